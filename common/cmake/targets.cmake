@@ -1,0 +1,41 @@
+# One target per folder. Names follow the folder: common/engine is
+# tandem_common_engine, aliased tandem::common_engine.
+
+# tandem_library(NAME name SOURCES a.cc b.cc [DEPS targets...] [PRIVATE_DEPS targets...])
+# Headers need not be listed. DEPS are what the headers show; PRIVATE_DEPS what only the sources use.
+function(tandem_library)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(tandem_${ARG_NAME} STATIC ${ARG_SOURCES})
+  add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
+  target_include_directories(tandem_${ARG_NAME} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(tandem_${ARG_NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} tandem_options)
+endfunction()
+
+# tandem_binary(NAME tandem-router SOURCES main.cc DEPS targets...)
+function(tandem_binary)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} tandem_options)
+endfunction()
+
+# tandem_test(NAME base_test SOURCES a_test.cc b_test.cc DEPS targets... [LABELS unit] [TIMEOUT seconds])
+# Labels: unit (default), integration, gpu, slow.
+# Tests find their data under TANDEM_SOURCE_DIR and the demo models under deploy/demo-models.
+function(tandem_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT TANDEM_TESTS)
+    return()
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(tandem_${ARG_NAME} ${ARG_SOURCES})
+  target_compile_definitions(tandem_${ARG_NAME} PRIVATE
+    TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
+  add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

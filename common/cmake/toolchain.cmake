@@ -1,0 +1,23 @@
+# Compiler settings as interface targets, so that nothing is set globally:
+# every Tandem target links tandem_options privately.
+
+find_program(TANDEM_CCACHE ccache)
+if(TANDEM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${TANDEM_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANDEM_CCACHE})
+endif()
+
+add_library(tandem_options INTERFACE)
+target_include_directories(tandem_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(tandem_options INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
+  # Law 1 fixes the order and the roundings of every sum: the compiler may not
+  # contract or reassociate. Kernels ask for fused multiply-add by name.
+  -ffp-contract=off)
+
+if(TANDEM_SANITIZE)
+  list(JOIN TANDEM_SANITIZE "," tandem_sanitizers)
+  target_compile_options(tandem_options INTERFACE
+    -fsanitize=${tandem_sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(tandem_options INTERFACE -fsanitize=${tandem_sanitizers})
+endif()
