@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/engine.h"
+
+namespace tandem {
+
+// The keys and values of one sequence: a committed prefix in whole blocks, and scratch slots for the nodes of its
+// candidate tree. The drafter's and the verifier's sessions both stand on this.
+//
+//   tokens:     t0 t1 ... t(n-1)          every committed token, whether computed yet or not
+//   computed:   how many of them have keys and values (num_computed <= n)
+//   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens)
+//   scratch:    single slots lent to tree nodes, from blocks of their own
+//
+// Destroying it returns every block. Belongs to the thread that owns the engine.
+class SequenceKv {
+ public:
+  // `salt` separates tenants in the prefix cache.
+  SequenceKv(BlockPool* pool, uint64_t salt);
+  ~SequenceKv();
+  SequenceKv(SequenceKv&& other) noexcept;
+  SequenceKv& operator=(SequenceKv&& other) noexcept;
+
+  // Starts from `tokens`, taking as much as possible, but never the last token, from the prefix cache: the last
+  // token's logits are always wanted. Only on a sequence without tokens.
+  void Start(absl::Span<const TokenId> tokens);
+
+  absl::Span<const TokenId> tokens() const;
+  uint32_t num_computed() const;
+  uint32_t num_cached() const;  // Of num_computed, how many came from the prefix cache at Start.
+
+  // Makes sure that positions below `length` have blocks. ResourceExhausted, changing nothing, when the pool
+  // cannot give them.
+  absl::Status Reserve(uint32_t length);
+  // The context of the committed token at `position`, all before it being computed or part of the same step.
+  // Needs Reserve(position + 1). The spans stay valid until the next non-const call.
+  RowContext CommittedRow(uint32_t position) const;
+  absl::Span<const BlockId> blocks() const;
+  SlotId CommittedSlot(uint32_t position) const;
+
+  // Records that positions below `length` have been computed; complete blocks go to the prefix cache.
+  void MarkComputed(uint32_t length);
+  void Append(absl::Span<const TokenId> tokens);
+  // Forgets tokens (and their keys and values) from `length` on.
+  void Truncate(uint32_t length);
+
+  // A slot for one tree node, or ResourceExhausted. Returned with FreeScratch, or all at once.
+  absl::StatusOr<SlotId> AllocateScratch();
+  void FreeScratch(SlotId slot);
+  void FreeAllScratch();
+};
+
+}  // namespace tandem
