@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
+#include "router/authentication.h"
 
 namespace tandem::router {
 namespace {
@@ -28,21 +29,7 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-// The call's `authorization` metadata. Sending several is as good as sending none that is known.
-std::optional<absl::string_view> AuthorizationOf(const grpc::CallbackServerContext& context) {
-  const auto [begin, end] = context.client_metadata().equal_range("authorization");
-  if (begin == end) return std::nullopt;
-  if (std::next(begin) != end) return absl::string_view();
-  return absl::string_view(begin->second.data(), begin->second.size());
-}
-
 }  // namespace
-
-absl::StatusOr<size_t> AuthenticateCall(const Router& router, const grpc::CallbackServerContext& context) {
-  const std::optional<size_t> tenant = router.tenants().Authenticate(AuthorizationOf(context));
-  if (tenant.has_value()) return *tenant;
-  return absl::UnauthenticatedError("expected a tenant's token as `authorization: Bearer <token>` metadata");
-}
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(Router& router,
                                                                     grpc::CallbackServerContext* context,
@@ -66,7 +53,7 @@ GenerateCall::GenerateCall(Router& router, const grpc::CallbackServerContext& co
     : router_(router), lease_(router), deadline_(DeadlineOf(context)), record_(router.metrics(), router.clock().Now()) {}
 
 absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(const size_t tenant, AuthenticateCall(router_, context));
+  TANDEM_ASSIGN_OR_RETURN(const size_t tenant, AuthenticateCall(router_.tenants(), context.client_metadata()));
   tenant_ = &router_.table().tenants[tenant];
   record_.SetTenant(tenant_->name);
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));

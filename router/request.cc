@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/speculation/sampling_parameters.h"
+#include "common/rpc/sampling_wire.h"
 
 namespace tandem::router {
 namespace {
@@ -111,36 +111,6 @@ absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, co
   return prompt;
 }
 
-// Fills what is absent as tandem.v1.SamplingParameters says, and checks the result.
-absl::Status CompleteSampling(const ServedModel& model, const std::function<uint64_t()>& draw,
-                              v1::SamplingParameters& sampling) {
-  const GenerationDefaults& defaults = model.defaults;
-  if (!sampling.has_temperature() && defaults.temperature) {
-    sampling.set_temperature(static_cast<float>(*defaults.temperature));
-  }
-  if (!sampling.has_top_k() && defaults.top_k) sampling.set_top_k(static_cast<uint32_t>(*defaults.top_k));
-  if (!sampling.has_top_p() && defaults.top_p) sampling.set_top_p(static_cast<float>(*defaults.top_p));
-  if (!sampling.has_repetition_penalty() && defaults.repetition_penalty) {
-    sampling.set_repetition_penalty(static_cast<float>(*defaults.repetition_penalty));
-  }
-  if (!sampling.has_seed()) sampling.set_seed(draw());
-
-  SamplingParameters checked;
-  if (sampling.has_temperature()) checked.temperature = sampling.temperature();
-  if (sampling.has_top_k()) checked.top_k = sampling.top_k();
-  if (sampling.has_top_p()) checked.top_p = sampling.top_p();
-  if (sampling.has_min_p()) checked.min_p = sampling.min_p();
-  if (sampling.has_repetition_penalty()) checked.repetition_penalty = sampling.repetition_penalty();
-  if (sampling.has_presence_penalty()) checked.presence_penalty = sampling.presence_penalty();
-  if (sampling.has_frequency_penalty()) checked.frequency_penalty = sampling.frequency_penalty();
-  for (const auto& [token, bias] : sampling.logit_bias()) {
-    // Ids beyond int32 turn negative, which is as far out of range.
-    checked.logit_bias.emplace_back(static_cast<TokenId>(token), bias);
-  }
-  std::sort(checked.logit_bias.begin(), checked.logit_bias.end());
-  return Validate(checked, model.vocab_size);
-}
-
 }  // namespace
 
 absl::Status ValidateRequest(const v1::GenerateRequest& request) {
@@ -168,7 +138,10 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("stopping.stop_token_ids", request.stopping().stop_token_ids(), model.vocab_size));
   *prepared.mutable_sampling() = request.sampling();
-  TANDEM_RETURN_IF_ERROR(CompleteSampling(model, draw, *prepared.mutable_sampling()));
+  if (!prepared.sampling().has_seed()) prepared.mutable_sampling()->set_seed(draw());
+  TANDEM_ASSIGN_OR_RETURN(const SamplingParameters sampling,
+                          SamplingFromProto(prepared.sampling(), model.defaults, model.vocab_size));
+  *prepared.mutable_sampling() = SamplingToProto(sampling);
   *prepared.mutable_stopping() = request.stopping();
   *prepared.mutable_output() = request.output();
   *prepared.mutable_speculation() = request.speculation();

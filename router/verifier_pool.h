@@ -28,8 +28,7 @@ class VerifierPool {
   explicit VerifierPool(const RoutingTable& table);
 
   // A model's verifiers in the order in which to try them for a prompt (OrderVerifiers). A verifier counts as healthy
-  // unless its channel cannot connect or its health service says it is not serving, which channels follow by
-  // themselves. The pointers live as long as the pool.
+  // unless its channel, which keeps trying by itself, has failed to connect. The pointers live as long as the pool.
   std::vector<Verifier*> Order(size_t model, absl::Span<const uint32_t> prompt, uint64_t salt);
 
  private:
