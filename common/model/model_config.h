@@ -22,9 +22,9 @@ struct RopeScaling {
   int32_t original_context = 8192;
 };
 
-// The decoder-only transformer that a Hugging Face config.json describes: RMSNorm, rotary positions, grouped-query
-// attention and SwiGLU, in the variants Llama 2/3.x, Mistral, Qwen2/2.5 (query/key/value biases) and Qwen3
-// (RMSNorm over each query and key head).
+// The decoder-only transformer that a Hugging Face config.json describes: RMSNorm, rotary positions,
+// grouped-query attention and SwiGLU, in the variants Llama 2/3.x, Mistral, Qwen2/2.5 (query/key/value
+// biases) and Qwen3 (RMSNorm over each query and key head).
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int32_t hidden_size = 0;
@@ -33,7 +33,7 @@ struct ModelConfig {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t intermediate_size = 0;
-  int32_t vocab_size = 0;  // The logits width: rows of the embedding and of the output projection.
+  int32_t vocab_size = 0;   // The logits width: rows of the embedding and of the output projection.
   int32_t max_context = 0;  // Tokens, prompt and output together.
   float rms_norm_epsilon = 1e-5f;
   double rope_theta = 10000.0;
@@ -42,16 +42,19 @@ struct ModelConfig {
   bool attention_bias = false;         // Biases on the query, key and value projections.
   bool attention_output_bias = false;  // Bias on the attention's output projection.
   bool mlp_bias = false;
-  bool qk_norm = false;                    // Qwen3.
-  std::optional<int32_t> sliding_window;   // Mistral 7B v0.1: a row sees its last `sliding_window` positions.
+  bool qk_norm = false;  // Qwen3.
+  // A row sees its last `sliding_window` positions, itself included (Mistral 7B v0.1, or Qwen with
+  // `use_sliding_window` in every layer).
+  std::optional<int32_t> sliding_window;
+  TokenIds eos_tokens;  // `eos_token_id`; counts where generation_config.json names none.
 
   int32_t query_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
 };
 
-// Reads and checks the text of a config.json. Every size is bounded (InvalidArgument names the field, its value
-// and what was expected); an architecture or feature that would change the result and is not implemented is
-// Unimplemented. `path` is used in messages only.
+// Reads and checks the text of a config.json. Every size is bounded (InvalidArgument names the field, its
+// value and what was expected); an architecture or feature that would change the result and is not
+// implemented is Unimplemented. `path` is used in messages only.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path);
 
 // generation_config.json: what the model's authors recommend. Absent fields are absent.
@@ -59,10 +62,12 @@ struct GenerationDefaults {
   TokenIds eos_tokens;
   std::optional<double> temperature;
   std::optional<double> top_p;
+  std::optional<double> min_p;
   std::optional<int32_t> top_k;
   std::optional<double> repetition_penalty;
 };
 
+// Errors as ParseModelConfig's; ids are not yet compared with a vocabulary.
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(absl::string_view json, absl::string_view path);
 
 }  // namespace tandem
