@@ -12,7 +12,7 @@ namespace {
 // Finding is linear in the text times the longest token.
 constexpr size_t kMaxContentBytes = 1024;
 
-absl::StatusOr<AddedToken> ParseAddedToken(const JsonView& json) {
+absl::StatusOr<AddedToken> ParseAddedToken(const JsonView& json, const Normalizer* normalizer) {
   AddedToken token;
   TANDEM_ASSIGN_OR_RETURN(const JsonView id, json.Member("id"));
   TANDEM_ASSIGN_OR_RETURN(const int64_t id_value, id.Integer(0, kMaxTokenId));
@@ -27,6 +27,8 @@ absl::StatusOr<AddedToken> ParseAddedToken(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(token.strip_left, json.BoolMember("lstrip", false));
   TANDEM_ASSIGN_OR_RETURN(token.strip_right, json.BoolMember("rstrip", false));
   TANDEM_ASSIGN_OR_RETURN(token.single_word, json.BoolMember("single_word", false));
+  token.text = token.content;
+  if (token.normalized && normalizer != nullptr) TANDEM_RETURN_IF_ERROR(normalizer->Apply(token.text));
   return token;
 }
 
@@ -66,7 +68,8 @@ size_t WhiteSpaceEnd(absl::string_view text, size_t begin) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const BpeModel& model) {
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const BpeModel& model,
+                                                         const Normalizer* normalizer) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json.Elements());
   absl::flat_hash_map<TokenId, absl::string_view> model_contents;
   model_contents.reserve(model.vocabulary().size());
@@ -76,7 +79,7 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, c
   std::vector<AddedToken> tokens;
   tokens.reserve(elements.size());
   for (const JsonView& element : elements) {
-    TANDEM_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(element));
+    TANDEM_ASSIGN_OR_RETURN(AddedToken token, ParseAddedToken(element, normalizer));
     const std::optional<TokenId> model_id = model.Find(token.content);
     if (model_id.has_value() && *model_id != token.id) {
       return element.Invalid(absl::StrCat("'", token.content, "' has id ", token.id, " here and ", *model_id,
@@ -98,21 +101,20 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, c
   return tokens;
 }
 
-AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens,
-                                   const std::vector<std::string>& contents)
+AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens)
     : token_at_node_(1, nullptr) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (contents[i].empty()) continue;
-    first_bytes_[static_cast<unsigned char>(contents[i][0])] = true;
+  for (const AddedToken* token : tokens) {
+    if (token->text.empty()) continue;
+    first_bytes_[static_cast<unsigned char>(token->text[0])] = true;
     uint32_t node = 0;
-    for (char byte : contents[i]) {
+    for (char byte : token->text) {
       const uint64_t edge = (uint64_t{node} << 8) | static_cast<unsigned char>(byte);
       const auto [it, is_new] = children_.emplace(edge, static_cast<uint32_t>(token_at_node_.size()));
       if (is_new) token_at_node_.push_back(nullptr);
       node = it->second;
     }
     // Of two tokens that normalize to the same text the first one counts.
-    if (token_at_node_[node] == nullptr) token_at_node_[node] = tokens[i];
+    if (token_at_node_[node] == nullptr) token_at_node_[node] = token;
   }
 }
 

@@ -23,6 +23,7 @@ namespace tandem {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
+  std::string text;          // what is looked for: the content, normalized if `normalized`
   bool special = false;      // left out by skip_special, and not recognised without parse_special
   bool normalized = false;   // looked for after normalization, else before it
   bool strip_left = false;   // takes the white space before it along
@@ -30,8 +31,10 @@ struct AddedToken {
   bool single_word = false;  // only where it does not touch a word character
 };
 
-// Reads the array "added_tokens". Ids must be unique and agree with the model's vocabulary.
-absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const BpeModel& model);
+// Reads the array "added_tokens". Ids must be unique and agree with the model's vocabulary. `normalizer` may
+// be null.
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const BpeModel& model,
+                                                         const Normalizer* normalizer);
 
 // A stretch of text: an added token, or what lies between two of them.
 struct TokenSpan {
@@ -42,9 +45,8 @@ struct TokenSpan {
 // Finds a set of added tokens in text: leftmost first, and of those the longest. Immutable.
 class AddedTokenFinder {
  public:
-  // `tokens` must outlive the finder. `contents[i]` is what stands for tokens[i] in the text: its content,
-  // normalized if need be. Empty ones are never found.
-  AddedTokenFinder(const std::vector<const AddedToken*>& tokens, const std::vector<std::string>& contents);
+  // `tokens` must outlive the finder. Tokens with empty text are never found.
+  explicit AddedTokenFinder(const std::vector<const AddedToken*>& tokens);
 
   // Cuts `text` (well-formed UTF-8) at the tokens, in order. Without `parse_special` special tokens are plain
   // text.

@@ -70,26 +70,16 @@ absl::StatusOr<std::shared_ptr<Tokenizer>> Tokenizer::ParseDefinition(const Json
 absl::Status Tokenizer::ParseAddedTokenFinders(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> list, json.Find("added_tokens"));
   if (list.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(added_tokens_, ParseAddedTokens(*list, model_));
+    TANDEM_ASSIGN_OR_RETURN(added_tokens_, ParseAddedTokens(*list, model_, normalizer_.get()));
   }
   std::vector<const AddedToken*> raw;
-  std::vector<std::string> raw_contents;
   std::vector<const AddedToken*> normalized;
-  std::vector<std::string> normalized_contents;
   for (const AddedToken& token : added_tokens_) {
     added_ids_.emplace(token.content, token.id);
-    if (!token.normalized) {
-      raw.push_back(&token);
-      raw_contents.push_back(token.content);
-      continue;
-    }
-    std::string content = token.content;
-    if (normalizer_ != nullptr) TANDEM_RETURN_IF_ERROR(normalizer_->Apply(content));
-    normalized.push_back(&token);
-    normalized_contents.push_back(std::move(content));
+    (token.normalized ? normalized : raw).push_back(&token);
   }
-  raw_tokens_ = std::make_unique<AddedTokenFinder>(raw, raw_contents);
-  normalized_tokens_ = std::make_unique<AddedTokenFinder>(normalized, normalized_contents);
+  raw_tokens_ = std::make_unique<AddedTokenFinder>(raw);
+  normalized_tokens_ = std::make_unique<AddedTokenFinder>(normalized);
   return absl::OkStatus();
 }
 
@@ -104,7 +94,7 @@ absl::Status Tokenizer::FillTokenTable() {
     kinds_[id] = TokenKind::kOrdinary;
   }
   for (const AddedToken& token : added_tokens_) {
-    contents[token.id] = token.content;
+    contents[token.id] = token.text;
     kinds_[token.id] = token.special ? TokenKind::kSpecial : TokenKind::kOrdinary;
   }
   offsets_.reserve(kinds_.size() + 1);
