@@ -24,7 +24,8 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(size_t tenant) {
   absl::MutexLock lock(&mutex_);
   if (tenant_limit > 0 && in_flight_[tenant] >= tenant_limit) {
     return absl::ResourceExhaustedError(absl::StrCat("tenant \"", table_.tenants[tenant].name, "\" has ",
-                                                     in_flight_[tenant], " requests in flight, its limit; retry later"));
+                                                     in_flight_[tenant],
+                                                     " requests in flight, its limit; retry later"));
   }
   if (total_ >= table_.max_concurrent_requests) {
     return absl::ResourceExhaustedError(

@@ -11,8 +11,8 @@
 
 namespace tandem::router {
 
-// Bounds the requests in flight, per tenant and in all, so that overload is refused at the door and not piled up.
-// Thread-safe; outlives its tickets.
+// Bounds the requests in flight, per tenant and in all, so that overload is refused at the door and not piled
+// up. Thread-safe; outlives its tickets.
 class Admission {
  public:
   // A place among the requests in flight, given back on destruction.
@@ -39,8 +39,8 @@ class Admission {
   // Keeps a reference to `table`.
   explicit Admission(const RoutingTable& table) : table_(table), in_flight_(table.tenants.size(), 0) {}
 
-  // ResourceExhausted, naming the limit, when the tenant or the router has no place left. `tenant` indexes the
-  // table's tenants.
+  // ResourceExhausted, naming the limit, when the tenant or the router has no place left. `tenant` indexes
+  // the table's tenants.
   absl::StatusOr<Ticket> Admit(size_t tenant);
 
   uint32_t in_flight() const;
