@@ -15,19 +15,13 @@ namespace tandem {
 
 // Who owns which block of keys and values: reference counts, the free list and the prefix cache.
 //
-// A block is free, or held by one or more sequences, or cached: complete, held by nobody, kept for a later
-// prompt with the same prefix until it is the least recently used and someone needs a block. Blocks are
-// conserved: num_free() + num_held() + num_cached() == num_blocks() at all times.
+// A block is free, or held by one or more sequences, or cached: complete, held by nobody, kept for a later prompt
+// with the same prefix until it is the least recently used and someone needs a block. Blocks are conserved:
+// num_free() + num_held() + num_cached() == num_blocks() at all times.
 //
-<<<<<<< HEAD
-// The cache is keyed by the hash chain of a block's tokens and all before it, salted per tenant so that one
-// tenant can neither read nor time another's prompts; a hit also compares the tokens, so a hash collision is
-// a miss.
-=======
 // The cache is a trie: a named block is found by its salt, its parent and its tokens, all compared in full, and
 // the number that stands for it as a parent is never given out twice. So a hash collision is a miss, and one
 // tenant (one salt) can neither read nor time another's prompts.
->>>>>>> engine
 //
 // Plain state, no locks: belongs to the thread that owns the engine.
 class BlockPool {
@@ -48,17 +42,10 @@ class BlockPool {
   // Release a sequence's blocks last to first: then a prefix outlives what follows it.
   void Release(BlockId block);
 
-<<<<<<< HEAD
-  // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that
-  // `parent` stands for (0 for the first block). Returns the hash that stands for the prefix including this
-  // block, to be the next block's parent. When the same content is already cached, the earlier block stays
-  // the named one.
-=======
   // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that `parent`
   // stands for (0 for the first block). Returns the number that stands for the prefix including this block, to be
   // the next block's parent. When the same content is already named, the earlier block stays the named one.
   // Whoever named a block must not write to it any more. Without a prefix cache this returns 0.
->>>>>>> engine
   uint64_t Publish(BlockId block, uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens);
 
   struct Match {

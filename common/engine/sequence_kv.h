@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// The keys and values of one sequence: a committed prefix in whole blocks, and scratch slots for the nodes of
-// its candidate tree. The drafter's and the verifier's sessions both stand on this.
+// The keys and values of one sequence: a committed prefix in whole blocks, and scratch slots for the nodes of its
+// candidate tree. The drafter's and the verifier's sessions both stand on this.
 //
 //   tokens:     t0 t1 ... t(n-1)          every committed token, whether computed yet or not
 //   computed:   how many of them have keys and values (num_computed <= n)
@@ -33,8 +33,8 @@ class SequenceKv {
   SequenceKv(SequenceKv&& other) noexcept;
   SequenceKv& operator=(SequenceKv&& other) noexcept;
 
-  // Starts from `tokens`, taking as much as possible, but never the last token, from the prefix cache: the
-  // last token's logits are always wanted. Only on a sequence without tokens.
+  // Starts from `tokens`, taking as much as possible, but never the last token, from the prefix cache: the last
+  // token's logits are always wanted. Only on a sequence without tokens.
   void Start(absl::Span<const TokenId> tokens);
 
   absl::Span<const TokenId> tokens() const { return tokens_; }
