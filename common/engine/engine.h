@@ -16,8 +16,8 @@ using SlotId = uint32_t;
 using BlockId = uint32_t;
 inline constexpr uint32_t kBlockTokens = 16;
 
-// What a row attends to, in position order: positions 0 .. num_committed-1 in `blocks` (position p lies in slot
-// blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens), then the tokens of `tail`, at positions
+// What a row attends to, in position order: positions 0 .. num_committed-1 in `blocks` (position p lies in
+// slot blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens), then the tokens of `tail`, at positions
 // num_committed, num_committed + 1, ... The last entry of the whole context is the row itself.
 struct RowContext {
   absl::Span<const BlockId> blocks;
@@ -27,8 +27,8 @@ struct RowContext {
   uint32_t length() const { return num_committed + static_cast<uint32_t>(tail.size()); }
 };
 
-// One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot of
-// the last entry of its context before any row attends.
+// One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot
+// of the last entry of its context before any row attends.
 struct StepRow {
   TokenId token = 0;
   RowContext context;
@@ -58,9 +58,9 @@ class Engine {
   // The most rows one Step takes.
   virtual uint32_t max_rows() const = 0;
 
-  // Runs one forward pass. Rows may depend on one another (a chunk of a prompt, a tree): whatever a row's context
-  // names must have been written by an earlier step or be written by a row of this one. InvalidArgument, before
-  // anything was written, when a token, slot, block or length is out of range.
+  // Runs one forward pass. Rows may depend on one another (a chunk of a prompt, a tree): whatever a row's
+  // context names must have been written by an earlier step or be written by a row of this one.
+  // InvalidArgument, before anything was written, when a token, slot, block or length is out of range.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
   // Copies in order; ranges are checked first.
