@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -17,9 +19,15 @@ namespace tandem {
 // prompt with the same prefix until it is the least recently used and someone needs a block. Blocks are
 // conserved: num_free() + num_held() + num_cached() == num_blocks() at all times.
 //
+<<<<<<< HEAD
 // The cache is keyed by the hash chain of a block's tokens and all before it, salted per tenant so that one
 // tenant can neither read nor time another's prompts; a hit also compares the tokens, so a hash collision is
 // a miss.
+=======
+// The cache is a trie: a named block is found by its salt, its parent and its tokens, all compared in full, and
+// the number that stands for it as a parent is never given out twice. So a hash collision is a miss, and one
+// tenant (one salt) can neither read nor time another's prompts.
+>>>>>>> engine
 //
 // Plain state, no locks: belongs to the thread that owns the engine.
 class BlockPool {
@@ -29,31 +37,78 @@ class BlockPool {
     bool prefix_cache = true;
   };
   explicit BlockPool(const Options& options);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
 
   // A free block, or the least recently used cached one, held once; nothing when all are held.
   std::optional<BlockId> Allocate();
+  // `block` is held already.
   void Hold(BlockId block);
+  // Undoes one Allocate, Hold or match. The last release of a named block caches it, of any other frees it.
+  // Release a sequence's blocks last to first: then a prefix outlives what follows it.
   void Release(BlockId block);
 
+<<<<<<< HEAD
   // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that
   // `parent` stands for (0 for the first block). Returns the hash that stands for the prefix including this
   // block, to be the next block's parent. When the same content is already cached, the earlier block stays
   // the named one.
+=======
+  // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that `parent`
+  // stands for (0 for the first block). Returns the number that stands for the prefix including this block, to be
+  // the next block's parent. When the same content is already named, the earlier block stays the named one.
+  // Whoever named a block must not write to it any more. Without a prefix cache this returns 0.
+>>>>>>> engine
   uint64_t Publish(BlockId block, uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens);
 
   struct Match {
-    std::vector<BlockId> blocks;  // Each held once for the caller.
-    uint64_t parent = 0;          // Hash that stands for the matched prefix.
+    std::vector<BlockId> blocks;    // Each held once for the caller, who may read but never write them.
+    std::vector<uint64_t> parents;  // parents[i] stands for the prefix up to and including blocks[i].
   };
   // The longest cached prefix of `tokens` in whole blocks.
   Match MatchPrefix(uint64_t salt, absl::Span<const TokenId> tokens);
 
-  uint32_t num_blocks() const;
-  uint32_t num_free() const;
-  uint32_t num_held() const;
-  uint32_t num_cached() const;
+  uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
+  uint32_t num_free() const { return static_cast<uint32_t>(free_.size()); }
+  uint32_t num_held() const { return num_blocks() - num_free() - num_cached(); }
+  uint32_t num_cached() const { return num_cached_; }
   // How many Allocate calls would succeed now.
   uint32_t num_available() const { return num_free() + num_cached(); }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  struct Name {
+    uint64_t salt = 0;
+    uint64_t parent = 0;
+    std::array<TokenId, kBlockTokens> tokens{};
+
+    bool operator==(const Name&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H state, const Name& name) {
+      return H::combine(std::move(state), name.salt, name.parent, name.tokens);
+    }
+  };
+  struct Block {
+    uint32_t num_holders = 0;
+    uint64_t number = 0;      // Stands for the prefix that ends here; 0 while the block is unnamed.
+    Name name;                // Meaningful while `number` is not 0.
+    uint32_t older = kNone;   // Neighbours in the list of cached blocks.
+    uint32_t newer = kNone;
+  };
+
+  static Name MakeName(uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens);
+  void AddToCached(BlockId block);
+  void RemoveFromCached(BlockId block);
+
+  const bool prefix_cache_;
+  std::vector<Block> blocks_;
+  std::vector<BlockId> free_;
+  absl::flat_hash_map<Name, BlockId> named_;
+  uint64_t last_number_ = 0;
+  uint32_t num_cached_ = 0;
+  uint32_t oldest_ = kNone;  // Ends of the list of cached blocks, in the order they were released.
+  uint32_t newest_ = kNone;
 };
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/engine/block_pool.h"
@@ -19,12 +20,16 @@ namespace tandem {
 //   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens)
 //   scratch:    single slots lent to tree nodes, from blocks of their own
 //
-// Destroying it returns every block. Belongs to the thread that owns the engine.
+// A complete, computed block may be shared through the prefix cache, so it is never written again: not by Step,
+// and not by CopyKv, both of which belong at positions from num_computed() on.
+//
+// Destroying it returns every block. The pool must outlive it. Belongs to the thread that owns the engine.
 class SequenceKv {
  public:
   // `salt` separates tenants in the prefix cache.
   SequenceKv(BlockPool* pool, uint64_t salt);
   ~SequenceKv();
+  // What was moved from may only be destroyed or assigned to.
   SequenceKv(SequenceKv&& other) noexcept;
   SequenceKv& operator=(SequenceKv&& other) noexcept;
 
@@ -32,9 +37,9 @@ class SequenceKv {
   // last token's logits are always wanted. Only on a sequence without tokens.
   void Start(absl::Span<const TokenId> tokens);
 
-  absl::Span<const TokenId> tokens() const;
-  uint32_t num_computed() const;
-  uint32_t num_cached() const;  // Of num_computed, how many came from the prefix cache at Start.
+  absl::Span<const TokenId> tokens() const { return tokens_; }
+  uint32_t num_computed() const { return num_computed_; }
+  uint32_t num_cached() const { return num_cached_; }  // Of num_computed, how many came from the cache at Start.
 
   // Makes sure that positions below `length` have blocks. ResourceExhausted, changing nothing, when the pool
   // cannot give them.
@@ -42,19 +47,42 @@ class SequenceKv {
   // The context of the committed token at `position`, all before it being computed or part of the same step.
   // Needs Reserve(position + 1). The spans stay valid until the next non-const call.
   RowContext CommittedRow(uint32_t position) const;
-  absl::Span<const BlockId> blocks() const;
+  absl::Span<const BlockId> blocks() const { return blocks_; }
+  // Needs Reserve(position + 1).
   SlotId CommittedSlot(uint32_t position) const;
 
-  // Records that positions below `length` have been computed; complete blocks go to the prefix cache.
+  // Records that positions below `length` have been computed; complete blocks go to the prefix cache. Needs
+  // num_computed() <= length <= tokens().size(), and Reserve(length).
   void MarkComputed(uint32_t length);
   void Append(absl::Span<const TokenId> tokens);
-  // Forgets tokens (and their keys and values) from `length` on.
+  // Forgets tokens (and their keys and values) from `length` on, and returns blocks that only they used. A cut
+  // inside a complete block gives that block up, since others may read it: num_computed() drops to its first
+  // position, and the kept tokens from there on have to be computed again.
   void Truncate(uint32_t length);
 
-  // A slot for one tree node, or ResourceExhausted. Returned with FreeScratch, or all at once.
+  // A slot for one tree node, or ResourceExhausted. Returned with FreeScratch, or all at once. A block of scratch
+  // slots goes back to the pool with the last of its slots.
   absl::StatusOr<SlotId> AllocateScratch();
   void FreeScratch(SlotId slot);
   void FreeAllScratch();
+
+ private:
+  struct ScratchBlock {
+    BlockId block = 0;
+    uint32_t used = 0;  // Bit i: slot i of the block is lent.
+  };
+
+  void ReleaseBlocksFrom(size_t first);
+  void ReleaseAll();
+
+  BlockPool* pool_;
+  uint64_t salt_;
+  TokenIds tokens_;
+  std::vector<BlockId> blocks_;
+  std::vector<uint64_t> parents_;  // Of the complete, computed blocks: what stands for the prefix they end.
+  std::vector<ScratchBlock> scratch_;
+  uint32_t num_computed_ = 0;
+  uint32_t num_cached_ = 0;
 };
 
 }  // namespace tandem

@@ -1,26 +1,18 @@
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model/model_config.h"
-#include "common/model/safetensors.h"
+#include "common/model/tensor_view.h"
+#include "common/model/weight_files.h"
 
 namespace tandem {
-
-// One tensor as it lies in the mapped file: not converted, not copied.
-struct TensorView {
-  enum class DType { kF32, kF16, kBF16 };
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // Row-major, as in the file.
-  const void* data = nullptr;  // May be unaligned.
-
-  int64_t num_elements() const;
-};
 
 // Weights of one transformer layer; `data == nullptr` where the configuration has none.
 struct LayerWeights {
@@ -39,7 +31,9 @@ struct LayerWeights {
   TensorView gate;                 // [intermediate, hidden]
   TensorView up;                   // [intermediate, hidden]
   TensorView down;                 // [hidden, intermediate]
-  TensorView gate_bias, up_bias, down_bias;
+  TensorView gate_bias;            // [intermediate]
+  TensorView up_bias;              // [intermediate]
+  TensorView down_bias;            // [hidden]
 };
 
 // A Hugging Face model folder, opened and checked: config.json, generation_config.json (optional) and the
@@ -50,16 +44,42 @@ struct LayerWeights {
 // Owns the file mappings: views into it are valid as long as the Model lives. Immutable after Load.
 class Model {
  public:
+  // Maps and checks the folder without reading the weights themselves. Errors name the file, the tensor or
+  // field, and what was expected: NotFound for a missing file, InvalidArgument for content that is wrong or
+  // does not fit the configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
 
-  const std::string& folder() const;
-  const ModelConfig& config() const;
-  const GenerationDefaults& generation_defaults() const;
-  const TensorView& embedding() const;   // [vocab, hidden]
-  const TensorView& output() const;      // [vocab, hidden]; the embedding when tied
-  const TensorView& final_norm() const;  // [hidden]
-  absl::Span<const LayerWeights> layers() const;
-  uint64_t weight_bytes() const;
+  const std::string& folder() const { return folder_; }
+  // As read, except that `tied_embeddings` is false where the file says tied but holds an lm_head.weight that
+  // differs from the embedding.
+  const ModelConfig& config() const { return config_; }
+  // `eos_tokens` are config.json's where generation_config.json names none; all are below vocab_size.
+  const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
+  const TensorView& embedding() const { return embedding_; }    // [vocab, hidden]
+  const TensorView& output() const { return output_; }          // [vocab, hidden]; the embedding when tied
+  const TensorView& final_norm() const { return final_norm_; }  // [hidden]
+  absl::Span<const LayerWeights> layers() const { return layers_; }
+  // Of all tensors above in their files' types, a tied embedding counted once.
+  uint64_t weight_bytes() const { return weight_bytes_; }
+
+ private:
+  class Reader;
+
+  Model(std::string folder, ModelConfig config, GenerationDefaults defaults, WeightFiles weights)
+      : folder_(std::move(folder)),
+        config_(std::move(config)),
+        generation_defaults_(std::move(defaults)),
+        weights_(std::move(weights)) {}
+
+  std::string folder_;
+  ModelConfig config_;
+  GenerationDefaults generation_defaults_;
+  WeightFiles weights_;
+  TensorView embedding_;
+  TensorView output_;
+  TensorView final_norm_;
+  std::vector<LayerWeights> layers_;
+  uint64_t weight_bytes_ = 0;
 };
 
 }  // namespace tandem

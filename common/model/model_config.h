@@ -42,8 +42,11 @@ struct ModelConfig {
   bool attention_bias = false;         // Biases on the query, key and value projections.
   bool attention_output_bias = false;  // Bias on the attention's output projection.
   bool mlp_bias = false;
-  bool qk_norm = false;                   // Qwen3.
-  std::optional<int32_t> sliding_window;  // Mistral 7B v0.1: a row sees its last `sliding_window` positions.
+  bool qk_norm = false;  // Qwen3.
+  // A row sees its last `sliding_window` positions, itself included (Mistral 7B v0.1, or Qwen with
+  // `use_sliding_window` in every layer).
+  std::optional<int32_t> sliding_window;
+  TokenIds eos_tokens;  // `eos_token_id`; counts where generation_config.json names none.
 
   int32_t query_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
@@ -59,10 +62,12 @@ struct GenerationDefaults {
   TokenIds eos_tokens;
   std::optional<double> temperature;
   std::optional<double> top_p;
+  std::optional<double> min_p;
   std::optional<int32_t> top_k;
   std::optional<double> repetition_penalty;
 };
 
+// Errors as ParseModelConfig's; ids are not yet compared with a vocabulary.
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(absl::string_view json, absl::string_view path);
 
 }  // namespace tandem

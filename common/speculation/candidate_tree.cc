@@ -31,6 +31,11 @@ const TreeNode& CandidateTree::Add(NodeId id, NodeId parent, TokenId token, floa
   return nodes_.back();
 }
 
+void CandidateTree::Truncate(uint32_t size) {
+  assert(size <= nodes_.size());
+  nodes_.resize(size);
+}
+
 void CandidateTree::Reroot(NodeId id) {
   assert(Find(id) != nullptr);
   std::vector<TreeNode> old = std::move(nodes_);

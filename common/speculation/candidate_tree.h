@@ -41,6 +41,8 @@ class CandidateTree {
   // `id` is above every id used before, `parent` is a known parent and `score` is finite and in (0, 1].
   const TreeNode& Add(NodeId id, NodeId parent, TokenId token, float score);
 
+  // Takes back the nodes added last, until `size` are left.
+  void Truncate(uint32_t size);
   // Makes node `id` the root: its descendants stay, at new depths; everything else goes.
   void Reroot(NodeId id);
   // A fresh root without candidates.

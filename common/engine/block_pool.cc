@@ -1,0 +1,102 @@
+#include "common/engine/block_pool.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace tandem {
+
+BlockPool::BlockPool(const Options& options)
+    : prefix_cache_(options.prefix_cache), blocks_(options.num_blocks) {
+  free_.reserve(options.num_blocks);
+  // Handed out from the back: the lowest numbers first.
+  for (uint32_t block = options.num_blocks; block > 0; --block) free_.push_back(block - 1);
+}
+
+std::optional<BlockId> BlockPool::Allocate() {
+  BlockId block = 0;
+  if (!free_.empty()) {
+    block = free_.back();
+    free_.pop_back();
+  } else if (oldest_ != kNone) {
+    block = oldest_;
+    RemoveFromCached(block);
+    named_.erase(blocks_[block].name);
+    blocks_[block].number = 0;
+  } else {
+    return std::nullopt;
+  }
+  assert(blocks_[block].num_holders == 0 && blocks_[block].number == 0);
+  blocks_[block].num_holders = 1;
+  return block;
+}
+
+void BlockPool::Hold(BlockId block) {
+  assert(block < blocks_.size() && blocks_[block].num_holders > 0);
+  ++blocks_[block].num_holders;
+}
+
+void BlockPool::Release(BlockId block) {
+  assert(block < blocks_.size() && blocks_[block].num_holders > 0);
+  if (--blocks_[block].num_holders > 0) return;
+  if (blocks_[block].number != 0) {
+    AddToCached(block);
+  } else {
+    free_.push_back(block);
+  }
+}
+
+uint64_t BlockPool::Publish(BlockId block, uint64_t salt, uint64_t parent,
+                            absl::Span<const TokenId> tokens) {
+  assert(block < blocks_.size() && blocks_[block].num_holders > 0);
+  if (!prefix_cache_) return 0;
+  Block& entry = blocks_[block];
+  Name name = MakeName(salt, parent, tokens);
+  const auto [it, inserted] = named_.try_emplace(name, block);
+  if (!inserted) return blocks_[it->second].number;
+  // A block has one name: publishing it under a second one would leave the first pointing at a block that no
+  // longer knows it.
+  assert(entry.number == 0);
+  entry.name = name;
+  entry.number = ++last_number_;
+  return entry.number;
+}
+
+BlockPool::Match BlockPool::MatchPrefix(uint64_t salt, absl::Span<const TokenId> tokens) {
+  Match match;
+  uint64_t parent = 0;
+  while (tokens.size() >= kBlockTokens) {
+    const auto it = named_.find(MakeName(salt, parent, tokens.first(kBlockTokens)));
+    if (it == named_.end()) break;
+    Block& entry = blocks_[it->second];
+    if (entry.num_holders++ == 0) RemoveFromCached(it->second);
+    parent = entry.number;
+    match.blocks.push_back(it->second);
+    match.parents.push_back(parent);
+    tokens.remove_prefix(kBlockTokens);
+  }
+  return match;
+}
+
+BlockPool::Name BlockPool::MakeName(uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens) {
+  assert(tokens.size() == kBlockTokens);
+  Name name{.salt = salt, .parent = parent};
+  std::copy(tokens.begin(), tokens.end(), name.tokens.begin());
+  return name;
+}
+
+void BlockPool::AddToCached(BlockId block) {
+  blocks_[block].older = newest_;
+  blocks_[block].newer = kNone;
+  (newest_ == kNone ? oldest_ : blocks_[newest_].newer) = block;
+  newest_ = block;
+  ++num_cached_;
+}
+
+void BlockPool::RemoveFromCached(BlockId block) {
+  const Block& entry = blocks_[block];
+  (entry.older == kNone ? oldest_ : blocks_[entry.older].newer) = entry.newer;
+  (entry.newer == kNone ? newest_ : blocks_[entry.newer].older) = entry.older;
+  --num_cached_;
+}
+
+}  // namespace tandem

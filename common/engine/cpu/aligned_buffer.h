@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace tandem {
+
+// A block of zeroed memory that starts on a cache line, and on a huge page when it is large: the weights and the
+// keys and values are read from end to end, where ordinary pages cost address translations.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+
+  // ResourceExhausted when `num_elements` * `element_bytes` overflows or the system has no such memory; `what`
+  // names the purpose in the message.
+  static absl::StatusOr<AlignedBuffer> Allocate(uint64_t num_elements, uint64_t element_bytes, const char* what);
+
+  template <typename T>
+  T* data() {
+    return reinterpret_cast<T*>(data_.get());
+  }
+  template <typename T>
+  const T* data() const {
+    return reinterpret_cast<const T*>(data_.get());
+  }
+  size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* data) const;
+  };
+
+  std::unique_ptr<void, Free> data_;
+  size_t num_bytes_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,393 @@
+#include "common/engine/cpu/cpu_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/engine/cpu/kv_store.h"
+#include "common/engine/cpu/rotary_table.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+
+namespace tandem {
+namespace {
+
+SlotId LastSlot(const RowContext& context) {
+  if (!context.tail.empty()) return context.tail.back();
+  const uint32_t position = context.num_committed - 1;
+  return context.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens;
+}
+
+void AddBias(const std::vector<float>& bias, const KernelTable& kernels, uint32_t begin, uint32_t end,
+             uint32_t num_rows, float* const* rows) {
+  if (bias.empty()) return;
+  for (uint32_t row = 0; row < num_rows; ++row) {
+    kernels.add(bias.data() + begin, end - begin, rows[row] + begin);
+  }
+}
+
+class CpuEngine final : public Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Model& model, const CpuEngineOptions& options);
+
+  const ModelConfig& config() const override { return config_; }
+  uint32_t num_blocks() const override { return num_blocks_; }
+  uint32_t max_rows() const override { return max_rows_; }
+  absl::Status Step(absl::Span<const StepRow> rows) override;
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+
+ private:
+  // A row of the step under way, in its place in the activations.
+  struct ActiveRow {
+    const StepRow* row = nullptr;
+    uint32_t position = 0;
+    SlotId slot = 0;
+  };
+  // What each thread needs for itself in attention.
+  struct ThreadScratch {
+    AlignedBuffer scores;
+    AlignedBuffer tail_keys;
+  };
+
+  CpuEngine() = default;
+
+  absl::Status AllocateScratch();
+  absl::Status ValidateRow(const StepRow& row, size_t index) const;
+  absl::Status ValidateRows(absl::Span<const StepRow> rows);
+  absl::Status ValidateSlot(SlotId slot, absl::string_view what, size_t index) const;
+
+  // The step, as each thread of the team runs it. Functions below end where the others' results are needed next:
+  // the caller puts the barrier.
+  void RunStep(int thread);
+  void Embed(int thread);
+  void RunLayer(int thread, uint32_t layer);
+  void Normalise(int thread, const std::vector<float>& weight);
+  void PrepareAttention(int thread, uint32_t layer);
+  void KeepWantedRows(int thread);
+  void Attend(int thread, uint32_t layer);
+  void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias, const RowBuffer& input);
+  void GateAndUp(int thread, const CpuWeights::Layer& weights);
+  Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
+
+  ModelConfig config_;
+  const KernelTable* kernels_ = nullptr;
+  std::unique_ptr<ThreadTeam> team_;
+  CpuWeights weights_;
+  KvStore kv_;
+  RotaryTable rotary_;
+  uint32_t num_blocks_ = 0;
+  uint32_t max_rows_ = 0;
+  uint32_t max_context_ = 0;
+
+  // In which step each slot was last written, so that two rows of one step cannot write the same.
+  std::vector<uint32_t> slot_step_;
+  uint32_t step_ = 0;
+
+  std::vector<ActiveRow> active_;
+  uint32_t num_active_ = 0;
+  uint32_t num_wanted_ = 0;
+  std::vector<float*> logits_;
+  RowBuffer hidden_;      // [max_rows, hidden]
+  RowBuffer normed_;      // [max_rows, hidden]
+  RowBuffer projected_;   // [max_rows, hidden]
+  RowBuffer attention_;   // [max_rows, query_size]
+  RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
+  RowBuffer gate_;        // [max_rows, intermediate]
+  RowBuffer up_;          // [max_rows, intermediate]
+  std::vector<ThreadScratch> thread_scratch_;
+};
+
+absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineOptions& options) {
+  if (options.num_blocks != 0) return options.num_blocks;
+  const std::optional<uint64_t> block_bytes = KvStore::BytesPerBlock(config);
+  if (!block_bytes.has_value() || *block_bytes == 0 || options.kv_bytes < *block_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ", kBlockTokens, " tokens takes ",
+                     block_bytes.value_or(std::numeric_limits<uint64_t>::max()), " bytes"));
+  }
+  // KvStore says so if there are too many for slot numbers.
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(options.kv_bytes / *block_bytes, std::numeric_limits<SlotId>::max() / kBlockTokens));
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model, const CpuEngineOptions& options) {
+  constexpr uint32_t kMostRows = 65536;
+  if (options.max_rows < 1 || options.max_rows > kMostRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
+  }
+  std::unique_ptr<CpuEngine> engine(new CpuEngine);
+  engine->config_ = model.config();
+  engine->max_rows_ = options.max_rows;
+  TANDEM_ASSIGN_OR_RETURN(engine->kernels_, SelectKernels(options.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(engine->team_, ThreadTeam::Create(options.num_threads));
+  TANDEM_ASSIGN_OR_RETURN(engine->num_blocks_, CountBlocks(engine->config_, options));
+  TANDEM_ASSIGN_OR_RETURN(engine->kv_, KvStore::Create(engine->config_, engine->num_blocks_));
+  engine->max_context_ =
+      std::min(static_cast<uint32_t>(engine->config_.max_context), engine->num_blocks_ * kBlockTokens);
+  TANDEM_ASSIGN_OR_RETURN(engine->rotary_, RotaryTable::Build(engine->config_, engine->max_context_));
+  TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
+  TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, engine->team_.get(), options.progress));
+  return engine;
+}
+
+absl::Status CpuEngine::AllocateScratch() {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  const auto query = static_cast<uint32_t>(config_.query_size());
+  const auto kv = static_cast<uint32_t>(config_.kv_size());
+  const auto intermediate = static_cast<uint32_t>(config_.intermediate_size);
+  TANDEM_ASSIGN_OR_RETURN(hidden_, RowBuffer::Allocate(max_rows_, hidden));
+  TANDEM_ASSIGN_OR_RETURN(normed_, RowBuffer::Allocate(max_rows_, hidden));
+  TANDEM_ASSIGN_OR_RETURN(projected_, RowBuffer::Allocate(max_rows_, hidden));
+  TANDEM_ASSIGN_OR_RETURN(attention_, RowBuffer::Allocate(max_rows_, query));
+  TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
+  TANDEM_ASSIGN_OR_RETURN(gate_, RowBuffer::Allocate(max_rows_, intermediate));
+  TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
+  for (int thread = 0; thread < team_->num_threads(); ++thread) {
+    ThreadScratch scratch;
+    TANDEM_ASSIGN_OR_RETURN(
+        scratch.scores, AlignedBuffer::Allocate(uint64_t{max_context_} + 2 * kLanes, sizeof(float), "scores"));
+    TANDEM_ASSIGN_OR_RETURN(
+        scratch.tail_keys,
+        AlignedBuffer::Allocate(static_cast<uint64_t>(config_.head_dim) * kLanes, sizeof(float), "tail keys"));
+    thread_scratch_.push_back(std::move(scratch));
+  }
+  slot_step_.resize(size_t{num_blocks_} * kBlockTokens);
+  active_.resize(max_rows_);
+  logits_.resize(max_rows_);
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::ValidateSlot(SlotId slot, absl::string_view what, size_t index) const {
+  if (slot < slot_step_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " ", index, " names slot ", slot, "; there are ", slot_step_.size()));
+}
+
+absl::Status CpuEngine::ValidateRow(const StepRow& row, size_t index) const {
+  const RowContext& context = row.context;
+  if (row.token < 0 || row.token >= config_.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " has token ", row.token, "; expected 0 to ",
+                                                   config_.vocab_size - 1));
+  }
+  const uint64_t length = uint64_t{context.num_committed} + context.tail.size();
+  if (length < 1 || length > max_context_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " has a context of ", length, " tokens; expected 1 to ", max_context_));
+  }
+  const size_t num_used = (size_t{context.num_committed} + kBlockTokens - 1) / kBlockTokens;
+  if (num_used > context.blocks.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " names ", context.blocks.size(),
+                                                   " blocks; its ", context.num_committed,
+                                                   " committed tokens need ", num_used));
+  }
+  for (BlockId block : context.blocks.first(num_used)) {
+    if (block >= num_blocks_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", index, " names block ", block, "; there are ", num_blocks_));
+    }
+  }
+  for (SlotId slot : context.tail) TANDEM_RETURN_IF_ERROR(ValidateSlot(slot, "row", index));
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::ValidateRows(absl::Span<const StepRow> rows) {
+  if (rows.size() > max_rows_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", rows.size(), " rows; this engine takes ", max_rows_, " at most"));
+  }
+  for (size_t i = 0; i < rows.size(); ++i) TANDEM_RETURN_IF_ERROR(ValidateRow(rows[i], i));
+  if (++step_ == 0) {
+    std::fill(slot_step_.begin(), slot_step_.end(), 0);
+    step_ = 1;
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SlotId slot = LastSlot(rows[i].context);
+    if (std::exchange(slot_step_[slot], step_) == step_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", i, " writes slot ", slot, ", as does an earlier row of the same step"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
+  TANDEM_RETURN_IF_ERROR(ValidateRows(rows));
+  if (rows.empty()) return absl::OkStatus();
+  num_active_ = static_cast<uint32_t>(rows.size());
+  num_wanted_ = 0;
+  for (uint32_t i = 0; i < num_active_; ++i) {
+    active_[i] = {&rows[i], rows[i].context.length() - 1, LastSlot(rows[i].context)};
+    if (rows[i].logits != nullptr) logits_[num_wanted_++] = rows[i].logits;
+  }
+  team_->Run([this](int thread) { RunStep(thread); });
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::CopyKv(absl::Span<const KvCopy> copies) {
+  for (size_t i = 0; i < copies.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(ValidateSlot(copies[i].from, "copy", i));
+    TANDEM_RETURN_IF_ERROR(ValidateSlot(copies[i].to, "copy", i));
+  }
+  for (const KvCopy& copy : copies) kv_.Copy(copy.from, copy.to);
+  return absl::OkStatus();
+}
+
+void CpuEngine::RunStep(int thread) {
+  Embed(thread);
+  for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
+    // The embedding and the previous layer are complete.
+    team_->Barrier();
+    RunLayer(thread, layer);
+  }
+  if (num_wanted_ == 0) return;
+  team_->Barrier();
+  Normalise(thread, weights_.final_norm);
+  team_->Barrier();
+  weights_.output.Multiply(*kernels_, MyShare(weights_.output.num_tiles(), thread), normed_.row(0),
+                           normed_.stride(), num_wanted_, logits_.data());
+}
+
+void CpuEngine::Embed(int thread) {
+  const Share rows = MyShare(num_active_, thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    weights_.embedding().CopyOutput(static_cast<uint32_t>(active_[i].row->token), hidden_.row(i));
+  }
+}
+
+void CpuEngine::RunLayer(int thread, uint32_t layer) {
+  const CpuWeights::Layer& weights = weights_.layers[layer];
+  Normalise(thread, weights.input_norm);
+  team_->Barrier();
+  const PackedMatrix& projection = weights.query_key_value;
+  const Share tiles = MyShare(projection.num_tiles(), thread);
+  projection.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_, query_key_value_.rows());
+  AddBias(weights.query_key_value_bias, *kernels_, tiles.begin * kTileOutputs,
+          std::min(tiles.end * kTileOutputs, projection.num_outputs()), num_active_, query_key_value_.rows());
+  team_->Barrier();
+  PrepareAttention(thread, layer);
+  team_->Barrier();
+  if (layer + 1 == weights_.layers.size()) {
+    // From here on a row computes only its own logits: its keys and values are written.
+    if (num_wanted_ == 0) return;
+    if (num_wanted_ < num_active_) KeepWantedRows(thread);
+  }
+  Attend(thread, layer);
+  team_->Barrier();
+  AddProduct(thread, weights.attention_out, weights.attention_out_bias, attention_);
+  team_->Barrier();
+  Normalise(thread, weights.post_attention_norm);
+  team_->Barrier();
+  GateAndUp(thread, weights);
+  team_->Barrier();
+  AddProduct(thread, weights.down, weights.down_bias, gate_);
+}
+
+void CpuEngine::Normalise(int thread, const std::vector<float>& weight) {
+  const Share rows = MyShare(num_active_, thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    kernels_->rms_norm(hidden_.row(i), weight.data(), weight.size(), config_.rms_norm_epsilon, normed_.row(i));
+  }
+}
+
+// Normalises and rotates queries and keys of this thread's rows, and stores keys and values.
+void CpuEngine::PrepareAttention(int thread, uint32_t layer) {
+  const CpuWeights::Layer& weights = weights_.layers[layer];
+  const auto head_dim = static_cast<size_t>(config_.head_dim);
+  const Share rows = MyShare(num_active_, thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    float* head = query_key_value_.row(i);
+    for (int32_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h, head += head_dim) {
+      const std::vector<float>& norm = h < config_.num_heads ? weights.query_norm : weights.key_norm;
+      if (!norm.empty()) kernels_->rms_norm(head, norm.data(), head_dim, config_.rms_norm_epsilon, head);
+      rotary_.Rotate(active_[i].position, head);
+    }
+    const float* key = query_key_value_.row(i) + config_.query_size();
+    kv_.Write(layer, active_[i].slot, key, key + config_.kv_size());
+  }
+}
+
+// Moves the rows whose logits are wanted to the front.
+void CpuEngine::KeepWantedRows(int thread) {
+  if (thread == 0) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < num_active_; ++i) {
+      if (active_[i].row->logits == nullptr) continue;
+      if (kept != i) {
+        active_[kept] = active_[i];
+        std::copy_n(hidden_.row(i), hidden_.width(), hidden_.row(kept));
+        std::copy_n(query_key_value_.row(i), config_.query_size(), query_key_value_.row(kept));
+      }
+      ++kept;
+    }
+    num_active_ = kept;
+  }
+  team_->Barrier();
+}
+
+// One (row, head) at a time: each walks its own context.
+void CpuEngine::Attend(int thread, uint32_t layer) {
+  const auto num_heads = static_cast<uint32_t>(config_.num_heads);
+  const uint32_t heads_per_kv = num_heads / static_cast<uint32_t>(config_.num_kv_heads);
+  AttentionArgs args;
+  args.head_dim = static_cast<uint32_t>(config_.head_dim);
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  args.scores = thread_scratch_[static_cast<size_t>(thread)].scores.data<float>();
+  args.tail_keys = thread_scratch_[static_cast<size_t>(thread)].tail_keys.data<float>();
+  const Share items = MyShare(num_active_ * num_heads, thread);
+  for (uint32_t item = items.begin; item < items.end; ++item) {
+    const uint32_t row = item / num_heads;
+    const uint32_t head = item % num_heads;
+    const RowContext& context = active_[row].row->context;
+    args.blocks = context.blocks.data();
+    args.num_committed = context.num_committed;
+    args.tail = context.tail.data();
+    args.num_tail = static_cast<uint32_t>(context.tail.size());
+    const auto window = static_cast<uint32_t>(config_.sliding_window.value_or(0));
+    args.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
+    args.query = query_key_value_.row(row) + size_t{head} * args.head_dim;
+    args.output = attention_.row(row) + size_t{head} * args.head_dim;
+    kv_.Locate(layer, head / heads_per_kv, &args);
+    kernels_->attend(args);
+  }
+}
+
+// hidden += matrix * input + bias
+void CpuEngine::AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
+                           const RowBuffer& input) {
+  const Share tiles = MyShare(matrix.num_tiles(), thread);
+  matrix.Multiply(*kernels_, tiles, input.row(0), input.stride(), num_active_, projected_.rows());
+  const uint32_t begin = tiles.begin * kTileOutputs;
+  const uint32_t end = std::min(tiles.end * kTileOutputs, matrix.num_outputs());
+  AddBias(bias, *kernels_, begin, end, num_active_, projected_.rows());
+  for (uint32_t i = 0; i < num_active_; ++i) {
+    kernels_->add(projected_.row(i) + begin, end - begin, hidden_.row(i) + begin);
+  }
+}
+
+// gate = silu(gate) * up, each thread for the same outputs of both.
+void CpuEngine::GateAndUp(int thread, const CpuWeights::Layer& weights) {
+  const Share tiles = MyShare(weights.gate.num_tiles(), thread);
+  weights.gate.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_, gate_.rows());
+  weights.up.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_, up_.rows());
+  const uint32_t begin = tiles.begin * kTileOutputs;
+  const uint32_t end = std::min(tiles.end * kTileOutputs, weights.gate.num_outputs());
+  AddBias(weights.gate_bias, *kernels_, begin, end, num_active_, gate_.rows());
+  AddBias(weights.up_bias, *kernels_, begin, end, num_active_, up_.rows());
+  for (uint32_t i = 0; i < num_active_; ++i) {
+    kernels_->silu_multiply(up_.row(i) + begin, end - begin, gate_.row(i) + begin);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
+                                                        const CpuEngineOptions& options) {
+  return CpuEngine::Create(*model, options);
+}
+
+}  // namespace tandem

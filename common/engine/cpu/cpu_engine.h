@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/engine.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+struct CpuEngineOptions {
+  // Blocks of keys and values: `num_blocks` of them when it is not 0, else as many as `kv_bytes` hold.
+  uint32_t num_blocks = 0;
+  uint64_t kv_bytes = uint64_t{256} << 20;
+  uint32_t max_rows = 512;
+  int num_threads = 1;
+  InstructionSet instruction_set = InstructionSet::kAuto;
+  // Called on the loading thread.
+  LoadProgress progress;
+};
+
+// An engine on the processor: weights packed once, keys, values and activations in float32. The weights are copied:
+// `model` need not live longer than this call. A context is at most the model's and at most what the blocks hold.
+//
+// The same bits on every instruction set (kernel_table.h), and with any number of threads: they share out outputs,
+// never a sum.
+//
+// InvalidArgument for options out of range, ResourceExhausted without memory or threads.
+absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
+                                                        const CpuEngineOptions& options);
+
+}  // namespace tandem

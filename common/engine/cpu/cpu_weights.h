@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/packed_matrix.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// A model's weights as the CPU engine uses them. Independent of the files they came from.
+struct CpuWeights {
+  struct Layer {
+    std::vector<float> input_norm;           // [hidden]
+    PackedMatrix query_key_value;            // [query_size + 2 * kv_size, hidden]
+    std::vector<float> query_key_value_bias;  // Likewise; empty when there is none, as are all biases.
+    std::vector<float> query_norm;           // [head_dim], empty without
+    std::vector<float> key_norm;
+    PackedMatrix attention_out;  // [hidden, query_size]
+    std::vector<float> attention_out_bias;
+    std::vector<float> post_attention_norm;  // [hidden]
+    PackedMatrix gate;                       // [intermediate, hidden]
+    PackedMatrix up;
+    PackedMatrix down;  // [hidden, intermediate]
+    std::vector<float> gate_bias;
+    std::vector<float> up_bias;
+    std::vector<float> down_bias;
+  };
+
+  std::vector<Layer> layers;
+  std::vector<float> final_norm;  // [hidden]
+  PackedMatrix output;            // [vocab, hidden]
+  PackedMatrix separate_embedding;
+  bool tied_embeddings = false;
+
+  const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
+};
+
+// Told after each matrix how many of all bytes have been packed.
+using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
+
+// Packs everything. ResourceExhausted without memory. `progress` may be empty.
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, const LoadProgress& progress);
+
+}  // namespace tandem

@@ -1,0 +1,74 @@
+#include <immintrin.h>
+
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/kernel_templates.h"
+
+namespace tandem {
+namespace {
+
+struct Avx2 {
+  static constexpr int kMaxRows = 3;
+  static constexpr int kMaxAccumulators = 6;  // Two of 16 registers each.
+
+  __m256 low;
+  __m256 high;
+
+  static TANDEM_INLINE Avx2 Broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static TANDEM_INLINE Avx2 Load(const float* from) {
+    return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+  }
+  static TANDEM_INLINE void Store(Avx2 x, float* to) {
+    _mm256_storeu_ps(to, x.low);
+    _mm256_storeu_ps(to + 8, x.high);
+  }
+  static TANDEM_INLINE Avx2 Add(Avx2 a, Avx2 b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
+  static TANDEM_INLINE Avx2 Subtract(Avx2 a, Avx2 b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+  }
+  static TANDEM_INLINE Avx2 Multiply(Avx2 a, Avx2 b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  static TANDEM_INLINE Avx2 Divide(Avx2 a, Avx2 b) {
+    return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+  }
+  static TANDEM_INLINE Avx2 Fma(Avx2 a, Avx2 b, Avx2 c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+  // a > b ? a : b, and a < b ? a : b: a NaN in `b` stays.
+  static TANDEM_INLINE Avx2 Max(Avx2 a, Avx2 b) {
+    return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+  }
+  static TANDEM_INLINE Avx2 Min(Avx2 a, Avx2 b) {
+    return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+  }
+  static TANDEM_INLINE Avx2 ZeroWhereLess(Avx2 a, Avx2 b, Avx2 x) {
+    return {_mm256_andnot_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), x.low),
+            _mm256_andnot_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ), x.high)};
+  }
+  // 2^n for an integer n that stands in the low bits of x.
+  static TANDEM_INLINE Avx2 PowerOfTwo(Avx2 x) { return {PowerOfTwo(x.low), PowerOfTwo(x.high)}; }
+  static TANDEM_INLINE __m256 PowerOfTwo(__m256 x) {
+    const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(x), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(shifted, _mm256_set1_epi32(127 << 23)));
+  }
+  static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Avx2* low, Avx2* high) {
+    const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line));
+    const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + 16));
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    low->low = _mm256_castsi256_ps(_mm256_slli_epi32(first, 16));
+    low->high = _mm256_castsi256_ps(_mm256_slli_epi32(second, 16));
+    high->low = _mm256_castsi256_ps(_mm256_and_si256(first, mask));
+    high->high = _mm256_castsi256_ps(_mm256_and_si256(second, mask));
+  }
+};
+
+}  // namespace
+
+const KernelTable& Avx2Kernels() {
+  static const KernelTable kTable = MakeKernelTable<Avx2>("avx2");
+  return kTable;
+}
+
+}  // namespace tandem

@@ -1,0 +1,85 @@
+#include <cstring>
+
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/kernel_templates.h"
+
+namespace tandem {
+namespace {
+
+// Plain loops over the lanes. Compilers turn them into vector code where the base instruction set has fused
+// multiply-add (aarch64); elsewhere the fused multiply-add is a library call, exact but slow.
+struct Portable {
+  static constexpr int kMaxRows = 3;
+  static constexpr int kMaxAccumulators = 6;
+
+  float v[kLanes];
+
+  template <typename F>
+  static TANDEM_INLINE Portable ForLanes(F lane) {
+    Portable result;
+    for (uint32_t i = 0; i < kLanes; ++i) result.v[i] = lane(i);
+    return result;
+  }
+  static TANDEM_INLINE Portable Broadcast(float x) {
+    return ForLanes([&](uint32_t) { return x; });
+  }
+  static TANDEM_INLINE Portable Load(const float* from) {
+    return ForLanes([&](uint32_t i) { return from[i]; });
+  }
+  static TANDEM_INLINE void Store(const Portable& x, float* to) {
+    for (uint32_t i = 0; i < kLanes; ++i) to[i] = x.v[i];
+  }
+  static TANDEM_INLINE Portable Add(const Portable& a, const Portable& b) {
+    return ForLanes([&](uint32_t i) { return a.v[i] + b.v[i]; });
+  }
+  static TANDEM_INLINE Portable Subtract(const Portable& a, const Portable& b) {
+    return ForLanes([&](uint32_t i) { return a.v[i] - b.v[i]; });
+  }
+  static TANDEM_INLINE Portable Multiply(const Portable& a, const Portable& b) {
+    return ForLanes([&](uint32_t i) { return a.v[i] * b.v[i]; });
+  }
+  static TANDEM_INLINE Portable Divide(const Portable& a, const Portable& b) {
+    return ForLanes([&](uint32_t i) { return a.v[i] / b.v[i]; });
+  }
+  static TANDEM_INLINE Portable Fma(const Portable& a, const Portable& b, const Portable& c) {
+    return ForLanes([&](uint32_t i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+  }
+  // A NaN in `b` stays, as on x86.
+  static TANDEM_INLINE Portable Max(const Portable& a, const Portable& b) {
+    return ForLanes([&](uint32_t i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static TANDEM_INLINE Portable Min(const Portable& a, const Portable& b) {
+    return ForLanes([&](uint32_t i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  }
+  static TANDEM_INLINE Portable ZeroWhereLess(const Portable& a, const Portable& b, const Portable& x) {
+    return ForLanes([&](uint32_t i) { return a.v[i] < b.v[i] ? 0.0f : x.v[i]; });
+  }
+  // 2^n for an integer n that stands in the low bits of x.
+  static TANDEM_INLINE Portable PowerOfTwo(const Portable& x) {
+    return ForLanes([&](uint32_t i) {
+      uint32_t bits;
+      std::memcpy(&bits, &x.v[i], sizeof(bits));
+      return FromBits((bits << 23) + (127u << 23));
+    });
+  }
+  static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Portable* low, Portable* high) {
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      low->v[i] = FromBits(static_cast<uint32_t>(line[2 * i]) << 16);
+      high->v[i] = FromBits(static_cast<uint32_t>(line[2 * i + 1]) << 16);
+    }
+  }
+  static TANDEM_INLINE float FromBits(uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+};
+
+}  // namespace
+
+const KernelTable& PortableKernels() {
+  static const KernelTable kTable = MakeKernelTable<Portable>("portable");
+  return kTable;
+}
+
+}  // namespace tandem

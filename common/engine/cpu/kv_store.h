@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/aligned_buffer.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/engine.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// The memory behind slots: keys and values in float32, per layer, block and head. Keys are stored [head_dim][slot]
+// so that one vector holds an element of 16 positions' keys, values [slot][head_dim] so that one vector holds 16
+// elements of one position's value; both are then read without a sum across lanes (law 1).
+class KvStore {
+ public:
+  KvStore() = default;
+  static absl::StatusOr<KvStore> Create(const ModelConfig& config, uint32_t num_blocks);
+
+  // All layers together. Nothing when it does not fit 64 bits.
+  static std::optional<uint64_t> BytesPerBlock(const ModelConfig& config);
+
+  // `key` and `value` are [num_kv_heads, head_dim].
+  void Write(uint32_t layer, SlotId slot, const float* key, const float* value);
+  void Copy(SlotId from, SlotId to);
+
+  // Fills where attention by KV head `head` finds its keys and values.
+  void Locate(uint32_t layer, uint32_t head, AttentionArgs* args) const;
+
+ private:
+  float* KeyAt(uint32_t layer, uint32_t head, SlotId slot);
+  float* ValueAt(uint32_t layer, uint32_t head, SlotId slot);
+
+  uint32_t num_layers_ = 0;
+  uint32_t num_heads_ = 0;
+  uint32_t head_dim_ = 0;
+  size_t value_stride_ = 0;
+  // Floats in one head's part of a block, and in one layer.
+  size_t key_size_ = 0;
+  size_t value_size_ = 0;
+  size_t keys_per_layer_ = 0;
+  size_t values_per_layer_ = 0;
+  AlignedBuffer keys_;    // [num_layers][num_blocks][num_kv_heads][head_dim][kBlockTokens]
+  AlignedBuffer values_;  // [num_layers][num_blocks][num_kv_heads][kBlockTokens][value_stride]
+};
+
+}  // namespace tandem

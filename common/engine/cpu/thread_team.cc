@@ -1,0 +1,94 @@
+#include "common/engine/cpu/thread_team.h"
+
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// With more threads than processors a spinning thread only keeps the one it waits for from running.
+int NumSpins(int num_threads) {
+  return static_cast<unsigned>(num_threads) <= std::thread::hardware_concurrency() ? 2000 : 0;
+}
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int num_threads) : num_threads_(num_threads), num_spins_(NumSpins(num_threads)) {}
+
+absl::StatusOr<std::unique_ptr<ThreadTeam>> ThreadTeam::Create(int num_threads) {
+  if (num_threads < 1 || num_threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a team has 1 to ", kMaxThreads, " threads, not ", num_threads));
+  }
+  std::unique_ptr<ThreadTeam> team(new ThreadTeam(num_threads));
+  for (int thread = 1; thread < num_threads; ++thread) {
+    try {
+      team->workers_.emplace_back([team = team.get(), thread] { team->Work(thread); });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot start thread ", thread + 1, " of ", num_threads, ": ", error.what()));
+    }
+  }
+  return team;
+}
+
+ThreadTeam::~ThreadTeam() {
+  body_ = nullptr;
+  num_runs_.fetch_add(1, std::memory_order_release);
+  num_runs_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadTeam::Run(absl::FunctionRef<void(int)> body) {
+  if (num_threads_ == 1) {
+    body(0);
+    return;
+  }
+  body_ = &body;
+  num_runs_.fetch_add(1, std::memory_order_release);
+  num_runs_.notify_all();
+  body(0);
+  WaitForAll();
+}
+
+void ThreadTeam::Work(int thread) {
+  for (uint32_t run = 0;; ++run) {
+    WaitWhile(num_runs_, run);
+    if (body_ == nullptr) return;
+    (*body_)(thread);
+    WaitForAll();
+  }
+}
+
+void ThreadTeam::WaitForAll() {
+  // Read before arriving: nobody can finish this barrier without us, so the count is still this barrier's.
+  const uint32_t barrier = num_barriers_.load(std::memory_order_relaxed);
+  if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
+    num_arrived_.store(0, std::memory_order_relaxed);
+    num_barriers_.fetch_add(1, std::memory_order_release);
+    num_barriers_.notify_all();
+  } else {
+    WaitWhile(num_barriers_, barrier);
+  }
+}
+
+void ThreadTeam::WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) const {
+  for (int i = 0; i < num_spins_; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    Pause();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace tandem

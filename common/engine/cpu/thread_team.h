@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+
+namespace tandem {
+
+// A fixed set of threads that run one function together, in step: the caller is one of them. Waiting threads spin
+// for some microseconds, since the next piece of work usually comes at once, and then sleep.
+//
+//   team->Run([&](int thread) {
+//     ...                 // part `thread` of num_threads()
+//     team->Barrier();    // every part is done, and visible to all
+//     ...
+//   });
+//
+// One thread at a time may call Run, and the function must not throw. Every thread must pass the same barriers.
+class ThreadTeam {
+ public:
+  // InvalidArgument unless 1 <= num_threads <= 1024; ResourceExhausted when the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<ThreadTeam>> Create(int num_threads);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  // Calls body(0) here and body(1) ... body(num_threads() - 1) elsewhere; returns when all have.
+  void Run(absl::FunctionRef<void(int)> body);
+
+  // Only inside a body.
+  void Barrier() {
+    if (num_threads_ > 1) WaitForAll();
+  }
+
+ private:
+  explicit ThreadTeam(int num_threads);
+
+  void Work(int thread);
+  void WaitForAll();
+  // Returns once `value` differs from `old`.
+  void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) const;
+
+  const int num_threads_;
+  const int num_spins_;
+  // Each on a cache line of its own: the first is written once per run, the others at every barrier.
+  alignas(64) std::atomic<uint32_t> num_runs_{0};
+  alignas(64) std::atomic<int> num_arrived_{0};
+  alignas(64) std::atomic<uint32_t> num_barriers_{0};
+  // What to run; null ends the workers. Written before num_runs_ grows.
+  const absl::FunctionRef<void(int)>* body_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+// The part of `count` items that falls to `thread` of `num_threads`: consecutive, and as equal as possible.
+struct Share {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+constexpr Share ShareOf(uint32_t count, int thread, int num_threads) {
+  const uint64_t all = count;
+  return {static_cast<uint32_t>(all * static_cast<uint32_t>(thread) / static_cast<uint32_t>(num_threads)),
+          static_cast<uint32_t>(all * (static_cast<uint32_t>(thread) + 1) / static_cast<uint32_t>(num_threads))};
+}
+
+}  // namespace tandem

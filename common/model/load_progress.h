@@ -1,0 +1,65 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace tandem {
+
+// Tells people how far the loading of a model is: on a terminal one line that is redrawn (percent, bytes,
+// rate), else a log line every 5 %, at most one a second.
+//
+//   LoadProgress progress("tandem-target-15m", model.weight_bytes());
+//   for (...) { pack a tensor; progress.Add(tensor.num_bytes()); }
+//   progress.Finish();
+//
+// Thread rule: one thread calls Add and Finish; any thread may read ratio(). The ratio never falls.
+class LoadProgress {
+ public:
+  struct Options {
+    bool terminal = ::isatty(STDERR_FILENO) == 1;
+    const Clock* clock = nullptr;                 // The system's when null. Not owned.
+    std::function<void(absl::string_view)> draw;  // Writes to the terminal; stderr when empty.
+    std::function<void(absl::string_view)> log;   // Takes each line's text; LogInfo when empty.
+  };
+
+  LoadProgress(absl::string_view model, uint64_t total_bytes) : LoadProgress(model, total_bytes, Options()) {}
+  LoadProgress(absl::string_view model, uint64_t total_bytes, Options options);
+  // Ends a line that was left unfinished by an error.
+  ~LoadProgress();
+  LoadProgress(const LoadProgress&) = delete;
+  LoadProgress& operator=(const LoadProgress&) = delete;
+
+  // More than `total_bytes` altogether counts as all of them.
+  void Add(uint64_t bytes);
+  // Reports the end with the time taken; the ratio is 1 from here on. Further calls do nothing.
+  void Finish();
+
+  // Bytes done over total bytes, in [0, 1].
+  double ratio() const { return ratio_.load(std::memory_order_relaxed); }
+
+ private:
+  void Draw(absl::Time now);
+  void LogLine(absl::Time now);
+
+  const std::string model_;
+  const uint64_t total_bytes_;
+  Options options_;
+  const SystemClock system_clock_;
+  absl::Time start_;
+  absl::Time last_report_ = absl::InfinitePast();
+  uint64_t done_bytes_ = 0;
+  int last_percent_ = 0;  // Of the last report.
+  size_t drawn_width_ = 0;
+  bool finished_ = false;
+  std::atomic<double> ratio_{0.0};
+};
+
+}  // namespace tandem

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/model/tensor_view.h"
+
+namespace tandem {
+
+// Elements in one row: everything after the first dimension. 1 for a vector or a scalar.
+int64_t RowElements(const TensorView& tensor);
+
+// Converts rows [first_row, first_row + num_rows) to float32 into `out`, which holds num_rows *
+// RowElements(tensor). A vector's rows are its elements. Exact: every bfloat16 and every half (subnormals,
+// infinities and NaN included) is a float32. The range must lie in the tensor and `out` must have the right
+// size.
+void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, int64_t num_rows, absl::Span<float> out);
+
+// The same for the whole tensor; `out` holds num_elements().
+void ConvertToFloat(const TensorView& tensor, absl::Span<float> out);
+
+// The float32 equal to an IEEE half given by its bits. A NaN keeps its sign and payload.
+float HalfToFloat(uint16_t half);
+
+}  // namespace tandem

@@ -1,0 +1,120 @@
+#include "common/model/weight_files.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status_macros.h"
+#include "common/model/strict_json.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxIndexBytes = 100'000'000;
+constexpr size_t kMaxShards = 4096;
+
+// An index may name files of its own folder only.
+absl::Status CheckShardName(const std::string& path, absl::string_view tensor, const Json& shard) {
+  if (shard.is_string()) {
+    const std::string& name = shard.get_ref<const std::string&>();
+    constexpr char kSeparators[] = {'/', '\\', '\0'};
+    const bool plain = name.find_first_of(kSeparators, 0, sizeof(kSeparators)) == std::string::npos;
+    if (plain && !absl::StrContains(name, "..") && absl::EndsWith(name, ".safetensors"))
+      return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": weight_map of tensor \"", PrintableText(tensor), "\": found ",
+                   PrintableValue(shard), ", expected the name of a .safetensors file in the same folder"));
+}
+
+}  // namespace
+
+absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& folder) {
+  WeightFiles weights;
+  weights.path_ = absl::StrCat(folder, "/model.safetensors");
+  absl::StatusOr<SafetensorsFile> single = SafetensorsFile::Open(weights.path_);
+  if (single.ok()) {
+    weights.names_ = single->names();
+    for (const std::string& name : weights.names_) weights.file_index_.emplace(name, 0);
+    weights.files_.push_back(*std::move(single));
+    return weights;
+  }
+  if (!absl::IsNotFound(single.status())) return single.status();
+  TANDEM_RETURN_IF_ERROR(weights.OpenShards(folder));
+  return weights;
+}
+
+absl::Status WeightFiles::OpenShards(const std::string& folder) {
+  path_ = absl::StrCat(folder, "/model.safetensors.index.json");
+  absl::StatusOr<std::string> text = ReadFile(path_, kMaxIndexBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, ": expected model.safetensors or model.safetensors.index.json"));
+  }
+  if (!text.ok()) return text.status();
+  TANDEM_ASSIGN_OR_RETURN(const Json index, ParseStrictJson(*text, path_));
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  if (map == index.end() || !map->is_object() || map->empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": expected a non-empty object \"weight_map\" from tensor to file name"));
+  }
+  absl::flat_hash_map<std::string, size_t> shards;
+  for (const auto& [tensor, shard] : map->items()) {
+    TANDEM_RETURN_IF_ERROR(CheckShardName(path_, tensor, shard));
+    const std::string& shard_name = shard.get_ref<const std::string&>();
+    const auto [found, is_new] = shards.try_emplace(shard_name, files_.size());
+    if (is_new) {
+      if (files_.size() == kMaxShards) {
+        return absl::InvalidArgumentError(absl::StrCat(path_, ": expected at most ", kMaxShards, " shards"));
+      }
+      absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(absl::StrCat(folder, "/", shard_name));
+      if (!file.ok()) {
+        return absl::Status(file.status().code(),
+                            absl::StrCat(file.status().message(), " (a shard that ", path_, " names)"));
+      }
+      files_.push_back(*std::move(file));
+    }
+    if (!files_[found->second].Contains(tensor)) {
+      return absl::InvalidArgumentError(absl::StrCat(files_[found->second].path(), ": tensor \"",
+                                                     PrintableText(tensor), "\" is missing, expected as ",
+                                                     path_, " lists it there"));
+    }
+    file_index_.emplace(tensor, found->second);
+    names_.push_back(tensor);
+  }
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const std::string& name : files_[i].names()) {
+      const auto listed = file_index_.find(name);
+      if (listed != file_index_.end() && listed->second == i) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          files_[i].path(), ": tensor \"", PrintableText(name), "\": ",
+          listed == file_index_.end() ? "not listed in "
+                                      : "lies in a second shard too, expected only the one listed in ",
+          path_));
+    }
+  }
+  std::sort(names_.begin(), names_.end());
+  return absl::OkStatus();
+}
+
+const std::string& WeightFiles::FileOf(absl::string_view name) const {
+  const auto found = file_index_.find(name);
+  assert(found != file_index_.end());
+  return files_[found->second].path();
+}
+
+absl::StatusOr<TensorView> WeightFiles::Tensor(absl::string_view name) const {
+  const auto found = file_index_.find(name);
+  if (found == file_index_.end()) {
+    return absl::NotFoundError(absl::StrCat(path_, ": tensor \"", name, "\" is missing"));
+  }
+  return files_[found->second].Tensor(name);
+}
+
+}  // namespace tandem
