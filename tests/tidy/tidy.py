@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the repository's own rules: layering, formatting, links, leftovers. Prints findings and exits with 1.
+"""Checks the repository's own rules: layering, formatting, links, leftovers. Exits with 1 when one is broken.
 
-Each check is a function from the tree of files to findings; tidy_test.py shows each one failing. Needs nothing but
-the standard library, and clang-format where it is installed.
+Each check is a function from the tree of files to findings; tidy_test.py shows each one failing. Needs nothing
+but the standard library, and clang-format where it is installed.
 """
 
 import argparse
@@ -23,12 +23,18 @@ COMMON_TIERS = (
     ("base",),
     ("tokenizer", "model", "speculation"),
     ("engine",),
-    ("rpc", "metrics", "config"),
+    ("metrics", "config"),
+    ("rpc",),
     ("testing",),
 )
-# Who may see gRPC and protobuf: the wire layers, and in a service the files that are its shell.
+# Who may see gRPC and protobuf: the wire layers, and in a service the files that are its shell. The router,
+# which hands messages on, may see messages everywhere; gRPC itself only in its shell.
 WIRE_FOLDERS = ("common/rpc/", "common/config/", "common/testing/", "router/cli/", "tests/", "bench/")
-WIRE_STEMS = re.compile(r"(^|_)(main|service|wire|client|server)(_|$)")
+WIRE_STEMS = re.compile(r"(^|_)(main|service|wire|client|server|stream|call|pool)(_|$)")
+MESSAGE_FOLDERS = ("router/",)
+MESSAGE_INCLUDE = re.compile(
+    r"^(google/protobuf|google/rpc|tandem/v\d+)/.*(?<!\.grpc)\.pb\.h$|^google/protobuf/"
+)
 WIRE_INCLUDE = re.compile(r"^(grpc|grpc\+\+|grpcpp|google/protobuf|google/rpc|tandem/v\d+)/")
 DATA_FOLDERS = re.compile(r"(^|/)(testdata|golden|demo-models/tandem-[^/]+)/")
 BINARY_SUFFIXES = (".safetensors", ".png", ".model", ".xz", ".gz", ".bin")
@@ -80,7 +86,8 @@ def list_files(root):
     """Tracked files and untracked ones that are not ignored; every file where there is no git."""
     git = subprocess.run(
         ["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True, check=False,
+        capture_output=True,
+        check=False,
     )
     if git.returncode == 0:
         paths = git.stdout.decode().split("\0")
@@ -93,6 +100,7 @@ def list_files(root):
 
 
 # --- C++ ---
+
 
 def includes(tree, path):
     """(line number, included path, True for quotes) of a C++ file."""
@@ -136,7 +144,9 @@ def layer_violation(path, included):
     return None
 
 
-def may_see_wire(path):
+def may_see_wire(path, included):
+    if path.startswith(MESSAGE_FOLDERS) and MESSAGE_INCLUDE.match(included):
+        return True
     stem = pathlib.PurePath(path).stem
     return path.startswith(WIRE_FOLDERS) or (path.split("/")[0] in SERVICES and bool(WIRE_STEMS.search(stem)))
 
@@ -149,8 +159,10 @@ def check_includes(tree):
             if ".." in included.split("/"):
                 yield Finding(path, number, f"includes go from the root, never through '..': {included}")
             elif WIRE_INCLUDE.match(included):
-                if not may_see_wire(path):
-                    yield Finding(path, number, f"only RPC shells and wire converters see gRPC and protobuf: {included}")
+                if not may_see_wire(path, included):
+                    yield Finding(
+                        path, number, f"only RPC shells and wire converters see gRPC and protobuf: {included}"
+                    )
             elif quoted and included.split("/")[0] in ours:
                 if not tree.exists(included):
                     yield Finding(path, number, f"no such header from the root: {included}")
@@ -178,8 +190,12 @@ def check_sizes(tree):
     for path in tree.select(".cc", ".cu"):
         start = None
         for number, line in tree.lines(path):
-            # Namespaces are not indented, so a function body spans from a line at column 0 to a brace at column 0.
-            if line.endswith("{") and re.match(r"\w", line) and not re.match(r"(namespace|class|struct|enum|union)\b", line):
+            # Namespaces are not indented, so a function spans from a line at column 0 to a brace at column 0.
+            if (
+                line.endswith("{")
+                and re.match(r"\w", line)
+                and not re.match(r"(namespace|class|struct|enum|union)\b", line)
+            ):
                 start = number
             elif line.startswith("}") and start is not None:
                 if number - start > MAX_FUNCTION_LINES:
@@ -191,11 +207,15 @@ def check_format(tree):
     program = shutil.which("clang-format")
     paths = tree.select(".h", ".cc", ".cu", ".cuh")
     if program is None:
-        yield Finding("tests/tidy", 1, "clang-format is not installed: formatting was not checked", warning=True)
+        yield Finding(
+            "tests/tidy", 1, "clang-format is not installed: formatting was not checked", warning=True
+        )
         return
     if not paths:
         return
-    run = subprocess.run([program, "--dry-run", "-Werror", *paths], cwd=tree.root, capture_output=True, text=True)
+    run = subprocess.run(
+        [program, "--dry-run", "-Werror", *paths], cwd=tree.root, capture_output=True, text=True
+    )
     unformatted = {}
     for match in re.finditer(r"^(.+?):(\d+):\d+: error: ", run.stderr, re.MULTILINE):
         unformatted.setdefault(match[1], int(match[2]))
@@ -206,6 +226,7 @@ def check_format(tree):
 
 
 # --- Protocol ---
+
 
 def check_protos(tree):
     paths = tree.select(".proto")
@@ -237,6 +258,7 @@ def check_protos(tree):
 
 # --- Text ---
 
+
 def check_text(tree):
     for path in tree.paths:
         if path.endswith(BINARY_SUFFIXES):
@@ -255,6 +277,7 @@ def check_text(tree):
 
 # --- Documents ---
 
+
 def slug(heading):
     """The anchor a heading gets on GitHub."""
     heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
@@ -262,7 +285,7 @@ def slug(heading):
 
 
 def split_markdown(text):
-    """(prose, blocks): the text with code blocks blanked line by line, and (first line, language, code) of each."""
+    """(prose, blocks): the text with its code blocks blanked, and (first line, language, code) of each block."""
     prose, blocks, block = [], [], None
     for number, line in enumerate(text.split("\n"), start=1):
         fence = re.match(r"\s*```(\w*)", line)
@@ -302,14 +325,18 @@ def check_commands(tree):
     binaries = set()
     for path in tree.paths:
         if path.endswith("CMakeLists.txt"):
-            binaries.update(re.findall(r"(?:tandem_binary\(\s*NAME|add_executable\()\s*([\w-]+)", tree.text(path)))
+            binaries.update(
+                re.findall(r"(?:tandem_binary\(\s*NAME|add_executable\()\s*([\w-]+)", tree.text(path))
+            )
     for path in tree.select(".md"):
         _, blocks = split_markdown(tree.text(path))
         for first, language, code in blocks:
             if language not in ("bash", "sh", "console", "shell"):
                 continue
             for offset, line in enumerate(code.split("\n")):
-                for word in re.findall(r"(?<![\w/.=-])(?:\./)?((?:deploy|tests|bench|docs|k8s|\.ci|proto|build)/[\w./-]+)", line):
+                for word in re.findall(
+                    r"(?<![\w/.=-])(?:\./)?((?:deploy|tests|bench|docs|k8s|\.ci|proto|build)/[\w./-]+)", line
+                ):
                     number = first + offset
                     if word.startswith("build/"):
                         if "/bin/" in word and word.rsplit("/", 1)[1] not in binaries:
@@ -332,7 +359,9 @@ CHECKS = (
 
 def main():
     parser = argparse.ArgumentParser(description="Checks the repository's own rules.")
-    parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parents[2], help="root of the source tree")
+    parser.add_argument(
+        "--root", default=pathlib.Path(__file__).resolve().parents[2], help="root of the source tree"
+    )
     args = parser.parse_args()
     tree = Tree(args.root, list_files(args.root))
     findings = [finding for check in CHECKS for finding in check(tree)]
