@@ -45,8 +45,7 @@ void BlockPool::Release(BlockId block) {
   }
 }
 
-uint64_t BlockPool::Publish(BlockId block, uint64_t salt, uint64_t parent,
-                            absl::Span<const TokenId> tokens) {
+uint64_t BlockPool::Publish(BlockId block, uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens) {
   assert(block < blocks_.size() && blocks_[block].num_holders > 0);
   if (!prefix_cache_) return 0;
   Block& entry = blocks_[block];

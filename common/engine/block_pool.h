@@ -19,15 +19,9 @@ namespace tandem {
 // prompt with the same prefix until it is the least recently used and someone needs a block. Blocks are
 // conserved: num_free() + num_held() + num_cached() == num_blocks() at all times.
 //
-<<<<<<< HEAD
-// The cache is keyed by the hash chain of a block's tokens and all before it, salted per tenant so that one
-// tenant can neither read nor time another's prompts; a hit also compares the tokens, so a hash collision is
-// a miss.
-=======
-// The cache is a trie: a named block is found by its salt, its parent and its tokens, all compared in full, and
-// the number that stands for it as a parent is never given out twice. So a hash collision is a miss, and one
-// tenant (one salt) can neither read nor time another's prompts.
->>>>>>> engine
+// The cache is a trie: a named block is found by its salt, its parent and its tokens, all compared in full,
+// and the number that stands for it as a parent is never given out twice. So a hash collision is a miss, and
+// one tenant (one salt) can neither read nor time another's prompts.
 //
 // Plain state, no locks: belongs to the thread that owns the engine.
 class BlockPool {
@@ -48,17 +42,10 @@ class BlockPool {
   // Release a sequence's blocks last to first: then a prefix outlives what follows it.
   void Release(BlockId block);
 
-<<<<<<< HEAD
   // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that
-  // `parent` stands for (0 for the first block). Returns the hash that stands for the prefix including this
-  // block, to be the next block's parent. When the same content is already cached, the earlier block stays
-  // the named one.
-=======
-  // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that `parent`
-  // stands for (0 for the first block). Returns the number that stands for the prefix including this block, to be
-  // the next block's parent. When the same content is already named, the earlier block stays the named one.
-  // Whoever named a block must not write to it any more. Without a prefix cache this returns 0.
->>>>>>> engine
+  // `parent` stands for (0 for the first block). Returns the number that stands for the prefix including this
+  // block, to be the next block's parent. When the same content is already named, the earlier block stays the
+  // named one. Whoever named a block must not write to it any more. Without a prefix cache this returns 0.
   uint64_t Publish(BlockId block, uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens);
 
   struct Match {
@@ -91,9 +78,9 @@ class BlockPool {
   };
   struct Block {
     uint32_t num_holders = 0;
-    uint64_t number = 0;      // Stands for the prefix that ends here; 0 while the block is unnamed.
-    Name name;                // Meaningful while `number` is not 0.
-    uint32_t older = kNone;   // Neighbours in the list of cached blocks.
+    uint64_t number = 0;     // Stands for the prefix that ends here; 0 while the block is unnamed.
+    Name name;               // Meaningful while `number` is not 0.
+    uint32_t older = kNone;  // Neighbours in the list of cached blocks.
     uint32_t newer = kNone;
   };
 

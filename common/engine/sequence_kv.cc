@@ -13,13 +13,17 @@ namespace {
 constexpr uint32_t kAllSlots = (1u << kBlockTokens) - 1;
 
 // Written so that no length overflows.
-constexpr size_t NumBlocksFor(uint32_t length) { return length / kBlockTokens + (length % kBlockTokens != 0); }
+constexpr size_t NumBlocksFor(uint32_t length) {
+  return length / kBlockTokens + (length % kBlockTokens != 0);
+}
 
 }  // namespace
 
 SequenceKv::SequenceKv(BlockPool* pool, uint64_t salt) : pool_(pool), salt_(salt) {}
 
-SequenceKv::~SequenceKv() { ReleaseAll(); }
+SequenceKv::~SequenceKv() {
+  ReleaseAll();
+}
 
 SequenceKv::SequenceKv(SequenceKv&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
@@ -85,8 +89,9 @@ void SequenceKv::MarkComputed(uint32_t length) {
   while ((parents_.size() + 1) * kBlockTokens <= length) {
     const size_t block = parents_.size();
     const uint64_t parent = block == 0 ? 0 : parents_.back();
-    parents_.push_back(pool_->Publish(
-        blocks_[block], salt_, parent, absl::MakeConstSpan(tokens_).subspan(block * kBlockTokens, kBlockTokens)));
+    parents_.push_back(
+        pool_->Publish(blocks_[block], salt_, parent,
+                       absl::MakeConstSpan(tokens_).subspan(block * kBlockTokens, kBlockTokens)));
   }
 }
 

@@ -20,8 +20,8 @@ namespace tandem {
 //   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens)
 //   scratch:    single slots lent to tree nodes, from blocks of their own
 //
-// A complete, computed block may be shared through the prefix cache, so it is never written again: not by Step,
-// and not by CopyKv, both of which belong at positions from num_computed() on.
+// A complete, computed block may be shared through the prefix cache, so it is never written again: not by
+// Step, and not by CopyKv, both of which belong at positions from num_computed() on.
 //
 // Destroying it returns every block. The pool must outlive it. Belongs to the thread that owns the engine.
 class SequenceKv {
@@ -39,7 +39,9 @@ class SequenceKv {
 
   absl::Span<const TokenId> tokens() const { return tokens_; }
   uint32_t num_computed() const { return num_computed_; }
-  uint32_t num_cached() const { return num_cached_; }  // Of num_computed, how many came from the cache at Start.
+  uint32_t num_cached() const {
+    return num_cached_;
+  }  // Of num_computed, how many came from the cache at Start.
 
   // Makes sure that positions below `length` have blocks. ResourceExhausted, changing nothing, when the pool
   // cannot give them.
@@ -55,13 +57,13 @@ class SequenceKv {
   // num_computed() <= length <= tokens().size(), and Reserve(length).
   void MarkComputed(uint32_t length);
   void Append(absl::Span<const TokenId> tokens);
-  // Forgets tokens (and their keys and values) from `length` on, and returns blocks that only they used. A cut
-  // inside a complete block gives that block up, since others may read it: num_computed() drops to its first
-  // position, and the kept tokens from there on have to be computed again.
+  // Forgets tokens (and their keys and values) from `length` on, and returns blocks that only they used. A
+  // cut inside a complete block gives that block up, since others may read it: num_computed() drops to its
+  // first position, and the kept tokens from there on have to be computed again.
   void Truncate(uint32_t length);
 
-  // A slot for one tree node, or ResourceExhausted. Returned with FreeScratch, or all at once. A block of scratch
-  // slots goes back to the pool with the last of its slots.
+  // A slot for one tree node, or ResourceExhausted. Returned with FreeScratch, or all at once. A block of
+  // scratch slots goes back to the pool with the last of its slots.
   absl::StatusOr<SlotId> AllocateScratch();
   void FreeScratch(SlotId slot);
   void FreeAllScratch();

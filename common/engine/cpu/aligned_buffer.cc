@@ -22,7 +22,8 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(uint64_t num_elements, uin
   const uint64_t alignment = wanted.has_value() && *wanted >= kHugePage ? kHugePage : kCacheLine;
   AlignedBuffer buffer;
   if (wanted == 0u) return buffer;
-  const std::optional<uint64_t> padded = wanted.has_value() ? CheckedAdd(*wanted, alignment - 1) : std::nullopt;
+  const std::optional<uint64_t> padded =
+      wanted.has_value() ? CheckedAdd(*wanted, alignment - 1) : std::nullopt;
   if (padded.has_value()) {
     buffer.num_bytes_ = *padded / alignment * alignment;
     buffer.data_.reset(std::aligned_alloc(alignment, buffer.num_bytes_));
@@ -37,6 +38,8 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(uint64_t num_elements, uin
   return buffer;
 }
 
-void AlignedBuffer::Free::operator()(void* data) const { std::free(data); }
+void AlignedBuffer::Free::operator()(void* data) const {
+  std::free(data);
+}
 
 }  // namespace tandem

@@ -8,15 +8,16 @@
 
 namespace tandem {
 
-// A block of zeroed memory that starts on a cache line, and on a huge page when it is large: the weights and the
-// keys and values are read from end to end, where ordinary pages cost address translations.
+// A block of zeroed memory that starts on a cache line, and on a huge page when it is large: the weights and
+// the keys and values are read from end to end, where ordinary pages cost address translations.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
 
-  // ResourceExhausted when `num_elements` * `element_bytes` overflows or the system has no such memory; `what`
-  // names the purpose in the message.
-  static absl::StatusOr<AlignedBuffer> Allocate(uint64_t num_elements, uint64_t element_bytes, const char* what);
+  // ResourceExhausted when `num_elements` * `element_bytes` overflows or the system has no such memory;
+  // `what` names the purpose in the message.
+  static absl::StatusOr<AlignedBuffer> Allocate(uint64_t num_elements, uint64_t element_bytes,
+                                                const char* what);
 
   template <typename T>
   T* data() {

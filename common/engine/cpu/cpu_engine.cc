@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kv_store.h"
 #include "common/engine/cpu/rotary_table.h"
 #include "common/engine/cpu/row_buffer.h"
@@ -60,8 +61,8 @@ class CpuEngine final : public Engine {
   absl::Status ValidateRows(absl::Span<const StepRow> rows);
   absl::Status ValidateSlot(SlotId slot, absl::string_view what, size_t index) const;
 
-  // The step, as each thread of the team runs it. Functions below end where the others' results are needed next:
-  // the caller puts the barrier.
+  // The step, as each thread of the team runs it. Functions below end where the others' results are needed
+  // next: the caller puts the barrier.
   void RunStep(int thread);
   void Embed(int thread);
   void RunLayer(int thread, uint32_t layer);
@@ -69,7 +70,8 @@ class CpuEngine final : public Engine {
   void PrepareAttention(int thread, uint32_t layer);
   void KeepWantedRows(int thread);
   void Attend(int thread, uint32_t layer);
-  void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias, const RowBuffer& input);
+  void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
+                  const RowBuffer& input);
   void GateAndUp(int thread, const CpuWeights::Layer& weights);
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
 
@@ -88,16 +90,17 @@ class CpuEngine final : public Engine {
   uint32_t step_ = 0;
 
   std::vector<ActiveRow> active_;
-  uint32_t num_active_ = 0;
-  uint32_t num_wanted_ = 0;
+  uint32_t num_rows_ = 0;    // Of the step,
+  uint32_t num_wanted_ = 0;  // of these with logits,
+  uint32_t num_active_ = 0;  // and still to be computed.
   std::vector<float*> logits_;
-  RowBuffer hidden_;      // [max_rows, hidden]
-  RowBuffer normed_;      // [max_rows, hidden]
-  RowBuffer projected_;   // [max_rows, hidden]
-  RowBuffer attention_;   // [max_rows, query_size]
+  RowBuffer hidden_;           // [max_rows, hidden]
+  RowBuffer normed_;           // [max_rows, hidden]
+  RowBuffer projected_;        // [max_rows, hidden]
+  RowBuffer attention_;        // [max_rows, query_size]
   RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
-  RowBuffer gate_;        // [max_rows, intermediate]
-  RowBuffer up_;          // [max_rows, intermediate]
+  RowBuffer gate_;             // [max_rows, intermediate]
+  RowBuffer up_;               // [max_rows, intermediate]
   std::vector<ThreadScratch> thread_scratch_;
 };
 
@@ -114,7 +117,8 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineO
       std::min<uint64_t>(options.kv_bytes / *block_bytes, std::numeric_limits<SlotId>::max() / kBlockTokens));
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model, const CpuEngineOptions& options) {
+absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
+                                                          const CpuEngineOptions& options) {
   constexpr uint32_t kMostRows = 65536;
   if (options.max_rows < 1 || options.max_rows > kMostRows) {
     return absl::InvalidArgumentError(
@@ -149,11 +153,11 @@ absl::Status CpuEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
   for (int thread = 0; thread < team_->num_threads(); ++thread) {
     ThreadScratch scratch;
-    TANDEM_ASSIGN_OR_RETURN(
-        scratch.scores, AlignedBuffer::Allocate(uint64_t{max_context_} + 2 * kLanes, sizeof(float), "scores"));
-    TANDEM_ASSIGN_OR_RETURN(
-        scratch.tail_keys,
-        AlignedBuffer::Allocate(static_cast<uint64_t>(config_.head_dim) * kLanes, sizeof(float), "tail keys"));
+    TANDEM_ASSIGN_OR_RETURN(scratch.scores, AlignedBuffer::Allocate(uint64_t{max_context_} + 2 * kLanes,
+                                                                    sizeof(float), "scores"));
+    TANDEM_ASSIGN_OR_RETURN(scratch.tail_keys,
+                            AlignedBuffer::Allocate(static_cast<uint64_t>(config_.head_dim) * kLanes,
+                                                    sizeof(float), "tail keys"));
     thread_scratch_.push_back(std::move(scratch));
   }
   slot_step_.resize(size_t{num_blocks_} * kBlockTokens);
@@ -171,8 +175,8 @@ absl::Status CpuEngine::ValidateSlot(SlotId slot, absl::string_view what, size_t
 absl::Status CpuEngine::ValidateRow(const StepRow& row, size_t index) const {
   const RowContext& context = row.context;
   if (row.token < 0 || row.token >= config_.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat("row ", index, " has token ", row.token, "; expected 0 to ",
-                                                   config_.vocab_size - 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " has token ", row.token, "; expected 0 to ", config_.vocab_size - 1));
   }
   const uint64_t length = uint64_t{context.num_committed} + context.tail.size();
   if (length < 1 || length > max_context_) {
@@ -218,9 +222,10 @@ absl::Status CpuEngine::ValidateRows(absl::Span<const StepRow> rows) {
 absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
   TANDEM_RETURN_IF_ERROR(ValidateRows(rows));
   if (rows.empty()) return absl::OkStatus();
-  num_active_ = static_cast<uint32_t>(rows.size());
+  num_rows_ = static_cast<uint32_t>(rows.size());
+  num_active_ = num_rows_;
   num_wanted_ = 0;
-  for (uint32_t i = 0; i < num_active_; ++i) {
+  for (uint32_t i = 0; i < num_rows_; ++i) {
     active_[i] = {&rows[i], rows[i].context.length() - 1, LastSlot(rows[i].context)};
     if (rows[i].logits != nullptr) logits_[num_wanted_++] = rows[i].logits;
   }
@@ -265,7 +270,8 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   team_->Barrier();
   const PackedMatrix& projection = weights.query_key_value;
   const Share tiles = MyShare(projection.num_tiles(), thread);
-  projection.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_, query_key_value_.rows());
+  projection.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_,
+                      query_key_value_.rows());
   AddBias(weights.query_key_value_bias, *kernels_, tiles.begin * kTileOutputs,
           std::min(tiles.end * kTileOutputs, projection.num_outputs()), num_active_, query_key_value_.rows());
   team_->Barrier();
@@ -274,7 +280,7 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   if (layer + 1 == weights_.layers.size()) {
     // From here on a row computes only its own logits: its keys and values are written.
     if (num_wanted_ == 0) return;
-    if (num_wanted_ < num_active_) KeepWantedRows(thread);
+    if (num_wanted_ < num_rows_) KeepWantedRows(thread);
   }
   Attend(thread, layer);
   team_->Barrier();
@@ -290,7 +296,8 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
 void CpuEngine::Normalise(int thread, const std::vector<float>& weight) {
   const Share rows = MyShare(num_active_, thread);
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
-    kernels_->rms_norm(hidden_.row(i), weight.data(), weight.size(), config_.rms_norm_epsilon, normed_.row(i));
+    kernels_->rms_norm(hidden_.row(i), weight.data(), weight.size(), config_.rms_norm_epsilon,
+                       normed_.row(i));
   }
 }
 

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/engine.h"
+#include "common/model/load_progress.h"
 #include "common/model/model.h"
 
 namespace tandem {
@@ -18,15 +18,16 @@ struct CpuEngineOptions {
   uint32_t max_rows = 512;
   int num_threads = 1;
   InstructionSet instruction_set = InstructionSet::kAuto;
-  // Called on the loading thread.
-  LoadProgress progress;
+  // Told of every tensor while CreateCpuEngine runs; the caller finishes it. Not owned, may be null.
+  LoadProgress* progress = nullptr;
 };
 
-// An engine on the processor: weights packed once, keys, values and activations in float32. The weights are copied:
-// `model` need not live longer than this call. A context is at most the model's and at most what the blocks hold.
+// An engine on the processor: weights packed once, keys, values and activations in float32. The weights are
+// copied: `model` need not live longer than this call. A context is at most the model's and at most what the
+// blocks hold.
 //
-// The same bits on every instruction set (kernel_table.h), and with any number of threads: they share out outputs,
-// never a sum.
+// The same bits on every instruction set (kernel_table.h), and with any number of threads: they share out
+// outputs, never a sum.
 //
 // InvalidArgument for options out of range, ResourceExhausted without memory or threads.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,

@@ -8,100 +8,80 @@
 namespace tandem {
 namespace {
 
-// Empty for a tensor that the model does not have.
-std::vector<float> ToFloats(const TensorView& tensor) {
-  if (tensor.data == nullptr) return {};
-  std::vector<float> floats(static_cast<size_t>(tensor.num_elements()));
-  ConvertToFloat(tensor, absl::MakeSpan(floats));
-  return floats;
-}
-
-// `parts` end to end, where those that the model does not have are `sizes[i]` zeros; empty when it has none.
-std::vector<float> JoinBiases(std::initializer_list<const TensorView*> parts,
-                              std::initializer_list<int32_t> sizes) {
-  std::vector<float> joined;
-  bool any = false;
-  auto size = sizes.begin();
-  for (const TensorView* part : parts) {
-    any |= part->data != nullptr;
-    std::vector<float> floats = ToFloats(*part);
-    floats.resize(static_cast<size_t>(*size++));
-    joined.insert(joined.end(), floats.begin(), floats.end());
-  }
-  if (!any) joined.clear();
-  return joined;
-}
-
-uint64_t SizeOf(const TensorView& tensor) {
-  return static_cast<uint64_t>(tensor.num_elements()) * (tensor.dtype == TensorView::DType::kF32 ? 4 : 2);
-}
-
+// Turns views into packed matrices and vectors, and tells how far that is.
 class Packer {
  public:
-  Packer(ThreadTeam* team, const LoadProgress& progress, uint64_t total_bytes)
-      : team_(team), progress_(progress), total_bytes_(total_bytes) {}
+  Packer(ThreadTeam* team, LoadProgress* progress) : team_(team), progress_(progress) {}
 
-  absl::StatusOr<PackedMatrix> Pack(std::initializer_list<TensorView> parts) {
+  // `parts` on top of one another.
+  absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
     TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, team_));
-    for (const TensorView& part : parts) done_bytes_ += SizeOf(part);
-    if (progress_) progress_(done_bytes_, total_bytes_);
+    for (const TensorView& part : parts) Report(part);
     return matrix;
   }
 
+  // Empty for a tensor that the model does not have.
+  std::vector<float> Vector(const TensorView& tensor) {
+    if (!tensor.exists()) return {};
+    std::vector<float> floats(static_cast<size_t>(tensor.num_elements()));
+    ConvertToFloat(tensor, absl::MakeSpan(floats));
+    Report(tensor);
+    return floats;
+  }
+
+  // End to end; the model has all of them or none.
+  std::vector<float> Vectors(std::initializer_list<TensorView> parts) {
+    std::vector<float> joined;
+    for (const TensorView& part : parts) {
+      const std::vector<float> floats = Vector(part);
+      joined.insert(joined.end(), floats.begin(), floats.end());
+    }
+    return joined;
+  }
+
  private:
+  void Report(const TensorView& tensor) {
+    if (progress_ != nullptr) progress_->Add(tensor.num_bytes());
+  }
+
   ThreadTeam* const team_;
-  const LoadProgress& progress_;
-  const uint64_t total_bytes_;
-  uint64_t done_bytes_ = 0;
+  LoadProgress* const progress_;
 };
 
-uint64_t MatrixBytes(const Model& model) {
-  uint64_t total = SizeOf(model.output());
-  if (!model.config().tied_embeddings) total += SizeOf(model.embedding());
-  for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView* matrix : {&layer.query, &layer.key, &layer.value, &layer.attention_out, &layer.gate,
-                                     &layer.up, &layer.down}) {
-      total += SizeOf(*matrix);
-    }
-  }
-  return total;
-}
-
-absl::StatusOr<CpuWeights::Layer> PackLayer(const ModelConfig& config, const LayerWeights& from, Packer* packer) {
+absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* packer) {
   CpuWeights::Layer to;
-  to.input_norm = ToFloats(from.input_norm);
-  TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Pack({from.query, from.key, from.value}));
-  to.query_key_value_bias = JoinBiases({&from.query_bias, &from.key_bias, &from.value_bias},
-                                       {config.query_size(), config.kv_size(), config.kv_size()});
-  to.query_norm = ToFloats(from.query_norm);
-  to.key_norm = ToFloats(from.key_norm);
-  TANDEM_ASSIGN_OR_RETURN(to.attention_out, packer->Pack({from.attention_out}));
-  to.attention_out_bias = ToFloats(from.attention_out_bias);
-  to.post_attention_norm = ToFloats(from.post_attention_norm);
-  TANDEM_ASSIGN_OR_RETURN(to.gate, packer->Pack({from.gate}));
-  TANDEM_ASSIGN_OR_RETURN(to.up, packer->Pack({from.up}));
-  TANDEM_ASSIGN_OR_RETURN(to.down, packer->Pack({from.down}));
-  to.gate_bias = ToFloats(from.gate_bias);
-  to.up_bias = ToFloats(from.up_bias);
-  to.down_bias = ToFloats(from.down_bias);
+  to.input_norm = packer->Vector(from.input_norm);
+  TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({from.query, from.key, from.value}));
+  to.query_key_value_bias = packer->Vectors({from.query_bias, from.key_bias, from.value_bias});
+  to.query_norm = packer->Vector(from.query_norm);
+  to.key_norm = packer->Vector(from.key_norm);
+  TANDEM_ASSIGN_OR_RETURN(to.attention_out, packer->Matrix({from.attention_out}));
+  to.attention_out_bias = packer->Vector(from.attention_out_bias);
+  to.post_attention_norm = packer->Vector(from.post_attention_norm);
+  TANDEM_ASSIGN_OR_RETURN(to.gate, packer->Matrix({from.gate}));
+  TANDEM_ASSIGN_OR_RETURN(to.up, packer->Matrix({from.up}));
+  TANDEM_ASSIGN_OR_RETURN(to.down, packer->Matrix({from.down}));
+  to.gate_bias = packer->Vector(from.gate_bias);
+  to.up_bias = packer->Vector(from.up_bias);
+  to.down_bias = packer->Vector(from.down_bias);
   return to;
 }
 
 }  // namespace
 
-absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, const LoadProgress& progress) {
-  Packer packer(team, progress, MatrixBytes(model));
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, LoadProgress* progress) {
+  Packer packer(team, progress);
   CpuWeights weights;
   weights.layers.reserve(model.layers().size());
   for (const LayerWeights& layer : model.layers()) {
-    TANDEM_ASSIGN_OR_RETURN(CpuWeights::Layer packed, PackLayer(model.config(), layer, &packer));
+    TANDEM_ASSIGN_OR_RETURN(CpuWeights::Layer packed, PackLayer(layer, &packer));
     weights.layers.push_back(std::move(packed));
   }
-  weights.final_norm = ToFloats(model.final_norm());
-  TANDEM_ASSIGN_OR_RETURN(weights.output, packer.Pack({model.output()}));
+  weights.final_norm = packer.Vector(model.final_norm());
+  TANDEM_ASSIGN_OR_RETURN(weights.output, packer.Matrix({model.output()}));
   weights.tied_embeddings = model.config().tied_embeddings;
   if (!weights.tied_embeddings) {
-    TANDEM_ASSIGN_OR_RETURN(weights.separate_embedding, packer.Pack({model.embedding()}));
+    TANDEM_ASSIGN_OR_RETURN(weights.separate_embedding, packer.Matrix({model.embedding()}));
   }
   return weights;
 }

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/packed_matrix.h"
 #include "common/engine/cpu/thread_team.h"
+#include "common/model/load_progress.h"
 #include "common/model/model.h"
 
 namespace tandem {
@@ -14,10 +14,10 @@ namespace tandem {
 // A model's weights as the CPU engine uses them. Independent of the files they came from.
 struct CpuWeights {
   struct Layer {
-    std::vector<float> input_norm;           // [hidden]
-    PackedMatrix query_key_value;            // [query_size + 2 * kv_size, hidden]
+    std::vector<float> input_norm;            // [hidden]
+    PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]
     std::vector<float> query_key_value_bias;  // Likewise; empty when there is none, as are all biases.
-    std::vector<float> query_norm;           // [head_dim], empty without
+    std::vector<float> query_norm;            // [head_dim], empty without
     std::vector<float> key_norm;
     PackedMatrix attention_out;  // [hidden, query_size]
     std::vector<float> attention_out_bias;
@@ -39,10 +39,8 @@ struct CpuWeights {
   const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
 };
 
-// Told after each matrix how many of all bytes have been packed.
-using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
-
-// Packs everything. ResourceExhausted without memory. `progress` may be empty.
-absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, const LoadProgress& progress);
+// Packs everything. ResourceExhausted without memory. `progress` may be null; it is told of
+// model.weight_bytes() bytes in all.
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, LoadProgress* progress);
 
 }  // namespace tandem

@@ -5,8 +5,8 @@
 
 // The arithmetic of the CPU engine, once per instruction set, as plain functions over plain pointers.
 //
-// Every function gives the same bits on every instruction set, because each result is defined as one sequence of
-// correctly rounded float32 operations (add, multiply, divide, square root, fused multiply-add):
+// Every function gives the same bits on every instruction set, because each result is defined as one sequence
+// of correctly rounded float32 operations (add, multiply, divide, square root, fused multiply-add):
 //
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
@@ -35,11 +35,11 @@ struct ProductArgs {
   uint32_t end_output = 0;          // Outputs from here on are padding and not stored.
 };
 
-// softmax(scale * q k) v for one query head: position p of the context is in block blocks[p / 16] at offset p % 16
-// below num_committed, then in slot tail[p - num_committed].
+// softmax(scale * q k) v for one query head: position p of the context is in block blocks[p / 16] at offset p
+// % 16 below num_committed, then in slot tail[p - num_committed].
 struct AttentionArgs {
-  const float* query = nullptr;   // [head_dim]
-  const float* keys = nullptr;    // [num_blocks][head_dim][16] of one head, blocks `block_stride` floats apart.
+  const float* query = nullptr;  // [head_dim]
+  const float* keys = nullptr;  // [num_blocks][head_dim][16] of one head, blocks `block_stride` floats apart.
   const float* values = nullptr;  // [num_blocks][16][value_stride], likewise.
   size_t key_block_stride = 0;
   size_t value_block_stride = 0;
@@ -61,7 +61,8 @@ struct KernelTable {
   void (*multiply_bf16)(const ProductArgs& args) = nullptr;
   void (*multiply_f32)(const ProductArgs& args) = nullptr;
   // output[i] = weight[i] * (input[i] / sqrt(mean of squares + epsilon)); `output` may be `input`.
-  void (*rms_norm)(const float* input, const float* weight, size_t size, float epsilon, float* output) = nullptr;
+  void (*rms_norm)(const float* input, const float* weight, size_t size, float epsilon,
+                   float* output) = nullptr;
   // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
   void (*silu_multiply)(const float* up, size_t size, float* gate) = nullptr;
   // sum[i] += addend[i]

@@ -2,8 +2,8 @@
 
 #include "common/engine/cpu/kernel_table.h"
 
-// The kernels, written once over a vector of kLanes floats. Each instruction set's source includes this inside its
-// own unnamed namespace-scoped vector type V, so that no two of them share an instantiation.
+// The kernels, written once over a vector of kLanes floats. Each instruction set's source includes this
+// inside its own unnamed namespace-scoped vector type V, so that no two of them share an instantiation.
 //
 // V provides kMaxRows and kMaxAccumulators (how many rows and vectors a product keeps in registers) and the
 // static functions used below, each lane by lane and correctly rounded.
@@ -42,8 +42,9 @@ TANDEM_INLINE float SumLanes(V value) {
   return lanes[0];
 }
 
-// exp(x) to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, the Taylor polynomial of degree 7 in r (remainder
-// below 6e-9 of the result), times 2^n. Above 88 it stays at exp(88); below the smallest normal number it is 0.
+// exp(x) to about 1 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, the Taylor polynomial of degree 7 in r
+// (remainder below 6e-9 of the result), times 2^n. Above 88 it stays at exp(88); below the smallest normal
+// number it is 0.
 template <typename V>
 TANDEM_INLINE V Exponential(V x) {
   constexpr float kSmallest = -87.33654f;  // ln(2^-126), rounded towards 0.
@@ -136,7 +137,8 @@ TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, const P
   }
 }
 
-// As many tiles at a time as leave the sums in registers: with few rows, many tiles keep the multipliers busy.
+// As many tiles at a time as leave the sums in registers: with few rows, many tiles keep the multipliers
+// busy.
 template <typename V, typename Weights, int kRows>
 void MultiplyRows(const typename Weights::Element* tiles, uint32_t num_tiles, const ProductArgs& args,
                   const float* inputs, float* const* outputs, uint32_t first_output) {
@@ -177,10 +179,9 @@ void Multiply(const ProductArgs& args) {
     for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
       // Chunks as equal as possible.
       const uint32_t num_rows = (args.num_rows - row) / (num_chunks - chunk);
-      DispatchRows<V, Weights, V::kMaxRows>(static_cast<int>(num_rows),
-                                            tiles + size_t{tile} * args.depth * kTileOutputs, num_tiles, args,
-                                            args.inputs + row * args.input_stride, args.outputs + row,
-                                            args.first_output + tile * kTileOutputs);
+      DispatchRows<V, Weights, V::kMaxRows>(
+          static_cast<int>(num_rows), tiles + size_t{tile} * args.depth * kTileOutputs, num_tiles, args,
+          args.inputs + row * args.input_stride, args.outputs + row, args.first_output + tile * kTileOutputs);
       row += num_rows;
     }
   }
@@ -244,8 +245,8 @@ void ExponentialOf(size_t size, float* values) {
   }
 }
 
-// Scores of the 16 keys in each of `kBlocks` key blocks [head_dim][16]: lane i, the dot product with key i, is one
-// chain over head_dim ascending, then scaled.
+// Scores of the 16 keys in each of `kBlocks` key blocks [head_dim][16]: lane i, the dot product with key i,
+// is one chain over head_dim ascending, then scaled.
 template <typename V, int kBlocks>
 TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const* keys, float* scores) {
   V sums[kBlocks];
@@ -265,8 +266,8 @@ TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const* ke
   }
 }
 
-// Fills scores[p] for the positions of the context from the block of first_position on. Writes whole vectors: what
-// lies beyond the context is the caller's to overwrite.
+// Fills scores[p] for the positions of the context from the block of first_position on. Writes whole vectors:
+// what lies beyond the context is the caller's to overwrite.
 template <typename V>
 void ScoreContext(const AttentionArgs& args) {
   const uint32_t num_blocks = (args.num_committed + kLanes - 1) / kLanes;
@@ -339,8 +340,7 @@ TANDEM_INLINE void WeighValues(const AttentionArgs& args, float total, uint32_t 
   for (uint32_t t = first_tail; t < args.num_tail; ++t) {
     const uint32_t slot = args.tail[t];
     const V weight = V::Broadcast(args.scores[args.num_committed + t]);
-    const float* value =
-        values + slot / kLanes * args.value_block_stride + slot % kLanes * args.value_stride;
+    const float* value = values + slot / kLanes * args.value_block_stride + slot % kLanes * args.value_stride;
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) sums[i] = V::Fma(weight, V::Load(value + i * kLanes), sums[i]);
   }

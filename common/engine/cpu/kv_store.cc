@@ -46,9 +46,8 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, uint32_t num_
   store.values_per_layer_ = store.value_size_ * store.num_heads_ * num_blocks;
   TANDEM_ASSIGN_OR_RETURN(
       store.keys_, AlignedBuffer::Allocate(store.keys_per_layer_ * store.num_layers_, sizeof(float), "keys"));
-  TANDEM_ASSIGN_OR_RETURN(
-      store.values_,
-      AlignedBuffer::Allocate(store.values_per_layer_ * store.num_layers_, sizeof(float), "values"));
+  TANDEM_ASSIGN_OR_RETURN(store.values_, AlignedBuffer::Allocate(store.values_per_layer_ * store.num_layers_,
+                                                                 sizeof(float), "values"));
   return store;
 }
 

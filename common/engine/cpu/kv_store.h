@@ -11,9 +11,10 @@
 
 namespace tandem {
 
-// The memory behind slots: keys and values in float32, per layer, block and head. Keys are stored [head_dim][slot]
-// so that one vector holds an element of 16 positions' keys, values [slot][head_dim] so that one vector holds 16
-// elements of one position's value; both are then read without a sum across lanes (law 1).
+// The memory behind slots: keys and values in float32, per layer, block and head. Keys are stored
+// [head_dim][slot] so that one vector holds an element of 16 positions' keys, values [slot][head_dim] so that
+// one vector holds 16 elements of one position's value; both are then read without a sum across lanes (law
+// 1).
 class KvStore {
  public:
   KvStore() = default;

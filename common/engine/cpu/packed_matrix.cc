@@ -11,7 +11,9 @@ namespace tandem {
 namespace {
 
 // Where in a bfloat16 line the tile's output `i` is.
-constexpr uint32_t PairedIndex(uint32_t i) { return i < kLanes ? 2 * i : 2 * (i - kLanes) + 1; }
+constexpr uint32_t PairedIndex(uint32_t i) {
+  return i < kLanes ? 2 * i : 2 * (i - kLanes) + 1;
+}
 
 }  // namespace
 

@@ -12,19 +12,19 @@
 
 namespace tandem {
 
-// A weight matrix [outputs, depth] laid out as products read it: tiles of kTileOutputs outputs, and in a tile one
-// line per k, [num_tiles][depth][kTileOutputs], so that a product over a tile is one contiguous read, with the
-// vector lanes running over outputs. Outputs beyond the last are 0.
+// A weight matrix [outputs, depth] laid out as products read it: tiles of kTileOutputs outputs, and in a tile
+// one line per k, [num_tiles][depth][kTileOutputs], so that a product over a tile is one contiguous read,
+// with the vector lanes running over outputs. Outputs beyond the last are 0.
 //
-// bfloat16 stays bfloat16. Element 2 i of its line is output i, element 2 i + 1 output i + 16: then one shift and
-// one mask of 32-bit lanes make two vectors of floats. Half and float32 files are kept as float32, nothing being
-// rounded.
+// bfloat16 stays bfloat16. Element 2 i of its line is output i, element 2 i + 1 output i + 16: then one shift
+// and one mask of 32-bit lanes make two vectors of floats. Half and float32 files are kept as float32,
+// nothing being rounded.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // Stacks `parts`, each [outputs, depth] with one depth, on top of one another. They are read during the call
-  // only. ResourceExhausted without memory.
+  // Stacks `parts`, each [outputs, depth] with one depth, on top of one another. They are read during the
+  // call only. ResourceExhausted without memory.
   static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, ThreadTeam* team);
 
   uint32_t num_outputs() const { return num_outputs_; }

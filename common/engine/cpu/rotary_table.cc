@@ -32,11 +32,12 @@ double ScaleFrequency(const RopeScaling& scaling, double frequency) {
 absl::StatusOr<RotaryTable> RotaryTable::Build(const ModelConfig& config, uint32_t num_positions) {
   RotaryTable table;
   table.half_ = static_cast<uint32_t>(config.head_dim) / 2;
-  TANDEM_ASSIGN_OR_RETURN(
-      table.data_, AlignedBuffer::Allocate(uint64_t{num_positions} * 2 * table.half_, sizeof(float), "rotations"));
+  TANDEM_ASSIGN_OR_RETURN(table.data_, AlignedBuffer::Allocate(uint64_t{num_positions} * 2 * table.half_,
+                                                               sizeof(float), "rotations"));
   std::vector<double> frequencies(table.half_);
   for (uint32_t i = 0; i < table.half_; ++i) {
-    frequencies[i] = ScaleFrequency(config.rope_scaling, std::pow(config.rope_theta, -2.0 * i / config.head_dim));
+    frequencies[i] =
+        ScaleFrequency(config.rope_scaling, std::pow(config.rope_theta, -2.0 * i / config.head_dim));
   }
   float* next = table.data_.data<float>();
   for (uint32_t position = 0; position < num_positions; ++position) {

@@ -17,7 +17,8 @@ class RotaryTable {
   RotaryTable() = default;
   static absl::StatusOr<RotaryTable> Build(const ModelConfig& config, uint32_t num_positions);
 
-  // Rotates one head in place. Half-rotation, as in Hugging Face models: element i pairs with i + head_dim / 2.
+  // Rotates one head in place. Half-rotation, as in Hugging Face models: element i pairs with i + head_dim
+  // / 2.
   void Rotate(uint32_t position, float* head) const;
 
  private:

@@ -11,8 +11,8 @@
 
 namespace tandem {
 
-// A fixed set of threads that run one function together, in step: the caller is one of them. Waiting threads spin
-// for some microseconds, since the next piece of work usually comes at once, and then sleep.
+// A fixed set of threads that run one function together, in step: the caller is one of them. Waiting threads
+// spin for some microseconds, since the next piece of work usually comes at once, and then sleep.
 //
 //   team->Run([&](int thread) {
 //     ...                 // part `thread` of num_threads()
@@ -20,7 +20,8 @@ namespace tandem {
 //     ...
 //   });
 //
-// One thread at a time may call Run, and the function must not throw. Every thread must pass the same barriers.
+// One thread at a time may call Run, and the function must not throw. Every thread must pass the same
+// barriers.
 class ThreadTeam {
  public:
   // InvalidArgument unless 1 <= num_threads <= 1024; ResourceExhausted when the system gives no thread.
@@ -65,8 +66,9 @@ struct Share {
 };
 constexpr Share ShareOf(uint32_t count, int thread, int num_threads) {
   const uint64_t all = count;
-  return {static_cast<uint32_t>(all * static_cast<uint32_t>(thread) / static_cast<uint32_t>(num_threads)),
-          static_cast<uint32_t>(all * (static_cast<uint32_t>(thread) + 1) / static_cast<uint32_t>(num_threads))};
+  return {
+      static_cast<uint32_t>(all * static_cast<uint32_t>(thread) / static_cast<uint32_t>(num_threads)),
+      static_cast<uint32_t>(all * (static_cast<uint32_t>(thread) + 1) / static_cast<uint32_t>(num_threads))};
 }
 
 }  // namespace tandem
