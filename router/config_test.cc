@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "tenants[0].name: \"anonymous\" is taken"},
         BadCase{"NoConcurrency", [](auto& c) { c.set_max_concurrent_requests(0); },
                 "max_concurrent_requests: 0, expected at least 1"}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& bad) { return bad.param.name; });
 
 TEST(ConfigTest, ReportsEveryErrorAndNoToken) {
   v1::RouterConfig config = Parse(kValid);
