@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "router/config.h"
 
 namespace tandem::router {
@@ -43,6 +44,10 @@ class Admission {
   // the table's tenants.
   absl::StatusOr<Ticket> Admit(size_t tenant);
 
+  // Refuses everybody from now on with Unavailable, and returns once nothing is in flight or `deadline` has
+  // passed.
+  void Drain(absl::Time deadline);
+
   uint32_t in_flight() const;
 
  private:
@@ -52,6 +57,7 @@ class Admission {
   mutable absl::Mutex mutex_;
   std::vector<uint32_t> in_flight_ ABSL_GUARDED_BY(mutex_);  // Per tenant.
   uint32_t total_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem::router

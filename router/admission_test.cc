@@ -1,5 +1,6 @@
 #include "router/admission.h"
 
+#include <thread>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -61,6 +62,19 @@ TEST(AdmissionTest, TicketIsGivenBackOnce) {
     EXPECT_EQ(admission.in_flight(), 1u);
   }
   EXPECT_EQ(admission.in_flight(), 0u);
+}
+
+TEST(AdmissionTest, DrainRefusesAndWaits) {
+  const RoutingTable table = Limits(0, 10);
+  Admission admission(table);
+  absl::StatusOr<Admission::Ticket> running = admission.Admit(0);
+  admission.Drain(absl::InfinitePast());
+  EXPECT_EQ(admission.Admit(1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(admission.in_flight(), 1u);
+  std::thread ends([&] { *running = Admission::Ticket(); });
+  admission.Drain(absl::InfiniteFuture());
+  EXPECT_EQ(admission.in_flight(), 0u);
+  ends.join();
 }
 
 }  // namespace

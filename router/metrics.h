@@ -58,6 +58,9 @@ class RouterMetrics {
     Counter output_tokens_;
   };
 
+  uint32_t waiting() const { return static_cast<uint32_t>(waiting_.value()); }
+  uint32_t running() const { return static_cast<uint32_t>(running_.value()); }
+
  private:
   CounterFamily& requests_;
   Gauge waiting_;

@@ -62,7 +62,8 @@ TEST(RequestTest, AbsentSamplingTakesTheModelsDefaults) {
   model.defaults.temperature = 0.25;
   model.defaults.top_k = 7;
   const auto prepared = Process(Parse(R"pb(text: "a"
-                                           sampling { top_k: 3 seed: 9 })pb"), model);
+                                           sampling { top_k: 3 seed: 9 })pb"),
+                                model);
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(prepared->sampling().temperature(), 0.25f);
   EXPECT_EQ(prepared->sampling().top_k(), 3u);
