@@ -1,6 +1,8 @@
 #include "common/speculation/gumbel.h"
 
+#include <algorithm>
 #include <bit>
+#include <cassert>
 
 #include "common/base/philox.h"
 #include "common/speculation/simd_clones.h"
@@ -11,13 +13,18 @@ namespace {
 constexpr double kLn2 = 0.69314718055994530942;
 constexpr double kLog2E = 1.44269504088896340736;
 
+// The smaller of `gap`, which is not negative, and 64, beyond which nothing matters. A minimum of integers is
+// vectorised where one of floats is not.
+inline float Limited(float gap) {
+  return std::bit_cast<float>(std::min(std::bit_cast<int32_t>(gap), std::bit_cast<int32_t>(64.0f)));
+}
+
 // exp(-gap) * 2^40, rounded to an integer: exp(x) = 2^n * exp(r), n the integer nearest to x / ln 2, and
 // exp(r) its Taylor series up to r^10 / 10!, whose remainder for |r| <= ln(2) / 2 is below 3e-13.
 inline uint64_t WeightOf(float gap) {
   // Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits.
   constexpr double kRounder = 6755399441055744.0;
-  // From 64 on the weight is 0 anyway.
-  const double x = -static_cast<double>(gap < 64.0f ? gap : 64.0f);
+  const double x = -static_cast<double>(Limited(gap));
   const double shifted = x * kLog2E + kRounder;
   const double r = x - (shifted - kRounder) * kLn2;
   double series = 1.0 / 3628800;
@@ -127,14 +134,14 @@ void TokenWeights(const float (&gaps)[kTokenBlock], uint64_t (&weights)[kTokenBl
 TANDEM_SIMD_CLONES
 uint64_t FindContenders(uint64_t seed, uint32_t position, TokenId first_token,
                         const float (&gaps)[kTokenBlock], float score, uint32_t (&bits)[kTokenBlock]) {
+  assert(score > -4.0f && score < kMaxGumbel);
   PhiloxBlock(seed, position, static_cast<uint32_t>(first_token) / 4, bits);
   constexpr float kSlack = 1e-3f;
   constexpr float kTwo23 = 8388608.0f;
   int32_t passes[kTokenBlock];
   for (int i = 0; i < kTokenBlock; ++i) {
-    float y = (127.0f + kSlack) - (gaps[i] + score) * static_cast<float>(kLog2E);
-    y = y > 1.0f ? y : 1.0f;
-    y = y < 150.0f ? y : 150.0f;
+    // Between 0 and 140, as the score is one that noise can reach.
+    const float y = (127.0f + kSlack) - (Limited(gaps[i]) + score) * static_cast<float>(kLog2E);
     const float bound = std::bit_cast<float>(static_cast<int32_t>(y * kTwo23));
     const float complement = static_cast<float>(static_cast<int32_t>(~bits[i] >> 8)) * (0.5f / kTwo23);
     passes[i] = complement <= bound ? 1 : 0;

@@ -17,7 +17,7 @@ double NaturalLog(double x);
 // -log(-log u), u = (bits + 0.5) / 2^32.
 float GumbelFromBits(uint32_t bits);
 
-// An upper bound of GumbelFromBits over all bits: the largest value is 22.87.
+// An upper bound of GumbelFromBits over all bits: values are between -3.14 and 22.88.
 inline constexpr float kMaxGumbel = 22.9f;
 
 // Standard Gumbel noise G(seed, position, token): a function of these three and of nothing else. The bits are
@@ -28,7 +28,8 @@ float GumbelNoise(uint64_t seed, uint32_t position, TokenId token);
 inline constexpr int kTokenBlock = 64;
 
 // What a token counts for in probability sums: round(exp(-gap) * 2^40), `gap` being how far its scaled logit
-// is below the best one's. Integers make sums independent of their order; a sum over 2^22 tokens fits.
+// is below the best one's, 0 or more. Integers make sums independent of their order; a sum over 2^22 tokens
+// fits.
 inline constexpr int kWeightBits = 40;
 uint64_t TokenWeight(float gap);
 
@@ -37,7 +38,8 @@ void TokenWeights(const float (&gaps)[kTokenBlock], uint64_t (&weights)[kTokenBl
 
 // The random bits of tokens [first_token, first_token + 64); `first_token` is a multiple of 4. Returns a
 // mask: bit i is set when token first_token + i may have GumbelFromBits(bits[i]) - gaps[i] >= score. Never
-// misses one; one that is set may still fall short.
+// misses one; one that is set may still fall short. `score` is a value of the noise or above it: in (-4,
+// kMaxGumbel).
 uint64_t FindContenders(uint64_t seed, uint32_t position, TokenId first_token,
                         const float (&gaps)[kTokenBlock], float score, uint32_t (&bits)[kTokenBlock]);
 

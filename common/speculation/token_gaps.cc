@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "common/speculation/gumbel.h"
 #include "common/speculation/simd_clones.h"
@@ -17,13 +18,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr TokenId kLastToken = std::numeric_limits<TokenId>::max();
-
-// Buckets of the histogram of gaps: 32 to a unit, the last one for everything from 32 on.
-constexpr int kNumBuckets = 1024;
-inline int BucketOf(float gap) {
-  const float scaled = gap * 32.0f;
-  return static_cast<int>(scaled < kNumBuckets - 1.0f ? scaled : kNumBuckets - 1.0f);
-}
 
 inline float Sanitised(float logit) {
   const float limited = logit > kLargest ? kLargest : logit;
@@ -73,6 +67,19 @@ float CutBlock(float cut_gap, int32_t last, float (&block)[kTokenBlock]) {
     block[i] = block[i] <= limit ? block[i] : kInfinity;
   }
   return Smallest(block);
+}
+
+// The bucket of each gap, 1/32 wide and the last one open; `num_buckets` for gaps beyond `bound`. Integers
+// again, for the sake of vectorising.
+TANDEM_SIMD_CLONES
+void FindBuckets(const float (&gaps)[kTokenBlock], float bound, int32_t num_buckets,
+                 int32_t (&buckets)[kTokenBlock]) {
+  for (int i = 0; i < kTokenBlock; ++i) {
+    const int32_t gap_bits = std::bit_cast<int32_t>(gaps[i]);
+    const float limited = std::bit_cast<float>(std::min(gap_bits, std::bit_cast<int32_t>(1024.0f)));
+    const int32_t bucket = std::min(static_cast<int32_t>(limited * 32.0f), num_buckets - 1);
+    buckets[i] = gap_bits > std::bit_cast<int32_t>(bound) ? num_buckets : bucket;
+  }
 }
 
 struct Entry {
@@ -175,38 +182,50 @@ float TokenGaps::BoundOfCount(uint64_t count) const {
   return std::min(minima[count - 1], kLargest);
 }
 
-TokenGaps::Cut TokenGaps::FindCut(uint64_t target, float bound, bool weighted) const {
+TokenGaps::Histogram TokenGaps::Measure(float bound, bool weighted) const {
+  Histogram histogram = {};
   float block[kTokenBlock];
+  int32_t buckets[kTokenBlock];
   uint64_t measures[kTokenBlock];
   std::fill(measures, measures + kTokenBlock, 1);
-  const auto load = [&](size_t index) {
-    LoadBlock(index, block);
-    if (weighted) TokenWeights(block, measures);
-  };
-
-  std::array<uint64_t, kNumBuckets> histogram = {};
   for (size_t index = 0; index < num_blocks(); ++index) {
     if (minima_[index] > bound) continue;
-    load(index);
+    LoadBlock(index, block);
+    if (weighted) TokenWeights(block, measures);
+    FindBuckets(block, bound, kNumBuckets, buckets);
     for (int i = 0; i < kTokenBlock; ++i) {
-      if (block[i] <= bound) histogram[BucketOf(block[i])] += measures[i];
+      if (buckets[i] < kNumBuckets) histogram[buckets[i]] += measures[i];
     }
   }
+  return histogram;
+}
+
+TokenGaps::Cut TokenGaps::FindCut(const Histogram& histogram, uint64_t target, float bound,
+                                  bool weighted) const {
   int bucket = 0;
   while (bucket < kNumBuckets && histogram[bucket] < target) target -= histogram[bucket++];
   if (bucket == kNumBuckets) return {kLargest, kLastToken};
 
   std::vector<Entry> entries;
   for (size_t index = 0; index < num_blocks(); ++index) {
-    if (minima_[index] > bound || BucketOf(minima_[index]) > bucket) continue;
-    load(index);
+    if (minima_[index] > bound) continue;
+    float block[kTokenBlock];
+    int32_t buckets[kTokenBlock];
+    LoadBlock(index, block);
+    FindBuckets(block, bound, kNumBuckets, buckets);
     for (int i = 0; i < kTokenBlock; ++i) {
-      if (block[i] > bound || BucketOf(block[i]) != bucket) continue;
-      entries.push_back({Key(block[i], static_cast<TokenId>(index * kTokenBlock + i)), measures[i]});
+      if (buckets[i] != bucket) continue;
+      const TokenId token = static_cast<TokenId>(index * kTokenBlock + i);
+      entries.push_back({Key(block[i], token), weighted ? TokenWeight(block[i]) : 1});
     }
   }
   const uint64_t key = SelectByMeasure(entries, target);
   return {std::bit_cast<float>(static_cast<uint32_t>(key >> 32)), static_cast<TokenId>(key & 0xffffffff)};
+}
+
+TokenGaps::Cut TokenGaps::FindCutOfCount(uint64_t count) const {
+  const float bound = BoundOfCount(count);
+  return FindCut(Measure(bound, /*weighted=*/false), count, bound, /*weighted=*/false);
 }
 
 void TokenGaps::Apply(const Cut& cut) {
@@ -225,7 +244,7 @@ void TokenGaps::Apply(const Cut& cut) {
 std::vector<TokenId> TokenGaps::MostLikely(size_t count) const {
   std::vector<TokenId> tokens;
   if (count == 0) return tokens;
-  const Cut cut = FindCut(count, BoundOfCount(count), /*weighted=*/false);
+  const Cut cut = FindCutOfCount(count);
   for (size_t index = 0; index < num_blocks(); ++index) {
     if (minima_[index] > cut.gap) continue;
     const size_t first = index * kTokenBlock;
@@ -243,15 +262,16 @@ std::vector<TokenId> TokenGaps::MostLikely(size_t count) const {
 void TokenGaps::KeepTopK(uint32_t count) {
   assert(count > 0);
   if (count >= gaps_.size()) return;
-  Apply(FindCut(count, BoundOfCount(count), /*weighted=*/false));
+  Apply(FindCutOfCount(count));
 }
 
 void TokenGaps::KeepTopP(float top_p) {
-  const uint64_t total = TotalWeight();
+  const Histogram histogram = Measure(kLargest, /*weighted=*/true);
+  const uint64_t total = std::accumulate(histogram.begin(), histogram.end(), uint64_t{0});
   const double share = std::ceil(static_cast<double>(top_p) * static_cast<double>(total));
   // The double nearest to the total may lie above it.
   const uint64_t target = std::min(static_cast<uint64_t>(share), total);
-  Apply(FindCut(std::max<uint64_t>(target, 1), kLargest, /*weighted=*/true));
+  Apply(FindCut(histogram, std::max<uint64_t>(target, 1), kLargest, /*weighted=*/true));
 }
 
 void TokenGaps::KeepMinP(float min_p) {

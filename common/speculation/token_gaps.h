@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -53,14 +54,20 @@ class TokenGaps {
     TokenId last_token;
   };
 
+  static constexpr int kNumBuckets = 1024;
+  // By bucket of gaps 1/32 wide, the last one open.
+  using Histogram = std::array<uint64_t, kNumBuckets>;
+
   static uint64_t Key(float gap, TokenId token);
   size_t num_blocks() const { return minima_.size(); }
   void LoadBlock(size_t index, float (&block)[64]) const;
   // A gap that at least `count` tokens do not exceed, or the largest finite number.
   float BoundOfCount(uint64_t count) const;
-  // The shortest beginning of the order with gaps <= `bound` that measures `target`, each token measuring its
-  // weight or 1. With less in all: everything finite.
-  Cut FindCut(uint64_t target, float bound, bool weighted) const;
+  // Sums of what tokens with gaps <= `bound` measure, each its weight or 1.
+  Histogram Measure(float bound, bool weighted) const;
+  // The shortest beginning of the order that measures `target`; with less in all, everything finite.
+  Cut FindCut(const Histogram& histogram, uint64_t target, float bound, bool weighted) const;
+  Cut FindCutOfCount(uint64_t count) const;
   void Apply(const Cut& cut);
 
   absl::Span<float> gaps_;

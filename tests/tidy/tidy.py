@@ -339,7 +339,8 @@ def check_commands(tree):
                 ):
                     number = first + offset
                     if word.startswith("build/"):
-                        if "/bin/" in word and word.rsplit("/", 1)[1] not in binaries:
+                        name = word.rsplit("/", 1)[1]
+                        if name.startswith("tandem") and name not in binaries:
                             yield Finding(path, number, f"no CMake target builds {word}")
                     elif not tree.exists(word):
                         yield Finding(path, number, f"there is no {word}")
