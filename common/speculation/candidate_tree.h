@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/speculation/draft_messages.h"
+
+namespace tandem {
+
+// A candidate token for the position `depth` below the root.
+struct TreeNode {
+  NodeId id = 0;
+  NodeId parent = 0;  // 0: the root.
+  TokenId token = 0;
+  uint32_t depth = 0;       // 1 for children of the root.
+  float score = 0.0f;       // Probability that the node is right, given that its parent is.
+  float path_score = 0.0f;  // Product of the scores from the root: never above the parent's.
+};
+
+// The tree of candidates below the last committed token, as drafter and verifier each hold it (DESIGN section
+// 3). Ids only increase, so nodes stand in an order in which a parent comes before its children.
+//
+// The root is not a node. After Reroot(x) it is what node x was, and x may still be named as a parent, since
+// messages cross: `root_id` tells.
+class CandidateTree {
+ public:
+  bool empty() const { return nodes_.empty(); }
+  uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
+  absl::Span<const TreeNode> nodes() const { return nodes_; }
+  // The id the root had as a node; 0 for a fresh root.
+  NodeId root_id() const { return root_id_; }
+
+  // Whether `id` may be a parent: the root under either name, or a node.
+  bool IsKnownParent(NodeId id) const { return id == 0 || id == root_id_ || Find(id) != nullptr; }
+  // Nothing when there is no such node; pointers and spans hold until the next change.
+  const TreeNode* Find(NodeId id) const;
+  const TreeNode* FindChild(NodeId parent, TokenId token) const;
+
+  // `id` is above every id used before, `parent` is a known parent and `score` is finite and in (0, 1].
+  const TreeNode& Add(NodeId id, NodeId parent, TokenId token, float score);
+
+  // Takes back the nodes added last, until `size` are left.
+  void Truncate(uint32_t size);
+  // Makes node `id` the root: its descendants stay, at new depths; everything else goes.
+  void Reroot(NodeId id);
+  // A fresh root without candidates.
+  void Clear();
+
+  // Ids from the child of the root down to `id`, inclusive.
+  std::vector<NodeId> Path(NodeId id) const;
+
+ private:
+  std::vector<TreeNode> nodes_;  // By id.
+  NodeId root_id_ = 0;
+};
+
+}  // namespace tandem

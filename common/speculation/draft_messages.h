@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/token.h"
+#include "common/speculation/sampling_parameters.h"
+
+namespace tandem {
+
+// The draft protocol's messages as protocol logic sees them; meanings are those of
+// proto/tandem/v1/drafter.proto. Converted from and to the wire in common/rpc/draft_wire.h.
+
+using SessionId = uint64_t;
+using NodeId = uint32_t;  // 0 is the root as of the last commit seen.
+
+struct DraftBudget {
+  uint32_t depth = 0;
+  uint32_t nodes = 0;
+  uint32_t branching = 1;
+  uint32_t lookahead = 0;
+
+  friend bool operator==(const DraftBudget&, const DraftBudget&) = default;
+};
+
+struct OpenSession {
+  uint32_t epoch = 0;
+  std::string draft_model;
+  uint64_t vocabulary_fingerprint = 0;
+  uint32_t commit_no = 0;
+  TokenIds tokens;
+  uint64_t prefix_hash = 0;
+  SamplingParameters sampling;
+  uint32_t prompt_length = 0;
+  uint64_t cache_salt = 0;
+  DraftBudget budget;
+};
+
+struct Commit {
+  uint32_t epoch = 0;
+  uint32_t commit_no = 0;
+  TokenIds tokens;
+  std::optional<NodeId> new_root;
+  uint32_t committed_len = 0;
+  uint64_t prefix_hash = 0;
+  DraftBudget budget;
+};
+
+struct CloseSession {};
+
+struct DraftRequest {
+  SessionId session = 0;
+  std::variant<OpenSession, Commit, CloseSession> event;
+};
+
+struct SessionOpened {
+  uint32_t epoch = 0;
+  uint32_t context_length = 0;
+};
+
+struct Grow {
+  uint32_t epoch = 0;
+  uint32_t seen_commit = 0;
+  uint64_t prefix_hash = 0;
+  NodeId first_id = 0;
+  std::vector<NodeId> parents;
+  TokenIds tokens;
+  std::vector<float> scores;
+  bool exhausted = false;
+  float step_seconds = 0.0f;
+};
+
+struct ResyncNeeded {
+  uint32_t epoch = 0;
+  std::string reason;
+};
+
+struct SessionRefused {
+  uint32_t epoch = 0;
+  absl::Status status;
+};
+
+struct DraftResponse {
+  SessionId session = 0;
+  std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event;
+};
+
+// Bounds on what one message may carry; more is a protocol violation.
+inline constexpr uint32_t kMaxGrowNodes = 256;
+inline constexpr uint32_t kMaxTreeNodes = 1024;
+inline constexpr uint32_t kMaxTreeDepth = 128;
+
+}  // namespace tandem

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/token.h"
+
+namespace tandem {
+
+// How the target chooses a token; the meaning, order, ranges and defaults are those of
+// tandem.v1.SamplingParameters.
+struct SamplingParameters {
+  float temperature = 1.0f;
+  uint32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  uint64_t seed = 0;
+};
+
+// InvalidArgument names the field, its value and its range, as in "sampling.top_p: 1.5, expected (0, 1]".
+absl::Status Validate(const SamplingParameters& sampling, int32_t vocab_size);
+
+}  // namespace tandem

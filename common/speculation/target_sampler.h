@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/speculation/gumbel.h"
+#include "common/speculation/sampling_parameters.h"
+#include "common/speculation/token_gaps.h"
+
+namespace tandem {
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0.0f;
+};
+
+// What the target chose at one position.
+struct TokenChoice {
+  TokenId token = 0;
+  // Filled when log probabilities were asked for.
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top_logprobs;  // Most likely first; equal ones by token id.
+};
+
+// The target's seeded choice (law 2): argmax over v of log p(v) + G(seed, position, v), p being the target's
+// distribution after penalties, bias, temperature, top-k, top-p and min-p. A pure function of the logits, the
+// parameters, the tokens so far and the position. The drafter uses the same class on its own logits to guess
+// it.
+//
+// Cheap to copy apart from the token history. Not thread-safe.
+class TargetSampler {
+ public:
+  // `prompt` counts for the repetition penalty. `sampling` has been validated.
+  TargetSampler(const SamplingParameters& sampling, int32_t vocab_size, absl::Span<const TokenId> prompt);
+
+  // Adds a token to the output, which the penalties look at.
+  void Append(TokenId token);
+
+  // The choice for the token at `position` (the number of tokens before it, prompt included). `logits`
+  // [vocab_size] is scratch and is overwritten. NaN counts as -infinity, which is never chosen unless there
+  // is nothing else; then it is token 0, with log probability -infinity.
+  //
+  // `num_logprobs` < 0: no log probabilities; else those of the chosen and of this many most likely tokens
+  // that have a chance, after penalties and bias at temperature 1.
+  TokenChoice Choose(absl::Span<float> logits, uint32_t position, int num_logprobs = -1);
+
+ private:
+  bool CountsPrompt() const { return sampling_.repetition_penalty != 1.0f; }
+  bool CountsOutput() const {
+    return CountsPrompt() || sampling_.presence_penalty != 0.0f || sampling_.frequency_penalty != 0.0f;
+  }
+  void ApplyPenaltiesAndBias(absl::Span<float> logits) const;
+  // The choice from penalised and biased logits, of which at least one is above -infinity.
+  TokenId Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const;
+
+  SamplingParameters sampling_;
+  int32_t vocab_size_;
+  // Tokens so far and how often each occurs in the output; empty when no penalty asks.
+  absl::flat_hash_map<TokenId, uint32_t> output_counts_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,87 @@
+#include "common/speculation/window_policy.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kProbeInterval = 32;
+
+class FixedPolicy final : public WindowPolicy {
+ public:
+  absl::string_view name() const override { return "fixed"; }
+  void Observe(const RoundOutcome&) override {}
+  uint32_t NextDepth(const RoundCosts& costs) override { return costs.limits.max_depth; }
+};
+
+class AnalyticPolicy final : public WindowPolicy {
+ public:
+  explicit AnalyticPolicy(const AcceptanceEstimate::Options& options) : acceptance_(options) {}
+
+  absl::string_view name() const override { return "analytic"; }
+
+  void Observe(const RoundOutcome& outcome) override {
+    acceptance_.Observe(outcome);
+    undrafted_rounds_ = outcome.depth == 0 ? undrafted_rounds_ + 1 : 0;
+  }
+
+  uint32_t NextDepth(const RoundCosts& costs) override {
+    uint32_t best_depth = 0;
+    double best_rate = 0.0;
+    for (uint32_t depth = 0; depth <= costs.limits.max_depth; ++depth) {
+      const double seconds = depth * costs.draft_seconds_per_level + costs.VerifySeconds(depth);
+      const double rate = ExpectedTokens(acceptance_.value(), depth) / seconds;
+      if (rate > best_rate) {
+        best_rate = rate;
+        best_depth = depth;
+      }
+    }
+    const bool probe = undrafted_rounds_ > 0 && undrafted_rounds_ % kProbeInterval == 0;
+    if (best_depth == 0 && probe) return std::min<uint32_t>(1, costs.limits.max_depth);
+    return best_depth;
+  }
+
+ private:
+  AcceptanceEstimate acceptance_;
+  uint32_t undrafted_rounds_ = 0;
+};
+
+}  // namespace
+
+uint32_t WindowLimits::NodesFor(uint32_t depth) const {
+  return std::min(depth * nodes_per_level, max_nodes);
+}
+
+DraftBudget WindowLimits::BudgetFor(uint32_t depth) const {
+  if (depth == 0) return DraftBudget{};
+  return {.depth = depth, .nodes = NodesFor(depth), .branching = branching, .lookahead = lookahead};
+}
+
+double RoundCosts::VerifySeconds(uint32_t depth) const {
+  return round_time->Seconds(std::max<uint32_t>(batch, 1) * (1 + limits.NodesFor(depth)));
+}
+
+std::unique_ptr<WindowPolicy> MakeFixedPolicy() {
+  return std::make_unique<FixedPolicy>();
+}
+
+std::unique_ptr<WindowPolicy> MakeAnalyticPolicy(const AcceptanceEstimate::Options& options) {
+  return std::make_unique<AnalyticPolicy>(options);
+}
+
+absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view name) {
+  if (name == "analytic") return MakeAnalyticPolicy();
+  if (name == "fixed") return MakeFixedPolicy();
+  return absl::InvalidArgumentError(absl::StrCat("window policy \"", name,
+                                                 "\" is not known, expected one of ",
+                                                 absl::StrJoin(WindowPolicyNames(), ", ")));
+}
+
+std::vector<std::string> WindowPolicyNames() {
+  return {"analytic", "fixed"};
+}
+
+}  // namespace tandem

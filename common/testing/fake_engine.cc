@@ -1,0 +1,184 @@
+#include "common/testing/fake_engine.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint64_t kEmptyState = 0x66616b65;
+
+// What a row reads of the slots before it, folded in position order.
+uint64_t Attend(uint64_t seen, uint64_t slot) {
+  return HashCombine(seen, slot);
+}
+uint64_t KeysAndValues(uint64_t seen, TokenId token) {
+  return HashCombine(~seen, static_cast<uint32_t>(token));
+}
+
+// In [0, 1), from the 53 highest bits.
+double Uniform(uint64_t hash) {
+  return static_cast<double>(hash >> 11) * 0x1p-53;
+}
+
+// Grows with the logit of `token`, and is cheaper.
+uint64_t Rank(uint64_t seed, uint64_t state, TokenId token) {
+  return HashCombine(HashCombine(seed, state), static_cast<uint32_t>(token)) >> 11;
+}
+
+// The best token of a plain engine, leaving out `except`.
+TokenId BestToken(uint64_t seed, uint64_t state, int32_t vocab_size, TokenId except = -1) {
+  TokenId best = -1;
+  for (TokenId token = 0; token < vocab_size; ++token) {
+    if (token == except) continue;
+    if (best < 0 || Rank(seed, state, token) > Rank(seed, state, best)) best = token;
+  }
+  return best;
+}
+
+}  // namespace
+
+FakeEngine::FakeEngine(const Options& options)
+    : options_(options), slots_(size_t{options.num_blocks} * kBlockTokens) {
+  assert(options.vocab_size >= (options.agreement >= 0 ? 2 : 1) && options.max_context > 0);
+  config_.architecture = "Fake";
+  config_.vocab_size = options.vocab_size;
+  config_.max_context = options.max_context;
+}
+
+SlotId FakeEngine::Slot(const RowContext& context, uint32_t position) const {
+  if (position >= context.num_committed) return context.tail[position - context.num_committed];
+  return context.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens;
+}
+
+absl::Status FakeEngine::CheckRow(const StepRow& row) const {
+  if (row.token < 0 || row.token >= options_.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token ", row.token, ", expected [0, ", options_.vocab_size, ")"));
+  }
+  const uint64_t length = uint64_t{row.context.num_committed} + row.context.tail.size();
+  if (length == 0 || length > static_cast<uint64_t>(options_.max_context)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context of ", length, " tokens, expected [1, ", options_.max_context, "]"));
+  }
+  if (row.context.num_committed > uint64_t{row.context.blocks.size()} * kBlockTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(row.context.num_committed, " committed tokens in ",
+                                                   row.context.blocks.size(), " blocks"));
+  }
+  for (BlockId block : row.context.blocks) {
+    if (block >= options_.num_blocks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block ", block, ", expected below ", options_.num_blocks));
+    }
+  }
+  for (SlotId slot : row.context.tail) {
+    if (slot >= slots_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("slot ", slot, ", expected below ", slots_.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
+  if (!next_failure_.ok()) return std::exchange(next_failure_, absl::OkStatus());
+  if (rows.empty() || rows.size() > options_.max_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rows.size(), " rows, expected [1, ", options_.max_rows, "]"));
+  }
+  absl::flat_hash_set<SlotId> written;
+  for (const StepRow& row : rows) {
+    TANDEM_RETURN_IF_ERROR(CheckRow(row));
+    const SlotId slot = Slot(row.context, row.context.length() - 1);
+    if (!written.insert(slot).second) {
+      return absl::InvalidArgumentError(absl::StrCat("two rows write slot ", slot));
+    }
+  }
+  for (const StepRow& row : rows) {
+    for (uint32_t position = 0; position + 1 < row.context.length(); ++position) {
+      const SlotId slot = Slot(row.context, position);
+      if (slots_[slot].has_value() || written.contains(slot)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("position ", position, " of a context of ",
+                                                     row.context.length(), " tokens is slot ", slot,
+                                                     ", which was never written"));
+    }
+  }
+
+  // A row reads only what rows at earlier positions write.
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [rows](size_t a, size_t b) {
+    return rows[a].context.length() < rows[b].context.length();
+  });
+  // Whatever stood in a slot before is gone for every row, as it is when a layer writes all its keys first.
+  for (SlotId slot : written) slots_[slot] = HashCombine(kEmptyState, slot);
+  for (size_t index : order) {
+    const StepRow& row = rows[index];
+    uint64_t seen = kEmptyState;
+    for (uint32_t position = 0; position + 1 < row.context.length(); ++position) {
+      seen = Attend(seen, *slots_[Slot(row.context, position)]);
+    }
+    const uint64_t state = KeysAndValues(seen, row.token);
+    slots_[Slot(row.context, row.context.length() - 1)] = state;
+    if (row.logits != nullptr) {
+      WriteLogits(state, absl::MakeSpan(row.logits, static_cast<size_t>(options_.vocab_size)));
+    }
+  }
+  ++num_steps_;
+  num_rows_ += rows.size();
+  return absl::OkStatus();
+}
+
+absl::Status FakeEngine::CopyKv(absl::Span<const KvCopy> copies) {
+  for (const KvCopy& copy : copies) {
+    if (copy.from >= slots_.size() || copy.to >= slots_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("copy from slot ", copy.from, " to ", copy.to, ", expected below ", slots_.size()));
+    }
+  }
+  for (const KvCopy& copy : copies) slots_[copy.to] = slots_[copy.from];
+  return absl::OkStatus();
+}
+
+void FakeEngine::WriteLogits(uint64_t state, absl::Span<float> logits) const {
+  for (TokenId token = 0; token < options_.vocab_size; ++token) {
+    const double uniform = static_cast<double>(Rank(options_.seed, state, token)) * 0x1p-53;
+    logits[token] = options_.sharpness * static_cast<float>(-std::log1p(-uniform));
+  }
+  if (options_.agreement < 0) return;
+  const TokenId own = BestToken(options_.seed, state, options_.vocab_size);
+  const TokenId other = BestToken(options_.agree_with_seed, state, options_.vocab_size);
+  const bool agree = Uniform(HashCombine(HashCombine(options_.seed, ~state), 1)) < options_.agreement;
+  if (agree) {
+    std::swap(logits[own], logits[other]);
+  } else if (own == other) {
+    std::swap(logits[own], logits[BestToken(options_.seed, state, options_.vocab_size, own)]);
+  }
+}
+
+std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens) const {
+  assert(!tokens.empty());
+  uint64_t seen = kEmptyState;
+  uint64_t state = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) seen = Attend(seen, state);
+    state = KeysAndValues(seen, tokens[i]);
+  }
+  std::vector<float> logits(static_cast<size_t>(options_.vocab_size));
+  WriteLogits(state, absl::MakeSpan(logits));
+  return logits;
+}
+
+TokenId FakeEngine::ReferenceChoice(absl::Span<const TokenId> tokens) const {
+  const std::vector<float> logits = ReferenceLogits(tokens);
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+}  // namespace tandem

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/engine/engine.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// An engine without a model, for tests and simulations of what stands on an engine.
+//
+// A slot remembers a 64-bit stand-in for keys and values: a hash of the row's token and of the stand-ins of
+// all slots before it in the row's context. The row's logits are a hash of that. So, as with a real model,
+// they are a function of the tokens of the context alone as long as every slot holds what its reader
+// believes, and any mistake with slots, blocks, positions or copies changes them.
+//
+// Two engines with the same options compute the same. One can be made to agree with another, as a drafter
+// agrees with its target: see Options::agreement.
+//
+// Thread rule: that of Engine.
+class FakeEngine final : public Engine {
+ public:
+  struct Options {
+    int32_t vocab_size = 64;
+    int32_t max_context = 4096;
+    uint32_t num_blocks = 256;
+    uint32_t max_rows = 512;
+    uint64_t seed = 1;
+    // Logits are this times independent standard exponential variates: the gap between the best and the
+    // second-best token averages `sharpness`. Never changes the order of tokens.
+    float sharpness = 3.0f;
+    // With this probability, decided by a hash of the context, the best token is that of an engine with seed
+    // `agree_with_seed`, the same vocabulary and no agreement of its own; otherwise it is another one.
+    // Negative: left to chance. Needs a vocabulary of at least two tokens.
+    double agreement = -1.0;
+    uint64_t agree_with_seed = 0;
+  };
+  explicit FakeEngine(const Options& options);
+
+  const ModelConfig& config() const override { return config_; }
+  uint32_t num_blocks() const override { return options_.num_blocks; }
+  uint32_t max_rows() const override { return options_.max_rows; }
+
+  // Besides what Engine says, InvalidArgument when a context names a slot that was never written, or when two
+  // rows write the same slot.
+  absl::Status Step(absl::Span<const StepRow> rows) override;
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+
+  // What Step would give for the last of `tokens` if all of them were computed; at least one token.
+  // [vocab_size]
+  std::vector<float> ReferenceLogits(absl::Span<const TokenId> tokens) const;
+  // The first of the most likely ones after `tokens`.
+  TokenId ReferenceChoice(absl::Span<const TokenId> tokens) const;
+
+  // The next Step returns `status` and writes nothing.
+  void FailNextStep(absl::Status status) { next_failure_ = std::move(status); }
+
+  uint64_t num_steps() const { return num_steps_; }
+  uint64_t num_rows() const { return num_rows_; }
+
+ private:
+  absl::Status CheckRow(const StepRow& row) const;
+  SlotId Slot(const RowContext& context, uint32_t position) const;
+  void WriteLogits(uint64_t state, absl::Span<float> logits) const;
+
+  const Options options_;
+  ModelConfig config_;
+  std::vector<std::optional<uint64_t>> slots_;
+  absl::Status next_failure_;
+  uint64_t num_steps_ = 0;
+  uint64_t num_rows_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/token.h"
+#include "common/tokenizer/json_view.h"
+
+namespace tandem {
+
+// Ids at or above this are refused: no model has such a vocabulary, and tables are as long as the highest id.
+inline constexpr TokenId kMaxTokenId = (TokenId{1} << 24) - 1;
+
+// The byte-pair-encoding model of a tokenizer.json. Starts a word from its characters and merges the
+// neighbours of lowest rank, leftmost first, until no merge applies; with a priority queue, so O(n log n) in
+// the word's length. Immutable, safe to share between threads.
+class BpeModel {
+ public:
+  // Memory that is reused from word to word; one for each thread.
+  class Scratch {
+   private:
+    friend class BpeModel;
+    // A token of the word being merged, in a doubly linked list by index; absorbed ones have token kAbsorbed.
+    struct Symbol {
+      TokenId token;
+      int32_t previous;
+      int32_t next;
+    };
+    // A possible merge of the symbol at `position` with the one after it.
+    struct Candidate {
+      uint64_t order;  // rank, then position
+      TokenId merged;
+    };
+    std::vector<Symbol> symbols_;
+    std::vector<Candidate> queue_;
+  };
+
+  // `json` is the member "model". Duplicated or too large ids, merges of unknown tokens and the like are
+  // InvalidArgument; dropout and subword affixes are Unimplemented.
+  static absl::StatusOr<BpeModel> Parse(const JsonView& json);
+
+  // Appends the tokens of `word`, which must be well-formed UTF-8 of at most 2^31 - 1 bytes. Characters that
+  // the vocabulary lacks become byte tokens, the unknown token or, without either, nothing.
+  absl::Status Tokenize(absl::string_view word, Scratch& scratch, TokenIds& out) const;
+
+  std::optional<TokenId> Find(absl::string_view content) const;
+  const absl::flat_hash_map<std::string, TokenId>& vocabulary() const { return vocabulary_; }
+
+ private:
+  struct Merge {
+    uint32_t rank;
+    TokenId merged;
+  };
+  static constexpr uint32_t kNumDirectCharacters = 0x400;
+
+  BpeModel() = default;
+  absl::Status ParseVocabulary(const JsonView& json);
+  absl::Status ParseMerges(const JsonView& json);
+  absl::Status ParseOptions(const JsonView& json);
+  const Merge* FindMerge(TokenId left, TokenId right) const;
+  std::optional<TokenId> FindCharacter(absl::string_view character, uint32_t code_point) const;
+  bool AddByteTokens(absl::string_view character, Scratch& scratch) const;
+  absl::Status SplitCharacters(absl::string_view word, Scratch& scratch) const;
+  void Enqueue(int32_t position, Scratch& scratch) const;
+  void MergeSymbols(Scratch& scratch) const;
+
+  absl::flat_hash_map<std::string, TokenId> vocabulary_;
+  absl::flat_hash_map<std::pair<TokenId, TokenId>, Merge> merges_;
+  // The tokens of the first characters of Unicode, found without hashing; -1 where there is none.
+  std::array<TokenId, kNumDirectCharacters> direct_characters_{};
+  std::optional<std::array<TokenId, 256>> byte_tokens_;  // -1 where the vocabulary lacks one
+  std::optional<std::string> unknown_content_;
+  bool fuse_unknown_ = false;
+  bool ignore_merges_ = false;
+};
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// A regular expression of a tokenizer file, matched by PCRE2 with just-in-time compilation. Tokenizer files
+// are written for Oniguruma's Ruby syntax; what that reads differently from PCRE2 is translated, and
+// constructs that cannot be are refused. Immutable, safe to share between threads.
+//
+// Character properties are those of PCRE2's Unicode version; characters assigned later count as unassigned.
+class Regex {
+ public:
+  // InvalidArgument for a malformed pattern, Unimplemented for syntax that PCRE2 reads differently.
+  static absl::StatusOr<Regex> Compile(absl::string_view oniguruma_pattern);
+
+  // Calls `on_match(begin, end)` for each match from left to right; matches do not overlap, and an empty
+  // match is not reported where the previous one ended. `text` must be well-formed UTF-8. ResourceExhausted
+  // when the pattern backtracks beyond the match limit.
+  absl::Status ForEachMatch(absl::string_view text, absl::FunctionRef<void(size_t, size_t)> on_match) const;
+
+ private:
+  explicit Regex(std::shared_ptr<const void> code) : code_(std::move(code)) {}
+
+  std::shared_ptr<const void> code_;  // pcre2_code
+};
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+
+namespace tandem {
+
+class Tokenizer;
+
+// Turns tokens into text as they come. What is returned is always whole characters; up to three bytes of an
+// unfinished one are kept back. The pieces, with Flush at the end, add up to exactly Tokenizer::Decode of all
+// tokens. Copying is cheap, and a copy goes on from the same point. Not to be shared between threads.
+class StreamingDecoder {
+ public:
+  // With `skip_special` special tokens add no text.
+  StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+
+  // Adds tokens and returns the text that became complete, which may be empty. Ids without a token add
+  // nothing.
+  std::string Push(TokenId token);
+  std::string Push(absl::Span<const TokenId> tokens);
+
+  // Ends the text: returns U+FFFD when it ends within a character. The decoder is then as new.
+  std::string Flush();
+
+  // How many bytes are kept back: 0 to 3.
+  size_t num_pending_bytes() const { return pending_.size(); }
+
+ private:
+  void AppendBytes(absl::string_view bytes, std::string& out);
+  void StripLeading(std::string& text);
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool skip_special_;
+  bool is_first_ = true;
+  int leading_strips_left_;
+  std::string pending_;  // the beginning of a character
+};
+
+}  // namespace tandem

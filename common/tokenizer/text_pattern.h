@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tokenizer/json_view.h"
+#include "common/tokenizer/regex.h"
+
+namespace tandem {
+
+// A half-open range of bytes, and whether it matched or lies between matches.
+struct MatchedSpan {
+  size_t begin;
+  size_t end;
+  bool is_match;
+};
+
+// What the components of tokenizer.json search for: {"String": ...} or {"Regex": ...}. Immutable.
+class TextPattern {
+ public:
+  static absl::StatusOr<TextPattern> Parse(const JsonView& json);
+
+  // Cuts `text` into matches and what lies between them, in order and without gaps.
+  absl::StatusOr<std::vector<MatchedSpan>> Cut(absl::string_view text) const;
+
+  // `text` with every match replaced.
+  absl::StatusOr<std::string> Replace(absl::string_view text, absl::string_view replacement) const;
+
+ private:
+  explicit TextPattern(std::variant<std::string, Regex> pattern) : pattern_(std::move(pattern)) {}
+
+  std::variant<std::string, Regex> pattern_;
+};
+
+// Cuts `text` at every occurrence of the non-empty `literal`.
+std::vector<MatchedSpan> CutAtLiteral(absl::string_view text, absl::string_view literal);
+
+}  // namespace tandem

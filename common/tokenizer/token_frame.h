@@ -1,0 +1,21 @@
+#pragma once
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "common/base/token.h"
+#include "common/tokenizer/json_view.h"
+
+namespace tandem {
+
+// The tokens that a post-processor puts around a text.
+struct TokenFrame {
+  TokenIds prefix;
+  TokenIds suffix;
+};
+
+// Reads the frame of a single text from a post-processor of tokenizer.json: TemplateProcessing, ByteLevel
+// (which adds no tokens) or a Sequence of them. Nothing when no template is among them.
+absl::StatusOr<std::optional<TokenFrame>> ParseTokenFrame(const JsonView& post_processor);
+
+}  // namespace tandem

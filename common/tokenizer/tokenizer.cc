@@ -1,0 +1,240 @@
+#include "common/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/streaming_decoder.h"
+#include "common/tokenizer/unicode.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
+constexpr size_t kMaxTextBytes = size_t{256} << 20;
+constexpr size_t kMaxTokenTableBytes = size_t{512} << 20;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/tokenizer.json");
+  TANDEM_ASSIGN_OR_RETURN(const std::string definition, ReadFile(path, kMaxFileBytes));
+  TANDEM_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(definition, path));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Tokenizer> tokenizer, ParseDefinition(json));
+
+  const std::string config_path = absl::StrCat(folder, "/tokenizer_config.json");
+  const absl::StatusOr<std::string> config = ReadFile(config_path, kMaxFileBytes);
+  if (config.ok()) {
+    TANDEM_ASSIGN_OR_RETURN(const JsonView config_json, JsonView::Parse(*config, config_path));
+    TANDEM_RETURN_IF_ERROR(tokenizer->ParseConfig(config_json));
+  } else if (!absl::IsNotFound(config.status())) {
+    return config.status();
+  }
+  return tokenizer;
+}
+
+absl::StatusOr<std::shared_ptr<Tokenizer>> Tokenizer::ParseDefinition(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const JsonView model_json, json.Member("model"));
+  TANDEM_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Parse(model_json));
+  TANDEM_ASSIGN_OR_RETURN(const JsonView decoder_json, json.Member("decoder"));
+  TANDEM_ASSIGN_OR_RETURN(TokenDecoder decoder, TokenDecoder::Parse(decoder_json));
+  std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(model), std::move(decoder)));
+
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> normalizer, json.Find("normalizer"));
+  if (normalizer.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(tokenizer->normalizer_, ParseNormalizer(*normalizer));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> pre_tokenizer, json.Find("pre_tokenizer"));
+  if (pre_tokenizer.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(*pre_tokenizer));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> post_processor, json.Find("post_processor"));
+  if (post_processor.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(tokenizer->frame_, ParseTokenFrame(*post_processor));
+  }
+  TANDEM_RETURN_IF_ERROR(tokenizer->ParseAddedTokenFinders(json));
+  TANDEM_RETURN_IF_ERROR(tokenizer->FillTokenTable());
+  if (tokenizer->frame_.has_value()) {
+    for (const TokenIds* ids : {&tokenizer->frame_->prefix, &tokenizer->frame_->suffix}) {
+      for (TokenId id : *ids) {
+        if (!tokenizer->HasToken(id)) return post_processor->Invalid(absl::StrCat("no token has id ", id));
+      }
+    }
+  }
+  return tokenizer;
+}
+
+absl::Status Tokenizer::ParseAddedTokenFinders(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> list, json.Find("added_tokens"));
+  if (list.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(added_tokens_, ParseAddedTokens(*list, model_, normalizer_.get()));
+  }
+  std::vector<const AddedToken*> raw;
+  std::vector<const AddedToken*> normalized;
+  for (const AddedToken& token : added_tokens_) {
+    added_ids_.emplace(token.content, token.id);
+    (token.normalized ? normalized : raw).push_back(&token);
+  }
+  raw_tokens_ = std::make_unique<AddedTokenFinder>(raw);
+  normalized_tokens_ = std::make_unique<AddedTokenFinder>(normalized);
+  return absl::OkStatus();
+}
+
+absl::Status Tokenizer::FillTokenTable() {
+  TokenId highest = -1;
+  for (const auto& [content, id] : model_.vocabulary()) highest = std::max(highest, id);
+  for (const AddedToken& token : added_tokens_) highest = std::max(highest, token.id);
+  kinds_.assign(static_cast<size_t>(highest) + 1, TokenKind::kNone);
+  std::vector<absl::string_view> contents(kinds_.size());
+  for (const auto& [content, id] : model_.vocabulary()) {
+    contents[id] = content;
+    kinds_[id] = TokenKind::kOrdinary;
+  }
+  for (const AddedToken& token : added_tokens_) {
+    contents[token.id] = token.text;
+    kinds_[token.id] = token.special ? TokenKind::kSpecial : TokenKind::kOrdinary;
+  }
+  offsets_.reserve(kinds_.size() + 1);
+  offsets_.push_back(0);
+  for (size_t id = 0; id < contents.size(); ++id) {
+    if (kinds_[id] != TokenKind::kNone) {
+      TANDEM_ASSIGN_OR_RETURN(const std::string bytes, decoder_.Bytes(contents[id], false));
+      bytes_ += bytes;
+      if (bytes_.size() > kMaxTokenTableBytes) {
+        return absl::InvalidArgumentError("the decoder makes the vocabulary too long");
+      }
+      if (decoder_.depends_on_first()) {
+        TANDEM_ASSIGN_OR_RETURN(std::string first, decoder_.Bytes(contents[id], true));
+        if (first != bytes) first_bytes_.emplace(static_cast<TokenId>(id), std::move(first));
+      }
+    }
+    offsets_.push_back(static_cast<uint32_t>(bytes_.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<std::string>> Tokenizer::ConfiguredToken(const JsonView& json,
+                                                                      const std::string& name) const {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> member, json.Find(name));
+  if (!member.has_value()) return std::nullopt;
+  if (member->value().is_object()) {
+    TANDEM_ASSIGN_OR_RETURN(std::string content, member->StringMember("content"));
+    return std::optional<std::string>(std::move(content));
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::string content, member->String());
+  return std::optional<std::string>(std::move(content));
+}
+
+absl::Status Tokenizer::ParseConfig(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bos, ConfiguredToken(json, "bos_token"));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> eos, ConfiguredToken(json, "eos_token"));
+  if (bos.has_value()) bos_ = FindToken(*bos);
+  if (eos.has_value()) eos_ = FindToken(*eos);
+  if (frame_.has_value()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const bool add_bos, json.BoolMember("add_bos_token", false));
+  TANDEM_ASSIGN_OR_RETURN(const bool add_eos, json.BoolMember("add_eos_token", false));
+  if (add_bos && !bos_.has_value())
+    return json.Invalid("add_bos_token is set, but no token is the bos_token");
+  if (add_eos && !eos_.has_value())
+    return json.Invalid("add_eos_token is set, but no token is the eos_token");
+  frame_.emplace();
+  if (add_bos) frame_->prefix.push_back(*bos_);
+  if (add_eos) frame_->suffix.push_back(*eos_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const EncodeOptions& options) const {
+  if (utf8_text.size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("text of ", utf8_text.size(), " bytes is longer than ", kMaxTextBytes));
+  }
+  if (const std::optional<size_t> offset = FindInvalidUtf8(utf8_text)) {
+    return absl::InvalidArgumentError(absl::StrCat("text is not UTF-8 at byte ", *offset));
+  }
+  TokenIds tokens;
+  BpeModel::Scratch scratch;
+  for (const TokenSpan& span : raw_tokens_->Cut(utf8_text, options.parse_special)) {
+    if (span.token != nullptr) {
+      tokens.push_back(span.token->id);
+      continue;
+    }
+    const bool at_text_start = span.text.data() == utf8_text.data();
+    TANDEM_RETURN_IF_ERROR(EncodePlain(span.text, at_text_start, options.parse_special, scratch, tokens));
+  }
+  if (!options.add_special_tokens || !frame_.has_value()) return tokens;
+  TokenIds framed = frame_->prefix;
+  const bool has_bos = !framed.empty() && !tokens.empty() && framed.back() == tokens.front() &&
+                       (!bos_.has_value() || framed.back() == *bos_);
+  framed.insert(framed.end(), tokens.begin() + (has_bos ? 1 : 0), tokens.end());
+  framed.insert(framed.end(), frame_->suffix.begin(), frame_->suffix.end());
+  return framed;
+}
+
+absl::Status Tokenizer::EncodePlain(absl::string_view text, bool at_text_start, bool parse_special,
+                                    BpeModel::Scratch& scratch, TokenIds& out) const {
+  std::string normalized;
+  if (normalizer_ != nullptr) {
+    normalized = std::string(text);
+    TANDEM_RETURN_IF_ERROR(normalizer_->Apply(normalized));
+    text = normalized;
+  }
+  const auto tokenize = [&](TextPiece word) { return model_.Tokenize(word.text, scratch, out); };
+  for (const TokenSpan& span : normalized_tokens_->Cut(text, parse_special)) {
+    if (span.token != nullptr) {
+      out.push_back(span.token->id);
+      continue;
+    }
+    const TextPiece piece{span.text, at_text_start && span.text.data() == text.data()};
+    TANDEM_RETURN_IF_ERROR(pre_tokenizer_ != nullptr ? pre_tokenizer_->Split(piece, tokenize)
+                                                     : tokenize(piece));
+  }
+  return absl::OkStatus();
+}
+
+std::string Tokenizer::Decode(absl::Span<const TokenId> tokens, bool skip_special) const {
+  // The decoder lives no longer than this call, so it needs no share in the tokenizer.
+  StreamingDecoder decoder(std::shared_ptr<const Tokenizer>(std::shared_ptr<const Tokenizer>(), this),
+                           skip_special);
+  std::string text = decoder.Push(tokens);
+  text += decoder.Flush();
+  return text;
+}
+
+bool Tokenizer::HasToken(TokenId token) const {
+  return token >= 0 && token < vocab_size() && kinds_[token] != TokenKind::kNone;
+}
+
+bool Tokenizer::IsSpecial(TokenId token) const {
+  return HasToken(token) && kinds_[token] == TokenKind::kSpecial;
+}
+
+absl::string_view Tokenizer::TokenBytes(TokenId token) const {
+  if (!HasToken(token)) return {};
+  return absl::string_view(bytes_).substr(offsets_[token], offsets_[token + 1] - offsets_[token]);
+}
+
+absl::string_view Tokenizer::FirstTokenBytes(TokenId token) const {
+  const auto it = first_bytes_.find(token);
+  return it == first_bytes_.end() ? TokenBytes(token) : absl::string_view(it->second);
+}
+
+std::optional<TokenId> Tokenizer::FindToken(absl::string_view content) const {
+  const auto it = added_ids_.find(content);
+  if (it != added_ids_.end()) return it->second;
+  return model_.Find(content);
+}
+
+uint64_t Tokenizer::Fingerprint(int32_t logits_width) const {
+  uint64_t hash = HashCombine(0, static_cast<uint64_t>(std::max(logits_width, 0)));
+  for (TokenId id = 0; id < logits_width; ++id) {
+    const TokenKind kind = HasToken(id) ? kinds_[id] : TokenKind::kNone;
+    hash = HashCombine(hash, static_cast<uint64_t>(kind));
+    hash = HashBytes(TokenBytes(id), hash);
+  }
+  return hash;
+}
+
+}  // namespace tandem

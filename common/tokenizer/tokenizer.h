@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/tokenizer/added_tokens.h"
+#include "common/tokenizer/bpe_model.h"
+#include "common/tokenizer/json_view.h"
+#include "common/tokenizer/normalizer.h"
+#include "common/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/token_decoder.h"
+#include "common/tokenizer/token_frame.h"
+
+namespace tandem {
+
+// The tokenizer of a Hugging Face model folder: text to tokens, tokens to text, as the `tokenizers` library
+// does for byte-pair-encoding models of the byte-level (GPT-2, Llama 3, Qwen2) and SentencePiece (Llama 2,
+// Mistral) kinds. Immutable once loaded and safe to share between threads; the text pipeline is
+//
+//   text -> added tokens cut out -> normalizer -> pre-tokenizer -> BPE -> BOS/EOS -> ids -> decoder -> text
+class Tokenizer {
+ public:
+  struct EncodeOptions {
+    // Recognise special tokens written out in the text. Off for text that users control; the special tokens
+    // are then ordinary text.
+    bool parse_special = true;
+    // Add BOS and EOS where the folder's post-processor (or, without one, add_bos_token and add_eos_token)
+    // says so. A BOS that the text already begins with is not doubled.
+    bool add_special_tokens = true;
+  };
+
+  // Reads tokenizer.json and, where present, tokenizer_config.json. Errors name file and JSON path: NotFound
+  // without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented for components that are
+  // not supported.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
+
+  // InvalidArgument with the byte offset for text that is not UTF-8 or too long (256 MiB), ResourceExhausted
+  // when a pattern of the tokenizer backtracks without end on it.
+  absl::StatusOr<TokenIds> Encode(absl::string_view utf8_text, const EncodeOptions& options) const;
+
+  // The text of `tokens`, always well-formed UTF-8: bytes that form no character become U+FFFD, one for each
+  // maximal invalid sequence. Ids without a token add nothing. (In a run of SentencePiece byte tokens that is
+  // not wholly valid, Hugging Face replaces every byte of the run, valid ones too; a stream cannot.)
+  std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const;
+
+  // The bytes that a token adds to the text when it is not the first; empty for ids without a token. Bytes,
+  // not characters: a token may hold half of one. The view lives as long as the tokenizer.
+  absl::string_view TokenBytes(TokenId token) const;
+  // The same for a token with which the text begins: some SentencePiece tokenizers drop its space.
+  absl::string_view FirstTokenBytes(TokenId token) const;
+
+  // False for ids outside the vocabulary and for its holes.
+  bool HasToken(TokenId token) const;
+  bool IsSpecial(TokenId token) const;
+  // Highest id + 1. The model's logits may be wider or narrower.
+  int32_t vocab_size() const { return static_cast<int32_t>(kinds_.size()); }
+  // The id of a token by its content as tokenizer.json writes it, such as "<|eos|>" or "\u0120the".
+  std::optional<TokenId> FindToken(absl::string_view content) const;
+
+  std::optional<TokenId> bos() const { return bos_; }
+  std::optional<TokenId> eos() const { return eos_; }
+
+  // A hash over id -> (bytes, special or not) for all ids below `logits_width`. Two models whose fingerprints
+  // agree mean the same by every token. Part of the wire protocol.
+  uint64_t Fingerprint(int32_t logits_width) const;
+
+  // What the decoder strips from the beginning of the whole text.
+  const TokenDecoder::LeadingStrip& leading_strip() const { return decoder_.leading_strip(); }
+
+ private:
+  enum class TokenKind : uint8_t { kNone, kOrdinary, kSpecial };
+
+  Tokenizer(BpeModel model, TokenDecoder decoder) : model_(std::move(model)), decoder_(std::move(decoder)) {}
+
+  static absl::StatusOr<std::shared_ptr<Tokenizer>> ParseDefinition(const JsonView& json);
+  absl::Status ParseAddedTokenFinders(const JsonView& json);
+  absl::Status ParseConfig(const JsonView& json);
+  absl::Status FillTokenTable();
+  absl::Status EncodePlain(absl::string_view text, bool at_text_start, bool parse_special,
+                           BpeModel::Scratch& scratch, TokenIds& out) const;
+  absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json,
+                                                             const std::string& name) const;
+
+  BpeModel model_;
+  TokenDecoder decoder_;
+  std::vector<AddedToken> added_tokens_;
+  std::unique_ptr<const AddedTokenFinder> raw_tokens_;
+  std::unique_ptr<const AddedTokenFinder> normalized_tokens_;
+  std::unique_ptr<const Normalizer> normalizer_;
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;
+  std::optional<TokenFrame> frame_;
+  std::optional<TokenId> bos_;
+  std::optional<TokenId> eos_;
+
+  // By id: the token's bytes lie in bytes_ from offsets_[id] to offsets_[id + 1].
+  std::string bytes_;
+  std::vector<uint32_t> offsets_;
+  std::vector<TokenKind> kinds_;
+  // For the tokens whose bytes differ at the beginning of the text.
+  absl::flat_hash_map<TokenId, std::string> first_bytes_;
+  absl::flat_hash_map<std::string, TokenId> added_ids_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Installs what building and testing Tandem needs on Debian 12. Does nothing, within a second, when all of it is
+# there. docs/dependencies.md says what each library is for.
+set -euo pipefail
+
+usage() {
+  cat <<'EOF'
+usage: deploy/install.sh [--check] [--help]
+
+Installs the Debian 12 packages Tandem is built and tested with, through sudo when not run as root.
+
+  --check   install nothing; list what is missing and exit 1 if anything is
+EOF
+}
+
+packages=(
+  # Tools.
+  cmake ninja-build g++ ccache pkg-config git ca-certificates protobuf-compiler protobuf-compiler-grpc clang-format
+  python3 python3-venv
+  # Libraries.
+  libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev
+  libyaml-cpp-dev libcli11-dev libssl-dev
+  # Tests and benchmarks.
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+
+check_only=false
+while (($# > 0)); do
+  case $1 in
+    --check) check_only=true ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "install.sh: unknown option '$1'" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  {
+    echo "install.sh: this is not a Debian system. Tandem is built and tested on Debian 12 (bookworm)."
+    echo "Use a Debian 12 machine or container, or install the equivalents of these packages yourself:"
+    printf '  %s\n' "${packages[@]}"
+  } >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=absent
+  [[ $state == installed ]] || missing+=("$package")
+done
+
+if ((${#missing[@]} == 0)); then
+  echo "install.sh: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+if $check_only; then
+  echo "install.sh: missing: ${missing[*]}" >&2
+  exit 1
+fi
+
+# shellcheck source=/dev/null
+version_id=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")
+if [[ $version_id != "debian 12" ]]; then
+  echo "install.sh: note: this is $version_id; Tandem is tested on Debian 12, other versions may lack a package" >&2
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "install.sh: not root, and sudo is not there. As root, run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+
+echo "install.sh: installing ${#missing[@]} packages: ${missing[*]}"
+"${as_root[@]}" apt-get -q update
+# A package that asks questions would stop an unattended run for ever.
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"
+echo "install.sh: done"

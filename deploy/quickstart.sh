@@ -1,0 +1,234 @@
+#!/usr/bin/env bash
+# From a fresh clone to streamed text: installs, builds, starts one drafter process (with four draft models), one
+# verifier and one router on loopback, streams three generations, then measures what speculation gains. Everything
+# it starts ends with it.
+set -euo pipefail
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+models="$repository/deploy/demo-models"
+target=tandem-target-15m
+drafters=(general-1m code-1m math-1m general-4m)
+
+build_dir="$repository/build/quickstart"
+bin_dir=""
+json_file=""
+tokens=96
+pairs=5
+cores=$(nproc)
+verifier_threads=$cores
+drafter_threads=1
+readonly start_deadline_seconds=60
+readonly stop_deadline_seconds=10
+
+usage() {
+  cat <<EOF
+usage: deploy/quickstart.sh [options]
+
+Installs what is missing, builds Tandem, starts its services with the demo models, streams a story, a piece of
+code and a maths answer, and prints how fast the target model runs with speculation off and on. The services stop
+when the script ends. The first run takes several minutes, most of it building; later runs start in seconds.
+
+  --json FILE           also write the measured figures to FILE
+  --tokens N            most tokens per generation (default $tokens)
+  --pairs N             off/on pairs measured per row of the table (default $pairs)
+  --build-dir DIR       where to build (default build/quickstart)
+  --bin-dir DIR         use the binaries in DIR; neither installs nor builds
+  --verifier-threads N  threads of the target model (default: one per core, here $verifier_threads)
+  --drafter-threads N   threads of the draft models (default $drafter_threads)
+  --help                show this
+EOF
+}
+
+fail() {
+  echo "quickstart.sh: $*" >&2
+  exit 1
+}
+
+# Prints a heading with the seconds since the start.
+say() { printf '\n==> [%3d s] %s\n' "$SECONDS" "$*"; }
+
+parse_options() {
+  while (($# > 0)); do
+    case $1 in
+      -h | --help)
+        usage
+        exit 0
+        ;;
+      --json | --tokens | --pairs | --build-dir | --bin-dir | --verifier-threads | --drafter-threads)
+        (($# >= 2)) || fail "$1 needs a value"
+        set_option "$1" "$2"
+        shift 2
+        ;;
+      *)
+        echo "quickstart.sh: unknown option '$1'" >&2
+        usage >&2
+        exit 2
+        ;;
+    esac
+  done
+}
+
+set_option() {
+  case $1 in
+    --json) json_file=$2 ;;
+    --build-dir) build_dir=$(realpath -m "$2") ;;
+    --bin-dir) bin_dir=$(realpath -e "$2") || fail "--bin-dir: no such folder: $2" ;;
+    *)
+      [[ $2 =~ ^[1-9][0-9]{0,3}$ ]] || fail "$1: expected a number from 1 to 9999, got '$2'"
+      local name=${1#--}
+      printf -v "${name//-/_}" '%s' "$2"
+      ;;
+  esac
+}
+
+build() {
+  say "Packages"
+  "$repository/deploy/install.sh"
+  say "Building (the first time, several minutes; each line is one of n steps)"
+  cmake --preset release -S "$repository" -B "$build_dir" -DTANDEM_TESTS=OFF --log-level=WARNING
+  cmake --build "$build_dir" --parallel "$cores" \
+    --target tandem-router tandem-verifier tandem-drafter tandem
+  bin_dir="$build_dir/bin"
+}
+
+pids=()
+names=()
+scratch=""
+
+stop_services() {
+  local i
+  for i in "${!pids[@]}"; do
+    kill -TERM "${pids[i]}" 2>/dev/null || continue
+  done
+  for i in "${!pids[@]}"; do
+    if ! timeout "$stop_deadline_seconds" tail --pid="${pids[i]}" -f /dev/null; then
+      echo "quickstart.sh: ${names[i]} did not stop within $stop_deadline_seconds s and is killed" >&2
+      kill -KILL "${pids[i]}" 2>/dev/null || continue
+    fi
+    wait "${pids[i]}" 2>/dev/null || continue
+  done
+  pids=()
+}
+
+on_exit() {
+  local status=$?
+  trap - EXIT INT TERM
+  stop_services
+  [[ -z $scratch ]] || rm -rf "$scratch"
+  if ((status != 0)); then
+    local name
+    for name in "${names[@]}"; do
+      printf '\n--- last lines of %s\n' "$logs/$name.log" >&2
+      tail -n 15 "$logs/$name.log" >&2 || continue
+    done
+  fi
+  exit "$status"
+}
+
+# start NAME command...: runs a service in the background, its output going to a log.
+start() {
+  local name=$1
+  shift
+  "$@" >"$logs/$name.log" 2>&1 </dev/null &
+  pids+=("$!")
+  names+=("$name")
+}
+
+# wait_for INDEX ENDPOINT: returns when the service answers GetServerInfo. Fails at once when its process ends.
+wait_for() {
+  local pid=${pids[$1]} name=${names[$1]} endpoint=$2
+  local deadline=$((SECONDS + start_deadline_seconds))
+  until "$bin_dir/tandem" info --endpoint "$endpoint" --token "$token" --json >/dev/null 2>"$scratch/info.err"; do
+    kill -0 "$pid" 2>/dev/null || fail "$name ended while starting; its log is below"
+    if ((SECONDS >= deadline)); then
+      cat "$scratch/info.err" >&2
+      fail "$name did not answer on $endpoint within $start_deadline_seconds s"
+    fi
+    sleep 0.1 # Between two polls; the deadline above bounds them.
+  done
+  echo "    $name answers on $endpoint"
+}
+
+free_ports() {
+  python3 - "$1" <<'EOF'
+import socket
+import sys
+
+# All are held until the last is found, so that no two are equal.
+sockets = [socket.socket() for _ in range(int(sys.argv[1]))]
+for s in sockets:
+    s.bind(("127.0.0.1", 0))
+print(*(s.getsockname()[1] for s in sockets))
+EOF
+}
+
+# A YAML single-quoted scalar.
+yaml() { printf "'%s'" "${1//\'/\'\'}"; }
+
+write_router_config() {
+  local verifier=$1 drafter=$2 name
+  echo "models:"
+  echo "  - name: $target"
+  echo "    folder: $(yaml "$models/$target")"
+  echo "    verifiers: ['$verifier']"
+  echo "drafters:"
+  for name in "${drafters[@]}"; do
+    echo "  - name: $name"
+    echo "    endpoint: '$drafter'"
+    echo "    draft_model: $name"
+  done
+  echo "tenants:"
+  echo "  - name: quickstart"
+  echo "    token: '$token'"
+  echo "    drafter: ${drafters[0]}"
+}
+
+start_services() {
+  local ports
+  read -r -a ports < <(free_ports 6)
+  ((${#ports[@]} == 6)) || fail "could not find free ports"
+  local drafter="127.0.0.1:${ports[0]}" verifier="127.0.0.1:${ports[1]}"
+  router="127.0.0.1:${ports[2]}"
+
+  local draft_models=() name
+  for name in "${drafters[@]}"; do
+    draft_models+=(--model "$name=$models/tandem-draft-$name")
+  done
+  write_router_config "$verifier" "$drafter" >"$scratch/router.yaml"
+
+  start drafter "$bin_dir/tandem-drafter" "${draft_models[@]}" --listen "$drafter" \
+    --metrics-listen "127.0.0.1:${ports[3]}" --threads "$drafter_threads"
+  start verifier "$bin_dir/tandem-verifier" --model "$target=$models/$target" --listen "$verifier" \
+    --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads"
+  start router "$bin_dir/tandem-router" --config "$scratch/router.yaml" --listen "$router" \
+    --metrics-listen "127.0.0.1:${ports[5]}"
+  wait_for 0 "$drafter"
+  wait_for 1 "$verifier"
+  wait_for 2 "$router"
+}
+
+parse_options "$@"
+[[ -n $bin_dir ]] || build
+# A folder of its own, so that runs with --bin-dir never need the build folder.
+logs="$build_dir/logs"
+mkdir -p "$logs"
+
+# gRPC would send even loopback calls to a proxy named in the environment.
+export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}"
+export no_grpc_proxy=$no_proxy
+
+trap on_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+scratch=$(mktemp -d)
+token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+
+say "Starting the services"
+start_services
+
+report=(python3 "$repository/deploy/quickstart_report.py" --tandem "$bin_dir/tandem" --endpoint "$router"
+  --token "$token" --max-tokens "$tokens" --pairs "$pairs")
+[[ -z $json_file ]] || report+=(--json "$json_file")
+"${report[@]}"
+
+say "Done. Logs of the services are in $logs"

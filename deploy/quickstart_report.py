@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Shows and measures speculative decoding on a running Tandem stack.
+
+Streams one generation per kind of prompt, then generates every prompt with speculation off and on, one right
+after the other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs
+differs. Called by quickstart.sh; needs nothing but the standard library.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Prompts of one kind, and the drafter trained for it."""
+
+    kind: str
+    drafter: str
+    chat: bool
+    prompts: tuple
+
+
+WORKLOADS = (
+    Workload(
+        "story",
+        "general-1m",
+        False,
+        (
+            "Once upon a time, there was a little girl named Lucy. She had a red",
+            "The old man came slowly down the road, and when he",
+        ),
+    ),
+    Workload(
+        "code",
+        "code-1m",
+        False,
+        (
+            'def reverse_words(sentence: str) -> str:\n    """',
+            "class Queue:\n    def __init__(self):\n",
+        ),
+    ),
+    Workload(
+        "maths",
+        "math-1m",
+        True,
+        (
+            "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. "
+            "How many apples does Tom have now?",
+            "A train travels 60 miles per hour for 3 hours and then 40 miles per hour for 2 hours. "
+            "How far does it travel in total?",
+        ),
+    ),
+)
+# Greedy text of a small model runs into loops, which are easy to draft; sampled text is the harder case.
+TEMPERATURES = (0.0, 0.8)
+SEED = 7
+CALL_TIMEOUT_SECONDS = 120
+
+
+class Stack:
+    """Calls the command line client against one router."""
+
+    def __init__(self, args):
+        self._args = args
+
+    def command(self, prompt, workload, temperature, *flags):
+        command = [self._args.tandem, "generate", prompt]
+        command += ["--endpoint", self._args.endpoint, "--token", self._args.token]
+        command += ["--max-tokens", str(self._args.max_tokens)]
+        command += ["--temperature", str(temperature), "--seed", str(SEED)]
+        if workload.chat:
+            command.append("--chat")
+        return command + list(flags)
+
+    def stream(self, prompt, workload, temperature):
+        """Shows a generation as it comes."""
+        command = self.command(prompt, workload, temperature, "--drafter", workload.drafter, "--stats")
+        subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
+
+    def measure(self, prompt, workload, temperature, speculate):
+        """One generation's JSON."""
+        flags = ["--drafter", workload.drafter] if speculate else ["--no-speculation"]
+        command = self.command(prompt, workload, temperature, "--json", *flags)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
+        return json.loads(done.stdout)
+
+
+@dataclasses.dataclass
+class Side:
+    """Sums over one side (off or on) of a pair."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    drafted_rounds: int = 0
+    outputs: list = dataclasses.field(default_factory=list)
+
+    def add(self, generation):
+        self.tokens += len(generation["tokens"])
+        self.seconds += generation["timings"]["total_seconds"]
+        self.outputs.append((generation["tokens"], generation["text"]))
+        speculation = generation["speculation"]
+        self.draft_tokens += speculation["draft_tokens"]
+        self.accepted_tokens += speculation["accepted_tokens"]
+        self.drafted_rounds += speculation["drafted_rounds"]
+
+    @property
+    def tokens_per_second(self):
+        return self.tokens / self.seconds
+
+
+def run_pair(stack, workload, temperature, off_first):
+    """Generates every prompt of the workload with speculation off and on, prompt by prompt."""
+    off, on = Side(), Side()
+    for prompt in workload.prompts:
+        order = ((off, False), (on, True)) if off_first else ((on, True), (off, False))
+        for side, speculate in order:
+            side.add(stack.measure(prompt, workload, temperature, speculate))
+    return off, on
+
+
+def measure_row(stack, workload, temperature, num_pairs, progress):
+    """Medians over the pairs of one workload at one temperature. One pair before them warms up."""
+    pairs = []
+    run_pair(stack, workload, temperature, off_first=True)
+    for index in range(num_pairs):
+        progress(f"{workload.kind}, temperature {temperature:g}: pair {index + 1} of {num_pairs}")
+        pairs.append(run_pair(stack, workload, temperature, off_first=index % 2 == 0))
+    drafted = sum(on.draft_tokens for _, on in pairs)
+    accepted = sum(on.accepted_tokens for _, on in pairs)
+    rounds = sum(on.drafted_rounds for _, on in pairs)
+    return {
+        "prompts": workload.kind,
+        "drafter": workload.drafter,
+        "temperature": temperature,
+        "acceptance_rate": accepted / drafted if drafted else 0.0,
+        "mean_acceptance_length": 1.0 + accepted / rounds if rounds else 1.0,
+        "tokens_per_second_off": statistics.median(off.tokens_per_second for off, _ in pairs),
+        "tokens_per_second_on": statistics.median(on.tokens_per_second for _, on in pairs),
+        # The median of the pairs' own ratios: a slow moment of the machine hits both sides of a pair.
+        "speed_up": statistics.median(on.tokens_per_second / off.tokens_per_second for off, on in pairs),
+        "speed_up_per_pair": [on.tokens_per_second / off.tokens_per_second for off, on in pairs],
+        "tokens_per_pair": pairs[0][0].tokens,
+        "identical_output": all(off.outputs == on.outputs for off, on in pairs),
+    }
+
+
+COLUMNS = (
+    ("prompts", "<", lambda row: row["prompts"]),
+    ("drafter", "<", lambda row: row["drafter"]),
+    ("temp.", ">", lambda row: f"{row['temperature']:g}"),
+    ("acceptance rate", ">", lambda row: f"{100 * row['acceptance_rate']:.1f} %"),
+    ("mean acceptance length", ">", lambda row: f"{row['mean_acceptance_length']:.2f}"),
+    ("tokens/s off", ">", lambda row: f"{row['tokens_per_second_off']:.1f}"),
+    ("tokens/s on", ">", lambda row: f"{row['tokens_per_second_on']:.1f}"),
+    ("speed-up", ">", lambda row: f"{row['speed_up']:.2f}x"),
+    ("identical output", "<", lambda row: "yes" if row["identical_output"] else "NO"),
+)
+
+
+def format_table(rows):
+    cells = [[title for title, _, _ in COLUMNS]] + [[show(row) for _, _, show in COLUMNS] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    lines = []
+    for line in cells:
+        lines.append("  ".join(f"{text:{COLUMNS[i][1]}{widths[i]}}" for i, text in enumerate(line)).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def machine():
+    """What the figures were measured on."""
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
+            names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
+        model = names[0] if names else model
+    except OSError:
+        pass  # Not Linux: the platform's own name has to do.
+    return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}
+
+
+def show_progress(text):
+    """Overwrites one line on a terminal, prints a line each elsewhere."""
+    if sys.stdout.isatty():
+        print(f"\r\033[K    {text}", end="", flush=True)
+    else:
+        print(f"    {text}", flush=True)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tandem", required=True, help="path of the tandem binary")
+    parser.add_argument("--endpoint", required=True, help="the router, host:port")
+    parser.add_argument("--token", required=True, help="the tenant's token")
+    parser.add_argument("--max-tokens", type=int, default=96, help="most tokens per generation")
+    parser.add_argument("--pairs", type=int, default=5, help="off/on pairs per row")
+    parser.add_argument("--json", help="also write the figures to this file")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    stack = Stack(args)
+
+    for workload in WORKLOADS:
+        print(f"\n==> {workload.kind}, drafted by {workload.drafter}", flush=True)
+        print(f"    prompt: {workload.prompts[0]!r}\n", flush=True)
+        stack.stream(workload.prompts[0], workload, temperature=0.8)
+
+    print("\n==> Measuring: every prompt with speculation off and on, interleaved", flush=True)
+    started = time.monotonic()
+    rows = [
+        measure_row(stack, workload, temperature, args.pairs, show_progress)
+        for workload in WORKLOADS
+        for temperature in TEMPERATURES
+    ]
+    show_progress(f"took {time.monotonic() - started:.0f} s")
+    print("\n\n" + format_table(rows), flush=True)
+    print("\nacceptance rate: accepted / verified draft tokens")
+    print("mean acceptance length: tokens per drafted round, the target's own included")
+    print("Tokens per second as the client sees them, prompt included; medians of the pairs.", flush=True)
+
+    if args.json:
+        figures = {
+            "machine": machine(),
+            "settings": {"max_tokens": args.max_tokens, "pairs": args.pairs, "seed": SEED},
+            "rows": rows,
+        }
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
+            file.write("\n")
+
+    if not all(row["identical_output"] for row in rows):
+        print("quickstart: speculation changed an output, which must never happen", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        print(
+            f"quickstart: {os.path.basename(error.cmd[0])} {error.cmd[1]} failed with {error.returncode}",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+    except subprocess.TimeoutExpired as error:
+        print(f"quickstart: a generation took more than {error.timeout:.0f} s", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/speculation/draft_messages.h"
+#include "drafter/draft_session.h"
+
+namespace tandem {
+
+// A verifier's stream.
+using LinkId = uint64_t;
+
+struct DraftStats {
+  DraftCounters counters;
+  uint32_t num_sessions = 0;
+  // Nodes sent that wait to be forwarded.
+  uint32_t backlog_nodes = 0;
+  uint64_t refused_sessions[17] = {};  // By absl::StatusCode.
+  uint64_t steps = 0;
+};
+
+// The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for one or
+// more draft models. Requests go in, steps are run while there is work, responses come out:
+//
+//   OnRequest, OnLinkClosed --.                .--> TakeResponses
+//                              >-- sessions --<
+//                     Step ---'                '--> stats
+//
+// Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward pass
+// of one model over the rows of many sessions; the session that was served longest ago comes first.
+//
+// Does no I/O and has no threads; belongs to the thread that owns the engines.
+class DraftCore {
+ public:
+  struct Options {
+    uint32_t max_sessions = 256;
+    // Most nodes of one session that a step forwards.
+    uint32_t expand_width = 4;
+    // Most rows of a step, prompts and nodes together. While a prompt waits, growth leaves it a quarter.
+    uint32_t max_step_rows = 128;
+  };
+  // At least one model, with names of their own. The clock outlives this.
+  DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock);
+
+  void OnRequest(LinkId link, const DraftRequest& request);
+  // Drops the link's sessions and the responses that are still for it.
+  void OnLinkClosed(LinkId link);
+
+  bool HasWork() const;
+  // Does nothing when there is no work. An engine that fails costs the sessions of that step: they are refused.
+  void Step();
+
+  std::vector<std::pair<LinkId, DraftResponse>> TakeResponses();
+  DraftStats stats() const;
+
+ private:
+  using Key = std::pair<LinkId, SessionId>;
+  struct HostedModel {
+    DraftModel model;
+    // Moving average over steps that grew a tree.
+    std::optional<absl::Duration> step_time;
+    uint64_t last_served = 0;
+  };
+  struct Share {
+    Key key;
+    DraftSession* session = nullptr;
+    uint32_t rows = 0;
+  };
+
+  absl::Status CheckOpen(const OpenSession& open, const HostedModel& hosted) const;
+  void OnOpen(const Key& key, const OpenSession& open);
+  void OnCommit(const Key& key, const Commit& commit);
+  void Refuse(const Key& key, uint32_t epoch, absl::Status status);
+  void SendGrowth(const Key& key, DraftSession* session);
+  HostedModel* FindModel(absl::string_view name);
+  HostedModel* NextModel();
+  std::vector<Share> PlanStep(const HostedModel& hosted);
+
+  const Options options_;
+  const Clock* clock_;
+  DraftCounters counters_;  // Before sessions_, which add to it to the end.
+  std::vector<std::unique_ptr<HostedModel>> models_;
+  std::map<Key, std::unique_ptr<DraftSession>> sessions_;  // Ordered, so that every run schedules alike.
+  StepBatch batch_;
+  uint64_t step_number_ = 0;
+  uint64_t refused_[17] = {};
+  std::vector<std::pair<LinkId, DraftResponse>> responses_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,294 @@
+#include "drafter/draft_session.h"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// A peer may ask for more children of a node than could ever pay.
+constexpr uint32_t kMaxBranching = 32;
+
+uint32_t KeptByANewWindow(uint32_t context_length) { return context_length - context_length / 4; }
+
+absl::Status Lost(absl::string_view reason) { return absl::AbortedError(reason); }
+
+}  // namespace
+
+DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint32_t expand_width,
+                           DraftCounters* counters)
+    : model_(model),
+      cache_salt_(cache_salt),
+      expand_width_(expand_width),
+      counters_(counters),
+      kv_(model->pool, cache_salt) {}
+
+DraftSession::~DraftSession() { DropTree(&counters_->stale_nodes); }
+
+absl::Status DraftSession::Open(const OpenSession& open) {
+  DropTree(&counters_->stale_nodes);
+  epoch_ = open.epoch;
+  commit_no_ = open.commit_no;
+  committed_len_ = static_cast<uint32_t>(open.tokens.size());
+  prefix_hash_ = open.prefix_hash;
+  lost_ = false;
+  next_id_ = 1;
+  root_ready_ = false;
+  SetBudget(open.budget);
+
+  // The old window can be gone on with if it starts at the same token and still has room.
+  const uint32_t window_start = window_start_;
+  const size_t old_length = kv_.tokens().size();
+  if (old_length > 0 && open.tokens.size() > window_start &&
+      !WindowIsFull(open.tokens.size() - window_start)) {
+    const absl::Span<const TokenId> window = absl::MakeConstSpan(open.tokens).subspan(window_start);
+    size_t common = 0;
+    // The last token counts as new even if it is not: its logits are wanted.
+    while (common + 1 < window.size() && common < old_length && window[common] == kv_.tokens()[common]) {
+      ++common;
+    }
+    if (common > 0) {
+      kv_.Truncate(static_cast<uint32_t>(common));
+      kv_.Append(window.subspan(common));
+      return kv_.Reserve(static_cast<uint32_t>(window.size()));
+    }
+  }
+  return StartWindow(open.tokens);
+}
+
+// A window is full when it leaves the tree less room than the budget's depth or a quarter of the context,
+// whichever is less.
+bool DraftSession::WindowIsFull(size_t length) const {
+  return length + std::min(limits_.depth, model_->context_length / 4) > model_->context_length;
+}
+
+absl::Status DraftSession::StartWindow(absl::Span<const TokenId> tokens) {
+  root_ready_ = false;
+  if (WindowIsFull(tokens.size())) tokens = tokens.last(KeptByANewWindow(model_->context_length));
+  window_start_ = committed_len_ - static_cast<uint32_t>(tokens.size());
+  kv_ = SequenceKv(model_->pool, cache_salt_);
+  kv_.Start(tokens);
+  return kv_.Reserve(static_cast<uint32_t>(tokens.size()));
+}
+
+void DraftSession::SetBudget(const DraftBudget& budget) {
+  limits_.depth = 0;
+  limits_.nodes = 0;
+  if (budget.depth == 0 || budget.nodes == 0 || budget.branching == 0) return;
+  const uint64_t levels = uint64_t{budget.depth} + budget.lookahead;
+  limits_.depth = static_cast<uint32_t>(std::min<uint64_t>(levels, kMaxTreeDepth));
+  // nodes * (1 + lookahead / depth). The product may not fit 64 bits, but then the bound on nodes applies.
+  limits_.nodes = static_cast<uint32_t>(
+      std::min<uint64_t>(std::min<uint64_t>(budget.nodes, kMaxTreeNodes) * levels / budget.depth, kMaxTreeNodes));
+  limits_.branching = std::min(budget.branching, kMaxBranching);
+}
+
+absl::Status DraftSession::CheckCommit(const Commit& commit) const {
+  if (commit.commit_no != commit_no_ + 1) {
+    return Lost(absl::StrCat("commit ", commit.commit_no, " after commit ", commit_no_));
+  }
+  for (TokenId token : commit.tokens) {
+    if (token < 0 || token >= model_->engine->config().vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("commit ", commit.commit_no, ": token ", token,
+                                                     ", expected [0, ",
+                                                     model_->engine->config().vocab_size, ")"));
+    }
+  }
+  if (commit.tokens.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("commit ", commit.commit_no, " has no token, expected at least the bonus token"));
+  }
+  if (commit.committed_len != uint64_t{committed_len_} + commit.tokens.size()) {
+    return Lost(absl::StrCat("commit ", commit.commit_no, " of ", commit.tokens.size(), " tokens makes ",
+                             commit.committed_len, " committed tokens out of ", committed_len_));
+  }
+  if (ExtendPrefixHash(prefix_hash_, commit.tokens) != commit.prefix_hash) {
+    return Lost(absl::StrFormat("commit %d: prefix hash %016x does not match the tokens", commit.commit_no,
+                                commit.prefix_hash));
+  }
+  return absl::OkStatus();
+}
+
+// The longest path from the root whose tokens are the first of `tokens`.
+std::vector<NodeId> DraftSession::MatchPath(absl::Span<const TokenId> tokens) const {
+  std::vector<NodeId> path;
+  NodeId above = 0;
+  for (TokenId token : tokens) {
+    const TreeNode* node = tree_.FindChild(above, token);
+    if (node == nullptr) break;
+    above = node->id;
+    path.push_back(above);
+  }
+  return path;
+}
+
+absl::Status DraftSession::OnCommit(const Commit& commit) {
+  if (lost_ || commit.epoch < epoch_ || (commit.epoch == epoch_ && commit.commit_no <= commit_no_)) {
+    return absl::OkStatus();
+  }
+  absl::Status fits = commit.epoch == epoch_
+                          ? CheckCommit(commit)
+                          : Lost(absl::StrCat("commit of epoch ", commit.epoch, " in epoch ", epoch_));
+  const std::vector<NodeId> path = fits.ok() ? MatchPath(commit.tokens) : std::vector<NodeId>();
+  const bool reaches_root = path.size() == commit.tokens.size();
+  if (fits.ok() && commit.new_root.has_value() && !(reaches_root && path.back() == *commit.new_root)) {
+    fits = Lost(absl::StrCat("commit ", commit.commit_no, ": node ", *commit.new_root,
+                             " does not lie at the end of the committed tokens"));
+  }
+  if (!fits.ok()) {
+    // The keys and values stay for the next Open.
+    DropTree(&counters_->stale_nodes);
+    lost_ = true;
+    return fits;
+  }
+
+  commit_no_ = commit.commit_no;
+  committed_len_ = commit.committed_len;
+  prefix_hash_ = commit.prefix_hash;
+  SetBudget(commit.budget);
+  TANDEM_RETURN_IF_ERROR(AppendCommitted(commit.tokens, path));
+
+  const uint32_t children = reaches_root ? states_.at(path.back()).num_children : 0;
+  for (NodeId id : path) Forget(id, &counters_->accepted_nodes);
+  if (!reaches_root) {
+    DropTree(&counters_->pruned_nodes);
+  } else if (commit.new_root.has_value()) {
+    RerootAt(path.back());
+    root_children_ = children;
+  } else {
+    SalvageBelow(path.back());
+  }
+  RebuildQueues();
+  Promote();
+  FlushGrowth();
+  return absl::OkStatus();
+}
+
+absl::Status DraftSession::AppendCommitted(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path) {
+  const uint32_t old_length = static_cast<uint32_t>(kv_.tokens().size());
+  if (WindowIsFull(old_length + tokens.size())) {
+    LoseTreeKv();
+    TokenIds all(kv_.tokens().begin(), kv_.tokens().end());
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    return StartWindow(all);
+  }
+  kv_.Append(tokens);
+  const uint32_t length = static_cast<uint32_t>(kv_.tokens().size());
+  if (!kv_.Reserve(length).ok()) {
+    // Committed tokens matter more than candidates.
+    LoseTreeKv();
+    TANDEM_RETURN_IF_ERROR(kv_.Reserve(length));
+  }
+  std::vector<KvCopy> copies;
+  for (NodeId id : path) {
+    const NodeState& state = states_.at(id);
+    if (!state.forwarded) break;
+    copies.push_back(
+        {.from = *state.slot, .to = kv_.CommittedSlot(old_length + static_cast<uint32_t>(copies.size()))});
+  }
+  root_ready_ = copies.size() == tokens.size();
+  if (copies.empty()) return absl::OkStatus();
+  assert(kv_.num_computed() == old_length);
+  TANDEM_RETURN_IF_ERROR(model_->engine->CopyKv(copies));
+  kv_.MarkComputed(old_length + static_cast<uint32_t>(copies.size()));
+  return absl::OkStatus();
+}
+
+// The verifier's mirror has the same node and does the same.
+void DraftSession::RerootAt(NodeId new_root) {
+  const std::vector<TreeNode> old(tree_.nodes().begin(), tree_.nodes().end());
+  tree_.Reroot(new_root);
+  for (const TreeNode& node : old) {
+    if (tree_.Find(node.id) == nullptr) Forget(node.id, &counters_->pruned_nodes);
+  }
+  absl::c_move(std::exchange(held_back_, {}), std::back_inserter(candidates_));
+  std::erase_if(candidates_, [&](const Candidate& candidate) {
+    return candidate.parent != new_root && (candidate.parent == 0 || tree_.Find(candidate.parent) == nullptr);
+  });
+  for (Candidate& candidate : candidates_) {
+    if (candidate.parent == new_root) candidate.parent = 0;
+  }
+}
+
+// The verifier commits to what is a node here, but had not heard of it when it did: for it the root is fresh and
+// the old ids are dead. What lies below is sent again under new ids, as far as the budget goes.
+void DraftSession::SalvageBelow(NodeId new_root) {
+  CandidateTree old = tree_;
+  old.Reroot(new_root);
+  for (const TreeNode& node : tree_.nodes()) {
+    if (old.Find(node.id) == nullptr) Forget(node.id, &counters_->pruned_nodes);
+  }
+  std::vector<TreeNode> order(old.nodes().begin(), old.nodes().end());
+  // Stable: a parent with its child's path score stays in front of it.
+  absl::c_stable_sort(order, [](const auto& a, const auto& b) { return a.path_score > b.path_score; });
+
+  std::vector<Candidate> loose = std::exchange(candidates_, {});
+  absl::c_move(std::exchange(held_back_, {}), std::back_inserter(loose));
+  std::erase_if(loose, [](const Candidate& candidate) { return candidate.parent == 0; });
+  tree_.Clear();
+  root_children_ = 0;
+  // Where the children of an old parent go now.
+  absl::flat_hash_map<NodeId, NodeId> new_parents = {{new_root, 0}};
+  for (const TreeNode& node : order) {
+    const auto parent = new_parents.find(node.parent == 0 ? new_root : node.parent);
+    if (parent == new_parents.end() || node.depth > limits_.depth || tree_.size() >= limits_.nodes ||
+        NumChildren(parent->second) >= limits_.branching) {
+      loose.push_back(
+          {.parent = node.parent == 0 ? new_root : node.parent, .token = node.token, .score = node.score});
+      Forget(node.id, &counters_->stale_nodes);
+      continue;
+    }
+    const TreeNode again = AddNode(parent->second, node.token, node.score);
+    NodeState& state = states_.at(node.id);
+    states_.at(again.id).forwarded = state.forwarded;
+    states_.at(again.id).slot = std::exchange(state.slot, std::nullopt);
+    new_parents.emplace(node.id, again.id);
+    Forget(node.id, &counters_->stale_nodes);
+  }
+  for (Candidate& candidate : loose) {
+    const auto parent = new_parents.find(candidate.parent);
+    if (parent == new_parents.end()) continue;
+    candidate.parent = parent->second;
+    candidates_.push_back(candidate);
+  }
+}
+
+void DraftSession::Forget(NodeId id, uint64_t* fate) {
+  const auto state = states_.find(id);
+  if (state == states_.end()) return;
+  if (state->second.slot.has_value()) kv_.FreeScratch(*state->second.slot);
+  states_.erase(state);
+  ++*fate;
+}
+
+void DraftSession::DropTree(uint64_t* fate) {
+  for (const TreeNode& node : tree_.nodes()) Forget(node.id, fate);
+  tree_.Clear();
+  root_children_ = 0;
+  candidates_.clear();
+  held_back_.clear();
+  waiting_.clear();
+}
+
+// The nodes stay, since the verifier has them, but have to be forwarded again.
+void DraftSession::LoseTreeKv() {
+  for (auto& [id, state] : states_) {
+    if (state.slot.has_value()) kv_.FreeScratch(*state.slot);
+    state.slot.reset();
+    state.forwarded = false;
+  }
+  candidates_.clear();
+  held_back_.clear();
+  waiting_.clear();
+  root_ready_ = false;
+}
+
+}  // namespace tandem

@@ -1,0 +1,196 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/engine.h"
+#include "common/engine/sequence_kv.h"
+#include "common/speculation/candidate_tree.h"
+#include "common/speculation/draft_messages.h"
+
+namespace tandem {
+
+// A draft model as the protocol logic sees it. Engine and pool are borrowed and outlive every session.
+struct DraftModel {
+  std::string name;
+  Engine* engine = nullptr;
+  BlockPool* pool = nullptr;
+  uint64_t vocabulary_fingerprint = 0;
+  // Most tokens drafted from, at least 4; no more than the engine and the pool can hold.
+  uint32_t context_length = 0;
+};
+
+// What became of the nodes that were sent, and other totals since the start. Once every session is closed,
+// sent == accepted + pruned + stale.
+struct DraftCounters {
+  uint64_t sent_nodes = 0;
+  uint64_t accepted_nodes = 0;  // Their tokens were committed.
+  uint64_t pruned_nodes = 0;    // Off the committed path.
+  // Neither: sent again under new ids because they crossed a commit, or dropped with their session or epoch.
+  uint64_t stale_nodes = 0;
+  uint64_t prefill_tokens = 0;  // Committed tokens that went through a draft model.
+};
+
+// The rows of one forward pass, filled by the sessions that take part, and the memory they point into.
+class StepBatch {
+ public:
+  void Clear();
+  void Add(TokenId token, const RowContext& context, float* logits);
+  // Memory that stays where it is until Clear: the slots of a context's tail, and logits of [vocab_size].
+  absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
+  float* NewLogits(int32_t vocab_size);
+
+  absl::Span<const StepRow> rows() const { return rows_; }
+  uint32_t size() const { return static_cast<uint32_t>(rows_.size()); }
+
+ private:
+  std::vector<StepRow> rows_;
+  // The inner vectors' buffers stay in place when the outer ones grow.
+  std::vector<std::vector<SlotId>> tails_;
+  std::vector<std::vector<float>> logits_;  // Kept from step to step, for their memory.
+  size_t num_logits_ = 0;
+};
+
+// One session of a drafter: the mirrored tree, grown best-first below the last committed token, and its keys and
+// values (DESIGN section 3).
+//
+//          Open                       rows computed up to the root
+//   new ----------> waiting for root ------------------------------> growing
+//                      ^                                                |
+//                      |  commit whose root has no keys and values yet  |
+//                      '------------------------------------------------'
+//                         a commit that does not fit: lost, until the next Open
+//
+// A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates by
+// path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their children.
+//
+// The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part. The
+// window only moves when it is full, and then to three quarters of the context.
+//
+// Protocol logic without I/O; belongs to the thread that owns the engine.
+class DraftSession {
+ public:
+  // `expand_width`: most nodes forwarded in a step. All pointers outlive the session.
+  DraftSession(const DraftModel* model, uint64_t cache_salt, uint32_t expand_width, DraftCounters* counters);
+  ~DraftSession();
+  DraftSession(const DraftSession&) = delete;
+  DraftSession& operator=(const DraftSession&) = delete;
+
+  // Starts, or starts anew (resync): the tree goes, the keys and values of the common prefix stay. The message
+  // has been checked and names this session's model and salt. ResourceExhausted when there is no room.
+  absl::Status Open(const OpenSession& open);
+
+  // Applies a commit. Old and repeated ones are ignored. Aborted: the session has lost the thread and does
+  // nothing until the next Open, and the verifier should be told why. Any other error: it cannot go on.
+  absl::Status OnCommit(const Commit& commit);
+
+  // Whether a step would do something for this session.
+  bool HasWork() const { return NeedsPrefill() || NumRowsWanted() > 0; }
+  // Whether more than a few committed tokens have no keys and values, so that it competes for prefill rows.
+  bool NeedsPrefill() const;
+  // Rows for the root, the few tokens before it that lack keys and values, and nodes; 0 while it needs prefill.
+  uint32_t NumRowsWanted() const;
+
+  // Adds up to `max_rows` rows; the caller runs the batch and calls OnStep before anything else.
+  void AddRows(uint32_t max_rows, StepBatch* batch);
+  // Reads the logits of this session's rows. Internal when they are not finite: the session cannot go on.
+  absl::Status OnStep();
+
+  // Nodes to send, in order, in messages without step_seconds.
+  std::vector<Grow> TakeGrowth();
+
+  const DraftModel& model() const { return *model_; }
+  uint64_t cache_salt() const { return cache_salt_; }
+  uint32_t epoch() const { return epoch_; }
+  bool lost() const { return lost_; }
+  // Nodes that wait to be forwarded.
+  uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
+
+  // For the scheduler: the step that last had rows of this session.
+  uint64_t last_served = 0;
+
+ private:
+  struct NodeState {
+    std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
+    bool forwarded = false;      // Its keys and values are in `slot`, and its children are known.
+    uint32_t num_children = 0;
+  };
+  struct Candidate {
+    NodeId parent = 0;
+    TokenId token = 0;
+    float score = 0.0f;
+    float path_score = 0.0f;
+  };
+  // What the budget comes to; depth and nodes are 0 while drafting pauses.
+  struct Limits {
+    uint32_t depth = 0;
+    uint32_t nodes = 0;
+    uint32_t branching = 1;  // Keeps its last value in a pause.
+  };
+
+  // Open and commit (draft_session.cc).
+  void SetBudget(const DraftBudget& budget);
+  bool WindowIsFull(size_t length) const;
+  absl::Status StartWindow(absl::Span<const TokenId> tokens);
+  absl::Status CheckCommit(const Commit& commit) const;
+  std::vector<NodeId> MatchPath(absl::Span<const TokenId> tokens) const;
+  absl::Status AppendCommitted(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
+  void RerootAt(NodeId new_root);
+  void SalvageBelow(NodeId new_root);
+  void Forget(NodeId id, uint64_t* fate);
+  void DropTree(uint64_t* fate);
+  void LoseTreeKv();
+
+  // Growth (tree_growth.cc).
+  static bool IsWorse(const Candidate& a, const Candidate& b);
+  uint32_t NumUncomputed() const;
+  uint32_t& NumChildren(NodeId parent);
+  bool CanForward(const TreeNode& node) const;
+  void Wait(const TreeNode& node);
+  TreeNode AddNode(NodeId parent, TokenId token, float score);
+  void RebuildQueues();
+  void Promote();
+  void FlushGrowth();
+  void AddNodeRow(NodeId id, StepBatch* batch);
+  absl::Status AddCandidates(NodeId parent, const float* logits);
+
+  const DraftModel* model_;
+  const uint64_t cache_salt_;
+  const uint32_t expand_width_;
+  DraftCounters* counters_;
+
+  uint32_t epoch_ = 0;
+  uint32_t commit_no_ = 0;
+  uint32_t committed_len_ = 0;
+  uint64_t prefix_hash_ = 0;
+  bool lost_ = false;
+  Limits limits_;
+
+  SequenceKv kv_;  // Its tokens are the window.
+  uint32_t window_start_ = 0;
+  bool root_ready_ = false;  // The root has been forwarded: its children are known.
+  CandidateTree tree_;
+  absl::flat_hash_map<NodeId, NodeState> states_;
+  uint32_t root_children_ = 0;
+  NodeId next_id_ = 1;
+  std::vector<Candidate> candidates_;  // A heap, best first.
+  std::vector<Candidate> held_back_;   // Outside the budget as it is now.
+  std::vector<NodeId> waiting_;        // By path score, best first; parents before children.
+
+  // Rows of the step under way.
+  uint32_t computed_after_step_ = 0;
+  const float* root_logits_ = nullptr;
+  std::vector<std::pair<NodeId, const float*>> node_logits_;
+
+  std::vector<TreeNode> announced_;  // Not yet in a message.
+  std::vector<Grow> growth_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,157 @@
+#include "verifier/draft_mirror.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+// Growth that is older than this many commits is forgotten. A drafter so far behind drafts for nothing
+// anyway.
+constexpr size_t kRememberedCommits = 64;
+
+}  // namespace
+
+uint32_t DraftMirror::Open(uint32_t commit_no, uint64_t prefix_hash) {
+  tree_.Clear();
+  next_id_ = 1;
+  exhausted_ = false;
+  commits_.assign(1, {commit_no, prefix_hash});
+  return ++epoch_;
+}
+
+std::string DraftMirror::FindViolation(const Grow& grow) const {
+  const size_t count = grow.parents.size();
+  if (grow.tokens.size() != count || grow.scores.size() != count) {
+    return absl::StrCat("arrays of ", count, " parents, ", grow.tokens.size(), " tokens and ",
+                        grow.scores.size(), " scores, expected equal lengths");
+  }
+  if (count == 0 || count > kMaxGrowNodes) {
+    return absl::StrCat(count, " nodes in one message, expected 1 to ", kMaxGrowNodes);
+  }
+  if (grow.first_id == 0 || grow.first_id > UINT32_MAX - count) {
+    return absl::StrCat("first id ", grow.first_id, ", expected 1 to ", UINT32_MAX - count);
+  }
+  if (grow.seen_commit > commits_.back().commit_no) {
+    return absl::StrCat("commit ", grow.seen_commit, " was seen, but the last one sent is ",
+                        commits_.back().commit_no);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (grow.tokens[i] < 0 || grow.tokens[i] >= vocab_size_) {
+      return absl::StrCat("node ", grow.first_id + i, " has token ", grow.tokens[i], ", expected 0 to ",
+                          vocab_size_ - 1);
+    }
+    if (!std::isfinite(grow.scores[i]) || grow.scores[i] <= 0.0f || grow.scores[i] > 1.0f) {
+      return absl::StrCat("node ", grow.first_id + i, " has score ", grow.scores[i], ", expected (0, 1]");
+    }
+    if (grow.parents[i] >= grow.first_id + i) {
+      return absl::StrCat("node ", grow.first_id + i, " has parent ", grow.parents[i],
+                          ", expected an earlier node");
+    }
+  }
+  return "";
+}
+
+DraftMirror::NodeFate DraftMirror::Judge(NodeId id, NodeId parent, TokenId token, bool current_commit) const {
+  // Parent 0 is the root as the drafter knew it; after a newer commit that root is committed text.
+  if (parent == 0 && !current_commit) return NodeFate::kStale;
+  if (!tree_.IsKnownParent(parent)) return NodeFate::kStale;
+  if (tree_.FindChild(parent, token) != nullptr) return NodeFate::kInvalid;
+  const TreeNode* above = tree_.Find(parent);
+  if (above != nullptr && above->depth >= kMaxTreeDepth) return NodeFate::kInvalid;
+  if (tree_.size() >= kMaxTreeNodes) return NodeFate::kInvalid;
+  return NodeFate::kAdd;
+}
+
+DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
+  GrowReport report;
+  const auto stale = [&] {
+    report.result = GrowResult::kStale;
+    report.stale = static_cast<uint32_t>(grow.parents.size());
+    return report;
+  };
+  if (epoch_ == 0 || grow.epoch != epoch_) return stale();
+  if (report.violation = FindViolation(grow); !report.violation.empty()) {
+    report.result = GrowResult::kInvalid;
+    return report;
+  }
+  const auto count = static_cast<uint32_t>(grow.parents.size());
+  if (grow.first_id + count <= next_id_) {
+    report.result = GrowResult::kDuplicate;
+    return report;
+  }
+  const auto invalid = [&](std::string why) {
+    report = GrowReport{.result = GrowResult::kInvalid, .violation = std::move(why)};
+    return report;
+  };
+  if (grow.first_id < next_id_) {
+    return invalid(absl::StrCat("ids start again at ", grow.first_id, ", expected at least ", next_id_));
+  }
+  const auto seen = std::find_if(commits_.begin(), commits_.end(), [&](const KnownCommit& commit) {
+    return commit.commit_no == grow.seen_commit;
+  });
+  if (seen == commits_.end()) return stale();
+  if (seen->prefix_hash != grow.prefix_hash) {
+    report.result = GrowResult::kResyncNeeded;
+    report.violation = absl::StrCat("the drafter's prefix at commit ", grow.seen_commit, " is not ours");
+    return report;
+  }
+  const bool current_commit = grow.seen_commit == commits_.back().commit_no;
+  const uint32_t size_before = tree_.size();
+  for (uint32_t i = 0; i < count; ++i) {
+    const NodeId id = grow.first_id + i;
+    switch (Judge(id, grow.parents[i], grow.tokens[i], current_commit)) {
+      case NodeFate::kAdd:
+        tree_.Add(id, grow.parents[i], grow.tokens[i], grow.scores[i]);
+        ++report.added;
+        break;
+      case NodeFate::kStale:
+        ++report.stale;
+        break;
+      case NodeFate::kInvalid:
+        tree_.Truncate(size_before);
+        return invalid(absl::StrCat("node ", id, " repeats a token of its parent or grows the tree beyond ",
+                                    kMaxTreeNodes, " nodes or ", kMaxTreeDepth, " levels"));
+    }
+  }
+  next_id_ = grow.first_id + count;
+  if (current_commit) exhausted_ = grow.exhausted;
+  return report;
+}
+
+std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth) const {
+  std::vector<TreeNode> selected;
+  for (const TreeNode& node : tree_.nodes()) {
+    if (node.depth <= max_depth) selected.push_back(node);
+  }
+  if (selected.size() > max_nodes) {
+    // A path score is never above the parent's and ids grow downwards, so that the best nodes by (score, id)
+    // hold the parents of all of them.
+    std::sort(selected.begin(), selected.end(), [](const TreeNode& a, const TreeNode& b) {
+      return a.path_score != b.path_score ? a.path_score > b.path_score : a.id < b.id;
+    });
+    selected.resize(max_nodes);
+    std::sort(selected.begin(), selected.end(),
+              [](const TreeNode& a, const TreeNode& b) { return a.id < b.id; });
+  }
+  return selected;
+}
+
+std::optional<NodeId> DraftMirror::Commit(NodeId last_accepted, TokenId bonus, uint32_t commit_no,
+                                          uint64_t prefix_hash) {
+  commits_.push_back({commit_no, prefix_hash});
+  if (commits_.size() > kRememberedCommits) commits_.pop_front();
+  exhausted_ = false;
+  const TreeNode* root = tree_.FindChild(last_accepted, bonus);
+  if (root == nullptr) {
+    tree_.Clear();
+    return std::nullopt;
+  }
+  const NodeId new_root = root->id;
+  tree_.Reroot(new_root);
+  return new_root;
+}
+
+}  // namespace tandem

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/speculation/candidate_tree.h"
+#include "common/speculation/draft_messages.h"
+
+namespace tandem {
+
+// The verifier's half of one session's mirrored tree (DESIGN section 3): takes growth from the drafter,
+// chooses what to verify, prunes to the new root on commit, and fences messages that crossed a commit or
+// belong to an earlier opening. Nothing a drafter sends is trusted; the worst it can do here is to have its
+// growth dropped.
+//
+//   Open() ---> growing --- Commit() ---> growing below the new root (a hit) or below a fresh root
+//     ^                                       |
+//     '------------- resync ------------------'
+//
+// Plain state, no I/O.
+class DraftMirror {
+ public:
+  // `vocab_size`: the logits width that token ids are checked against.
+  explicit DraftMirror(int32_t vocab_size) : vocab_size_(vocab_size) {}
+
+  // Starts a new epoch at commit `commit_no`, whose committed tokens have `prefix_hash`. Returns the epoch.
+  uint32_t Open(uint32_t commit_no, uint64_t prefix_hash);
+
+  enum class GrowResult {
+    kAccepted,      // At least one node was added, or every node was stale or known.
+    kStale,         // The whole message belongs to another epoch or a forgotten commit.
+    kDuplicate,     // Seen before.
+    kResyncNeeded,  // The drafter's prefix is not ours: open again.
+    kInvalid,       // Breaks the protocol; `violation` says how. Nothing was added.
+  };
+  struct GrowReport {
+    GrowResult result = GrowResult::kAccepted;
+    uint32_t added = 0;
+    uint32_t stale = 0;     // Nodes dropped because their parent was pruned.
+    std::string violation;  // For kInvalid and kResyncNeeded.
+  };
+  GrowReport OnGrow(const Grow& grow);
+
+  // The nodes to verify: the best by path score, at most `max_nodes` and not deeper than `max_depth`, parents
+  // before children. With every node its parent is selected too.
+  std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
+
+  // The round's outcome: `last_accepted` is the deepest accepted node (0: none) and `bonus` the target's own
+  // token after it. Makes the node of the bonus token the root if it is here, else starts a fresh root.
+  std::optional<NodeId> Commit(NodeId last_accepted, TokenId bonus, uint32_t commit_no, uint64_t prefix_hash);
+
+  const CandidateTree& tree() const { return tree_; }
+  uint32_t epoch() const { return epoch_; }
+  // The drafter has said that it sends nothing more until the next commit.
+  bool exhausted() const { return exhausted_; }
+
+ private:
+  struct KnownCommit {
+    uint32_t commit_no = 0;
+    uint64_t prefix_hash = 0;
+  };
+
+  // Why the message is not well-formed, whatever the state; empty if it is.
+  std::string FindViolation(const Grow& grow) const;
+  // What to do with one node: add it, drop it as stale, or blame the drafter.
+  enum class NodeFate { kAdd, kStale, kInvalid };
+  NodeFate Judge(NodeId id, NodeId parent, TokenId token, bool current_commit) const;
+
+  const int32_t vocab_size_;
+  CandidateTree tree_;
+  uint32_t epoch_ = 0;
+  NodeId next_id_ = 1;  // The lowest id that this epoch has not used.
+  bool exhausted_ = false;
+  std::deque<KnownCommit> commits_;  // The most recent ones; the last is current.
+};
+
+}  // namespace tandem

@@ -1,0 +1,307 @@
+#include "verifier/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kViolationsToQuarantine = 3;
+
+absl::Status DeadlineStatus() {
+  return absl::DeadlineExceededError("the request's deadline passed before the generation was complete");
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, RoundTimeModel round_time,
+                     const Clock* clock, SchedulerListener* listener)
+    : options_(options),
+      engine_(engine),
+      pool_(pool),
+      round_time_(std::move(round_time)),
+      clock_(clock),
+      listener_(listener) {}
+
+Scheduler::~Scheduler() = default;
+
+absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
+  const uint64_t length = request.prompt.size() + uint64_t{request.max_tokens};
+  const uint64_t capacity = uint64_t{pool_->num_blocks()} * kBlockTokens;
+  if (length > capacity) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt and max_tokens: ", length, " tokens of keys and values, expected at most ", capacity));
+  }
+  if (waiting_.size() >= options_.max_waiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(waiting_.size(), " requests are waiting, the queue is full"));
+  }
+  WindowLimits limits = options_.limits;
+  if (request.max_window > 0) limits.max_depth = std::min(limits.max_depth, request.max_window);
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<WindowPolicy> policy,
+      MakeWindowPolicy(request.window_policy.empty() ? options_.window_policy : request.window_policy));
+  waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, pool_,
+                                               engine_->config().vocab_size));
+  return absl::OkStatus();
+}
+
+void Scheduler::Finish(SessionId id, const absl::Status& status) {
+  const auto found = running_.find(id);
+  const std::unique_ptr<Session> session = std::move(found->second);
+  running_.erase(found);
+  if (session->drafting()) {
+    listener_->OnDraftRequest(session->request().drafter->link, {.session = id, .event = CloseSession{}});
+  }
+  listener_->OnFinished(id, status, session->summary());
+}
+
+void Scheduler::Cancel(SessionId session, const absl::Status& reason) {
+  if (running_.contains(session)) {
+    Finish(session, reason);
+    return;
+  }
+  const auto waiting =
+      std::find_if(waiting_.begin(), waiting_.end(),
+                   [&](const std::unique_ptr<Session>& entry) { return entry->id() == session; });
+  if (waiting == waiting_.end()) return;
+  const std::unique_ptr<Session> cancelled = std::move(*waiting);
+  waiting_.erase(waiting);
+  listener_->OnFinished(session, reason, cancelled->summary());
+}
+
+void Scheduler::ExpireDeadlines(absl::Time now) {
+  std::vector<SessionId> expired;
+  for (const std::unique_ptr<Session>& session : waiting_) {
+    if (session->request().deadline <= now) expired.push_back(session->id());
+  }
+  for (const auto& [id, session] : running_) {
+    if (session->request().deadline <= now) expired.push_back(id);
+  }
+  for (SessionId id : expired) Cancel(id, DeadlineStatus());
+}
+
+void Scheduler::Admit() {
+  // First come, first served: when the first cannot have its memory, those behind it wait as well.
+  while (!waiting_.empty() && running_.size() < options_.max_running && waiting_.front()->Start().ok()) {
+    const SessionId id = waiting_.front()->id();
+    Session& started = *running_.emplace(id, std::move(waiting_.front())).first->second;
+    waiting_.pop_front();
+    listener_->OnStarted(id);
+    OpenDraft(started);
+  }
+}
+
+bool Scheduler::LinkUsable(LinkId link) const {
+  const auto found = links_.find(link);
+  return found != links_.end() && found->second.up && !found->second.quarantined;
+}
+
+uint32_t Scheduler::NumDecoding() const {
+  uint32_t count = 0;
+  for (const auto& [id, session] : running_) count += session->prefilled() ? 1 : 0;
+  return std::max<uint32_t>(count, 1);
+}
+
+RoundCosts Scheduler::CostsOf(const Session& session) const {
+  return {.round_time = &round_time_,
+          .batch = NumDecoding(),
+          .draft_seconds_per_level = session.draft_seconds_per_level(),
+          .limits = session.limits()};
+}
+
+void Scheduler::OpenDraft(Session& session) {
+  if (!session.can_draft()) return;
+  const LinkId link = session.request().drafter->link;
+  if (!LinkUsable(link)) {
+    const auto found = links_.find(link);
+    const bool quarantined = found != links_.end() && found->second.quarantined;
+    session.StopDraft(quarantined ? "the drafter is quarantined" : "the drafter is not connected",
+                      quarantined);
+    return;
+  }
+  listener_->OnDraftRequest(link,
+                            {.session = session.id(),
+                             .event = session.StartDraft(options_.vocabulary_fingerprint, CostsOf(session))});
+}
+
+void Scheduler::OnLinkUp(LinkId link) {
+  Link& state = links_[link];
+  state.up = true;
+  if (state.quarantined) return;
+  for (auto& [id, session] : running_) {
+    if (session->can_draft() && session->request().drafter->link == link) OpenDraft(*session);
+  }
+}
+
+void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
+  links_[link].up = false;
+  for (auto& [id, session] : running_) {
+    if (session->drafting() && session->request().drafter->link == link) {
+      session->StopDraft(absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
+    }
+  }
+}
+
+void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
+  Link& state = links_[link];
+  if (state.quarantined) return;
+  state.quarantined = ++state.violations >= kViolationsToQuarantine;
+  if (state.quarantined) {
+    for (auto& [id, session] : running_) {
+      if (session->drafting() && session->request().drafter->link == link) {
+        listener_->OnDraftRequest(link, {.session = id, .event = CloseSession{}});
+        session->StopDraft("the drafter is quarantined", /*for_good=*/true);
+      }
+    }
+  }
+  listener_->OnProtocolViolation(link, what, state.quarantined);
+}
+
+void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow) {
+  const DraftMirror::GrowReport report = session.OnGrow(grow);
+  switch (report.result) {
+    case DraftMirror::GrowResult::kAccepted:
+    case DraftMirror::GrowResult::kStale:
+    case DraftMirror::GrowResult::kDuplicate:
+      break;
+    case DraftMirror::GrowResult::kResyncNeeded:
+      OpenDraft(session);
+      break;
+    case DraftMirror::GrowResult::kInvalid:
+      RecordViolation(link, report.violation);
+      break;
+  }
+}
+
+void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
+  const auto found = running_.find(response.session);
+  if (found == running_.end()) return;  // Finished meanwhile; its close is on the way.
+  Session& session = *found->second;
+  if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
+  if (const auto* grow = std::get_if<Grow>(&response.event)) {
+    OnGrow(link, session, *grow);
+  } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
+    session.OnDraftOpened(opened->epoch);
+  } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
+    if (resync->epoch == session.draft_epoch()) OpenDraft(session);
+  } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
+    if (refused->epoch == session.draft_epoch()) {
+      session.StopDraft(absl::StrCat("refused: ", refused->status.ToString()), /*for_good=*/true);
+    }
+  }
+}
+
+void Scheduler::PlanRounds(absl::Time now) {
+  for (auto& [id, session] : running_) {
+    const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
+    if (room == 0) return;
+    if (!session->ReadyForRound(now)) continue;
+    session->PlanRound(now, room, rows_);
+    rounds_.push_back(session.get());
+  }
+}
+
+void Scheduler::PlanPrefill(absl::Time now) {
+  for (auto& [id, session] : running_) {
+    const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
+    if (room == 0 || num_prefill_rows_ >= options_.prefill_chunk) return;
+    if (session->prefilled()) continue;
+    num_prefill_rows_ +=
+        session->PlanPrefill(std::min(room, options_.prefill_chunk - num_prefill_rows_), rows_);
+    prefills_.push_back(session.get());
+    // With the prompt's last token but one in this step, the first round fits in as well.
+    const auto left = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
+    if (session->prefilled() && left > 0) {
+      session->PlanRound(now, left, rows_);
+      rounds_.push_back(session.get());
+    }
+  }
+}
+
+absl::Status Scheduler::Forward() {
+  // Places for logits can only be given when the number of rows is known: the vector must not move
+  // afterwards.
+  const auto vocab_size = static_cast<size_t>(engine_->config().vocab_size);
+  size_t num_logit_rows = 0;
+  for (const Session* session : rounds_) num_logit_rows += session->num_rows();
+  if (logits_.size() < num_logit_rows * vocab_size) logits_.resize(num_logit_rows * vocab_size);
+  float* place = logits_.data();
+  for (const Session* session : rounds_) {
+    for (uint32_t i = 0; i < session->num_rows(); ++i, place += vocab_size) {
+      rows_[session->first_row() + i].logits = place;
+    }
+  }
+  return engine_->Step(rows_);
+}
+
+void Scheduler::ConcludeRound(Session& session, absl::Time now) {
+  Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), options_.max_draft_wait);
+  // The first of the three things below that someone waits for is the drafter's commit.
+  if (result.commit.has_value()) {
+    listener_->OnDraftRequest(session.request().drafter->link,
+                              {.session = session.id(), .event = *std::move(result.commit)});
+  }
+  copies_.insert(copies_.end(), result.copies.begin(), result.copies.end());
+  listener_->OnTokens(session.id(), std::move(result.committed));
+  listener_->OnRound(session.id(), result.report);
+}
+
+absl::Status Scheduler::Conclude(absl::Time now) {
+  copies_.clear();
+  for (Session* session : rounds_) ConcludeRound(*session, now);
+  TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies_));
+  for (Session* session : prefills_) session->SettleKv();
+  for (Session* session : rounds_) session->SettleKv();
+  for (Session* session : rounds_) {
+    if (session->finished()) Finish(session->id(), absl::OkStatus());
+  }
+  return absl::OkStatus();
+}
+
+void Scheduler::Step() {
+  const absl::Time start = clock_->Now();
+  ExpireDeadlines(start);
+  Admit();
+  rows_.clear();
+  rounds_.clear();
+  prefills_.clear();
+  num_prefill_rows_ = 0;
+  PlanRounds(start);
+  PlanPrefill(start);
+  if (rows_.empty()) return;
+  absl::Status status = Forward();
+  const absl::Time end = clock_->Now();
+  if (status.ok()) status = Conclude(end);
+  if (!status.ok()) {
+    // The engine refuses only what the scheduler got wrong; no session can be trusted after that.
+    const absl::Status internal = absl::InternalError(absl::StrCat("the engine failed: ", status.message()));
+    while (!running_.empty()) Finish(running_.begin()->first, internal);
+    return;
+  }
+  const StepReport report{.rows = static_cast<uint32_t>(rows_.size()),
+                          .prefill_rows = num_prefill_rows_,
+                          .sessions = static_cast<uint32_t>(rounds_.size()),
+                          .seconds = absl::ToDoubleSeconds(end - start)};
+  round_time_.Observe(report.rows, report.seconds);
+  listener_->OnStep(report);
+}
+
+absl::Time Scheduler::NextWake() const {
+  absl::Time wake = absl::InfiniteFuture();
+  const absl::Time now = clock_->Now();
+  for (const std::unique_ptr<Session>& session : waiting_) wake = std::min(wake, session->request().deadline);
+  for (const auto& [id, session] : running_) {
+    if (!session->prefilled() || session->ReadyForRound(now)) return absl::InfinitePast();
+    wake = std::min({wake, session->request().deadline, session->wait_until()});
+  }
+  // A request that waits for memory is admitted when a running one ends, which is a step; with nothing
+  // running, it can be admitted now.
+  if (running_.empty() && !waiting_.empty()) return absl::InfinitePast();
+  return wake;
+}
+
+}  // namespace tandem

@@ -1,0 +1,145 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/engine.h"
+#include "common/speculation/draft_messages.h"
+#include "common/speculation/round_time_model.h"
+#include "common/speculation/window_policy.h"
+#include "verifier/session.h"
+
+namespace tandem {
+
+// What one engine step did, for metrics.
+struct StepReport {
+  uint32_t rows = 0;
+  uint32_t prefill_rows = 0;
+  uint32_t sessions = 0;
+  double seconds = 0.0;
+};
+
+// What the scheduler tells the world. Called on the thread that drives the scheduler, from within its
+// methods; must not call back into it.
+class SchedulerListener {
+ public:
+  virtual ~SchedulerListener() = default;
+
+  // The session was admitted and its prefill begins.
+  virtual void OnStarted(SessionId session) = 0;
+  // Tokens were committed.
+  virtual void OnTokens(SessionId session, CommittedTokens tokens) = 0;
+  // The session's one terminal event; it is gone when this returns. OK: it ended as `summary` says.
+  virtual void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) = 0;
+  // A message for a drafter.
+  virtual void OnDraftRequest(LinkId link, DraftRequest request) = 0;
+  // A drafter broke the protocol; after the third time its link is quarantined and drafts for nobody.
+  virtual void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) = 0;
+
+  virtual void OnStep(const StepReport&) {}
+  virtual void OnRound(SessionId, const RoundReport&) {}
+};
+
+// Decides what every forward pass of the target computes, and what comes of it: admission, chunked prefill,
+// verification rounds of many sessions in one batch, commits, deadlines (DESIGN sections 2 and 3).
+//
+//   Submit -> waiting -> (KV reserved) -> prefill -> rounds -> finished
+//                 \___________ Cancel, deadline ________/
+//
+// Protocol logic: no I/O, no threads, time from the clock it is given (law 4). The owner calls the event
+// methods and Step, all on the thread that owns the engine.
+class Scheduler {
+ public:
+  struct Options {
+    uint32_t max_running = 64;
+    uint32_t max_waiting = 256;
+    // Rows of prompts in one step: how much a long prompt may delay the others' next tokens.
+    uint32_t prefill_chunk = 128;
+    WindowLimits limits;
+    std::string window_policy = "analytic";
+    // The longest a round waits for a drafter, whatever it might gain.
+    absl::Duration max_draft_wait = absl::Milliseconds(100);
+    uint64_t vocabulary_fingerprint = 0;
+  };
+
+  // All pointers outlive the scheduler. `pool` holds the engine's blocks.
+  Scheduler(const Options& options, Engine* engine, BlockPool* pool, RoundTimeModel round_time,
+            const Clock* clock, SchedulerListener* listener);
+  ~Scheduler();
+
+  // Events. Submit: RESOURCE_EXHAUSTED when the queue is full, INVALID_ARGUMENT when the request can never
+  // run; then nothing else is said of the session. `session` has not been used before.
+  absl::Status Submit(SessionId session, SessionRequest request);
+  // Ends the session with `reason`; nothing happens if it is gone.
+  void Cancel(SessionId session, const absl::Status& reason);
+  void OnLinkUp(LinkId link);
+  void OnLinkDown(LinkId link, const absl::Status& reason);
+  void OnDraftResponse(LinkId link, const DraftResponse& response);
+  // The drafter sent something that could not even be decoded.
+  void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
+
+  // Expires deadlines, admits, and runs one forward pass if any session has something to compute now.
+  void Step();
+  // When to call Step next if no event comes first: the past when there is work, the infinite future when
+  // idle.
+  absl::Time NextWake() const;
+
+  uint32_t num_running() const { return static_cast<uint32_t>(running_.size()); }
+  uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
+  const RoundTimeModel& round_time() const { return round_time_; }
+
+ private:
+  struct Link {
+    bool up = false;
+    bool quarantined = false;
+    uint32_t violations = 0;
+  };
+
+  void ExpireDeadlines(absl::Time now);
+  void Admit();
+  void OpenDraft(Session& session);
+  void Finish(SessionId id, const absl::Status& status);
+  void OnGrow(LinkId link, Session& session, const Grow& grow);
+  void RecordViolation(LinkId link, absl::string_view what);
+  bool LinkUsable(LinkId link) const;
+  RoundCosts CostsOf(const Session& session) const;
+  uint32_t NumDecoding() const;
+
+  // One forward pass: which rows, what came out.
+  void PlanRounds(absl::Time now);
+  void PlanPrefill(absl::Time now);
+  absl::Status Forward();
+  absl::Status Conclude(absl::Time now);
+  void ConcludeRound(Session& session, absl::Time now);
+
+  const Options options_;
+  Engine* const engine_;
+  BlockPool* const pool_;
+  RoundTimeModel round_time_;
+  const Clock* const clock_;
+  SchedulerListener* const listener_;
+
+  std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
+  // By id, which is by age: sessions are planned oldest first.
+  absl::btree_map<SessionId, std::unique_ptr<Session>> running_;
+  absl::flat_hash_map<LinkId, Link> links_;
+
+  // The step being planned; kept to reuse its memory.
+  std::vector<StepRow> rows_;
+  std::vector<Session*> prefills_;  // Sessions with prompt rows in the step,
+  std::vector<Session*> rounds_;    // and those with a round.
+  std::vector<float> logits_;       // [rows of rounds, vocab_size]
+  std::vector<KvCopy> copies_;
+  uint32_t num_prefill_rows_ = 0;
+};
+
+}  // namespace tandem

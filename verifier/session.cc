@@ -1,0 +1,285 @@
+#include "verifier/session.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "common/base/hash.h"
+
+namespace tandem {
+namespace {
+
+// Weight of one round in the running mean of exposed draft time.
+constexpr double kDraftSecondsWeight = 0.2;
+
+TokenIds Concatenate(const TokenIds& head, const TokenIds& tail) {
+  TokenIds all = head;
+  all.insert(all.end(), tail.begin(), tail.end());
+  return all;
+}
+
+void CountAt(std::vector<uint32_t>& histogram, size_t index) {
+  if (histogram.size() <= index) histogram.resize(index + 1);
+  ++histogram[index];
+}
+
+}  // namespace
+
+Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
+                 const WindowLimits& limits, BlockPool* pool, int32_t vocab_size)
+    : id_(id),
+      request_(std::move(request)),
+      limits_(limits),
+      policy_(std::move(policy)),
+      vocab_size_(vocab_size),
+      sampler_(request_.sampling, vocab_size, request_.prompt),
+      pool_(pool),
+      kv_(pool, request_.cache_salt),
+      mirror_(vocab_size) {
+  for (TokenId token : request_.emitted) sampler_.Append(token);
+  prefix_hash_ = ExtendPrefixHash(ExtendPrefixHash(kEmptyPrefixHash, request_.prompt), request_.emitted);
+  summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
+  summary_.output_tokens = static_cast<uint32_t>(request_.emitted.size());
+  if (request_.drafter.has_value()) summary_.drafter = request_.drafter->name;
+}
+
+absl::Status Session::Start() {
+  kv_.Start(Concatenate(request_.prompt, request_.emitted));
+  if (absl::Status reserved = kv_.Reserve(summary_.prompt_tokens + request_.max_tokens); !reserved.ok()) {
+    kv_ = SequenceKv(pool_, request_.cache_salt);
+    return reserved;
+  }
+  planned_ = kv_.num_computed();
+  summary_.cached_prompt_tokens = std::min(planned_, summary_.prompt_tokens);
+  return absl::OkStatus();
+}
+
+uint32_t Session::PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows) {
+  const auto root = static_cast<uint32_t>(kv_.tokens().size()) - 1;
+  const uint32_t end = std::min(root, planned_ + max_rows);
+  const uint32_t count = end - planned_;
+  for (; planned_ < end; ++planned_) {
+    rows.push_back({.token = kv_.tokens()[planned_], .context = kv_.CommittedRow(planned_)});
+  }
+  return count;
+}
+
+uint32_t Session::OutputLength() const {
+  return static_cast<uint32_t>(kv_.tokens().size() - request_.prompt.size());
+}
+
+uint32_t Session::DepthWanted(const RoundCosts& costs) {
+  // The last token of the output needs no draft: it is the bonus token of the round that verifies the one
+  // before.
+  const uint32_t remaining = request_.max_tokens - OutputLength();
+  return std::min({policy_->NextDepth(costs), limits_.max_depth, remaining - 1});
+}
+
+OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
+  const absl::Span<const TokenId> tokens = kv_.tokens();
+  drafting_ = true;
+  draft_opened_ = false;
+  summary_.drafter_lost.clear();
+  budget_ = limits_.BudgetFor(DepthWanted(costs));
+  return {.epoch = mirror_.Open(commit_no_, prefix_hash_),
+          .draft_model = request_.drafter->draft_model,
+          .vocabulary_fingerprint = vocabulary_fingerprint,
+          .commit_no = commit_no_,
+          .tokens = TokenIds(tokens.begin(), tokens.end()),
+          .prefix_hash = prefix_hash_,
+          .sampling = request_.sampling,
+          .prompt_length = static_cast<uint32_t>(request_.prompt.size()),
+          .cache_salt = request_.cache_salt,
+          .budget = budget_};
+}
+
+void Session::StopDraft(absl::string_view reason, bool for_good) {
+  drafting_ = false;
+  draft_opened_ = false;
+  draft_refused_ = draft_refused_ || for_good;
+  budget_ = DraftBudget{};
+  wait_until_ = absl::InfinitePast();
+  summary_.drafter_lost = std::string(reason);
+}
+
+void Session::OnDraftOpened(uint32_t epoch) {
+  if (drafting_ && epoch == mirror_.epoch()) draft_opened_ = true;
+}
+
+DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
+  if (draft_seconds_per_level_ == 0.0 && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
+    draft_seconds_per_level_ = grow.step_seconds;
+  }
+  return mirror_.OnGrow(grow);
+}
+
+bool Session::ReadyForRound(absl::Time now) const {
+  if (!prefilled() || finished_) return false;
+  if (!drafting_ || budget_.depth == 0 || now >= wait_until_) return true;
+  return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes;
+}
+
+void Session::PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>& rows) {
+  assert(max_rows > 0 && prefilled());
+  selected_.clear();
+  slots_.clear();
+  tails_.clear();
+  tail_ends_.clear();
+  if (drafting_ && budget_.depth > 0) {
+    selected_ = mirror_.Select(std::min(budget_.nodes, max_rows - 1), budget_.depth);
+  }
+  for (size_t i = 0; i < selected_.size(); ++i) {
+    const absl::StatusOr<SlotId> slot = kv_.AllocateScratch();
+    if (!slot.ok()) {  // Memory is short: a smaller tree is slower, not wrong.
+      selected_.resize(i);
+      break;
+    }
+    slots_.push_back(*slot);
+  }
+  round_waited_ = wait_until_ > absl::InfinitePast();
+  round_wait_seconds_ = round_waited_ ? absl::ToDoubleSeconds(std::min(now, wait_until_) - wait_since_) : 0.0;
+
+  const auto root = static_cast<uint32_t>(kv_.tokens().size()) - 1;
+  first_row_ = static_cast<uint32_t>(rows.size());
+  rows.push_back({.token = kv_.tokens()[root], .context = kv_.CommittedRow(root)});
+  // A node's context beyond the committed prefix is its parent's, then its own slot.
+  size_t total = 0;
+  for (const TreeNode& node : selected_) total += node.depth;
+  tails_.reserve(total);
+  for (size_t i = 0; i < selected_.size(); ++i) {
+    const auto parent = std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(i),
+                                     [&](const TreeNode& node) { return node.id == selected_[i].parent; });
+    const size_t begin = tails_.size();
+    if (selected_[i].parent != 0) {
+      const auto parent_index = static_cast<size_t>(parent - selected_.begin());
+      const uint32_t parent_begin = parent_index == 0 ? 0 : tail_ends_[parent_index - 1];
+      for (uint32_t at = parent_begin; at < tail_ends_[parent_index]; ++at) tails_.push_back(tails_[at]);
+    }
+    tails_.push_back(slots_[i]);
+    tail_ends_.push_back(static_cast<uint32_t>(tails_.size()));
+    rows.push_back({.token = selected_[i].token,
+                    .context = {.blocks = kv_.blocks(),
+                                .num_committed = root + 1,
+                                .tail = absl::MakeConstSpan(tails_).subspan(begin)}});
+  }
+}
+
+std::optional<uint32_t> Session::SelectedChild(NodeId parent, TokenId token) const {
+  for (uint32_t i = 0; i < selected_.size(); ++i) {
+    if (selected_[i].parent == parent && selected_[i].token == token) return i;
+  }
+  return std::nullopt;
+}
+
+void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result) {
+  result.committed.offset = OutputLength();
+  accepted_.clear();
+  auto position = static_cast<uint32_t>(kv_.tokens().size());
+  uint32_t row = first_row_;
+  NodeId at = 0;
+  while (true) {
+    float* logits = rows[row].logits;
+    CommittedToken token;
+    token.choice = sampler_.Choose(absl::MakeSpan(logits, static_cast<size_t>(vocab_size_)), position++,
+                                   request_.num_logprobs);
+    token.token = token.choice.token;
+    sampler_.Append(token.token);
+    const std::optional<uint32_t> child = SelectedChild(at, token.token);
+    token.drafted = child.has_value();
+    OutputPiece piece = request_.output->Push(token.token);
+    token.text_bytes = static_cast<uint32_t>(piece.text.size());
+    result.committed.text += piece.text;
+    result.committed.tokens.push_back(std::move(token));
+    if (child.has_value()) {
+      at = selected_[*child].id;
+      accepted_.push_back(at);
+      result.copies.push_back({.from = slots_[*child], .to = kv_.CommittedSlot(position - 1)});
+      row = first_row_ + 1 + *child;
+    }
+    if (piece.end.has_value()) {
+      summary_.end = *std::move(piece.end);
+      finished_ = true;
+      return;
+    }
+    if (!child.has_value()) return;
+  }
+}
+
+void Session::ObserveRound(const RoundReport& report, bool rejected) {
+  ++summary_.rounds;
+  CountAt(summary_.window_histogram, report.depth);
+  if (report.kind != RoundKind::kUndrafted) {
+    ++summary_.drafted_rounds;
+    ++(report.kind == RoundKind::kHit ? summary_.hits : summary_.misses);
+    summary_.draft_tokens += report.nodes;
+    summary_.accepted_tokens += report.accepted;
+    for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
+  }
+  if (!drafting_) return;
+  const RoundOutcome outcome{.depth = report.depth,
+                             .accepted = report.accepted,
+                             .rejected = rejected,
+                             .wait_seconds = report.wait_seconds};
+  acceptance_.Observe(outcome);
+  policy_->Observe(outcome);
+  if (budget_.depth > 0) {
+    const double sample = report.wait_seconds / std::max<uint32_t>(report.depth, 1);
+    draft_seconds_per_level_ += kDraftSecondsWeight * (sample - draft_seconds_per_level_);
+  }
+}
+
+Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const StepRow> rows,
+                                            const RoundCosts& costs, absl::Duration max_wait) {
+  RoundResult result;
+  Walk(rows, result);
+  TokenIds tokens;
+  for (const CommittedToken& token : result.committed.tokens) tokens.push_back(token.token);
+  planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
+  kv_.Append(tokens);
+  summary_.output_tokens = OutputLength();
+
+  RoundReport& report = result.report;
+  for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
+  report.nodes = static_cast<uint32_t>(selected_.size());
+  report.accepted = static_cast<uint32_t>(accepted_.size());
+  report.committed = static_cast<uint32_t>(tokens.size());
+  report.wait_seconds = round_wait_seconds_;
+  report.kind =
+      selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
+  const NodeId last_accepted = accepted_.empty() ? 0 : accepted_.back();
+  const bool rejected =
+      !finished_ && std::any_of(selected_.begin(), selected_.end(),
+                                [&](const TreeNode& node) { return node.parent == last_accepted; });
+  ObserveRound(report, rejected);
+  wait_until_ = absl::InfinitePast();
+  if (finished_) return result;
+
+  ++commit_no_;
+  prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
+  if (!drafting_) return result;
+  const std::optional<NodeId> new_root =
+      mirror_.Commit(last_accepted, tokens.back(), commit_no_, prefix_hash_);
+  budget_ = limits_.BudgetFor(DepthWanted(costs));
+  result.commit = Commit{.epoch = mirror_.epoch(),
+                         .commit_no = commit_no_,
+                         .tokens = std::move(tokens),
+                         .new_root = new_root,
+                         .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
+                         .prefix_hash = prefix_hash_,
+                         .budget = budget_};
+  if (mirror_.tree().empty() && budget_.depth > 0 && draft_opened_) {
+    // Waiting pays as long as it costs less than what the drafts save: the steps that would have made their
+    // tokens.
+    const double saved = (ExpectedTokens(acceptance_.value(), budget_.depth) - 1.0) * costs.VerifySeconds(0);
+    wait_since_ = now;
+    wait_until_ = now + std::min(max_wait, absl::Seconds(saved));
+  }
+  return result;
+}
+
+void Session::SettleKv() {
+  kv_.FreeAllScratch();
+  kv_.MarkComputed(planned_);
+}
+
+}  // namespace tandem

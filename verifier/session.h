@@ -1,0 +1,195 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/token.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/engine.h"
+#include "common/engine/sequence_kv.h"
+#include "common/speculation/acceptance_estimate.h"
+#include "common/speculation/draft_messages.h"
+#include "common/speculation/target_sampler.h"
+#include "common/speculation/window_policy.h"
+#include "verifier/draft_mirror.h"
+#include "verifier/output_assembler.h"
+
+namespace tandem {
+
+// One connection to a drafter.
+using LinkId = uint32_t;
+
+struct DrafterBinding {
+  LinkId link = 0;
+  std::string name;         // For statistics.
+  std::string draft_model;  // To open there.
+};
+
+// A request as the scheduler takes it: checked, and with defaults filled in.
+struct SessionRequest {
+  TokenIds prompt;          // At least one token.
+  TokenIds emitted;         // Already generated and delivered elsewhere.
+  uint32_t max_tokens = 0;  // Of output, `emitted` included; prompt + max_tokens fit the context.
+  SamplingParameters sampling;
+  int num_logprobs = -1;
+  std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`.
+  uint64_t cache_salt = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::optional<DrafterBinding> drafter;
+  std::string window_policy;  // Empty: the scheduler's.
+  uint32_t max_window = 0;    // 0: the scheduler's.
+};
+
+struct CommittedToken {
+  TokenId token = 0;
+  bool drafted = false;     // An accepted draft token; else the target's own.
+  uint32_t text_bytes = 0;  // Of the chunk's text, how many became certain with this token.
+  TokenChoice choice;
+};
+
+struct CommittedTokens {
+  uint32_t offset = 0;  // In the output.
+  std::vector<CommittedToken> tokens;
+  std::string text;
+};
+
+enum class RoundKind { kHit, kMiss, kUndrafted };
+
+struct RoundReport {
+  RoundKind kind = RoundKind::kUndrafted;
+  uint32_t depth = 0;
+  uint32_t nodes = 0;
+  uint32_t accepted = 0;
+  uint32_t committed = 0;
+  double wait_seconds = 0.0;
+};
+
+// What a finished session tells about itself.
+struct SessionSummary {
+  OutputEnd end;
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_prompt_tokens = 0;
+  uint32_t output_tokens = 0;
+  std::string drafter;
+  std::string drafter_lost;
+  uint32_t rounds = 0;
+  uint32_t drafted_rounds = 0;
+  uint32_t hits = 0;
+  uint32_t misses = 0;
+  uint32_t draft_tokens = 0;
+  uint32_t accepted_tokens = 0;
+  std::vector<uint32_t> accepted_per_position;
+  std::vector<uint32_t> window_histogram;
+};
+
+// One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
+// sampler and the window. The scheduler plans its rows into a batch and hands back logits:
+//
+//   Start -> PlanPrefill rows -> [ wait for drafts -> PlanRound -> forward -> ConcludeRound -> SettleKv ]*
+//
+// A round verifies the root (the last committed token) and the chosen nodes of the tree in one forward pass,
+// then walks: take the target's choice, descend while it is a child (law 2).
+class Session {
+ public:
+  Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
+          const WindowLimits& limits, BlockPool* pool, int32_t vocab_size);
+
+  SessionId id() const { return id_; }
+  const SessionRequest& request() const { return request_; }
+  const SequenceKv& kv() const { return kv_; }
+  const SessionSummary& summary() const { return summary_; }
+  bool finished() const { return finished_; }
+
+  // Takes the keys and values that the whole generation may need, so that it cannot run out of them half way,
+  // and what the prefix cache has of the prompt. ResourceExhausted, holding nothing, if the pool cannot give
+  // them now.
+  absl::Status Start();
+
+  // Prefill: rows for at most `max_rows` uncomputed tokens before the root are added to `rows`; returns how
+  // many.
+  uint32_t PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows);
+  bool prefilled() const { return planned_ + 1 >= kv_.tokens().size(); }
+
+  // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
+  OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
+  void StopDraft(absl::string_view reason, bool for_good);
+  void OnDraftOpened(uint32_t epoch);
+  DraftMirror::GrowReport OnGrow(const Grow& grow);
+  bool drafting() const { return drafting_; }
+  bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
+  uint32_t draft_epoch() const { return mirror_.epoch(); }
+
+  // Whether the next round can start now, and if not, until when it waits for the drafter.
+  bool ReadyForRound(absl::Time now) const;
+  absl::Time wait_until() const { return wait_until_; }
+
+  // Adds the root's and the chosen nodes' rows, at most `max_rows` (> 0) of them, without their logits'
+  // places: those are rows[first_row()], rows[first_row() + 1], ... num_rows() in all.
+  void PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>& rows);
+  uint32_t first_row() const { return first_row_; }
+  uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
+
+  struct RoundResult {
+    CommittedTokens committed;
+    RoundReport report;
+    std::vector<KvCopy> copies;    // To be done before the next step.
+    std::optional<Commit> commit;  // For the drafter, when it is drafting.
+  };
+  // Walks the tree over the rows' logits, commits, and chooses the next window.
+  RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
+                            absl::Duration max_wait);
+  // After the step, and the round's copies if there was one: releases the tree's slots and publishes what was
+  // computed to the prefix cache.
+  void SettleKv();
+
+  double draft_seconds_per_level() const { return draft_seconds_per_level_; }
+  const WindowLimits& limits() const { return limits_; }
+
+ private:
+  uint32_t OutputLength() const;
+  uint32_t DepthWanted(const RoundCosts& costs);
+  void Walk(absl::Span<const StepRow> rows, RoundResult& result);
+  void ObserveRound(const RoundReport& report, bool rejected);
+  std::optional<uint32_t> SelectedChild(NodeId parent, TokenId token) const;
+
+  const SessionId id_;
+  SessionRequest request_;
+  const WindowLimits limits_;
+  const std::unique_ptr<WindowPolicy> policy_;
+  const int32_t vocab_size_;
+  TargetSampler sampler_;
+  BlockPool* const pool_;
+  SequenceKv kv_;
+  uint32_t planned_ = 0;  // Tokens that are computed or planned in the coming step.
+  bool finished_ = false;
+  SessionSummary summary_;
+
+  DraftMirror mirror_;
+  AcceptanceEstimate acceptance_;
+  bool drafting_ = false;       // Open was sent and nothing ended it.
+  bool draft_opened_ = false;   // The drafter answered.
+  bool draft_refused_ = false;  // For good.
+  uint32_t commit_no_ = 0;
+  uint64_t prefix_hash_;
+  DraftBudget budget_;
+  double draft_seconds_per_level_ = 0.0;
+  absl::Time wait_since_ = absl::InfinitePast();
+  absl::Time wait_until_ = absl::InfinitePast();
+
+  // The round in flight.
+  uint32_t first_row_ = 0;
+  std::vector<TreeNode> selected_;
+  std::vector<SlotId> slots_;  // Of each selected node.
+  std::vector<SlotId> tails_;  // Their contexts beyond the committed prefix, one after the other.
+  std::vector<uint32_t> tail_ends_;
+  double round_wait_seconds_ = 0.0;
+  bool round_waited_ = false;
+  std::vector<NodeId> accepted_;  // Path of accepted nodes, from the root's child down.
+};
+
+}  // namespace tandem
