@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Shows and measures speculative decoding on a running Tandem stack.
 
-Streams one generation per kind of prompt, then generates every prompt with speculation off and on, one right after
-the other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs differs.
-Called by quickstart.sh; needs nothing but the standard library.
+Streams one generation per kind of prompt, then generates every prompt with speculation off and on, one right
+after the other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs
+differs. Called by quickstart.sh; needs nothing but the standard library.
 """
 
 import argparse
@@ -51,7 +51,8 @@ WORKLOADS = (
         "math-1m",
         True,
         (
-            "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. How many apples does Tom have now?",
+            "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. "
+            "How many apples does Tom have now?",
             "A train travels 60 miles per hour for 3 hours and then 40 miles per hour for 2 hours. "
             "How far does it travel in total?",
         ),
@@ -202,6 +203,7 @@ def parse_arguments():
     parser.add_argument("--token", required=True, help="the tenant's token")
     parser.add_argument("--max-tokens", type=int, default=96, help="most tokens per generation")
     parser.add_argument("--pairs", type=int, default=5, help="off/on pairs per row")
+    parser.add_argument("--no-measuring", action="store_true", help="only stream")
     parser.add_argument("--json", help="also write the figures to this file")
     return parser.parse_args()
 
@@ -215,6 +217,8 @@ def main():
         print(f"    prompt: {workload.prompts[0]!r}\n", flush=True)
         stack.stream(workload.prompts[0], workload, temperature=0.8)
 
+    if args.no_measuring:
+        return 0
     print("\n==> Measuring: every prompt with speculation off and on, interleaved", flush=True)
     started = time.monotonic()
     rows = [
@@ -224,7 +228,8 @@ def main():
     ]
     show_progress(f"took {time.monotonic() - started:.0f} s")
     print("\n\n" + format_table(rows), flush=True)
-    print("\nacceptance rate: accepted / verified draft tokens; mean acceptance length: tokens per drafted round.")
+    print("\nacceptance rate: accepted / verified draft tokens")
+    print("mean acceptance length: tokens per drafted round, the target's own included")
     print("Tokens per second as the client sees them, prompt included; medians of the pairs.", flush=True)
 
     if args.json:
@@ -247,8 +252,10 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except subprocess.CalledProcessError as error:
-        print(f"quickstart: {os.path.basename(error.cmd[0])} {error.cmd[1]} failed with {error.returncode}",
-              file=sys.stderr)
+        print(
+            f"quickstart: {os.path.basename(error.cmd[0])} {error.cmd[1]} failed with {error.returncode}",
+            file=sys.stderr,
+        )
         sys.exit(1)
     except subprocess.TimeoutExpired as error:
         print(f"quickstart: a generation took more than {error.timeout:.0f} s", file=sys.stderr)

@@ -54,7 +54,7 @@ std::string DraftMirror::FindViolation(const Grow& grow) const {
   return "";
 }
 
-DraftMirror::NodeFate DraftMirror::Judge(NodeId id, NodeId parent, TokenId token, bool current_commit) const {
+DraftMirror::NodeFate DraftMirror::Judge(NodeId parent, TokenId token, bool current_commit) const {
   // Parent 0 is the root as the drafter knew it; after a newer commit that root is committed text.
   if (parent == 0 && !current_commit) return NodeFate::kStale;
   if (!tree_.IsKnownParent(parent)) return NodeFate::kStale;
@@ -102,7 +102,7 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
   const uint32_t size_before = tree_.size();
   for (uint32_t i = 0; i < count; ++i) {
     const NodeId id = grow.first_id + i;
-    switch (Judge(id, grow.parents[i], grow.tokens[i], current_commit)) {
+    switch (Judge(grow.parents[i], grow.tokens[i], current_commit)) {
       case NodeFate::kAdd:
         tree_.Add(id, grow.parents[i], grow.tokens[i], grow.scores[i]);
         ++report.added;

@@ -69,7 +69,7 @@ class DraftMirror {
   std::string FindViolation(const Grow& grow) const;
   // What to do with one node: add it, drop it as stale, or blame the drafter.
   enum class NodeFate { kAdd, kStale, kInvalid };
-  NodeFate Judge(NodeId id, NodeId parent, TokenId token, bool current_commit) const;
+  NodeFate Judge(NodeId parent, TokenId token, bool current_commit) const;
 
   const int32_t vocab_size_;
   CandidateTree tree_;

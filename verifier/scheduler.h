@@ -84,6 +84,8 @@ class Scheduler {
   void OnLinkUp(LinkId link);
   void OnLinkDown(LinkId link, const absl::Status& reason);
   void OnDraftResponse(LinkId link, const DraftResponse& response);
+  // The drafter sent something that could not even be decoded.
+  void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
 
   // Expires deadlines, admits, and runs one forward pass if any session has something to compute now.
   void Step();

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
+#include "common/speculation/gumbel.h"
 #include "common/speculation/sampling_parameters.h"
+#include "common/speculation/token_gaps.h"
 
 namespace tandem {
 
@@ -22,10 +25,6 @@ struct TokenChoice {
   std::vector<TokenLogprob> top_logprobs;  // Most likely first; equal ones by token id.
 };
 
-// Gumbel noise G(seed, position, token): a standard Gumbel variate that depends on nothing else (law 2).
-// Computed without the C library's logarithm, so that it has the same bits on every machine.
-float GumbelNoise(uint64_t seed, uint32_t position, TokenId token);
-
 // The target's seeded choice (law 2): argmax over v of log p(v) + G(seed, position, v), p being the target's
 // distribution after penalties, bias, temperature, top-k, top-p and min-p. A pure function of the logits, the
 // parameters, the tokens so far and the position. The drafter uses the same class on its own logits to guess
@@ -41,8 +40,26 @@ class TargetSampler {
   void Append(TokenId token);
 
   // The choice for the token at `position` (the number of tokens before it, prompt included). `logits`
-  // [vocab_size] is scratch and is overwritten. `num_logprobs` < 0: none are computed.
+  // [vocab_size] is scratch and is overwritten. NaN counts as -infinity, which is never chosen unless there
+  // is nothing else; then it is token 0, with log probability -infinity.
+  //
+  // `num_logprobs` < 0: no log probabilities; else those of the chosen and of this many most likely tokens
+  // that have a chance, after penalties and bias at temperature 1.
   TokenChoice Choose(absl::Span<float> logits, uint32_t position, int num_logprobs = -1);
+
+ private:
+  bool CountsPrompt() const { return sampling_.repetition_penalty != 1.0f; }
+  bool CountsOutput() const {
+    return CountsPrompt() || sampling_.presence_penalty != 0.0f || sampling_.frequency_penalty != 0.0f;
+  }
+  void ApplyPenaltiesAndBias(absl::Span<float> logits) const;
+  // The choice from penalised and biased logits, of which at least one is above -infinity.
+  TokenId Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const;
+
+  SamplingParameters sampling_;
+  int32_t vocab_size_;
+  // Tokens so far and how often each occurs in the output; empty when no penalty asks.
+  absl::flat_hash_map<TokenId, uint32_t> output_counts_;
 };
 
 }  // namespace tandem

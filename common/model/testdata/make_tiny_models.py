@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the tiny-* model folders beside this script: random models of every supported architecture, with reference
-logits from the transformers library.
+"""Writes the tiny-* model folders beside this script: random models of every supported architecture, with
+reference logits from the transformers library.
 
 Each folder holds config.json, the weights, and golden.json:
 
     tensors     name -> shape, sum of the elements, and sum of (i + 1) * element i, in float64
-    sequences   tokens in; full logits at some positions; 24 greedy tokens that follow (end-of-sequence tokens do not
-                stop it), and the smallest gap between the best and second-best logit on the way
+    sequences   tokens in; full logits at some positions; 24 greedy tokens that follow (end-of-sequence tokens
+                do not stop it), and the smallest gap between the best and second-best logit on the way
 
-Logits are computed in float32 arithmetic, with eager attention and without a cache, from the weights as saved, and
-written with 7 significant digits. Needs torch and transformers 5; the output depends on their versions, which is why
-it is checked in. Run: make_tiny_models.py [output folder]
+Logits are computed in float32 arithmetic, with eager attention and without a cache, from the weights as saved
+and written with 7 significant digits. Needs torch and transformers 5; the output depends on their versions,
+which is why it is checked in. Run: make_tiny_models.py [output folder]
 """
 
 import json
@@ -50,7 +50,8 @@ MODELS = {
     "tiny-llama-linear": (
         transformers.LlamaConfig(
             vocab_size=131, hidden_size=40, intermediate_size=64, num_hidden_layers=2, num_attention_heads=5,
-            num_key_value_heads=5, rms_norm_eps=1e-6, attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+            num_key_value_heads=5, rms_norm_eps=1e-6, attention_bias=True, mlp_bias=True,
+            tie_word_embeddings=False,
             rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0), **COMMON),
         torch.float16, dict(rope_theta=10000.0, rope_scaling=dict(type="linear", factor=4.0))),
     "tiny-mistral": (
@@ -119,24 +120,22 @@ def tensor_sums(state):
     for name, tensor in sorted(state.items()):
         flat = tensor.double().flatten()
         weights = torch.arange(1, flat.numel() + 1, dtype=torch.float64)
-        sums[name] = dict(shape=list(tensor.shape), sum=flat.sum().item(), weighted_sum=(flat * weights).sum().item())
+        sums[name] = dict(shape=list(tensor.shape), sum=flat.sum().item(),
+                          weighted_sum=(flat * weights).sum().item())
     return sums
 
 
-def write_golden(path, golden):
+def write_golden(path, tensors, cases):
     """One line per tensor and per list of numbers, so that a change shows as a readable difference."""
-    text = json.dumps(golden, indent=1)
-    compact = []
-    for line in text.splitlines():
-        inside = compact and compact[-1].rstrip().endswith(("[", ",")) and not line.strip().startswith(('"', "{", "["))
-        number = inside and line.strip().rstrip(",").lstrip("-")[:1].isdigit()
-        closing = line.strip() in ("]", "],") and compact and compact[-1].rstrip()[-1:].isdigit()
-        if number or closing:
-            compact[-1] += line.strip() + (" " if number and line.endswith(",") else "")
-        else:
-            compact.append(line)
-    path.write_text("\n".join(line.rstrip() for line in compact) + "\n")
-    assert json.loads(path.read_text()) == golden
+    def lines(fields, separator):
+        return separator.join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+
+    note = "float32 arithmetic on the weights as saved; greedy does not stop at end-of-sequence tokens"
+    sequences = ",\n".join("  {" + lines(case, ",\n   ") + "}" for case in cases)
+    path.write_text("".join([
+        '{"note": ', json.dumps(note), ',\n "tensors": {\n  ', lines(tensors, ",\n  "),
+        '},\n "sequences": [\n', sequences, "]}\n"]))
+    json.loads(path.read_text())
 
 
 def edit_config(path, old_spelling):
@@ -169,10 +168,10 @@ def make(name, root, seed):
     assert not info["missing_keys"] and not info["unexpected_keys"], info
     state = {key: value for key, value in loaded.state_dict().items()
              if key != "lm_head.weight" or not config.tie_word_embeddings}
-    sequences = [torch.randint(0, config.vocab_size, (length,), generator=generator).tolist() for length in POSITIONS]
+    sequences = [torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()
+                 for length in POSITIONS]
     cases = [sequence_case(loaded.eval(), tokens) for tokens in sequences]
-    note = "float32 arithmetic on the weights as saved; greedy does not stop at end-of-sequence tokens"
-    write_golden(folder / "golden.json", dict(note=note, tensors=tensor_sums(state), sequences=cases))
+    write_golden(folder / "golden.json", tensor_sums(state), cases)
     for file in folder.iterdir():
         file.chmod(0o644)
     margin = min(case["min_margin"] for case in cases)

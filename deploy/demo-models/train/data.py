@@ -1,7 +1,7 @@
 """Reads the corpus, cleans it, and cuts it into training and held-out tokens per domain.
 
-A source turns its file into documents: either plain text, or a question and its answer in the chat form. A file that
-the corpus lacks is an error, since a model trained on something else should not carry the same name.
+A source turns its file into documents: either plain text, or a question and its answer in the chat form. A file
+that the corpus lacks is an error, since a model trained on something else should not carry the same name.
 """
 
 import dataclasses
@@ -135,12 +135,18 @@ def svamp(corpus):
     for row in corpus.read_json_lines("math_svamp/test.jsonl"):
         equation = re.sub(r"(\d)\.0\b", r"\1", row["Equation"])
         answer = f"{float(row['Answer']):g}"
-        yield chat(f"{row['Body'].rstrip('. ')}. {row['Question']}", f"{equation} = {answer}\nThe answer is {answer}.")
+        yield chat(
+            f"{row['Body'].rstrip('. ')}. {row['Question']}",
+            f"{equation} = {answer}\nThe answer is {answer}.",
+        )
 
 
 def mathqa(corpus):
     for row in corpus.read_json_lines("math_mathqa/test.jsonl"):
-        yield chat(f"{row['problem']}\n{row['options']}", row["rationale"].strip('"') + f"\nThe answer is {row['correct']}.")
+        yield chat(
+            f"{row['problem']}\n{row['options']}",
+            row["rationale"].strip('"') + f"\nThe answer is {row['correct']}.",
+        )
 
 
 # Source, domain, documents. Books and news are slices of larger files.
@@ -176,8 +182,8 @@ def _rank(text):
 
 
 def read_documents(corpus, domains, share=1.0, excluded=()):
-    """Documents per domain. `share` < 1 keeps that part of every source. `excluded` are texts (benchmark questions)
-    of which no document may hold the beginning."""
+    """Documents per domain. `share` < 1 keeps that part of every source. `excluded` are texts (benchmark
+    questions) of which no document may hold the beginning."""
     prefixes = [clean(text)[:EXCLUDED_PREFIX] for text in excluded]
     result = {domain: Documents([], []) for domain in domains}
     seen = set()
@@ -194,7 +200,10 @@ def read_documents(corpus, domains, share=1.0, excluded=()):
             elif rank < HELD_OUT_SHARE + share * (1 - HELD_OUT_SHARE):
                 result[domain].train.append(text)
                 kept += 1
-        print(f"  {source:14} {domain:6} {kept:6} documents for training, {dropped} duplicates or excluded", flush=True)
+        print(
+            f"  {source:14} {domain:6} {kept:6} documents for training, {dropped} duplicates or excluded",
+            flush=True,
+        )
     return result
 
 

@@ -11,10 +11,12 @@ def cross_entropy(model, tokens):
 
 
 def distillation(model, teacher, tokens):
-    """KL(teacher || model) in nats per token, along the text: the drafter learns the target's whole distribution at
-    every position, of which the text shows one draw. tokens: [rows, length + 1]."""
+    """KL(teacher || model) in nats per token, along the text: the drafter learns the target's whole distribution
+    at every position, of which the text shows one draw. tokens: [rows, length + 1]."""
     inputs = tokens[:, :-1]
     with torch.no_grad():
         wanted = functional.log_softmax(teacher(inputs).float(), dim=-1)
     logits = functional.log_softmax(model(inputs).float(), dim=-1)
-    return functional.kl_div(logits.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean")
+    return functional.kl_div(
+        logits.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean"
+    )

@@ -74,7 +74,9 @@ def encode_held_out(tokenizer, documents):
 def main():
     parser = argparse.ArgumentParser(description="Held-out loss and agreement of the demo models.")
     parser.add_argument("--corpus", required=True, help="the corpus, as a folder or a tar archive")
-    parser.add_argument("--models", required=True, type=pathlib.Path, help="folder that holds the models' folders")
+    parser.add_argument(
+        "--models", required=True, type=pathlib.Path, help="folder that holds the models' folders"
+    )
     parser.add_argument("--tokens", type=int, default=16384, help="held-out tokens per domain")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()

@@ -90,7 +90,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token ids to logits. Module names give the tensor names of LlamaForCausalLM below its `model.` prefix."""
+    """Token ids to logits. Module names are the tensor names of LlamaForCausalLM below its `model.` prefix."""
 
     def __init__(self, shape, vocab_size):
         super().__init__()
@@ -104,7 +104,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def initialise(self, seed):
-        """Normal weights; those that write to the residual stream shrink with depth, so that it keeps its scale."""
+        """Normal weights; those that write to the residual stream shrink with depth, to keep its scale."""
         generator = torch.Generator().manual_seed(seed)
         residual_std = 0.02 / (2 * self.shape.num_layers) ** 0.5
         with torch.no_grad():
@@ -155,7 +155,7 @@ def _config(shape, vocab_size, ids):
 
 
 def save_model(model, tokenizer, folder):
-    """config.json, generation_config.json and model.safetensors in bf16. The tied output matrix is not stored."""
+    """config.json, generation_config.json and bf16 model.safetensors. The tied output matrix is not stored."""
     folder = pathlib.Path(folder)
     ids = {token: tokenizer.token_to_id(token) for token in ("<|bos|>", "<|eos|>", "<|end|>", "<|pad|>")}
     config = _config(model.shape, model.embed_tokens.num_embeddings, ids)
@@ -163,7 +163,9 @@ def save_model(model, tokenizer, folder):
     generation.update(do_sample=True, temperature=0.8, top_p=0.95, max_length=MAX_POSITIONS)
     for name, content in (("config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {f"model.{name}": tensor.to("cpu", torch.bfloat16) for name, tensor in model.state_dict().items()}
+    tensors = {
+        f"model.{name}": tensor.to("cpu", torch.bfloat16) for name, tensor in model.state_dict().items()
+    }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

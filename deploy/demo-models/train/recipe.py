@@ -29,8 +29,8 @@ DRAFT_4M = Shape(hidden_size=256, num_layers=3, num_heads=4, num_kv_heads=1, ffn
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One learning-rate schedule over one loss. `teacher` names the model whose distribution is matched; without
-    one the loss is cross-entropy with the text itself."""
+    """One learning-rate schedule over one loss. `teacher` names the model whose distribution is matched;
+    without one the loss is cross-entropy with the text itself."""
 
     steps: int
     peak_lr: float
@@ -44,7 +44,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class ModelRecipe:
-    """A model and its stages in order. It starts from `start`, an earlier model of the same shape, or at random."""
+    """A model and its stages in order. It starts from `start`, an earlier model of its shape, or at random."""
 
     name: str
     shape: Shape
@@ -107,7 +107,7 @@ def _with_steps(model, steps):
 
 
 def _smoke():
-    """Every kind of step once, in about a minute: the outcome is a set of loadable models, not of useful ones."""
+    """Every kind of step, in about a minute: the outcome is a set of loadable models, not of useful ones."""
     return Recipe(
         models=tuple(_with_steps(model, 4) for model in _full_models()),
         tokens_per_step=1024,

@@ -1,7 +1,7 @@
 """Trains the demo models' tokenizer: byte-level BPE with Llama 3's split rule.
 
-Ids 0-255 are single bytes, then come the merges in the order they were learned, then six special tokens that fill the
-vocabulary up to its last entries.
+Ids 0-255 are single bytes, then come the merges in the order they were learned, then six special tokens that are
+the vocabulary's last entries.
 """
 
 import json
@@ -38,9 +38,13 @@ def train_tokenizer(texts, vocab_size):
     )
     # Special tokens stand between documents' parts and must not become merges.
     tokenizer.train_from_iterator((_without_special_tokens(text) for text in texts), trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
     if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(f"the text gave {tokenizer.get_vocab_size()} tokens instead of {vocab_size}: too little text")
+        raise ValueError(
+            f"the text gave {tokenizer.get_vocab_size()} tokens instead of {vocab_size}: too little text"
+        )
     return tokenizer
 
 

@@ -43,7 +43,10 @@ def optimizer_for(model, stage):
     """AdamW; weight decay pulls on matrices only, never on the norms' gains."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     gains = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": stage.weight_decay}, {"params": gains, "weight_decay": 0.0}]
+    groups = [
+        {"params": matrices, "weight_decay": stage.weight_decay},
+        {"params": gains, "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, lr=stage.peak_lr, betas=BETAS)
 
 
@@ -61,7 +64,11 @@ def run_stage(model, stage, teacher, streams, settings, rng, device):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(stage, step, settings.warmup_steps)
         with arithmetic:
-            loss = distill.distillation(model, teacher, tokens) if teacher else distill.cross_entropy(model, tokens)
+            loss = (
+                distill.distillation(model, teacher, tokens)
+                if teacher
+                else distill.cross_entropy(model, tokens)
+            )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_CLIP)
@@ -69,7 +76,10 @@ def run_stage(model, stage, teacher, streams, settings, rng, device):
         if (step + 1) % max(1, stage.steps // 10) == 0 or step + 1 == stage.steps:
             rate = (step + 1) * settings.tokens_per_step / (time.monotonic() - started)
             kind = "KL" if teacher else "loss"
-            print(f"    step {step + 1:5}/{stage.steps}  {kind} {loss.item():.3f}  {rate:,.0f} tokens/s", flush=True)
+            print(
+                f"    step {step + 1:5}/{stage.steps}  {kind} {loss.item():.3f}  {rate:,.0f} tokens/s",
+                flush=True,
+            )
 
 
 def train_models(settings, streams, tokenizer, output, device):
@@ -114,7 +124,9 @@ def main():
     parser.add_argument("--corpus", required=True, help="the corpus, as a folder or a tar archive")
     parser.add_argument("--output", required=True, type=pathlib.Path, help="folder for the models' folders")
     parser.add_argument("--preset", choices=sorted(recipe.PRESETS), default="full")
-    parser.add_argument("--exclude", type=pathlib.Path, nargs="*", default=[], help="JSON lines of benchmark items")
+    parser.add_argument(
+        "--exclude", type=pathlib.Path, nargs="*", default=[], help="JSON lines of benchmark items"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     settings = recipe.PRESETS[args.preset]

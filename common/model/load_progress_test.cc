@@ -1,0 +1,94 @@
+#include "common/model/load_progress.h"
+
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class LoadProgressTest : public ::testing::Test {
+ protected:
+  LoadProgress::Options Options(bool terminal) {
+    return {.terminal = terminal,
+            .clock = &clock_,
+            .draw = [this](absl::string_view text) { output_.emplace_back(text); },
+            .log = [this](absl::string_view text) { output_.emplace_back(text); }};
+  }
+
+  ManualClock clock_;
+  std::vector<std::string> output_;
+};
+
+TEST_F(LoadProgressTest, LogsEveryFivePercentAtMostOnceASecond) {
+  LoadProgress progress("m", 100'000'000, Options(/*terminal=*/false));
+  for (int percent = 1; percent <= 7; ++percent) {
+    clock_.Advance(absl::Seconds(1));
+    progress.Add(1'000'000);
+  }
+  EXPECT_THAT(output_, ElementsAre("m 5% 5.0 MB of 100.0 MB 1.0 MB/s"));
+  // 10 % is reached within the same second as 9 %, and is reported when a second has passed.
+  progress.Add(2'000'000);
+  clock_.Advance(absl::Seconds(1));
+  progress.Add(2'000'000);
+  progress.Add(30'000'000);
+  EXPECT_EQ(output_.size(), 2u);
+  progress.Finish();
+  EXPECT_THAT(output_, ElementsAre("m 5% 5.0 MB of 100.0 MB 1.0 MB/s", "m 11% 11.0 MB of 100.0 MB 1.4 MB/s",
+                                   "m 100% 100.0 MB of 100.0 MB 12.5 MB/s"));
+}
+
+TEST_F(LoadProgressTest, RedrawsOneLineOnATerminal) {
+  {
+    LoadProgress progress("model", 2'000'000'000, Options(/*terminal=*/true));
+    clock_.Advance(absl::Seconds(1));
+    progress.Add(500'000'000);
+    progress.Add(1);  // Within 100 ms of the line before: not drawn.
+    EXPECT_THAT(output_,
+                ElementsAre("\rmodel [######..................]  25% 500.0 MB of 2.00 GB 500.0 MB/s"));
+    clock_.Advance(absl::Seconds(1));
+    progress.Finish();
+    progress.Finish();
+    progress.Add(1);
+  }
+  ASSERT_EQ(output_.size(), 3u);
+  EXPECT_THAT(output_[1],
+              StartsWith("\rmodel [########################] 100% 2.00 GB of 2.00 GB 1000.0 MB/s"));
+  EXPECT_EQ(output_[2], "\n");
+}
+
+TEST_F(LoadProgressTest, EndsTheLineWhenLoadingFails) {
+  {
+    LoadProgress progress("model", 10, Options(/*terminal=*/true));
+    progress.Add(1);
+  }
+  EXPECT_EQ(output_.back(), "\n");
+}
+
+TEST_F(LoadProgressTest, TheRatioIsMonotoneAndNeverAboveOne) {
+  LoadProgress progress("m", 4, Options(/*terminal=*/false));
+  EXPECT_EQ(progress.ratio(), 0.0);
+  progress.Add(1);
+  EXPECT_EQ(progress.ratio(), 0.25);
+  progress.Add(~uint64_t{0});
+  EXPECT_EQ(progress.ratio(), 1.0);
+  progress.Add(1);
+  EXPECT_EQ(progress.ratio(), 1.0);
+
+  LoadProgress empty("m", 0, Options(/*terminal=*/false));
+  empty.Add(3);
+  EXPECT_EQ(empty.ratio(), 0.0);
+  empty.Finish();
+  EXPECT_EQ(empty.ratio(), 1.0);
+  EXPECT_THAT(output_.back(), HasSubstr("100%"));
+}
+
+}  // namespace
+}  // namespace tandem

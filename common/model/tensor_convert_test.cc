@@ -1,0 +1,83 @@
+#include "common/model/tensor_convert.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(TensorConvertTest, EveryHalfIsExact) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const int exponent = (bits >> 10) & 0x1f;
+    const int mantissa = bits & 0x3ff;
+    const float found = HalfToFloat(static_cast<uint16_t>(bits));
+    EXPECT_EQ(std::signbit(found), (bits & 0x8000) != 0) << bits;
+    if (exponent == 0x1f) {
+      EXPECT_EQ(std::isinf(found), mantissa == 0) << bits;
+      EXPECT_EQ(std::isnan(found), mantissa != 0) << bits;
+      continue;
+    }
+    // The definition: subnormals have no implicit one, and the smallest normal exponent.
+    const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                                          : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+    ASSERT_EQ(std::abs(found), magnitude) << bits;
+  }
+}
+
+// A matrix [3, 2] of the given elements at an odd address.
+template <typename T>
+struct OddMatrix {
+  std::vector<char> bytes;
+  TensorView view;
+
+  OddMatrix(TensorView::DType dtype, const std::vector<T>& elements)
+      : bytes(1 + elements.size() * sizeof(T)) {
+    std::memcpy(bytes.data() + 1, elements.data(), elements.size() * sizeof(T));
+    view = {dtype, {3, 2}, bytes.data() + 1};
+  }
+};
+
+TEST(TensorConvertTest, ConvertsRowRangesOfUnalignedTensors) {
+  const OddMatrix<float> f32(TensorView::DType::kF32, {1, 2, 3, 4, 5, 6});
+  const OddMatrix<uint16_t> bf16(TensorView::DType::kBF16, {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0});
+  const OddMatrix<uint16_t> f16(TensorView::DType::kF16, {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600});
+  for (const TensorView& view : {f32.view, bf16.view, f16.view}) {
+    EXPECT_EQ(RowElements(view), 2);
+    std::vector<float> rows(4);
+    ConvertRowsToFloat(view, 1, 2, absl::MakeSpan(rows));
+    EXPECT_THAT(rows, ElementsAre(3, 4, 5, 6));
+    std::vector<float> all(6);
+    ConvertToFloat(view, absl::MakeSpan(all));
+    EXPECT_THAT(all, ElementsAre(1, 2, 3, 4, 5, 6));
+    ConvertRowsToFloat(view, 3, 0, {});
+  }
+}
+
+TEST(TensorConvertTest, BFloat16KeepsSpecialValues) {
+  const uint16_t bits[] = {0x7f80, 0xff80, 0x7fc1, 0x8000, 0x0001};
+  const TensorView vector = {TensorView::DType::kBF16, {5}, bits};
+  EXPECT_EQ(RowElements(vector), 1);
+  std::vector<float> out(5);
+  ConvertToFloat(vector, absl::MakeSpan(out));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(out[i]), uint32_t{bits[i]} << 16);
+}
+
+TEST(TensorConvertTest, AVectorsRowsAreItsElementsAndAScalarHasOne) {
+  const float values[] = {7, 8, 9};
+  float out[2];
+  ConvertRowsToFloat({TensorView::DType::kF32, {3}, values}, 1, 2, out);
+  EXPECT_THAT(out, ElementsAre(8, 9));
+  float scalar = 0;
+  ConvertToFloat({TensorView::DType::kF32, {}, values}, absl::MakeSpan(&scalar, 1));
+  EXPECT_EQ(scalar, 7);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,232 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/outbound_queue.h"
+#include "common/rpc/status.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/client_callback.h"
+
+namespace tandem {
+
+// The client's end of a bidirectional stream, usable from any thread. One read and one write are in flight at
+// most.
+//
+//   auto stream = ClientBidi<DraftRequest, DraftResponse>::Create();
+//   stream->Start([&](auto* context, auto* reactor) { stub->async()->Draft(context, reactor); },
+//                 {.on_message = [...](DraftResponse m) { inbox.Push(...); },
+//                  .on_closed = [...](absl::Status s) { inbox.Push(...); }});
+//
+//      Start              Disconnect                        server finishes
+//   --------> OPEN ---------------------> HALF-CLOSED ---------------------------> DONE
+//              |       (queue flushed)         |                                 on_closed
+//              '---------- server finishes, connection lost, Cancel, overflow -----^
+//
+// - on_message: every message in order, never two at a time, none after Cancel or an overflow but for one
+// whose
+//   delivery had begun. By default the next read starts when it returns; with `max_unacknowledged` above 0
+//   reading pauses while that many messages have been delivered and not acknowledged. A paused stream learns
+//   of the server's end only once reading goes on.
+// - on_closed: exactly once, after every other callback, with the call's status; RESOURCE_EXHAUSTED after an
+//   overflow of the outbound queue, which cancels the call.
+// - Disconnect: half-closes after what is queued is sent; idempotent. The server then ends the call.
+//
+// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after
+// on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start until
+// on_closed. Write, Acknowledge, Disconnect and Cancel are harmless after that.
+template <class Request, class Response>
+class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
+                         public std::enable_shared_from_this<ClientBidi<Request, Response>> {
+ public:
+  struct Callbacks {
+    std::function<void(Response)> on_message;
+    std::function<void(absl::Status)> on_closed;
+  };
+  using StartCallFunction =
+      std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Request, Response>*)>;
+
+  // 0 for `max_unacknowledged`: reading never pauses.
+  static std::shared_ptr<ClientBidi> Create(const StreamLimits& limits = {}, size_t max_unacknowledged = 0) {
+    return std::shared_ptr<ClientBidi>(new ClientBidi(limits, max_unacknowledged));
+  }
+
+  // For metadata, deadline and wait_for_ready; before Start only.
+  grpc::ClientContext& context() { return context_; }
+
+  // Call once. `start_call` binds the two to the stub's method. What was written before goes out first.
+  void Start(const StartCallFunction& start_call, Callbacks callbacks) {
+    start_call(&context_, this);
+    // Reads and writes come from other threads than reactions: the hold keeps the call until they cannot.
+    this->AddHold();
+    std::shared_ptr<ClientBidi> self = this->shared_from_this();
+    Perform([&] {
+      callbacks_ = std::move(callbacks);
+      self_ = self;
+    });
+    this->StartCall();
+  }
+
+  // Queues a message. False when the stream takes no more: disconnected, cancelled, ended, or overflowing
+  // just now.
+  bool Write(Request request) {
+    bool queued = false;
+    bool overflow = false;
+    Perform([&] {
+      if (half_closing_ || cancelled_ || ended_) return;
+      queued = queue_.Push(std::move(request));
+      if (queued) return;
+      overflow = true;
+      cancelled_ = true;
+      queue_.Clear();
+      failure_ = absl::ResourceExhaustedError("the peer reads too slowly: its outbound queue is full");
+    });
+    if (overflow) context_.TryCancel();
+    return queued;
+  }
+
+  // `count` delivered messages have been dealt with.
+  void Acknowledge(size_t count = 1) {
+    Perform([&] { unacknowledged_ -= std::min(count, unacknowledged_); });
+  }
+
+  void Disconnect() {
+    Perform([&] { half_closing_ = true; });
+  }
+
+  // Gives the call up: what is queued is dropped, and on_closed follows with CANCELLED, unless the call had
+  // ended.
+  void Cancel() {
+    context_.TryCancel();
+    Perform([&] {
+      cancelled_ = true;
+      queue_.Clear();
+    });
+  }
+
+  // Whether Write would be refused.
+  bool closed() const {
+    absl::MutexLock lock(&mutex_);
+    return half_closing_ || cancelled_ || ended_;
+  }
+
+ private:
+  struct Claims {
+    bool read = false;
+    bool write = false;
+    bool writes_done = false;
+    bool release = false;
+  };
+
+  ClientBidi(const StreamLimits& limits, size_t max_unacknowledged)
+      : max_unacknowledged_(max_unacknowledged), queue_(limits) {}
+
+  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex
+  // and started without it; the hold is released only when nothing is claimed and nothing can be any more.
+  template <class Change>
+  void Perform(Change change) {
+    Claims claims;
+    {
+      absl::MutexLock lock(&mutex_);
+      change();
+      claims = Claim();
+    }
+    if (claims.read) this->StartRead(&incoming_);
+    if (claims.write) this->StartWrite(&outgoing_);
+    if (claims.writes_done) this->StartWritesDone();
+    if (claims.release) this->RemoveHold();
+  }
+
+  Claims Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Claims claims;
+    if (self_ == nullptr) return claims;
+    // A cancelled call is read to its end, since that is how the end is noticed.
+    const bool paused = !cancelled_ && max_unacknowledged_ > 0 && unacknowledged_ >= max_unacknowledged_;
+    if (!reading_ && !delivering_ && !paused && !ended_) claims.read = reading_ = true;
+    if (!writing_ && !ended_ && !queue_.empty()) {
+      outgoing_ = queue_.Pop();
+      claims.write = writing_ = true;
+    } else if (!writing_ && !ended_ && half_closing_ && !half_closed_) {
+      claims.writes_done = writing_ = half_closed_ = true;
+    }
+    if (ended_ && !writing_ && !released_) claims.release = released_ = true;
+    return claims;
+  }
+
+  void OnReadDone(bool ok) override {
+    std::function<void(Response)>* on_message = nullptr;
+    Perform([&] {
+      reading_ = false;
+      if (!ok) {
+        ended_ = true;
+        queue_.Clear();
+      } else if (!cancelled_ && callbacks_.on_message) {
+        // Only OnDone, which gRPC does not call during a reaction, changes callbacks_ from here on.
+        on_message = &callbacks_.on_message;
+        delivering_ = true;
+        ++unacknowledged_;
+      }
+    });
+    if (on_message == nullptr) return;
+    (*on_message)(std::move(incoming_));
+    Perform([&] { delivering_ = false; });
+  }
+
+  void OnWriteDone(bool ok) override {
+    Perform([&] {
+      writing_ = false;
+      if (ok) return;
+      // The call is over; its status arrives when the reads have come to their end.
+      queue_.Clear();
+      half_closing_ = half_closed_ = true;
+    });
+  }
+
+  void OnWritesDoneDone(bool) override {
+    Perform([&] { writing_ = false; });
+  }
+
+  void OnDone(const grpc::Status& grpc_status) override {
+    Callbacks callbacks;
+    std::shared_ptr<ClientBidi> self;
+    absl::Status status = FromGrpcStatus(grpc_status);
+    {
+      absl::MutexLock lock(&mutex_);
+      callbacks = std::move(callbacks_);
+      callbacks_ = {};
+      self = std::move(self_);
+      self_ = nullptr;
+      if (failure_.has_value()) status = *failure_;
+    }
+    if (callbacks.on_closed) callbacks.on_closed(std::move(status));
+  }
+
+  const size_t max_unacknowledged_;
+  grpc::ClientContext context_;
+  mutable absl::Mutex mutex_;
+  Callbacks callbacks_;
+  std::shared_ptr<ClientBidi> self_ ABSL_GUARDED_BY(mutex_);
+  OutboundQueue<Request> queue_ ABSL_GUARDED_BY(mutex_);
+  // Owned by the operations in flight.
+  Response incoming_;
+  Request outgoing_;
+  size_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool delivering_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;  // A write, or the half-close.
+  bool half_closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool released_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem

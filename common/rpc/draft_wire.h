@@ -1,0 +1,22 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/speculation/draft_messages.h"
+#include "tandem/v1/drafter.pb.h"
+
+namespace tandem {
+
+// Draft protocol messages between the wire and protocol logic.
+//
+// FromProto checks what can be checked without the session: that an event is set, that parallel arrays have
+// one length, counts are within the bounds of draft_messages.h, budgets within the tree's, token ids below
+// 2^31, node ids do not wrap and stand after their parents, and status codes exist. Errors are
+// InvalidArgument and name the field. Whether parents and tokens are known, and scores make sense, is for the
+// tree's mirror to judge. Texts meant for logs are cut to 1 KiB.
+absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto);
+v1::DraftRequest DraftRequestToProto(const DraftRequest& request);
+
+absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& proto);
+v1::DraftResponse DraftResponseToProto(const DraftResponse& response);
+
+}  // namespace tandem

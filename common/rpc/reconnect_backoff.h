@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace tandem {
+
+// When to try again after a connection failed: the n-th delay in a row is
+// min(maximum, initial * multiplier^n) * (1 - jitter + jitter * u), u uniform in [0, 1), so that peers of a
+// lost server do not return all at once. Not thread-safe.
+class ReconnectBackoff {
+ public:
+  struct Options {
+    absl::Duration initial = absl::Milliseconds(100);
+    absl::Duration maximum = absl::Seconds(10);
+    double multiplier = 1.6;
+    double jitter = 0.4;
+  };
+
+  // `clock` outlives this; `uniform` draws from [0, 1).
+  ReconnectBackoff(const Clock* clock, std::function<double()> uniform, Options options);
+  ReconnectBackoff(const Clock* clock, std::function<double()> uniform)
+      : ReconnectBackoff(clock, std::move(uniform), Options()) {}
+
+  // The connection failed or was lost: the time of the next attempt, also kept as next_attempt().
+  absl::Time Failed();
+  // The peer has answered: the next failure starts from the initial delay.
+  void Succeeded();
+
+  // InfinitePast before the first failure and after a success.
+  absl::Time next_attempt() const { return next_attempt_; }
+  bool Ready() const { return clock_->Now() >= next_attempt_; }
+
+ private:
+  const Clock* const clock_;
+  const std::function<double()> uniform_;
+  const Options options_;
+  absl::Duration delay_;
+  absl::Time next_attempt_ = absl::InfinitePast();
+};
+
+}  // namespace tandem

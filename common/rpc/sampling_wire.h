@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/speculation/sampling_parameters.h"
+#include "tandem/v1/types.pb.h"
+
+namespace tandem {
+
+// Absent fields take the model's `defaults`, else the value the proto names. The logit bias comes out in the
+// order of token ids. An absent seed comes out as 0: who draws one does so before. InvalidArgument when the
+// logit bias has more than 1,024 entries or a token id of 2^31 or above; values are not looked at.
+absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& proto,
+                                                  const GenerationDefaults& defaults);
+
+// DecodeSampling, then Validate for a model with `vocab_size` logits.
+absl::StatusOr<SamplingParameters> SamplingFromProto(const v1::SamplingParameters& proto,
+                                                     const GenerationDefaults& defaults, int32_t vocab_size);
+
+// Sets every field, so that the receiver applies no defaults of its own.
+v1::SamplingParameters SamplingToProto(const SamplingParameters& sampling);
+
+}  // namespace tandem

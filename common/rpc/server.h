@@ -1,0 +1,125 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/channel.h"
+#include "grpcpp/impl/service_type.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/support/string_ref.h"
+#include "tandem/v1/admin.pb.h"
+
+namespace tandem {
+
+// A call's metadata as the client sent it.
+using CallMetadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+
+// A gRPC service and the name its health is reported under, such as
+// {tandem::v1::Drafter::service_full_name(), &service}. The service outlives the server.
+struct ServedService {
+  std::string name;
+  grpc::Service* service = nullptr;
+};
+
+// How the Admin service answers; both are called from gRPC's threads and must be thread-safe.
+struct AdminCallbacks {
+  std::function<v1::ServerInfo()> server_info;
+  // Called before every Admin method; unset: everybody is let in.
+  std::function<absl::Status(const CallMetadata&)> authorize;
+};
+
+struct ServerOptions {
+  // "host:port"; port 0 takes a free one. "unix:/path" works too.
+  std::string listen_address;
+  // "host:port" of /metrics; empty: none.
+  std::string metrics_address;
+  // What /metrics shows; outlives the server. Needed with metrics_address.
+  MetricsRegistry* metrics = nullptr;
+  // Server reflection, for grpcurl.
+  bool reflection = false;
+  // Unset: no TLS.
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  // Streams in flight per connection.
+  int max_concurrent_streams = 4096;
+};
+
+// Turns SIGTERM and SIGINT into something a thread can wait for. The handlers only write to a pipe. One
+// instance per process; the earlier in main, the smaller the time in which a signal still kills. A second
+// signal of the same kind kills at once, so that a drain that hangs can be ended.
+class ShutdownSignals {
+ public:
+  ShutdownSignals();
+  ~ShutdownSignals();
+  ShutdownSignals(const ShutdownSignals&) = delete;
+  ShutdownSignals& operator=(const ShutdownSignals&) = delete;
+
+  // Blocks until a signal arrives and returns its number; at once if one has already.
+  int Wait();
+};
+
+// A running gRPC server with what every Tandem server has: size limits, keepalive, grpc.health.v1 (overall
+// and per service), the Admin service, reflection and metrics by option.
+//
+//   ShutdownSignals signals;
+//   TANDEM_ASSIGN_OR_RETURN(auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info =
+//   ...})); LogInfo("listening", {{"address", server->address()}}); signals.Wait(); server->Drain(grace,
+//   [&](absl::Time deadline) { core.Drain(deadline); });
+//
+//     SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, new calls still taken until `drain`
+//     returns
+//     --> calls still running at the deadline are cancelled --> stopped
+//
+// Start, Drain and destruction belong to one thread; the rest may be called from any.
+class ServerRunner {
+ public:
+  // Unavailable, naming the address, when it cannot be bound; InvalidArgument when it cannot be understood.
+  static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(const ServerOptions& options,
+                                                             const std::vector<ServedService>& services,
+                                                             AdminCallbacks admin);
+  // Stops at once, cancelling what runs, unless Drain did.
+  ~ServerRunner();
+
+  // The bound port; 0 for a unix socket.
+  int port() const { return port_; }
+  // "host:port" as bound.
+  const std::string& address() const { return address_; }
+  // The bound metrics port; 0 without metrics.
+  int metrics_port() const;
+
+  // Health, overall and of every service, or of one. Everything is serving after Start. Ignored after Drain.
+  void SetServing(bool serving);
+  void SetServing(const std::string& service, bool serving);
+
+  // Reports NOT_SERVING, calls `drain` with the deadline now + grace (it should refuse new work, let what
+  // runs finish and return when it has, or at the deadline), then stops the server, giving calls that remain
+  // a second to end. What still runs then, or at the deadline, is cancelled. Without `drain`, calls get the
+  // whole grace period. Only the first call counts.
+  void Drain(absl::Duration grace, const std::function<void(absl::Time)>& drain);
+
+  // A channel inside the process, for tests.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+ private:
+  class AdminService;
+
+  ServerRunner();
+  void Stop(absl::Time deadline);
+
+  std::unique_ptr<AdminService> admin_;
+  std::vector<std::string> service_names_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  std::string address_;
+  bool draining_ = false;
+};
+
+}  // namespace tandem

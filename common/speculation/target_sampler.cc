@@ -1,0 +1,83 @@
+#include "common/speculation/target_sampler.h"
+
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+namespace tandem {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// A bias that bans its token.
+constexpr float kBan = -100.0f;
+
+}  // namespace
+
+TargetSampler::TargetSampler(const SamplingParameters& sampling, int32_t vocab_size,
+                             absl::Span<const TokenId> prompt)
+    : sampling_(sampling), vocab_size_(vocab_size) {
+  if (!CountsPrompt()) return;
+  for (TokenId token : prompt) {
+    assert(token >= 0 && token < vocab_size);
+    output_counts_.try_emplace(token, 0);
+  }
+}
+
+void TargetSampler::Append(TokenId token) {
+  assert(token >= 0 && token < vocab_size_);
+  if (CountsOutput()) ++output_counts_[token];
+}
+
+void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
+  for (const auto& [token, count] : output_counts_) {
+    float& logit = logits[token];
+    if (CountsPrompt()) {
+      logit = logit > 0.0f ? logit / sampling_.repetition_penalty : logit * sampling_.repetition_penalty;
+    }
+    if (count == 0) continue;
+    logit -= sampling_.presence_penalty;
+    logit -= sampling_.frequency_penalty * static_cast<float>(count);
+  }
+  for (const auto& [token, bias] : sampling_.logit_bias) {
+    logits[token] = bias <= kBan ? -kInfinity : logits[token] + bias;
+  }
+}
+
+TokenId TargetSampler::Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const {
+  if (sampling_.temperature == 0.0f) return peak.token;
+  TokenGaps gaps(logits, peak, sampling_.temperature);
+  if (sampling_.top_k > 0) gaps.KeepTopK(sampling_.top_k);
+  if (sampling_.top_p < 1.0f) gaps.KeepTopP(sampling_.top_p);
+  if (sampling_.min_p > 0.0f) gaps.KeepMinP(sampling_.min_p);
+  return gaps.DrawWithNoise(sampling_.seed, position);
+}
+
+TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, int num_logprobs) {
+  assert(logits.size() == static_cast<size_t>(vocab_size_));
+  ApplyPenaltiesAndBias(logits);
+  const PeakLogit peak = FindPeak(logits);
+  TokenChoice choice;
+  if (peak.logit == -kInfinity) {
+    if (num_logprobs >= 0) choice.logprob = -kInfinity;
+    return choice;
+  }
+  if (num_logprobs < 0) {
+    choice.token = Draw(logits, peak, position);
+    return choice;
+  }
+  std::vector<float> unscaled(logits.begin(), logits.end());
+  choice.token = Draw(logits, peak, position);
+  const TokenGaps gaps(absl::MakeSpan(unscaled), peak, /*temperature=*/1.0f);
+  // log softmax(v) = -gap(v) - log(sum of exp(-gap)).
+  const double log_total = NaturalLog(std::ldexp(static_cast<double>(gaps.TotalWeight()), -kWeightBits));
+  const auto logprob = [&](TokenId token) {
+    return static_cast<float>(-double{gaps.gap(token)} - log_total);
+  };
+  choice.logprob = logprob(choice.token);
+  for (TokenId token : gaps.MostLikely(static_cast<size_t>(num_logprobs))) {
+    choice.top_logprobs.push_back({token, logprob(token)});
+  }
+  return choice;
+}
+
+}  // namespace tandem

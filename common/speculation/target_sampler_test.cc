@@ -1,0 +1,386 @@
+#include "common/speculation/target_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "common/base/philox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(NaturalLogTest, AgreesWithTheCLibrary) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 100000; ++i) {
+    const double near_one = 1.0 + std::ldexp(static_cast<double>(random()) - 9.2e18, -70);
+    const double any = std::ldexp(1.0 + std::ldexp(static_cast<double>(random() >> 12), -52),
+                                  static_cast<int>(random() % 2000) - 1000);
+    for (double x : {near_one, any}) {
+      EXPECT_NEAR(NaturalLog(x), std::log(x), 1e-12 * std::abs(std::log(x))) << x;
+    }
+  }
+  EXPECT_EQ(NaturalLog(1.0), 0.0);
+}
+
+TEST(GumbelTest, FollowsItsFormula) {
+  for (uint32_t bits : {0u, 1u, 0x5e2d58d8u, 0x80000000u, 0xfffffffeu, 0xffffffffu}) {
+    const double u = (bits + 0.5) / 4294967296.0;
+    const double expected = -std::log(-std::log(u));
+    EXPECT_NEAR(GumbelFromBits(bits), expected, 1e-7 * std::abs(expected) + 1e-15) << bits;
+    EXPECT_LT(GumbelFromBits(bits), kMaxGumbel);
+  }
+}
+
+TEST(GumbelTest, IsKeyedBySeedPositionAndToken) {
+  constexpr uint64_t kSeed = 0x0123456789abcdef;
+  const PhiloxCounter words = Philox4x32({25, 7, 0, 0}, {0x89abcdef, 0x01234567});
+  for (int lane = 0; lane < 4; ++lane) {
+    EXPECT_EQ(GumbelNoise(kSeed, 7, 100 + lane), GumbelFromBits(words[lane]));
+  }
+}
+
+// Bits that were written down once: a machine or compiler on which they differ breaks law 2.
+TEST(GumbelTest, HasTheSameBitsEverywhere) {
+  EXPECT_EQ(GumbelNoise(42, 0, 0), 0x1.6dcddap-1f);
+  EXPECT_EQ(GumbelNoise(42, 1000, 4095), 0x1.546dd2p-3f);
+  EXPECT_EQ(TokenWeight(0.0f), uint64_t{1} << 40);
+  EXPECT_EQ(TokenWeight(1.0f), 404487723188u);
+  EXPECT_EQ(TokenWeight(0.6931472f), 549755812841u);
+}
+
+TEST(TokenWeightTest, IsTheExponentialInFixedPoint) {
+  for (float gap = 0.0f; gap < 40.0f; gap += 0.0137f) {
+    const double expected = std::exp(-static_cast<double>(gap)) * 0x1p40;
+    EXPECT_NEAR(static_cast<double>(TokenWeight(gap)), expected, 0.5001 + 1e-12 * expected) << gap;
+  }
+  EXPECT_EQ(TokenWeight(100.0f), 0u);
+  EXPECT_EQ(TokenWeight(kInfinity), 0u);
+}
+
+// The block version computes the same bits as the plain one, and misses no contender.
+TEST(FindContendersTest, GivesPhiloxBitsAndAllContenders) {
+  std::mt19937 random(2);
+  std::uniform_real_distribution<float> gap(0.0f, 12.0f);
+  int num_found = 0;
+  int num_set = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const uint64_t seed = uint64_t{random()} << 32 | random();
+    const uint32_t position = random();
+    const TokenId first = static_cast<TokenId>(random() % 2000) * 64;
+    const float score = gap(random) - 3.0f;
+    float gaps[kTokenBlock];
+    uint32_t bits[kTokenBlock];
+    for (float& value : gaps) value = gap(random);
+    gaps[round % 64] = kInfinity;
+    const uint64_t mask = FindContenders(seed, position, first, gaps, score, bits);
+    for (int i = 0; i < kTokenBlock; ++i) {
+      const float noise = GumbelNoise(seed, position, first + i);
+      EXPECT_EQ(GumbelFromBits(bits[i]), noise);
+      const bool is_set = (mask >> i & 1) != 0;
+      const bool contends = double{noise} - double{gaps[i]} >= score;
+      EXPECT_TRUE(is_set || !contends) << seed << " " << position << " " << first + i;
+      num_found += contends;
+      num_set += is_set;
+    }
+  }
+  // It filters: most of what is set does contend.
+  EXPECT_GT(num_found, 1000);
+  EXPECT_LT(num_set, 1.3 * num_found + 100);
+}
+
+// Law 2 by the book: sort, cut, take the argmax of all kept.
+TokenId PlainChoice(const SamplingParameters& sampling, const std::vector<float>& logits, uint32_t position) {
+  const auto clean = [](float logit) {
+    return std::isnan(logit) ? -kInfinity : std::min(logit, std::numeric_limits<float>::max());
+  };
+  std::vector<float> gaps(logits.size());
+  const float best = clean(
+      *std::max_element(logits.begin(), logits.end(), [&](float a, float b) { return clean(a) < clean(b); }));
+  if (best == -kInfinity) return 0;
+  for (size_t v = 0; v < logits.size(); ++v) {
+    gaps[v] = best - clean(logits[v]);
+    if (sampling.temperature > 0) gaps[v] /= sampling.temperature;
+  }
+  std::vector<TokenId> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](TokenId a, TokenId b) { return gaps[a] < gaps[b]; });
+  if (sampling.temperature == 0) return order[0];
+  if (sampling.top_k > 0 && sampling.top_k < order.size()) order.resize(sampling.top_k);
+  if (sampling.top_p < 1) {
+    double total = 0;
+    for (TokenId v : order) total += std::exp(-double{gaps[v]});
+    double sum = 0;
+    size_t kept = 0;
+    while (kept < order.size() && sum < sampling.top_p * total) sum += std::exp(-double{gaps[order[kept++]]});
+    order.resize(kept);
+  }
+  TokenId winner = order[0];
+  double winning_score = -std::numeric_limits<double>::infinity();
+  for (TokenId v : order) {
+    if (sampling.min_p > 0 && std::exp(-double{gaps[v]}) < sampling.min_p) continue;
+    const double score = double{GumbelNoise(sampling.seed, position, v)} - double{gaps[v]};
+    if (score > winning_score || (score == winning_score && v < winner)) {
+      winner = v;
+      winning_score = score;
+    }
+  }
+  return winner;
+}
+
+TEST(TargetSamplerTest, ChoosesLikeThePlainDefinition) {
+  std::mt19937 random(3);
+  const auto uniform = [&] { return std::uniform_real_distribution<float>(0.0f, 1.0f)(random); };
+  const size_t sizes[] = {1, 2, 8, 63, 64, 65, 200, 1000};
+  for (int round = 0; round < 10000; ++round) {
+    const size_t vocab_size = sizes[random() % std::size(sizes)];
+    const float spread = std::exp(6.0f * uniform() - 3.0f);
+    const bool ties = random() % 4 == 0;
+    std::normal_distribution<float> normal(0.0f, spread);
+    std::vector<float> logits(vocab_size);
+    for (float& logit : logits) {
+      logit = ties ? std::round(normal(random)) : normal(random);
+      if (random() % 100 == 0) logit = random() % 2 == 0 ? -kInfinity : kNan;
+    }
+    if (random() % 500 == 0) logits[random() % vocab_size] = kInfinity;
+    SamplingParameters sampling = {.temperature = random() % 10 == 0 ? 0.0f : 2.0f * uniform() + 1e-3f};
+    if (random() % 2 == 0) sampling.top_k = random() % (vocab_size + 2);
+    if (random() % 2 == 0) sampling.top_p = 1.0f - uniform() * 0.999f;
+    if (random() % 3 == 0) sampling.min_p = uniform() * uniform();
+    sampling.seed = uint64_t{random()} << 32 | random();
+    const uint32_t position = random() % 100000;
+    const TokenId expected = PlainChoice(sampling, logits, position);
+    TargetSampler sampler(sampling, static_cast<int32_t>(vocab_size), {});
+    ASSERT_EQ(sampler.Choose(absl::MakeSpan(logits), position).token, expected)
+        << "round " << round << " vocab " << vocab_size << " temperature " << sampling.temperature
+        << " top_k " << sampling.top_k << " top_p " << sampling.top_p << " min_p " << sampling.min_p;
+  }
+}
+
+// The paths that only a wide vocabulary takes: skipped blocks, candidates by block minima, full histograms.
+TEST(TargetSamplerTest, ChoosesLikeThePlainDefinitionFromAWideVocabulary) {
+  std::mt19937 random(4);
+  std::vector<float> logits(151936);
+  for (float spread : {0.0f, 0.001f, 1.0f, 3.0f}) {
+    std::normal_distribution<float> normal(0.0f, spread > 0 ? spread : 1.0f);
+    for (uint32_t top_k : {0u, 1u, 40u, 3000u, 100000u}) {
+      for (float top_p : {0.1f, 0.9f, 1.0f}) {
+        for (float& logit : logits) logit = spread > 0 ? normal(random) : 1.5f;
+        const SamplingParameters sampling = {.temperature = 0.7f,
+                                             .top_k = top_k,
+                                             .top_p = top_p,
+                                             .min_p = top_k == 40 ? 0.05f : 0.0f,
+                                             .seed = random()};
+        const TokenId expected = PlainChoice(sampling, logits, 17);
+        TargetSampler sampler(sampling, static_cast<int32_t>(logits.size()), {});
+        EXPECT_EQ(sampler.Choose(absl::MakeSpan(logits), 17).token, expected)
+            << spread << " " << top_k << " " << top_p;
+      }
+    }
+  }
+}
+
+// Chooses at positions [0, count) from the same logits and returns how often each token came.
+std::vector<int> Draw(const SamplingParameters& sampling, const std::vector<float>& logits, uint32_t count) {
+  TargetSampler sampler(sampling, static_cast<int32_t>(logits.size()), {});
+  std::vector<int> draws(logits.size());
+  for (uint32_t position = 0; position < count; ++position) {
+    std::vector<float> scratch = logits;
+    ++draws[sampler.Choose(absl::MakeSpan(scratch), position).token];
+  }
+  return draws;
+}
+
+TEST(TargetSamplerTest, DrawsFromTheSoftmax) {
+  constexpr int kDraws = 200000;
+  const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f, 0.5f, -2.0f, 1.5f, -4.0f};
+  for (uint64_t seed : {1ull, 0xfeedfacecafebeefull}) {
+    for (float temperature : {0.8f, 1.0f, 1.7f}) {
+      double total = 0;
+      for (float logit : logits) total += std::exp(logit / temperature);
+      const std::vector<int> draws = Draw({.temperature = temperature, .seed = seed}, logits, kDraws);
+      double variation = 0;
+      double chi_square = 0;
+      for (size_t v = 0; v < logits.size(); ++v) {
+        const double expected = kDraws * std::exp(logits[v] / temperature) / total;
+        variation += std::abs(draws[v] - expected) / kDraws / 2;
+        chi_square += (draws[v] - expected) * (draws[v] - expected) / expected;
+      }
+      EXPECT_LT(variation, 0.004);
+      // Seven degrees of freedom: above 24.3 once in a thousand, below 0.6 as rarely.
+      EXPECT_LT(chi_square, 24.3);
+      EXPECT_GT(chi_square, 0.5);
+    }
+  }
+}
+
+TEST(TargetSamplerTest, KeepsOnlyWhatTheCutsLeave) {
+  // Probabilities 0.4, 0.3, 0.2, 0.1.
+  const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
+  const auto kept = [&](const SamplingParameters& sampling) {
+    std::vector<TokenId> tokens;
+    const std::vector<int> draws = Draw(sampling, logits, 500);
+    for (size_t v = 0; v < draws.size(); ++v) {
+      if (draws[v] > 0) tokens.push_back(static_cast<TokenId>(v));
+    }
+    return tokens;
+  };
+  EXPECT_THAT(kept({}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(kept({.top_k = 1}), ElementsAre(0));
+  EXPECT_THAT(kept({.top_k = 3}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(kept({.top_k = 9}), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(kept({.top_p = 0.01f}), ElementsAre(0));
+  EXPECT_THAT(kept({.top_p = 0.65f}), ElementsAre(0, 1));
+  EXPECT_THAT(kept({.top_p = 0.75f}), ElementsAre(0, 1, 2));
+  // What top-k left is renormalised: 0.4 is 0.571 of 0.7.
+  EXPECT_THAT(kept({.top_k = 2, .top_p = 0.55f}), ElementsAre(0));
+  EXPECT_THAT(kept({.top_k = 2, .top_p = 0.6f}), ElementsAre(0, 1));
+  EXPECT_THAT(kept({.min_p = 0.4f}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(kept({.min_p = 0.6f}), ElementsAre(0, 1));
+  EXPECT_THAT(kept({.min_p = 1.0f}), ElementsAre(0));
+  // The order is: temperature, then top-p. At temperature 0.5 the shares are 0.533, 0.3, 0.133, 0.033.
+  EXPECT_THAT(kept({.temperature = 0.5f, .top_p = 0.5f}), ElementsAre(0));
+}
+
+TEST(TargetSamplerTest, PrefersLowerIdsAmongEquals) {
+  const std::vector<float> logits = {1.0f, 2.0f, 2.0f, 2.0f};
+  EXPECT_THAT(Draw({.temperature = 0}, logits, 10), ElementsAre(0, 10, 0, 0));
+  EXPECT_THAT(Draw({.top_k = 1}, logits, 10), ElementsAre(0, 10, 0, 0));
+  EXPECT_EQ(Draw({.top_k = 2}, logits, 100)[3], 0);
+  EXPECT_EQ(Draw({.top_p = 0.2f}, logits, 100)[2], 0);
+  const std::vector<float> zeros = {-1.0f, -0.0f, 0.0f};
+  EXPECT_THAT(Draw({.temperature = 0}, zeros, 1), ElementsAre(0, 1, 0));
+  EXPECT_GT(Draw({.top_k = 2}, zeros, 100)[2], 30);
+}
+
+TEST(TargetSamplerTest, SurvivesLogitsThatAreNotNumbers) {
+  for (float temperature : {0.0f, 1e-38f, 1.0f, 100.0f}) {
+    const SamplingParameters sampling = {.temperature = temperature};
+    EXPECT_THAT(Draw(sampling, {kNan, -kInfinity, kNan}, 20), ElementsAre(20, 0, 0));
+    EXPECT_THAT(Draw(sampling, {kNan, -5.0f, -kInfinity}, 20), ElementsAre(0, 20, 0));
+    EXPECT_THAT(Draw(sampling, {0.0f, kInfinity, kNan}, 20), ElementsAre(0, 20, 0));
+    EXPECT_THAT(Draw(sampling, {-3e38f, 3e38f, -kNan}, 20), ElementsAre(0, 20, 0));
+  }
+}
+
+TEST(TargetSamplerTest, IsRepeatableAndDependsOnSeedAndPosition) {
+  const std::vector<float> logits(1000, 0.0f);
+  const auto sequence = [&](uint64_t seed) {
+    TargetSampler sampler({.seed = seed}, 1000, {});
+    std::vector<TokenId> tokens;
+    for (uint32_t position = 0; position < 50; ++position) {
+      std::vector<float> scratch = logits;
+      tokens.push_back(sampler.Choose(absl::MakeSpan(scratch), position).token);
+    }
+    return tokens;
+  };
+  const std::vector<TokenId> first = sequence(7);
+  EXPECT_EQ(first, sequence(7));
+  EXPECT_NE(first, sequence(8));
+  EXPECT_NE(first, sequence(7ull | 1ull << 40));
+  std::vector<TokenId> distinct = first;
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  EXPECT_GT(distinct.size(), 40u);
+}
+
+// The log probabilities of all tokens by id, times the constant that makes the largest logit `top`.
+std::map<TokenId, float> Logits(TargetSampler& sampler, std::vector<float> logits, float top) {
+  const TokenChoice choice = sampler.Choose(absl::MakeSpan(logits), 0, static_cast<int>(logits.size()));
+  std::map<TokenId, float> result;
+  const float shift = top - choice.top_logprobs[0].logprob;
+  for (const TokenLogprob& entry : choice.top_logprobs) result[entry.token] = entry.logprob + shift;
+  return result;
+}
+
+TEST(TargetSamplerTest, AppliesPenaltiesAndBiasInOrder) {
+  SamplingParameters sampling = {
+      .repetition_penalty = 2.0f, .presence_penalty = 0.5f, .frequency_penalty = 0.25f};
+  sampling.logit_bias = {{3, 1.0f}, {4, -100.0f}, {2, 0.125f}};
+  TargetSampler sampler(sampling, 6, {0, 1, 1});
+  const std::vector<float> logits = {4.0f, -1.0f, 3.0f, 0.5f, 9.0f, 8.0f};
+  std::map<TokenId, float> seen = Logits(sampler, logits, 8.0f);
+  EXPECT_THAT(seen, SizeIs(5));      // Token 4 is banned.
+  EXPECT_NEAR(seen[0], 2.0f, 1e-5);  // In the prompt: only the repetition penalty.
+  EXPECT_NEAR(seen[1], -2.0f, 1e-5);
+  EXPECT_NEAR(seen[2], 3.125f, 1e-5);
+  EXPECT_NEAR(seen[3], 1.5f, 1e-5);
+  sampler.Append(2);
+  sampler.Append(2);
+  sampler.Append(1);
+  seen = Logits(sampler, logits, 8.0f);
+  EXPECT_NEAR(seen[0], 2.0f, 1e-5);
+  EXPECT_NEAR(seen[1], -2.0f - 0.5f - 0.25f, 1e-5);
+  EXPECT_NEAR(seen[2], 1.5f - 0.5f - 0.5f + 0.125f, 1e-5);
+  EXPECT_NEAR(seen[3], 1.5f, 1e-5);
+}
+
+TEST(TargetSamplerTest, PresencePenaltyAloneIgnoresThePrompt) {
+  TargetSampler sampler({.temperature = 0, .presence_penalty = 1.0f}, 2, {0, 0});
+  std::vector<float> logits = {1.0f, 0.5f};
+  EXPECT_EQ(sampler.Choose(absl::MakeSpan(logits), 2).token, 0);
+  TargetSampler copy = sampler;
+  sampler.Append(0);
+  logits = {1.0f, 0.5f};
+  EXPECT_EQ(sampler.Choose(absl::MakeSpan(logits), 3).token, 1);
+  logits = {1.0f, 0.5f};
+  EXPECT_EQ(copy.Choose(absl::MakeSpan(logits), 3).token, 0) << "copies share no history";
+}
+
+TEST(TargetSamplerTest, LogprobsAreTheLogSoftmaxAtTemperatureOne) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::vector<float> logits(500);
+  for (float& logit : logits) logit = normal(random);
+  logits[77] = logits[33] = *std::max_element(logits.begin(), logits.end()) + 1.0f;
+  logits[5] = kNan;
+  double total = 0;
+  for (float logit : logits) total += std::isnan(logit) ? 0.0 : std::exp(double{logit});
+  // What is asked for is neither bounded by top-k nor changed by the temperature.
+  TargetSampler sampler({.temperature = 0.3f, .top_k = 2, .seed = 3}, 500, {});
+  std::vector<float> scratch = logits;
+  const TokenChoice choice = sampler.Choose(absl::MakeSpan(scratch), 9, 20);
+  EXPECT_NEAR(choice.logprob, logits[choice.token] - std::log(total), 1e-5);
+  ASSERT_THAT(choice.top_logprobs, SizeIs(20));
+  EXPECT_EQ(choice.top_logprobs[0].token, 33);
+  EXPECT_EQ(choice.top_logprobs[1].token, 77);
+  std::vector<float> sorted = logits;
+  sorted[5] = -kInfinity;
+  std::sort(sorted.rbegin(), sorted.rend());
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(logits[choice.top_logprobs[i].token], sorted[i]);
+    EXPECT_NEAR(choice.top_logprobs[i].logprob, sorted[i] - std::log(total), 1e-5);
+  }
+  scratch = logits;
+  const TokenChoice same = sampler.Choose(absl::MakeSpan(scratch), 9, 0);
+  EXPECT_EQ(same.token, choice.token);
+  EXPECT_EQ(same.logprob, choice.logprob);
+  EXPECT_THAT(same.top_logprobs, SizeIs(0));
+}
+
+TEST(TargetSamplerTest, LogprobsLeaveOutTokensWithoutAChance) {
+  TargetSampler sampler({}, 4, {});
+  std::vector<float> logits = {kNan, 1.0f, -kInfinity, 1.0f};
+  const TokenChoice choice = sampler.Choose(absl::MakeSpan(logits), 0, 20);
+  ASSERT_THAT(choice.top_logprobs, SizeIs(2));
+  EXPECT_EQ(choice.top_logprobs[0].token, 1);
+  EXPECT_NEAR(choice.top_logprobs[1].logprob, -std::log(2.0f), 1e-6);
+  logits.assign(4, -kInfinity);
+  EXPECT_EQ(sampler.Choose(absl::MakeSpan(logits), 0, 20).logprob, -kInfinity);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,246 @@
+#include "router/config.h"
+
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/hash.h"
+#include "common/speculation/window_policy.h"
+
+namespace tandem::router {
+namespace {
+
+// Names become metric labels, metadata and log fields.
+constexpr size_t kMaxNameBytes = 128;
+
+std::string Quoted(absl::string_view value) {
+  constexpr size_t kShown = 64;
+  std::string shown = absl::CHexEscape(value.substr(0, kShown));
+  return absl::StrCat("\"", shown, value.size() > kShown ? "..." : "", "\"");
+}
+
+bool IsPrintableWithoutBlanks(absl::string_view value) {
+  return std::all_of(value.begin(), value.end(), [](char c) { return absl::ascii_isgraph(c); });
+}
+
+using NameIndex = std::map<std::string, size_t>;
+
+// Walks the configuration once, collecting errors instead of stopping at the first.
+class Resolver {
+ public:
+  explicit Resolver(const v1::RouterConfig& config) : config_(config) {}
+
+  absl::StatusOr<RoutingTable> Resolve() {
+    ResolveModels();
+    ResolveDrafters();
+    ResolveTenants();
+    table_.max_concurrent_requests = config_.has_max_concurrent_requests() ? config_.max_concurrent_requests()
+                                                                           : kDefaultMaxConcurrentRequests;
+    if (table_.max_concurrent_requests == 0) Error("max_concurrent_requests", "0, expected at least 1");
+    if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
+    return std::move(table_);
+  }
+
+ private:
+  template <typename... Parts>
+  void Error(absl::string_view path, const Parts&... parts) {
+    errors_.push_back(absl::StrCat(path, ": ", parts...));
+  }
+
+  // Checks a name and enters it in `names`; `what` names the kind in messages.
+  void AddName(const std::string& path, const std::string& name, absl::string_view what, size_t index,
+               NameIndex& names) {
+    if (name.empty()) {
+      Error(path, "missing; every ", what, " needs a name");
+    } else if (name.size() > kMaxNameBytes || !IsPrintableWithoutBlanks(name)) {
+      Error(path, Quoted(name), ", expected at most ", kMaxNameBytes,
+            " printable ASCII characters without blanks");
+    } else if (!names.emplace(name, index).second) {
+      Error(path, Quoted(name), " is used twice; the name of a ", what, " must be unique");
+    }
+  }
+
+  void CheckEndpoint(const std::string& path, const std::string& endpoint) {
+    if (endpoint.empty()) {
+      Error(path, "empty, expected a gRPC target such as \"host:port\"");
+    } else if (!IsPrintableWithoutBlanks(endpoint)) {
+      Error(path, Quoted(endpoint), ", expected a gRPC target such as \"host:port\"");
+    }
+  }
+
+  void ResolveModels() {
+    if (config_.models().empty()) Error("models", "empty, expected at least one target model");
+    for (int i = 0; i < config_.models_size(); ++i) {
+      const v1::TargetModelConfig& model = config_.models(i);
+      const std::string path = absl::StrCat("models[", i, "]");
+      AddName(path + ".name", model.name(), "target model", i, model_names_);
+      if (model.folder().empty()) {
+        Error(path + ".folder", "missing, expected the model's folder, which holds its tokenizer");
+      }
+      if (model.verifiers().empty()) Error(path + ".verifiers", "empty, expected at least one verifier");
+      TargetModel resolved{.name = model.name(), .folder = model.folder()};
+      for (int j = 0; j < model.verifiers_size(); ++j) {
+        const std::string& verifier = model.verifiers(j);
+        const std::string verifier_path = absl::StrCat(path, ".verifiers[", j, "]");
+        CheckEndpoint(verifier_path, verifier);
+        if (!verifier.empty() && std::find(resolved.verifiers.begin(), resolved.verifiers.end(), verifier) !=
+                                     resolved.verifiers.end()) {
+          Error(verifier_path, Quoted(verifier), " is listed twice");
+        }
+        resolved.verifiers.push_back(verifier);
+      }
+      table_.models.push_back(std::move(resolved));
+    }
+  }
+
+  void ResolveDrafters() {
+    for (int i = 0; i < config_.drafters_size(); ++i) {
+      const v1::DrafterConfig& drafter = config_.drafters(i);
+      const std::string path = absl::StrCat("drafters[", i, "]");
+      AddName(path + ".name", drafter.name(), "drafter", i, drafter_names_);
+      CheckEndpoint(path + ".endpoint", drafter.endpoint());
+      if (drafter.draft_model().empty())
+        Error(path + ".draft_model", "missing, expected a draft model's name");
+      table_.drafters.push_back(
+          {.name = drafter.name(), .endpoint = drafter.endpoint(), .draft_model = drafter.draft_model()});
+    }
+  }
+
+  void ResolveTenants() {
+    if (config_.tenants().empty() && !config_.allow_anonymous()) {
+      Error("tenants", "empty, so nobody could call; add a tenant or set allow_anonymous");
+    }
+    for (int i = 0; i < config_.tenants_size(); ++i) ResolveTenant(i);
+    if (!config_.allow_anonymous()) return;
+    Tenant anonymous{.name = std::string(kAnonymousTenant.data(), kAnonymousTenant.size())};
+    anonymous.cache_salt = HashBytes(anonymous.name);
+    ResolveTenantModels("", {}, anonymous);
+    ResolveTenantDrafters("", {}, anonymous);
+    table_.anonymous = table_.tenants.size();
+    table_.tenants.push_back(std::move(anonymous));
+  }
+
+  void ResolveTenant(int i) {
+    const v1::TenantConfig& tenant = config_.tenants(i);
+    const std::string path = absl::StrCat("tenants[", i, "]");
+    AddName(path + ".name", tenant.name(), "tenant", i, tenant_names_);
+    if (config_.allow_anonymous() && tenant.name() == kAnonymousTenant) {
+      Error(path + ".name", "\"anonymous\" is taken by allow_anonymous");
+    }
+    Tenant resolved{.name = tenant.name(),
+                    .window_policy = tenant.window_policy(),
+                    .max_concurrent_requests = tenant.max_concurrent_requests(),
+                    .cache_salt = HashBytes(tenant.name())};
+    resolved.token_digest = ResolveToken(path, tenant);
+    if (resolved.token_digest.has_value()) {
+      auto [first, inserted] = tokens_.emplace(*resolved.token_digest, path);
+      if (!inserted) Error(path, "has the same token as ", first->second, "; tokens must be unique");
+    }
+    ResolveTenantModels(path, {tenant.models().begin(), tenant.models().end()}, resolved);
+    if (!tenant.drafter().empty()) {
+      resolved.drafter = Find(path + ".drafter", tenant.drafter(), "drafter", drafter_names_);
+    }
+    CheckWindowPolicy(path + ".window_policy", tenant.window_policy());
+    ResolveTenantDrafters(path, {tenant.allowed_drafters().begin(), tenant.allowed_drafters().end()},
+                          resolved);
+    table_.tenants.push_back(std::move(resolved));
+  }
+
+  std::optional<Sha256Digest> ResolveToken(const std::string& path, const v1::TenantConfig& tenant) {
+    if (tenant.token().empty() == tenant.token_sha256().empty()) {
+      Error(path, "expected exactly one of token and token_sha256, found ",
+            tenant.token().empty() ? "none" : "both");
+      return std::nullopt;
+    }
+    if (!tenant.token().empty()) {
+      if (!IsPrintableWithoutBlanks(tenant.token())) {
+        Error(path + ".token", "expected printable ASCII characters without blanks");
+        return std::nullopt;
+      }
+      return Sha256(tenant.token());
+    }
+    const std::string& hex = tenant.token_sha256();
+    Sha256Digest digest;
+    if (hex.size() != 2 * digest.size() ||
+        !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
+      Error(path + ".token_sha256", "expected 64 hexadecimal digits, found ", hex.size(), " characters");
+      return std::nullopt;
+    }
+    const std::string bytes = absl::HexStringToBytes(hex);
+    std::copy(bytes.begin(), bytes.end(), digest.begin());
+    return digest;
+  }
+
+  void ResolveTenantModels(const std::string& path, const std::vector<std::string>& names, Tenant& tenant) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const std::string model_path = absl::StrCat(path, ".models[", i, "]");
+      if (std::optional<size_t> model = Find(model_path, names[i], "model", model_names_)) {
+        tenant.models.push_back(*model);
+      }
+    }
+    if (!names.empty()) return;
+    for (size_t i = 0; i < table_.models.size(); ++i) tenant.models.push_back(i);
+  }
+
+  void ResolveTenantDrafters(const std::string& path, const std::vector<std::string>& names, Tenant& tenant) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const std::string drafter_path = absl::StrCat(path, ".allowed_drafters[", i, "]");
+      if (std::optional<size_t> drafter = Find(drafter_path, names[i], "drafter", drafter_names_)) {
+        tenant.allowed_drafters.push_back(*drafter);
+      }
+    }
+    if (names.empty()) {
+      for (size_t i = 0; i < table_.drafters.size(); ++i) tenant.allowed_drafters.push_back(i);
+    } else if (tenant.drafter.has_value()) {
+      // A request that names what it would get anyway is harmless.
+      tenant.allowed_drafters.push_back(*tenant.drafter);
+    }
+    std::sort(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end());
+    tenant.allowed_drafters.erase(std::unique(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end()),
+                                  tenant.allowed_drafters.end());
+  }
+
+  void CheckWindowPolicy(const std::string& path, const std::string& name) {
+    if (name.empty()) return;
+    const std::vector<std::string> known = WindowPolicyNames();
+    if (std::find(known.begin(), known.end(), name) != known.end()) return;
+    Error(path, Quoted(name), ", expected one of ", absl::StrJoin(known, ", "));
+  }
+
+  std::optional<size_t> Find(const std::string& path, const std::string& name, absl::string_view what,
+                             const NameIndex& names) {
+    const auto found = names.find(name);
+    if (found != names.end()) return found->second;
+    Error(path, Quoted(name), " is not a configured ", what);
+    return std::nullopt;
+  }
+
+  const v1::RouterConfig& config_;
+  RoutingTable table_;
+  NameIndex model_names_;
+  NameIndex drafter_names_;
+  NameIndex tenant_names_;
+  std::map<Sha256Digest, std::string> tokens_;  // Token's digest -> path of the tenant that has it.
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+Sha256Digest Sha256(absl::string_view bytes) {
+  Sha256Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  return digest;
+}
+
+absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config) {
+  return Resolver(config).Resolve();
+}
+
+}  // namespace tandem::router

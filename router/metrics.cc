@@ -1,0 +1,123 @@
+#include "router/metrics.h"
+
+#include <cstddef>
+
+#include "common/base/log.h"
+
+namespace tandem::router {
+namespace {
+
+// Whether a verifier's statistics can be true of an output of `num_tokens`. Every drafted round commits a
+// token, so this also bounds the work of recording them.
+bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
+  if (stats.drafted_rounds() > num_tokens || stats.accepted_tokens() > stats.draft_tokens()) return false;
+  uint32_t at_least = stats.drafted_rounds();
+  uint64_t accepted = 0;
+  for (uint32_t rounds : stats.accepted_per_position()) {
+    if (rounds > at_least) return false;
+    at_least = rounds;
+    accepted += rounds;
+  }
+  return accepted == stats.accepted_tokens() && (stats.drafted_rounds() > 0 || stats.draft_tokens() == 0);
+}
+
+// Takes the totals apart into rounds again: only totals are kept, so it does not matter which round verified
+// how many of the draft tokens.
+void RecordRounds(const v1::SpeculationStats& stats, const SpecDecodeMetrics::Series& series) {
+  uint32_t spare = stats.draft_tokens() - stats.accepted_tokens();
+  int positions = stats.accepted_per_position_size();
+  for (uint32_t round = 0; round < stats.drafted_rounds(); ++round) {
+    // The rounds sorted by falling acceptance: this one accepted as many tokens as there are positions that
+    // more than `round` rounds reached.
+    while (positions > 0 && stats.accepted_per_position(positions - 1) <= round) --positions;
+    series.RecordRound(static_cast<uint32_t>(positions) + spare, static_cast<uint32_t>(positions));
+    spare = 0;
+  }
+}
+
+}  // namespace
+
+RouterMetrics::RouterMetrics(MetricsRegistry* registry)
+    : requests_(registry->AddCounter({"tandem_router_requests_total",
+                                      "Requests that got their terminal status, by its code.",
+                                      {"tenant", "model", "code"}})),
+      waiting_(
+          registry->AddGauge({"tandem_router_waiting", "Admitted requests that no verifier has started.", {}})
+              .With()),
+      running_(
+          registry->AddGauge({"tandem_router_running", "Requests that a verifier has started.", {}}).With()),
+      time_to_first_token_(registry->AddHistogram({"tandem_router_time_to_first_token_seconds",
+                                                   "From a request's arrival to its first token.",
+                                                   {"tenant", "model"}},
+                                                  LatencyBuckets())),
+      inter_token_(
+          registry->AddHistogram({"tandem_router_inter_token_seconds",
+                                  "Between tokens of an output; tokens of one chunk share its gap evenly.",
+                                  {"tenant", "model"}},
+                                 ExponentialBuckets(0.0005, 2.0, 14))),
+      request_seconds_(registry->AddHistogram({"tandem_router_request_seconds",
+                                               "From a request's arrival to its terminal status.",
+                                               {"tenant", "model"}},
+                                              ExponentialBuckets(0.005, 2.0, 18))),
+      drafter_selected_(registry->AddCounter({"tandem_router_drafter_selected_total",
+                                              "Requests sent to a verifier, by the drafter chosen and why.",
+                                              {"tenant", "drafter", "reason"}})),
+      prompt_tokens_(registry->AddCounter(
+          {"tandem_router_prompt_tokens_total", "Prompt tokens sent to verifiers.", {"tenant", "model"}})),
+      output_tokens_(registry->AddCounter(
+          {"tandem_router_output_tokens_total", "Tokens received from verifiers.", {"tenant", "model"}})),
+      spec_decode_(registry) {}
+
+void RouterMetrics::Request::OnAdmitted() {
+  phase_ = Phase::kWaiting;
+  metrics_.waiting_.Add(1);
+}
+
+void RouterMetrics::Request::OnPrepared(const std::string& drafter, absl::string_view reason,
+                                        uint32_t prompt_tokens) {
+  drafter_ = drafter;
+  metrics_.drafter_selected_.With({tenant_, drafter.empty() ? "none" : absl::string_view(drafter), reason})
+      .Increment();
+  metrics_.prompt_tokens_.With({tenant_, model_}).Increment(prompt_tokens);
+  inter_token_ = metrics_.inter_token_.With({tenant_, model_});
+  output_tokens_ = metrics_.output_tokens_.With({tenant_, model_});
+}
+
+void RouterMetrics::Request::OnStarted() {
+  phase_ = Phase::kRunning;
+  metrics_.waiting_.Add(-1);
+  metrics_.running_.Add(1);
+}
+
+void RouterMetrics::Request::OnTokens(uint32_t count, absl::Time now) {
+  if (count == 0) return;
+  if (num_tokens_ == 0) {
+    metrics_.time_to_first_token_.With({tenant_, model_}).Observe(absl::ToDoubleSeconds(now - arrival_));
+  } else {
+    const double gap = absl::ToDoubleSeconds(now - last_tokens_at_) / count;
+    for (uint32_t i = 0; i < count; ++i) inter_token_.Observe(gap);
+  }
+  num_tokens_ += count;
+  last_tokens_at_ = now;
+  output_tokens_.Increment(count);
+}
+
+void RouterMetrics::Request::OnFinished(const v1::GenerationFinished& finished) {
+  if (drafter_.empty()) return;
+  if (!IsPlausible(finished.speculation(), num_tokens_)) {
+    LogWarning("a verifier's speculation statistics contradict themselves",
+               {{"model", model_}, {"drafter", drafter_}});
+    return;
+  }
+  RecordRounds(finished.speculation(), metrics_.spec_decode_.With(tenant_, model_, drafter_));
+}
+
+void RouterMetrics::Request::OnEnd(absl::StatusCode code, absl::Time now) {
+  if (phase_ == Phase::kWaiting) metrics_.waiting_.Add(-1);
+  if (phase_ == Phase::kRunning) metrics_.running_.Add(-1);
+  phase_ = Phase::kEnded;
+  metrics_.requests_.With({tenant_, model_, absl::StatusCodeToString(code)}).Increment();
+  metrics_.request_seconds_.With({tenant_, model_}).Observe(absl::ToDoubleSeconds(now - arrival_));
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,168 @@
+#include "router/request.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/sampling_wire.h"
+#include "common/speculation/window_policy.h"
+
+namespace tandem::router {
+namespace {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status ValidateChat(const v1::ChatPrompt& chat) {
+  if (chat.messages().empty()) return Invalid("chat.messages: empty, expected at least one message");
+  if (chat.messages_size() > kMaxChatMessages) {
+    return Invalid("chat.messages: ", chat.messages_size(), " messages, expected at most ", kMaxChatMessages);
+  }
+  size_t bytes = 0;
+  for (int i = 0; i < chat.messages_size(); ++i) {
+    const v1::ChatMessage& message = chat.messages(i);
+    if (message.role().empty()) return Invalid("chat.messages[", i, "].role: empty");
+    bytes += message.role().size() + message.content().size();
+  }
+  if (bytes > kMaxPromptBytes) {
+    return Invalid("chat.messages: ", bytes, " bytes in all, expected at most ", kMaxPromptBytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePrompt(const v1::GenerateRequest& request) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (request.text().empty()) return Invalid("text: empty, expected a prompt");
+      if (request.text().size() > kMaxPromptBytes) {
+        return Invalid("text: ", request.text().size(), " bytes, expected at most ", kMaxPromptBytes);
+      }
+      return absl::OkStatus();
+    case v1::GenerateRequest::kTokenIds:
+      if (request.token_ids().ids().empty()) return Invalid("token_ids: empty, expected a prompt");
+      return absl::OkStatus();
+    case v1::GenerateRequest::kChat:
+      return ValidateChat(request.chat());
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      return Invalid("prompt: missing, expected text, token_ids or chat");
+  }
+  return Invalid("prompt: unknown kind");
+}
+
+absl::Status ValidateStopping(const v1::StopConditions& stopping) {
+  if (stopping.has_max_tokens() && stopping.max_tokens() == 0) {
+    return Invalid("stopping.max_tokens: 0, expected at least 1");
+  }
+  if (stopping.stop_size() > kMaxStopStrings) {
+    return Invalid("stopping.stop: ", stopping.stop_size(), " strings, expected at most ", kMaxStopStrings);
+  }
+  for (int i = 0; i < stopping.stop_size(); ++i) {
+    const size_t bytes = stopping.stop(i).size();
+    if (bytes == 0 || bytes > kMaxStopBytes) {
+      return Invalid("stopping.stop[", i, "]: ", bytes, " bytes, expected 1 to ", kMaxStopBytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
+  if (speculation.window_policy().empty()) return absl::OkStatus();
+  const std::vector<std::string> known = WindowPolicyNames();
+  if (std::find(known.begin(), known.end(), speculation.window_policy()) != known.end())
+    return absl::OkStatus();
+  return Invalid("speculation.window_policy: \"", absl::CHexEscape(speculation.window_policy().substr(0, 64)),
+                 "\", expected one of ", absl::StrJoin(known, ", "));
+}
+
+// `field` names the list in messages.
+absl::Status ValidateTokens(absl::string_view field, const google::protobuf::RepeatedField<uint32_t>& tokens,
+                            int32_t vocab_size) {
+  for (int i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= static_cast<uint32_t>(vocab_size)) {
+      return Invalid(field, "[", i, "]: ", tokens[i], ", expected a token id below ", vocab_size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The prompt's tokens, at least one and few enough to leave room for one more.
+absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, const ServedModel& model) {
+  v1::TokenIds prompt;
+  absl::string_view field;
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kTokenIds:
+      field = "token_ids";
+      TANDEM_RETURN_IF_ERROR(ValidateTokens("token_ids.ids", request.token_ids().ids(), model.vocab_size));
+      prompt = request.token_ids();
+      break;
+    case v1::GenerateRequest::kText:
+    case v1::GenerateRequest::kChat: {
+      const bool is_text = request.prompt_case() == v1::GenerateRequest::kText;
+      field = is_text ? "text" : "chat";
+      absl::StatusOr<TokenIds> tokens =
+          is_text ? model.encoder->EncodeText(request.text()) : model.encoder->EncodeChat(request.chat());
+      if (!tokens.ok())
+        return absl::Status(tokens.status().code(), absl::StrCat(field, ": ", tokens.status().message()));
+      prompt.mutable_ids()->Add(tokens->begin(), tokens->end());
+      break;
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  if (prompt.ids().empty()) return Invalid(field, ": the prompt has no tokens");
+  if (prompt.ids_size() >= model.context_length) {
+    return Invalid(field, ": ", prompt.ids_size(), " tokens, expected fewer than the ", model.context_length,
+                   " of the model's context");
+  }
+  return prompt;
+}
+
+}  // namespace
+
+absl::Status ValidateRequest(const v1::GenerateRequest& request) {
+  const std::string& id = request.request_id();
+  if (id.size() > kMaxRequestIdBytes) {
+    return Invalid("request_id: ", id.size(), " bytes, expected at most ", kMaxRequestIdBytes);
+  }
+  if (!std::all_of(id.begin(), id.end(), [](char c) { return absl::ascii_isgraph(c); })) {
+    return Invalid("request_id: expected printable ASCII characters without blanks");
+  }
+  TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
+  TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));
+  TANDEM_RETURN_IF_ERROR(ValidateSpeculation(request.speculation()));
+  if (request.output().has_logprobs() && request.output().logprobs() > kMaxLogprobs) {
+    return Invalid("output.logprobs: ", request.output().logprobs(), ", expected at most ", kMaxLogprobs);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateRequest& request,
+                                                           const ServedModel& model,
+                                                           const std::function<uint64_t()>& draw) {
+  v1::VerifierGenerateRequest prepared;
+  prepared.set_request_id(request.request_id());
+  prepared.set_model(model.name);
+  TANDEM_RETURN_IF_ERROR(
+      ValidateTokens("stopping.stop_token_ids", request.stopping().stop_token_ids(), model.vocab_size));
+  *prepared.mutable_sampling() = request.sampling();
+  if (!prepared.sampling().has_seed()) prepared.mutable_sampling()->set_seed(draw());
+  TANDEM_ASSIGN_OR_RETURN(const SamplingParameters sampling,
+                          SamplingFromProto(prepared.sampling(), model.defaults, model.vocab_size));
+  *prepared.mutable_sampling() = SamplingToProto(sampling);
+  *prepared.mutable_stopping() = request.stopping();
+  *prepared.mutable_output() = request.output();
+  *prepared.mutable_speculation() = request.speculation();
+  TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model));
+  return prepared;
+}
+
+}  // namespace tandem::router

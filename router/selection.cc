@@ -1,0 +1,90 @@
+#include "router/selection.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+
+namespace tandem::router {
+namespace {
+
+std::string Shown(absl::string_view name) {
+  return absl::CHexEscape(name.substr(0, 128));
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tenant, absl::string_view name) {
+  if (name.empty()) return tenant.models.front();
+  for (size_t model : tenant.models) {
+    if (table.models[model].name == name) return model;
+  }
+  return absl::NotFoundError(absl::StrCat("model: \"", Shown(name), "\" is not served here"));
+}
+
+absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
+                                               const v1::SpeculationOptions& options) {
+  std::optional<size_t> requested;
+  if (!options.drafter().empty()) {
+    for (size_t drafter : tenant.allowed_drafters) {
+      if (table.drafters[drafter].name == options.drafter()) requested = drafter;
+    }
+    if (!requested.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("speculation.drafter: \"", Shown(options.drafter()),
+                                                     "\" is unknown or not allowed for this tenant"));
+    }
+  }
+  switch (options.mode()) {
+    case v1::SPECULATION_MODE_OFF:
+      return DrafterSelection{.reason = "off"};
+    case v1::SPECULATION_MODE_UNSPECIFIED:
+    case v1::SPECULATION_MODE_ON:
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("speculation.mode: ", static_cast<int>(options.mode()), ", expected 0, 1 or 2"));
+  }
+  if (requested.has_value()) return DrafterSelection{.drafter = requested, .reason = "request"};
+  if (tenant.drafter.has_value()) return DrafterSelection{.drafter = tenant.drafter, .reason = "tenant"};
+  if (options.mode() == v1::SPECULATION_MODE_ON) {
+    return absl::FailedPreconditionError(
+        "speculation.mode: ON, but nothing could draft: the tenant has no drafter and the request names "
+        "none");
+  }
+  return DrafterSelection{.reason = "none"};
+}
+
+std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,
+                                   absl::Span<const uint32_t> prompt, uint64_t salt) {
+  uint64_t prefix_hash = HashCombine(kEmptyPrefixHash, salt);
+  for (uint32_t token : prompt.subspan(0, kAffinityTokens)) prefix_hash = HashCombine(prefix_hash, token);
+
+  uint64_t total = 1;  // The request to be placed.
+  uint64_t healthy = 0;
+  for (const VerifierLoad& verifier : verifiers) {
+    if (!verifier.healthy) continue;
+    total += verifier.in_flight;
+    ++healthy;
+  }
+
+  // Rank: unhealthy last, then overloaded ones, then by falling rendezvous hash. The endpoint decides equal
+  // hashes.
+  using Rank = std::tuple<bool, bool, uint64_t, absl::string_view, size_t>;
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < verifiers.size(); ++i) {
+    const VerifierLoad& verifier = verifiers[i];
+    // One more request would lift it above ceil(1.25 * total / healthy).
+    const bool overloaded = verifier.healthy && uint64_t{verifier.in_flight} * 4 * healthy >= 5 * total;
+    ranks.emplace_back(!verifier.healthy, overloaded, ~HashBytes(verifier.endpoint, prefix_hash),
+                       verifier.endpoint, i);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<size_t> order;
+  for (const Rank& rank : ranks) order.push_back(std::get<4>(rank));
+  return order;
+}
+
+}  // namespace tandem::router

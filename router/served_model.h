@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/token.h"
+#include "common/model/model_config.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::router {
+
+// How a model's prompts become tokens. Thread-safe.
+class PromptEncoder {
+ public:
+  virtual ~PromptEncoder() = default;
+  // Text with special tokens recognised and the model's begin-of-text put in front.
+  virtual absl::StatusOr<TokenIds> EncodeText(absl::string_view text) const = 0;
+  // Messages laid out by the model's chat template, up to where the assistant answers.
+  virtual absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat) const = 0;
+};
+
+// What the router knows of a target model: its tokenizer and limits, no weights. Immutable.
+struct ServedModel {
+  std::string name;
+  std::string architecture;
+  int32_t vocab_size = 0;      // The logits width.
+  int32_t context_length = 0;  // Tokens, prompt and output together.
+  uint64_t vocabulary_fingerprint = 0;
+  GenerationDefaults defaults;
+  std::shared_ptr<const PromptEncoder> encoder;
+};
+
+// Reads what a model folder says about tokens: config.json, generation_config.json and the tokenizer. Errors
+// name the file.
+absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::string& folder);
+
+}  // namespace tandem::router

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test. What CI runs is this with --sanitizers.
+set -euo pipefail
+
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$repository"
+
+preset=dev
+quick=false
+sanitizers=false
+ctest_arguments=()
+cores=$(nproc)
+# The concurrent parts, which ThreadSanitizer looks at. Matched against test names.
+readonly threaded_tests='rpc|router|verifier|drafter|engine|metrics|simulation'
+
+usage() {
+  cat <<'EOF'
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--help] [-- ctest arguments]
+
+Installs missing packages, builds everything and runs every test.
+
+  --preset P     CMake preset to test (default dev); see CMakePresets.json
+  --quick        leave out tests labelled slow and integration
+  --sanitizers   then run the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
+                 concurrent parts under ThreadSanitizer
+  -- ...         passed to ctest, for example: tests/run.sh -- -R tokenizer
+EOF
+}
+
+while (($# > 0)); do
+  case $1 in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --preset)
+      (($# >= 2)) || { echo "run.sh: --preset needs a value" >&2 && exit 2; }
+      preset=$2
+      shift
+      ;;
+    --quick) quick=true ;;
+    --sanitizers) sanitizers=true ;;
+    --)
+      shift
+      ctest_arguments+=("$@")
+      break
+      ;;
+    *)
+      echo "run.sh: unknown option '$1'; options of ctest come after --" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+summary=()
+failed=false
+
+print_summary() {
+  local status=$?
+  printf '\n%-28s %-8s %s\n' stage result seconds
+  printf '%s\n' "${summary[@]}"
+  exit "$status"
+}
+trap print_summary EXIT
+
+# stage NAME [--go-on] command...: runs a command and notes result and time. Without --go-on a failure ends the run.
+stage() {
+  local name=$1 go_on=false started=$SECONDS result=ok
+  shift
+  if [[ $1 == --go-on ]]; then
+    go_on=true
+    shift
+  fi
+  printf '\n==> %s\n' "$name"
+  "$@" || result=FAILED
+  summary+=("$(printf '%-28s %-8s %d' "$name" "$result" $((SECONDS - started)))")
+  if [[ $result == FAILED ]]; then
+    failed=true
+    $go_on || exit 1
+  fi
+}
+
+# A virtual environment for the Python client test, made anew when its requirements change.
+python_environment() {
+  local folder=build/python stamp
+  stamp=$(sha256sum tests/requirements.txt)
+  if [[ -f $folder/stamp && $(<"$folder/stamp") == "$stamp" ]]; then
+    echo "run.sh: $folder is up to date"
+    return 0
+  fi
+  rm -rf "$folder"
+  python3 -m venv "$folder" || return 1
+  "$folder/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt || return 1
+  printf '%s\n' "$stamp" >"$folder/stamp"
+}
+
+configure() { cmake --preset "$1" -DTANDEM_TEST_PYTHON="$repository/build/python/bin/python"; }
+
+# build PRESET [targets...]
+build() {
+  local preset=$1
+  shift
+  if (($# > 0)); then set -- --target "$@"; fi
+  cmake --build "build/$preset" --parallel "$cores" "$@"
+}
+
+run_ctest() {
+  local preset=$1
+  shift
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$cores" --timeout 600 "$@"
+}
+
+# Test executables of PRESET that the ctest selection runs: the executable of test x is the target tandem_x.
+test_targets() {
+  local preset=$1 known
+  shift
+  known=$(cmake --build "build/$preset" --target help | sed -n 's/^\(tandem_[a-z0-9_]*\): phony$/\1/p')
+  ctest --test-dir "build/$preset" -N "$@" | sed -n 's/^ *Test *#[0-9]*: \([a-z0-9_]*\)$/tandem_\1/p' |
+    grep -Fx -f <(printf '%s\n' "$known")
+}
+
+# sanitized PRESET ctest-selection...
+sanitized() {
+  local preset=$1 targets
+  shift
+  stage "$preset: configure" configure "$preset"
+  mapfile -t targets < <(test_targets "$preset" "$@")
+  if ((${#targets[@]} == 0)); then
+    echo "run.sh: no tests for $preset" >&2
+    exit 1
+  fi
+  stage "$preset: build" build "$preset" "${targets[@]}"
+  stage "$preset: test" --go-on run_ctest "$preset" "$@"
+}
+
+selection=()
+if $quick; then selection+=(-LE 'slow|integration'); fi
+
+stage "packages" deploy/install.sh
+stage "python environment" python_environment
+stage "$preset: configure" configure "$preset"
+stage "$preset: build" build "$preset"
+stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
+
+if $sanitizers; then
+  export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
+  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+  export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
+  # Scripts have nothing to sanitize.
+  sanitized asan -L unit -LE slow -E '^tidy'
+  sanitized tsan -L unit -LE slow -E '^tidy' -R "$threaded_tests"
+fi
+
+if $failed; then exit 1; fi

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mailbox.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/engine.h"
+#include "common/rpc/server_stream.h"
+#include "tandem/v1/generation.pb.h"
+#include "verifier/drafter_links.h"
+#include "verifier/metrics.h"
+#include "verifier/scheduler.h"
+
+namespace tandem {
+
+using GenerateStream = ServerStream<v1::GenerateResponse>;
+
+// What a call needs besides its session: where to answer, and what to call it.
+struct GenerateCall {
+  std::shared_ptr<GenerateStream> stream;
+  v1::GenerateResponse started;  // Sent when the session is admitted.
+  bool with_logprobs = false;
+  SpecDecodeMetrics::Series speculation;
+};
+
+// The thread that owns the engine. Everything that happens to sessions is posted to it; between forward
+// passes it hands the posted events to the scheduler, and carries what the scheduler says to streams,
+// drafters and metrics. Stops, cancelling what runs, on destruction. Public methods are safe from any thread.
+class EngineLoop final : private SchedulerListener {
+ public:
+  struct Load {
+    uint32_t running = 0;
+    uint32_t waiting = 0;
+    uint64_t kv_tokens_used = 0;
+  };
+
+  // `metrics` and `clock` outlive the loop.
+  EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
+             std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
+             VerifierMetrics* metrics);
+  ~EngineLoop() override;
+
+  DrafterLinks& links() { return *links_; }
+  SessionId NewSession() { return next_session_.fetch_add(1); }
+  void Begin(SessionId session, SessionRequest request, GenerateCall call);
+  void Cancel(SessionId session, absl::Status reason);
+
+  // Blocks until nothing runs or waits, or the deadline has passed.
+  void WaitUntilIdle(absl::Time deadline);
+  Load load() const;
+
+ private:
+  struct BeginEvent {
+    SessionId session;
+    SessionRequest request;
+    GenerateCall call;
+  };
+  struct CancelEvent {
+    SessionId session;
+    absl::Status reason;
+  };
+  struct LinkUpEvent {
+    LinkId link;
+  };
+  struct LinkDownEvent {
+    LinkId link;
+    absl::Status reason;
+  };
+  struct DraftEvent {
+    LinkId link;
+    DraftResponse response;
+  };
+  struct MalformedEvent {
+    LinkId link;
+    absl::Status reason;
+  };
+  using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, DraftEvent, MalformedEvent>;
+
+  void Run();
+  void Handle(Event event);
+  void PublishLoad();
+
+  void OnStarted(SessionId session) override;
+  void OnTokens(SessionId session, CommittedTokens tokens) override;
+  void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) override;
+  void OnDraftRequest(LinkId link, DraftRequest request) override;
+  void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) override;
+  void OnStep(const StepReport& report) override;
+  void OnRound(SessionId session, const RoundReport& report) override;
+
+  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<BlockPool> pool_;
+  VerifierMetrics* const metrics_;
+  Scheduler scheduler_;
+  Mailbox<Event> inbox_;
+  std::unique_ptr<DrafterLinks> links_;
+  std::atomic<SessionId> next_session_{1};
+  absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Engine thread only.
+
+  mutable absl::Mutex load_mutex_;
+  Load load_ ABSL_GUARDED_BY(load_mutex_);
+  uint64_t begun_ ABSL_GUARDED_BY(load_mutex_) = 0;  // Sessions handed to the loop,
+  uint64_t ended_ ABSL_GUARDED_BY(load_mutex_) = 0;  // and those that have had their terminal status.
+  std::thread thread_;
+};
+
+}  // namespace tandem

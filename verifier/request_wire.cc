@@ -1,0 +1,187 @@
+#include "verifier/request_wire.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/sampling_wire.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kMaxStopStrings = 16;
+constexpr size_t kMaxStopBytes = 256;
+constexpr int kMaxStopTokens = 1024;
+constexpr uint32_t kMaxLogprobs = 20;
+
+absl::StatusOr<TokenIds> CheckedTokens(const v1::TokenIds& proto, absl::string_view field,
+                                       int32_t vocab_size) {
+  TokenIds tokens;
+  tokens.reserve(static_cast<size_t>(proto.ids_size()));
+  for (int i = 0; i < proto.ids_size(); ++i) {
+    if (proto.ids(i) >= static_cast<uint32_t>(vocab_size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ".ids[", i, "]: ", proto.ids(i), ", expected at most ", vocab_size - 1));
+    }
+    tokens.push_back(static_cast<TokenId>(proto.ids(i)));
+  }
+  return tokens;
+}
+
+absl::StatusOr<StopRules> StopRulesFromProto(const v1::StopConditions& proto, const ServedTarget& target) {
+  StopRules rules;
+  if (proto.stop_size() > kMaxStopStrings) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stopping.stop: ", proto.stop_size(), " strings, expected at most ", kMaxStopStrings));
+  }
+  for (int i = 0; i < proto.stop_size(); ++i) {
+    const std::string& stop = proto.stop(i);
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stopping.stop[", i, "]: ", stop.size(), " bytes, expected 1 to ", kMaxStopBytes));
+    }
+    rules.stop.push_back(stop);
+  }
+  if (proto.stop_token_ids_size() > kMaxStopTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("stopping.stop_token_ids: ", proto.stop_token_ids_size(),
+                                                   " tokens, expected at most ", kMaxStopTokens));
+  }
+  for (int i = 0; i < proto.stop_token_ids_size(); ++i) {
+    if (proto.stop_token_ids(i) >= static_cast<uint32_t>(target.config.vocab_size)) {
+      return absl::InvalidArgumentError(absl::StrCat("stopping.stop_token_ids[", i,
+                                                     "]: ", proto.stop_token_ids(i), ", expected at most ",
+                                                     target.config.vocab_size - 1));
+    }
+    rules.stop_tokens.insert(static_cast<TokenId>(proto.stop_token_ids(i)));
+  }
+  if (!proto.ignore_eos())
+    rules.stop_tokens.insert(target.defaults.eos_tokens.begin(), target.defaults.eos_tokens.end());
+  return rules;
+}
+
+// How many tokens the output may have: what was asked for, or what the context holds.
+absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, const ServedTarget& target) {
+  const auto prompt = static_cast<uint32_t>(proto.prompt().ids_size());
+  const auto context = static_cast<uint32_t>(target.config.max_context);
+  if (prompt == 0) return absl::InvalidArgumentError("prompt: no tokens, expected at least 1");
+  if (prompt >= context) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt, " tokens, expected at most ",
+                                                   context - 1, " for a context of ", context));
+  }
+  const uint32_t room = context - prompt;
+  const uint32_t max_tokens = proto.stopping().has_max_tokens() ? proto.stopping().max_tokens() : room;
+  if (max_tokens == 0 || max_tokens > room) {
+    return absl::InvalidArgumentError(absl::StrCat("stopping.max_tokens: ", max_tokens, ", expected 1 to ",
+                                                   room, " after a prompt of ", prompt, " tokens"));
+  }
+  if (static_cast<uint32_t>(proto.emitted().ids_size()) >= max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("emitted: ", proto.emitted().ids_size(),
+                                                   " tokens, expected fewer than max_tokens, ", max_tokens));
+  }
+  return max_tokens;
+}
+
+}  // namespace
+
+absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerateRequest& proto,
+                                                       const ServedTarget& target, absl::Time deadline) {
+  if (proto.model() != target.name) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model: \"", proto.model(), "\", but this verifier holds \"", target.name, "\""));
+  }
+  SessionRequest request;
+  request.deadline = deadline;
+  request.cache_salt = proto.cache_salt();
+  TANDEM_ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(proto, target));
+  TANDEM_ASSIGN_OR_RETURN(request.prompt, CheckedTokens(proto.prompt(), "prompt", target.config.vocab_size));
+  TANDEM_ASSIGN_OR_RETURN(request.emitted,
+                          CheckedTokens(proto.emitted(), "emitted", target.config.vocab_size));
+  TANDEM_ASSIGN_OR_RETURN(request.sampling,
+                          SamplingFromProto(proto.sampling(), target.defaults, target.config.vocab_size));
+  if (proto.output().has_logprobs()) {
+    if (proto.output().logprobs() > kMaxLogprobs) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output.logprobs: ", proto.output().logprobs(), ", expected at most ", kMaxLogprobs));
+    }
+    request.num_logprobs = static_cast<int>(proto.output().logprobs());
+  }
+  const v1::SpeculationOptions& speculation = proto.speculation();
+  if (!speculation.window_policy().empty()) {
+    TANDEM_RETURN_IF_ERROR(MakeWindowPolicy(speculation.window_policy()).status());
+    request.window_policy = speculation.window_policy();
+  }
+  if (speculation.max_window() > target.max_window) {
+    return absl::InvalidArgumentError(absl::StrCat("speculation.max_window: ", speculation.max_window(),
+                                                   ", expected at most ", target.max_window));
+  }
+  request.max_window = speculation.max_window();
+  TANDEM_ASSIGN_OR_RETURN(StopRules rules, StopRulesFromProto(proto.stopping(), target));
+  rules.max_tokens = request.max_tokens;
+  rules.include_special_tokens = proto.output().include_special_tokens();
+  request.output = std::make_unique<OutputAssembler>(target.tokenizer, std::move(rules));
+  request.output->Replay(request.emitted);
+  return request;
+}
+
+v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
+  v1::GenerateResponse response;
+  v1::GenerationChunk& chunk = *response.mutable_chunk();
+  chunk.set_offset(tokens.offset);
+  chunk.set_text(std::move(tokens.text));
+  for (const CommittedToken& token : tokens.tokens) {
+    chunk.add_tokens(static_cast<uint32_t>(token.token));
+    v1::TokenDetail& detail = *chunk.add_details();
+    detail.set_source(token.drafted ? v1::TOKEN_SOURCE_ACCEPTED : v1::TOKEN_SOURCE_TARGET);
+    detail.set_text_bytes(token.text_bytes);
+    if (!with_logprobs) continue;
+    detail.set_logprob(token.choice.logprob);
+    for (const TokenLogprob& top : token.choice.top_logprobs) {
+      v1::TokenLogprob& entry = *detail.add_top_logprobs();
+      entry.set_token(static_cast<uint32_t>(top.token));
+      entry.set_logprob(top.logprob);
+    }
+  }
+  return response;
+}
+
+v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
+  v1::GenerateResponse response;
+  v1::GenerationFinished& finished = *response.mutable_finished();
+  switch (summary.end.reason) {
+    case OutputEnd::Reason::kStopToken:
+      finished.set_reason(v1::FINISH_REASON_STOP_TOKEN);
+      break;
+    case OutputEnd::Reason::kStopString:
+      finished.set_reason(v1::FINISH_REASON_STOP_STRING);
+      break;
+    case OutputEnd::Reason::kMaxTokens:
+      finished.set_reason(v1::FINISH_REASON_MAX_TOKENS);
+      break;
+  }
+  finished.set_matched_stop(summary.end.matched_stop);
+  finished.set_text(summary.end.text);
+  v1::Usage& usage = *finished.mutable_usage();
+  usage.set_prompt_tokens(summary.prompt_tokens);
+  usage.set_completion_tokens(summary.output_tokens);
+  usage.set_cached_prompt_tokens(summary.cached_prompt_tokens);
+  v1::SpeculationStats& stats = *finished.mutable_speculation();
+  stats.set_drafter(summary.drafter);
+  stats.set_drafter_lost(summary.drafter_lost);
+  stats.set_rounds(summary.rounds);
+  stats.set_drafted_rounds(summary.drafted_rounds);
+  stats.set_hits(summary.hits);
+  stats.set_misses(summary.misses);
+  stats.set_draft_tokens(summary.draft_tokens);
+  stats.set_accepted_tokens(summary.accepted_tokens);
+  const auto accepted = static_cast<float>(summary.accepted_tokens);
+  stats.set_mean_acceptance_length(
+      summary.drafted_rounds == 0 ? 1.0f : 1.0f + accepted / static_cast<float>(summary.drafted_rounds));
+  stats.set_draft_acceptance_rate(
+      summary.draft_tokens == 0 ? 0.0f : accepted / static_cast<float>(summary.draft_tokens));
+  for (uint32_t count : summary.accepted_per_position) stats.add_accepted_per_position(count);
+  for (uint32_t count : summary.window_histogram) stats.add_window_histogram(count);
+  return response;
+}
+
+}  // namespace tandem

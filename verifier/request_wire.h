@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/model/model_config.h"
+#include "common/tokenizer/tokenizer.h"
+#include "tandem/v1/verifier.pb.h"
+#include "verifier/session.h"
+
+namespace tandem {
+
+// What a verifier serves, for checking requests against it.
+struct ServedTarget {
+  std::string name;
+  ModelConfig config;
+  GenerationDefaults defaults;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  uint32_t max_window = 0;
+};
+
+// A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument
+// names the field, its value and what was expected; FailedPrecondition when the request is for another model.
+absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerateRequest& proto,
+                                                       const ServedTarget& target, absl::Time deadline);
+
+// Committed tokens as the event that the client is sent.
+v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs);
+v1::GenerateResponse FinishedToProto(const SessionSummary& summary);
+
+}  // namespace tandem

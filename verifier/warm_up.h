@@ -1,0 +1,15 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/engine.h"
+#include "common/speculation/round_time_model.h"
+
+namespace tandem {
+
+// Runs forward passes of 1, 2, 4, ... rows and takes the fastest of a few of each as the round-time model's
+// grid. Touches every weight, so that the first request finds the engine warm. Uses blocks of `pool` and
+// gives them back.
+absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool);
+
+}  // namespace tandem
