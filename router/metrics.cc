@@ -1,11 +1,17 @@
 #include "router/metrics.h"
 
-#include <cstddef>
+#include <algorithm>
 
 #include "common/base/log.h"
 
 namespace tandem::router {
 namespace {
+
+// Drafted rounds that accepted nothing.
+uint32_t NumFruitlessRounds(const v1::SpeculationStats& stats) {
+  const uint32_t fruitful = stats.accepted_per_position().empty() ? 0 : stats.accepted_per_position(0);
+  return stats.drafted_rounds() - fruitful;
+}
 
 // Whether a verifier's statistics can be true of an output of `num_tokens`. Every drafted round commits a
 // token, so this also bounds the work of recording them.
@@ -18,19 +24,22 @@ bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
     at_least = rounds;
     accepted += rounds;
   }
-  return accepted == stats.accepted_tokens() && (stats.drafted_rounds() > 0 || stats.draft_tokens() == 0);
+  // A drafted round verified at least one token.
+  return accepted == stats.accepted_tokens() && (stats.drafted_rounds() > 0 || stats.draft_tokens() == 0) &&
+         stats.draft_tokens() - stats.accepted_tokens() >= NumFruitlessRounds(stats);
 }
 
 // Takes the totals apart into rounds again: only totals are kept, so it does not matter which round verified
 // how many of the draft tokens.
 void RecordRounds(const v1::SpeculationStats& stats, const SpecDecodeMetrics::Series& series) {
-  uint32_t spare = stats.draft_tokens() - stats.accepted_tokens();
+  uint32_t spare = stats.draft_tokens() - stats.accepted_tokens() - NumFruitlessRounds(stats);
   int positions = stats.accepted_per_position_size();
   for (uint32_t round = 0; round < stats.drafted_rounds(); ++round) {
     // The rounds sorted by falling acceptance: this one accepted as many tokens as there are positions that
     // more than `round` rounds reached.
     while (positions > 0 && stats.accepted_per_position(positions - 1) <= round) --positions;
-    series.RecordRound(static_cast<uint32_t>(positions) + spare, static_cast<uint32_t>(positions));
+    const auto accepted = static_cast<uint32_t>(positions);
+    series.RecordRound(std::max(accepted, 1u) + spare, accepted);
     spare = 0;
   }
 }

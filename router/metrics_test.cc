@@ -9,7 +9,6 @@ namespace tandem::router {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const absl::Time kArrival = absl::FromUnixSeconds(1000);
 
@@ -94,6 +93,8 @@ TEST(MetricsTest, ImplausibleStatisticsAreNotCounted) {
   EXPECT_TRUE(counted([](v1::SpeculationStats&) {}));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_drafted_rounds(4000000000); }));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_draft_tokens(5); }));
+  // The round that accepted nothing had a draft token too.
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_draft_tokens(6); }));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_tokens(7); }));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_per_position(2, 3); }));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_per_position(0, 5); }));

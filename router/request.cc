@@ -94,8 +94,9 @@ absl::Status ValidateTokens(absl::string_view field, const google::protobuf::Rep
   return absl::OkStatus();
 }
 
-// Why a prompt could not be encoded: a model that lacks the means (a chat template, say) is a FailedPrecondition,
-// anything else is the prompt's fault, a template that ran out of its budget on it included.
+// Why a prompt could not be encoded: a model that lacks the means (a chat template, say) is a
+// FailedPrecondition, anything else is the prompt's fault, a template that ran out of its budget on it
+// included.
 absl::Status PromptError(absl::string_view field, const absl::Status& status) {
   const bool model_lacks_it = absl::IsNotFound(status) || absl::IsUnimplemented(status);
   return absl::Status(

@@ -166,7 +166,8 @@ TEST(ServiceTest, PlainDecodingWithoutADrafter) {
   ClientCall tenant_without(router, Hello(), "secret-z");
   EXPECT_FALSE(verifier.NextCall()->request().has_drafter());
   ClientCall off(router, Parse(R"pb(text: "a"
-                                    speculation { mode: SPECULATION_MODE_OFF })pb"), "secret-a");
+                                    speculation { mode: SPECULATION_MODE_OFF })pb"),
+                 "secret-a");
   EXPECT_FALSE(verifier.NextCall()->request().has_drafter());
 }
 

@@ -1,0 +1,202 @@
+#include "router/cli/options.h"
+
+#include <cstdlib>
+#include <sstream>
+
+#include "common/config/flags.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    unsetenv("TANDEM_ENDPOINT");
+    unsetenv("TANDEM_TOKEN");
+  }
+
+  // The parsed command, which must be a T.
+  template <class T>
+  T Parse(const std::vector<std::string>& arguments) {
+    const auto parsed = ParseCommandLine(arguments, out_, err_);
+    const Command* command = std::get_if<Command>(&parsed);
+    EXPECT_NE(command, nullptr) << err_.str();
+    const T* wanted = command == nullptr ? nullptr : std::get_if<T>(command);
+    EXPECT_NE(wanted, nullptr);
+    return wanted == nullptr ? T() : *wanted;
+  }
+
+  // What is written to standard error about a wrong command line.
+  std::string UsageError(const std::vector<std::string>& arguments) {
+    err_.str("");
+    const auto parsed = ParseCommandLine(arguments, out_, err_);
+    const int* exit_code = std::get_if<int>(&parsed);
+    EXPECT_NE(exit_code, nullptr) << "accepted";
+    if (exit_code == nullptr) return "";
+    EXPECT_EQ(*exit_code, kExitUsage);
+    return err_.str();
+  }
+
+  std::ostringstream out_;
+  std::ostringstream err_;
+};
+
+TEST_F(OptionsTest, DefaultsLeaveEverythingToTheServer) {
+  const auto command = Parse<GenerateCommand>({"generate", "hello"});
+  EXPECT_EQ(command.prompt, "hello");
+  EXPECT_EQ(command.connection.endpoint, "127.0.0.1:7001");
+  EXPECT_EQ(command.connection.timeout, absl::InfiniteDuration());
+  EXPECT_EQ(command.output, GenerateCommand::Output::kText);
+  EXPECT_FALSE(command.chat);
+  EXPECT_EQ(command.generation.request.ByteSizeLong(),
+            command.generation.request.sampling().ByteSizeLong() + 4)  // Two empty messages.
+      << command.generation.request.DebugString();
+  EXPECT_FALSE(command.generation.request.sampling().has_temperature());
+  EXPECT_FALSE(command.generation.request.stopping().has_max_tokens());
+}
+
+TEST_F(OptionsTest, SamplingFlags) {
+  const auto command = Parse<GenerateCommand>({"generate",
+                                               "--temperature",
+                                               "0.5",
+                                               "--top-k",
+                                               "40",
+                                               "--top-p",
+                                               "0.9",
+                                               "--min-p=0.05",
+                                               "--seed",
+                                               "18446744073709551615",
+                                               "--repetition-penalty",
+                                               "1.1",
+                                               "--presence-penalty",
+                                               "-0.5",
+                                               "--frequency-penalty",
+                                               "0.25",
+                                               "--logit-bias",
+                                               "5=-100",
+                                               "--logit-bias",
+                                               "7=1.5",
+                                               "--max-tokens",
+                                               "64",
+                                               "--stop",
+                                               "a",
+                                               "--stop",
+                                               "b c",
+                                               "--stop-token-ids",
+                                               "1,2",
+                                               "--ignore-eos",
+                                               "hello"});
+  const v1::SamplingParameters& sampling = command.generation.request.sampling();
+  EXPECT_EQ(sampling.temperature(), 0.5f);
+  EXPECT_EQ(sampling.top_k(), 40u);
+  EXPECT_EQ(sampling.top_p(), 0.9f);
+  EXPECT_EQ(sampling.min_p(), 0.05f);
+  EXPECT_EQ(sampling.seed(), 18446744073709551615u);
+  EXPECT_EQ(sampling.repetition_penalty(), 1.1f);
+  EXPECT_EQ(sampling.presence_penalty(), -0.5f);
+  EXPECT_EQ(sampling.frequency_penalty(), 0.25f);
+  EXPECT_EQ(sampling.logit_bias().at(5), -100.0f);
+  EXPECT_EQ(sampling.logit_bias().at(7), 1.5f);
+  const v1::StopConditions& stopping = command.generation.request.stopping();
+  EXPECT_EQ(stopping.max_tokens(), 64u);
+  EXPECT_THAT(stopping.stop(), ElementsAre("a", "b c"));
+  EXPECT_THAT(stopping.stop_token_ids(), ElementsAre(1, 2));
+  EXPECT_TRUE(stopping.ignore_eos());
+  EXPECT_EQ(command.prompt, "hello") << "repeatable flags take one value each";
+}
+
+TEST_F(OptionsTest, SpeculationFlags) {
+  auto speculation = Parse<GenerateCommand>({"generate", "x", "--drafter", "code", "--window-policy",
+                                             "analytic", "--max-window", "4"})
+                         .generation.request.speculation();
+  EXPECT_EQ(speculation.mode(), v1::SPECULATION_MODE_UNSPECIFIED);
+  EXPECT_EQ(speculation.drafter(), "code");
+  EXPECT_EQ(speculation.window_policy(), "analytic");
+  EXPECT_EQ(speculation.max_window(), 4u);
+  speculation =
+      Parse<GenerateCommand>({"generate", "x", "--no-speculation"}).generation.request.speculation();
+  EXPECT_EQ(speculation.mode(), v1::SPECULATION_MODE_OFF);
+  EXPECT_THAT(UsageError({"generate", "x", "--no-speculation", "--drafter", "code"}), HasSubstr("--drafter"));
+}
+
+TEST_F(OptionsTest, PromptSources) {
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "-"}).prompt, "-");
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "--file", "p.txt"}).file, "p.txt");
+  EXPECT_THAT(*Parse<GenerateCommand>({"generate", "--token-ids", "1,2,3"}).token_ids, ElementsAre(1, 2, 3));
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "--chat", "--", "--not a flag"}).prompt, "--not a flag");
+  EXPECT_THAT(UsageError({"generate"}), HasSubstr("no prompt"));
+  EXPECT_THAT(UsageError({"generate", "x", "--file", "p.txt"}), HasSubstr("several prompts"));
+  EXPECT_THAT(UsageError({"generate", "--chat", "--token-ids", "1"}), HasSubstr("--chat"));
+  EXPECT_THAT(UsageError({"generate", "--token-ids", "1,,2"}), HasSubstr("--token-ids: \"\" is no token id"));
+  EXPECT_THAT(UsageError({"generate", "--token-ids", "-1"}), HasSubstr("\"-1\" is no token id"));
+}
+
+TEST_F(OptionsTest, OutputFlags) {
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "x", "--json"}).output, GenerateCommand::Output::kJson);
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "x", "--json-stream"}).output,
+            GenerateCommand::Output::kJsonStream);
+  EXPECT_THAT(UsageError({"generate", "x", "--json", "--json-stream"}), HasSubstr("--json"));
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "x", "--json", "--logprobs", "3"})
+                .generation.request.output()
+                .logprobs(),
+            3u);
+  EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs needs --json"));
+  EXPECT_EQ(Parse<GenerateCommand>({"generate", "x", "--color", "never"}).generation.color,
+            GenerationOptions::Color::kNever);
+  EXPECT_THAT(UsageError({"generate", "x", "--color", "mauve"}), HasSubstr("mauve"));
+}
+
+TEST_F(OptionsTest, ConnectionFromFlagsAndEnvironment) {
+  setenv("TANDEM_ENDPOINT", "router:1", 1);
+  setenv("TANDEM_TOKEN", "secret", 1);
+  ConnectionOptions connection = Parse<InfoCommand>({"info"}).connection;
+  EXPECT_EQ(connection.endpoint, "router:1");
+  EXPECT_EQ(connection.token, "secret");
+  connection =
+      Parse<InfoCommand>({"info", "--endpoint", "other:2", "--token", "t", "--timeout", "1m30s"}).connection;
+  EXPECT_EQ(connection.endpoint, "other:2");
+  EXPECT_EQ(connection.token, "t");
+  EXPECT_EQ(connection.timeout, absl::Seconds(90));
+  EXPECT_EQ(Parse<InfoCommand>({"info", "--timeout", "2.5"}).connection.timeout, absl::Seconds(2.5));
+  EXPECT_THAT(UsageError({"info", "--timeout", "soon"}), HasSubstr("--timeout: soon"));
+  EXPECT_THAT(UsageError({"info", "--timeout", "-3"}), HasSubstr("--timeout: -3"));
+}
+
+TEST_F(OptionsTest, ChatCommand) {
+  const auto command =
+      Parse<tandem::cli::ChatCommand>({"chat", "--system", "Be brief.", "--temperature", "0"});
+  EXPECT_EQ(command.system, "Be brief.");
+  EXPECT_EQ(command.generation.request.sampling().temperature(), 0.0f);
+}
+
+TEST_F(OptionsTest, BadValues) {
+  EXPECT_THAT(UsageError({}), HasSubstr("subcommand"));
+  EXPECT_THAT(UsageError({"sing"}), HasSubstr("sing"));
+  EXPECT_THAT(UsageError({"generate", "x", "--temprature", "1"}), HasSubstr("--temprature"));
+  EXPECT_THAT(UsageError({"generate", "x", "--temperature", "warm"}), HasSubstr("warm"));
+  EXPECT_THAT(UsageError({"generate", "x", "--logit-bias", "5"}), HasSubstr("--logit-bias: \"5\""));
+  EXPECT_THAT(UsageError({"generate", "x", "y"}), HasSubstr("y"));
+}
+
+TEST_F(OptionsTest, HelpHasExamplesAndGoesToStandardOutput) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"generate", "--help"}, {"chat", "--help"}}) {
+    out_.str("");
+    const auto parsed = ParseCommandLine(arguments, out_, err_);
+    ASSERT_TRUE(std::holds_alternative<int>(parsed));
+    EXPECT_EQ(std::get<int>(parsed), kExitOk);
+    EXPECT_THAT(out_.str(), HasSubstr("tandem "));
+  }
+  const auto parsed = ParseCommandLine({"--help"}, out_, err_);
+  EXPECT_THAT(out_.str(), HasSubstr("Examples:"));
+  EXPECT_THAT(out_.str(), HasSubstr("TANDEM_TOKEN"));
+  EXPECT_EQ(err_.str(), "");
+}
+
+}  // namespace
+}  // namespace tandem::cli
