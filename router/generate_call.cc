@@ -195,8 +195,8 @@ void GenerateCall::Advance() {
   if (!status_.has_value()) return;
   finished_ = true;
   // Before the client can know, so that what it sees next counts this request as over.
-  ticket_ = Admission::Ticket();
   record_.OnEnd(status_->code(), router_.clock().Now());
+  ticket_ = Admission::Ticket();
   Finish(ToGrpcStatus(*status_));
 }
 

@@ -94,6 +94,15 @@ absl::Status ValidateTokens(absl::string_view field, const google::protobuf::Rep
   return absl::OkStatus();
 }
 
+// Why a prompt could not be encoded: a model that lacks the means (a chat template, say) is a FailedPrecondition,
+// anything else is the prompt's fault, a template that ran out of its budget on it included.
+absl::Status PromptError(absl::string_view field, const absl::Status& status) {
+  const bool model_lacks_it = absl::IsNotFound(status) || absl::IsUnimplemented(status);
+  return absl::Status(
+      model_lacks_it ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInvalidArgument,
+      absl::StrCat(field, ": ", status.message()));
+}
+
 // The prompt's tokens, at least one and few enough to leave room for one more.
 absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, const ServedModel& model) {
   v1::TokenIds prompt;
@@ -110,8 +119,7 @@ absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, co
       field = is_text ? "text" : "chat";
       absl::StatusOr<TokenIds> tokens =
           is_text ? model.encoder->EncodeText(request.text()) : model.encoder->EncodeChat(request.chat());
-      if (!tokens.ok())
-        return absl::Status(tokens.status().code(), absl::StrCat(field, ": ", tokens.status().message()));
+      if (!tokens.ok()) return PromptError(field, tokens.status());
       prompt.mutable_ids()->Add(tokens->begin(), tokens->end());
       break;
     }
