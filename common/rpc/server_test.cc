@@ -70,12 +70,12 @@ struct Running {
   std::shared_ptr<grpc::Channel> channel;
 };
 
-std::unique_ptr<Running> StartServer(bool reflection = false, AdminCallbacks admin = {}) {
+std::unique_ptr<Running> StartServer(bool reflection = false, AdminCallbacks admin = {},
+                                     const std::string& metrics_address = "") {
   auto running = std::make_unique<Running>();
-  running->metrics.AddProcessMetrics("1.2.3");
   auto server =
       ServerRunner::Start({.listen_address = "127.0.0.1:0",
-                           .metrics_address = "127.0.0.1:0",
+                           .metrics_address = metrics_address,
                            .metrics = &running->metrics,
                            .reflection = reflection},
                           {{v1::Drafter::service_full_name(), &running->drafter}}, std::move(admin));
@@ -86,7 +86,7 @@ std::unique_ptr<Running> StartServer(bool reflection = false, AdminCallbacks adm
 }
 
 TEST(ServerTest, ReportsThePortsItBound) {
-  auto running = StartServer();
+  auto running = StartServer(/*reflection=*/false, {}, "127.0.0.1:0");
   EXPECT_GT(running->server->port(), 0);
   EXPECT_EQ(running->server->address(), absl::StrCat("127.0.0.1:", running->server->port()));
   EXPECT_GT(running->server->metrics_port(), 0);
@@ -94,7 +94,7 @@ TEST(ServerTest, ReportsThePortsItBound) {
 }
 
 TEST(ServerTest, ATakenAddressIsAnErrorThatNamesIt) {
-  auto running = StartServer();
+  auto running = StartServer(/*reflection=*/false, {}, "127.0.0.1:0");
   const auto second = ServerRunner::Start({.listen_address = running->server->address()}, {}, {});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(running->server->address()));
