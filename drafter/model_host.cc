@@ -130,6 +130,7 @@ std::vector<v1::ModelInfo> ModelHost::model_infos() const {
     info.set_vocabulary_fingerprint(hosted.vocabulary_fingerprint);
     info.set_vocabulary_size(static_cast<uint32_t>(config.vocab_size));
     info.set_context_length(static_cast<uint32_t>(config.max_context));
+    info.set_parameters(hosted.model->num_parameters());
     info.set_weight_type(WeightType(hosted.model->embedding().dtype));
     info.set_architecture(config.architecture);
   }

@@ -23,11 +23,16 @@ uint32_t EpochOf(const v1::DraftRequest& message) {
 DrafterService::DrafterService(DrafterMetrics* metrics) : metrics_(metrics) {}
 
 DrafterService::~DrafterService() {
+  Stop();
+}
+
+void DrafterService::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
   if (engine_thread_.joinable()) engine_thread_.join();
+  core_ = nullptr;
 }
 
 void DrafterService::Serve(const DraftCore::Options& options, std::vector<DraftModel> models) {

@@ -49,6 +49,10 @@ class DrafterService final : public v1::Drafter::CallbackService {
   // Ends all streams, refuses new ones, and returns when none is left or at the deadline.
   void Drain(absl::Time deadline);
 
+  // Ends the engine thread, after which the models are no longer used. The server has stopped. Destruction
+  // does the same.
+  void Stop();
+
   // As of the engine thread's last round.
   DraftStats stats() const;
 
