@@ -1,4 +1,4 @@
-// absl::Mutex and absl::CondVar on top of pthreads, for ThreadSanitizer only.
+// absl::Mutex, absl::CondVar and absl::Notification on top of pthreads, for ThreadSanitizer only.
 //
 // The distribution's Abseil is not built with ThreadSanitizer, so that the tool does not see its locks and
 // takes everything they protect for a race. These definitions stand in the executable and therefore come
@@ -8,7 +8,6 @@
 // no code may rely on not happening.
 
 #include <pthread.h>
-#include <sanitizer/tsan_interface.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <ctime>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -92,7 +92,6 @@ bool WaitForSignal(CondVarState* cond, MutexState* state, Time deadline) {
 
 Mutex::~Mutex() {
   delete reinterpret_cast<MutexState*>(mu_.load(std::memory_order_acquire));
-  __tsan_mutex_destroy(this, __tsan_mutex_not_static);
 }
 
 void Mutex::Lock() {
@@ -172,6 +171,24 @@ void CondVar::SignalAll() {
   pthread_cond_broadcast(&Get<CondVarState>(cv_)->signalled);
 }
 void CondVar::EnableDebugLog(const char*) {}
+
+Notification::~Notification() {
+  MutexLock lock(&mutex_);
+}
+void Notification::Notify() {
+  MutexLock lock(&mutex_);
+  notified_yet_.store(true, std::memory_order_release);
+}
+void Notification::WaitForNotification() const {
+  WaitForNotificationWithDeadline(InfiniteFuture());
+}
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  return WaitForNotificationWithDeadline(Now() + timeout);
+}
+bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
+  MutexLock lock(&mutex_);
+  return mutex_.AwaitWithDeadline(Condition(&HasBeenNotifiedInternal, &notified_yet_), deadline);
+}
 
 ABSL_NAMESPACE_END
 }  // namespace absl
