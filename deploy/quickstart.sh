@@ -14,11 +14,13 @@ bin_dir=""
 json_file=""
 tokens=96
 pairs=5
+serve=false
 cores=$(nproc)
 verifier_threads=$cores
 drafter_threads=1
 readonly start_deadline_seconds=60
 readonly stop_deadline_seconds=10
+readonly serve_endpoint=127.0.0.1:7001
 
 usage() {
   cat <<EOF
@@ -28,6 +30,7 @@ Installs what is missing, builds Tandem, starts its services with the demo model
 code and a maths answer, and prints how fast the target model runs with speculation off and on. The services stop
 when the script ends. The first run takes several minutes, most of it building; later runs start in seconds.
 
+  --serve               do not measure; keep the services up for your own calls until Ctrl-C
   --json FILE           also write the measured figures to FILE
   --tokens N            most tokens per generation (default $tokens)
   --pairs N             off/on pairs measured per row of the table (default $pairs)
@@ -53,6 +56,10 @@ parse_options() {
       -h | --help)
         usage
         exit 0
+        ;;
+      --serve)
+        serve=true
+        shift
         ;;
       --json | --tokens | --pairs | --build-dir | --bin-dir | --verifier-threads | --drafter-threads)
         (($# >= 2)) || fail "$1 needs a value"
@@ -115,7 +122,8 @@ on_exit() {
   trap - EXIT INT TERM
   stop_services
   [[ -z $scratch ]] || rm -rf "$scratch"
-  if ((status != 0)); then
+  # 130 and 143 are Ctrl-C and SIGTERM: nothing went wrong.
+  if ((status != 0 && status != 130 && status != 143)); then
     local name
     for name in "${names[@]}"; do
       printf '\n--- last lines of %s\n' "$logs/$name.log" >&2
@@ -189,6 +197,7 @@ start_services() {
   ((${#ports[@]} == 6)) || fail "could not find free ports"
   local drafter="127.0.0.1:${ports[0]}" verifier="127.0.0.1:${ports[1]}"
   router="127.0.0.1:${ports[2]}"
+  if $serve; then router=$serve_endpoint; fi
 
   local draft_models=() name
   for name in "${drafters[@]}"; do
@@ -209,7 +218,6 @@ start_services() {
 
 parse_options "$@"
 [[ -n $bin_dir ]] || build
-# A folder of its own, so that runs with --bin-dir never need the build folder.
 logs="$build_dir/logs"
 mkdir -p "$logs"
 
@@ -222,12 +230,21 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 scratch=$(mktemp -d)
 token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+# Loopback only, and short enough to type.
+if $serve; then token=quickstart; fi
 
 say "Starting the services"
 start_services
 
 report=(python3 "$repository/deploy/quickstart_report.py" --tandem "$bin_dir/tandem" --endpoint "$router"
   --token "$token" --max-tokens "$tokens" --pairs "$pairs")
+if $serve; then
+  "${report[@]}" --no-measuring
+  say "Serving on $router until Ctrl-C. In another terminal:"
+  echo "    $bin_dir/tandem chat --endpoint $router --token $token"
+  wait -n "${pids[@]}" || true # Whatever its status: no service may end before Ctrl-C.
+  fail "a service ended; the logs are below"
+fi
 [[ -z $json_file ]] || report+=(--json "$json_file")
 "${report[@]}"
 

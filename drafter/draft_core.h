@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,19 +24,22 @@ struct DraftStats {
   uint32_t num_sessions = 0;
   // Nodes sent that wait to be forwarded.
   uint32_t backlog_nodes = 0;
-  uint64_t refused_sessions[17] = {};  // By absl::StatusCode.
-  uint64_t steps = 0;
+  std::map<absl::StatusCode, uint64_t> refused_sessions;
+  uint64_t resyncs = 0;  // Asked for.
+  // Tokens of keys and values, over all models: held by sessions, and in all.
+  uint64_t kv_tokens_used = 0;
+  uint64_t kv_tokens = 0;
 };
 
-// The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for one or
-// more draft models. Requests go in, steps are run while there is work, responses come out:
+// The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for
+// one or more draft models. Requests go in, steps are run while there is work, responses come out:
 //
 //   OnRequest, OnLinkClosed --.                .--> TakeResponses
 //                              >-- sessions --<
 //                     Step ---'                '--> stats
 //
-// Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward pass
-// of one model over the rows of many sessions; the session that was served longest ago comes first.
+// Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward
+// pass of one model over the rows of many sessions; the session that was served longest ago comes first.
 //
 // Does no I/O and has no threads; belongs to the thread that owns the engines.
 class DraftCore {
@@ -51,11 +55,14 @@ class DraftCore {
   DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock);
 
   void OnRequest(LinkId link, const DraftRequest& request);
+  // A request for the session broke the protocol: refuses it with `status`.
+  void Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status);
   // Drops the link's sessions and the responses that are still for it.
   void OnLinkClosed(LinkId link);
 
   bool HasWork() const;
-  // Does nothing when there is no work. An engine that fails costs the sessions of that step: they are refused.
+  // Does nothing when there is no work. An engine that fails costs the sessions of that step: they are
+  // refused.
   void Step();
 
   std::vector<std::pair<LinkId, DraftResponse>> TakeResponses();
@@ -69,9 +76,14 @@ class DraftCore {
     std::optional<absl::Duration> step_time;
     uint64_t last_served = 0;
   };
+  struct HostedSession {
+    HostedModel* hosted = nullptr;
+    std::unique_ptr<DraftSession> session;
+    uint64_t last_served = 0;  // Number of the step.
+  };
   struct Share {
     Key key;
-    DraftSession* session = nullptr;
+    HostedSession* session = nullptr;
     uint32_t rows = 0;
   };
 
@@ -79,19 +91,21 @@ class DraftCore {
   void OnOpen(const Key& key, const OpenSession& open);
   void OnCommit(const Key& key, const Commit& commit);
   void Refuse(const Key& key, uint32_t epoch, absl::Status status);
-  void SendGrowth(const Key& key, DraftSession* session);
+  void AskForOpen(const Key& key, uint32_t epoch, absl::string_view reason);
+  void SendGrowth(const Key& key, HostedSession* session);
   HostedModel* FindModel(absl::string_view name);
   HostedModel* NextModel();
-  std::vector<Share> PlanStep(const HostedModel& hosted);
+  std::vector<Share> PlanStep(const HostedModel* hosted);
 
   const Options options_;
   const Clock* clock_;
   DraftCounters counters_;  // Before sessions_, which add to it to the end.
   std::vector<std::unique_ptr<HostedModel>> models_;
-  std::map<Key, std::unique_ptr<DraftSession>> sessions_;  // Ordered, so that every run schedules alike.
+  std::map<Key, HostedSession> sessions_;  // Ordered, so that every run schedules alike.
   StepBatch batch_;
   uint64_t step_number_ = 0;
-  uint64_t refused_[17] = {};
+  std::map<absl::StatusCode, uint64_t> refused_sessions_;
+  uint64_t resyncs_ = 0;
   std::vector<std::pair<LinkId, DraftResponse>> responses_;
 };
 

@@ -17,9 +17,13 @@ namespace {
 // A peer may ask for more children of a node than could ever pay.
 constexpr uint32_t kMaxBranching = 32;
 
-uint32_t KeptByANewWindow(uint32_t context_length) { return context_length - context_length / 4; }
+uint32_t KeptByANewWindow(uint32_t context_length) {
+  return context_length - context_length / 4;
+}
 
-absl::Status Lost(absl::string_view reason) { return absl::AbortedError(reason); }
+absl::Status Lost(absl::string_view reason) {
+  return absl::AbortedError(reason);
+}
 
 }  // namespace
 
@@ -31,7 +35,9 @@ DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint32_
       counters_(counters),
       kv_(model->pool, cache_salt) {}
 
-DraftSession::~DraftSession() { DropTree(&counters_->stale_nodes); }
+DraftSession::~DraftSession() {
+  DropTree(&counters_->stale_nodes);
+}
 
 absl::Status DraftSession::Open(const OpenSession& open) {
   DropTree(&counters_->stale_nodes);
@@ -44,12 +50,12 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   root_ready_ = false;
   SetBudget(open.budget);
 
-  // The old window can be gone on with if it starts at the same token and still has room.
-  const uint32_t window_start = window_start_;
+  // The old window can be gone on with if it starts where the sequence does, or the sequence is too long for
+  // that, and if it still has room.
   const size_t old_length = kv_.tokens().size();
-  if (old_length > 0 && open.tokens.size() > window_start &&
-      !WindowIsFull(open.tokens.size() - window_start)) {
-    const absl::Span<const TokenId> window = absl::MakeConstSpan(open.tokens).subspan(window_start);
+  const bool from_start = window_start_ == 0 || WindowIsFull(open.tokens.size());
+  if (from_start && open.tokens.size() > window_start_ && !WindowIsFull(open.tokens.size() - window_start_)) {
+    const absl::Span<const TokenId> window = absl::MakeConstSpan(open.tokens).subspan(window_start_);
     size_t common = 0;
     // The last token counts as new even if it is not: its logits are wanted.
     while (common + 1 < window.size() && common < old_length && window[common] == kv_.tokens()[common]) {
@@ -86,8 +92,8 @@ void DraftSession::SetBudget(const DraftBudget& budget) {
   const uint64_t levels = uint64_t{budget.depth} + budget.lookahead;
   limits_.depth = static_cast<uint32_t>(std::min<uint64_t>(levels, kMaxTreeDepth));
   // nodes * (1 + lookahead / depth). The product may not fit 64 bits, but then the bound on nodes applies.
-  limits_.nodes = static_cast<uint32_t>(
-      std::min<uint64_t>(std::min<uint64_t>(budget.nodes, kMaxTreeNodes) * levels / budget.depth, kMaxTreeNodes));
+  limits_.nodes = static_cast<uint32_t>(std::min<uint64_t>(
+      std::min<uint64_t>(budget.nodes, kMaxTreeNodes) * levels / budget.depth, kMaxTreeNodes));
   limits_.branching = std::min(budget.branching, kMaxBranching);
 }
 
@@ -98,8 +104,8 @@ absl::Status DraftSession::CheckCommit(const Commit& commit) const {
   for (TokenId token : commit.tokens) {
     if (token < 0 || token >= model_->engine->config().vocab_size) {
       return absl::InvalidArgumentError(absl::StrCat("commit ", commit.commit_no, ": token ", token,
-                                                     ", expected [0, ",
-                                                     model_->engine->config().vocab_size, ")"));
+                                                     ", expected [0, ", model_->engine->config().vocab_size,
+                                                     ")"));
     }
   }
   if (commit.tokens.empty()) {
@@ -132,6 +138,7 @@ std::vector<NodeId> DraftSession::MatchPath(absl::Span<const TokenId> tokens) co
 
 absl::Status DraftSession::OnCommit(const Commit& commit) {
   if (lost_ || commit.epoch < epoch_ || (commit.epoch == epoch_ && commit.commit_no <= commit_no_)) {
+    ++counters_->ignored_commits;
     return absl::OkStatus();
   }
   absl::Status fits = commit.epoch == epoch_
@@ -218,8 +225,8 @@ void DraftSession::RerootAt(NodeId new_root) {
   }
 }
 
-// The verifier commits to what is a node here, but had not heard of it when it did: for it the root is fresh and
-// the old ids are dead. What lies below is sent again under new ids, as far as the budget goes.
+// The verifier commits to what is a node here, but had not heard of it when it did: for it the root is fresh
+// and the old ids are dead. What lies below is sent again under new ids, as far as the budget goes.
 void DraftSession::SalvageBelow(NodeId new_root) {
   CandidateTree old = tree_;
   old.Reroot(new_root);

@@ -35,7 +35,8 @@ struct DraftCounters {
   uint64_t pruned_nodes = 0;    // Off the committed path.
   // Neither: sent again under new ids because they crossed a commit, or dropped with their session or epoch.
   uint64_t stale_nodes = 0;
-  uint64_t prefill_tokens = 0;  // Committed tokens that went through a draft model.
+  uint64_t prefill_tokens = 0;   // Committed tokens that went through a draft model.
+  uint64_t ignored_commits = 0;  // Repeated, of an old epoch, or of a session that waits for an Open.
 };
 
 // The rows of one forward pass, filled by the sessions that take part, and the memory they point into.
@@ -58,8 +59,8 @@ class StepBatch {
   size_t num_logits_ = 0;
 };
 
-// One session of a drafter: the mirrored tree, grown best-first below the last committed token, and its keys and
-// values (DESIGN section 3).
+// One session of a drafter: the mirrored tree, grown best-first below the last committed token, and its keys
+// and values (DESIGN section 3).
 //
 //          Open                       rows computed up to the root
 //   new ----------> waiting for root ------------------------------> growing
@@ -68,11 +69,12 @@ class StepBatch {
 //                      '------------------------------------------------'
 //                         a commit that does not fit: lost, until the next Open
 //
-// A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates by
-// path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their children.
+// A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates
+// by path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their
+// children.
 //
-// The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part. The
-// window only moves when it is full, and then to three quarters of the context.
+// The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part.
+// The window only moves when it is full, and then to three quarters of the context.
 //
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
@@ -83,20 +85,19 @@ class DraftSession {
   DraftSession(const DraftSession&) = delete;
   DraftSession& operator=(const DraftSession&) = delete;
 
-  // Starts, or starts anew (resync): the tree goes, the keys and values of the common prefix stay. The message
-  // has been checked and names this session's model and salt. ResourceExhausted when there is no room.
+  // Starts, or starts anew (resync): the tree goes, the keys and values of the common prefix stay. The
+  // message has been checked and names this session's model and salt. ResourceExhausted when there is no
+  // room.
   absl::Status Open(const OpenSession& open);
 
   // Applies a commit. Old and repeated ones are ignored. Aborted: the session has lost the thread and does
   // nothing until the next Open, and the verifier should be told why. Any other error: it cannot go on.
   absl::Status OnCommit(const Commit& commit);
 
-  // Whether a step would do something for this session.
-  bool HasWork() const { return NeedsPrefill() || NumRowsWanted() > 0; }
-  // Whether more than a few committed tokens have no keys and values, so that it competes for prefill rows.
-  bool NeedsPrefill() const;
-  // Rows for the root, the few tokens before it that lack keys and values, and nodes; 0 while it needs prefill.
+  // Rows that a step could add now: committed tokens without keys and values, or nodes.
   uint32_t NumRowsWanted() const;
+  // Whether they are a prompt's and not just what a commit left to compute.
+  bool NeedsPrefill() const;
 
   // Adds up to `max_rows` rows; the caller runs the batch and calls OnStep before anything else.
   void AddRows(uint32_t max_rows, StepBatch* batch);
@@ -109,12 +110,8 @@ class DraftSession {
   const DraftModel& model() const { return *model_; }
   uint64_t cache_salt() const { return cache_salt_; }
   uint32_t epoch() const { return epoch_; }
-  bool lost() const { return lost_; }
   // Nodes that wait to be forwarded.
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
-
-  // For the scheduler: the step that last had rows of this session.
-  uint64_t last_served = 0;
 
  private:
   struct NodeState {

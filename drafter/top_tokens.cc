@@ -29,8 +29,8 @@ std::vector<TokenProbability> TopTokens(absl::Span<const float> logits, uint32_t
   for (TokenId token : best) {
     const double probability = std::exp(static_cast<double>(logits[token]) - maximum) / sum;
     top.push_back({.token = token,
-                   .probability = std::clamp(static_cast<float>(probability),
-                                             std::numeric_limits<float>::min(), 1.0f)});
+                   .probability =
+                       std::clamp(static_cast<float>(probability), std::numeric_limits<float>::min(), 1.0f)});
   }
   return top;
 }

@@ -50,10 +50,14 @@ uint32_t DraftSession::NumUncomputed() const {
   return static_cast<uint32_t>(kv_.tokens().size()) - kv_.num_computed();
 }
 
-bool DraftSession::NeedsPrefill() const { return !lost_ && NumUncomputed() > kGlueTokens; }
+bool DraftSession::NeedsPrefill() const {
+  return !lost_ && NumUncomputed() > kGlueTokens;
+}
 
 uint32_t DraftSession::NumRowsWanted() const {
-  if (lost_ || limits_.nodes == 0 || NeedsPrefill()) return 0;
+  if (NeedsPrefill()) return NumUncomputed();
+  // In a pause even what the commits leave to compute can wait.
+  if (lost_ || limits_.nodes == 0) return 0;
   if (!root_ready_) return NumUncomputed();
   if (tree_.size() >= limits_.nodes) return 0;
   return std::min(expand_width_, num_waiting());
@@ -133,10 +137,10 @@ void DraftSession::Promote() {
   }
 }
 
-// Puts what was announced into messages. As a waiting node always yields a candidate, the budget can only be used
-// up by sending a node, and so the last message can say it. The exception is a commit whose surviving nodes
-// leave nothing to add: their number reaches the limit, or its budget is shallower than the one before. Nothing
-// is sent then, and the verifier can tell as much from its mirror.
+// Puts what was announced into messages. As a waiting node always yields a candidate, the budget can only be
+// used up by sending a node, and so the last message can say it. The exception is a commit whose surviving
+// nodes leave nothing to add: their number reaches the limit, or its budget is shallower than the one before.
+// Nothing is sent then, and the verifier can tell as much from its mirror.
 void DraftSession::FlushGrowth() {
   const bool exhausted =
       root_ready_ && (tree_.size() >= limits_.nodes || (candidates_.empty() && waiting_.empty()));
@@ -158,7 +162,9 @@ void DraftSession::FlushGrowth() {
   announced_.clear();
 }
 
-std::vector<Grow> DraftSession::TakeGrowth() { return std::exchange(growth_, {}); }
+std::vector<Grow> DraftSession::TakeGrowth() {
+  return std::exchange(growth_, {});
+}
 
 void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
   node_logits_.clear();
@@ -214,11 +220,13 @@ absl::Status DraftSession::AddCandidates(NodeId parent, const float* logits) {
   const std::vector<TokenProbability> top =
       TopTokens(absl::MakeConstSpan(logits, static_cast<size_t>(vocab_size)), limits_.branching);
   if (top.empty()) {
-    return absl::InternalError(absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
+    return absl::InternalError(
+        absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
   }
   const TreeNode* above = tree_.Find(parent);
   for (const TokenProbability& child : top) {
-    // A node that is forwarded for the second time, after its keys and values were lost, has children already.
+    // A node that is forwarded for the second time, after its keys and values were lost, has children
+    // already.
     if (NumChildren(parent) > 0 && tree_.FindChild(parent, child.token) != nullptr) continue;
     candidates_.push_back({.parent = parent,
                            .token = child.token,

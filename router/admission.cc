@@ -22,9 +22,11 @@ void Admission::Ticket::Release() {
 absl::StatusOr<Admission::Ticket> Admission::Admit(size_t tenant) {
   const uint32_t tenant_limit = table_.tenants[tenant].max_concurrent_requests;
   absl::MutexLock lock(&mutex_);
+  if (draining_) return absl::UnavailableError("the router is shutting down");
   if (tenant_limit > 0 && in_flight_[tenant] >= tenant_limit) {
     return absl::ResourceExhaustedError(absl::StrCat("tenant \"", table_.tenants[tenant].name, "\" has ",
-                                                     in_flight_[tenant], " requests in flight, its limit; retry later"));
+                                                     in_flight_[tenant],
+                                                     " requests in flight, its limit; retry later"));
   }
   if (total_ >= table_.max_concurrent_requests) {
     return absl::ResourceExhaustedError(
@@ -33,6 +35,13 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(size_t tenant) {
   ++in_flight_[tenant];
   ++total_;
   return Ticket(this, tenant);
+}
+
+void Admission::Drain(absl::Time deadline) {
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return total_ == 0; };
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
 }
 
 uint32_t Admission::in_flight() const {

@@ -8,8 +8,8 @@
 
 namespace tandem::router {
 
-// The tenant that a call's metadata authenticates, as an index into the table's tenants. Unauthenticated otherwise,
-// with one message for every reason.
+// The tenant that a call's metadata authenticates, as an index into the table's tenants. Unauthenticated
+// otherwise, with one message for every reason.
 absl::StatusOr<size_t> AuthenticateCall(const Tenants& tenants, const CallMetadata& metadata);
 
 }  // namespace tandem::router

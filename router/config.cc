@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/hash.h"
+#include "common/speculation/window_policy.h"
 
 namespace tandem::router {
 namespace {
@@ -40,8 +41,8 @@ class Resolver {
     ResolveModels();
     ResolveDrafters();
     ResolveTenants();
-    table_.max_concurrent_requests =
-        config_.has_max_concurrent_requests() ? config_.max_concurrent_requests() : kDefaultMaxConcurrentRequests;
+    table_.max_concurrent_requests = config_.has_max_concurrent_requests() ? config_.max_concurrent_requests()
+                                                                           : kDefaultMaxConcurrentRequests;
     if (table_.max_concurrent_requests == 0) Error("max_concurrent_requests", "0, expected at least 1");
     if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
     return std::move(table_);
@@ -59,7 +60,8 @@ class Resolver {
     if (name.empty()) {
       Error(path, "missing; every ", what, " needs a name");
     } else if (name.size() > kMaxNameBytes || !IsPrintableWithoutBlanks(name)) {
-      Error(path, Quoted(name), ", expected at most ", kMaxNameBytes, " printable ASCII characters without blanks");
+      Error(path, Quoted(name), ", expected at most ", kMaxNameBytes,
+            " printable ASCII characters without blanks");
     } else if (!names.emplace(name, index).second) {
       Error(path, Quoted(name), " is used twice; the name of a ", what, " must be unique");
     }
@@ -104,7 +106,8 @@ class Resolver {
       const std::string path = absl::StrCat("drafters[", i, "]");
       AddName(path + ".name", drafter.name(), "drafter", i, drafter_names_);
       CheckEndpoint(path + ".endpoint", drafter.endpoint());
-      if (drafter.draft_model().empty()) Error(path + ".draft_model", "missing, expected a draft model's name");
+      if (drafter.draft_model().empty())
+        Error(path + ".draft_model", "missing, expected a draft model's name");
       table_.drafters.push_back(
           {.name = drafter.name(), .endpoint = drafter.endpoint(), .draft_model = drafter.draft_model()});
     }
@@ -144,13 +147,16 @@ class Resolver {
     if (!tenant.drafter().empty()) {
       resolved.drafter = Find(path + ".drafter", tenant.drafter(), "drafter", drafter_names_);
     }
-    ResolveTenantDrafters(path, {tenant.allowed_drafters().begin(), tenant.allowed_drafters().end()}, resolved);
+    CheckWindowPolicy(path + ".window_policy", tenant.window_policy());
+    ResolveTenantDrafters(path, {tenant.allowed_drafters().begin(), tenant.allowed_drafters().end()},
+                          resolved);
     table_.tenants.push_back(std::move(resolved));
   }
 
   std::optional<Sha256Digest> ResolveToken(const std::string& path, const v1::TenantConfig& tenant) {
     if (tenant.token().empty() == tenant.token_sha256().empty()) {
-      Error(path, "expected exactly one of token and token_sha256, found ", tenant.token().empty() ? "none" : "both");
+      Error(path, "expected exactly one of token and token_sha256, found ",
+            tenant.token().empty() ? "none" : "both");
       return std::nullopt;
     }
     if (!tenant.token().empty()) {
@@ -201,6 +207,13 @@ class Resolver {
                                   tenant.allowed_drafters.end());
   }
 
+  void CheckWindowPolicy(const std::string& path, const std::string& name) {
+    if (name.empty()) return;
+    const std::vector<std::string> known = WindowPolicyNames();
+    if (std::find(known.begin(), known.end(), name) != known.end()) return;
+    Error(path, Quoted(name), ", expected one of ", absl::StrJoin(known, ", "));
+  }
+
   std::optional<size_t> Find(const std::string& path, const std::string& name, absl::string_view what,
                              const NameIndex& names) {
     const auto found = names.find(name);
@@ -226,6 +239,8 @@ Sha256Digest Sha256(absl::string_view bytes) {
   return digest;
 }
 
-absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config) { return Resolver(config).Resolve(); }
+absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config) {
+  return Resolver(config).Resolve();
+}
 
 }  // namespace tandem::router

@@ -37,8 +37,8 @@ struct Tenant {
   std::vector<size_t> allowed_drafters;      // What its requests may name, its default included.
   std::string window_policy;                 // Empty: the verifier's.
   uint32_t max_concurrent_requests = 0;      // 0: no limit of its own.
-  // Separates tenants in the verifiers' prefix caches. A function of the tenant's name, so that router replicas
-  // and restarts agree.
+  // Separates tenants in the verifiers' prefix caches. A function of the tenant's name, so that router
+  // replicas and restarts agree.
   uint64_t cache_salt = 0;
 };
 
@@ -56,9 +56,9 @@ inline constexpr uint32_t kDefaultMaxConcurrentRequests = 1024;
 
 Sha256Digest Sha256(absl::string_view bytes);
 
-// Checks a configuration and resolves its references. InvalidArgument lists every error, one a line, each with the
-// path of its field, as in `tenants[1].drafter: "foo" is not a configured drafter`. Tokens are never repeated in
-// messages.
+// Checks a configuration and resolves its references. InvalidArgument lists every error, one a line, each
+// with the path of its field, as in `tenants[1].drafter: "foo" is not a configured drafter`. Tokens are never
+// repeated in messages.
 absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config);
 
 }  // namespace tandem::router

@@ -43,17 +43,22 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(Router& rout
     call->Advance();
     return call.get();
   }
-  // A copy, because gRPC frees the request when the call is done, which a cancellation may bring about before the
-  // worker is.
+  // A copy, because gRPC frees the request when the call is done, which a cancellation may bring about before
+  // the worker is.
   router.workers().Post([call, request] { call->Prepare(request); });
   return call.get();
 }
 
 GenerateCall::GenerateCall(Router& router, const grpc::CallbackServerContext& context)
-    : router_(router), lease_(router), deadline_(DeadlineOf(context)), record_(router.metrics(), router.clock().Now()) {}
+    : router_(router),
+      lease_(router),
+      deadline_(DeadlineOf(context)),
+      record_(router.metrics(), router.clock().Now()) {}
 
-absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(const size_t tenant, AuthenticateCall(router_.tenants(), context.client_metadata()));
+absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context,
+                                 const v1::GenerateRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const size_t tenant,
+                          AuthenticateCall(router_.tenants(), context.client_metadata()));
   tenant_ = &router_.table().tenants[tenant];
   record_.SetTenant(tenant_->name);
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
@@ -167,8 +172,8 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
     StartAttempt();
   } else {
     End(absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
-                                            "\" can be reached; tried ", attempts_, ", the last: ",
-                                            end.status.message())));
+                                            "\" can be reached; tried ", attempts_,
+                                            ", the last: ", end.status.message())));
   }
   Advance();
 }
@@ -190,8 +195,8 @@ void GenerateCall::Advance() {
   if (!status_.has_value()) return;
   finished_ = true;
   // Before the client can know, so that what it sees next counts this request as over.
-  ticket_ = Admission::Ticket();
   record_.OnEnd(status_->code(), router_.clock().Now());
+  ticket_ = Admission::Ticket();
   Finish(ToGrpcStatus(*status_));
 }
 

@@ -33,21 +33,24 @@ namespace tandem::router {
 //   (worker)        |  verifier -> queue_ -> client                       queue_ is delivered
 //                   '-- client cancels, is gone, or the deadline passes: queue_ is dropped, FINISHED at once
 //
-// Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a client
-// that reads slowly holds back its verifier and not memory here. gRPC's Finish is called exactly once and never
-// while a write is in flight. `status_` is decided once; whatever happens after that changes nothing.
+// Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a
+// client that reads slowly holds back its verifier and not memory here. gRPC's Finish is called exactly once
+// and never while a write is in flight. `status_` is decided once; whatever happens after that changes
+// nothing.
 //
-// Reactions and callbacks come from gRPC's threads and one worker; mutex_ guards everything. gRPC runs no reaction
-// inside the operations started here, so they are started with the mutex held.
+// Reactions and callbacks come from gRPC's threads and one worker; mutex_ guards everything. gRPC runs no
+// reaction inside the operations started here, so they are started with the mutex held.
 //
-// Lifetime: shared by gRPC's side of the call (until OnDone), the worker that prepares it and the verifier's stream.
+// Lifetime: shared by gRPC's side of the call (until OnDone), the worker that prepares it and the verifier's
+// stream.
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   static constexpr size_t kMaxQueuedEvents = 8;
 
   // Serves a call; the result goes to gRPC.
-  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(Router& router, grpc::CallbackServerContext* context,
+  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(Router& router,
+                                                               grpc::CallbackServerContext* context,
                                                                const v1::GenerateRequest& request);
 
  private:

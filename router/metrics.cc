@@ -7,8 +7,8 @@
 namespace tandem::router {
 namespace {
 
-// Whether a verifier's statistics can be true of an output of `num_tokens`. Every drafted round commits a token, so
-// this also bounds the work of recording them.
+// Whether a verifier's statistics can be true of an output of `num_tokens`. Every drafted round commits a
+// token, so this also bounds the work of recording them.
 bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
   if (stats.drafted_rounds() > num_tokens || stats.accepted_tokens() > stats.draft_tokens()) return false;
   uint32_t at_least = stats.drafted_rounds();
@@ -21,14 +21,14 @@ bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
   return accepted == stats.accepted_tokens() && (stats.drafted_rounds() > 0 || stats.draft_tokens() == 0);
 }
 
-// Takes the totals apart into rounds again: only totals are kept, so it does not matter which round verified how
-// many of the draft tokens.
+// Takes the totals apart into rounds again: only totals are kept, so it does not matter which round verified
+// how many of the draft tokens.
 void RecordRounds(const v1::SpeculationStats& stats, const SpecDecodeMetrics::Series& series) {
   uint32_t spare = stats.draft_tokens() - stats.accepted_tokens();
   int positions = stats.accepted_per_position_size();
   for (uint32_t round = 0; round < stats.drafted_rounds(); ++round) {
-    // The rounds sorted by falling acceptance: this one accepted as many tokens as there are positions that more
-    // than `round` rounds reached.
+    // The rounds sorted by falling acceptance: this one accepted as many tokens as there are positions that
+    // more than `round` rounds reached.
     while (positions > 0 && stats.accepted_per_position(positions - 1) <= round) --positions;
     series.RecordRound(static_cast<uint32_t>(positions) + spare, static_cast<uint32_t>(positions));
     spare = 0;
@@ -41,17 +41,20 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
     : requests_(registry->AddCounter({"tandem_router_requests_total",
                                       "Requests that got their terminal status, by its code.",
                                       {"tenant", "model", "code"}})),
-      waiting_(registry->AddGauge({"tandem_router_waiting", "Admitted requests that no verifier has started.", {}})
-                   .With()),
-      running_(registry->AddGauge({"tandem_router_running", "Requests that a verifier has started.", {}}).With()),
+      waiting_(
+          registry->AddGauge({"tandem_router_waiting", "Admitted requests that no verifier has started.", {}})
+              .With()),
+      running_(
+          registry->AddGauge({"tandem_router_running", "Requests that a verifier has started.", {}}).With()),
       time_to_first_token_(registry->AddHistogram({"tandem_router_time_to_first_token_seconds",
                                                    "From a request's arrival to its first token.",
                                                    {"tenant", "model"}},
                                                   LatencyBuckets())),
-      inter_token_(registry->AddHistogram({"tandem_router_inter_token_seconds",
-                                           "Between tokens of an output; tokens of one chunk share its gap evenly.",
-                                           {"tenant", "model"}},
-                                          ExponentialBuckets(0.0005, 2.0, 14))),
+      inter_token_(
+          registry->AddHistogram({"tandem_router_inter_token_seconds",
+                                  "Between tokens of an output; tokens of one chunk share its gap evenly.",
+                                  {"tenant", "model"}},
+                                 ExponentialBuckets(0.0005, 2.0, 14))),
       request_seconds_(registry->AddHistogram({"tandem_router_request_seconds",
                                                "From a request's arrival to its terminal status.",
                                                {"tenant", "model"}},
@@ -102,7 +105,8 @@ void RouterMetrics::Request::OnTokens(uint32_t count, absl::Time now) {
 void RouterMetrics::Request::OnFinished(const v1::GenerationFinished& finished) {
   if (drafter_.empty()) return;
   if (!IsPlausible(finished.speculation(), num_tokens_)) {
-    LogWarning("a verifier's speculation statistics contradict themselves", {{"model", model_}, {"drafter", drafter_}});
+    LogWarning("a verifier's speculation statistics contradict themselves",
+               {{"model", model_}, {"drafter", drafter_}});
     return;
   }
   RecordRounds(finished.speculation(), metrics_.spec_decode_.With(tenant_, model_, drafter_));

@@ -14,13 +14,13 @@ namespace tandem::router {
 
 // What the router tells Prometheus:
 //
-//   tandem_router_requests_total{tenant,model,code}             requests that got their terminal status, by its code
-//   tandem_router_waiting, tandem_router_running                admitted requests before and after `started`
-//   tandem_router_time_to_first_token_seconds{tenant,model}     arrival to the first chunk with tokens
-//   tandem_router_inter_token_seconds{tenant,model}             between tokens; a chunk's share its gap evenly
-//   tandem_router_request_seconds{tenant,model}                 arrival to the terminal status
-//   tandem_router_drafter_selected_total{tenant,drafter,reason} requests sent to a verifier, by choice of drafter
-//   tandem_router_prompt_tokens_total{tenant,model}, tandem_router_output_tokens_total{tenant,model}
+//   tandem_router_requests_total{tenant,model,code}             requests that got their terminal status, by
+//   its code tandem_router_waiting, tandem_router_running                admitted requests before and after
+//   `started` tandem_router_time_to_first_token_seconds{tenant,model}     arrival to the first chunk with
+//   tokens tandem_router_inter_token_seconds{tenant,model}             between tokens; a chunk's share its
+//   gap evenly tandem_router_request_seconds{tenant,model}                 arrival to the terminal status
+//   tandem_router_drafter_selected_total{tenant,drafter,reason} requests sent to a verifier, by choice of
+//   drafter tandem_router_prompt_tokens_total{tenant,model}, tandem_router_output_tokens_total{tenant,model}
 //   tandem_spec_decode_*{tenant,target,drafter}                 from finished requests' statistics
 //
 // Thread-safe.
@@ -29,8 +29,8 @@ class RouterMetrics {
   // Once per registry, which outlives this.
   explicit RouterMetrics(MetricsRegistry* registry);
 
-  // One request's contribution. Not thread-safe. Labels that are not known yet stay empty. Gauges are given back by
-  // OnEnd.
+  // One request's contribution. Not thread-safe. Labels that are not known yet stay empty. Gauges are given
+  // back by OnEnd.
   class Request {
    public:
     Request(RouterMetrics& metrics, absl::Time arrival) : metrics_(metrics), arrival_(arrival) {}
@@ -57,6 +57,9 @@ class RouterMetrics {
     Histogram inter_token_;
     Counter output_tokens_;
   };
+
+  uint32_t waiting() const { return static_cast<uint32_t>(waiting_.value()); }
+  uint32_t running() const { return static_cast<uint32_t>(running_.value()); }
 
  private:
   CounterFamily& requests_;

@@ -52,7 +52,8 @@ Relay::End Relay::OnEnd(const absl::Status& status) const {
       return {.status = ProtocolError("the end of the stream without finished")};
     case absl::StatusCode::kUnavailable:
       if (num_tokens_ == 0) {
-        return {.retry = true, .status = absl::UnavailableError(absl::StrCat(verifier, ": ", status.message()))};
+        return {.retry = true,
+                .status = absl::UnavailableError(absl::StrCat(verifier, ": ", status.message()))};
       }
       return {.status = absl::UnavailableError(
                   absl::StrCat(verifier, " was lost after ", num_tokens_, " tokens: ", status.message()))};
@@ -65,8 +66,8 @@ Relay::End Relay::OnEnd(const absl::Status& status) const {
       return {.status = status};
     // The client did not cancel, or nobody would listen: the verifier gave the request up.
     case absl::StatusCode::kCancelled:
-      return {.status = absl::UnavailableError(
-                  absl::StrCat(verifier, " gave the request up after ", num_tokens_, " tokens: ", status.message()))};
+      return {.status = absl::UnavailableError(absl::StrCat(verifier, " gave the request up after ",
+                                                            num_tokens_, " tokens: ", status.message()))};
     default:
       return {.status = absl::InternalError(absl::StrCat(verifier, " failed with ",
                                                          absl::StatusCodeToString(status.code()), " after ",
@@ -75,8 +76,8 @@ Relay::End Relay::OnEnd(const absl::Status& status) const {
 }
 
 absl::Status Relay::ProtocolError(absl::string_view what) const {
-  return absl::InternalError(absl::StrCat("verifier ", endpoint_, " broke the protocol: ", what, " after ",
-                                          num_tokens_, " tokens"));
+  return absl::InternalError(
+      absl::StrCat("verifier ", endpoint_, " broke the protocol: ", what, " after ", num_tokens_, " tokens"));
 }
 
 }  // namespace tandem::router

@@ -10,14 +10,14 @@
 
 namespace tandem::router {
 
-// What becomes of one request's events on their way from verifiers to the client. Holds no I/O: the call feeds it
-// what a verifier sent and does what it says.
+// What becomes of one request's events on their way from verifiers to the client. Holds no I/O: the call
+// feeds it what a verifier sent and does what it says.
 //
 //   attempt 1: started, (lost)              started goes on to the client, the loss does not
 //   attempt 2: started, chunk..., finished  started is swallowed, the rest goes on
 //
-// A verifier is trusted no further than needed to keep the client's contract: one `started`, chunks without gaps,
-// one `finished` at the end, and one terminal status. Not thread-safe.
+// A verifier is trusted no further than needed to keep the client's contract: one `started`, chunks without
+// gaps, one `finished` at the end, and one terminal status. Not thread-safe.
 class Relay {
  public:
   // What the client is told in `started` that the verifier does not know.
@@ -31,8 +31,9 @@ class Relay {
   // A new attempt on the verifier at `endpoint` begins.
   void OnAttempt(absl::string_view endpoint);
 
-  // An event of the current attempt. True: send it on; it may have been completed in place. False: drop it. Internal
-  // when it breaks the protocol; the attempt is then to be cancelled and the request ends with that status.
+  // An event of the current attempt. True: send it on; it may have been completed in place. False: drop it.
+  // Internal when it breaks the protocol; the attempt is then to be cancelled and the request ends with that
+  // status.
   absl::StatusOr<bool> OnEvent(v1::GenerateResponse& event);
 
   struct End {

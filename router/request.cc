@@ -1,13 +1,18 @@
 #include "router/request.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/sampling_wire.h"
+#include "common/speculation/window_policy.h"
 
 namespace tandem::router {
 namespace {
@@ -69,6 +74,15 @@ absl::Status ValidateStopping(const v1::StopConditions& stopping) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
+  if (speculation.window_policy().empty()) return absl::OkStatus();
+  const std::vector<std::string> known = WindowPolicyNames();
+  if (std::find(known.begin(), known.end(), speculation.window_policy()) != known.end())
+    return absl::OkStatus();
+  return Invalid("speculation.window_policy: \"", absl::CHexEscape(speculation.window_policy().substr(0, 64)),
+                 "\", expected one of ", absl::StrJoin(known, ", "));
+}
+
 // `field` names the list in messages.
 absl::Status ValidateTokens(absl::string_view field, const google::protobuf::RepeatedField<uint32_t>& tokens,
                             int32_t vocab_size) {
@@ -78,6 +92,15 @@ absl::Status ValidateTokens(absl::string_view field, const google::protobuf::Rep
     }
   }
   return absl::OkStatus();
+}
+
+// Why a prompt could not be encoded: a model that lacks the means (a chat template, say) is a FailedPrecondition,
+// anything else is the prompt's fault, a template that ran out of its budget on it included.
+absl::Status PromptError(absl::string_view field, const absl::Status& status) {
+  const bool model_lacks_it = absl::IsNotFound(status) || absl::IsUnimplemented(status);
+  return absl::Status(
+      model_lacks_it ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInvalidArgument,
+      absl::StrCat(field, ": ", status.message()));
 }
 
 // The prompt's tokens, at least one and few enough to leave room for one more.
@@ -96,7 +119,7 @@ absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, co
       field = is_text ? "text" : "chat";
       absl::StatusOr<TokenIds> tokens =
           is_text ? model.encoder->EncodeText(request.text()) : model.encoder->EncodeChat(request.chat());
-      if (!tokens.ok()) return absl::Status(tokens.status().code(), absl::StrCat(field, ": ", tokens.status().message()));
+      if (!tokens.ok()) return PromptError(field, tokens.status());
       prompt.mutable_ids()->Add(tokens->begin(), tokens->end());
       break;
     }
@@ -123,6 +146,7 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
   }
   TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
   TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));
+  TANDEM_RETURN_IF_ERROR(ValidateSpeculation(request.speculation()));
   if (request.output().has_logprobs() && request.output().logprobs() > kMaxLogprobs) {
     return Invalid("output.logprobs: ", request.output().logprobs(), ", expected at most ", kMaxLogprobs);
   }

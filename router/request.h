@@ -21,13 +21,13 @@ inline constexpr size_t kMaxStopBytes = 256;
 inline constexpr uint32_t kMaxLogprobs = 20;
 
 // The checks that need nothing but the request: request id, that there is a prompt and how long it is, stop
-// conditions' shape, output options. Cheap, so done before anything is spent on the request. InvalidArgument names
-// the field.
+// conditions' shape, output options. Cheap, so done before anything is spent on the request. InvalidArgument
+// names the field.
 absl::Status ValidateRequest(const v1::GenerateRequest& request);
 
-// Turns a request that ValidateRequest accepts into what the verifier is asked: tokenizes the prompt, completes the
-// sampling parameters with the model's defaults and, by `draw`, a seed. InvalidArgument names the field. Takes time
-// in proportion to the prompt: not for threads that serve the network.
+// Turns a request that ValidateRequest accepts into what the verifier is asked: tokenizes the prompt,
+// completes the sampling parameters with the model's defaults and, by `draw`, a seed. InvalidArgument names
+// the field. Takes time in proportion to the prompt: not for threads that serve the network.
 absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                            const ServedModel& model,
                                                            const std::function<uint64_t()>& draw);

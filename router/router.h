@@ -19,17 +19,18 @@
 
 namespace tandem::router {
 
-// What the router's calls share. Thread-safe. Calls may outlive their RPC by the time a worker or a verifier takes
-// to let go of them; the destructor waits for them, so destroy the router after its server has shut down.
+// What the router's calls share. Thread-safe. Calls may outlive their RPC by the time a worker or a verifier
+// takes to let go of them; the destructor waits for them, so destroy the router after its server has shut
+// down.
 class Router {
  public:
   struct Options {
     RoutingTable table;
     std::vector<ServedModel> models;  // One for each of the table's, in its order.
     int tokenizer_threads = 2;
-    const Clock* clock = nullptr;         // Outlives the router.
-    RouterMetrics* metrics = nullptr;     // Outlives the router.
-    std::function<uint64_t()> draw;       // Random bits for seeds and request ids. Thread-safe.
+    const Clock* clock = nullptr;      // Outlives the router.
+    RouterMetrics* metrics = nullptr;  // Outlives the router.
+    std::function<uint64_t()> draw;    // Random bits for seeds and request ids. Thread-safe.
   };
 
   explicit Router(Options options);

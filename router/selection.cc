@@ -11,7 +11,9 @@
 namespace tandem::router {
 namespace {
 
-std::string Shown(absl::string_view name) { return absl::CHexEscape(name.substr(0, 128)); }
+std::string Shown(absl::string_view name) {
+  return absl::CHexEscape(name.substr(0, 128));
+}
 
 }  // namespace
 
@@ -49,13 +51,14 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
   if (tenant.drafter.has_value()) return DrafterSelection{.drafter = tenant.drafter, .reason = "tenant"};
   if (options.mode() == v1::SPECULATION_MODE_ON) {
     return absl::FailedPreconditionError(
-        "speculation.mode: ON, but nothing could draft: the tenant has no drafter and the request names none");
+        "speculation.mode: ON, but nothing could draft: the tenant has no drafter and the request names "
+        "none");
   }
   return DrafterSelection{.reason = "none"};
 }
 
-std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers, absl::Span<const uint32_t> prompt,
-                                   uint64_t salt) {
+std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,
+                                   absl::Span<const uint32_t> prompt, uint64_t salt) {
   uint64_t prefix_hash = HashCombine(kEmptyPrefixHash, salt);
   for (uint32_t token : prompt.subspan(0, kAffinityTokens)) prefix_hash = HashCombine(prefix_hash, token);
 
@@ -67,14 +70,16 @@ std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers, abs
     ++healthy;
   }
 
-  // Rank: unhealthy last, then overloaded ones, then by falling rendezvous hash. The endpoint decides equal hashes.
+  // Rank: unhealthy last, then overloaded ones, then by falling rendezvous hash. The endpoint decides equal
+  // hashes.
   using Rank = std::tuple<bool, bool, uint64_t, absl::string_view, size_t>;
   std::vector<Rank> ranks;
   for (size_t i = 0; i < verifiers.size(); ++i) {
     const VerifierLoad& verifier = verifiers[i];
     // One more request would lift it above ceil(1.25 * total / healthy).
     const bool overloaded = verifier.healthy && uint64_t{verifier.in_flight} * 4 * healthy >= 5 * total;
-    ranks.emplace_back(!verifier.healthy, overloaded, ~HashBytes(verifier.endpoint, prefix_hash), verifier.endpoint, i);
+    ranks.emplace_back(!verifier.healthy, overloaded, ~HashBytes(verifier.endpoint, prefix_hash),
+                       verifier.endpoint, i);
   }
   std::sort(ranks.begin(), ranks.end());
   std::vector<size_t> order;

@@ -15,19 +15,19 @@
 
 namespace tandem::router {
 
-// The model a request runs on, as an index into the table's models: the one it names, or its tenant's default.
-// NotFound for an unknown one; one the tenant may not use is indistinguishable from that.
+// The model a request runs on, as an index into the table's models: the one it names, or its tenant's
+// default. NotFound for an unknown one; one the tenant may not use is indistinguishable from that.
 absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tenant, absl::string_view name);
 
 struct DrafterSelection {
   std::optional<size_t> drafter;  // Index into the table's drafters; absent: plain decoding.
-  // Why, as in the metric label: "request" or "tenant" (whose choice it was), "off" (speculation is off for the
-  // request), "none" (neither named a drafter).
+  // Why, as in the metric label: "request" or "tenant" (whose choice it was), "off" (speculation is off for
+  // the request), "none" (neither named a drafter).
   absl::string_view reason;
 };
 
-// The drafter of a request: its own choice, else its tenant's. InvalidArgument for a drafter that is unknown or not
-// allowed; FailedPrecondition when the request insists on speculation and nothing could draft for it.
+// The drafter of a request: its own choice, else its tenant's. InvalidArgument for a drafter that is unknown
+// or not allowed; FailedPrecondition when the request insists on speculation and nothing could draft for it.
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
                                                const v1::SpeculationOptions& options);
 
@@ -38,15 +38,15 @@ struct VerifierLoad {
   uint32_t in_flight = 0;  // Requests this router has running there.
 };
 
-// How many leading prompt tokens decide the verifier. Long enough to tell conversations with a common system prompt
-// apart only by load, short enough that a conversation's turns stay together.
+// How many leading prompt tokens decide the verifier. Long enough to tell conversations with a common system
+// prompt apart only by load, short enough that a conversation's turns stay together.
 inline constexpr size_t kAffinityTokens = 64;
 
 // The order in which to try verifiers, as indices: by rendezvous hash of the prompt's leading tokens, so that
-// prompts with the same beginning meet the same prefix cache and a verifier's coming or going moves only its own
-// share. `salt` separates tenants, whose caches are separate anyhow. Verifiers loaded beyond 1.25 times their fair
-// share come after the others (consistent hashing with bounded loads), unhealthy ones last.
-std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers, absl::Span<const uint32_t> prompt,
-                                   uint64_t salt);
+// prompts with the same beginning meet the same prefix cache and a verifier's coming or going moves only its
+// own share. `salt` separates tenants, whose caches are separate anyhow. Verifiers loaded beyond 1.25 times
+// their fair share come after the others (consistent hashing with bounded loads), unhealthy ones last.
+std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,
+                                   absl::Span<const uint32_t> prompt, uint64_t salt);
 
 }  // namespace tandem::router

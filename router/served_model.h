@@ -33,8 +33,8 @@ struct ServedModel {
   std::shared_ptr<const PromptEncoder> encoder;
 };
 
-// Reads what a model folder says about tokens: config.json, generation_config.json and the tokenizer. Errors name the
-// file.
+// Reads what a model folder says about tokens: config.json, generation_config.json and the tokenizer. Errors
+// name the file.
 absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::string& folder);
 
 }  // namespace tandem::router

@@ -15,12 +15,12 @@ class Tenants {
   // Keeps a reference to `table`.
   explicit Tenants(const RoutingTable& table) : table_(table) {}
 
-  // The tenant of a call whose `authorization` metadata was given; nothing for callers that must be refused, without
-  // saying why: an absent, malformed and unknown token look the same from outside. A call without the metadata is
-  // the anonymous tenant's, if there is one.
+  // The tenant of a call whose `authorization` metadata was given; nothing for callers that must be refused,
+  // without saying why: an absent, malformed and unknown token look the same from outside. A call without the
+  // metadata is the anonymous tenant's, if there is one.
   //
-  // The SHA-256 of the presented token is compared with every tenant's in constant time, so that response times say
-  // nothing about configured tokens.
+  // The SHA-256 of the presented token is compared with every tenant's in constant time, so that response
+  // times say nothing about configured tokens.
   std::optional<size_t> Authenticate(std::optional<absl::string_view> authorization) const;
 
  private:

@@ -27,8 +27,9 @@ class VerifierPool {
  public:
   explicit VerifierPool(const RoutingTable& table);
 
-  // A model's verifiers in the order in which to try them for a prompt (OrderVerifiers). A verifier counts as healthy
-  // unless its channel, which keeps trying by itself, has failed to connect. The pointers live as long as the pool.
+  // A model's verifiers in the order in which to try them for a prompt (OrderVerifiers). A verifier counts as
+  // healthy unless its channel, which keeps trying by itself, has failed to connect. The pointers live as
+  // long as the pool.
   std::vector<Verifier*> Order(size_t model, absl::Span<const uint32_t> prompt, uint64_t salt);
 
  private:

@@ -10,8 +10,8 @@
 
 namespace tandem::router {
 
-// Threads for the work that gRPC's threads must not do: tokenizing. The queue is unbounded here and bounded by
-// admission, which every request passes first. Thread-safe.
+// Threads for the work that gRPC's threads must not do: tokenizing. The queue is unbounded here and bounded
+// by admission, which every request passes first. Thread-safe.
 class WorkerPool {
  public:
   explicit WorkerPool(int num_threads);

@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// The inbox of a thread that owns some state: any thread pushes, the owner takes everything at once, in the order
-// of the pushes. It has no bound of its own; what feeds it is bounded (streams by their flow control, calls by
-// admission).
+// The inbox of a thread that owns some state: any thread pushes, the owner takes everything at once, in the
+// order of the pushes. It has no bound of its own; what feeds it is bounded (streams by their flow control,
+// calls by admission).
 template <class T>
 class Mailbox {
  public:
@@ -25,8 +25,8 @@ class Mailbox {
     if (!closed_) items_.push_back(std::move(item));
   }
 
-  // Waits until there is something, the mailbox is closed, or `deadline` has passed, then appends everything there
-  // is to `out`. False once the mailbox is closed and empty: the owner's loop ends.
+  // Waits until there is something, the mailbox is closed, or `deadline` has passed, then appends everything
+  // there is to `out`. False once the mailbox is closed and empty: the owner's loop ends.
   bool WaitUntil(absl::Time deadline, std::vector<T>* out) {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithDeadline(absl::Condition(this, &Mailbox::IsReady), deadline);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -16,6 +17,10 @@ class App;
 class Option;
 }  // namespace CLI
 
+namespace YAML {
+class Node;
+}  // namespace YAML
+
 namespace tandem {
 
 // Exit codes of every binary.
@@ -23,16 +28,17 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 
-// A server's command line. Every flag `--max-sessions` of role "drafter" can also be set by the environment variable
-// TANDEM_DRAFTER_MAX_SESSIONS, or by a line `max-sessions: 64` of the YAML file that --flags-file names; a flag wins
-// over the environment, which wins over the file.
+// A server's command line. Every flag `--max-sessions` of role "drafter" can also be set by the environment
+// variable TANDEM_DRAFTER_MAX_SESSIONS, or by a line `max-sessions: 64` in the YAML file that --flags-file
+// names; a flag wins over the environment, which wins over the file.
 //
 //   Flags flags("tandem-drafter", "drafter", "Runs draft models and streams candidate trees.");
 //   flags.Group("Network").Add("listen", &options.listen, "Address to listen on.");
 //   if (std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 //
-// Besides the caller's flags: --help (by group), --version, --check-config, --flags-file, --log-level (debug, info,
-// warning, error) and --log-format (text, json). Parse puts the latter two and the role into force for common/base/log.h.
+// Besides the caller's flags: --help (by group), --version, --check-config, --flags-file, --log-level (debug,
+// info, warning, error) and --log-format (text, json). Parse puts the latter two and the role into force for
+// common/base/log.h.
 class Flags {
  public:
   Flags(absl::string_view program, absl::string_view role, absl::string_view description);
@@ -43,9 +49,9 @@ class Flags {
   // Heading in --help for the flags added next.
   Flags& Group(absl::string_view name);
 
-  // `name` without dashes, in lower case with "-" between words. The target holds the default, outlives Parse and is
-  // written by it. A bool is set by --name, and cleared by --no-name. A duration is written "1.5s" or "100ms".
-  // A vector takes the flag repeated, or values with commas between.
+  // `name` without dashes, in lower case with "-" between words. The target holds the default, outlives Parse
+  // and is written by it. A bool is set by --name, and cleared by --no-name. A duration is written "1.5s" or
+  // "100ms". A vector takes the flag repeated, or values with commas between.
   Flags& Add(absl::string_view name, bool* target, absl::string_view help);
   Flags& Add(absl::string_view name, int32_t* target, absl::string_view help);
   Flags& Add(absl::string_view name, int64_t* target, absl::string_view help);
@@ -63,23 +69,34 @@ class Flags {
   Flags& Required();
   Flags& InRange(double low, double high);
 
-  // Nothing when the program should go on; otherwise its exit code, after --help or --version was written to `out`
-  // (kExitOk) or a usage error to `err` (kExitUsage).
+  // Nothing when the program should go on; otherwise its exit code, after --help or --version was written to
+  // `out` (kExitOk) or a usage error to `err` (kExitUsage).
   std::optional<int> Parse(int argc, const char* const* argv);
   std::optional<int> Parse(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
 
-  // Whether --check-config was given: the binary checks its configuration, says so, and exits without serving.
+  // Whether --check-config was given: the binary checks its configuration, says so, and exits without
+  // serving.
   bool check_config() const { return check_config_; }
 
  private:
-  CLI::Option* Finish(CLI::Option* option, absl::string_view name);
+  struct Entry;
 
-  std::string program_;
-  std::string role_;
+  template <class T>
+  Flags& AddValue(absl::string_view name, T* target, absl::string_view help);
+  Flags& Register(CLI::Option* option, absl::string_view name, bool is_list);
+  void AddStandardFlags();
+  absl::Status ApplyFile();
+  absl::Status ApplyLine(const YAML::Node& value, const Entry& entry);
+  absl::Status CheckRequired() const;
+  void ApplyLogging() const;
+
+  const std::string program_;
+  const std::string role_;
   std::string group_ = "Options";
   std::unique_ptr<CLI::App> app_;
-  CLI::Option* last_ = nullptr;
+  std::vector<Entry> entries_;
   bool check_config_ = false;
+  std::string flags_file_;
   std::string log_level_ = "info";
   std::string log_format_ = "text";
 };

@@ -66,14 +66,12 @@ struct MetricDefinition {
   std::vector<std::string> labels;
 };
 
-// A label key keeps at most this many values per family, and a family this many series; what comes after counts
-// under "other", as do values that are not UTF-8 or longer than 128 bytes. Callers can thus use names that clients
-// choose.
+// A label key keeps at most this many values per family, and a family this many series; what comes after
+// counts under "other", as do values that are not UTF-8 or longer than 128 bytes. Callers can thus use names
+// that clients choose.
 inline constexpr size_t kMaxLabelValues = 1000;
 inline constexpr size_t kMaxSeries = 10000;
 inline constexpr absl::string_view kOtherLabel = "other";
-
-class LabelBound;
 
 // All series of one metric. Owned by the registry; With is safe from any thread.
 template <class Handle>
@@ -134,8 +132,8 @@ class MetricsRegistry {
 // Serves a registry at http://address/metrics until destroyed.
 class MetricsServer {
  public:
-  // `address` is "host:port", port 0 takes a free one. Unavailable, naming the address, when it cannot be bound.
-  // `registry` outlives the server.
+  // `address` is "host:port", port 0 takes a free one. Unavailable, naming the address, when it cannot be
+  // bound. `registry` outlives the server.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
                                                               const MetricsRegistry* registry);
   ~MetricsServer();

@@ -13,7 +13,8 @@ namespace tandem {
 //   tandem_spec_decode_num_drafts_total                        rounds with at least one draft token to verify
 //   tandem_spec_decode_num_draft_tokens_total                  draft tokens verified, all tree nodes counted
 //   tandem_spec_decode_num_accepted_tokens_total               draft tokens accepted
-//   tandem_spec_decode_num_accepted_tokens_per_pos_total       rounds that accepted a draft token at `position`,
+//   tandem_spec_decode_num_accepted_tokens_per_pos_total       rounds that accepted a draft token at
+//   `position`,
 //                                                              counted from 0; from 16 on, "other"
 //
 // Mean acceptance length = 1 + accepted / drafts; acceptance rate = accepted / draft tokens.

@@ -8,15 +8,15 @@
 
 namespace tandem {
 
-// Limits and keepalive that clients and servers of Tandem share: a client must not ping more often than its server
-// tolerates, so the two are set in one place.
+// Limits and keepalive that clients and servers of Tandem share: a client must not ping more often than its
+// server tolerates, so the two are set in one place.
 inline constexpr int kMaxMessageBytes = 4 << 20;
 inline constexpr int kMaxMetadataBytes = 16 << 10;
 inline constexpr absl::Duration kKeepaliveInterval = absl::Seconds(20);
 inline constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
 
-// A channel to `target`, such as "verifier-0:7002", without TLS. Channels to one target do not share connections,
-// and a lost connection is tried again at most every 2 seconds.
+// A channel to `target`, such as "verifier-0:7002", without TLS. Channels to one target do not share
+// connections, and a lost connection is tried again at most every 2 seconds.
 std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target);
 
 }  // namespace tandem

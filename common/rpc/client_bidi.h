@@ -17,7 +17,8 @@
 
 namespace tandem {
 
-// The client's end of a bidirectional stream, usable from any thread. One read and one write are in flight at most.
+// The client's end of a bidirectional stream, usable from any thread. One read and one write are in flight at
+// most.
 //
 //   auto stream = ClientBidi<DraftRequest, DraftResponse>::Create();
 //   stream->Start([&](auto* context, auto* reactor) { stub->async()->Draft(context, reactor); },
@@ -29,17 +30,18 @@ namespace tandem {
 //              |       (queue flushed)         |                                 on_closed
 //              '---------- server finishes, connection lost, Cancel, overflow -----^
 //
-// - on_message: every message in order, never two at a time, none after Cancel or an overflow but for one whose
-//   delivery had begun. By default the next read starts when it returns; with `max_unacknowledged` above 0 reading
-//   pauses while that many messages have been delivered and not acknowledged. A paused stream learns of the
-//   server's end only once reading goes on.
+// - on_message: every message in order, never two at a time, none after Cancel or an overflow but for one
+// whose
+//   delivery had begun. By default the next read starts when it returns; with `max_unacknowledged` above 0
+//   reading pauses while that many messages have been delivered and not acknowledged. A paused stream learns
+//   of the server's end only once reading goes on.
 // - on_closed: exactly once, after every other callback, with the call's status; RESOURCE_EXHAUSTED after an
 //   overflow of the outbound queue, which cancels the call.
 // - Disconnect: half-closes after what is queued is sent; idempotent. The server then ends the call.
 //
-// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after on_closed, so
-// that they may hold the stream. Lifetime: shared; the call holds a reference from Start until on_closed. Write,
-// Acknowledge, Disconnect and Cancel are harmless after that.
+// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after
+// on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start until
+// on_closed. Write, Acknowledge, Disconnect and Cancel are harmless after that.
 template <class Request, class Response>
 class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
                          public std::enable_shared_from_this<ClientBidi<Request, Response>> {
@@ -48,7 +50,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     std::function<void(Response)> on_message;
     std::function<void(absl::Status)> on_closed;
   };
-  using StartCallFunction = std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Request, Response>*)>;
+  using StartCallFunction =
+      std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Request, Response>*)>;
 
   // 0 for `max_unacknowledged`: reading never pauses.
   static std::shared_ptr<ClientBidi> Create(const StreamLimits& limits = {}, size_t max_unacknowledged = 0) {
@@ -71,7 +74,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     this->StartCall();
   }
 
-  // Queues a message. False when the stream takes no more: disconnected, cancelled, ended, or overflowing just now.
+  // Queues a message. False when the stream takes no more: disconnected, cancelled, ended, or overflowing
+  // just now.
   bool Write(Request request) {
     bool queued = false;
     bool overflow = false;
@@ -97,7 +101,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     Perform([&] { half_closing_ = true; });
   }
 
-  // Gives the call up: what is queued is dropped, and on_closed follows with CANCELLED, unless the call had ended.
+  // Gives the call up: what is queued is dropped, and on_closed follows with CANCELLED, unless the call had
+  // ended.
   void Cancel() {
     context_.TryCancel();
     Perform([&] {
@@ -123,8 +128,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   ClientBidi(const StreamLimits& limits, size_t max_unacknowledged)
       : max_unacknowledged_(max_unacknowledged), queue_(limits) {}
 
-  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex and
-  // started without it; the hold is released only when nothing is claimed and nothing can be any more.
+  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex
+  // and started without it; the hold is released only when nothing is claimed and nothing can be any more.
   template <class Change>
   void Perform(Change change) {
     Claims claims;

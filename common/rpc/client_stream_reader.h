@@ -17,10 +17,11 @@ namespace tandem {
 
 // The client of a server-streaming call, usable from any thread.
 //
-//   auto call = ClientStreamReader<VerifierGenerateRequest, GenerateResponse>::Create(/*max_unacknowledged=*/8);
-//   call->context().set_deadline(...);
+//   auto call = ClientStreamReader<VerifierGenerateRequest,
+//   GenerateResponse>::Create(/*max_unacknowledged=*/8); call->context().set_deadline(...);
 //   call->Start(std::move(request),
-//               [&](auto* context, auto* request, auto* reactor) { stub->async()->Generate(context, request, reactor); },
+//               [&](auto* context, auto* request, auto* reactor) { stub->async()->Generate(context, request,
+//               reactor); },
 //               {.on_message = [...](GenerateResponse m) { ... }, .on_done = [...](absl::Status s) { ... }});
 //
 //                  message                    limit reached
@@ -30,14 +31,15 @@ namespace tandem {
 //                |  status, or TryCancel                     | TryCancel: read to the end without delivering
 //                '----------------> DONE (on_done) <---------'
 //
-// - on_message: every message in order, never two at a time, none after TryCancel but for one whose delivery had
-//   begun. With `max_unacknowledged` above 0 reading pauses while that many messages have been delivered and not
-//   acknowledged: 1 reads only when told. 0: reading never pauses. A paused call learns of its end only once
-//   reading goes on.
+// - on_message: every message in order, never two at a time, none after TryCancel but for one whose delivery
+// had
+//   begun. With `max_unacknowledged` above 0 reading pauses while that many messages have been delivered and
+//   not acknowledged: 1 reads only when told. 0: reading never pauses. A paused call learns of its end only
+//   once reading goes on.
 // - on_done: exactly once, last, with the call's status.
 //
-// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after on_done, so
-// that they may hold the call. Lifetime: shared; gRPC's side holds a reference from Start until on_done.
+// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after on_done,
+// so that they may hold the call. Lifetime: shared; gRPC's side holds a reference from Start until on_done.
 // Acknowledge and TryCancel are harmless after that.
 template <class Request, class Response>
 class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
@@ -85,7 +87,8 @@ class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
  private:
   explicit ClientStreamReader(size_t max_unacknowledged) : max_unacknowledged_(max_unacknowledged) {}
 
-  // Applies a change of state, then starts the next read or, when reads have come to their end, releases the hold.
+  // Applies a change of state, then starts the next read or, when reads have come to their end, releases the
+  // hold.
   template <class Change>
   void Perform(Change change) {
     bool read = false;

@@ -8,11 +8,11 @@ namespace tandem {
 
 // Draft protocol messages between the wire and protocol logic.
 //
-// FromProto checks what can be checked without the session: that an event is set, that parallel arrays have one
-// length, counts are within the bounds of draft_messages.h, budgets within the tree's, token ids below 2^31, node
-// ids do not wrap and stand after their parents, and status codes exist. Errors are InvalidArgument and name the
-// field. Whether parents and tokens are known, and scores make sense, is for the tree's mirror to judge. Texts
-// meant for logs are cut to 1 KiB.
+// FromProto checks what can be checked without the session: that an event is set, that parallel arrays have
+// one length, counts are within the bounds of draft_messages.h, budgets within the tree's, token ids below
+// 2^31, node ids do not wrap and stand after their parents, and status codes exist. Errors are
+// InvalidArgument and name the field. Whether parents and tokens are known, and scores make sense, is for the
+// tree's mirror to judge. Texts meant for logs are cut to 1 KiB.
 absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto);
 v1::DraftRequest DraftRequestToProto(const DraftRequest& request);
 

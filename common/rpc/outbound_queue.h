@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// How much a stream may hold for a peer that reads slowly. A message larger than `max_queued_bytes` still goes
-// out when nothing else is queued.
+// How much a stream may hold for a peer that reads slowly. A message larger than `max_queued_bytes` still
+// goes out when nothing else is queued.
 struct StreamLimits {
   size_t max_queued_messages = 1024;
   size_t max_queued_bytes = size_t{8} << 20;
@@ -25,8 +25,8 @@ class OutboundQueue {
   [[nodiscard]] bool Push(Message message) {
     const size_t bytes = message.ByteSizeLong();
     const bool too_many = messages_.size() >= limits_.max_queued_messages;
-    const bool too_large = !messages_.empty() && (bytes > limits_.max_queued_bytes ||
-                                                  bytes_ > limits_.max_queued_bytes - bytes);
+    const bool too_large =
+        !messages_.empty() && (bytes > limits_.max_queued_bytes || bytes_ > limits_.max_queued_bytes - bytes);
     if (too_many || too_large) return false;
     bytes_ += bytes;
     messages_.push_back({std::move(message), bytes});

@@ -8,8 +8,8 @@
 namespace tandem {
 
 // When to try again after a connection failed: the n-th delay in a row is
-// min(maximum, initial * multiplier^n) * (1 - jitter + jitter * u), u uniform in [0, 1), so that peers of a lost
-// server do not return all at once. Not thread-safe.
+// min(maximum, initial * multiplier^n) * (1 - jitter + jitter * u), u uniform in [0, 1), so that peers of a
+// lost server do not return all at once. Not thread-safe.
 class ReconnectBackoff {
  public:
   struct Options {

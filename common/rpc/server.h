@@ -51,9 +51,9 @@ struct ServerOptions {
   int max_concurrent_streams = 4096;
 };
 
-// Turns SIGTERM and SIGINT into something a thread can wait for. The handlers only write to a pipe. One instance
-// per process; the earlier in main, the smaller the time in which a signal still kills. A second signal of the same
-// kind kills at once, so that a drain that hangs can be ended.
+// Turns SIGTERM and SIGINT into something a thread can wait for. The handlers only write to a pipe. One
+// instance per process; the earlier in main, the smaller the time in which a signal still kills. A second
+// signal of the same kind kills at once, so that a drain that hangs can be ended.
 class ShutdownSignals {
  public:
   ShutdownSignals();
@@ -65,16 +65,16 @@ class ShutdownSignals {
   int Wait();
 };
 
-// A running gRPC server with what every Tandem server has: size limits, keepalive, grpc.health.v1 (overall and per
-// service), the Admin service, reflection and metrics by option.
+// A running gRPC server with what every Tandem server has: size limits, keepalive, grpc.health.v1 (overall
+// and per service), the Admin service, reflection and metrics by option.
 //
 //   ShutdownSignals signals;
-//   TANDEM_ASSIGN_OR_RETURN(auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info = ...}));
-//   LogInfo("listening", {{"address", server->address()}});
-//   signals.Wait();
-//   server->Drain(grace, [&](absl::Time deadline) { core.Drain(deadline); });
+//   TANDEM_ASSIGN_OR_RETURN(auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info =
+//   ...})); LogInfo("listening", {{"address", server->address()}}); signals.Wait(); server->Drain(grace,
+//   [&](absl::Time deadline) { core.Drain(deadline); });
 //
-//     SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, new calls still taken until `drain` returns
+//     SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, new calls still taken until `drain`
+//     returns
 //     --> calls still running at the deadline are cancelled --> stopped
 //
 // Start, Drain and destruction belong to one thread; the rest may be called from any.
@@ -98,9 +98,10 @@ class ServerRunner {
   void SetServing(bool serving);
   void SetServing(const std::string& service, bool serving);
 
-  // Reports NOT_SERVING, calls `drain` with the deadline now + grace (it should refuse new work, let what runs
-  // finish and return when it has, or at the deadline), then stops the server; what still runs at the deadline is
-  // cancelled. Only the first call counts. `drain` may be empty.
+  // Reports NOT_SERVING, calls `drain` with the deadline now + grace (it should refuse new work, let what
+  // runs finish and return when it has, or at the deadline), then stops the server, giving calls that remain
+  // a second to end. What still runs then, or at the deadline, is cancelled. Without `drain`, calls get the
+  // whole grace period. Only the first call counts.
   void Drain(absl::Duration grace, const std::function<void(absl::Time)>& drain);
 
   // A channel inside the process, for tests.

@@ -17,7 +17,8 @@
 
 namespace tandem {
 
-// The server's end of a bidirectional stream, usable from any thread. One read and one write are in flight at most.
+// The server's end of a bidirectional stream, usable from any thread. One read and one write are in flight at
+// most.
 //
 //      Start                 client half-closes, Disconnect
 //   --------> OPEN -----------------------------------------> FLUSHING (queue) --> FINISHED --> DONE
@@ -27,18 +28,21 @@ namespace tandem {
 //              '---------------------------------------------------'------------------'
 //                                                            no write in flight
 //
-// - on_message: every message in order, never two at a time, none after the stream left OPEN. By default the next
-//   read starts when it returns; with `max_unacknowledged` above 0, reading pauses while that many messages have
-//   been delivered and not acknowledged, which is how a consumer bounds its own inbox (gRPC's flow control then
-//   holds the peer back).
-// - on_closed: exactly once, after every other callback, with OK after a half-close or Disconnect(OK), CANCELLED
+// - on_message: every message in order, never two at a time, none after the stream left OPEN. By default the
+// next
+//   read starts when it returns; with `max_unacknowledged` above 0, reading pauses while that many messages
+//   have been delivered and not acknowledged, which is how a consumer bounds its own inbox (gRPC's flow
+//   control then holds the peer back).
+// - on_closed: exactly once, after every other callback, with OK after a half-close or Disconnect(OK),
+// CANCELLED
 //   when the client cancelled or vanished, RESOURCE_EXHAUSTED after an overflow.
-// - Overflow of the outbound queue cancels the call at once: a peer that does not read must not keep its sessions.
+// - Overflow of the outbound queue cancels the call at once: a peer that does not read must not keep its
+// sessions.
 //   The peer then sees CANCELLED.
 //
-// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after on_closed, so
-// that they may hold the stream. Lifetime: shared; the call holds a reference from Start until on_closed. Write,
-// Acknowledge and Disconnect are harmless after that.
+// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after
+// on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start until
+// on_closed. Write, Acknowledge and Disconnect are harmless after that.
 template <class Request, class Response>
 class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
                          public std::enable_shared_from_this<ServerBidi<Request, Response>> {
@@ -49,12 +53,13 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
   };
 
   // `context` is the call's. 0 for `max_unacknowledged`: reading never pauses.
-  static std::shared_ptr<ServerBidi> Create(grpc::CallbackServerContext* context, const StreamLimits& limits = {},
-                                            size_t max_unacknowledged = 0) {
+  static std::shared_ptr<ServerBidi> Create(grpc::CallbackServerContext* context,
+                                            const StreamLimits& limits = {}, size_t max_unacknowledged = 0) {
     return std::shared_ptr<ServerBidi>(new ServerBidi(context, limits, max_unacknowledged));
   }
 
-  // Call once, in the service method; return the result to gRPC. Messages may be delivered before this returns.
+  // Call once, in the service method; return the result to gRPC. Messages may be delivered before this
+  // returns.
   grpc::ServerBidiReactor<Request, Response>* Start(Callbacks callbacks) {
     Perform([&] {
       callbacks_ = std::move(callbacks);
@@ -99,9 +104,9 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
   ServerBidi(grpc::CallbackServerContext* context, const StreamLimits& limits, size_t max_unacknowledged)
       : context_(context), max_unacknowledged_(max_unacknowledged), queue_(limits) {}
 
-  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex and
-  // started without it; `starting_` keeps Finish, after which gRPC may drop the call, from overtaking an operation
-  // that some thread has claimed and not yet started.
+  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex
+  // and started without it; `starting_` keeps Finish, after which gRPC may drop the call, from overtaking an
+  // operation that some thread has claimed and not yet started.
   template <class Change>
   void Perform(Change change) {
     {
@@ -175,7 +180,8 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
 
   void OnCancel() override {
     Perform([&] {
-      Abandon(absl::CancelledError("the peer cancelled the call, its deadline passed, or the connection broke"));
+      Abandon(
+          absl::CancelledError("the peer cancelled the call, its deadline passed, or the connection broke"));
     });
   }
 

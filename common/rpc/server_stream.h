@@ -16,7 +16,8 @@ namespace tandem {
 
 // The server's end of a server-streaming call, usable from any thread:
 //
-//   grpc::ServerWriteReactor<Event>* Generate(grpc::CallbackServerContext* context, const Request* request) override {
+//   grpc::ServerWriteReactor<Event>* Generate(grpc::CallbackServerContext* context, const Request* request)
+//   override {
 //     auto stream = ServerStream<Event>::Create();
 //     auto* reactor = stream->Start({.on_cancelled = [this, id](absl::Status) { inbox_.Push(Cancel{id}); }});
 //     inbox_.Push(Begin{id, *request, std::move(stream)});
@@ -34,15 +35,17 @@ namespace tandem {
 //
 // Whatever happens, gRPC's Finish is called exactly once and never while a write is in flight:
 // - Finish(status): what is queued is delivered first. Later calls are ignored.
-// - The client cancels, its deadline passes, or the connection breaks: the queue is dropped, on_cancelled fires,
+// - The client cancels, its deadline passes, or the connection breaks: the queue is dropped, on_cancelled
+// fires,
 //   and the call finishes by itself with CANCELLED. Nobody has to call Finish.
-// - Overflow: the queue is dropped, on_cancelled fires with RESOURCE_EXHAUSTED on the thread that called Write,
+// - Overflow: the queue is dropped, on_cancelled fires with RESOURCE_EXHAUSTED on the thread that called
+// Write,
 //   and the call finishes with that status as soon as the write in flight is done. A client that has stopped
 //   reading for good therefore keeps one message and the call itself, until its deadline or disconnection.
 //
-// Callbacks: on_cancelled at most once, and not after Finish; on_done exactly once, last, with the status the call
-// ended with. They run without locks, should only post elsewhere, and are destroyed after on_done, so that they
-// may hold the stream.
+// Callbacks: on_cancelled at most once, and not after Finish; on_done exactly once, last, with the status the
+// call ended with. They run without locks, should only post elsewhere, and are destroyed after on_done, so
+// that they may hold the stream.
 //
 // Lifetime: shared; gRPC's side of the call holds a reference from Start until on_done. Write and Finish are
 // harmless after that.
@@ -76,7 +79,8 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
       if (queue_.Push(std::move(response))) {
         action = NextAction();
       } else {
-        action = Abandon(absl::ResourceExhaustedError("the client reads too slowly: its outbound queue is full"));
+        action =
+            Abandon(absl::ResourceExhaustedError("the client reads too slowly: its outbound queue is full"));
       }
     }
     const bool queued = action != Action::kNotifyCancelled;
@@ -107,8 +111,8 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
 
   explicit ServerStream(const StreamLimits& limits) : queue_(limits) {}
 
-  // Claims the next operation; the caller performs it after releasing the mutex. While a write or a callback is
-  // claimed nothing else is, so the claims cannot overtake one another.
+  // Claims the next operation; the caller performs it after releasing the mutex. While a write or a callback
+  // is claimed nothing else is, so the claims cannot overtake one another.
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || notifying_ || finished_) return Action::kNone;
     if (!queue_.empty()) {

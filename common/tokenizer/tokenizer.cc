@@ -14,8 +14,27 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
+constexpr size_t kMaxChatTemplateBytes = size_t{1} << 20;
 constexpr size_t kMaxTextBytes = size_t{256} << 20;
 constexpr size_t kMaxTokenTableBytes = size_t{512} << 20;
+
+// The contents of a file that need not be there.
+absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& path, size_t max_bytes) {
+  absl::StatusOr<std::string> contents = ReadFile(path, max_bytes);
+  if (absl::IsNotFound(contents.status())) return std::nullopt;
+  if (!contents.ok()) return contents.status();
+  return std::optional<std::string>(*std::move(contents));
+}
+
+// A token of tokenizer_config.json, given as its content or as an object with it; nothing when absent.
+absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json, const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> member, json.Find(name));
+  if (!member.has_value()) return std::nullopt;
+  absl::StatusOr<std::string> content =
+      member->value().is_object() ? member->StringMember("content") : member->String();
+  if (!content.ok()) return content.status();
+  return std::optional<std::string>(*std::move(content));
+}
 
 }  // namespace
 
@@ -26,13 +45,16 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<Tokenizer> tokenizer, ParseDefinition(json));
 
   const std::string config_path = absl::StrCat(folder, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> config = ReadFile(config_path, kMaxFileBytes);
-  if (config.ok()) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> config,
+                          ReadOptionalFile(config_path, kMaxFileBytes));
+  if (config.has_value()) {
     TANDEM_ASSIGN_OR_RETURN(const JsonView config_json, JsonView::Parse(*config, config_path));
     TANDEM_RETURN_IF_ERROR(tokenizer->ParseConfig(config_json));
-  } else if (!absl::IsNotFound(config.status())) {
-    return config.status();
   }
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::optional<std::string> chat_template,
+      ReadOptionalFile(absl::StrCat(folder, "/chat_template.jinja"), kMaxChatTemplateBytes));
+  if (chat_template.has_value()) tokenizer->chat_template_ = ChatTemplate::Parse(*chat_template);
   return tokenizer;
 }
 
@@ -116,24 +138,23 @@ absl::Status Tokenizer::FillTokenTable() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<std::string>> Tokenizer::ConfiguredToken(const JsonView& json,
-                                                                      const std::string& name) const {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> member, json.Find(name));
-  if (!member.has_value()) return std::nullopt;
-  if (member->value().is_object()) {
-    TANDEM_ASSIGN_OR_RETURN(std::string content, member->StringMember("content"));
-    return std::optional<std::string>(std::move(content));
+absl::Status Tokenizer::ParseConfig(const JsonView& json) {
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    TANDEM_ASSIGN_OR_RETURN(std::optional<std::string> content, ConfiguredToken(json, name));
+    if (content.has_value()) special_contents_.emplace(name, *std::move(content));
   }
-  TANDEM_ASSIGN_OR_RETURN(std::string content, member->String());
-  return std::optional<std::string>(std::move(content));
+  if (const auto it = special_contents_.find("bos_token"); it != special_contents_.end()) {
+    bos_ = FindToken(it->second);
+  }
+  if (const auto it = special_contents_.find("eos_token"); it != special_contents_.end()) {
+    eos_ = FindToken(it->second);
+  }
+  if (!frame_.has_value()) TANDEM_RETURN_IF_ERROR(ParseConfiguredFrame(json));
+  return ParseConfiguredChatTemplate(json);
 }
 
-absl::Status Tokenizer::ParseConfig(const JsonView& json) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bos, ConfiguredToken(json, "bos_token"));
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> eos, ConfiguredToken(json, "eos_token"));
-  if (bos.has_value()) bos_ = FindToken(*bos);
-  if (eos.has_value()) eos_ = FindToken(*eos);
-  if (frame_.has_value()) return absl::OkStatus();
+absl::Status Tokenizer::ParseConfiguredFrame(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(const bool add_bos, json.BoolMember("add_bos_token", false));
   TANDEM_ASSIGN_OR_RETURN(const bool add_eos, json.BoolMember("add_eos_token", false));
   if (add_bos && !bos_.has_value())
@@ -144,6 +165,31 @@ absl::Status Tokenizer::ParseConfig(const JsonView& json) {
   if (add_bos) frame_->prefix.push_back(*bos_);
   if (add_eos) frame_->suffix.push_back(*eos_);
   return absl::OkStatus();
+}
+
+absl::Status Tokenizer::ParseConfiguredChatTemplate(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> member, json.Find("chat_template"));
+  if (!member.has_value()) return absl::OkStatus();
+  if (!member->value().is_array()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string source, member->String());
+    chat_template_ = ChatTemplate::Parse(source);
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<JsonView> choices, member->Elements());
+  for (const JsonView& choice : choices) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string name, choice.StringMember("name"));
+    if (name != "default") continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string source, choice.StringMember("template"));
+    chat_template_ = ChatTemplate::Parse(source);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(absl::Span<const ChatMessage> messages,
+                                                         const ChatTemplateOptions& options) const {
+  if (!chat_template_.has_value()) return absl::NotFoundError("the model folder has no chat template");
+  TANDEM_RETURN_IF_ERROR(chat_template_->status());
+  return (*chat_template_)->Render(messages, special_contents_, options);
 }
 
 absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const EncodeOptions& options) const {

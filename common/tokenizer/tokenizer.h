@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "common/base/token.h"
 #include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/bpe_model.h"
+#include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/json_view.h"
 #include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/pre_tokenizer.h"
@@ -38,9 +40,9 @@ class Tokenizer {
     bool add_special_tokens = true;
   };
 
-  // Reads tokenizer.json and, where present, tokenizer_config.json. Errors name file and JSON path: NotFound
-  // without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented for components that are
-  // not supported.
+  // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja. Errors name file
+  // and JSON path: NotFound without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented
+  // for components that are not supported.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
 
   // InvalidArgument with the byte offset for text that is not UTF-8 or too long (256 MiB), ResourceExhausted
@@ -73,6 +75,14 @@ class Tokenizer {
   // agree mean the same by every token. Part of the wire protocol.
   uint64_t Fingerprint(int32_t logits_width) const;
 
+  bool has_chat_template() const { return chat_template_.has_value(); }
+  // The prompt of a conversation, by the folder's chat template: chat_template.jinja, or what
+  // tokenizer_config.json has. NotFound without one; what is wrong with one that cannot be used shows here,
+  // not at loading, since the model still completes plain text. Errors otherwise as of ChatTemplate::Render.
+  // Encode the result with parse_special on; a BOS in it is not doubled.
+  absl::StatusOr<std::string> ApplyChatTemplate(absl::Span<const ChatMessage> messages,
+                                                const ChatTemplateOptions& options) const;
+
   // What the decoder strips from the beginning of the whole text.
   const TokenDecoder::LeadingStrip& leading_strip() const { return decoder_.leading_strip(); }
 
@@ -84,11 +94,11 @@ class Tokenizer {
   static absl::StatusOr<std::shared_ptr<Tokenizer>> ParseDefinition(const JsonView& json);
   absl::Status ParseAddedTokenFinders(const JsonView& json);
   absl::Status ParseConfig(const JsonView& json);
+  absl::Status ParseConfiguredFrame(const JsonView& json);
+  absl::Status ParseConfiguredChatTemplate(const JsonView& json);
   absl::Status FillTokenTable();
   absl::Status EncodePlain(absl::string_view text, bool at_text_start, bool parse_special,
                            BpeModel::Scratch& scratch, TokenIds& out) const;
-  absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json,
-                                                             const std::string& name) const;
 
   BpeModel model_;
   TokenDecoder decoder_;
@@ -100,6 +110,8 @@ class Tokenizer {
   std::optional<TokenFrame> frame_;
   std::optional<TokenId> bos_;
   std::optional<TokenId> eos_;
+  std::optional<absl::StatusOr<ChatTemplate>> chat_template_;
+  std::map<std::string, std::string> special_contents_;  // "bos_token" and the like, for the chat template
 
   // By id: the token's bytes lie in bytes_ from offsets_[id] to offsets_[id + 1].
   std::string bytes_;

@@ -101,6 +101,7 @@ class CpuEngine final : public Engine {
   RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
   RowBuffer gate_;             // [max_rows, intermediate]
   RowBuffer up_;               // [max_rows, intermediate]
+  size_t score_stride_ = 0;
   std::vector<ThreadScratch> thread_scratch_;
 };
 
@@ -151,10 +152,11 @@ absl::Status CpuEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
   TANDEM_ASSIGN_OR_RETURN(gate_, RowBuffer::Allocate(max_rows_, intermediate));
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
+  score_stride_ = size_t{max_context_} + 2 * kLanes;
   for (int thread = 0; thread < team_->num_threads(); ++thread) {
     ThreadScratch scratch;
-    TANDEM_ASSIGN_OR_RETURN(scratch.scores, AlignedBuffer::Allocate(uint64_t{max_context_} + 2 * kLanes,
-                                                                    sizeof(float), "scores"));
+    TANDEM_ASSIGN_OR_RETURN(scratch.scores, AlignedBuffer::Allocate(score_stride_ * kMaxHeadsAtOnce,
+                                                                    sizeof(float), "attention scores"));
     TANDEM_ASSIGN_OR_RETURN(scratch.tail_keys,
                             AlignedBuffer::Allocate(static_cast<uint64_t>(config_.head_dim) * kLanes,
                                                     sizeof(float), "tail keys"));
@@ -336,19 +338,27 @@ void CpuEngine::KeepWantedRows(int thread) {
   team_->Barrier();
 }
 
-// One (row, head) at a time: each walks its own context.
+// Each row and head walks its own context. Heads that share keys and values go together where that leaves
+// enough to do for every thread.
 void CpuEngine::Attend(int thread, uint32_t layer) {
   const auto num_heads = static_cast<uint32_t>(config_.num_heads);
   const uint32_t heads_per_kv = num_heads / static_cast<uint32_t>(config_.num_kv_heads);
+  const uint32_t num_groups = num_active_ * static_cast<uint32_t>(config_.num_kv_heads);
+  const uint32_t heads_per_item =
+      num_groups >= static_cast<uint32_t>(team_->num_threads()) ? heads_per_kv : 1;
+  const uint32_t items_per_row = num_heads / heads_per_item;
+  ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
   AttentionArgs args;
+  args.num_heads = heads_per_item;
   args.head_dim = static_cast<uint32_t>(config_.head_dim);
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  args.scores = thread_scratch_[static_cast<size_t>(thread)].scores.data<float>();
-  args.tail_keys = thread_scratch_[static_cast<size_t>(thread)].tail_keys.data<float>();
-  const Share items = MyShare(num_active_ * num_heads, thread);
+  args.scores = scratch.scores.data<float>();
+  args.score_stride = score_stride_;
+  args.tail_keys = scratch.tail_keys.data<float>();
+  const Share items = MyShare(num_active_ * items_per_row, thread);
   for (uint32_t item = items.begin; item < items.end; ++item) {
-    const uint32_t row = item / num_heads;
-    const uint32_t head = item % num_heads;
+    const uint32_t row = item / items_per_row;
+    const uint32_t first_head = item % items_per_row * heads_per_item;
     const RowContext& context = active_[row].row->context;
     args.blocks = context.blocks.data();
     args.num_committed = context.num_committed;
@@ -356,9 +366,9 @@ void CpuEngine::Attend(int thread, uint32_t layer) {
     args.num_tail = static_cast<uint32_t>(context.tail.size());
     const auto window = static_cast<uint32_t>(config_.sliding_window.value_or(0));
     args.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
-    args.query = query_key_value_.row(row) + size_t{head} * args.head_dim;
-    args.output = attention_.row(row) + size_t{head} * args.head_dim;
-    kv_.Locate(layer, head / heads_per_kv, &args);
+    args.queries = query_key_value_.row(row) + size_t{first_head} * args.head_dim;
+    args.outputs = attention_.row(row) + size_t{first_head} * args.head_dim;
+    kv_.Locate(layer, first_head / heads_per_kv, &args);
     kernels_->attend(args);
   }
 }

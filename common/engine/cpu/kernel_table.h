@@ -21,6 +21,8 @@ namespace tandem {
 inline constexpr uint32_t kTileOutputs = 32;
 // Of the partial sums above, and of the vectors the kernels are written in.
 inline constexpr uint32_t kLanes = 16;
+// How many heads that share keys and values attention takes through them together.
+inline constexpr uint32_t kMaxHeadsAtOnce = 4;
 
 // outputs[row][n] = sum over k of inputs[row][k] * weight[n][k], for the outputs of `num_tiles` tiles.
 struct ProductArgs {
@@ -35,11 +37,15 @@ struct ProductArgs {
   uint32_t end_output = 0;          // Outputs from here on are padding and not stored.
 };
 
-// softmax(scale * q k) v for one query head: position p of the context is in block blocks[p / 16] at offset p
-// % 16 below num_committed, then in slot tail[p - num_committed].
+// softmax(scale * q k) v for `num_heads` query heads that share keys and values: position p of the context is
+// in block blocks[p / 16] at offset p % 16 below num_committed, then in slot tail[p - num_committed].
 struct AttentionArgs {
-  const float* query = nullptr;  // [head_dim]
-  const float* keys = nullptr;  // [num_blocks][head_dim][16] of one head, blocks `block_stride` floats apart.
+  const float* queries = nullptr;  // [num_heads, head_dim]
+  uint32_t num_heads = 0;
+  uint32_t head_dim = 0;
+  float scale = 1.0f;
+  const float* keys =
+      nullptr;  // [num_blocks][head_dim][16] of one head, blocks `key_block_stride` floats apart.
   const float* values = nullptr;  // [num_blocks][16][value_stride], likewise.
   size_t key_block_stride = 0;
   size_t value_block_stride = 0;
@@ -49,11 +55,10 @@ struct AttentionArgs {
   const uint32_t* tail = nullptr;
   uint32_t num_tail = 0;
   uint32_t first_position = 0;  // Positions before it are not attended to (sliding window).
-  uint32_t head_dim = 0;
-  float scale = 1.0f;
-  float* scores = nullptr;     // Scratch, [num_committed + num_tail + 2 * kLanes].
-  float* tail_keys = nullptr;  // Scratch, [head_dim][16].
-  float* output = nullptr;     // [head_dim]
+  float* scores = nullptr;      // Scratch, [kMaxHeadsAtOnce, score_stride].
+  size_t score_stride = 0;      // At least num_committed + num_tail + 2 * kLanes.
+  float* tail_keys = nullptr;   // Scratch, [head_dim][16].
+  float* outputs = nullptr;     // [num_heads, head_dim]
 };
 
 struct KernelTable {

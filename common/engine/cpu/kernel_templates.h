@@ -245,42 +245,75 @@ void ExponentialOf(size_t size, float* values) {
   }
 }
 
-// Scores of the 16 keys in each of `kBlocks` key blocks [head_dim][16]: lane i, the dot product with key i,
-// is one chain over head_dim ascending, then scaled.
-template <typename V, int kBlocks>
-TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const* keys, float* scores) {
-  V sums[kBlocks];
+// Some query heads that share their keys and values, and where the walk through the context puts their
+// scores.
+struct HeadGroup {
+  const float* queries;  // [heads, head_dim]
+  float* scores;         // [heads, score_stride]
+  float* outputs;        // [heads, head_dim]
+};
+
+// Scores of the 16 keys in each of `kBlocks` key blocks [head_dim][16], for positions from `position` on:
+// lane i, the dot product with key i, is one chain over head_dim ascending, then scaled.
+template <typename V, int kHeads, int kBlocks>
+TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const HeadGroup& group, const float* const* blocks,
+                               uint32_t position) {
+  V sums[kHeads][kBlocks];
 #pragma GCC unroll 4
-  for (int block = 0; block < kBlocks; ++block) sums[block] = V::Broadcast(0.0f);
+  for (int head = 0; head < kHeads; ++head) {
+#pragma GCC unroll 8
+    for (int block = 0; block < kBlocks; ++block) sums[head][block] = V::Broadcast(0.0f);
+  }
   for (uint32_t d = 0; d < args.head_dim; ++d) {
-    const V query = V::Broadcast(args.query[d]);
+    V queries[kHeads];
 #pragma GCC unroll 4
+    for (int head = 0; head < kHeads; ++head) {
+      queries[head] = V::Broadcast(group.queries[head * size_t{args.head_dim} + d]);
+    }
+#pragma GCC unroll 8
     for (int block = 0; block < kBlocks; ++block) {
-      sums[block] = V::Fma(query, V::Load(keys[block] + size_t{d} * kLanes), sums[block]);
+      const V keys = V::Load(blocks[block] + size_t{d} * kLanes);
+#pragma GCC unroll 4
+      for (int head = 0; head < kHeads; ++head) {
+        sums[head][block] = V::Fma(queries[head], keys, sums[head][block]);
+      }
     }
   }
   const V scale = V::Broadcast(args.scale);
 #pragma GCC unroll 4
-  for (int block = 0; block < kBlocks; ++block) {
-    V::Store(V::Multiply(sums[block], scale), scores + block * kLanes);
+  for (int head = 0; head < kHeads; ++head) {
+#pragma GCC unroll 8
+    for (int block = 0; block < kBlocks; ++block) {
+      V::Store(V::Multiply(sums[head][block], scale),
+               group.scores + head * args.score_stride + position + block * kLanes);
+    }
   }
+}
+
+// Committed blocks from `block` to `end`, kBlocks at a time and then fewer.
+template <typename V, int kHeads, int kBlocks>
+TANDEM_INLINE void ScoreCommitted(const AttentionArgs& args, const HeadGroup& group, uint32_t block,
+                                  uint32_t end) {
+  for (; block + kBlocks <= end; block += kBlocks) {
+    const float* blocks[kBlocks];
+    for (uint32_t i = 0; i < kBlocks; ++i)
+      blocks[i] = args.keys + args.blocks[block + i] * args.key_block_stride;
+    ScoreBlocks<V, kHeads, kBlocks>(args, group, blocks, block * kLanes);
+  }
+  if constexpr (kBlocks > 1) ScoreCommitted<V, kHeads, kBlocks / 2>(args, group, block, end);
 }
 
 // Fills scores[p] for the positions of the context from the block of first_position on. Writes whole vectors:
 // what lies beyond the context is the caller's to overwrite.
-template <typename V>
-void ScoreContext(const AttentionArgs& args) {
-  const uint32_t num_blocks = (args.num_committed + kLanes - 1) / kLanes;
-  uint32_t block = args.first_position / kLanes;
-  for (; block + 4 <= num_blocks; block += 4) {
-    const float* keys[4];
-    for (uint32_t i = 0; i < 4; ++i) keys[i] = args.keys + args.blocks[block + i] * args.key_block_stride;
-    ScoreBlocks<V, 4>(args, keys, args.scores + size_t{block} * kLanes);
-  }
-  for (; block < num_blocks; ++block) {
-    const float* keys = args.keys + args.blocks[block] * args.key_block_stride;
-    ScoreBlocks<V, 1>(args, &keys, args.scores + size_t{block} * kLanes);
-  }
+template <typename V, int kHeads>
+TANDEM_INLINE void ScoreContext(const AttentionArgs& args, const HeadGroup& group) {
+  constexpr int kFit = V::kMaxAttentionSums / kHeads;
+  ScoreCommitted<V, kHeads,
+                 kFit >= 8   ? 8
+                 : kFit >= 4 ? 4
+                 : kFit >= 2 ? 2
+                             : 1>(args, group, args.first_position / kLanes,
+                                  (args.num_committed + kLanes - 1) / kLanes);
   // Tail slots lie anywhere: gather 16 of them into one block, and go on as before.
   for (uint32_t first = 0; first < args.num_tail; first += kLanes) {
     const uint32_t count = args.num_tail - first < kLanes ? args.num_tail - first : kLanes;
@@ -289,83 +322,140 @@ void ScoreContext(const AttentionArgs& args) {
       const float* key = args.keys + slot / kLanes * args.key_block_stride + slot % kLanes;
       for (uint32_t d = 0; d < args.head_dim; ++d) args.tail_keys[d * kLanes + i] = key[size_t{d} * kLanes];
     }
-    const float* keys = args.tail_keys;
-    ScoreBlocks<V, 1>(args, &keys, args.scores + args.num_committed + first);
+    const float* block = args.tail_keys;
+    ScoreBlocks<V, kHeads, 1>(args, group, &block, args.num_committed + first);
   }
 }
 
-// Turns scores into exp(score - greatest) and returns their sum; position p belongs to partial sum p % 16.
+// Turns one head's scores into exp(score - greatest) and returns their sum; position p belongs to partial sum
+// p % 16.
 template <typename V>
-float Softmax(const AttentionArgs& args) {
+TANDEM_INLINE float Softmax(const AttentionArgs& args, float* scores) {
   const uint32_t length = args.num_committed + args.num_tail;
   const uint32_t begin = args.first_position - args.first_position % kLanes;
   const uint32_t end = (length + kLanes - 1) / kLanes * kLanes;
-  for (uint32_t i = begin; i < args.first_position; ++i) args.scores[i] = -__builtin_inff();
-  for (uint32_t i = length; i < end; ++i) args.scores[i] = -__builtin_inff();
+  for (uint32_t i = begin; i < args.first_position; ++i) scores[i] = -__builtin_inff();
+  for (uint32_t i = length; i < end; ++i) scores[i] = -__builtin_inff();
   V greatest = V::Broadcast(-__builtin_inff());
-  for (uint32_t i = begin; i < end; i += kLanes) greatest = V::Max(greatest, V::Load(args.scores + i));
+  for (uint32_t i = begin; i < end; i += kLanes) greatest = V::Max(greatest, V::Load(scores + i));
   alignas(64) float lanes[kLanes];
   V::Store(greatest, lanes);
-  for (uint32_t i = 1; i < kLanes; ++i) lanes[0] = lanes[0] > lanes[i] ? lanes[0] : lanes[i];
+  for (uint32_t half = kLanes / 2; half > 0; half /= 2) {
+    for (uint32_t i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+  }
   greatest = V::Broadcast(lanes[0]);
   V sum = V::Broadcast(0.0f);
   for (uint32_t i = begin; i < end; i += kLanes) {
-    const V weight = Exponential(V::Subtract(V::Load(args.scores + i), greatest));
-    V::Store(weight, args.scores + i);
+    const V weight = Exponential(V::Subtract(V::Load(scores + i), greatest));
+    V::Store(weight, scores + i);
     sum = V::Add(sum, weight);
   }
   return SumLanes(sum);
 }
 
-// output[d] = (sum over positions ascending of weight[p] * value[p][d]) / total, for kVectors vectors of d.
-template <typename V, int kVectors>
-TANDEM_INLINE void WeighValues(const AttentionArgs& args, float total, uint32_t first_d) {
-  V sums[kVectors];
+template <typename V, int kHeads, int kVectors>
+TANDEM_INLINE void WeighOne(const AttentionArgs& args, const HeadGroup& group, uint32_t position,
+                            const float* value, V (&sums)[kHeads][kVectors]) {
+  V weights[kHeads];
+#pragma GCC unroll 4
+  for (int head = 0; head < kHeads; ++head) {
+    weights[head] = V::Broadcast(group.scores[head * args.score_stride + position]);
+  }
 #pragma GCC unroll 8
-  for (int i = 0; i < kVectors; ++i) sums[i] = V::Broadcast(0.0f);
+  for (int i = 0; i < kVectors; ++i) {
+    const V values = V::Load(value + i * kLanes);
+#pragma GCC unroll 4
+    for (int head = 0; head < kHeads; ++head) sums[head][i] = V::Fma(weights[head], values, sums[head][i]);
+  }
+}
+
+// output[d] = (sum over positions ascending of weight[p] * value[p][d]) / total, for kVectors vectors of d.
+template <typename V, int kHeads, int kVectors>
+TANDEM_INLINE void WeighValues(const AttentionArgs& args, const HeadGroup& group, const float* totals,
+                               uint32_t first_d) {
+  V sums[kHeads][kVectors];
+#pragma GCC unroll 4
+  for (int head = 0; head < kHeads; ++head) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) sums[head][i] = V::Broadcast(0.0f);
+  }
   const float* values = args.values + first_d;
   for (uint32_t position = args.first_position; position < args.num_committed;) {
-    const float* block = values + args.blocks[position / kLanes] * args.value_block_stride;
+    const float* value = values + args.blocks[position / kLanes] * args.value_block_stride +
+                         position % kLanes * args.value_stride;
     const uint32_t block_end = position - position % kLanes + kLanes;
     const uint32_t end = block_end < args.num_committed ? block_end : args.num_committed;
-    for (; position < end; ++position) {
-      const V weight = V::Broadcast(args.scores[position]);
-      const float* value = block + position % kLanes * args.value_stride;
-#pragma GCC unroll 8
-      for (int i = 0; i < kVectors; ++i) sums[i] = V::Fma(weight, V::Load(value + i * kLanes), sums[i]);
+    for (; position < end; ++position, value += args.value_stride) {
+      WeighOne<V, kHeads, kVectors>(args, group, position, value, sums);
     }
   }
   const uint32_t first_tail =
       args.first_position > args.num_committed ? args.first_position - args.num_committed : 0;
   for (uint32_t t = first_tail; t < args.num_tail; ++t) {
     const uint32_t slot = args.tail[t];
-    const V weight = V::Broadcast(args.scores[args.num_committed + t]);
-    const float* value = values + slot / kLanes * args.value_block_stride + slot % kLanes * args.value_stride;
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) sums[i] = V::Fma(weight, V::Load(value + i * kLanes), sums[i]);
+    WeighOne<V, kHeads, kVectors>(
+        args, group, args.num_committed + t,
+        values + slot / kLanes * args.value_block_stride + slot % kLanes * args.value_stride, sums);
   }
-  const V totals = V::Broadcast(total);
+#pragma GCC unroll 4
+  for (int head = 0; head < kHeads; ++head) {
+    float* output = group.outputs + head * size_t{args.head_dim};
 #pragma GCC unroll 8
-  for (int i = 0; i < kVectors; ++i) {
-    const uint32_t d = first_d + i * kLanes;
-    const V output = V::Divide(sums[i], totals);
-    if (d + kLanes <= args.head_dim) {
-      V::Store(output, args.output + d);
-    } else {
-      StoreFirst(output, args.head_dim - d, args.output + d);
+    for (int i = 0; i < kVectors; ++i) {
+      const uint32_t d = first_d + i * kLanes;
+      const V result = V::Divide(sums[head][i], V::Broadcast(totals[head]));
+      if (d + kLanes <= args.head_dim) {
+        V::Store(result, output + d);
+      } else {
+        StoreFirst(result, args.head_dim - d, output + d);
+      }
     }
   }
 }
 
+// All of head_dim from vector `vector` on, kVectors at a time and then fewer.
+template <typename V, int kHeads, int kVectors>
+TANDEM_INLINE void WeighContext(const AttentionArgs& args, const HeadGroup& group, const float* totals,
+                                uint32_t vector) {
+  const uint32_t num_vectors = (args.head_dim + kLanes - 1) / kLanes;
+  for (; vector + kVectors <= num_vectors; vector += kVectors) {
+    WeighValues<V, kHeads, kVectors>(args, group, totals, vector * kLanes);
+  }
+  if constexpr (kVectors > 1) WeighContext<V, kHeads, kVectors / 2>(args, group, totals, vector);
+}
+
+template <typename V, int kHeads>
+void AttendHeads(const AttentionArgs& args, const HeadGroup& group) {
+  constexpr int kFit = V::kMaxAttentionSums / kHeads;
+  ScoreContext<V, kHeads>(args, group);
+  float totals[kHeads];
+  for (int head = 0; head < kHeads; ++head)
+    totals[head] = Softmax<V>(args, group.scores + head * args.score_stride);
+  WeighContext<V, kHeads, kFit >= 8 ? 8 : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1>(args, group, totals, 0);
+}
+
+// Heads that share their keys and values go through them together, kMaxHeadsAtOnce at a time: each vector
+// that is loaded serves all of them, and their chains of sums overlap.
 template <typename V>
 void Attend(const AttentionArgs& args) {
-  ScoreContext<V>(args);
-  const float total = Softmax<V>(args);
-  const uint32_t num_vectors = (args.head_dim + kLanes - 1) / kLanes;
-  uint32_t vector = 0;
-  for (; vector + 8 <= num_vectors; vector += 8) WeighValues<V, 8>(args, total, vector * kLanes);
-  for (; vector + 4 <= num_vectors; vector += 4) WeighValues<V, 4>(args, total, vector * kLanes);
-  for (; vector < num_vectors; ++vector) WeighValues<V, 1>(args, total, vector * kLanes);
+  static_assert(kMaxHeadsAtOnce == 4, "one case for each");
+  for (uint32_t head = 0; head < args.num_heads; head += kMaxHeadsAtOnce) {
+    const HeadGroup group = {args.queries + head * size_t{args.head_dim}, args.scores,
+                             args.outputs + head * size_t{args.head_dim}};
+    switch (args.num_heads - head) {
+      case 1:
+        AttendHeads<V, 1>(args, group);
+        break;
+      case 2:
+        AttendHeads<V, 2>(args, group);
+        break;
+      case 3:
+        AttendHeads<V, 3>(args, group);
+        break;
+      default:
+        AttendHeads<V, 4>(args, group);
+    }
+  }
 }
 
 template <typename V>

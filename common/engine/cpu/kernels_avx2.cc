@@ -9,6 +9,7 @@ namespace {
 struct Avx2 {
   static constexpr int kMaxRows = 3;
   static constexpr int kMaxAccumulators = 6;  // Two of 16 registers each.
+  static constexpr int kMaxAttentionSums = 4;
 
   __m256 low;
   __m256 high;

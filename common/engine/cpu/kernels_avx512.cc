@@ -9,6 +9,7 @@ namespace {
 struct Avx512 {
   static constexpr int kMaxRows = 12;
   static constexpr int kMaxAccumulators = 24;  // Of 32 registers.
+  static constexpr int kMaxAttentionSums = 16;
 
   __m512 v;
 

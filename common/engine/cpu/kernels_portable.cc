@@ -11,6 +11,7 @@ namespace {
 struct Portable {
   static constexpr int kMaxRows = 3;
   static constexpr int kMaxAccumulators = 6;
+  static constexpr int kMaxAttentionSums = 4;
 
   float v[kLanes];
 

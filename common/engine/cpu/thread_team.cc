@@ -17,14 +17,14 @@ void Pause() {
 #endif
 }
 
-// With more threads than processors a spinning thread only keeps the one it waits for from running.
-int NumSpins(int num_threads) {
-  return static_cast<unsigned>(num_threads) <= std::thread::hardware_concurrency() ? 2000 : 0;
-}
+// How long a thread waits before it sleeps: about a microsecond for what comes at once, then some ten with
+// the processor offered to others, who may be the very thread that is waited for.
+constexpr int kNumPauses = 100;
+constexpr int kNumYields = 30;
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int num_threads) : num_threads_(num_threads), num_spins_(NumSpins(num_threads)) {}
+ThreadTeam::ThreadTeam(int num_threads) : num_threads_(num_threads) {}
 
 absl::StatusOr<std::unique_ptr<ThreadTeam>> ThreadTeam::Create(int num_threads) {
   if (num_threads < 1 || num_threads > kMaxThreads) {
@@ -83,10 +83,10 @@ void ThreadTeam::WaitForAll() {
   }
 }
 
-void ThreadTeam::WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) const {
-  for (int i = 0; i < num_spins_; ++i) {
+void ThreadTeam::WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kNumPauses + kNumYields; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
-    Pause();
+    i < kNumPauses ? Pause() : std::this_thread::yield();
   }
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }

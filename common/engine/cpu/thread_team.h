@@ -46,10 +46,9 @@ class ThreadTeam {
   void Work(int thread);
   void WaitForAll();
   // Returns once `value` differs from `old`.
-  void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) const;
+  static void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old);
 
   const int num_threads_;
-  const int num_spins_;
   // Each on a cache line of its own: the first is written once per run, the others at every barrier.
   alignas(64) std::atomic<uint32_t> num_runs_{0};
   alignas(64) std::atomic<int> num_arrived_{0};

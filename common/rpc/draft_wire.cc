@@ -1,0 +1,286 @@
+#include "common/rpc/draft_wire.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/checked_math.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/sampling_wire.h"
+#include "google/protobuf/repeated_field.h"
+
+namespace tandem {
+namespace {
+
+using ProtoIds = google::protobuf::RepeatedField<uint32_t>;
+
+constexpr size_t kMaxLogText = 1024;
+constexpr size_t kMaxModelName = 256;
+
+template <class... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::StatusOr<TokenIds> TokensFromProto(absl::string_view field, const ProtoIds& ids) {
+  TokenIds tokens;
+  tokens.reserve(ids.size());
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] > static_cast<uint32_t>(std::numeric_limits<TokenId>::max())) {
+      return Invalid(field, "[", i, "]: token id ", ids[i], ", expected one below 2^31");
+    }
+    tokens.push_back(static_cast<TokenId>(ids[i]));
+  }
+  return tokens;
+}
+
+void TokensToProto(const TokenIds& tokens, ProtoIds* ids) {
+  ids->Reserve(static_cast<int>(tokens.size()));
+  for (TokenId token : tokens) ids->Add(static_cast<uint32_t>(token));
+}
+
+absl::StatusOr<DraftBudget> BudgetFromProto(absl::string_view field, const v1::DraftBudget& proto) {
+  if (proto.depth() > kMaxTreeDepth) {
+    return Invalid(field, ".depth: ", proto.depth(), ", expected at most ", kMaxTreeDepth);
+  }
+  if (proto.nodes() > kMaxTreeNodes) {
+    return Invalid(field, ".nodes: ", proto.nodes(), ", expected at most ", kMaxTreeNodes);
+  }
+  if (proto.branching() > kMaxTreeNodes) {
+    return Invalid(field, ".branching: ", proto.branching(), ", expected at most ", kMaxTreeNodes);
+  }
+  if (proto.lookahead() > kMaxTreeDepth) {
+    return Invalid(field, ".lookahead: ", proto.lookahead(), ", expected at most ", kMaxTreeDepth);
+  }
+  return DraftBudget{.depth = proto.depth(),
+                     .nodes = proto.nodes(),
+                     .branching = proto.branching(),
+                     .lookahead = proto.lookahead()};
+}
+
+void BudgetToProto(const DraftBudget& budget, v1::DraftBudget* proto) {
+  proto->set_depth(budget.depth);
+  proto->set_nodes(budget.nodes);
+  proto->set_branching(budget.branching);
+  proto->set_lookahead(budget.lookahead);
+}
+
+absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
+  if (proto.draft_model().size() > kMaxModelName) {
+    return Invalid("open.draft_model: ", proto.draft_model().size(), " bytes, expected at most ",
+                   kMaxModelName);
+  }
+  if (proto.tokens().empty()) return Invalid("open.tokens: empty, expected at least the root");
+  if (proto.prompt_length() > static_cast<uint32_t>(proto.tokens_size())) {
+    return Invalid("open.prompt_length: ", proto.prompt_length(), ", expected at most the ",
+                   proto.tokens_size(), " tokens");
+  }
+  OpenSession open;
+  open.epoch = proto.epoch();
+  open.draft_model = proto.draft_model();
+  open.vocabulary_fingerprint = proto.vocabulary_fingerprint();
+  open.commit_no = proto.commit_no();
+  TANDEM_ASSIGN_OR_RETURN(open.tokens, TokensFromProto("open.tokens", proto.tokens()));
+  open.prefix_hash = proto.prefix_hash();
+  // The verifier has applied the model's defaults already.
+  TANDEM_ASSIGN_OR_RETURN(open.sampling, DecodeSampling(proto.sampling(), GenerationDefaults()));
+  open.prompt_length = proto.prompt_length();
+  open.cache_salt = proto.cache_salt();
+  TANDEM_ASSIGN_OR_RETURN(open.budget, BudgetFromProto("open.budget", proto.budget()));
+  return open;
+}
+
+void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
+  proto->set_epoch(open.epoch);
+  proto->set_draft_model(open.draft_model);
+  proto->set_vocabulary_fingerprint(open.vocabulary_fingerprint);
+  proto->set_commit_no(open.commit_no);
+  TokensToProto(open.tokens, proto->mutable_tokens());
+  proto->set_prefix_hash(open.prefix_hash);
+  *proto->mutable_sampling() = SamplingToProto(open.sampling);
+  proto->set_prompt_length(open.prompt_length);
+  proto->set_cache_salt(open.cache_salt);
+  BudgetToProto(open.budget, proto->mutable_budget());
+}
+
+absl::StatusOr<Commit> CommitFromProto(const v1::Commit& proto) {
+  if (proto.tokens().empty()) return Invalid("commit.tokens: empty, expected at least the bonus token");
+  if (proto.tokens_size() > static_cast<int>(kMaxTreeDepth) + 1) {
+    return Invalid("commit.tokens: ", proto.tokens_size(), ", expected at most ", kMaxTreeDepth + 1);
+  }
+  if (proto.committed_len() <= static_cast<uint32_t>(proto.tokens_size())) {
+    return Invalid("commit.committed_len: ", proto.committed_len(), ", expected more than the ",
+                   proto.tokens_size(), " tokens of this commit");
+  }
+  Commit commit;
+  commit.epoch = proto.epoch();
+  commit.commit_no = proto.commit_no();
+  TANDEM_ASSIGN_OR_RETURN(commit.tokens, TokensFromProto("commit.tokens", proto.tokens()));
+  if (proto.has_new_root()) {
+    if (proto.new_root() == 0) return Invalid("commit.new_root: 0, expected a node's id");
+    commit.new_root = proto.new_root();
+  }
+  commit.committed_len = proto.committed_len();
+  commit.prefix_hash = proto.prefix_hash();
+  TANDEM_ASSIGN_OR_RETURN(commit.budget, BudgetFromProto("commit.budget", proto.budget()));
+  return commit;
+}
+
+void CommitToProto(const Commit& commit, v1::Commit* proto) {
+  proto->set_epoch(commit.epoch);
+  proto->set_commit_no(commit.commit_no);
+  TokensToProto(commit.tokens, proto->mutable_tokens());
+  if (commit.new_root.has_value()) proto->set_new_root(*commit.new_root);
+  proto->set_committed_len(commit.committed_len);
+  proto->set_prefix_hash(commit.prefix_hash);
+  BudgetToProto(commit.budget, proto->mutable_budget());
+}
+
+absl::Status CheckGrow(const v1::Grow& proto) {
+  const int count = proto.parents_size();
+  if (proto.tokens_size() != count || proto.scores_size() != count) {
+    return Invalid("grow: ", count, " parents, ", proto.tokens_size(), " tokens and ", proto.scores_size(),
+                   " scores, expected as many of each");
+  }
+  if (count == 0 || count > static_cast<int>(kMaxGrowNodes)) {
+    return Invalid("grow: ", count, " nodes, expected 1 to ", kMaxGrowNodes);
+  }
+  if (proto.first_id() == 0) return Invalid("grow.first_id: 0, expected at least 1: 0 is the root");
+  if (!CheckedAdd(proto.first_id(), static_cast<uint32_t>(count - 1)).has_value()) {
+    return Invalid("grow.first_id: ", proto.first_id(), " + ", count, " nodes, expected ids below 2^32");
+  }
+  for (int i = 0; i < count; ++i) {
+    const uint32_t id = proto.first_id() + static_cast<uint32_t>(i);
+    if (proto.parents(i) >= id) {
+      return Invalid("grow.parents[", i, "]: ", proto.parents(i), ", expected an id below the node's own, ",
+                     id);
+    }
+  }
+  if (!std::isfinite(proto.step_seconds()) || proto.step_seconds() < 0.0f) {
+    return Invalid("grow.step_seconds: ", proto.step_seconds(), ", expected a time of at least 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Grow> GrowFromProto(const v1::Grow& proto) {
+  TANDEM_RETURN_IF_ERROR(CheckGrow(proto));
+  Grow grow;
+  grow.epoch = proto.epoch();
+  grow.seen_commit = proto.seen_commit();
+  grow.prefix_hash = proto.prefix_hash();
+  grow.first_id = proto.first_id();
+  grow.parents.assign(proto.parents().begin(), proto.parents().end());
+  TANDEM_ASSIGN_OR_RETURN(grow.tokens, TokensFromProto("grow.tokens", proto.tokens()));
+  grow.scores.assign(proto.scores().begin(), proto.scores().end());
+  grow.exhausted = proto.exhausted();
+  grow.step_seconds = proto.step_seconds();
+  return grow;
+}
+
+void GrowToProto(const Grow& grow, v1::Grow* proto) {
+  proto->set_epoch(grow.epoch);
+  proto->set_seen_commit(grow.seen_commit);
+  proto->set_prefix_hash(grow.prefix_hash);
+  proto->set_first_id(grow.first_id);
+  proto->mutable_parents()->Add(grow.parents.begin(), grow.parents.end());
+  TokensToProto(grow.tokens, proto->mutable_tokens());
+  proto->mutable_scores()->Add(grow.scores.begin(), grow.scores.end());
+  proto->set_exhausted(grow.exhausted);
+  proto->set_step_seconds(grow.step_seconds);
+}
+
+absl::StatusOr<SessionRefused> RefusedFromProto(const v1::SessionRefused& proto) {
+  if (proto.code() < 1 || proto.code() > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
+    return Invalid("refused.code: ", proto.code(), ", expected an error of google.rpc.Code, 1 to 16");
+  }
+  return SessionRefused{.epoch = proto.epoch(),
+                        .status = absl::Status(static_cast<absl::StatusCode>(proto.code()),
+                                               absl::string_view(proto.message()).substr(0, kMaxLogText))};
+}
+
+}  // namespace
+
+absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto) {
+  DraftRequest request;
+  request.session = proto.session();
+  switch (proto.event_case()) {
+    case v1::DraftRequest::kOpen: {
+      TANDEM_ASSIGN_OR_RETURN(request.event, OpenFromProto(proto.open()));
+      return request;
+    }
+    case v1::DraftRequest::kCommit: {
+      TANDEM_ASSIGN_OR_RETURN(request.event, CommitFromProto(proto.commit()));
+      return request;
+    }
+    case v1::DraftRequest::kClose:
+      request.event = CloseSession();
+      return request;
+    case v1::DraftRequest::EVENT_NOT_SET:
+      break;
+  }
+  return Invalid("event: none that is known, expected open, commit or close");
+}
+
+v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
+  v1::DraftRequest proto;
+  proto.set_session(request.session);
+  if (const auto* open = std::get_if<OpenSession>(&request.event)) {
+    OpenToProto(*open, proto.mutable_open());
+  } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
+    CommitToProto(*commit, proto.mutable_commit());
+  } else {
+    proto.mutable_close();
+  }
+  return proto;
+}
+
+absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& proto) {
+  DraftResponse response;
+  response.session = proto.session();
+  switch (proto.event_case()) {
+    case v1::DraftResponse::kOpened:
+      response.event =
+          SessionOpened{.epoch = proto.opened().epoch(), .context_length = proto.opened().context_length()};
+      return response;
+    case v1::DraftResponse::kGrow: {
+      TANDEM_ASSIGN_OR_RETURN(response.event, GrowFromProto(proto.grow()));
+      return response;
+    }
+    case v1::DraftResponse::kResyncNeeded:
+      response.event = ResyncNeeded{.epoch = proto.resync_needed().epoch(),
+                                    .reason = proto.resync_needed().reason().substr(0, kMaxLogText)};
+      return response;
+    case v1::DraftResponse::kRefused: {
+      TANDEM_ASSIGN_OR_RETURN(response.event, RefusedFromProto(proto.refused()));
+      return response;
+    }
+    case v1::DraftResponse::EVENT_NOT_SET:
+      break;
+  }
+  return Invalid("event: none that is known, expected opened, grow, resync_needed or refused");
+}
+
+v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
+  v1::DraftResponse proto;
+  proto.set_session(response.session);
+  if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
+    proto.mutable_opened()->set_epoch(opened->epoch);
+    proto.mutable_opened()->set_context_length(opened->context_length);
+  } else if (const auto* grow = std::get_if<Grow>(&response.event)) {
+    GrowToProto(*grow, proto.mutable_grow());
+  } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
+    proto.mutable_resync_needed()->set_epoch(resync->epoch);
+    proto.mutable_resync_needed()->set_reason(resync->reason);
+  } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
+    proto.mutable_refused()->set_epoch(refused->epoch);
+    proto.mutable_refused()->set_code(static_cast<int32_t>(refused->status.code()));
+    proto.mutable_refused()->set_message(std::string(refused->status.message()));
+  }
+  return proto;
+}
+
+}  // namespace tandem

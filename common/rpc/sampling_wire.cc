@@ -1,0 +1,82 @@
+#include "common/rpc/sampling_wire.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kMaxLogitBias = 1024;
+
+}  // namespace
+
+absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& proto,
+                                                  const GenerationDefaults& defaults) {
+  if (proto.logit_bias_size() > kMaxLogitBias) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ", proto.logit_bias_size(),
+                                                   " entries, expected at most ", kMaxLogitBias));
+  }
+  SamplingParameters sampling;
+  if (proto.has_temperature()) {
+    sampling.temperature = proto.temperature();
+  } else if (defaults.temperature.has_value()) {
+    sampling.temperature = static_cast<float>(*defaults.temperature);
+  }
+  if (proto.has_top_k()) {
+    sampling.top_k = proto.top_k();
+  } else if (defaults.top_k.has_value()) {
+    sampling.top_k = static_cast<uint32_t>(std::max(*defaults.top_k, 0));
+  }
+  if (proto.has_top_p()) {
+    sampling.top_p = proto.top_p();
+  } else if (defaults.top_p.has_value()) {
+    sampling.top_p = static_cast<float>(*defaults.top_p);
+  }
+  if (proto.has_repetition_penalty()) {
+    sampling.repetition_penalty = proto.repetition_penalty();
+  } else if (defaults.repetition_penalty.has_value()) {
+    sampling.repetition_penalty = static_cast<float>(*defaults.repetition_penalty);
+  }
+  if (proto.has_min_p()) sampling.min_p = proto.min_p();
+  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
+  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
+  if (proto.has_seed()) sampling.seed = proto.seed();
+  for (const auto& [token, bias] : proto.logit_bias()) {
+    if (token > static_cast<uint32_t>(std::numeric_limits<TokenId>::max())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling.logit_bias: token id ", token, ", expected one below 2^31"));
+    }
+    sampling.logit_bias.emplace_back(static_cast<TokenId>(token), bias);
+  }
+  std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());
+  return sampling;
+}
+
+absl::StatusOr<SamplingParameters> SamplingFromProto(const v1::SamplingParameters& proto,
+                                                     const GenerationDefaults& defaults, int32_t vocab_size) {
+  TANDEM_ASSIGN_OR_RETURN(SamplingParameters sampling, DecodeSampling(proto, defaults));
+  TANDEM_RETURN_IF_ERROR(Validate(sampling, vocab_size));
+  return sampling;
+}
+
+v1::SamplingParameters SamplingToProto(const SamplingParameters& sampling) {
+  v1::SamplingParameters proto;
+  proto.set_temperature(sampling.temperature);
+  proto.set_top_k(sampling.top_k);
+  proto.set_top_p(sampling.top_p);
+  proto.set_min_p(sampling.min_p);
+  proto.set_repetition_penalty(sampling.repetition_penalty);
+  proto.set_presence_penalty(sampling.presence_penalty);
+  proto.set_frequency_penalty(sampling.frequency_penalty);
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    (*proto.mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
+  }
+  proto.set_seed(sampling.seed);
+  return proto;
+}
+
+}  // namespace tandem

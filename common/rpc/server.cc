@@ -1,0 +1,165 @@
+#include "common/rpc/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "grpc/grpc.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/server_builder.h"
+#include "tandem/v1/admin.grpc.pb.h"
+
+namespace tandem {
+namespace {
+
+// For last messages to leave once the service has nothing left to do. Watchers of the health service, which
+// never end by themselves, would otherwise make every drain take its whole grace period.
+constexpr absl::Duration kFlushTime = absl::Seconds(1);
+
+// Puts reflection into one server. The plugin's own initialisation would put it into every server built
+// later.
+class ReflectionOption final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+  }
+};
+
+void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
+  const int interval_ms = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveInterval));
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval_ms);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout)));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Half a client's interval, so that delays on the way do not make an honest client look like an abuser.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval_ms / 2);
+  // A second server on the port is a mistake to report, not a reason to split the calls between the two.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+std::string BoundAddress(const std::string& listen_address, int port) {
+  const size_t colon = listen_address.rfind(':');
+  if (absl::StartsWith(listen_address, "unix:") || colon == std::string::npos) return listen_address;
+  return absl::StrCat(listen_address.substr(0, colon), ":", port);
+}
+
+}  // namespace
+
+class ServerRunner::AdminService final : public v1::Admin::CallbackService {
+ public:
+  explicit AdminService(AdminCallbacks callbacks) : callbacks_(std::move(callbacks)) {}
+
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const v1::GetServerInfoRequest*, v1::ServerInfo* info) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    absl::Status status;
+    if (callbacks_.authorize) status = callbacks_.authorize(context->client_metadata());
+    if (status.ok() && callbacks_.server_info) *info = callbacks_.server_info();
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+
+ private:
+  const AdminCallbacks callbacks_;
+};
+
+ServerRunner::ServerRunner() = default;
+
+absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOptions& options,
+                                                                  const std::vector<ServedService>& services,
+                                                                  AdminCallbacks admin) {
+  static std::once_flag health_enabled;
+  std::call_once(health_enabled, [] { grpc::EnableDefaultHealthCheckService(true); });
+  if (options.listen_address.empty()) {
+    return absl::InvalidArgumentError("listen address: empty, expected host:port");
+  }
+  if (!options.metrics_address.empty() && options.metrics == nullptr) {
+    return absl::InvalidArgumentError("metrics address given without metrics to show");
+  }
+  std::unique_ptr<ServerRunner> runner(new ServerRunner());
+  runner->admin_ = std::make_unique<AdminService>(std::move(admin));
+
+  grpc::ServerBuilder builder;
+  SetLimits(options, &builder);
+  int port = 0;
+  builder.AddListeningPort(
+      options.listen_address,
+      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);
+  for (const ServedService& service : services) {
+    builder.RegisterService(service.service);
+    runner->service_names_.push_back(service.name);
+  }
+  builder.RegisterService(runner->admin_.get());
+  runner->service_names_.push_back(v1::Admin::service_full_name());
+  if (options.reflection) builder.SetOption(std::make_unique<ReflectionOption>());
+
+  if (!options.metrics_address.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(runner->metrics_server_,
+                            MetricsServer::Start(options.metrics_address, options.metrics));
+  }
+  runner->server_ = builder.BuildAndStart();
+  if (runner->server_ == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("listen address \"", options.listen_address,
+                     "\" cannot be bound; expected host:port, with a host of this machine and a port that no "
+                     "other process uses"));
+  }
+  const bool is_unix = absl::StartsWith(options.listen_address, "unix:");
+  runner->port_ = is_unix ? 0 : port;
+  runner->address_ = BoundAddress(options.listen_address, port);
+  runner->SetServing(true);
+  return runner;
+}
+
+ServerRunner::~ServerRunner() {
+  if (server_ != nullptr) Stop(absl::Now());
+}
+
+int ServerRunner::metrics_port() const {
+  return metrics_server_ == nullptr ? 0 : metrics_server_->port();
+}
+
+void ServerRunner::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  for (const std::string& name : service_names_) health->SetServingStatus(name, serving);
+}
+
+void ServerRunner::SetServing(const std::string& service, bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(service, serving);
+}
+
+void ServerRunner::Drain(absl::Duration grace, const std::function<void(absl::Time)>& drain) {
+  if (std::exchange(draining_, true)) return;
+  const absl::Time deadline = absl::Now() + grace;
+  // From here on the health service ignores SetServing.
+  server_->GetHealthCheckService()->Shutdown();
+  if (!drain) return Stop(deadline);
+  drain(deadline);
+  Stop(std::min(deadline, absl::Now() + kFlushTime));
+}
+
+void ServerRunner::Stop(absl::Time deadline) {
+  server_->Shutdown(absl::ToChronoTime(deadline));
+  server_->Wait();
+}
+
+std::shared_ptr<grpc::Channel> ServerRunner::InProcessChannel() {
+  return server_->InProcessChannel(grpc::ChannelArguments());
+}
+
+}  // namespace tandem

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// The values of a chat template: Python's, as far as templates use them. Copies share their contents, which
+// never change; only a namespace can be assigned to.
+class JinjaValue;
+
+struct JinjaUndefined {
+  std::string name;  // what was looked for, for the error message
+};
+struct JinjaNone {};
+struct JinjaList;
+struct JinjaDict;
+struct JinjaNamespace;
+struct JinjaLoop;
+struct JinjaCallable;
+struct JinjaMacro;  // a syntax node, in jinja_syntax.h
+
+using JinjaString = std::shared_ptr<const std::string>;
+
+// What a rendering may still spend. Templates come with models from elsewhere, so every step and every byte
+// made or searched is paid for.
+class JinjaBudget {
+ public:
+  JinjaBudget(int64_t max_steps, int64_t max_bytes) : steps_left_(max_steps), bytes_left_(max_bytes) {}
+
+  // ResourceExhausted when nothing is left.
+  absl::Status Step();
+  absl::Status Bytes(size_t count);
+
+ private:
+  int64_t steps_left_;
+  int64_t bytes_left_;
+};
+
+class JinjaValue {
+ public:
+  using Variant = std::variant<JinjaUndefined, JinjaNone, bool, int64_t, double, JinjaString,
+                               std::shared_ptr<const JinjaList>, std::shared_ptr<const JinjaDict>,
+                               std::shared_ptr<JinjaNamespace>, std::shared_ptr<const JinjaLoop>,
+                               std::shared_ptr<const JinjaCallable>>;
+  using Items = std::vector<JinjaValue>;
+  using Members = std::vector<std::pair<std::string, JinjaValue>>;
+
+  JinjaValue() : value_(JinjaNone()) {}
+  explicit JinjaValue(Variant value) : value_(std::move(value)) {}
+
+  static JinjaValue Undefined(absl::string_view name) {
+    return JinjaValue(Variant(JinjaUndefined{std::string(name)}));
+  }
+  static JinjaValue Bool(bool value) { return JinjaValue(Variant(value)); }
+  static JinjaValue Int(int64_t value) { return JinjaValue(Variant(value)); }
+  static JinjaValue Float(double value) { return JinjaValue(Variant(value)); }
+  static JinjaValue String(std::string value) {
+    return JinjaValue(Variant(std::make_shared<const std::string>(std::move(value))));
+  }
+  // InvalidArgument when they nest deeper than 64 levels: everything that walks values recurses.
+  static absl::StatusOr<JinjaValue> List(Items items);
+  static absl::StatusOr<JinjaValue> Dict(Members members);
+
+  template <typename T>
+  const T* As() const {
+    return std::get_if<T>(&value_);
+  }
+  bool IsUndefined() const { return As<JinjaUndefined>() != nullptr; }
+  bool IsNone() const { return As<JinjaNone>() != nullptr; }
+  const std::string* AsString() const;  // null unless it is a string; likewise below
+  const Items* AsItems() const;
+  const JinjaDict* AsDict() const;
+
+  // Python's name of the type, for messages.
+  absl::string_view TypeName() const;
+  bool IsTrue() const;
+
+ private:
+  Variant value_;
+};
+
+struct JinjaList {
+  JinjaValue::Items items;
+  int depth;
+};
+
+struct JinjaDict {
+  JinjaValue::Members members;  // in the order of insertion, keys unique
+  int depth;
+  const JinjaValue* Find(absl::string_view key) const;
+};
+
+struct JinjaNamespace {
+  std::map<std::string, JinjaValue> members;
+};
+
+// The variable `loop`. Shares the list it runs over.
+struct JinjaLoop {
+  std::shared_ptr<const JinjaList> list;
+  size_t index;
+};
+
+// A function, a macro, or a method together with the value it belongs to.
+struct JinjaCallable {
+  enum class Kind { kFunction, kMethod, kMacro };
+  Kind kind;
+  std::string name;
+  JinjaValue self;
+  const JinjaMacro* macro = nullptr;
+};
+
+// Python's str(), repr() and json.dumps(ensure_ascii=False). `indent` < 0 writes JSON in one line.
+absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& budget);
+absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& budget);
+absl::StatusOr<std::string> JinjaToJson(const JinjaValue& value, int indent, JinjaBudget& budget);
+
+// Python's == and <; the latter is an error between types without an order.
+absl::StatusOr<bool> JinjaEqual(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);
+absl::StatusOr<bool> JinjaLess(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);
+// Python's `needle in haystack`.
+absl::StatusOr<bool> JinjaContains(const JinjaValue& haystack, const JinjaValue& needle, JinjaBudget& budget);
+// What a loop over the value runs over: items, characters, keys; nothing for an undefined value.
+absl::StatusOr<JinjaValue::Items> JinjaIterate(const JinjaValue& value, JinjaBudget& budget);
+
+// The length in characters of well-formed UTF-8.
+size_t CountCharacters(absl::string_view text);
+
+}  // namespace tandem

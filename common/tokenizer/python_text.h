@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// Python's string methods, on well-formed UTF-8.
+
+enum class StripSide { kLeft, kRight, kBoth };
+
+// Without `characters`, strips white space.
+absl::string_view PythonStrip(absl::string_view text, std::optional<absl::string_view> characters,
+                              StripSide side);
+
+// Without `separator`, splits at runs of white space and drops empty parts. `separator` must not be empty.
+// At most `max_splits` splits, any number when that is negative.
+std::vector<std::string> PythonSplit(absl::string_view text, std::optional<absl::string_view> separator,
+                                     int64_t max_splits);
+
+std::string PythonUpper(absl::string_view text);
+std::string PythonLower(absl::string_view text);
+// The first letter of every run of letters upper case, the others lower case.
+std::string PythonTitle(absl::string_view text);
+// The first character upper case, the others lower case.
+std::string PythonCapitalize(absl::string_view text);
+
+// The bytes of the characters from `begin` on, `count` of them; both must lie within the text.
+absl::string_view CharacterRange(absl::string_view text, size_t begin, size_t count);
+
+}  // namespace tandem

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Renders the chat templates of this folder with Jinja, set up as transformers does, into golden.json."""
+
+import datetime
+import json
+import pathlib
+import random
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+HERE = pathlib.Path(__file__).resolve().parent
+NOW = datetime.datetime(2026, 3, 7, 14, 5, 6)
+
+TEXTS = ["", "Hello", "  two  words \n", "line\nline\r\n\n", "naïve 世界 👍🏽", "{{ not a tag }} {% if %}",
+         "<|eot_id|> in text", "\u00a0nbsp\u3000", "quote ' and \" and \\", "<think>\nhm\n</think>\n\nyes",
+         "<tool_response>x</tool_response>", "tab\there", "a" * 50, "\x1f\x0bodd", "Straße İ ǆ"]
+
+
+class Generation(jinja2.ext.Extension):
+    """Takes the tags {% generation %} and {% endgeneration %} and leaves their contents."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.Scope(body).set_lineno(line)
+
+
+def make_environment():
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                          sort_keys=sort_keys)
+
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = NOW.strftime
+    return environment
+
+
+def conversations():
+    rng = random.Random(5)
+
+    def message(role):
+        return {"role": role, "content": rng.choice(TEXTS)}
+
+    for text in TEXTS:
+        yield [{"role": "user", "content": text}]
+    for turns in range(1, 8):
+        for with_system in (False, True):
+            talk = [message("system")] if with_system else []
+            talk += [message("user" if i % 2 == 0 else "assistant") for i in range(turns)]
+            yield talk
+    for _ in range(20):
+        roles = ["system", "user", "assistant", "tool", "ipython", "other"]
+        yield [message(rng.choice(roles)) for _ in range(rng.randint(1, 5))]
+
+
+def main():
+    environment = make_environment()
+    cases = []
+    for path in sorted(HERE.glob("*.jinja")):
+        template = environment.from_string(path.read_text(encoding="utf-8"))
+        for index, messages in enumerate(conversations()):
+            variables = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": index % 2 == 0}
+            if index % 3 == 0:
+                variables["enable_thinking"] = index % 2 == 1
+            case = {"template": path.name, "messages": [[m["role"], m["content"]] for m in messages],
+                    "prompt": variables["add_generation_prompt"]}
+            if "enable_thinking" in variables:
+                case["thinking"] = variables["enable_thinking"]
+            try:
+                case["text"] = template.render(messages=messages, tools=None, documents=None, **variables)
+            except jinja2.exceptions.TemplateError as error:
+                case["error"] = str(error)
+            cases.append(case)
+    text = "[\n" + ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases) + "\n]\n"
+    (HERE / "golden.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+#include "drafter/draft_core.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/hash.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// The share of the newest step in the moving average of step times.
+constexpr double kNewestStep = 0.2;
+
+}  // namespace
+
+DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock)
+    : options_(options), clock_(clock) {
+  assert(!models.empty() && options.expand_width > 0 && options.max_step_rows > 0);
+  for (DraftModel& model : models) {
+    assert(model.context_length >= 4 && FindModel(model.name) == nullptr);
+    models_.push_back(std::make_unique<HostedModel>(HostedModel{.model = std::move(model)}));
+  }
+}
+
+DraftCore::HostedModel* DraftCore::FindModel(absl::string_view name) {
+  for (const auto& hosted : models_) {
+    if (hosted->model.name == name) return hosted.get();
+  }
+  return nullptr;
+}
+
+void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
+  const Key key(link, request.session);
+  if (const auto* open = std::get_if<OpenSession>(&request.event)) {
+    OnOpen(key, *open);
+  } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
+    OnCommit(key, *commit);
+  } else {
+    sessions_.erase(key);
+  }
+}
+
+void DraftCore::OnLinkClosed(LinkId link) {
+  sessions_.erase(sessions_.lower_bound(Key(link, 0)), sessions_.upper_bound(Key(link, UINT64_MAX)));
+  std::erase_if(responses_, [link](const auto& response) { return response.first == link; });
+}
+
+absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& hosted) const {
+  const DraftModel& model = hosted.model;
+  if (open.vocabulary_fingerprint != model.vocabulary_fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
+                        model.vocabulary_fingerprint, open.vocabulary_fingerprint));
+  }
+  if (open.tokens.empty()) return absl::InvalidArgumentError("open: no tokens, expected at least one");
+  if (open.tokens.size() > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("open: ", open.tokens.size(), " tokens"));
+  }
+  if (open.prompt_length > open.tokens.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("open: prompt_length ", open.prompt_length,
+                                                   ", expected at most the ", open.tokens.size(), " tokens"));
+  }
+  const int32_t vocab_size = model.engine->config().vocab_size;
+  for (size_t i = 0; i < open.tokens.size(); ++i) {
+    if (open.tokens[i] >= 0 && open.tokens[i] < vocab_size) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("open: token ", open.tokens[i], " at ", i, ", expected [0, ", vocab_size, ")"));
+  }
+  return absl::OkStatus();
+}
+
+void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
+  auto found = sessions_.find(key);
+  if (found != sessions_.end() && open.epoch <= found->second.session->epoch()) return;
+  HostedModel* hosted = FindModel(open.draft_model);
+  if (hosted == nullptr) {
+    return Refuse(key, open.epoch, absl::NotFoundError(absl::StrCat("no draft model ", open.draft_model)));
+  }
+  if (absl::Status status = CheckOpen(open, *hosted); !status.ok()) return Refuse(key, open.epoch, status);
+  if (ExtendPrefixHash(kEmptyPrefixHash, open.tokens) != open.prefix_hash) {
+    return AskForOpen(key, open.epoch, "open: the prefix hash does not match the tokens");
+  }
+  if (found == sessions_.end() && sessions_.size() >= options_.max_sessions) {
+    return Refuse(
+        key, open.epoch,
+        absl::ResourceExhaustedError(absl::StrCat("all ", options_.max_sessions, " sessions are taken")));
+  }
+
+  HostedSession& session = sessions_[key];
+  if (session.session == nullptr || session.hosted != hosted ||
+      session.session->cache_salt() != open.cache_salt) {
+    session.hosted = hosted;
+    session.session =
+        std::make_unique<DraftSession>(&hosted->model, open.cache_salt, options_.expand_width, &counters_);
+  }
+  if (absl::Status status = session.session->Open(open); !status.ok()) {
+    return Refuse(key, open.epoch, status);
+  }
+  responses_.push_back(
+      {key.first,
+       {key.second, SessionOpened{.epoch = open.epoch, .context_length = hosted->model.context_length}}});
+}
+
+void DraftCore::OnCommit(const Key& key, const Commit& commit) {
+  const auto found = sessions_.find(key);
+  if (found == sessions_.end()) return AskForOpen(key, commit.epoch, "no such session");
+  const absl::Status status = found->second.session->OnCommit(commit);
+  if (status.ok()) {
+    SendGrowth(key, &found->second);
+  } else if (absl::IsAborted(status)) {
+    AskForOpen(key, commit.epoch, status.message());
+  } else {
+    Refuse(key, commit.epoch, status);
+  }
+}
+
+void DraftCore::AskForOpen(const Key& key, uint32_t epoch, absl::string_view reason) {
+  ++resyncs_;
+  responses_.push_back(
+      {key.first, {key.second, ResyncNeeded{.epoch = epoch, .reason = std::string(reason)}}});
+}
+
+void DraftCore::Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status) {
+  Refuse(Key(link, session), epoch, std::move(status));
+}
+
+// Also drops the session, if there is one.
+void DraftCore::Refuse(const Key& key, uint32_t epoch, absl::Status status) {
+  sessions_.erase(key);
+  ++refused_sessions_[status.code()];
+  responses_.push_back(
+      {key.first, {key.second, SessionRefused{.epoch = epoch, .status = std::move(status)}}});
+}
+
+void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
+  for (Grow& grow : session->session->TakeGrowth()) {
+    const std::optional<absl::Duration>& step_time = session->hosted->step_time;
+    grow.step_seconds = static_cast<float>(absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration())));
+    responses_.push_back({key.first, {key.second, std::move(grow)}});
+  }
+}
+
+bool DraftCore::HasWork() const {
+  return absl::c_any_of(sessions_,
+                        [](const auto& entry) { return entry.second.session->NumRowsWanted() > 0; });
+}
+
+// The model with work whose last step lies furthest back.
+DraftCore::HostedModel* DraftCore::NextModel() {
+  HostedModel* next = nullptr;
+  for (const auto& [key, session] : sessions_) {
+    if (session.session->NumRowsWanted() == 0) continue;
+    if (next == nullptr || session.hosted->last_served < next->last_served) next = session.hosted;
+  }
+  return next;
+}
+
+std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
+  std::vector<Share> growing;
+  std::vector<Share> prefilling;
+  for (auto& [key, session] : sessions_) {
+    if (session.hosted != hosted || session.session->NumRowsWanted() == 0) continue;
+    (session.session->NeedsPrefill() ? prefilling : growing).push_back({key, &session});
+  }
+  const auto longest_wait = [](const Share& a, const Share& b) {
+    return a.session->last_served < b.session->last_served;
+  };
+  absl::c_stable_sort(growing, longest_wait);
+  absl::c_stable_sort(prefilling, longest_wait);
+
+  const uint32_t max_rows = std::min(options_.max_step_rows, hosted->model.engine->max_rows());
+  uint32_t used = 0;
+  std::vector<Share> plan;
+  const auto give = [&](Share* share, uint32_t up_to) {
+    if (used >= up_to) return false;
+    share->rows = std::min(share->session->session->NumRowsWanted(), up_to - used);
+    used += share->rows;
+    plan.push_back(*share);
+    return true;
+  };
+  const uint32_t for_growth = prefilling.empty() ? max_rows : max_rows - (max_rows + 3) / 4;
+  auto next = growing.begin();
+  while (next != growing.end() && give(&*next, for_growth)) ++next;
+  for (Share& share : prefilling) {
+    if (!give(&share, max_rows)) break;
+  }
+  while (next != growing.end() && give(&*next, max_rows)) ++next;
+  return plan;
+}
+
+void DraftCore::Step() {
+  HostedModel* hosted = NextModel();
+  if (hosted == nullptr) return;
+  hosted->last_served = ++step_number_;
+  batch_.Clear();
+  const std::vector<Share> plan = PlanStep(hosted);
+  bool grows = false;
+  for (const Share& share : plan) {
+    grows = grows || !share.session->session->NeedsPrefill();
+    share.session->session->AddRows(share.rows, &batch_);
+    share.session->last_served = step_number_;
+  }
+
+  const absl::Time start = clock_->Now();
+  const absl::Status stepped = hosted->model.engine->Step(batch_.rows());
+  // The clock may be set back, and peers take a negative time for a violation.
+  const absl::Duration took = std::max(clock_->Now() - start, absl::ZeroDuration());
+  if (!hosted->step_time.has_value()) {
+    hosted->step_time = took;
+  } else if (grows) {
+    *hosted->step_time += kNewestStep * (took - *hosted->step_time);
+  }
+
+  for (const Share& share : plan) {
+    absl::Status status =
+        stepped.ok()
+            ? share.session->session->OnStep()
+            : absl::InternalError(absl::StrCat("draft model ", hosted->model.name, ": ", stepped.message()));
+    if (status.ok()) {
+      SendGrowth(share.key, share.session);
+    } else {
+      Refuse(share.key, share.session->session->epoch(), std::move(status));
+    }
+  }
+}
+
+std::vector<std::pair<LinkId, DraftResponse>> DraftCore::TakeResponses() {
+  return std::exchange(responses_, {});
+}
+
+DraftStats DraftCore::stats() const {
+  DraftStats stats{.counters = counters_,
+                   .num_sessions = static_cast<uint32_t>(sessions_.size()),
+                   .refused_sessions = refused_sessions_,
+                   .resyncs = resyncs_};
+  for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.session->num_waiting();
+  for (const auto& hosted : models_) {
+    stats.kv_tokens_used += uint64_t{hosted->model.pool->num_held()} * kBlockTokens;
+    stats.kv_tokens += uint64_t{hosted->model.pool->num_blocks()} * kBlockTokens;
+  }
+  return stats;
+}
+
+}  // namespace tandem

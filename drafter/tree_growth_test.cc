@@ -1,0 +1,201 @@
+// How trees grow, shrink and grow again; draft_core_test.cc has the protocol and the scheduler.
+
+#include "drafter/draft_test_peer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using testing_peer::BestFirst;
+using testing_peer::Drafter;
+using testing_peer::Nodes;
+using testing_peer::Peer;
+using testing_peer::Prompt;
+
+TEST(TreeGrowthTest, GrowsBestFirst) {
+  for (uint32_t width : {1u, 3u, 4u}) {
+    for (DraftBudget budget : {DraftBudget{.depth = 4, .nodes = 20, .branching = 3},
+                               DraftBudget{.depth = 6, .nodes = 6, .branching = 1},
+                               DraftBudget{.depth = 2, .nodes = 64, .branching = 4}}) {
+      Drafter drafter({.expand_width = width});
+      Peer peer(&drafter, 1);
+      peer.Open(Prompt(21), budget);
+      peer.RunDryAndDeliver();
+      EXPECT_TRUE(peer.opened());
+      EXPECT_TRUE(peer.exhausted());
+      EXPECT_EQ(Nodes(peer),
+                BestFirst(drafter.engine, Prompt(21), budget.depth, budget.nodes, budget.branching, width))
+          << "width " << width;
+    }
+  }
+}
+
+TEST(TreeGrowthTest, EveryStepSendsWhatItFound) {
+  Drafter drafter({.expand_width = 1});
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(5), {.depth = 4, .nodes = 4, .branching = 1});
+  for (uint32_t sent = 1; sent <= 4; ++sent) {
+    EXPECT_TRUE(drafter.core.HasWork());
+    drafter.core.Step();
+    peer.Collect(drafter.core.TakeResponses());
+    peer.Deliver();
+    EXPECT_EQ(peer.tree().size(), sent);
+    EXPECT_EQ(peer.exhausted(), sent == 4);
+  }
+  // The last node's children are not wanted, so it is not forwarded.
+  EXPECT_FALSE(drafter.core.HasWork());
+}
+
+TEST(TreeGrowthTest, LookaheadAddsLevelsAndNodesInProportion) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(5), {.depth = 4, .nodes = 6, .branching = 1, .lookahead = 2});
+  peer.RunDryAndDeliver();
+  EXPECT_EQ(peer.tree().size(), 6u);  // A chain: six levels, and room for nine nodes.
+  EXPECT_EQ(peer.tree().nodes().back().depth, 6u);
+  Peer wide(&drafter, 2);
+  wide.Open(Prompt(5), {.depth = 4, .nodes = 6, .branching = 8, .lookahead = 2});
+  wide.RunDryAndDeliver();
+  EXPECT_EQ(wide.tree().size(), 9u);
+  EXPECT_TRUE(wide.exhausted());
+}
+
+TEST(TreeGrowthTest, ABudgetWithoutBoundsIsBounded) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(5),
+            {.depth = UINT32_MAX, .nodes = UINT32_MAX, .branching = UINT32_MAX, .lookahead = UINT32_MAX});
+  drafter.RunDry();
+  uint32_t sent = 0;
+  for (const auto& [link, response] : drafter.core.TakeResponses()) {
+    const auto* grow = std::get_if<Grow>(&response.event);
+    if (grow != nullptr) sent += static_cast<uint32_t>(grow->tokens.size());
+  }
+  EXPECT_EQ(sent, kMaxTreeNodes);
+}
+
+TEST(TreeGrowthTest, AVerifierThatNeverCommitsCostsNothingFurther) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(50), {.depth = 4, .nodes = 12, .branching = 3, .lookahead = 4});
+  peer.RunDryAndDeliver();
+  const uint64_t rows = drafter.engine.num_rows();
+  for (int i = 0; i < 10; ++i) drafter.core.Step();
+  EXPECT_EQ(drafter.engine.num_rows(), rows);
+  EXPECT_THAT(drafter.core.TakeResponses(), IsEmpty());
+}
+
+TEST(TreeGrowthTest, AHitKeepsTheSubtreeAndItsKeysAndValues) {
+  Drafter drafter({.expand_width = 1});
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(30), {.depth = 4, .nodes = 4, .branching = 1, .lookahead = 4});
+  peer.RunDryAndDeliver();
+  ASSERT_EQ(peer.tree().size(), 8u);
+  const uint64_t rows = drafter.engine.num_rows();
+  TokenIds tokens;
+  for (const TreeNode& node : peer.tree().nodes().first(3)) tokens.push_back(node.token);
+  EXPECT_TRUE(peer.CommitTokens(tokens).new_root.has_value());
+  EXPECT_EQ(peer.tree().size(), 5u);
+  peer.RunDryAndDeliver();
+  // Three more nodes, each found by forwarding one: nothing is computed twice.
+  EXPECT_EQ(peer.tree().size(), 8u);
+  EXPECT_EQ(drafter.engine.num_rows(), rows + 3);
+  EXPECT_EQ(drafter.core.stats().counters.accepted_nodes, 3u);
+  EXPECT_TRUE(peer.exhausted());
+}
+
+TEST(TreeGrowthTest, AMissStartsFreshAndEqualsABrandNewSession) {
+  Drafter drafter;
+  const DraftBudget budget{.depth = 4, .nodes = 12, .branching = 3};
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(30), budget);
+  peer.RunDryAndDeliver();
+  // Two tokens along the tree, then one that no candidate guessed.
+  const TreeNode first = peer.tree().nodes()[0];
+  const TreeNode* second = nullptr;
+  for (const TreeNode& node : peer.tree().nodes()) {
+    if (node.parent == first.id) second = &node;
+  }
+  ASSERT_NE(second, nullptr);
+  const NodeId second_id = second->id;
+  const TokenId second_token = second->token;
+  TokenId miss = 0;
+  while (peer.tree().FindChild(second_id, miss) != nullptr) ++miss;
+  const uint64_t prefilled = drafter.core.stats().counters.prefill_tokens;
+  EXPECT_FALSE(peer.CommitTokens({first.token, second_token, miss}).new_root.has_value());
+  peer.RunDryAndDeliver();
+  EXPECT_LE(drafter.core.stats().counters.prefill_tokens - prefilled, 2u);
+
+  Drafter other;
+  Peer fresh(&other, 1);
+  fresh.Open(peer.tokens(), budget);
+  fresh.RunDryAndDeliver();
+  EXPECT_EQ(Nodes(peer), Nodes(fresh));
+  EXPECT_TRUE(peer.exhausted());
+}
+
+TEST(TreeGrowthTest, NodesThatCrossedACommitAreSentAgain) {
+  Drafter drafter({.expand_width = 1});
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(30), {.depth = 3, .nodes = 3, .branching = 1, .lookahead = 3});
+  drafter.RunDry();
+  peer.Collect(drafter.core.TakeResponses());
+  ASSERT_THAT(peer.inbox(), SizeIs(7));  // Opened, and six nodes.
+  peer.Deliver(2);
+  const TreeNode known = peer.tree().nodes()[0];
+  const auto& crossing = std::get<Grow>(peer.inbox()[0].event);
+  const uint64_t rows = drafter.engine.num_rows();
+  // The bonus token is a node of the drafter's that has not arrived.
+  EXPECT_FALSE(peer.CommitTokens({known.token, crossing.tokens[0]}).new_root.has_value());
+  peer.Collect(drafter.core.TakeResponses());
+  peer.Deliver();
+  EXPECT_EQ(peer.tree().size(), 4u) << "what the drafter had is there again without a step";
+  EXPECT_EQ(drafter.engine.num_rows(), rows);
+  peer.RunDryAndDeliver();
+  EXPECT_EQ(peer.tree().size(), 6u);
+  EXPECT_EQ(drafter.engine.num_rows(), rows + 2);
+  EXPECT_EQ(drafter.core.stats().counters.stale_nodes, 4u);
+}
+
+TEST(TreeGrowthTest, ADepthOfZeroPausesAndABudgetResumes) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(40), {});
+  peer.RunDryAndDeliver();
+  EXPECT_TRUE(peer.opened());
+  EXPECT_TRUE(peer.tree().empty());
+  EXPECT_EQ(drafter.core.stats().counters.prefill_tokens, 40u);
+  peer.CommitTokens({5});
+  EXPECT_FALSE(drafter.core.HasWork());
+  peer.budget() = {.depth = 3, .nodes = 5, .branching = 2};
+  peer.CommitTokens({6, 7});
+  peer.RunDryAndDeliver();
+  EXPECT_EQ(Nodes(peer), BestFirst(drafter.engine, peer.tokens(), 3, 5, 2, 4));
+  peer.budget() = {};
+  peer.CommitTokens({peer.tree().nodes()[0].token});
+  EXPECT_FALSE(drafter.core.HasWork());
+  peer.Collect(drafter.core.TakeResponses());
+  EXPECT_THAT(peer.inbox(), IsEmpty());
+}
+
+TEST(TreeGrowthTest, ASmallerBudgetHoldsBackWhatALargerOneFound) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(40), {.depth = 6, .nodes = 30, .branching = 4});
+  peer.RunDryAndDeliver();
+  peer.budget() = {.depth = 2, .nodes = 30, .branching = 1};
+  const TreeNode best = peer.tree().nodes()[0];
+  peer.CommitTokens({best.token});
+  peer.RunDryAndDeliver();
+  peer.budget() = {.depth = 6, .nodes = 40, .branching = 4};
+  peer.CommitTokens({peer.tree().nodes()[0].token});
+  peer.RunDryAndDeliver();
+  EXPECT_EQ(peer.tree().size(), 40u);
+  EXPECT_TRUE(peer.exhausted());
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,97 @@
+#include "router/cli/client.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+
+namespace tandem::cli {
+
+Interrupts::Watch::Watch(Interrupts& interrupts, std::function<void()> on_interrupt)
+    : interrupts_(interrupts) {
+  absl::MutexLock lock(&interrupts_.mutex_);
+  interrupts_.on_interrupt_ = std::move(on_interrupt);
+}
+
+Interrupts::Watch::~Watch() {
+  absl::MutexLock lock(&interrupts_.mutex_);
+  interrupts_.on_interrupt_ = nullptr;
+}
+
+bool Interrupts::Trigger() {
+  // Called under the mutex, so that what it uses cannot go away meanwhile.
+  absl::MutexLock lock(&mutex_);
+  if (!on_interrupt_) return false;
+  on_interrupt_();
+  return true;
+}
+
+Client::Client(const ConnectionOptions& connection, Interrupts& interrupts)
+    : connection_(connection), interrupts_(interrupts), channel_(CreateChannel(connection.endpoint)) {}
+
+absl::Status Client::Generate(const v1::GenerateRequest& request,
+                              const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  grpc::ClientContext context;
+  Prepare(context);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  const auto stub = v1::Generation::NewStub(channel_);
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse event;
+  while (reader->Read(&event)) {
+    if (!on_event(event)) context.TryCancel();
+  }
+  return Explain(reader->Finish());
+}
+
+absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
+  grpc::ClientContext context;
+  Prepare(context);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  v1::ServerInfo info;
+  const grpc::Status status = v1::Admin::NewStub(channel_)->GetServerInfo(&context, {}, &info);
+  if (!status.ok()) return Explain(status);
+  return info;
+}
+
+void Client::Prepare(grpc::ClientContext& context) const {
+  if (connection_.timeout != absl::InfiniteDuration()) {
+    context.set_deadline(absl::ToChronoTime(absl::Now() + connection_.timeout));
+  }
+  if (!connection_.token.empty())
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", connection_.token));
+}
+
+absl::Status Client::Explain(const grpc::Status& grpc_status) const {
+  const absl::Status status = FromGrpcStatus(grpc_status);
+  const auto with_advice = [&status](absl::string_view advice) {
+    return absl::Status(status.code(), absl::StrCat(status.message(), "\n", advice));
+  };
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      // A router that answers with this status has a connection to say so.
+      if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return status;
+      return absl::UnavailableError(
+          absl::StrCat("cannot connect to ", connection_.endpoint, ": ", status.message(),
+                       "\nIs a router running there? `tandem-router --config router.yaml --listen ",
+                       connection_.endpoint, "` starts one; --endpoint or TANDEM_ENDPOINT names another."));
+    case absl::StatusCode::kUnauthenticated:
+      return with_advice(connection_.token.empty()
+                             ? "Give the tenant's token with --token or TANDEM_TOKEN."
+                             : "The token from --token or TANDEM_TOKEN is not one this router knows.");
+    case absl::StatusCode::kDeadlineExceeded:
+      return with_advice("--timeout sets how long to wait.");
+    case absl::StatusCode::kResourceExhausted:
+      if (const std::optional<absl::Duration> delay = RetryAfter(status)) {
+        return with_advice(absl::StrCat("Try again in ", absl::FormatDuration(*delay), "."));
+      }
+      return status;
+    default:
+      return status;
+  }
+}
+
+}  // namespace tandem::cli

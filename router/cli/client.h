@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "router/cli/options.h"
+#include "tandem/v1/admin.grpc.pb.h"
+#include "tandem/v1/generation.grpc.pb.h"
+
+namespace tandem::cli {
+
+// Ctrl-C, as something a request in progress can be told of. Thread-safe.
+class Interrupts {
+ public:
+  // While this lives, an interrupt calls `on_interrupt`, from another thread. One at a time.
+  class Watch {
+   public:
+    Watch(Interrupts& interrupts, std::function<void()> on_interrupt);
+    ~Watch();
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
+   private:
+    Interrupts& interrupts_;
+  };
+
+  // An interrupt has happened. False when nothing watches, so that the program should end.
+  bool Trigger();
+
+ private:
+  absl::Mutex mutex_;
+  std::function<void()> on_interrupt_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A connection to a Tandem server. Not thread-safe.
+class Client {
+ public:
+  // `interrupts` outlives the client.
+  Client(const ConnectionOptions& connection, Interrupts& interrupts);
+
+  // Runs one generation and hands over its events in order. An interrupt, or `on_event` returning false,
+  // cancels it, which gives Cancelled. Errors say what to do about them, where that is known.
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateResponse&)>& on_event);
+
+  absl::StatusOr<v1::ServerInfo> GetServerInfo();
+
+ private:
+  // Sets deadline and token.
+  void Prepare(grpc::ClientContext& context) const;
+  absl::Status Explain(const grpc::Status& status) const;
+
+  const ConnectionOptions connection_;
+  Interrupts& interrupts_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace tandem::cli

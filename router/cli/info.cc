@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "common/config/flags.h"
+#include "nlohmann/json.hpp"
+#include "router/cli/commands.h"
+#include "router/cli/transcript.h"
+
+namespace tandem::cli {
+namespace {
+
+using nlohmann::json;
+
+// A server that is there answers at once.
+constexpr absl::Duration kInfoTimeout = absl::Seconds(10);
+
+std::string RoleName(v1::ServerRole role) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::ServerRole_Name(role), "SERVER_ROLE_"));
+}
+
+std::string FingerprintText(uint64_t fingerprint) {
+  return absl::StrFormat("%016x", fingerprint);
+}
+
+json InfoJson(const v1::ServerInfo& info) {
+  json result = {{"role", RoleName(info.role())},
+                 {"version", info.version()},
+                 {"uptime_seconds", info.uptime_seconds()},
+                 {"models", json::array()},
+                 {"drafters", json::array()},
+                 {"device", info.device()},
+                 {"running", info.running()},
+                 {"waiting", info.waiting()},
+                 {"kv_tokens_used", info.kv_tokens_used()},
+                 {"kv_tokens_total", info.kv_tokens_total()},
+                 {"window_policy", info.window_policy()}};
+  for (const v1::ModelInfo& model : info.models()) {
+    result["models"].push_back({{"name", model.name()},
+                                {"architecture", model.architecture()},
+                                {"context_length", model.context_length()},
+                                {"vocabulary_size", model.vocabulary_size()},
+                                {"vocabulary_fingerprint", FingerprintText(model.vocabulary_fingerprint())},
+                                {"parameters", model.parameters()},
+                                {"weight_type", model.weight_type()}});
+  }
+  for (const v1::DrafterTarget& drafter : info.drafters()) {
+    result["drafters"].push_back(
+        {{"name", drafter.name()}, {"endpoint", drafter.endpoint()}, {"draft_model", drafter.draft_model()}});
+  }
+  return result;
+}
+
+// Columns two blanks apart, as wide as their widest entry.
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows[0].size(), 0);
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoint) {
+  std::string text =
+      absl::StrCat("tandem-", RoleName(info.role()), " ", info.version(), " at ", endpoint, ", up ",
+                   absl::FormatDuration(absl::Seconds(static_cast<int64_t>(info.uptime_seconds()))), ", ",
+                   info.running(), " running, ", info.waiting(), " waiting\n");
+  if (!info.device().empty()) absl::StrAppend(&text, "device: ", info.device(), "\n");
+  if (info.kv_tokens_total() > 0) {
+    absl::StrAppend(&text, "keys and values: ", info.kv_tokens_used(), " of ", info.kv_tokens_total(),
+                    " tokens in use\n");
+  }
+  if (!info.window_policy().empty()) absl::StrAppend(&text, "window policy: ", info.window_policy(), "\n");
+
+  if (!info.models().empty()) {
+    std::vector<std::vector<std::string>> rows = {
+        {"MODEL", "ARCHITECTURE", "CONTEXT", "VOCABULARY", "FINGERPRINT"}};
+    for (const v1::ModelInfo& model : info.models()) {
+      rows.push_back({model.name(), model.architecture(), absl::StrCat(model.context_length()),
+                      absl::StrCat(model.vocabulary_size()),
+                      FingerprintText(model.vocabulary_fingerprint())});
+    }
+    absl::StrAppend(&text, "\n", FormatTable(rows));
+  }
+  if (!info.drafters().empty()) {
+    std::vector<std::vector<std::string>> rows = {{"DRAFTER", "DRAFT MODEL", "ENDPOINT"}};
+    for (const v1::DrafterTarget& drafter : info.drafters()) {
+      rows.push_back({drafter.name(), drafter.draft_model(), drafter.endpoint()});
+    }
+    absl::StrAppend(&text, "\n", FormatTable(rows));
+  }
+  return text;
+}
+
+}  // namespace
+
+int RunInfo(const InfoCommand& command, Terminal& terminal, Interrupts& interrupts) {
+  ConnectionOptions connection = command.connection;
+  connection.timeout = std::min(connection.timeout, kInfoTimeout);
+  const absl::StatusOr<v1::ServerInfo> info = Client(connection, interrupts).GetServerInfo();
+  if (!info.ok()) {
+    ReportFailure(info.status(), terminal.err);
+    return kExitFailure;
+  }
+  terminal.out << (command.json ? DumpJson(InfoJson(*info)) : DescribeServer(*info, connection.endpoint))
+               << std::flush;
+  return kExitOk;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,316 @@
+#include "router/cli/options.h"
+
+#include <ostream>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/config/flags.h"
+#include "common/config/version.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  tandem generate "def fibonacci(n):" --max-tokens 64
+  tandem generate --chat "Why is the sky blue?" --temperature 0 --stats
+  cat prompt.txt | tandem generate - --json
+  tandem chat --system "Answer in one sentence."
+  tandem info
+
+A router must be running; `tandem-router --help` says how to start one. Its address is taken from --endpoint or
+TANDEM_ENDPOINT, the tenant's token from --token or TANDEM_TOKEN. Exit codes: 0 done, 1 the request failed, 2 the
+command line is wrong.)";
+
+constexpr char kGenerateExamples[] = R"(Examples:
+  tandem generate "Once upon a time" --temperature 0.8 --seed 7
+  tandem generate --chat "Write a haiku" --stop "\n\n" --stats
+  tandem generate --file prompt.txt --drafter code --json
+  tandem generate --token-ids 1,15,42 --logprobs 5 --json-stream
+
+On a terminal, text that a drafter guessed and the target accepted is green. Speculation changes the speed, never
+the output: the same seed gives the same text with any drafter and with --no-speculation.)";
+
+constexpr char kChatExamples[] = R"(Within the chat:
+  /stats   what speculation did for the last answer
+  /reset   forget the conversation
+  /exit    leave (so does Ctrl-D); Ctrl-C stops an answer
+Works from a pipe too, one message a line: printf 'Hello\nAnd you?\n' | tandem chat)";
+
+// Values that CLI11 fills as text and that are turned into options afterwards.
+struct RawFlags {
+  std::string timeout;
+  std::optional<std::string> token_ids;
+  std::vector<std::string> logit_bias;
+  std::optional<std::string> stop_token_ids;
+  std::string color = "auto";
+  bool no_speculation = false;
+  bool json = false;
+  bool json_stream = false;
+};
+
+void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) {
+  app->add_option("--endpoint", connection->endpoint, "Address of the router")
+      ->envname("TANDEM_ENDPOINT")
+      ->capture_default_str()
+      ->group("Connection");
+  app->add_option("--token", connection->token, "The tenant's token")
+      ->envname("TANDEM_TOKEN")
+      ->group("Connection");
+  app->add_option("--timeout", raw->timeout,
+                  "Give a request up after this long, such as 30s or 2m; default: never")
+      ->group("Connection");
+}
+
+// An option that sets a field of a message when it is given. The value is parsed by CLI11 as T.
+template <class T, class Set>
+CLI::Option* AddField(CLI::App* app, const std::string& name, Set set, const std::string& help,
+                      const std::string& group) {
+  return app->add_option_function<T>(name, set, help)->group(group);
+}
+
+void AddSampling(CLI::App* app, v1::GenerateRequest* request, RawFlags* raw) {
+  v1::SamplingParameters* sampling = request->mutable_sampling();
+  const std::string group = "Sampling (default: the model's own settings)";
+  AddField<float>(
+      app, "--temperature", [=](float v) { sampling->set_temperature(v); },
+      "Randomness; 0 always takes the most likely token", group);
+  AddField<uint32_t>(
+      app, "--top-k", [=](uint32_t v) { sampling->set_top_k(v); },
+      "Choose among the K most likely tokens; 0: all", group);
+  AddField<float>(
+      app, "--top-p", [=](float v) { sampling->set_top_p(v); },
+      "Choose among the most likely tokens whose probabilities sum to P", group);
+  AddField<float>(
+      app, "--min-p", [=](float v) { sampling->set_min_p(v); },
+      "Drop tokens below this share of the most likely one's probability", group);
+  AddField<uint64_t>(
+      app, "--seed", [=](uint64_t v) { sampling->set_seed(v); }, "Repeats an output; drawn when absent",
+      group);
+  AddField<float>(
+      app, "--repetition-penalty", [=](float v) { sampling->set_repetition_penalty(v); },
+      "Above 1: tokens of prompt and output become less likely", group);
+  AddField<float>(
+      app, "--presence-penalty", [=](float v) { sampling->set_presence_penalty(v); },
+      "Subtracted from the logit of tokens the output has", group);
+  AddField<float>(
+      app, "--frequency-penalty", [=](float v) { sampling->set_frequency_penalty(v); },
+      "The same, for each time the output has them", group);
+  app->add_option("--logit-bias", raw->logit_bias, "ID=V: add V to a token's logit (repeatable)")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) {
+  v1::GenerateRequest* request = &generation->request;
+  AddField<std::string>(
+      app, "--model", [=](const std::string& v) { request->set_model(v); },
+      "Target model; default: the tenant's", "Generation");
+  AddField<uint32_t>(
+      app, "--max-tokens", [=](uint32_t v) { request->mutable_stopping()->set_max_tokens(v); },
+      "Generate at most this many tokens", "Generation");
+  app->add_option_function<std::vector<std::string>>(
+         "--stop",
+         [=](const std::vector<std::string>& values) {
+           for (const std::string& value : values) request->mutable_stopping()->add_stop(value);
+         },
+         "End the output before this text (repeatable)")
+      ->allow_extra_args(false)
+      ->group("Generation");
+  app->add_option("--stop-token-ids", raw->stop_token_ids, "End the output at these tokens, such as 5,7")
+      ->group("Generation");
+  app->add_flag_callback(
+         "--ignore-eos", [=] { request->mutable_stopping()->set_ignore_eos(true); },
+         "Go on past the model's end of text")
+      ->group("Generation");
+  AddSampling(app, request, raw);
+
+  v1::SpeculationOptions* speculation = request->mutable_speculation();
+  const std::string group = "Speculation (changes the speed, never the output)";
+  CLI::Option* off =
+      app->add_flag("--no-speculation", raw->no_speculation, "Decode without a drafter")->group(group);
+  AddField<std::string>(
+      app, "--drafter", [=](const std::string& v) { speculation->set_drafter(v); },
+      "Drafter to use; `tandem info` lists them; default: the tenant's", group)
+      ->excludes(off);
+  AddField<std::string>(
+      app, "--window-policy", [=](const std::string& v) { speculation->set_window_policy(v); },
+      "How far to draft ahead: fixed, analytic, ...", group);
+  AddField<uint32_t>(
+      app, "--max-window", [=](uint32_t v) { speculation->set_max_window(v); },
+      "Draft at most this many tokens deep", group);
+
+  app->add_flag("--stats", generation->stats,
+                "Print what speculation did and how fast it was (to standard error)")
+      ->group("Output");
+  app->add_option("--color", raw->color,
+                  "Colour accepted drafts: auto (on terminals, unless NO_COLOR is set), ...")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str()
+      ->group("Output");
+}
+
+void AddGenerate(CLI::App* app, GenerateCommand* command, RawFlags* raw) {
+  app->footer(kGenerateExamples);
+  app->add_option("PROMPT", command->prompt, "The prompt; - reads standard input")->group("Prompt");
+  app->add_option("--file", command->file, "Read the prompt from a file; - reads standard input")
+      ->group("Prompt");
+  app->add_option("--token-ids", raw->token_ids, "The prompt as token ids, such as 1,15,42")->group("Prompt");
+  app->add_flag("--chat", command->chat, "Send the prompt as one message of a chat")->group("Prompt");
+  AddGeneration(app, &command->generation, raw);
+  v1::GenerateRequest* request = &command->generation.request;
+  AddField<uint32_t>(
+      app, "--logprobs", [=](uint32_t v) { request->mutable_output()->set_logprobs(v); },
+      "With --json or --json-stream: log probabilities, of this many alternatives too", "Output");
+  app->add_flag_callback(
+         "--include-special-tokens", [=] { request->mutable_output()->set_include_special_tokens(true); },
+         "Keep special tokens in the text")
+      ->group("Output");
+  AddField<std::string>(
+      app, "--request-id", [=](const std::string& v) { request->set_request_id(v); },
+      "Name the request in logs", "Output");
+  CLI::Option* json = app->add_flag("--json", raw->json, "Print one JSON object at the end")->group("Output");
+  app->add_flag("--json-stream", raw->json_stream, "Print one JSON object a line as events arrive")
+      ->excludes(json)
+      ->group("Output");
+  AddConnection(app, &command->connection, raw);
+}
+
+absl::Status Finish(const RawFlags& raw, ConnectionOptions& connection) {
+  if (raw.timeout.empty()) return absl::OkStatus();
+  double seconds = 0;
+  // A bare number is taken as seconds.
+  const bool parsed = absl::SimpleAtod(raw.timeout, &seconds)
+                          ? (connection.timeout = absl::Seconds(seconds), true)
+                          : absl::ParseDuration(raw.timeout, &connection.timeout);
+  if (!parsed || connection.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout: ", raw.timeout, ", expected a time such as 30s or 2m"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Finish(const RawFlags& raw, GenerationOptions& generation) {
+  using Color = GenerationOptions::Color;
+  generation.color = raw.color == "always"  ? Color::kAlways
+                     : raw.color == "never" ? Color::kNever
+                                            : Color::kAuto;
+  if (raw.no_speculation) generation.request.mutable_speculation()->set_mode(v1::SPECULATION_MODE_OFF);
+  for (const std::string& text : raw.logit_bias) {
+    const auto bias = ParseLogitBias(text);
+    if (!bias.ok()) return bias.status();
+    (*generation.request.mutable_sampling()->mutable_logit_bias())[bias->first] = bias->second;
+  }
+  if (raw.stop_token_ids.has_value()) {
+    const auto ids = ParseTokenIds(*raw.stop_token_ids);
+    if (!ids.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--stop-token-ids: ", ids.status().message()));
+    generation.request.mutable_stopping()->mutable_stop_token_ids()->Add(ids->begin(), ids->end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Finish(const RawFlags& raw, GenerateCommand& command) {
+  if (raw.token_ids.has_value()) {
+    auto ids = ParseTokenIds(*raw.token_ids);
+    if (!ids.ok()) return absl::InvalidArgumentError(absl::StrCat("--token-ids: ", ids.status().message()));
+    command.token_ids = *std::move(ids);
+  }
+  const int prompts = command.prompt.has_value() + command.file.has_value() + command.token_ids.has_value();
+  if (prompts != 1) {
+    return absl::InvalidArgumentError(
+        prompts == 0
+            ? "no prompt: give one as an argument, with --file or with --token-ids; - reads standard input"
+            : "several prompts: give one argument, --file or --token-ids");
+  }
+  if (command.chat && command.token_ids.has_value()) {
+    return absl::InvalidArgumentError("--chat lays out text; --token-ids are taken as they are");
+  }
+  using Output = GenerateCommand::Output;
+  command.output = raw.json ? Output::kJson : raw.json_stream ? Output::kJsonStream : Output::kText;
+  if (command.generation.request.output().has_logprobs() && command.output == Output::kText) {
+    return absl::InvalidArgumentError("--logprobs needs --json or --json-stream, which show them");
+  }
+  if (absl::Status status = Finish(raw, command.generation); !status.ok()) return status;
+  return Finish(raw, command.connection);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const std::string& text) {
+  std::vector<uint32_t> ids;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(part, &id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", part, "\" is no token id; expected numbers with commas between"));
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(const std::string& text) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+  uint32_t id = 0;
+  float bias = 0;
+  if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--logit-bias: \"", text, "\", expected ID=V such as 17=-2.5"));
+  }
+  return std::make_pair(id, bias);
+}
+
+std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
+                                            std::ostream& err) {
+  CLI::App app("Generates text through a Tandem router: a large model's output, sped up by small ones.",
+               "tandem");
+  app.footer(kExamples);
+  app.set_version_flag("--version", std::string(Version().data(), Version().size()));
+  app.require_subcommand(1);
+  app.set_help_flag("--help,-h", "Print this help and exit");
+
+  RawFlags raw;
+  GenerateCommand generate;
+  ChatCommand chat;
+  InfoCommand info;
+  CLI::App* generate_app = app.add_subcommand("generate", "Generate from one prompt");
+  AddGenerate(generate_app, &generate, &raw);
+  CLI::App* chat_app = app.add_subcommand("chat", "Hold a conversation");
+  chat_app->footer(kChatExamples);
+  chat_app->add_option("--system", chat.system, "What the model is told before the conversation")
+      ->group("Prompt");
+  AddGeneration(chat_app, &chat.generation, &raw);
+  AddConnection(chat_app, &chat.connection, &raw);
+  CLI::App* info_app = app.add_subcommand("info", "Show models and drafters of a running server");
+  info_app->add_flag("--json", info.json, "Print one JSON object")->group("Output");
+  AddConnection(info_app, &info.connection, &raw);
+
+  try {
+    // CLI11 takes arguments from the back.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, out, err) == 0 ? kExitOk : kExitUsage;
+  }
+  absl::Status status;
+  Command command = info;
+  if (generate_app->parsed()) {
+    status = Finish(raw, generate);
+    command = generate;
+  } else if (chat_app->parsed()) {
+    status = Finish(raw, chat.generation);
+    if (status.ok()) status = Finish(raw, chat.connection);
+    command = chat;
+  } else {
+    status = Finish(raw, info.connection);
+    command = info;
+  }
+  if (!status.ok()) {
+    err << status.message() << "\nRun `tandem --help` for more information.\n";
+    return kExitUsage;
+  }
+  return command;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <iosfwd>
+
+#include "absl/strings/string_view.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::cli {
+
+// Writes a generation's text as it arrives. Not thread-safe; `out` outlives it.
+class TextRenderer {
+ public:
+  struct Options {
+    // Text of accepted draft tokens comes in green.
+    bool color = false;
+    // A terminal would obey control characters, which models may write: they are shown as U+FFFD, apart from
+    // line feeds and tabs.
+    bool replace_controls = false;
+  };
+
+  TextRenderer(std::ostream& out, const Options& options) : out_(out), options_(options) {}
+
+  void Write(const v1::GenerateResponse& event);
+  // Ends the last line, if it was begun.
+  void EndLine();
+
+  // What the colours mean, in the colours.
+  static absl::string_view Legend();
+
+ private:
+  void WriteChunk(const v1::GenerationChunk& chunk);
+  void WriteText(absl::string_view text, bool accepted);
+
+  std::ostream& out_;
+  const Options options_;
+  bool line_begun_ = false;
+};
+
+}  // namespace tandem::cli

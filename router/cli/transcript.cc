@@ -1,0 +1,178 @@
+#include "router/cli/transcript.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem::cli {
+namespace {
+
+using nlohmann::json;
+
+// "FINISH_REASON_STOP_TOKEN" as "stop_token".
+std::string EnumName(std::string name, absl::string_view prefix) {
+  const absl::string_view stripped = absl::StripPrefix(name, prefix);
+  return absl::AsciiStrToLower(stripped);
+}
+
+std::string ReasonName(v1::FinishReason reason) {
+  return EnumName(v1::FinishReason_Name(reason), "FINISH_REASON_");
+}
+
+std::string SourceName(v1::TokenSource source) {
+  return EnumName(v1::TokenSource_Name(source), "TOKEN_SOURCE_");
+}
+
+json LogprobJson(uint32_t token, const v1::TokenDetail& detail) {
+  json top = json::array();
+  for (const v1::TokenLogprob& entry : detail.top_logprobs()) {
+    top.push_back({{"token", entry.token()}, {"logprob", entry.logprob()}});
+  }
+  return {{"token", token}, {"logprob", detail.logprob()}, {"top", std::move(top)}};
+}
+
+json UsageJson(const v1::Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens()},
+          {"completion_tokens", usage.completion_tokens()},
+          {"cached_prompt_tokens", usage.cached_prompt_tokens()}};
+}
+
+json SpeculationJson(const v1::SpeculationStats& stats) {
+  return {{"drafter", stats.drafter()},
+          {"rounds", stats.rounds()},
+          {"drafted_rounds", stats.drafted_rounds()},
+          {"draft_tokens", stats.draft_tokens()},
+          {"accepted_tokens", stats.accepted_tokens()},
+          {"mean_acceptance_length", stats.mean_acceptance_length()},
+          {"draft_acceptance_rate", stats.draft_acceptance_rate()},
+          {"accepted_per_position",
+           std::vector<uint32_t>(stats.accepted_per_position().begin(), stats.accepted_per_position().end())},
+          {"window_histogram",
+           std::vector<uint32_t>(stats.window_histogram().begin(), stats.window_histogram().end())},
+          {"hits", stats.hits()},
+          {"misses", stats.misses()},
+          {"drafter_lost", stats.drafter_lost()}};
+}
+
+}  // namespace
+
+void Transcript::Add(const v1::GenerateResponse& event, absl::Time now) {
+  if (event.has_started()) started_ = event.started();
+  if (event.has_chunk()) {
+    const v1::GenerationChunk& chunk = event.chunk();
+    if (chunk.tokens_size() > 0 && tokens_.empty()) first_token_ = now;
+    tokens_.insert(tokens_.end(), chunk.tokens().begin(), chunk.tokens().end());
+    details_.insert(details_.end(), chunk.details().begin(), chunk.details().end());
+    text_ += chunk.text();
+  }
+  if (event.has_finished()) {
+    finished_ = event.finished();
+    text_ += finished_.text();
+  }
+}
+
+absl::Duration Transcript::TimeToFirstToken() const {
+  return tokens_.empty() ? absl::ZeroDuration() : first_token_ - begin_;
+}
+
+double Transcript::TokensPerSecond() const {
+  const double seconds = absl::ToDoubleSeconds(TotalTime());
+  return seconds > 0 ? static_cast<double>(tokens_.size()) / seconds : 0.0;
+}
+
+json Transcript::ToJson(bool with_logprobs, const absl::Status& status) const {
+  json result = {{"request_id", started_.request_id()},
+                 {"model", started_.model()},
+                 {"seed", started_.seed()},
+                 {"drafter", started_.drafter()},
+                 {"tokens", tokens_},
+                 {"sources", json::array()},
+                 {"text", text_},
+                 {"finish_reason", ReasonName(finished_.reason())},
+                 {"matched_stop", finished_.matched_stop()},
+                 {"usage", UsageJson(finished_.usage())},
+                 {"speculation", SpeculationJson(finished_.speculation())},
+                 {"timings",
+                  {{"time_to_first_token_seconds", absl::ToDoubleSeconds(TimeToFirstToken())},
+                   {"total_seconds", absl::ToDoubleSeconds(TotalTime())},
+                   {"tokens_per_second", TokensPerSecond()}}}};
+  for (const v1::TokenDetail& detail : details_) result["sources"].push_back(SourceName(detail.source()));
+  if (with_logprobs) {
+    json& logprobs = result["logprobs"] = json::array();
+    for (size_t i = 0; i < tokens_.size() && i < details_.size(); ++i) {
+      logprobs.push_back(LogprobJson(tokens_[i], details_[i]));
+    }
+  }
+  if (!status.ok()) result["error"] = ErrorJson(status);
+  return result;
+}
+
+std::string Transcript::DescribeStats() const {
+  const v1::SpeculationStats& stats = finished_.speculation();
+  const v1::Usage& usage = finished_.usage();
+  std::string text;
+  absl::StrAppend(&text, "drafter      ", started_.drafter().empty() ? "none" : started_.drafter(), "\n");
+  absl::StrAppendFormat(&text, "tokens       %d, after a prompt of %d (%d from the cache); ended by %s\n",
+                        tokens_.size(), usage.prompt_tokens(), usage.cached_prompt_tokens(),
+                        ReasonName(finished_.reason()));
+  absl::StrAppendFormat(&text, "rounds       %d, of which %d drafted\n", stats.rounds(),
+                        stats.drafted_rounds());
+  if (stats.drafted_rounds() > 0) {
+    absl::StrAppendFormat(
+        &text, "acceptance   %d of %d draft tokens (%.1f%%), length %.2f tokens per drafted round\n",
+        stats.accepted_tokens(), stats.draft_tokens(), 100.0 * stats.draft_acceptance_rate(),
+        stats.mean_acceptance_length());
+  }
+  if (!stats.drafter_lost().empty()) absl::StrAppend(&text, "drafter lost ", stats.drafter_lost(), "\n");
+  absl::StrAppendFormat(&text, "first token  after %.0f ms\n",
+                        absl::ToDoubleMilliseconds(TimeToFirstToken()));
+  absl::StrAppendFormat(&text, "speed        %.1f tokens/s (%.0f ms in all)\n", TokensPerSecond(),
+                        absl::ToDoubleMilliseconds(TotalTime()));
+  return text;
+}
+
+json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
+  if (event.has_started()) {
+    const v1::GenerationStarted& started = event.started();
+    return {{"event", "started"},           {"request_id", started.request_id()},
+            {"model", started.model()},     {"seed", started.seed()},
+            {"drafter", started.drafter()}, {"prompt_tokens", started.prompt_tokens()}};
+  }
+  if (event.has_chunk()) {
+    const v1::GenerationChunk& chunk = event.chunk();
+    json result = {{"event", "chunk"},
+                   {"offset", chunk.offset()},
+                   {"tokens", std::vector<uint32_t>(chunk.tokens().begin(), chunk.tokens().end())},
+                   {"text", chunk.text()},
+                   {"sources", json::array()}};
+    for (const v1::TokenDetail& detail : chunk.details())
+      result["sources"].push_back(SourceName(detail.source()));
+    if (with_logprobs) {
+      json& logprobs = result["logprobs"] = json::array();
+      for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
+        logprobs.push_back(LogprobJson(chunk.tokens(i), chunk.details(i)));
+      }
+    }
+    return result;
+  }
+  const v1::GenerationFinished& finished = event.finished();
+  return {{"event", "finished"},
+          {"finish_reason", ReasonName(finished.reason())},
+          {"matched_stop", finished.matched_stop()},
+          {"text", finished.text()},
+          {"usage", UsageJson(finished.usage())},
+          {"speculation", SpeculationJson(finished.speculation())}};
+}
+
+json ErrorJson(const absl::Status& status) {
+  return {{"code", absl::StatusCodeToString(status.code())},
+          {"message", std::string(status.message().data(), status.message().size())}};
+}
+
+std::string DumpJson(const json& json) {
+  return json.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tandem::cli

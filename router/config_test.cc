@@ -1,0 +1,184 @@
+#include "router/config.h"
+
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kValid[] = R"pb(
+  models { name: "big" folder: "/models/big" verifiers: "v0:7002" verifiers: "v1:7002" }
+  models { name: "small" folder: "/models/small" verifiers: "v2:7002" }
+  drafters { name: "code" endpoint: "d0:7003" draft_model: "draft-code" }
+  drafters { name: "math" endpoint: "d0:7003" draft_model: "draft-math" }
+  drafters { name: "general" endpoint: "d1:7003" draft_model: "draft-general" }
+  tenants {
+    name: "acme"
+    token: "secret-a"
+    drafter: "code"
+    window_policy: "analytic"
+    max_concurrent_requests: 4
+  }
+  tenants { name: "zeta" token: "secret-z" models: "small" drafter: "math" allowed_drafters: "general" }
+)pb";
+
+v1::RouterConfig Parse(const std::string& text) {
+  v1::RouterConfig config;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &config)) << text;
+  return config;
+}
+
+std::string ErrorOf(const v1::RouterConfig& config) {
+  const absl::StatusOr<RoutingTable> table = ResolveConfig(config);
+  EXPECT_EQ(table.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(table.status().message().data(), table.status().message().size());
+}
+
+TEST(ConfigTest, ResolvesReferences) {
+  const absl::StatusOr<RoutingTable> table = ResolveConfig(Parse(kValid));
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(table->models[0].verifiers, ElementsAre("v0:7002", "v1:7002"));
+  ASSERT_EQ(table->tenants.size(), 2u);
+  const Tenant& acme = table->tenants[0];
+  EXPECT_THAT(acme.models, ElementsAre(0, 1));
+  EXPECT_EQ(acme.drafter, 0u);
+  EXPECT_THAT(acme.allowed_drafters, ElementsAre(0, 1, 2));
+  EXPECT_EQ(acme.max_concurrent_requests, 4u);
+  EXPECT_EQ(acme.window_policy, "analytic");
+  const Tenant& zeta = table->tenants[1];
+  EXPECT_THAT(zeta.models, ElementsAre(1));
+  EXPECT_THAT(zeta.allowed_drafters, ElementsAre(1, 2)) << "its own drafter and the listed one";
+  EXPECT_NE(acme.cache_salt, zeta.cache_salt);
+  EXPECT_EQ(table->anonymous, std::nullopt);
+  EXPECT_EQ(table->max_concurrent_requests, 1024u);
+}
+
+TEST(ConfigTest, AnonymousMayUseEverything) {
+  v1::RouterConfig config = Parse(kValid);
+  config.clear_tenants();
+  config.set_allow_anonymous(true);
+  const absl::StatusOr<RoutingTable> table = ResolveConfig(config);
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_EQ(table->anonymous, 0u);
+  EXPECT_EQ(table->tenants[0].name, "anonymous");
+  EXPECT_THAT(table->tenants[0].models, ElementsAre(0, 1));
+  EXPECT_THAT(table->tenants[0].allowed_drafters, ElementsAre(0, 1, 2));
+  EXPECT_EQ(table->tenants[0].drafter, std::nullopt);
+  EXPECT_EQ(table->tenants[0].token_digest, std::nullopt);
+}
+
+TEST(ConfigTest, DigestOfTokenIsItsSha256) {
+  EXPECT_EQ(absl::BytesToHexString(std::string(reinterpret_cast<const char*>(Sha256("abc").data()), 32)),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  v1::RouterConfig config = Parse(kValid);
+  config.mutable_tenants(0)->clear_token();
+  config.mutable_tenants(0)->set_token_sha256(
+      "BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  const absl::StatusOr<RoutingTable> table = ResolveConfig(config);
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_EQ(table->tenants[0].token_digest, Sha256("abc"));
+}
+
+// Each case breaks the valid configuration in one place.
+struct BadCase {
+  const char* name;
+  void (*change)(v1::RouterConfig&);
+  const char* error;
+};
+
+class BadConfigTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadConfigTest, NamesTheField) {
+  v1::RouterConfig config = Parse(kValid);
+  GetParam().change(config);
+  EXPECT_THAT(ErrorOf(config), HasSubstr(GetParam().error));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadConfigTest,
+    ::testing::Values(
+        BadCase{"NoModels", [](auto& c) { c.clear_models(); }, "models: empty"},
+        BadCase{"NoModelName", [](auto& c) { c.mutable_models(0)->clear_name(); }, "models[0].name: missing"},
+        BadCase{"BlankInName", [](auto& c) { c.mutable_models(0)->set_name("a b"); },
+                "models[0].name: \"a b\""},
+        BadCase{"LongName", [](auto& c) { c.mutable_drafters(0)->set_name(std::string(129, 'x')); },
+                "drafters[0].name: "},
+        BadCase{"NoFolder", [](auto& c) { c.mutable_models(1)->clear_folder(); },
+                "models[1].folder: missing"},
+        BadCase{"SameModelName", [](auto& c) { c.mutable_models(1)->set_name("big"); },
+                "models[1].name: \"big\" is used twice"},
+        BadCase{"NoVerifiers", [](auto& c) { c.mutable_models(0)->clear_verifiers(); },
+                "models[0].verifiers: empty, expected at least one verifier"},
+        BadCase{"EmptyVerifier", [](auto& c) { c.mutable_models(0)->set_verifiers(1, ""); },
+                "models[0].verifiers[1]: empty"},
+        BadCase{"SameVerifier", [](auto& c) { c.mutable_models(0)->set_verifiers(1, "v0:7002"); },
+                "models[0].verifiers[1]: \"v0:7002\" is listed twice"},
+        BadCase{"NoEndpoint", [](auto& c) { c.mutable_drafters(1)->clear_endpoint(); },
+                "drafters[1].endpoint: empty"},
+        BadCase{"NoDraftModel", [](auto& c) { c.mutable_drafters(1)->clear_draft_model(); },
+                "drafters[1].draft_model: missing"},
+        BadCase{"SameDrafterName", [](auto& c) { c.mutable_drafters(1)->set_name("code"); },
+                "drafters[1].name: \"code\" is used twice"},
+        BadCase{"NoTenants", [](auto& c) { c.clear_tenants(); }, "tenants: empty"},
+        BadCase{"SameTenantName", [](auto& c) { c.mutable_tenants(1)->set_name("acme"); },
+                "tenants[1].name: \"acme\" is used twice"},
+        BadCase{"NoToken", [](auto& c) { c.mutable_tenants(0)->clear_token(); },
+                "tenants[0]: expected exactly one of token and token_sha256, found none"},
+        BadCase{"TwoTokens", [](auto& c) { c.mutable_tenants(0)->set_token_sha256(std::string(64, '0')); },
+                "tenants[0]: expected exactly one of token and token_sha256, found both"},
+        BadCase{"SameToken", [](auto& c) { c.mutable_tenants(1)->set_token("secret-a"); },
+                "tenants[1]: has the same token as tenants[0]"},
+        BadCase{"BlankInToken", [](auto& c) { c.mutable_tenants(1)->set_token("a b"); },
+                "tenants[1].token: "},
+        BadCase{"ShortDigest",
+                [](auto& c) {
+                  c.mutable_tenants(1)->clear_token();
+                  c.mutable_tenants(1)->set_token_sha256("abcd");
+                },
+                "tenants[1].token_sha256: expected 64 hexadecimal digits, found 4"},
+        BadCase{"DigestNotHex",
+                [](auto& c) {
+                  c.mutable_tenants(1)->clear_token();
+                  c.mutable_tenants(1)->set_token_sha256(std::string(64, 'g'));
+                },
+                "tenants[1].token_sha256: expected 64 hexadecimal digits"},
+        BadCase{"UnknownModel", [](auto& c) { c.mutable_tenants(1)->set_models(0, "huge"); },
+                "tenants[1].models[0]: \"huge\" is not a configured model"},
+        BadCase{"UnknownDrafter", [](auto& c) { c.mutable_tenants(1)->set_drafter("foo"); },
+                "tenants[1].drafter: \"foo\" is not a configured drafter"},
+        BadCase{"UnknownAllowed", [](auto& c) { c.mutable_tenants(1)->set_allowed_drafters(0, "foo"); },
+                "tenants[1].allowed_drafters[0]: \"foo\" is not a configured drafter"},
+        BadCase{"UnknownPolicy", [](auto& c) { c.mutable_tenants(1)->set_window_policy("fxed"); },
+                "tenants[1].window_policy: \"fxed\", expected one of "},
+        BadCase{"AnonymousTaken",
+                [](auto& c) {
+                  c.set_allow_anonymous(true);
+                  c.mutable_tenants(0)->set_name("anonymous");
+                },
+                "tenants[0].name: \"anonymous\" is taken"},
+        BadCase{"NoConcurrency", [](auto& c) { c.set_max_concurrent_requests(0); },
+                "max_concurrent_requests: 0, expected at least 1"}),
+    [](const auto& bad) { return bad.param.name; });
+
+TEST(ConfigTest, ReportsEveryErrorAndNoToken) {
+  v1::RouterConfig config = Parse(kValid);
+  config.mutable_models(0)->clear_verifiers();
+  config.mutable_tenants(0)->set_drafter("foo");
+  config.mutable_tenants(1)->set_token("secret-a");
+  const std::string error = ErrorOf(config);
+  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(error, '\n')).size(), 3u) << error;
+  EXPECT_THAT(error, Not(HasSubstr("secret")));
+}
+
+}  // namespace
+}  // namespace tandem::router

@@ -1,0 +1,103 @@
+#include "router/metrics.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Time kArrival = absl::FromUnixSeconds(1000);
+
+v1::GenerationFinished Finished() {
+  v1::GenerationFinished finished;
+  v1::SpeculationStats& stats = *finished.mutable_speculation();
+  stats.set_rounds(6);
+  stats.set_drafted_rounds(4);
+  stats.set_draft_tokens(13);
+  stats.set_accepted_tokens(6);
+  // One round accepted 3, one 2, one 1, one none.
+  for (uint32_t rounds : {3, 2, 1}) stats.add_accepted_per_position(rounds);
+  return finished;
+}
+
+RouterMetrics::Request Begin(RouterMetrics& metrics) {
+  RouterMetrics::Request request(metrics, kArrival);
+  request.SetTenant("acme");
+  request.SetModel("big");
+  request.OnAdmitted();
+  request.OnPrepared("code", "tenant", 5);
+  return request;
+}
+
+TEST(MetricsTest, CountsOneRequest) {
+  MetricsRegistry registry;
+  RouterMetrics metrics(&registry);
+  RouterMetrics::Request request = Begin(metrics);
+  EXPECT_EQ(metrics.waiting(), 1u);
+  EXPECT_EQ(metrics.running(), 0u);
+  request.OnStarted();
+  EXPECT_EQ(metrics.waiting(), 0u);
+  EXPECT_EQ(metrics.running(), 1u);
+  request.OnTokens(1, kArrival + absl::Seconds(2));
+  request.OnTokens(4, kArrival + absl::Seconds(4));
+  request.OnTokens(5, kArrival + absl::Seconds(4));
+  request.OnFinished(Finished());
+  request.OnEnd(absl::StatusCode::kOk, kArrival + absl::Seconds(5));
+  EXPECT_EQ(metrics.running(), 0u);
+
+  const std::string text = registry.Expose();
+  for (const char* line : {
+           "tandem_router_requests_total{code=\"OK\",model=\"big\",tenant=\"acme\"} 1",
+           "tandem_router_time_to_first_token_seconds_sum{model=\"big\",tenant=\"acme\"} 2",
+           "tandem_router_inter_token_seconds_count{model=\"big\",tenant=\"acme\"} 9",
+           "tandem_router_inter_token_seconds_sum{model=\"big\",tenant=\"acme\"} 2",
+           "tandem_router_request_seconds_sum{model=\"big\",tenant=\"acme\"} 5",
+           "tandem_router_prompt_tokens_total{model=\"big\",tenant=\"acme\"} 5",
+           "tandem_router_output_tokens_total{model=\"big\",tenant=\"acme\"} 10",
+           "tandem_spec_decode_num_drafts_total{drafter=\"code\",target=\"big\",tenant=\"acme\"} 4",
+           "tandem_spec_decode_num_draft_tokens_total{drafter=\"code\",target=\"big\",tenant=\"acme\"} 13",
+           "tandem_spec_decode_num_accepted_tokens_total{drafter=\"code\",target=\"big\",tenant=\"acme\"} 6",
+           "position=\"0\",target=\"big\",tenant=\"acme\"} 3",
+           "position=\"1\",target=\"big\",tenant=\"acme\"} 2",
+           "position=\"2\",target=\"big\",tenant=\"acme\"} 1",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(MetricsTest, EndBeforeStartedGivesTheGaugeBack) {
+  MetricsRegistry registry;
+  RouterMetrics metrics(&registry);
+  RouterMetrics::Request request = Begin(metrics);
+  request.OnEnd(absl::StatusCode::kUnavailable, kArrival + absl::Seconds(1));
+  EXPECT_EQ(metrics.waiting(), 0u);
+  EXPECT_EQ(metrics.running(), 0u);
+}
+
+TEST(MetricsTest, ImplausibleStatisticsAreNotCounted) {
+  const auto counted = [](void (*change)(v1::SpeculationStats&)) {
+    MetricsRegistry registry;
+    RouterMetrics metrics(&registry);
+    RouterMetrics::Request request = Begin(metrics);
+    request.OnStarted();
+    request.OnTokens(10, kArrival);
+    v1::GenerationFinished finished = Finished();
+    change(*finished.mutable_speculation());
+    request.OnFinished(finished);
+    return registry.Expose().find("tandem_spec_decode_num_drafts_total{") != std::string::npos;
+  };
+  EXPECT_TRUE(counted([](v1::SpeculationStats&) {}));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_drafted_rounds(4000000000); }));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_draft_tokens(5); }));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_tokens(7); }));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_per_position(2, 3); }));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_per_position(0, 5); }));
+}
+
+}  // namespace
+}  // namespace tandem::router

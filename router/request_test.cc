@@ -1,0 +1,152 @@
+#include "router/request.h"
+
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "router/testing/letter_encoder.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::GenerateRequest Parse(const std::string& text) {
+  v1::GenerateRequest request;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
+  return request;
+}
+
+uint64_t Draw42() {
+  return 42;
+}
+
+absl::StatusOr<v1::VerifierGenerateRequest> Process(const v1::GenerateRequest& request,
+                                                    const ServedModel& model) {
+  if (absl::Status status = ValidateRequest(request); !status.ok()) return status;
+  return PrepareRequest(request, model, Draw42);
+}
+
+TEST(RequestTest, TextIsEncodedAndOptionsCarriedOver) {
+  const auto prepared = Process(Parse(R"pb(
+                                  text: "abc"
+                                  stopping { max_tokens: 5 stop: "x" stop_token_ids: 9 }
+                                  output { logprobs: 2 }
+                                  speculation { max_window: 3 window_policy: "fixed" }
+                                  sampling { temperature: 0.5 }
+                                )pb"),
+                                testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->model(), "letters");
+  EXPECT_THAT(prepared->prompt().ids(), ElementsAre(1, 'a', 'b', 'c'));
+  EXPECT_EQ(prepared->stopping().max_tokens(), 5u);
+  EXPECT_EQ(prepared->stopping().stop(0), "x");
+  EXPECT_EQ(prepared->output().logprobs(), 2u);
+  EXPECT_EQ(prepared->speculation().max_window(), 3u);
+  EXPECT_EQ(prepared->sampling().temperature(), 0.5f);
+  EXPECT_EQ(prepared->sampling().seed(), 42u);
+}
+
+TEST(RequestTest, ChatIsLaidOut) {
+  const auto prepared =
+      Process(Parse(R"pb(chat { messages { role: "user" content: "ab" } })pb"), testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(prepared->prompt().ids(), ElementsAre(1, 2, 'a', 'b', 3));
+}
+
+TEST(RequestTest, AbsentSamplingTakesTheModelsDefaults) {
+  ServedModel model = testing::LetterModel();
+  model.defaults.temperature = 0.25;
+  model.defaults.top_k = 7;
+  const auto prepared = Process(Parse(R"pb(text: "a"
+                                           sampling { top_k: 3 seed: 9 })pb"),
+                                model);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->sampling().temperature(), 0.25f);
+  EXPECT_EQ(prepared->sampling().top_k(), 3u);
+  EXPECT_EQ(prepared->sampling().seed(), 9u) << "a seed that was given stays";
+  EXPECT_TRUE(prepared->sampling().has_top_p()) << "verifiers need no defaults of their own";
+}
+
+struct BadCase {
+  const char* request;
+  const char* error;
+};
+
+TEST(RequestTest, BadRequestsNameTheField) {
+  const ServedModel model = testing::LetterModel();  // 256 token ids, 32 tokens of context.
+  const BadCase cases[] = {
+      {"", "prompt: missing"},
+      {R"(text: "")", "text: empty"},
+      {R"(token_ids { })", "token_ids: empty"},
+      {R"(token_ids { ids: 5 ids: 256 })", "token_ids.ids[1]: 256, expected a token id below 256"},
+      {R"(token_ids { ids: 4294967295 })", "token_ids.ids[0]: 4294967295"},
+      {R"(chat { })", "chat.messages: empty"},
+      {R"(chat { messages { content: "a" } })", "chat.messages[0].role: empty"},
+      {R"(chat { messages { role: "pirate" content: "a" } })", "chat: no role pirate"},
+      {R"(text: "0123456789012345678901234567890")", "text: 32 tokens, expected fewer than the 32"},
+      {R"(text: "a" request_id: "has blank")", "request_id: expected printable ASCII"},
+      {R"(text: "a" request_id: "\303\244")", "request_id: expected printable ASCII"},
+      {R"(text: "a" stopping { max_tokens: 0 })", "stopping.max_tokens: 0"},
+      {R"(text: "a" stopping { stop: "x" stop: "" })", "stopping.stop[1]: 0 bytes"},
+      {R"(text: "a" stopping { stop_token_ids: 1 stop_token_ids: 300 })", "stopping.stop_token_ids[1]: 300"},
+      {R"(text: "a" output { logprobs: 21 })", "output.logprobs: 21, expected at most 20"},
+      {R"(text: "a" sampling { temperature: -1 })", "sampling.temperature: -1"},
+      {R"(text: "a" sampling { temperature: nan })", "sampling.temperature: nan"},
+      {R"(text: "a" sampling { top_p: 0 })", "sampling.top_p: 0"},
+      {R"(text: "a" sampling { min_p: 2 })", "sampling.min_p: 2"},
+      {R"(text: "a" sampling { repetition_penalty: 0 })", "sampling.repetition_penalty: 0"},
+      {R"(text: "a" sampling { presence_penalty: 3 })", "sampling.presence_penalty: 3"},
+      {R"(text: "a" sampling { frequency_penalty: -3 })", "sampling.frequency_penalty: -3"},
+      {R"(text: "a" sampling { logit_bias { key: 256 value: 1 } })", "sampling.logit_bias"},
+      {R"(text: "a" sampling { logit_bias { key: 4294967295 value: 1 } })", "sampling.logit_bias"},
+      {R"(text: "a" sampling { logit_bias { key: 1 value: inf } })", "sampling.logit_bias[1]"},
+      {R"(text: "a" speculation { window_policy: "fxed" })",
+       "speculation.window_policy: \"fxed\", expected one of"},
+  };
+  for (const BadCase& c : cases) {
+    const absl::Status status = Process(Parse(c.request), model).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.request;
+    EXPECT_THAT(status.message(), HasSubstr(c.error)) << c.request;
+  }
+}
+
+TEST(RequestTest, SizeLimits) {
+  const auto error_of = [](const v1::GenerateRequest& request) {
+    const absl::Status status = ValidateRequest(request);
+    return std::string(status.message().data(), status.message().size());
+  };
+  v1::GenerateRequest request;
+  request.set_text(std::string(kMaxPromptBytes, 'a'));
+  EXPECT_EQ(error_of(request), "");
+  request.set_text(std::string(kMaxPromptBytes + 1, 'a'));
+  EXPECT_THAT(error_of(request), HasSubstr("text: 1048577 bytes"));
+
+  request.mutable_chat()->add_messages()->set_role("user");
+  request.mutable_chat()->mutable_messages(0)->set_content(std::string(kMaxPromptBytes, 'a'));
+  EXPECT_THAT(error_of(request), HasSubstr("chat.messages: 1048580 bytes in all"));
+  request.mutable_chat()->clear_messages();
+  for (int i = 0; i <= kMaxChatMessages; ++i) request.mutable_chat()->add_messages()->set_role("user");
+  EXPECT_THAT(error_of(request), HasSubstr("chat.messages: 4097 messages"));
+
+  request.set_text("a");
+  request.set_request_id(std::string(128, 'x'));
+  EXPECT_EQ(error_of(request), "");
+  request.set_request_id(std::string(129, 'x'));
+  EXPECT_THAT(error_of(request), HasSubstr("request_id: 129 bytes"));
+
+  request.clear_request_id();
+  for (int i = 0; i < 16; ++i) request.mutable_stopping()->add_stop(std::string(256, 'x'));
+  EXPECT_EQ(error_of(request), "");
+  request.mutable_stopping()->add_stop("x");
+  EXPECT_THAT(error_of(request), HasSubstr("stopping.stop: 17 strings"));
+  request.mutable_stopping()->clear_stop();
+  request.mutable_stopping()->add_stop(std::string(257, 'x'));
+  EXPECT_THAT(error_of(request), HasSubstr("stopping.stop[0]: 257 bytes"));
+}
+
+}  // namespace
+}  // namespace tandem::router

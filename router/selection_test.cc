@@ -1,0 +1,146 @@
+#include "router/selection.h"
+
+#include <map>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+RoutingTable Table() {
+  RoutingTable table;
+  table.models = {{.name = "big"}, {.name = "small"}};
+  table.drafters = {{.name = "code"}, {.name = "math"}, {.name = "general"}};
+  return table;
+}
+
+v1::SpeculationOptions Options(v1::SpeculationMode mode, const std::string& drafter = "") {
+  v1::SpeculationOptions options;
+  options.set_mode(mode);
+  options.set_drafter(drafter);
+  return options;
+}
+
+TEST(SelectModelTest, NamedDefaultOrNotFound) {
+  const RoutingTable table = Table();
+  const Tenant both{.models = {1, 0}};
+  EXPECT_EQ(*SelectModel(table, both, ""), 1u);
+  EXPECT_EQ(*SelectModel(table, both, "big"), 0u);
+  const absl::Status unknown = SelectModel(table, both, "huge").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(unknown.message(), HasSubstr("model: \"huge\""));
+
+  const Tenant small_only{.models = {1}};
+  EXPECT_EQ(SelectModel(table, small_only, "big").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(SelectDrafterTest, RequestThenTenantThenNone) {
+  const RoutingTable table = Table();
+  const Tenant tenant{.drafter = 0, .allowed_drafters = {0, 1}};
+  const Tenant plain{.allowed_drafters = {0, 1}};
+
+  auto selection = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_UNSPECIFIED, "math"));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_EQ(selection->drafter, 1u);
+  EXPECT_EQ(selection->reason, "request");
+
+  selection = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_ON));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_EQ(selection->drafter, 0u);
+  EXPECT_EQ(selection->reason, "tenant");
+
+  selection = SelectDrafter(table, plain, Options(v1::SPECULATION_MODE_UNSPECIFIED));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_EQ(selection->drafter, std::nullopt);
+  EXPECT_EQ(selection->reason, "none");
+
+  selection = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_OFF, "math"));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_EQ(selection->drafter, std::nullopt);
+  EXPECT_EQ(selection->reason, "off");
+}
+
+TEST(SelectDrafterTest, Errors) {
+  const RoutingTable table = Table();
+  const Tenant tenant{.allowed_drafters = {0, 1}};
+  for (const char* drafter : {"general", "nonsense"}) {
+    const absl::Status status =
+        SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_ON, drafter)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("speculation.drafter: "));
+  }
+  EXPECT_EQ(SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_OFF, "nonsense")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_ON)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SelectDrafter(table, tenant, Options(static_cast<v1::SpeculationMode>(7))).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+std::vector<VerifierLoad> Verifiers(const std::vector<uint32_t>& in_flight) {
+  static constexpr absl::string_view kEndpoints[] = {"v0:1", "v1:1", "v2:1", "v3:1"};
+  std::vector<VerifierLoad> verifiers;
+  for (size_t i = 0; i < in_flight.size(); ++i) {
+    verifiers.push_back({.endpoint = kEndpoints[i], .in_flight = in_flight[i]});
+  }
+  return verifiers;
+}
+
+std::vector<uint32_t> Prompt(uint32_t first, size_t length = 100) {
+  std::vector<uint32_t> prompt(length, 7);
+  prompt[0] = first;
+  return prompt;
+}
+
+TEST(OrderVerifiersTest, EveryVerifierOnceAndAllUsed) {
+  std::map<size_t, int> firsts;
+  for (uint32_t i = 0; i < 400; ++i) {
+    const std::vector<size_t> order = OrderVerifiers(Verifiers({0, 0, 0, 0}), Prompt(i), 1);
+    EXPECT_EQ(std::set<size_t>(order.begin(), order.end()).size(), 4u);
+    ++firsts[order[0]];
+  }
+  for (size_t v = 0; v < 4; ++v) EXPECT_GT(firsts[v], 50) << v;
+}
+
+TEST(OrderVerifiersTest, SamePrefixSameOrder) {
+  std::vector<uint32_t> longer = Prompt(3, 200);
+  longer.back() = 99;
+  EXPECT_EQ(OrderVerifiers(Verifiers({0, 0, 0, 0}), Prompt(3), 1),
+            OrderVerifiers(Verifiers({0, 0, 0, 0}), longer, 1));
+}
+
+TEST(OrderVerifiersTest, LosingAVerifierMovesOnlyItsShare) {
+  for (uint32_t i = 0; i < 100; ++i) {
+    std::vector<size_t> all = OrderVerifiers(Verifiers({0, 0, 0, 0}), Prompt(i), 1);
+    std::vector<VerifierLoad> one_sick = Verifiers({0, 0, 0, 0});
+    one_sick[2].healthy = false;
+    const std::vector<size_t> without = OrderVerifiers(one_sick, Prompt(i), 1);
+    EXPECT_EQ(without.back(), 2u);
+    all.erase(std::find(all.begin(), all.end(), 2u));
+    all.push_back(2);
+    EXPECT_EQ(without, all);
+  }
+}
+
+TEST(OrderVerifiersTest, OverloadedGivesWay) {
+  for (uint32_t i = 0; i < 100; ++i) {
+    // Nine requests and this one: a fair share is 5, the bound ceil(6.25) = 7.
+    EXPECT_EQ(OrderVerifiers(Verifiers({9, 0}), Prompt(i), 1), (std::vector<size_t>{1, 0}));
+  }
+  // At the bound of ceil(1.25 * 4 / 2) = 3, not yet beyond it: the hash decides.
+  std::set<size_t> firsts;
+  for (uint32_t i = 0; i < 100; ++i) firsts.insert(OrderVerifiers(Verifiers({2, 1}), Prompt(i), 1)[0]);
+  EXPECT_THAT(firsts, ElementsAre(0, 1));
+}
+
+TEST(OrderVerifiersTest, LoneVerifierIsNeverPassedOver) {
+  EXPECT_THAT(OrderVerifiers(Verifiers({1000000}), Prompt(1), 1), ElementsAre(0));
+}
+
+}  // namespace
+}  // namespace tandem::router

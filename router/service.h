@@ -1,0 +1,27 @@
+#pragma once
+
+#include "absl/time/time.h"
+#include "common/rpc/server.h"
+#include "router/router.h"
+#include "tandem/v1/generation.grpc.pb.h"
+
+namespace tandem::router {
+
+// tandem.v1.Generation on a router. Thread-safe.
+class GenerationService final : public v1::Generation::CallbackService {
+ public:
+  // Keeps a reference to `router`.
+  explicit GenerationService(Router& router) : router_(router) {}
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
+                                                           const v1::GenerateRequest* request) override;
+
+ private:
+  Router& router_;
+};
+
+// How the router's Admin service answers: to callers with a tenant's token, with every model and drafter of
+// the configuration. Keeps a reference to `router`.
+AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at);
+
+}  // namespace tandem::router

@@ -1,0 +1,49 @@
+#include "router/testing/letter_encoder.h"
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router::testing {
+namespace {
+
+class LetterEncoder final : public PromptEncoder {
+ public:
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view text) const override {
+    TokenIds tokens = {1};
+    Append(text, tokens);
+    return tokens;
+  }
+
+  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat) const override {
+    TokenIds tokens = {1};
+    for (const v1::ChatMessage& message : chat.messages()) {
+      if (message.role() != "system" && message.role() != "user" && message.role() != "assistant") {
+        return absl::InvalidArgumentError(absl::StrCat("no role ", message.role()));
+      }
+      tokens.push_back(2);
+      Append(message.content(), tokens);
+    }
+    tokens.push_back(3);
+    return tokens;
+  }
+
+ private:
+  static void Append(absl::string_view text, TokenIds& tokens) {
+    for (char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  }
+};
+
+}  // namespace
+
+ServedModel LetterModel() {
+  return {.name = "letters",
+          .architecture = "LetterForCausalLM",
+          .vocab_size = 256,
+          .context_length = 32,
+          .vocabulary_fingerprint = 0x1e77e2,
+          .encoder = std::make_shared<LetterEncoder>()};
+}
+
+}  // namespace tandem::router::testing

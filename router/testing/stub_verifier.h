@@ -1,0 +1,80 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "common/rpc/server_stream.h"
+#include "grpcpp/server.h"
+#include "tandem/v1/verifier.grpc.pb.h"
+
+namespace tandem::router::testing {
+
+// Events as a verifier sends them.
+v1::GenerateResponse StartedEvent(const v1::VerifierGenerateRequest& request);
+// One token for each byte of `text`: its code, marked as `source`.
+v1::GenerateResponse ChunkEvent(uint32_t offset, absl::string_view text,
+                                v1::TokenSource source = v1::TOKEN_SOURCE_TARGET);
+v1::GenerateResponse FinishedEvent(const v1::VerifierGenerateRequest& request, uint32_t completion_tokens);
+
+// A Verifier service whose calls a test plays by hand, or that answers by itself once given a script.
+class StubVerifier final : public v1::Verifier::CallbackService {
+ public:
+  // One call. Thread-safe.
+  class Call {
+   public:
+    const v1::VerifierGenerateRequest& request() const { return request_; }
+    // The value of a metadata key; empty when absent.
+    std::string Metadata(const std::string& key) const;
+    void Send(v1::GenerateResponse event) { stream_->Write(std::move(event)); }
+    void Finish(absl::Status status) { stream_->Finish(std::move(status)); }
+    // Waits until the call is cancelled from the other side; false after a generous while without that.
+    bool WaitForCancel();
+
+   private:
+    friend class StubVerifier;
+    v1::VerifierGenerateRequest request_;
+    std::multimap<std::string, std::string> metadata_;
+    std::shared_ptr<ServerStream<v1::GenerateResponse>> stream_;
+    absl::Notification cancelled_;
+  };
+
+  // Answers a call, on gRPC's thread.
+  using Script = std::function<void(Call&)>;
+
+  // Listens on a free port.
+  StubVerifier();
+  ~StubVerifier() override;
+
+  std::string endpoint() const;
+  // Calls that arrive from now on are answered by `script` and not handed to NextCall.
+  void SetScript(Script script);
+  // The next call that arrived and was not taken; null after a generous while without one.
+  std::shared_ptr<Call> NextCall();
+  int num_calls() const;
+  // Breaks every connection at once.
+  void Disconnect();
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::VerifierGenerateRequest* request) override;
+
+ private:
+  mutable absl::Mutex mutex_;
+  Script script_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
+  int num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Starts, sends `text` in chunks of at most `chunk_bytes`, and finishes.
+StubVerifier::Script Saying(std::string text, size_t chunk_bytes);
+
+}  // namespace tandem::router::testing

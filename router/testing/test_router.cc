@@ -1,0 +1,82 @@
+#include "router/testing/test_router.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "router/testing/letter_encoder.h"
+
+namespace tandem::router::testing {
+
+v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers) {
+  v1::RouterConfig config;
+  v1::TargetModelConfig& model = *config.add_models();
+  model.set_name("letters");
+  model.set_folder("unused");
+  for (const std::string& verifier : verifiers) model.add_verifiers(verifier);
+  for (const char* name : {"code", "math"}) {
+    v1::DrafterConfig& drafter = *config.add_drafters();
+    drafter.set_name(name);
+    drafter.set_endpoint("drafter:7003");
+    drafter.set_draft_model(std::string("draft-") + name);
+  }
+  v1::TenantConfig& acme = *config.add_tenants();
+  acme.set_name("acme");
+  acme.set_token("secret-a");
+  acme.set_drafter("code");
+  acme.set_max_concurrent_requests(2);
+  v1::TenantConfig& zeta = *config.add_tenants();
+  zeta.set_name("zeta");
+  zeta.set_token("secret-z");
+  zeta.add_allowed_drafters("math");
+  return config;
+}
+
+TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder) {
+  ServedModel model = LetterModel();
+  if (encoder != nullptr) model.encoder = std::move(encoder);
+  auto next = std::make_shared<std::atomic<uint64_t>>(1000);
+  Router::Options options;
+  options.table = ResolveConfig(config).value();
+  options.models.push_back(std::move(model));
+  options.tokenizer_threads = 1;
+  options.clock = &clock_;
+  options.metrics = &metrics_;
+  options.draw = [next] { return next->fetch_add(1); };
+  router_ = std::make_unique<Router>(std::move(options));
+  service_ = std::make_unique<GenerationService>(*router_);
+  server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
+                                {{std::string(v1::Generation::service_full_name()), service_.get()}},
+                                MakeAdminCallbacks(*router_, clock_.Now()))
+                .value();
+}
+
+TestRouter::~TestRouter() {
+  server_.reset();
+}
+
+double TestRouter::MetricValue(const std::string& series) const {
+  const std::string text = registry_.Expose();
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    double value = 0;
+    if (absl::StartsWith(line, series + " ") && absl::SimpleAtod(line.substr(series.size() + 1), &value))
+      return value;
+  }
+  return 0;
+}
+
+double TestRouter::MetricSum(const std::string& family) const {
+  const std::string text = registry_.Expose();
+  double sum = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    double value = 0;
+    if (!absl::StartsWith(line, family + "{") && !absl::StartsWith(line, family + " ")) continue;
+    if (absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) sum += value;
+  }
+  return sum;
+}
+
+}  // namespace tandem::router::testing

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "router/router.h"
+#include "router/service.h"
+#include "tandem/v1/config.pb.h"
+
+namespace tandem::router::testing {
+
+// A configuration with the model "letters" on `verifiers`, the drafters "code" and "math", and the tenants
+// "acme" (token "secret-a", drafter "code", two requests in flight) and "zeta" (token "secret-z").
+v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers);
+
+// A router of LetterModel, listening on a free port.
+class TestRouter {
+ public:
+  // `config` is one that resolves, with one model. Encoding goes through `encoder` when it is given.
+  explicit TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder = nullptr);
+  ~TestRouter();
+
+  const std::string& endpoint() const { return server_->address(); }
+  Router& router() { return *router_; }
+  // The value of a series in /metrics, written as Prometheus does: name{label="value",...}. 0 when absent.
+  double MetricValue(const std::string& series) const;
+  // The sum over all series of a family.
+  double MetricSum(const std::string& family) const;
+
+ private:
+  SystemClock clock_;
+  MetricsRegistry registry_;
+  RouterMetrics metrics_{&registry_};
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<GenerationService> service_;
+  std::unique_ptr<ServerRunner> server_;
+};
+
+}  // namespace tandem::router::testing
