@@ -21,8 +21,8 @@
 
 namespace tandem {
 
-// One connection to a drafter.
-using LinkId = uint32_t;
+// A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
+using LinkId = uint64_t;
 
 struct DrafterBinding {
   LinkId link = 0;
