@@ -124,6 +124,10 @@ void DraftCore::AskForOpen(const Key& key, uint32_t epoch, absl::string_view rea
       {key.first, {key.second, ResyncNeeded{.epoch = epoch, .reason = std::string(reason)}}});
 }
 
+void DraftCore::Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status) {
+  Refuse(Key(link, session), epoch, std::move(status));
+}
+
 // Also drops the session, if there is one.
 void DraftCore::Refuse(const Key& key, uint32_t epoch, absl::Status status) {
   sessions_.erase(key);
@@ -203,7 +207,8 @@ void DraftCore::Step() {
 
   const absl::Time start = clock_->Now();
   const absl::Status stepped = hosted->model.engine->Step(batch_.rows());
-  const absl::Duration took = clock_->Now() - start;
+  // The clock may be set back, and peers take a negative time for a violation.
+  const absl::Duration took = std::max(clock_->Now() - start, absl::ZeroDuration());
   if (!hosted->step_time.has_value()) {
     hosted->step_time = took;
   } else if (grows) {
@@ -233,6 +238,10 @@ DraftStats DraftCore::stats() const {
                    .refused_sessions = refused_sessions_,
                    .resyncs = resyncs_};
   for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.session->num_waiting();
+  for (const auto& hosted : models_) {
+    stats.kv_tokens_used += uint64_t{hosted->model.pool->num_held()} * kBlockTokens;
+    stats.kv_tokens += uint64_t{hosted->model.pool->num_blocks()} * kBlockTokens;
+  }
   return stats;
 }
 

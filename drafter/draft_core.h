@@ -26,6 +26,9 @@ struct DraftStats {
   uint32_t backlog_nodes = 0;
   std::map<absl::StatusCode, uint64_t> refused_sessions;
   uint64_t resyncs = 0;  // Asked for.
+  // Tokens of keys and values, over all models: held by sessions, and in all.
+  uint64_t kv_tokens_used = 0;
+  uint64_t kv_tokens = 0;
 };
 
 // The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for
@@ -52,6 +55,8 @@ class DraftCore {
   DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock);
 
   void OnRequest(LinkId link, const DraftRequest& request);
+  // A request for the session broke the protocol: refuses it with `status`.
+  void Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status);
   // Drops the link's sessions and the responses that are still for it.
   void OnLinkClosed(LinkId link);
 

@@ -116,7 +116,7 @@ test_targets() {
   local preset=$1 known
   shift
   known=$(cmake --build "build/$preset" --target help | sed -n 's/^\(tandem_[a-z0-9_]*\): phony$/\1/p')
-  ctest --test-dir "build/$preset" -N "$@" | sed -n 's/^ *Test *#[0-9]*: \([a-z0-9_]*\)$/tandem_\1/p' |
+  ctest --test-dir "build/$preset" -N "$@" 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: \([a-z0-9_]*\)$/tandem_\1/p' |
     grep -Fx -f <(printf '%s\n' "$known")
 }
 

@@ -14,6 +14,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
+#include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/engine_loop.h"
@@ -124,7 +125,10 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
   engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   engine_options.num_threads = static_cast<int>(options.threads);
   TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
+  LoadProgress progress(target.name, model->weight_bytes());
+  engine_options.progress = &progress;
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(model, engine_options));
+  progress.Finish();
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
   TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get()));
@@ -146,23 +150,24 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
                   std::move(engine), std::move(pool), std::move(round_time), &clock, &metrics);
   VerifierService service(&target, &loop, &metrics);
 
+  const v1::ModelInfo model_info = ModelInfoToProto(target.name, *model, fingerprint);
+  const InstructionSet instruction_set = engine_options.instruction_set == InstructionSet::kAuto
+                                             ? SupportedInstructionSets().front()
+                                             : engine_options.instruction_set;
+  const std::string device = absl::StrCat("cpu (", InstructionSetName(instruction_set), ")");
   const auto server_info = [&] {
     const EngineLoop::Load load = loop.load();
     v1::ServerInfo info;
     info.set_role(v1::SERVER_ROLE_VERIFIER);
     info.set_version(std::string(Version()));
     info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
-    v1::ModelInfo& served = *info.add_models();
-    served.set_name(target.name);
-    served.set_vocabulary_fingerprint(fingerprint);
-    served.set_vocabulary_size(static_cast<uint32_t>(target.config.vocab_size));
-    served.set_context_length(static_cast<uint32_t>(target.config.max_context));
-    served.set_architecture(target.config.architecture);
+    *info.add_models() = model_info;
     info.set_running(load.running);
     info.set_waiting(load.waiting);
     info.set_kv_tokens_used(load.kv_tokens_used);
     info.set_kv_tokens_total(kv_tokens_total);
     info.set_window_policy(options.window_policy);
+    info.set_device(device);
     return info;
   };
   TANDEM_ASSIGN_OR_RETURN(

@@ -48,8 +48,8 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
       kv_tokens_used_(
           registry->AddGauge({"tandem_verifier_kv_tokens_used", "Tokens of keys and values held.", {}})
               .With()),
-      kv_tokens_total_(
-          registry->AddGauge({"tandem_verifier_kv_tokens_total", "Tokens of keys and values in all.", {}})
+      kv_tokens_capacity_(
+          registry->AddGauge({"tandem_verifier_kv_tokens_capacity", "Tokens of keys and values in all.", {}})
               .With()) {
   CounterFamily& rounds = registry->AddCounter({"tandem_verifier_rounds_total",
                                                 "Verification rounds: drafts were there (hit), were waited "
@@ -100,7 +100,7 @@ void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_to
   running_.Set(running);
   waiting_.Set(waiting);
   kv_tokens_used_.Set(static_cast<double>(kv_tokens_used));
-  kv_tokens_total_.Set(static_cast<double>(kv_tokens_total));
+  kv_tokens_capacity_.Set(static_cast<double>(kv_tokens_total));
 }
 
 }  // namespace tandem

@@ -45,7 +45,7 @@ class VerifierMetrics {
   Gauge running_;
   Gauge waiting_;
   Gauge kv_tokens_used_;
-  Gauge kv_tokens_total_;
+  Gauge kv_tokens_capacity_;
 };
 
 }  // namespace tandem

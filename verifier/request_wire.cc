@@ -75,9 +75,9 @@ absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, con
     return absl::InvalidArgumentError(absl::StrCat("stopping.max_tokens: ", max_tokens, ", expected 1 to ",
                                                    room, " after a prompt of ", prompt, " tokens"));
   }
-  if (static_cast<uint32_t>(proto.emitted().ids_size()) >= max_tokens) {
+  if (static_cast<uint32_t>(proto.emitted().ids_size()) > max_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("emitted: ", proto.emitted().ids_size(),
-                                                   " tokens, expected fewer than max_tokens, ", max_tokens));
+                                                   " tokens, expected at most max_tokens, ", max_tokens));
   }
   return max_tokens;
 }
@@ -120,7 +120,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   rules.max_tokens = request.max_tokens;
   rules.include_special_tokens = proto.output().include_special_tokens();
   request.output = std::make_unique<OutputAssembler>(target.tokenizer, std::move(rules));
-  request.output->Replay(request.emitted);
+  request.replayed_end = request.output->Replay(request.emitted);
   return request;
 }
 

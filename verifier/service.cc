@@ -46,6 +46,15 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   started.set_model(target_->name);
   started.set_seed(session->sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(session->prompt.size()));
+  if (session->replayed_end.has_value()) {  // Nothing is left to generate.
+    SessionSummary summary{.end = *std::move(session->replayed_end)};
+    summary.prompt_tokens = static_cast<uint32_t>(session->prompt.size());
+    summary.output_tokens = session->output->num_tokens();
+    call.stream->Write(std::move(call.started));
+    call.stream->Write(FinishedToProto(summary));
+    call.stream->Finish(absl::OkStatus());
+    return reactor;
+  }
   if (session->drafter.has_value()) {
     started.set_drafter(session->drafter->name);
     call.speculation = metrics_->SpeculationOf(request->tenant(), session->drafter->name);

@@ -21,8 +21,8 @@
 
 namespace tandem {
 
-// One connection to a drafter.
-using LinkId = uint32_t;
+// A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
+using LinkId = uint64_t;
 
 struct DrafterBinding {
   LinkId link = 0;
@@ -37,7 +37,8 @@ struct SessionRequest {
   uint32_t max_tokens = 0;  // Of output, `emitted` included; prompt + max_tokens fit the context.
   SamplingParameters sampling;
   int num_logprobs = -1;
-  std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`.
+  std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`,
+  std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;

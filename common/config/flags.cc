@@ -1,23 +1,19 @@
 #include "common/config/flags.h"
 
-#include <cmath>
+#include <algorithm>
 #include <iostream>
-#include <limits>
-#include <sstream>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/config/version.h"
 #include "common/config/yaml_document.h"
-#include "yaml-cpp/yaml.h"
 
 namespace tandem {
 namespace {

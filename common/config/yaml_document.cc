@@ -5,9 +5,6 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "yaml-cpp/exceptions.h"
-#include "yaml-cpp/node/iterator.h"
-#include "yaml-cpp/node/parse.h"
 
 namespace tandem {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "yaml-cpp/node/node.h"
+#include "yaml-cpp/yaml.h"
 
 namespace tandem {
 

@@ -17,8 +17,6 @@
 #include "common/base/status_macros.h"
 #include "common/config/yaml_document.h"
 #include "google/protobuf/descriptor.h"
-#include "yaml-cpp/exceptions.h"
-#include "yaml-cpp/yaml.h"
 
 namespace tandem {
 namespace {

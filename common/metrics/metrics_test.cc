@@ -1,1 +1,183 @@
+#include "common/metrics/metrics.h"
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "arpa/inet.h"
+#include "common/metrics/spec_decode_metrics.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "netinet/in.h"
+#include "sys/socket.h"
+#include "unistd.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The response to a plain HTTP GET from this machine.
+std::string HttpGet(int port, const std::string& path) {
+  const int connection = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string response;
+  if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
+    EXPECT_EQ(write(connection, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+    char buffer[4096];
+    for (ssize_t size; (size = read(connection, buffer, sizeof(buffer))) > 0;) response.append(buffer, size);
+  }
+  close(connection);
+  return response;
+}
+
+TEST(MetricsTest, ExposesEveryKindWithHelpAndLabels) {
+  MetricsRegistry registry;
+  CounterFamily& requests = registry.AddCounter(
+      {.name = "tandem_test_requests_total", .help = "Requests taken.", .labels = {"tenant", "code"}});
+  requests.With({"a\"b", "OK"}).Increment();
+  requests.With({"a\"b", "OK"}).Increment(2.0);
+  registry.AddGauge({.name = "tandem_test_waiting", .help = "Requests waiting."}).With({}).Set(4.5);
+  registry.AddHistogram({.name = "tandem_test_seconds", .help = "Time taken."}, LatencyBuckets())
+      .With({})
+      .Observe(0.03);
+  registry.AddGaugeCallback({.name = "tandem_test_now", .help = "Read at the scrape."}, [] { return 42.0; });
+  const std::string text = registry.Expose();
+  EXPECT_THAT(text, HasSubstr("# HELP tandem_test_requests_total Requests taken."));
+  EXPECT_THAT(text, HasSubstr("# TYPE tandem_test_requests_total counter"));
+  EXPECT_THAT(text, HasSubstr("tandem_test_requests_total{code=\"OK\",tenant=\"a\\\"b\"} 3"));
+  EXPECT_THAT(text, HasSubstr("tandem_test_waiting 4.5"));
+  EXPECT_THAT(text, HasSubstr("tandem_test_seconds_bucket{le=\"0.02\"} 0"));
+  EXPECT_THAT(text, HasSubstr("tandem_test_seconds_bucket{le=\"0.05\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tandem_test_seconds_count 1"));
+  EXPECT_THAT(text, HasSubstr("tandem_test_now 42"));
+}
+
+TEST(MetricsTest, LabelValuesAreBoundedPerKey) {
+  MetricsRegistry registry;
+  CounterFamily& family =
+      registry.AddCounter({.name = "tandem_test_total", .help = "Test.", .labels = {"tenant", "kind"}});
+  for (size_t i = 0; i < kMaxLabelValues; ++i) family.With({absl::StrCat("t", i), "x"}).Increment();
+  for (int i = 0; i < 5; ++i) family.With({absl::StrCat("late", i), "x"}).Increment();
+  // Known values stay themselves, and the other key has its own bound.
+  family.With({"t999", "y"}).Increment();
+  EXPECT_EQ(family.With({"other", "x"}).value(), 5.0);
+  EXPECT_EQ(family.With({"t999", "x"}).value(), 1.0);
+  EXPECT_EQ(family.With({"t999", "y"}).value(), 1.0);
+  EXPECT_EQ(family.With({"other", "y"}).value(), 0.0);
+  EXPECT_THAT(registry.Expose(), Not(HasSubstr("late0")));
+}
+
+TEST(MetricsTest, SeriesAreBoundedPerFamily) {
+  MetricsRegistry registry;
+  CounterFamily& family =
+      registry.AddCounter({.name = "tandem_test_total", .help = "Test.", .labels = {"a", "b"}});
+  for (int a = 0; a < 200; ++a) {
+    for (int b = 0; b < 200; ++b) family.With({absl::StrCat(a), absl::StrCat(b)}).Increment();
+  }
+  EXPECT_EQ(family.With({"other", "other"}).value(), 200.0 * 200.0 - kMaxSeries);
+  EXPECT_EQ(family.With({"0", "0"}).value(), 1.0);
+}
+
+TEST(MetricsTest, ValuesThatAreNoGoodLabelsCountAsOther) {
+  MetricsRegistry registry;
+  CounterFamily& family =
+      registry.AddCounter({.name = "tandem_test_total", .help = "Test.", .labels = {"tenant"}});
+  family.With({"\xff"}).Increment();
+  family.With({"\xe2\x82"}).Increment();
+  family.With({"\xed\xa0\x80"}).Increment();
+  family.With({"\xc0\xaf"}).Increment();
+  family.With({std::string(129, 'x')}).Increment();
+  EXPECT_EQ(family.With({"other"}).value(), 5.0);
+  family.With({"\xe2\x82\xac \xf0\x9f\x98\x80"}).Increment();
+  EXPECT_EQ(family.With({"other"}).value(), 5.0);
+}
+
+TEST(MetricsTest, ResolvesAndCountsFromManyThreads) {
+  MetricsRegistry registry;
+  CounterFamily& family =
+      registry.AddCounter({.name = "tandem_test_total", .help = "Test.", .labels = {"k"}});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 3000; ++i) family.With({absl::StrCat(i % 1500)}).Increment();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  double total = family.With({"other"}).value();
+  EXPECT_EQ(total, 4.0 * 2.0 * 500.0);
+  const std::string text = registry.Expose();
+  size_t series = 0;
+  for (size_t at = 0; (at = text.find("tandem_test_total{", at)) != std::string::npos; ++at) ++series;
+  EXPECT_EQ(series, kMaxLabelValues + 1);
+}
+
+TEST(MetricsTest, EmptyHandlesDropEverything) {
+  Counter().Increment();
+  Gauge().Set(1.0);
+  Histogram().Observe(1.0);
+  EXPECT_EQ(Counter().value(), 0.0);
+}
+
+TEST(MetricsTest, BucketsIncrease) {
+  const std::vector<double> buckets = ExponentialBuckets(1.0, 2.0, 4);
+  EXPECT_EQ(buckets, (std::vector<double>{1.0, 2.0, 4.0, 8.0}));
+  const std::vector<double> latency = LatencyBuckets();
+  EXPECT_TRUE(std::is_sorted(latency.begin(), latency.end()));
+}
+
+TEST(MetricsTest, ServesOverHttp) {
+  MetricsRegistry registry;
+  registry.AddProcessMetrics("1.2.3");
+  auto server = MetricsServer::Start("127.0.0.1:0", &registry);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string response = HttpGet((*server)->port(), "/metrics");
+  EXPECT_THAT(response, HasSubstr("200 OK"));
+  EXPECT_THAT(response, HasSubstr("tandem_build_info{version=\"1.2.3\"} 1"));
+  EXPECT_THAT(response, HasSubstr("process_start_time_seconds"));
+  const size_t resident = response.find("\nprocess_resident_memory_bytes ");
+  ASSERT_NE(resident, std::string::npos);
+  EXPECT_GT(std::stod(response.substr(resident + 31)), 1e5);
+}
+
+TEST(MetricsTest, ABadAddressIsAnErrorThatNamesIt) {
+  MetricsRegistry registry;
+  for (const std::string address : {"127.0.0.1:99999", "nonsense:port", "192.0.2.1:9000"}) {
+    const auto server = MetricsServer::Start(address, &registry);
+    EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable) << address;
+    EXPECT_THAT(std::string(server.status().message()), HasSubstr(address));
+  }
+}
+
+TEST(SpecDecodeMetricsTest, CountsRoundsByPosition) {
+  MetricsRegistry registry;
+  SpecDecodeMetrics metrics(&registry);
+  const SpecDecodeMetrics::Series series = metrics.With("acme", "target", "code");
+  series.RecordRound(5, 3);
+  series.RecordRound(4, 0);
+  series.RecordRound(0, 0);  // Not drafted.
+  series.RecordRound(20, 18);
+  const std::string text = registry.Expose();
+  const std::string labels = "{drafter=\"code\",target=\"target\",tenant=\"acme\"} ";
+  const auto at = [](const std::string& position) {
+    return absl::StrCat("tandem_spec_decode_num_accepted_tokens_per_pos_total{drafter=\"code\",position=\"",
+                        position, "\",target=\"target\",tenant=\"acme\"} ");
+  };
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_num_drafts_total", labels, "3\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_num_draft_tokens_total", labels, "29\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", labels, "21\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("0"), "2\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("2"), "2\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("3"), "1\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("15"), "1\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("other"), "2\n")));
+  EXPECT_THAT(text, Not(HasSubstr("position=\"16\"")));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -99,6 +99,7 @@ class Model::Reader {
     }
     out = *found;
     model_.weight_bytes_ += out.num_bytes();
+    model_.num_parameters_ += static_cast<uint64_t>(out.num_elements());
     taken_.insert(name);
     return absl::OkStatus();
   }
@@ -121,7 +122,10 @@ class Model::Reader {
       model_.config_.tied_embeddings = false;
       return absl::OkStatus();
     }
-    if (separate) model_.weight_bytes_ -= model_.output_.num_bytes();
+    if (separate) {
+      model_.weight_bytes_ -= model_.output_.num_bytes();
+      model_.num_parameters_ -= static_cast<uint64_t>(model_.output_.num_elements());
+    }
     model_.output_ = model_.embedding_;
     return absl::OkStatus();
   }

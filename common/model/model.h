@@ -59,8 +59,9 @@ class Model {
   const TensorView& output() const { return output_; }          // [vocab, hidden]; the embedding when tied
   const TensorView& final_norm() const { return final_norm_; }  // [hidden]
   absl::Span<const LayerWeights> layers() const { return layers_; }
-  // Of all tensors above in their files' types, a tied embedding counted once.
+  // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they hold.
   uint64_t weight_bytes() const { return weight_bytes_; }
+  uint64_t num_parameters() const { return num_parameters_; }
 
  private:
   class Reader;
@@ -80,6 +81,7 @@ class Model {
   TensorView final_norm_;
   std::vector<LayerWeights> layers_;
   uint64_t weight_bytes_ = 0;
+  uint64_t num_parameters_ = 0;
 };
 
 }  // namespace tandem

@@ -24,14 +24,22 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 
-// Puts reflection into one server. The plugin's own initialisation would put it into every server built
-// later.
+// Decides about reflection for one server. Linking gRPC's reflection library puts its plugin into every
+// server, so it has to be taken out where it is not wanted.
 class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
+  explicit ReflectionOption(bool wanted) : wanted_(wanted) {}
+
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+    using Plugin = grpc::reflection::ProtoServerReflectionPlugin;
+    std::erase_if(*plugins,
+                  [](const auto& plugin) { return dynamic_cast<Plugin*>(plugin.get()) != nullptr; });
+    if (wanted_) plugins->push_back(std::make_unique<Plugin>());
   }
+
+ private:
+  const bool wanted_;
 };
 
 void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
@@ -105,7 +113,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   }
   builder.RegisterService(runner->admin_.get());
   runner->service_names_.push_back(v1::Admin::service_full_name());
-  if (options.reflection) builder.SetOption(std::make_unique<ReflectionOption>());
+  builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
 
   if (!options.metrics_address.empty()) {
     TANDEM_ASSIGN_OR_RETURN(runner->metrics_server_,

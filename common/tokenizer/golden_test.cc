@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -128,6 +130,31 @@ TEST_P(GoldenTest, StreamsWhatItDecodes) {
     text += decoder.Flush();
     EXPECT_EQ(text, ExpectedText(i, skip_special)) << "string " << i;
   }
+}
+
+TEST(ComponentTest, WorksAsInHuggingFace) {
+  const nlohmann::json golden = ReadJson("components.json");
+  const std::string folder = absl::StrCat(testing::TempDir(), "/tandem_tokenizer_components");
+  std::filesystem::create_directories(folder);
+  const std::vector<std::string> texts = golden.at("texts");
+  for (const nlohmann::json& variant : golden.at("variants")) {
+    nlohmann::json definition = ReadJson("gpt2/tokenizer.json");
+    for (const char* component : {"normalizer", "pre_tokenizer"}) {
+      if (variant.contains(component)) definition[component] = variant[component];
+    }
+    std::ofstream(folder + "/tokenizer.json") << definition;
+    const auto tokenizer = Tokenizer::Load(folder);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    const std::vector<std::string> ids = variant.at("ids");
+    ASSERT_EQ(ids.size(), texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const absl::StatusOr<TokenIds> encoded = (*tokenizer)->Encode(texts[i], {});
+      ASSERT_TRUE(encoded.ok()) << encoded.status();
+      EXPECT_EQ(*encoded, ParseIds(ids[i])) << "'" << texts[i] << "'";
+    }
+  }
+  EXPECT_GE(golden.at("variants").size(), 20);
+  std::filesystem::remove_all(folder);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GoldenTest,

@@ -20,6 +20,14 @@ constexpr uint32_t kHeapLimitKibibytes = 256 * 1024;
 
 // PCRE2's \s also takes U+180E, which is no white space since Unicode 6.3.
 constexpr absl::string_view kWhiteSpaceMembers = "\\p{Z}\\x{09}-\\x{0D}\\x{85}";
+// Oniguruma's \w is alphabetic characters (circled and squared letters among them), marks, decimal digits and
+// connectors; PCRE2's takes all numbers, but no marks.
+constexpr absl::string_view kWordMembers =
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
+
+// Outside a character class, and only there, it also takes the superscripts and fractions of Latin-1.
+constexpr absl::string_view kLoneWordMembers = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 
 // Rewrites Oniguruma's Ruby syntax into PCRE2's.
 class PatternTranslator {
@@ -54,15 +62,19 @@ class PatternTranslator {
     if (rest_.size() < 2) return absl::InvalidArgumentError("regular expression ends in a backslash");
     switch (rest_[1]) {
       case 's':
-        absl::StrAppend(&out_, in_class_ ? "" : "[", kWhiteSpaceMembers, in_class_ ? "" : "]");
-        break;
+        return AddClass(kWhiteSpaceMembers, "", false);
       case 'S':
-        if (in_class_) return Unsupported("\\S inside a character class");
-        absl::StrAppend(&out_, "[^", kWhiteSpaceMembers, "]");
-        break;
+        return AddClass(kWhiteSpaceMembers, "", true);
+      case 'w':
+        return AddClass(kWordMembers, kLoneWordMembers, false);
+      case 'W':
+        return AddClass(kWordMembers, kLoneWordMembers, true);
       case 'h':
       case 'H':
         return Unsupported("\\h");
+      case 'b':
+      case 'B':
+        return Unsupported("\\b");
       default: {
         // \p{L}, \x{41}: the braces are not an interval.
         const size_t close = rest_.size() > 2 && rest_[2] == '{' ? rest_.find('}') : 1;
@@ -70,20 +82,23 @@ class PatternTranslator {
         return absl::OkStatus();
       }
     }
+  }
+
+  // Replaces the escape at hand by the members it stands for; those in `lone` count outside a class only.
+  absl::Status AddClass(absl::string_view members, absl::string_view lone, bool negated) {
+    if (in_class_ && negated) return Unsupported("a negated class inside a character class");
+    if (in_class_) {
+      absl::StrAppend(&out_, members);
+    } else {
+      absl::StrAppend(&out_, negated ? "[^" : "[", members, lone, "]");
+    }
     rest_.remove_prefix(2);
     return absl::OkStatus();
   }
 
   absl::Status TranslateInsideClass() {
     if (absl::StartsWith(rest_, "&&")) return Unsupported("an intersection of character classes");
-    if (rest_[0] == '[') {
-      const size_t end = rest_.find(":]");
-      if (!absl::StartsWith(rest_, "[:") || end == absl::string_view::npos) {
-        return Unsupported("nested character classes");
-      }
-      Copy(end + 2);
-      return absl::OkStatus();
-    }
+    if (rest_[0] == '[') return Unsupported("nested character classes");
     if (rest_[0] == ']') in_class_ = false;
     Copy(1);
     return absl::OkStatus();

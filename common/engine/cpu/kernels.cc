@@ -2,7 +2,32 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem {
+
+absl::string_view InstructionSetName(InstructionSet instruction_set) {
+  switch (instruction_set) {
+    case InstructionSet::kAuto:
+      return "auto";
+    case InstructionSet::kPortable:
+      return "portable";
+    case InstructionSet::kAvx2:
+      return "avx2";
+    case InstructionSet::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<InstructionSet> ParseInstructionSet(absl::string_view name) {
+  for (const InstructionSet known :
+       {InstructionSet::kAuto, InstructionSet::kPortable, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    if (name == InstructionSetName(known)) return known;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("instruction set \"", name, "\", expected auto, portable, avx2 or avx512"));
+}
 
 std::vector<InstructionSet> SupportedInstructionSets() {
   std::vector<InstructionSet> supported;
@@ -23,7 +48,8 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
   const std::vector<InstructionSet> supported = SupportedInstructionSets();
   if (instruction_set == InstructionSet::kAuto) instruction_set = supported.front();
   if (std::find(supported.begin(), supported.end(), instruction_set) == supported.end()) {
-    return absl::InvalidArgumentError("this machine does not have the instruction set asked for");
+    return absl::InvalidArgumentError(
+        absl::StrCat("this machine does not have the instruction set ", InstructionSetName(instruction_set)));
   }
   switch (instruction_set) {
 #ifdef TANDEM_X86_KERNELS

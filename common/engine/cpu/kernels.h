@@ -3,11 +3,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/engine/cpu/kernel_table.h"
 
 namespace tandem {
 
 enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512 };
+
+// "auto", "portable", "avx2" or "avx512", as on command lines; InvalidArgument for anything else.
+absl::StatusOr<InstructionSet> ParseInstructionSet(absl::string_view name);
+absl::string_view InstructionSetName(InstructionSet instruction_set);
 
 // What this machine runs, best first; the last is always kPortable.
 std::vector<InstructionSet> SupportedInstructionSets();

@@ -6,7 +6,7 @@
 Trains one small tokenizer of every kind that Tandem reads, on --text or, without it, on sources of the Python
 standard library, and writes it to <kind>/tokenizer.json beside this script. Then encodes the strings of
 strings.json, made here from a fixed seed, with every tokenizer, and freezes ids and decoded text in
-<kind>/golden.json. With --demo the tokenizer of the demo models is copied from that folder and becomes one
+<kind>/golden.json; components.json has single components in place of those of one kind. With --demo the tokenizer of the demo models is copied from that folder and becomes one
 more kind.
 """
 
@@ -261,6 +261,36 @@ def freeze(folder, strings):
     (folder / "golden.json").write_text(text.replace('","', '",\n"') + "\n", encoding="utf-8")
 
 
+def freeze_components(strings):
+    """Swaps single components into the GPT-2 kind, for what no whole kind uses."""
+    base = json.loads((HERE / "gpt2" / "tokenizer.json").read_text(encoding="utf-8"))
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+    def split(pattern, behavior, invert):
+        step = {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+        return {"type": "Sequence", "pretokenizers": [step, byte_level]}
+
+    variants = []
+    for behavior in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"):
+        variants.append({"pre_tokenizer": split({"Regex": r"\s|e"}, behavior, False)})
+        variants.append({"pre_tokenizer": split({"Regex": r"\w+"}, behavior, True)})
+        variants.append({"pre_tokenizer": split({"String": "e"}, behavior, False)})
+    variants.append({"pre_tokenizer": split({"Regex": r"x*"}, "Isolated", False)})
+    variants.append({"pre_tokenizer": split({"Regex": r"^\S|\S$"}, "Isolated", False)})
+    variants.append({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": False}, byte_level]}})
+    for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
+        variants.append({"normalizer": {"type": form}})
+    for left, right in ((True, False), (False, True)):
+        variants.append({"normalizer": {"type": "Strip", "strip_left": left, "strip_right": right}})
+    chosen = strings[:27] + strings[27::40]
+    for variant in variants:
+        tokenizer = Tokenizer.from_str(json.dumps({**base, **variant}))
+        variant["ids"] = [" ".join(map(str, tokenizer.encode(text).ids)) for text in chosen]
+    golden = json.dumps({"texts": chosen, "variants": variants}, ensure_ascii=False, separators=(",", ":"))
+    (HERE / "components.json").write_text(golden.replace('","', '",\n"') + "\n", encoding="utf-8")
+
+
 def write_tokenizer(folder, tokenizer):
     folder.mkdir(exist_ok=True)
     definition = json.loads(tokenizer.to_str())
@@ -280,6 +310,7 @@ def main():
     for name, make in KINDS.items():
         write_tokenizer(HERE / name, make(lines))
         freeze(HERE / name, strings)
+    freeze_components(strings)
     if arguments.demo:
         (HERE / "demo").mkdir(exist_ok=True)
         for file in ("tokenizer.json", "tokenizer_config.json"):

@@ -1,0 +1,190 @@
+#include "common/engine/cpu/cpu_engine.h"
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cpu/random_model.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+RandomModelOptions SmallModel() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.hidden_size = 32;
+  config.num_layers = 2;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = 16;
+  config.intermediate_size = 40;
+  config.vocab_size = 131;
+  config.max_context = 40;
+  return {.config = config};
+}
+
+class CpuEngineTest : public testing::Test {
+ protected:
+  CpuEngineTest() : model_(MakeRandomModel(SmallModel())) {
+    engine_ = CreateCpuEngine(model_, {.num_blocks = 4, .max_rows = 8, .num_threads = 2}).value();
+  }
+
+  // Computes `tokens` as the positions from 0 on in `blocks`, and returns the logits after the last.
+  std::vector<float> Run(const TokenIds& tokens, const std::vector<BlockId>& blocks) {
+    std::vector<float> logits(131);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const StepRow row = {.token = tokens[i],
+                           .context = {.blocks = blocks, .num_committed = static_cast<uint32_t>(i + 1)},
+                           .logits = i + 1 == tokens.size() ? logits.data() : nullptr};
+      const absl::Status status = engine_->Step({row});
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    return logits;
+  }
+
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(CpuEngineTest, SaysWhatItIs) {
+  EXPECT_EQ(engine_->num_blocks(), 4u);
+  EXPECT_EQ(engine_->max_rows(), 8u);
+  EXPECT_EQ(engine_->config().vocab_size, 131);
+}
+
+TEST_F(CpuEngineTest, OutlivesTheModelItWasMadeFrom) {
+  const std::vector<float> before = Run({1, 2, 3}, {0});
+  model_.reset();
+  EXPECT_EQ(Run({1, 2, 3}, {1}), before);
+}
+
+TEST_F(CpuEngineTest, AnEmptyStepIsNothing) {
+  EXPECT_TRUE(engine_->Step({}).ok());
+  EXPECT_TRUE(engine_->CopyKv({}).ok());
+}
+
+TEST_F(CpuEngineTest, RefusesHostileRowsBeforeAnythingIsWritten) {
+  const std::vector<float> expected = Run({1, 2, 3, 4}, {0});
+  Run({1, 2, 3}, {0});
+  const std::vector<BlockId> blocks = {0, 1, 2};
+  const std::vector<BlockId> bad_blocks = {0, 4, 2};
+  const std::vector<SlotId> tail = {63};
+  const std::vector<SlotId> bad_tail = {64, 63};
+  const StepRow good = {.token = 9, .context = {.blocks = blocks, .num_committed = 1}};
+  struct Case {
+    std::string message;
+    std::function<void(StepRow*)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"token -1", [&](StepRow* row) { row->token = -1; }},
+      {"token 131", [&](StepRow* row) { row->token = 131; }},
+      {"context of 0", [&](StepRow* row) { row->context.num_committed = 0; }},
+      {"context of 41", [&](StepRow* row) { row->context.num_committed = 41; }},
+      {"context of 4294967295", [&](StepRow* row) { row->context.num_committed = UINT32_MAX; }},
+      {"context of 4294967296",
+       [&](StepRow* row) { row->context = {.blocks = blocks, .num_committed = UINT32_MAX, .tail = tail}; }},
+      {"need 1", [&](StepRow* row) { row->context.blocks = {}; }},
+      {"need 2",
+       [&](StepRow* row) {
+         row->context = {.blocks = absl::MakeConstSpan(blocks).first(1), .num_committed = 17};
+       }},
+      {"block 4", [&](StepRow* row) { row->context = {.blocks = bad_blocks, .num_committed = 33}; }},
+      {"slot 64", [&](StepRow* row) { row->context.tail = bad_tail; }},
+      {"as does an earlier row", [&](StepRow* row) { row->context.num_committed = 1; }},
+  };
+  for (const Case& test_case : cases) {
+    std::vector<StepRow> rows = {good, good};
+    test_case.spoil(&rows[1]);
+    const absl::Status status = engine_->Step(rows);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test_case.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test_case.message));
+  }
+  EXPECT_EQ(engine_->Step(std::vector<StepRow>(9, good)).code(), absl::StatusCode::kInvalidArgument);
+
+  // The first row of each, which was in order, would have overwritten position 0.
+  std::vector<float> logits(131);
+  const StepRow next = {
+      .token = 4, .context = {.blocks = blocks, .num_committed = 4}, .logits = logits.data()};
+  ASSERT_TRUE(engine_->Step({next}).ok());
+  EXPECT_EQ(logits, expected);
+}
+
+TEST_F(CpuEngineTest, CopiesInOrderAfterCheckingAll) {
+  const std::vector<float> expected = Run({1, 2, 3}, {0});
+  EXPECT_EQ(engine_->CopyKv({{.from = 0, .to = 20}, {.from = 64, .to = 1}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine_->CopyKv({{.from = 0, .to = 64}}).code(), absl::StatusCode::kInvalidArgument);
+  // Position 0 by way of another slot, position 1 directly.
+  ASSERT_TRUE(engine_->CopyKv({{.from = 0, .to = 63}, {.from = 63, .to = 32}, {.from = 1, .to = 33}}).ok());
+  std::vector<float> logits(131);
+  const std::vector<BlockId> blocks = {2};
+  ASSERT_TRUE(
+      engine_
+          ->Step({StepRow{
+              .token = 3, .context = {.blocks = blocks, .num_committed = 3}, .logits = logits.data()}})
+          .ok());
+  EXPECT_EQ(logits, expected);
+}
+
+TEST_F(CpuEngineTest, WritesTheLogitsThatAreWantedAndNoOthers) {
+  const std::vector<float> expected = Run({1, 2}, {0});
+  std::vector<float> logits(131 + 1, 12345.0f);
+  const std::vector<BlockId> blocks = {1};
+  const std::vector<BlockId> other = {2};
+  const std::vector<StepRow> rows = {
+      {.token = 7, .context = {.blocks = other, .num_committed = 1}},
+      {.token = 1, .context = {.blocks = blocks, .num_committed = 1}},
+      {.token = 2, .context = {.blocks = blocks, .num_committed = 2}, .logits = logits.data()},
+      {.token = 8, .context = {.blocks = other, .num_committed = 2}},
+  };
+  ASSERT_TRUE(engine_->Step(rows).ok());
+  EXPECT_EQ(logits.back(), 12345.0f);
+  logits.pop_back();
+  EXPECT_EQ(logits, expected);
+}
+
+TEST_F(CpuEngineTest, UsesTheWholeContext) {
+  const std::vector<BlockId> blocks = {3, 0, 2};
+  TokenIds tokens(40, 5);
+  const std::vector<float> full = Run(tokens, blocks);
+  tokens[0] = 6;
+  EXPECT_NE(Run(tokens, blocks), full);
+}
+
+TEST_F(CpuEngineTest, TakesAsManyBlocksAsFitTheBytes) {
+  // 2 layers * 1 head * (16 + 16) floats * 16 tokens.
+  constexpr uint64_t kBlockBytes = 2 * 32 * 4 * 16;
+  auto engine = CreateCpuEngine(model_, {.kv_bytes = 5 * kBlockBytes + 1});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->num_blocks(), 5u);
+  EXPECT_EQ(CreateCpuEngine(model_, {.kv_bytes = kBlockBytes - 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CpuEngineTest, RefusesOptionsOutOfRange) {
+  for (const CpuEngineOptions& options :
+       {CpuEngineOptions{.num_blocks = UINT32_MAX}, CpuEngineOptions{.num_blocks = 4, .max_rows = 0},
+        CpuEngineOptions{.num_blocks = 4, .max_rows = 1u << 20},
+        CpuEngineOptions{.num_blocks = 4, .num_threads = 0}}) {
+    EXPECT_EQ(CreateCpuEngine(model_, options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(CpuEngineTest, ReportsAllOfLoading) {
+  LoadProgress::Options options;
+  options.terminal = false;
+  options.log = [](absl::string_view) {};
+  LoadProgress progress("small", model_->weight_bytes(), options);
+  ASSERT_TRUE(CreateCpuEngine(model_, {.num_blocks = 1, .progress = &progress}).ok());
+  EXPECT_EQ(progress.ratio(), 1.0);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,306 @@
+#include "common/engine/cpu/kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+std::vector<const KernelTable*> AllKernels() {
+  std::vector<const KernelTable*> all;
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    all.push_back(SelectKernels(instruction_set).value());
+  }
+  return all;
+}
+
+std::vector<float> Random(size_t count, uint64_t seed, float scale = 1) {
+  std::mt19937_64 random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) value = scale * (static_cast<float>(random() >> 40) * 0x1p-23f - 1);
+  return values;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// The order of summation that the header promises.
+float SumInHalves(std::vector<float> lanes) {
+  for (size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+TEST(Kernels, SelectsWhatTheMachineHas) {
+  const std::vector<InstructionSet> supported = SupportedInstructionSets();
+  EXPECT_EQ(supported.back(), InstructionSet::kPortable);
+  EXPECT_EQ(SelectKernels(InstructionSet::kAuto).value(), SelectKernels(supported.front()).value());
+  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    const bool has = std::count(supported.begin(), supported.end(), each) > 0;
+    EXPECT_EQ(SelectKernels(each).status().code(),
+              has ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
+  }
+}
+
+struct ProductCase {
+  uint32_t num_rows;
+  uint32_t depth;
+  uint32_t num_tiles;
+  uint32_t num_outputs;
+};
+
+// Runs a product of `weights` (floats that bfloat16 can hold, as [num_tiles][depth][32]) both ways.
+std::vector<float> Multiply(const KernelTable& kernels, const ProductCase& shape, bool bf16,
+                            const std::vector<float>& weights, const std::vector<float>& inputs,
+                            size_t input_stride) {
+  // A guard value after each row shows stores beyond the last output.
+  const size_t output_stride = shape.num_outputs + 1;
+  std::vector<float> outputs(shape.num_rows * output_stride, 12345.0f);
+  std::vector<float*> rows;
+  for (uint32_t row = 0; row < shape.num_rows; ++row) rows.push_back(outputs.data() + row * output_stride);
+  std::vector<uint16_t> halves(weights.size());
+  for (size_t line = 0; line < weights.size(); line += kTileOutputs) {
+    for (size_t i = 0; i < kTileOutputs; ++i) {
+      const size_t at = i < kLanes ? 2 * i : 2 * (i - kLanes) + 1;
+      halves[line + at] = static_cast<uint16_t>(std::bit_cast<uint32_t>(weights[line + i]) >> 16);
+    }
+  }
+  ProductArgs args;
+  args.tiles = bf16 ? static_cast<const void*>(halves.data()) : weights.data();
+  args.num_tiles = shape.num_tiles;
+  args.depth = shape.depth;
+  args.inputs = inputs.data();
+  args.input_stride = input_stride;
+  args.num_rows = shape.num_rows;
+  args.outputs = rows.data();
+  args.end_output = shape.num_outputs;
+  (bf16 ? kernels.multiply_bf16 : kernels.multiply_f32)(args);
+  return outputs;
+}
+
+TEST(Kernels, AProductIsOneChainOfFusedMultiplyAddsPerOutput) {
+  std::vector<ProductCase> shapes;
+  for (uint32_t rows = 1; rows <= 27; ++rows) shapes.push_back({rows, 37, 5, 131});
+  shapes.push_back({1, 1, 1, 1});
+  shapes.push_back({2, 64, 7, 7 * 32});
+  shapes.push_back({3, 65, 9, 9 * 32 - 16});
+  shapes.push_back({5, 16, 4, 3 * 32 + 17});
+  for (const ProductCase& shape : shapes) {
+    SCOPED_TRACE(testing::Message() << shape.num_rows << " rows, depth " << shape.depth << ", "
+                                    << shape.num_outputs << " outputs");
+    std::vector<float> weights = Random(size_t{shape.num_tiles} * shape.depth * kTileOutputs, 1);
+    for (float& weight : weights)
+      weight = std::bit_cast<float>(std::bit_cast<uint32_t>(weight) & 0xffff0000u);
+    const size_t stride = shape.depth + 3;
+    const std::vector<float> inputs = Random(shape.num_rows * stride, 2);
+    std::vector<float> expected;
+    for (uint32_t row = 0; row < shape.num_rows; ++row) {
+      for (uint32_t n = 0; n < shape.num_outputs; ++n) {
+        const float* tile = weights.data() + size_t{n / kTileOutputs} * shape.depth * kTileOutputs;
+        float sum = 0;
+        for (uint32_t k = 0; k < shape.depth; ++k) {
+          sum = std::fma(inputs[row * stride + k], tile[k * kTileOutputs + n % kTileOutputs], sum);
+        }
+        expected.push_back(sum);
+      }
+      expected.push_back(12345.0f);
+    }
+    for (const KernelTable* kernels : AllKernels()) {
+      for (bool bf16 : {true, false}) {
+        EXPECT_TRUE(SameBits(Multiply(*kernels, shape, bf16, weights, inputs, stride), expected))
+            << kernels->name << (bf16 ? " bf16" : " f32");
+      }
+    }
+  }
+}
+
+TEST(Kernels, RmsNormSumsInTheFixedOrder) {
+  for (size_t size : {1u, 15u, 16u, 40u, 257u}) {
+    const std::vector<float> input = Random(size, size, 3);
+    const std::vector<float> weight = Random(size, size + 1);
+    std::vector<float> lanes(kLanes);
+    for (size_t i = 0; i < size; ++i) lanes[i % kLanes] = std::fma(input[i], input[i], lanes[i % kLanes]);
+    const float factor = 1.0f / std::sqrt(SumInHalves(lanes) / static_cast<float>(size) + 1e-5f);
+    std::vector<float> expected(size);
+    for (size_t i = 0; i < size; ++i) expected[i] = weight[i] * (input[i] * factor);
+    for (const KernelTable* kernels : AllKernels()) {
+      std::vector<float> output(size);
+      kernels->rms_norm(input.data(), weight.data(), size, 1e-5f, output.data());
+      EXPECT_TRUE(SameBits(output, expected)) << kernels->name << " " << size;
+      output = input;
+      kernels->rms_norm(output.data(), weight.data(), size, 1e-5f, output.data());
+      EXPECT_TRUE(SameBits(output, expected)) << kernels->name << " in place " << size;
+    }
+  }
+}
+
+TEST(Kernels, ExponentialIsCloseAndTheSameEverywhere) {
+  std::vector<float> inputs = {0.0f, -0.0f, 1.0f, -1.0f, 1e-30f, 87.9f, -87.3f, -87.4f, -1000.0f};
+  for (float x = -87.3f; x < 88; x += 0.0137f) inputs.push_back(x);
+  std::vector<float> expected = inputs;
+  PortableKernels().exponential(expected.size(), expected.data());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const double exact = inputs[i] < -87.33654f ? 0 : std::exp(static_cast<double>(inputs[i]));
+    EXPECT_NEAR(expected[i], exact, 1.5e-7 * exact) << inputs[i];
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> edges = {-infinity, infinity, std::numeric_limits<float>::quiet_NaN()};
+  PortableKernels().exponential(edges.size(), edges.data());
+  EXPECT_EQ(edges[0], 0.0f);
+  EXPECT_NEAR(edges[1] / std::exp(88.0), 1.0, 1e-6);
+  EXPECT_TRUE(std::isnan(edges[2]));
+  for (const KernelTable* kernels : AllKernels()) {
+    std::vector<float> values = inputs;
+    kernels->exponential(values.size(), values.data());
+    EXPECT_TRUE(SameBits(values, expected)) << kernels->name;
+  }
+}
+
+TEST(Kernels, SiluAndSumsAreTheSameEverywhere) {
+  for (size_t size : {1u, 16u, 71u}) {
+    const std::vector<float> gate = Random(size, 1, 20);
+    const std::vector<float> up = Random(size, 2);
+    std::vector<float> silu = gate;
+    PortableKernels().silu_multiply(up.data(), size, silu.data());
+    std::vector<float> sum = gate;
+    for (size_t i = 0; i < size; ++i) {
+      const double exact = gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
+      EXPECT_NEAR(silu[i], exact, 1e-6 * std::abs(exact) + 1e-12);
+      sum[i] += up[i];
+    }
+    for (const KernelTable* kernels : AllKernels()) {
+      std::vector<float> values = gate;
+      kernels->silu_multiply(up.data(), size, values.data());
+      EXPECT_TRUE(SameBits(values, silu)) << kernels->name;
+      values = gate;
+      kernels->add(up.data(), size, values.data());
+      EXPECT_TRUE(SameBits(values, sum)) << kernels->name;
+    }
+  }
+}
+
+// Keys and values of one head in a pool of blocks, and a context through it.
+struct AttentionCase {
+  uint32_t num_heads = 1;
+  uint32_t head_dim = 16;
+  uint32_t num_committed = 0;
+  uint32_t num_tail = 0;
+  uint32_t first_position = 0;
+};
+
+class AttentionInputs {
+ public:
+  explicit AttentionInputs(const AttentionCase& shape) : shape_(shape) {
+    value_stride_ = (shape.head_dim + kLanes - 1) / kLanes * kLanes;
+    constexpr uint32_t kNumBlocks = 24;
+    queries_ = Random(size_t{shape.num_heads} * shape.head_dim, 3);
+    keys_ = Random(size_t{kNumBlocks} * shape.head_dim * kLanes, 4);
+    values_ = Random(kNumBlocks * kLanes * value_stride_, 5);
+    for (uint32_t i = 0; i < kNumBlocks / 2; ++i) blocks_.push_back((i * 7 + 3) % (kNumBlocks / 2));
+    for (uint32_t i = 0; i < shape.num_tail; ++i)
+      tail_.push_back(kNumBlocks / 2 * kLanes + (i * 37 + 5) % 192);
+  }
+
+  std::vector<float> Attend(const KernelTable& kernels) const {
+    std::vector<float> outputs(size_t{shape_.num_heads} * shape_.head_dim + 1, 12345.0f);
+    const uint32_t length = shape_.num_committed + shape_.num_tail;
+    std::vector<float> scores(size_t{kMaxHeadsAtOnce} * (length + 2 * kLanes));
+    std::vector<float> tail_keys(size_t{shape_.head_dim} * kLanes);
+    AttentionArgs args;
+    args.queries = queries_.data();
+    args.num_heads = shape_.num_heads;
+    args.head_dim = shape_.head_dim;
+    args.scale = 0.25f;
+    args.keys = keys_.data();
+    args.values = values_.data();
+    args.key_block_stride = size_t{shape_.head_dim} * kLanes;
+    args.value_block_stride = kLanes * value_stride_;
+    args.value_stride = value_stride_;
+    args.blocks = blocks_.data();
+    args.num_committed = shape_.num_committed;
+    args.tail = tail_.data();
+    args.num_tail = shape_.num_tail;
+    args.first_position = shape_.first_position;
+    args.scores = scores.data();
+    args.score_stride = length + 2 * kLanes;
+    args.tail_keys = tail_keys.data();
+    args.outputs = outputs.data();
+    kernels.attend(args);
+    EXPECT_EQ(outputs.back(), 12345.0f);
+    outputs.pop_back();
+    return outputs;
+  }
+
+  // The textbook, in double precision.
+  std::vector<double> Exact() const {
+    std::vector<double> outputs;
+    for (uint32_t head = 0; head < shape_.num_heads; ++head) {
+      const float* query = queries_.data() + size_t{head} * shape_.head_dim;
+      double total = 0;
+      std::vector<double> sums(shape_.head_dim);
+      for (uint32_t p = shape_.first_position; p < shape_.num_committed + shape_.num_tail; ++p) {
+        const uint32_t slot = p < shape_.num_committed ? blocks_[p / kLanes] * kLanes + p % kLanes
+                                                       : tail_[p - shape_.num_committed];
+        double score = 0;
+        for (uint32_t d = 0; d < shape_.head_dim; ++d) {
+          score += double{query[d]} * keys_[(slot / kLanes * shape_.head_dim + d) * kLanes + slot % kLanes];
+        }
+        const double weight = std::exp(score * 0.25);
+        total += weight;
+        for (uint32_t d = 0; d < shape_.head_dim; ++d) sums[d] += weight * values_[slot * value_stride_ + d];
+      }
+      for (double sum : sums) outputs.push_back(sum / total);
+    }
+    return outputs;
+  }
+
+ private:
+  AttentionCase shape_;
+  size_t value_stride_ = 0;
+  std::vector<float> queries_;
+  std::vector<float> keys_;
+  std::vector<float> values_;
+  std::vector<uint32_t> blocks_;
+  std::vector<uint32_t> tail_;
+};
+
+TEST(Kernels, AttentionIsRightAndTheSameEverywhere) {
+  std::vector<AttentionCase> shapes;
+  for (uint32_t head_dim : {2u, 8u, 16u, 20u, 64u, 80u, 128u, 150u}) {
+    shapes.push_back({.num_heads = 1, .head_dim = head_dim, .num_committed = 37, .num_tail = 5});
+  }
+  for (uint32_t heads = 1; heads <= 9; ++heads) {
+    shapes.push_back({.num_heads = heads, .head_dim = 24, .num_committed = 161, .num_tail = 17});
+  }
+  shapes.push_back({.num_committed = 1});
+  shapes.push_back({.num_tail = 1});
+  shapes.push_back({.num_tail = 40});
+  shapes.push_back({.num_committed = 192});
+  shapes.push_back({.num_committed = 100, .num_tail = 3, .first_position = 37});
+  shapes.push_back({.num_committed = 100, .num_tail = 3, .first_position = 101});
+  shapes.push_back({.num_committed = 32, .num_tail = 20, .first_position = 40});
+  for (const AttentionCase& shape : shapes) {
+    SCOPED_TRACE(testing::Message() << shape.num_heads << " heads of " << shape.head_dim << ", "
+                                    << shape.num_committed << " + " << shape.num_tail << " positions from "
+                                    << shape.first_position);
+    const AttentionInputs inputs(shape);
+    const std::vector<float> expected = inputs.Attend(PortableKernels());
+    const std::vector<double> exact = inputs.Exact();
+    for (size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(expected[i], exact[i], 2e-6) << i;
+    for (const KernelTable* kernels : AllKernels()) {
+      EXPECT_TRUE(SameBits(inputs.Attend(*kernels), expected)) << kernels->name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

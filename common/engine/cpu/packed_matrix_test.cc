@@ -1,0 +1,99 @@
+#include "common/engine/cpu/packed_matrix.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+// A [rows, depth] tensor whose element (row, k) is row * 4 + k % 4 + 1, at an odd address as files have them.
+class TestTensor {
+ public:
+  TestTensor(TensorView::DType dtype, int64_t first_row, int64_t rows, int64_t depth) {
+    bytes_.push_back('x');
+    for (int64_t row = first_row; row < first_row + rows; ++row) {
+      for (int64_t k = 0; k < depth; ++k) Append(dtype, static_cast<float>(row * 4 + k % 4 + 1));
+    }
+    view_.dtype = dtype;
+    view_.shape = {rows, depth};
+    view_.data = bytes_.data() + 1;
+  }
+  TestTensor(const TestTensor&) = delete;
+  TestTensor& operator=(const TestTensor&) = delete;
+
+  const TensorView& view() const { return view_; }
+
+ private:
+  void Append(TensorView::DType dtype, float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    if (dtype == TensorView::DType::kF32) {
+      bytes_.append(reinterpret_cast<const char*>(&bits), 4);
+      return;
+    }
+    uint32_t half = bits >> 16;
+    if (dtype == TensorView::DType::kF16) half = (((bits >> 23) - 112) << 10) | ((bits >> 13) & 0x3ff);
+    bytes_.append(reinterpret_cast<const char*>(&half), 2);
+  }
+
+  std::string bytes_;
+  TensorView view_;
+};
+
+float Element(uint32_t row, uint32_t k) {
+  return static_cast<float>(row * 4 + k % 4 + 1);
+}
+
+TEST(PackedMatrix, KeepsEveryElement) {
+  for (TensorView::DType dtype :
+       {TensorView::DType::kBF16, TensorView::DType::kF16, TensorView::DType::kF32}) {
+    for (int num_threads : {1, 2}) {
+      const auto team = ThreadTeam::Create(num_threads).value();
+      const TestTensor first(dtype, 0, 33, 6);
+      const TestTensor second(dtype, 33, 1, 6);
+      const TestTensor third(dtype, 34, 26, 6);  // Up to 60: bfloat16 still holds 4 * 60 exactly.
+      auto matrix = PackedMatrix::Pack({first.view(), second.view(), third.view()}, team.get());
+      ASSERT_TRUE(matrix.ok()) << matrix.status();
+      EXPECT_EQ(matrix->num_outputs(), 60u);
+      EXPECT_EQ(matrix->depth(), 6u);
+      EXPECT_EQ(matrix->num_tiles(), 2u);
+      std::vector<float> weights(6);
+      for (uint32_t output = 0; output < 60; ++output) {
+        matrix->CopyOutput(output, weights.data());
+        for (uint32_t k = 0; k < 6; ++k) EXPECT_EQ(weights[k], Element(output, k)) << output << " " << k;
+      }
+    }
+  }
+}
+
+TEST(PackedMatrix, MultipliesTheTilesAskedFor) {
+  const auto team = ThreadTeam::Create(1).value();
+  const TestTensor tensor(TensorView::DType::kBF16, 0, 60, 5);
+  auto matrix = PackedMatrix::Pack({tensor.view()}, team.get());
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const std::vector<float> inputs = {1, 2, 3, 4, 5, -1, 0, 0, 0, 1};
+  std::vector<float> outputs(2 * 60, -7);
+  float* const rows[] = {outputs.data(), outputs.data() + 60};
+  const KernelTable& kernels = **SelectKernels(InstructionSet::kAuto);
+  const auto expected = [&](uint32_t row, uint32_t output) {
+    float sum = 0;
+    for (uint32_t k = 0; k < 5; ++k) sum += inputs[row * 5 + k] * Element(output, k);
+    return sum;
+  };
+  matrix->Multiply(kernels, {1, 1}, inputs.data(), 5, 2, rows);
+  EXPECT_EQ(outputs, std::vector<float>(2 * 60, -7));
+  matrix->Multiply(kernels, {1, 2}, inputs.data(), 5, 2, rows);
+  for (uint32_t row = 0; row < 2; ++row) {
+    for (uint32_t output = 0; output < 60; ++output) {
+      EXPECT_EQ(rows[row][output], output < 32 ? -7 : expected(row, output));
+    }
+  }
+  matrix->Multiply(kernels, {0, 2}, inputs.data(), 5, 2, rows);
+  for (uint32_t output = 0; output < 60; ++output) EXPECT_EQ(rows[1][output], expected(1, output));
+}
+
+}  // namespace
+}  // namespace tandem

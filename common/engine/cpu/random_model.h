@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/model/model.h"
+
+namespace tandem {
+
+// For tests: what a small model with random weights should look like.
+struct RandomModelOptions {
+  ModelConfig config;  // The architecture is LlamaForCausalLM, MistralForCausalLM or Qwen3ForCausalLM.
+  TensorView::DType dtype = TensorView::DType::kF32;
+  uint64_t seed = 1;
+};
+
+// Writes such a model to a temporary folder and loads it from there; a test failure and null when that fails.
+std::shared_ptr<const Model> MakeRandomModel(const RandomModelOptions& options);
+
+}  // namespace tandem

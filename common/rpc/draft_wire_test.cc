@@ -1,0 +1,226 @@
+#include "common/rpc/draft_wire.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+v1::DraftRequest ValidOpen() {
+  DraftRequest request;
+  request.session = 7;
+  OpenSession open;
+  open.epoch = 3;
+  open.draft_model = "small";
+  open.vocabulary_fingerprint = ~uint64_t{0};
+  open.commit_no = 5;
+  open.tokens = {1, 2, 2147483647};
+  open.prefix_hash = 11;
+  open.sampling.temperature = 0.0f;
+  open.sampling.top_k = 40;
+  open.sampling.logit_bias = {{3, -1.0f}, {9, 2.5f}};
+  open.sampling.seed = 99;
+  open.prompt_length = 2;
+  open.cache_salt = 13;
+  open.budget = {.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2};
+  request.event = open;
+  return DraftRequestToProto(request);
+}
+
+v1::DraftRequest ValidCommit() {
+  DraftRequest request;
+  request.session = 7;
+  request.event = Commit{.epoch = 3,
+                         .commit_no = 6,
+                         .tokens = {5, 6},
+                         .new_root = 12,
+                         .committed_len = 5,
+                         .prefix_hash = 17,
+                         .budget = {.depth = 1, .nodes = 2, .branching = 1, .lookahead = 0}};
+  return DraftRequestToProto(request);
+}
+
+v1::DraftResponse ValidGrow() {
+  DraftResponse response;
+  response.session = 7;
+  response.event = Grow{.epoch = 3,
+                        .seen_commit = 6,
+                        .prefix_hash = 17,
+                        .first_id = 20,
+                        .parents = {0, 20, 12},
+                        .tokens = {4, 5, 6},
+                        .scores = {0.5f, 0.25f, 1.0f},
+                        .exhausted = true,
+                        .step_seconds = 0.01f};
+  return DraftResponseToProto(response);
+}
+
+TEST(DraftWireTest, OpenRoundTrips) {
+  const auto request = DraftRequestFromProto(ValidOpen());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->session, 7u);
+  const auto& open = std::get<OpenSession>(request->event);
+  EXPECT_EQ(open.epoch, 3u);
+  EXPECT_EQ(open.draft_model, "small");
+  EXPECT_EQ(open.vocabulary_fingerprint, ~uint64_t{0});
+  EXPECT_EQ(open.commit_no, 5u);
+  EXPECT_THAT(open.tokens, ElementsAre(1, 2, 2147483647));
+  EXPECT_EQ(open.prefix_hash, 11u);
+  EXPECT_EQ(open.sampling.temperature, 0.0f);
+  EXPECT_EQ(open.sampling.top_k, 40u);
+  EXPECT_EQ(open.sampling.seed, 99u);
+  EXPECT_THAT(open.sampling.logit_bias, ElementsAre(std::pair(3, -1.0f), std::pair(9, 2.5f)));
+  EXPECT_EQ(open.prompt_length, 2u);
+  EXPECT_EQ(open.cache_salt, 13u);
+  EXPECT_EQ(open.budget, (DraftBudget{.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2}));
+}
+
+TEST(DraftWireTest, CommitAndCloseRoundTrip) {
+  const auto request = DraftRequestFromProto(ValidCommit());
+  ASSERT_TRUE(request.ok()) << request.status();
+  const auto& commit = std::get<Commit>(request->event);
+  EXPECT_EQ(commit.commit_no, 6u);
+  EXPECT_THAT(commit.tokens, ElementsAre(5, 6));
+  EXPECT_EQ(commit.new_root, 12u);
+  EXPECT_EQ(commit.committed_len, 5u);
+  EXPECT_EQ(commit.prefix_hash, 17u);
+  v1::DraftRequest fresh = ValidCommit();
+  fresh.mutable_commit()->clear_new_root();
+  EXPECT_EQ(std::get<Commit>(DraftRequestFromProto(fresh)->event).new_root, std::nullopt);
+
+  const auto close = DraftRequestFromProto(DraftRequestToProto({.session = 1, .event = CloseSession()}));
+  ASSERT_TRUE(close.ok());
+  EXPECT_TRUE(std::holds_alternative<CloseSession>(close->event));
+}
+
+TEST(DraftWireTest, ResponsesRoundTrip) {
+  const auto response = DraftResponseFromProto(ValidGrow());
+  ASSERT_TRUE(response.ok()) << response.status();
+  const auto& grow = std::get<Grow>(response->event);
+  EXPECT_EQ(grow.seen_commit, 6u);
+  EXPECT_EQ(grow.first_id, 20u);
+  EXPECT_THAT(grow.parents, ElementsAre(0, 20, 12));
+  EXPECT_THAT(grow.tokens, ElementsAre(4, 5, 6));
+  EXPECT_THAT(grow.scores, ElementsAre(0.5f, 0.25f, 1.0f));
+  EXPECT_TRUE(grow.exhausted);
+  EXPECT_EQ(grow.step_seconds, 0.01f);
+
+  const auto opened = DraftResponseFromProto(
+      DraftResponseToProto({.session = 1, .event = SessionOpened{.epoch = 2, .context_length = 2048}}));
+  EXPECT_EQ(std::get<SessionOpened>(opened->event).context_length, 2048u);
+  const auto resync = DraftResponseFromProto(
+      DraftResponseToProto({.session = 1, .event = ResyncNeeded{.epoch = 2, .reason = "hash"}}));
+  EXPECT_EQ(std::get<ResyncNeeded>(resync->event).reason, "hash");
+  const auto refused = DraftResponseFromProto(DraftResponseToProto(
+      {.session = 1, .event = SessionRefused{.epoch = 2, .status = absl::NotFoundError("no such model")}}));
+  EXPECT_EQ(std::get<SessionRefused>(refused->event).status, absl::NotFoundError("no such model"));
+}
+
+TEST(DraftWireTest, RequestsThatBreakTheProtocolAreRefused) {
+  struct Case {
+    std::function<void(v1::DraftRequest*)> damage;
+    std::string error;
+  };
+  const std::vector<Case> cases = {
+      {[](auto* r) { r->Clear(); }, "event"},
+      {[](auto* r) { r->mutable_open()->clear_tokens(); }, "open.tokens: empty"},
+      {[](auto* r) { r->mutable_open()->set_tokens(1, 1u << 31); }, "open.tokens[1]: token id 2147483648"},
+      {[](auto* r) { r->mutable_open()->set_prompt_length(4); }, "open.prompt_length: 4"},
+      {[](auto* r) { r->mutable_open()->set_draft_model(std::string(300, 'x')); }, "open.draft_model"},
+      {[](auto* r) { r->mutable_open()->mutable_budget()->set_depth(kMaxTreeDepth + 1); },
+       "open.budget.depth"},
+      {[](auto* r) { r->mutable_open()->mutable_budget()->set_nodes(~0u); }, "open.budget.nodes"},
+      {[](auto* r) { r->mutable_open()->mutable_budget()->set_branching(~0u); }, "open.budget.branching"},
+      {[](auto* r) { r->mutable_open()->mutable_budget()->set_lookahead(~0u); }, "open.budget.lookahead"},
+      {[](auto* r) { (*r->mutable_open()->mutable_sampling()->mutable_logit_bias())[1u << 31] = 1; },
+       "sampling.logit_bias: token id 2147483648"},
+      {[](auto* r) {
+         for (uint32_t i = 0; i < 1025; ++i)
+           (*r->mutable_open()->mutable_sampling()->mutable_logit_bias())[i] = 1;
+       },
+       "sampling.logit_bias: 1025"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->clear_tokens(); }, "commit.tokens: empty"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->mutable_tokens()->Resize(130, 1); },
+       "commit.tokens: 130"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->set_tokens(0, ~0u); }, "commit.tokens[0]"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->set_committed_len(2); },
+       "commit.committed_len: 2"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->set_new_root(0); }, "commit.new_root: 0"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->mutable_budget()->set_nodes(1025); },
+       "commit.budget.nodes: 1025"},
+  };
+  for (const Case& bad : cases) {
+    v1::DraftRequest request = ValidOpen();
+    bad.damage(&request);
+    const auto result = DraftRequestFromProto(request);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad.error;
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr(bad.error));
+  }
+}
+
+TEST(DraftWireTest, ResponsesThatBreakTheProtocolAreRefused) {
+  struct Case {
+    std::function<void(v1::DraftResponse*)> damage;
+    std::string error;
+  };
+  const std::vector<Case> cases = {
+      {[](auto* r) { r->Clear(); }, "event"},
+      {[](auto* r) { r->mutable_grow()->add_parents(0); }, "4 parents, 3 tokens and 3 scores"},
+      {[](auto* r) { r->mutable_grow()->add_tokens(0); }, "3 parents, 4 tokens and 3 scores"},
+      {[](auto* r) { r->mutable_grow()->clear_scores(); }, "3 parents, 3 tokens and 0 scores"},
+      {[](auto* r) { r->mutable_grow()->Clear(); }, "grow: 0 nodes"},
+      {[](auto* r) {
+         r->mutable_grow()->mutable_parents()->Resize(257, 0);
+         r->mutable_grow()->mutable_tokens()->Resize(257, 0);
+         r->mutable_grow()->mutable_scores()->Resize(257, 0);
+       },
+       "grow: 257 nodes"},
+      {[](auto* r) { r->mutable_grow()->set_first_id(0); }, "grow.first_id: 0"},
+      {[](auto* r) { r->mutable_grow()->set_first_id(~0u - 1); }, "grow.first_id: 4294967294"},
+      {[](auto* r) { r->mutable_grow()->set_parents(1, 21); }, "grow.parents[1]: 21"},
+      {[](auto* r) { r->mutable_grow()->set_tokens(2, ~0u); }, "grow.tokens[2]"},
+      {[](auto* r) { r->mutable_grow()->set_step_seconds(std::nanf("")); }, "grow.step_seconds"},
+      {[](auto* r) { r->mutable_grow()->set_step_seconds(-1.0f); }, "grow.step_seconds"},
+      {[](auto* r) { r->mutable_refused()->set_code(0); }, "refused.code: 0"},
+      {[](auto* r) { r->mutable_refused()->set_code(17); }, "refused.code: 17"},
+      {[](auto* r) { r->mutable_refused()->set_code(-1); }, "refused.code: -1"},
+  };
+  for (const Case& bad : cases) {
+    v1::DraftResponse response = ValidGrow();
+    bad.damage(&response);
+    const auto result = DraftResponseFromProto(response);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad.error;
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr(bad.error));
+  }
+}
+
+TEST(DraftWireTest, BordersAreAllowed) {
+  v1::DraftResponse response = ValidGrow();
+  response.mutable_grow()->set_first_id(~0u - 2);
+  response.mutable_grow()->set_parents(1, ~0u - 2);
+  // What a score is worth is for the mirror to judge.
+  response.mutable_grow()->set_scores(0, std::nanf(""));
+  EXPECT_TRUE(DraftResponseFromProto(response).ok());
+  v1::DraftRequest request = ValidCommit();
+  request.mutable_commit()->mutable_tokens()->Resize(kMaxTreeDepth + 1, 1);
+  request.mutable_commit()->set_committed_len(kMaxTreeDepth + 2);
+  EXPECT_TRUE(DraftRequestFromProto(request).ok());
+}
+
+TEST(DraftWireTest, LogTextsAreCut) {
+  v1::DraftResponse response;
+  response.mutable_resync_needed()->set_reason(std::string(5000, 'x'));
+  EXPECT_EQ(std::get<ResyncNeeded>(DraftResponseFromProto(response)->event).reason.size(), 1024u);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,148 @@
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/config/flags.h"
+#include "common/config/version.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "drafter/metrics.h"
+#include "drafter/model_host.h"
+#include "drafter/service.h"
+
+namespace tandem {
+namespace {
+
+struct DrafterFlags {
+  std::vector<std::string> models;
+  std::string listen = "127.0.0.1:7003";
+  std::string metrics_listen = "127.0.0.1:9103";
+  bool reflection = false;
+  uint32_t threads = 1;
+  std::string instruction_set = "auto";
+  uint64_t kv_tokens = 32768;
+  DraftCore::Options core;
+  absl::Duration drain_grace = absl::Seconds(5);
+};
+
+void Declare(DrafterFlags& options, Flags& flags) {
+  flags.Group("Models")
+      .Add("model", &options.models,
+           "Draft model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. Repeat for several.")
+      .Required()
+      .Add("threads", &options.threads, "Threads of each model's engine.")
+      .InRange(1, 1024)
+      .AddChoice("instruction-set", &options.instruction_set, {"auto", "avx512", "avx2", "portable"},
+                 "Kernels to use; auto takes the best this machine has.")
+      .Add("kv-tokens", &options.kv_tokens,
+           "Tokens of keys and values to hold for each model, over all sessions and the cache.")
+      .InRange(256, 1e9);
+  flags.Group("Network")
+      .Add("listen", &options.listen, "Address to serve gRPC on.")
+      .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
+      .Add("reflection", &options.reflection, "Serve gRPC reflection.")
+      .Add("drain-grace", &options.drain_grace, "How long SIGTERM waits for streams to end.");
+  flags.Group("Drafting")
+      .Add("max-sessions", &options.core.max_sessions, "Sessions drafted for at once; more are refused.")
+      .InRange(1, 1e6)
+      .Add("expand-width", &options.core.expand_width, "Tree nodes of one session expanded in one step.")
+      .InRange(1, 64)
+      .Add("step-rows", &options.core.max_step_rows, "Prompt tokens and tree nodes computed in one step.")
+      .InRange(1, 512);
+}
+
+v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
+  const DraftStats stats = service.stats();
+  v1::ServerInfo info;
+  info.set_role(v1::SERVER_ROLE_DRAFTER);
+  info.set_version(std::string(Version()));
+  info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
+  info.set_running(stats.num_sessions);
+  info.set_kv_tokens_used(stats.kv_tokens_used);
+  info.set_kv_tokens_total(stats.kv_tokens);
+  return info;
+}
+
+// The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
+// until they have.
+absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
+                 InstructionSet instruction_set, ShutdownSignals& signals) {
+  const absl::Time start = absl::Now();
+  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs));
+  const std::vector<v1::ModelInfo> models = host->model_infos();
+
+  MetricsRegistry registry;
+  registry.AddProcessMetrics(Version());
+  registry.AddGaugeCallback(
+      {"tandem_model_load_progress_ratio", "Share of the models' weights that is loaded.", {}},
+      [&host] { return host->load_progress(); });
+  DrafterMetrics metrics(&registry);
+  DrafterService service(&metrics);
+  const auto server_info = [&] {
+    v1::ServerInfo info = Describe(service, start);
+    info.mutable_models()->Add(models.begin(), models.end());
+    info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
+    return info;
+  };
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ServerRunner> server,
+      ServerRunner::Start({.listen_address = options.listen,
+                           .metrics_address = options.metrics_listen,
+                           .metrics = &registry,
+                           .reflection = options.reflection},
+                          {{v1::Drafter::service_full_name(), &service}}, {.server_info = server_info}));
+  server->SetServing(false);
+  LogInfo("loading",
+          {{"address", server->address()}, {"metrics_port", absl::StrCat(server->metrics_port())}});
+  TANDEM_RETURN_IF_ERROR(host->Load({.kv_tokens = options.kv_tokens,
+                                     .num_threads = static_cast<int>(options.threads),
+                                     .instruction_set = instruction_set}));
+  service.Serve(options.core, host->draft_models());
+  server->SetServing(true);
+  LogInfo("serving", {{"address", server->address()},
+                      {"models", absl::StrCat(models.size())},
+                      {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))}});
+  signals.Wait();
+  LogInfo("draining", {{"grace", absl::FormatDuration(options.drain_grace)}});
+  server->Drain(options.drain_grace, [&](absl::Time deadline) { service.Drain(deadline); });
+  return absl::OkStatus();
+}
+
+int Main(int argc, const char* const* argv) {
+  ShutdownSignals signals;
+  DrafterFlags options;
+  Flags flags("tandem-drafter", "drafter", "Runs draft models and streams candidate trees to verifiers.");
+  Declare(options, flags);
+  if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
+  const auto fail = [](const absl::Status& status) {
+    LogError("cannot serve", {{"error", status.ToString()}});
+    return kExitFailure;
+  };
+  const absl::StatusOr<std::vector<ModelSpec>> specs = ParseModelSpecs(options.models);
+  if (!specs.ok()) return fail(specs.status());
+  const absl::StatusOr<InstructionSet> instruction_set = ParseInstructionSet(options.instruction_set);
+  if (!instruction_set.ok()) return fail(instruction_set.status());
+  if (flags.check_config()) {
+    LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
+    return kExitOk;
+  }
+  const absl::Status status = Run(options, *specs, *instruction_set, signals);
+  return status.ok() ? kExitOk : fail(status);
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  return tandem::Main(argc, argv);
+}

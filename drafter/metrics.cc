@@ -1,0 +1,71 @@
+#include "drafter/metrics.h"
+
+#include "absl/strings/ascii.h"
+
+namespace tandem {
+
+DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
+    : refused_sessions_(
+          registry->AddCounter({"tandem_drafter_sessions_refused_total",
+                                "Sessions refused or ended, by status code: failed_precondition "
+                                "is another vocabulary, not_found no such draft model.",
+                                {"reason"}})) {
+  const auto counter = [&](const char* name, const char* help) {
+    return registry->AddCounter({name, help, {}}).With();
+  };
+  const auto gauge = [&](const char* name, const char* help) {
+    return registry->AddGauge({name, help, {}}).With();
+  };
+  step_seconds_ =
+      registry
+          ->AddHistogram({"tandem_drafter_step_seconds", "Time of one forward pass of a draft model.", {}},
+                         ExponentialBuckets(0.0001, 2.0, 14))
+          .With();
+  CounterFamily& nodes =
+      registry->AddCounter({"tandem_drafter_nodes_total",
+                            "Nodes that left a candidate tree: committed (accepted), off the committed path "
+                            "(pruned), or sent in vain because they crossed a commit or their session ended "
+                            "(stale).",
+                            {"fate"}});
+  accepted_nodes_ = nodes.With({"accepted"});
+  pruned_nodes_ = nodes.With({"pruned"});
+  stale_nodes_ = nodes.With({"stale"});
+  prefill_tokens_ =
+      counter("tandem_drafter_prefill_tokens_total",
+              "Committed tokens computed by a draft model, those of the prefix cache not counted.");
+  ignored_commits_ =
+      counter("tandem_drafter_commits_ignored_total",
+              "Commits that were repeated, of an old epoch, or of a session that waits to be reopened.");
+  resyncs_ = counter("tandem_drafter_resyncs_total", "Sessions whose verifier was asked to open them again.");
+  sessions_ = gauge("tandem_drafter_sessions", "Open sessions.");
+  backlog_nodes_ = gauge("tandem_drafter_backlog_nodes", "Nodes that wait to be forwarded.");
+  kv_tokens_used_ = gauge("tandem_drafter_kv_tokens_used", "Tokens of keys and values held by sessions.");
+  kv_tokens_capacity_ = gauge("tandem_drafter_kv_tokens_capacity", "Tokens of keys and values in all.");
+}
+
+void DrafterMetrics::RecordStep(absl::Duration took) {
+  step_seconds_.Observe(absl::ToDoubleSeconds(took));
+}
+
+void DrafterMetrics::Update(const DraftStats& stats) {
+  const auto add = [](const Counter& counter, uint64_t now, uint64_t before) {
+    if (now > before) counter.Increment(static_cast<double>(now - before));
+  };
+  add(accepted_nodes_, stats.counters.accepted_nodes, last_.counters.accepted_nodes);
+  add(pruned_nodes_, stats.counters.pruned_nodes, last_.counters.pruned_nodes);
+  add(stale_nodes_, stats.counters.stale_nodes, last_.counters.stale_nodes);
+  add(prefill_tokens_, stats.counters.prefill_tokens, last_.counters.prefill_tokens);
+  add(ignored_commits_, stats.counters.ignored_commits, last_.counters.ignored_commits);
+  add(resyncs_, stats.resyncs, last_.resyncs);
+  for (const auto& [code, count] : stats.refused_sessions) {
+    add(refused_sessions_.With({absl::AsciiStrToLower(absl::StatusCodeToString(code))}), count,
+        last_.refused_sessions[code]);
+  }
+  sessions_.Set(stats.num_sessions);
+  backlog_nodes_.Set(stats.backlog_nodes);
+  kv_tokens_used_.Set(static_cast<double>(stats.kv_tokens_used));
+  kv_tokens_capacity_.Set(static_cast<double>(stats.kv_tokens));
+  last_ = stats;
+}
+
+}  // namespace tandem

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/metrics/metrics.h"
+#include "drafter/draft_core.h"
+
+namespace tandem {
+
+// A drafter's metrics (DESIGN section 7). The methods are called by the engine thread.
+class DrafterMetrics {
+ public:
+  explicit DrafterMetrics(MetricsRegistry* registry);
+
+  void RecordStep(absl::Duration took);
+  // Brings counters and gauges up to `stats`.
+  void Update(const DraftStats& stats);
+
+ private:
+  Histogram step_seconds_;
+  Counter accepted_nodes_;
+  Counter pruned_nodes_;
+  Counter stale_nodes_;
+  Counter prefill_tokens_;
+  Counter ignored_commits_;
+  Counter resyncs_;
+  CounterFamily& refused_sessions_;
+  Gauge sessions_;
+  Gauge backlog_nodes_;
+  Gauge kv_tokens_used_;
+  Gauge kv_tokens_capacity_;
+  DraftStats last_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,140 @@
+#include "drafter/model_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace tandem {
+namespace {
+
+// Below this a tree has no room behind the window.
+constexpr uint32_t kMinContext = 4;
+
+ModelSpec ParseModelSpec(absl::string_view value) {
+  const size_t equals = value.find('=');
+  if (equals != absl::string_view::npos) {
+    return {std::string(value.substr(0, equals)), std::string(value.substr(equals + 1))};
+  }
+  absl::string_view folder = value;
+  while (folder.size() > 1 && folder.back() == '/') folder.remove_suffix(1);
+  return {std::string(folder.substr(folder.rfind('/') + 1)), std::string(folder)};
+}
+
+const char* WeightType(TensorView::DType dtype) {
+  switch (dtype) {
+    case TensorView::DType::kF32:
+      return "f32";
+    case TensorView::DType::kF16:
+      return "f16";
+    case TensorView::DType::kBF16:
+      return "bf16";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values) {
+  std::vector<ModelSpec> specs;
+  absl::flat_hash_set<std::string> names;
+  for (const std::string& value : values) {
+    ModelSpec spec = ParseModelSpec(value);
+    if (spec.name.empty() || spec.folder.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--model: \"", value, "\", expected NAME=FOLDER or FOLDER"));
+    }
+    if (!names.insert(spec.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--model: the name \"", spec.name, "\" is given twice, expected names of their own"));
+    }
+    specs.push_back(std::move(spec));
+  }
+  if (specs.empty()) return absl::InvalidArgumentError("--model: none, expected at least one");
+  return specs;
+}
+
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<ModelSpec>& specs) {
+  std::unique_ptr<ModelHost> host(new ModelHost);
+  for (const ModelSpec& spec : specs) {
+    Hosted hosted{.spec = spec};
+    TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::Load(spec.folder));
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::Load(spec.folder));
+    const ModelConfig& config = hosted.model->config();
+    if (tokenizer->vocab_size() > config.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          spec.folder, "/tokenizer.json: ids up to ", tokenizer->vocab_size() - 1,
+          ", expected below the model's logits width ", config.vocab_size, " (config.json: vocab_size)"));
+    }
+    if (config.max_context < static_cast<int32_t>(kMinContext)) {
+      return absl::InvalidArgumentError(absl::StrCat(spec.folder, "/config.json: a context of ",
+                                                     config.max_context, " tokens, expected at least ",
+                                                     kMinContext));
+    }
+    hosted.vocabulary_fingerprint = tokenizer->Fingerprint(config.vocab_size);
+    hosted.weight_bytes = hosted.model->weight_bytes();
+    hosted.progress = std::make_unique<LoadProgress>(spec.name, hosted.weight_bytes);
+    host->hosted_.push_back(std::move(hosted));
+  }
+  return host;
+}
+
+absl::Status ModelHost::Load(const Options& options) {
+  for (Hosted& hosted : hosted_) {
+    CpuEngineOptions engine_options;
+    engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
+    engine_options.num_threads = options.num_threads;
+    engine_options.instruction_set = options.instruction_set;
+    engine_options.progress = hosted.progress.get();
+    TANDEM_ASSIGN_OR_RETURN(hosted.engine, CreateCpuEngine(hosted.model, engine_options));
+    hosted.progress->Finish();
+    hosted.pool = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = hosted.engine->num_blocks()});
+  }
+  return absl::OkStatus();
+}
+
+double ModelHost::load_progress() const {
+  double done = 0.0;
+  double total = 0.0;
+  for (const Hosted& hosted : hosted_) {
+    done += hosted.progress->ratio() * static_cast<double>(hosted.weight_bytes);
+    total += static_cast<double>(hosted.weight_bytes);
+  }
+  return total > 0.0 ? done / total : 1.0;
+}
+
+std::vector<DraftModel> ModelHost::draft_models() const {
+  std::vector<DraftModel> models;
+  for (const Hosted& hosted : hosted_) {
+    const uint32_t held = hosted.pool->num_blocks() * kBlockTokens;
+    models.push_back(
+        {.name = hosted.spec.name,
+         .engine = hosted.engine.get(),
+         .pool = hosted.pool.get(),
+         .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
+         .context_length = std::min(held, static_cast<uint32_t>(hosted.engine->config().max_context))});
+  }
+  return models;
+}
+
+std::vector<v1::ModelInfo> ModelHost::model_infos() const {
+  std::vector<v1::ModelInfo> infos;
+  for (const Hosted& hosted : hosted_) {
+    const ModelConfig& config = hosted.model->config();
+    v1::ModelInfo& info = infos.emplace_back();
+    info.set_name(hosted.spec.name);
+    info.set_vocabulary_fingerprint(hosted.vocabulary_fingerprint);
+    info.set_vocabulary_size(static_cast<uint32_t>(config.vocab_size));
+    info.set_context_length(static_cast<uint32_t>(config.max_context));
+    info.set_parameters(hosted.model->num_parameters());
+    info.set_weight_type(WeightType(hosted.model->embedding().dtype));
+    info.set_architecture(config.architecture);
+  }
+  return infos;
+}
+
+}  // namespace tandem

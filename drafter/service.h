@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/rpc/server_bidi.h"
+#include "common/speculation/draft_messages.h"
+#include "drafter/draft_core.h"
+#include "drafter/metrics.h"
+#include "tandem/v1/drafter.grpc.pb.h"
+
+namespace tandem {
+
+// The RPC shell of a drafter. Streams post what they receive to an inbox; one engine thread owns the core,
+// empties the inbox between steps, and writes the core's responses to the streams:
+//
+//   gRPC threads --- post ---> inbox ---> engine thread: requests, one step, responses ---> streams' write
+//   queues
+//
+// A message that breaks the protocol costs the session it names. A verifier that reads too slowly loses its
+// stream, and with it its sessions (ServerBidi says how). While a stream has many messages in the inbox it is
+// not read any further.
+//
+//   loading ---Serve---> serving ---Drain---> draining ---destruction---> stopped
+//   Draft: UNAVAILABLE                        streams are ended with UNAVAILABLE
+//
+// Destroy after the server has stopped.
+class DrafterService final : public v1::Drafter::CallbackService {
+ public:
+  explicit DrafterService(DrafterMetrics* metrics);
+  ~DrafterService() override;
+
+  // Starts to draft; call at most once. What the models point to outlives the service.
+  void Serve(const DraftCore::Options& options, std::vector<DraftModel> models);
+
+  grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
+      grpc::CallbackServerContext* context) override;
+
+  // Ends all streams, refuses new ones, and returns when none is left or at the deadline.
+  void Drain(absl::Time deadline);
+
+  // Ends the engine thread, after which the models are no longer used. The server has stopped. Destruction
+  // does the same.
+  void Stop();
+
+  // As of the engine thread's last round.
+  DraftStats stats() const;
+
+ private:
+  using Stream = ServerBidi<v1::DraftRequest, v1::DraftResponse>;
+
+  struct LinkOpened {
+    std::shared_ptr<Stream> stream;
+  };
+  struct LinkClosed {};
+  struct Rejected {
+    SessionId session = 0;
+    uint32_t epoch = 0;
+    absl::Status status;
+  };
+  struct Event {
+    LinkId link = 0;
+    std::variant<LinkOpened, DraftRequest, Rejected, LinkClosed> what;
+  };
+
+  void OnMessage(LinkId link, const v1::DraftRequest& message);
+  void OnClosed(LinkId link, const absl::Status& status);
+  void Run();
+  void Handle(Event event);
+  void SendResponses();
+
+  DrafterMetrics* const metrics_;
+  const SystemClock clock_;
+  std::thread engine_thread_;
+
+  // The engine thread's.
+  std::unique_ptr<DraftCore> core_;
+  std::map<LinkId, std::shared_ptr<Stream>> streams_;
+
+  mutable absl::Mutex mutex_;
+  bool serving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Event> inbox_ ABSL_GUARDED_BY(mutex_);
+  LinkId last_link_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Streams that are open, for Drain.
+  std::map<LinkId, std::shared_ptr<Stream>> open_ ABSL_GUARDED_BY(mutex_);
+  DraftStats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem

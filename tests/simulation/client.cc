@@ -1,0 +1,126 @@
+#include "tests/simulation/client.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem::simulation {
+namespace {
+
+constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(100);
+
+}  // namespace
+
+Client::Client(ClientRequest request, std::shared_ptr<const Tokenizer> tokenizer, const FakeEngine& target,
+               Findings* findings)
+    : request_(std::move(request)),
+      tokenizer_(std::move(tokenizer)),
+      findings_(findings),
+      reference_(GenerateReference(target, request_.prompt, request_.sampling,
+                                   OutputAssembler(tokenizer_, request_.rules))) {
+  // The last token of the output is never among the emitted ones: then there would be nothing to ask for.
+  const size_t num_emitted = std::min<size_t>(request_.num_emitted, reference_.tokens.size() - 1);
+  received_.assign(reference_.tokens.begin(),
+                   reference_.tokens.begin() + static_cast<ptrdiff_t>(num_emitted));
+  OutputAssembler delivered(tokenizer_, request_.rules);
+  for (TokenId token : received_) text_ += delivered.Push(token).text;
+}
+
+void Client::Expect(bool holds, const std::string& otherwise) const {
+  if (!holds) findings_->Expect(false, absl::StrCat("request ", request_.id, ": ", otherwise));
+}
+
+SessionRequest Client::MakeSessionRequest() const {
+  SessionRequest request{.prompt = request_.prompt,
+                         .emitted = received_,
+                         .max_tokens = request_.rules.max_tokens,
+                         .sampling = request_.sampling,
+                         .output = std::make_unique<OutputAssembler>(tokenizer_, request_.rules),
+                         .cache_salt = request_.cache_salt,
+                         .deadline = request_.deadline,
+                         .drafter = request_.drafter,
+                         .window_policy = request_.window_policy,
+                         .max_window = request_.max_window};
+  request.output->Replay(received_);
+  return request;
+}
+
+void Client::OnStarted() {
+  Expect(!started_ && !finished(), "started when it had started or finished");
+  started_ = true;
+}
+
+void Client::OnTokens(const CommittedTokens& tokens) {
+  Expect(started_ && !finished(), "tokens before the start or after the end");
+  Expect(tokens.offset == received_.size(),
+         absl::StrCat("tokens at offset ", tokens.offset, " after ", received_.size()));
+  Expect(!tokens.tokens.empty(), "a message without tokens");
+  uint32_t text_bytes = 0;
+  for (const CommittedToken& token : tokens.tokens) {
+    received_.push_back(token.token);
+    text_bytes += token.text_bytes;
+  }
+  Expect(text_bytes == tokens.text.size(), "text_bytes do not add up to the text");
+  text_ += tokens.text;
+}
+
+void Client::OnFinished(absl::Time now, const absl::Status& status, const SessionSummary& summary) {
+  Expect(!finished(), absl::StrCat("a second terminal status: ", status.ToString()));
+  status_ = status;
+  summary_ = summary;
+  Expect(now <= request_.deadline + kDeadlineSlack,
+         absl::StrCat(absl::FormatDuration(now - request_.deadline), " after its deadline"));
+  CheckSummary(summary);
+  if (status.ok()) {
+    CheckComplete(summary);
+    return;
+  }
+  Expect(received_.size() <= reference_.tokens.size() &&
+             std::equal(received_.begin(), received_.end(), reference_.tokens.begin()),
+         "what arrived is not the beginning of the output");
+  if (absl::IsDeadlineExceeded(status)) {
+    Expect(now >= request_.deadline, "expired before its deadline");
+  } else {
+    Expect(absl::IsCancelled(status) && request_.cancel.has_value(),
+           absl::StrCat("ended with ", status.ToString()));
+  }
+}
+
+void Client::OnRejected(const absl::Status& status) {
+  Expect(absl::IsResourceExhausted(status), absl::StrCat("rejected with ", status.ToString()));
+  Expect(!started_ && !finished(), "rejected when it had started or finished");
+  status_ = status;
+}
+
+void Client::CheckComplete(const SessionSummary& summary) const {
+  Expect(received_ == reference_.tokens, absl::StrCat("got ", absl::StrJoin(received_, " "), ", expected ",
+                                                      absl::StrJoin(reference_.tokens, " ")));
+  Expect(text_ + summary.end.text == reference_.text, "the text is not the output's");
+  Expect(summary.end.reason == reference_.end.reason && summary.end.matched_stop == reference_.end.matched_stop,
+         "ended for another reason");
+}
+
+void Client::CheckSummary(const SessionSummary& summary) const {
+  Expect(summary.output_tokens == received_.size(),
+         absl::StrCat("summary of ", summary.output_tokens, " tokens, ", received_.size(), " arrived"));
+  Expect(summary.hits + summary.misses == summary.drafted_rounds && summary.drafted_rounds <= summary.rounds,
+         "rounds do not add up");
+  Expect(summary.accepted_tokens <= summary.draft_tokens, "more accepted than drafted");
+  Expect(std::accumulate(summary.accepted_per_position.begin(), summary.accepted_per_position.end(), 0u) ==
+             summary.accepted_tokens,
+         "accepted per position do not add up");
+  Expect(std::accumulate(summary.window_histogram.begin(), summary.window_histogram.end(), 0u) ==
+             summary.rounds,
+         "the windows do not add up to the rounds");
+}
+
+TokenIds Client::conversation() const {
+  TokenIds all = request_.prompt;
+  all.insert(all.end(), received_.begin(), received_.end());
+  return all;
+}
+
+}  // namespace tandem::simulation

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tests/simulation/findings.h"
+#include "verifier/reference_output.h"
+#include "verifier/session.h"
+
+namespace tandem::simulation {
+
+// What a client asks for, and when.
+struct ClientRequest {
+  SessionId id = 0;
+  absl::Time arrival;
+  TokenIds prompt;
+  uint32_t num_emitted = 0;  // So much of the output is there already, from another verifier.
+  SamplingParameters sampling;
+  StopRules rules;
+  uint64_t cache_salt = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::optional<absl::Time> cancel;
+  std::optional<DrafterBinding> drafter;
+  std::string window_policy;
+  uint32_t max_window = 0;
+};
+
+// One client: compares what it is sent with what law 2 says the output is, and with law 5.
+class Client {
+ public:
+  Client(ClientRequest request, std::shared_ptr<const Tokenizer> tokenizer, const FakeEngine& target,
+         Findings* findings);
+
+  const ClientRequest& request() const { return request_; }
+  SessionRequest MakeSessionRequest() const;
+
+  void OnStarted();
+  void OnTokens(const CommittedTokens& tokens);
+  // The terminal status, by the verifier's clock.
+  void OnFinished(absl::Time now, const absl::Status& status, const SessionSummary& summary);
+  // The verifier would not take it.
+  void OnRejected(const absl::Status& status);
+
+  bool finished() const { return status_.has_value(); }
+  const std::optional<absl::Status>& status() const { return status_; }
+  const SessionSummary& summary() const { return summary_; }
+  // Prompt and what has arrived of the output: a chat's next turn begins with it.
+  TokenIds conversation() const;
+
+ private:
+  void Expect(bool holds, const std::string& otherwise) const;
+  void CheckComplete(const SessionSummary& summary) const;
+  void CheckSummary(const SessionSummary& summary) const;
+
+  const ClientRequest request_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  Findings* const findings_;
+  ReferenceOutput reference_;
+  bool started_ = false;
+  TokenIds received_;
+  std::string text_;
+  std::optional<absl::Status> status_;
+  SessionSummary summary_;
+};
+
+}  // namespace tandem::simulation

@@ -1,0 +1,81 @@
+#include "tests/simulation/drafter_machine.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::simulation {
+
+DrafterMachine::DrafterMachine(EventQueue* queue, const Options& options, Random random, Reply reply,
+                               Findings* findings)
+    : Machine(queue), options_(options), reply_(std::move(reply)), findings_(findings) {
+  if (options_.byzantine) liar_.emplace(random, options_.model.vocab_size);
+  Start();
+}
+
+DrafterMachine::~DrafterMachine() = default;
+
+void DrafterMachine::Start() {
+  model_ = std::make_unique<FakeEngine>(options_.model);
+  engine_ = std::make_unique<TimedEngine>(model_.get(), &clock(), options_.per_step, options_.per_row);
+  pool_ = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = options_.model.num_blocks});
+  DraftModel draft_model{.name = kModelName,
+                         .engine = engine_.get(),
+                         .pool = pool_.get(),
+                         .vocabulary_fingerprint = options_.vocabulary_fingerprint,
+                         .context_length = options_.context_length};
+  core_ = std::make_unique<DraftCore>(options_.core, std::vector<DraftModel>{draft_model}, &clock());
+}
+
+void DrafterMachine::Restart() {
+  Post([this] {
+    core_.reset();
+    findings_->Expect(pool_->num_held() == 0, "a drafter that ended holds blocks");
+    Start();
+  });
+}
+
+void DrafterMachine::Stall(absl::Duration duration) {
+  Post([this, duration] { clock().Spend(duration); });
+}
+
+void DrafterMachine::OnRequest(uint64_t connection, DraftRequest request) {
+  Post([this, connection, request = std::move(request)] {
+    last_connection_ = connection;
+    if (liar_.has_value()) liar_->Observe(request);
+    core_->OnRequest(connection, request);
+  });
+}
+
+void DrafterMachine::OnClosed(uint64_t connection) {
+  Post([this, connection] { core_->OnLinkClosed(connection); });
+}
+
+void DrafterMachine::Send(uint64_t connection, DraftResponse response) {
+  if (liar_.has_value()) liar_->Damage(&response);
+  reply_(clock().Now(), connection, std::move(response));
+}
+
+void DrafterMachine::Work(bool was_due) {
+  findings_->Expect(!was_due || core_->HasWork(), "a drafter woke for nothing");
+  if (core_->HasWork()) {
+    const uint64_t steps = model_->num_steps();
+    core_->Step();
+    findings_->Expect(model_->num_steps() == steps + 1, "a drafter's step did not use its engine");
+  }
+  for (auto& [connection, response] : core_->TakeResponses()) Send(connection, std::move(response));
+  if (!liar_.has_value()) return;
+  for (DraftResponse& response : liar_->Invent()) reply_(clock().Now(), last_connection_, response);
+}
+
+void DrafterMachine::CheckEmpty() {
+  const DraftStats stats = core_->stats();
+  findings_->Expect(stats.num_sessions == 0,
+                    absl::StrCat("a drafter still has ", stats.num_sessions, " sessions"));
+  findings_->Expect(pool_->num_held() == 0, absl::StrCat("a drafter holds ", pool_->num_held(), " blocks"));
+  const DraftCounters& counters = stats.counters;
+  findings_->Expect(
+      counters.sent_nodes == counters.accepted_nodes + counters.pruned_nodes + counters.stale_nodes,
+      absl::StrCat("a drafter sent ", counters.sent_nodes, " nodes, of which ", counters.accepted_nodes,
+                   " were accepted, ", counters.pruned_nodes, " pruned and ", counters.stale_nodes, " stale"));
+}
+
+}  // namespace tandem::simulation

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/engine/block_pool.h"
+#include "common/testing/fake_engine.h"
+#include "drafter/draft_core.h"
+#include "tests/simulation/event_queue.h"
+#include "tests/simulation/findings.h"
+#include "tests/simulation/liar.h"
+
+namespace tandem::simulation {
+
+// A drafter's process: the real DraftCore on a fake model.
+class DrafterMachine final : public Machine {
+ public:
+  struct Options {
+    FakeEngine::Options model;
+    uint32_t context_length = 256;
+    uint64_t vocabulary_fingerprint = 0;
+    DraftCore::Options core;
+    absl::Duration per_step = absl::Microseconds(300);
+    absl::Duration per_row = absl::Microseconds(20);
+    bool byzantine = false;
+  };
+  using Reply = std::function<void(absl::Time departure, uint64_t connection, DraftResponse)>;
+  DrafterMachine(EventQueue* queue, const Options& options, Random random, Reply reply, Findings* findings);
+  ~DrafterMachine() override;
+
+  void OnRequest(uint64_t connection, DraftRequest request);
+  void OnClosed(uint64_t connection);
+  // Computes nothing for so long.
+  void Stall(absl::Duration duration);
+  // Forgets everything, as a new process does.
+  void Restart();
+
+  bool byzantine() const { return liar_.has_value(); }
+  DraftStats stats() const { return core_->stats(); }
+  // Once every session is closed: nothing may be left of them.
+  void CheckEmpty();
+
+  static constexpr char kModelName[] = "draft";
+
+ private:
+  void Work(bool was_due) override;
+  absl::Time NextWork() const override {
+    return core_->HasWork() ? absl::InfinitePast() : absl::InfiniteFuture();
+  }
+  void Start();
+  void Send(uint64_t connection, DraftResponse response);
+
+  const Options options_;
+  const Reply reply_;
+  Findings* const findings_;
+  std::optional<Liar> liar_;
+  uint64_t last_connection_ = 0;
+  std::unique_ptr<FakeEngine> model_;
+  std::unique_ptr<TimedEngine> engine_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<DraftCore> core_;
+};
+
+}  // namespace tandem::simulation

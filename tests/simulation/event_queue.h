@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/engine/engine.h"
+
+namespace tandem::simulation {
+
+// Simulated time: what happens, in order of when it happens, and in order of scheduling at one moment.
+class EventQueue {
+ public:
+  absl::Time now() const { return now_; }
+  // Moments that have passed count as now.
+  void At(absl::Time when, std::function<void()> what);
+  void After(absl::Duration delay, std::function<void()> what) { At(now_ + delay, std::move(what)); }
+  // Runs the next event; false when there is none.
+  bool RunNext();
+
+ private:
+  struct Event {
+    absl::Time when;
+    uint64_t number = 0;
+    std::function<void()> what;
+    bool operator>(const Event& other) const {
+      return when != other.when ? when > other.when : number > other.number;
+    }
+  };
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t last_number_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
+};
+
+// One machine's clock. While the machine computes it runs ahead of the queue, which stands still.
+class MachineClock final : public Clock {
+ public:
+  explicit MachineClock(const EventQueue* queue) : queue_(queue) {}
+  absl::Time Now() const override { return std::max(queue_->now(), busy_until_); }
+  void Spend(absl::Duration duration) { busy_until_ = Now() + duration; }
+
+ private:
+  const EventQueue* queue_;
+  absl::Time busy_until_ = absl::InfinitePast();
+};
+
+// An engine that takes simulated time.
+class TimedEngine final : public Engine {
+ public:
+  TimedEngine(Engine* engine, MachineClock* clock, absl::Duration per_step, absl::Duration per_row)
+      : engine_(engine), clock_(clock), per_step_(per_step), per_row_(per_row) {}
+
+  const ModelConfig& config() const override { return engine_->config(); }
+  uint32_t num_blocks() const override { return engine_->num_blocks(); }
+  uint32_t max_rows() const override { return engine_->max_rows(); }
+  absl::Status Step(absl::Span<const StepRow> rows) override {
+    clock_->Spend(per_step_ + per_row_ * static_cast<double>(rows.size()));
+    return engine_->Step(rows);
+  }
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
+
+ private:
+  Engine* const engine_;
+  MachineClock* const clock_;
+  const absl::Duration per_step_;
+  const absl::Duration per_row_;
+};
+
+// A machine with one thread: takes what has arrived when it is free, works, and sleeps until it is due again.
+class Machine {
+ public:
+  explicit Machine(EventQueue* queue) : queue_(queue), clock_(queue) {}
+  virtual ~Machine() = default;
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  // `event` runs on the machine's thread.
+  void Post(std::function<void()> event);
+  MachineClock& clock() { return clock_; }
+
+ protected:
+  // Called after events were taken or the machine was due. `was_due`: no event was the reason.
+  virtual void Work(bool was_due) = 0;
+  // When Work is due if no event comes first.
+  virtual absl::Time NextWork() const = 0;
+
+ private:
+  void WakeAt(absl::Time when);
+  void Run();
+
+  EventQueue* const queue_;
+  MachineClock clock_;
+  std::vector<std::function<void()>> inbox_;
+  absl::Time wake_at_ = absl::InfiniteFuture();
+  uint64_t wake_number_ = 0;  // Of the wake-up that counts; earlier ones have been overtaken.
+};
+
+}  // namespace tandem::simulation

@@ -1,0 +1,159 @@
+#include "tests/simulation/scenario.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/random.h"
+
+namespace tandem::simulation {
+namespace {
+
+constexpr int32_t kVocabSize = 40;
+constexpr uint64_t kFingerprint = 7;
+constexpr uint64_t kTargetSeed = 1;
+
+VerifierMachine::Options DrawVerifier(Random random, bool calm) {
+  VerifierMachine::Options options;
+  options.model = {.vocab_size = kVocabSize,
+                   .num_blocks = calm ? 256 : random.Between(10, 60),
+                   .max_rows = calm ? 256 : random.Between(4, 64),
+                   .seed = kTargetSeed};
+  Scheduler::Options& scheduler = options.scheduler;
+  scheduler.vocabulary_fingerprint = kFingerprint;
+  if (calm) return options;
+  scheduler.max_running = random.Between(1, 8);
+  scheduler.max_waiting = random.Between(3, 20);
+  scheduler.prefill_chunk = random.Between(2, 48);
+  scheduler.limits.max_depth = random.Between(1, 10);
+  scheduler.limits.nodes_per_level = random.Between(1, 3);
+  scheduler.limits.max_nodes = random.Between(1, 24);
+  scheduler.limits.branching = random.Between(1, 5);
+  scheduler.limits.lookahead = random.Chance(0.3) ? 0 : random.Between(1, 12);
+  scheduler.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
+  scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(60));
+  return options;
+}
+
+void DrawFaults(Random random, DrafterScenario* drafter) {
+  LinkConditions& link = drafter->link;
+  link.most_latency = link.least_latency + random.Between(absl::ZeroDuration(), absl::Milliseconds(8));
+  link.duplicated = random.Chance(0.4) ? random.Uniform() * 0.3 : 0.0;
+  const auto draw = [&](absl::Duration* between) {
+    if (random.Chance(0.3)) *between = random.Between(absl::Milliseconds(30), absl::Milliseconds(400));
+  };
+  draw(&drafter->between_breaks);
+  draw(&drafter->between_restarts);
+  draw(&drafter->between_stalls);
+  drafter->machine.byzantine = random.Chance(0.2);
+}
+
+DrafterScenario DrawDrafter(Random random, Weather weather) {
+  DrafterScenario drafter;
+  DrafterMachine::Options& machine = drafter.machine;
+  machine.vocabulary_fingerprint = kFingerprint;
+  machine.model = {.vocab_size = kVocabSize,
+                   .seed = 100 + random.Between(0, 1000),
+                   .agreement = 0.9,
+                   .agree_with_seed = kTargetSeed};
+  if (weather == Weather::kDuplicates) drafter.link.duplicated = 0.2;
+  if (weather != Weather::kStorm) return drafter;
+  machine.model.agreement = random.Uniform() * 0.95;
+  machine.model.sharpness = static_cast<float>(0.5 + random.Uniform() * 4.0);
+  machine.model.num_blocks = random.Between(6, 60);
+  machine.model.max_rows = random.Between(2, 64);
+  machine.context_length =
+      std::min(random.Between(8, 200), machine.model.num_blocks * kBlockTokens / 2);
+  machine.core = {.max_sessions = random.Between(1, 12),
+                  .expand_width = random.Between(1, 5),
+                  .max_step_rows = random.Between(2, 64)};
+  machine.per_step = random.Between(absl::Microseconds(50), absl::Milliseconds(3));
+  if (random.Chance(0.05)) machine.vocabulary_fingerprint = kFingerprint + 1;
+  DrawFaults(random.Fork(), &drafter);
+  return drafter;
+}
+
+SamplingParameters DrawSampling(Random random) {
+  SamplingParameters sampling;
+  sampling.temperature = random.Chance(0.5) ? 0.0f : 0.8f;
+  sampling.seed = random.Next();
+  if (random.Chance(0.3)) sampling.repetition_penalty = 1.3f;
+  if (random.Chance(0.3)) sampling.presence_penalty = 0.7f;
+  if (random.Chance(0.3)) sampling.frequency_penalty = 0.4f;
+  if (random.Chance(0.3)) sampling.top_k = random.Between(1, 10);
+  if (random.Chance(0.3)) sampling.top_p = 0.9f;
+  if (random.Chance(0.2)) sampling.logit_bias = {{static_cast<TokenId>(random.Between(0, 39)), 2.0f}};
+  return sampling;
+}
+
+TokenId AnyToken(Random* random) { return static_cast<TokenId>(random->Between(0, kVocabSize - 1)); }
+
+StopRules DrawRules(Random random, const Tokenizer& tokenizer) {
+  StopRules rules{.max_tokens = random.Between(1, 40)};
+  if (random.Chance(0.4)) rules.stop_tokens.insert(AnyToken(&random));
+  if (random.Chance(0.2)) {
+    const std::string stop = tokenizer.Decode({AnyToken(&random)}, /*skip_special=*/true);
+    if (!stop.empty()) rules.stop.push_back(stop);
+  }
+  return rules;
+}
+
+ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const Tokenizer& tokenizer) {
+  ClientRequest request;
+  const uint32_t prompt_length = random.Chance(0.1) ? 1 : random.Between(1, 70);
+  for (uint32_t i = 0; i < prompt_length; ++i) request.prompt.push_back(AnyToken(&random));
+  request.sampling = DrawSampling(random.Fork());
+  request.rules = DrawRules(random.Fork(), tokenizer);
+  request.cache_salt = random.Between(0, 2);
+  const uint32_t drafter = random.Between(0, num_drafters - 1);
+  if (calm || random.Chance(0.9)) {
+    request.drafter = DrafterBinding{
+        .link = drafter, .name = absl::StrCat("drafter-", drafter), .draft_model = DrafterMachine::kModelName};
+  }
+  if (calm) {
+    request.sampling = {.temperature = 0.0f};
+    request.rules = {.max_tokens = 40};
+    return request;
+  }
+  if (request.drafter.has_value() && random.Chance(0.03)) request.drafter->draft_model = "unknown";
+  if (random.Chance(0.1)) request.num_emitted = random.Between(1, 20);
+  if (random.Chance(0.2)) request.max_window = random.Between(1, 4);
+  if (random.Chance(0.2)) request.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
+  return request;
+}
+
+}  // namespace
+
+Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer) {
+  Random random(seed);
+  const bool calm = weather != Weather::kStorm;
+  Scenario scenario{.verifier = DrawVerifier(random.Fork(), calm)};
+  const uint32_t num_drafters = random.Between(1, 3);
+  for (uint32_t i = 0; i < num_drafters; ++i) scenario.drafters.push_back(DrawDrafter(random.Fork(), weather));
+
+  absl::Time arrival = absl::UnixEpoch() + absl::Milliseconds(5);
+  const uint32_t num_requests = random.Between(1, 10);
+  for (uint32_t i = 0; i < num_requests; ++i) {
+    ClientRequest request = DrawRequest(random.Fork(), calm, num_drafters, tokenizer);
+    request.id = i + 1;
+    arrival += random.Between(absl::ZeroDuration(), absl::Milliseconds(40));
+    request.arrival = arrival;
+    if (!calm && random.Chance(0.25)) {
+      request.deadline = arrival + random.Between(absl::ZeroDuration(), absl::Milliseconds(300));
+    }
+    if (!calm && random.Chance(0.15)) {
+      request.cancel = arrival + random.Between(absl::ZeroDuration(), absl::Milliseconds(200));
+    }
+    if (i > 0 && random.Chance(0.3)) {
+      // A prompt that goes on where another one, perhaps another tenant's, began.
+      const ClientRequest& earlier = scenario.requests[random.Between(0, i - 1)];
+      const auto shared = static_cast<ptrdiff_t>(
+          random.Between(0, static_cast<uint32_t>(earlier.prompt.size())));
+      request.prompt.insert(request.prompt.begin(), earlier.prompt.begin(), earlier.prompt.begin() + shared);
+      request.prompt.resize(std::min<size_t>(request.prompt.size(), 100));
+    }
+    scenario.requests.push_back(std::move(request));
+  }
+  return scenario;
+}
+
+}  // namespace tandem::simulation

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/tokenizer/tokenizer.h"
+#include "tests/simulation/client.h"
+#include "tests/simulation/drafter_machine.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/verifier_machine.h"
+
+namespace tandem::simulation {
+
+enum class Weather {
+  kCalm,        // Good drafters, nothing goes wrong.
+  kDuplicates,  // As kCalm, but messages arrive late and twice.
+  kStorm,       // Everything that can be drawn.
+};
+
+struct DrafterScenario {
+  DrafterMachine::Options machine;
+  LinkConditions link;
+  // Mean times between faults; infinite when there are none.
+  absl::Duration between_breaks = absl::InfiniteDuration();
+  absl::Duration between_restarts = absl::InfiniteDuration();
+  absl::Duration between_stalls = absl::InfiniteDuration();
+};
+
+// Everything a run is made of, drawn from its seed.
+struct Scenario {
+  VerifierMachine::Options verifier;
+  std::vector<DrafterScenario> drafters;
+  std::vector<ClientRequest> requests;  // Of drafters[i], the link is i.
+};
+
+Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer);
+
+}  // namespace tandem::simulation

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/scenario.h"
+
+namespace tandem::simulation {
+
+// What a run came to.
+struct Outcome {
+  std::vector<std::string> findings;  // What was wrong; empty when all was right.
+  uint32_t completed = 0;             // Requests that ended OK,
+  uint32_t expired = 0;               // by their deadline,
+  uint32_t cancelled = 0;             // by the client,
+  uint32_t rejected = 0;              // or were not taken.
+  uint64_t rounds = 0;
+  uint64_t drafted_rounds = 0;
+  uint64_t hits = 0;
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;
+  uint64_t cached_prompt_tokens = 0;
+  uint64_t violations = 0;
+  uint64_t resyncs = 0;
+  uint64_t duplicates = 0;
+
+  void Add(const Outcome& other);
+};
+
+// A verifier, its drafters, the network between them and the clients, in one process and in simulated time:
+// the real protocol logic on fake models.
+//
+//   Client --> VerifierMachine (Scheduler) <== Link ==> DrafterMachine (DraftCore), one to three of them
+class Simulation {
+ public:
+  Simulation(Scenario scenario, std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed);
+
+  Outcome Run();
+
+ private:
+  void AddDrafter(const DrafterScenario& scenario, LinkId link);
+  void ScheduleFaults(const DrafterScenario& scenario, LinkId link);
+  void ScheduleFault(absl::Duration mean, std::function<void()> fault);
+  void ScheduleRequests();
+  bool AllFinished() const;
+  Outcome Summarise() const;
+
+  const Scenario scenario_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  Random random_;
+  Findings findings_;
+  EventQueue queue_;
+  std::unique_ptr<VerifierMachine> verifier_;
+  std::vector<std::unique_ptr<DrafterMachine>> drafters_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  uint64_t violations_ = 0;
+};
+
+// Draws and runs.
+Outcome RunSeed(uint64_t seed, Weather weather, std::shared_ptr<const Tokenizer> tokenizer);
+
+}  // namespace tandem::simulation

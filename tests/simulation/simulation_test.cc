@@ -1,0 +1,90 @@
+// The whole draft protocol under seeded chance: what a request comes to must not depend on anything that
+// happens between verifier and drafters (DESIGN laws 2, 3 and 5).
+//
+//   TANDEM_SIMULATION_SEEDS   how many seeds to run (default 1000)
+//   TANDEM_SIMULATION_SEED    run only this one
+
+#include "tests/simulation/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem::simulation {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const value = std::getenv(name);
+  uint64_t number = 0;
+  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
+}
+
+class SimulationTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const auto loaded = Tokenizer::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m"));
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    tokenizer_ = new std::shared_ptr<const Tokenizer>(*loaded);
+  }
+  static void TearDownTestSuite() { delete tokenizer_; }
+
+  // Runs `count` seeds, or the one that was asked for.
+  static Outcome RunSeeds(uint64_t count, Weather weather) {
+    const uint64_t only = FromEnvironment("TANDEM_SIMULATION_SEED", 0);
+    Outcome total;
+    for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : count); ++seed) {
+      const Outcome outcome = RunSeed(seed, weather, *tokenizer_);
+      total.Add(outcome);
+      if (outcome.findings.empty()) continue;
+      const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+      ADD_FAILURE() << "seed " << seed << ":\n  " << absl::StrJoin(outcome.findings, "\n  ")
+                    << "\nTo see it again: TANDEM_SIMULATION_SEED=" << seed
+                    << " build/dev/bin/tandem_simulation_test --gtest_filter=SimulationTest." << test->name();
+      break;
+    }
+    return total;
+  }
+
+  static std::shared_ptr<const Tokenizer>* tokenizer_;
+};
+
+std::shared_ptr<const Tokenizer>* SimulationTest::tokenizer_ = nullptr;
+
+void Print(const Outcome& outcome) {
+  std::cout << outcome.completed << " completed, " << outcome.expired << " expired, " << outcome.cancelled
+            << " cancelled, " << outcome.rejected << " rejected; " << outcome.rounds << " rounds, "
+            << outcome.drafted_rounds << " drafted, " << outcome.hits << " hits; " << outcome.accepted_tokens
+            << " of " << outcome.draft_tokens << " draft tokens accepted; " << outcome.cached_prompt_tokens
+            << " prompt tokens cached; " << outcome.violations << " violations, " << outcome.resyncs
+            << " resyncs, " << outcome.duplicates << " duplicates\n";
+}
+
+TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
+  const Outcome total = RunSeeds(FromEnvironment("TANDEM_SIMULATION_SEEDS", 1000), Weather::kStorm);
+  Print(total);
+}
+
+TEST_F(SimulationTest, InCalmWeatherDraftingPays) {
+  const Outcome total = RunSeeds(30, Weather::kCalm);
+  Print(total);
+  EXPECT_EQ(total.violations, 0u);
+  EXPECT_EQ(total.resyncs, 0u);
+  EXPECT_GT(total.hits, total.rounds / 4);
+  EXPECT_GT(1.0 + static_cast<double>(total.accepted_tokens) / static_cast<double>(total.rounds), 1.5);
+}
+
+TEST_F(SimulationTest, DuplicatesCauseNoStormOfResyncs) {
+  const Outcome total = RunSeeds(30, Weather::kDuplicates);
+  Print(total);
+  EXPECT_GT(total.duplicates, 100u);
+  EXPECT_LE(total.resyncs, total.duplicates / 10);
+  EXPECT_GT(1.0 + static_cast<double>(total.accepted_tokens) / static_cast<double>(total.rounds), 1.5);
+}
+
+}  // namespace
+}  // namespace tandem::simulation

@@ -1,0 +1,90 @@
+#include "tests/simulation/verifier_machine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::simulation {
+
+VerifierMachine::VerifierMachine(EventQueue* queue, const Options& options, Send send, Violation violation,
+                                 Findings* findings)
+    : Machine(queue),
+      options_(options),
+      send_(std::move(send)),
+      violation_(std::move(violation)),
+      findings_(findings),
+      model_(options.model),
+      engine_(&model_, &clock(), options.per_step, options.per_row),
+      pool_({.num_blocks = options.model.num_blocks}) {
+  const auto seconds = [&](uint32_t rows) {
+    return absl::ToDoubleSeconds(options_.per_step + rows * options_.per_row);
+  };
+  SchedulerListener* const listener = this;
+  scheduler_ =
+      std::make_unique<Scheduler>(options_.scheduler, &engine_, &pool_,
+                                  RoundTimeModel({{1, seconds(1)}, {64, seconds(64)}}), &clock(), listener);
+}
+
+void VerifierMachine::Submit(Client* client) {
+  Post([this, client] {
+    const SessionId id = client->request().id;
+    clients_[id] = client;
+    const absl::Status status = scheduler_->Submit(id, client->MakeSessionRequest());
+    if (!status.ok()) client->OnRejected(status);
+  });
+}
+
+void VerifierMachine::Cancel(SessionId session) {
+  Post([this, session] { scheduler_->Cancel(session, absl::CancelledError("the client has gone")); });
+}
+
+void VerifierMachine::OnLinkUp(LinkId link) {
+  Post([this, link] { scheduler_->OnLinkUp(link); });
+}
+
+void VerifierMachine::OnLinkDown(LinkId link) {
+  Post([this, link] { scheduler_->OnLinkDown(link, absl::UnavailableError("the stream broke")); });
+}
+
+void VerifierMachine::OnResponse(LinkId link, DraftResponse response) {
+  Post([this, link, response = std::move(response)] { scheduler_->OnDraftResponse(link, response); });
+}
+
+void VerifierMachine::Work(bool was_due) {
+  const uint64_t before = num_happenings_ + model_.num_steps();
+  scheduler_->Step();
+  findings_->Expect(!was_due || num_happenings_ + model_.num_steps() > before,
+                    "the verifier woke for nothing");
+  const absl::Time wake = scheduler_->NextWake();
+  if (scheduler_->num_running() > 0) {
+    findings_->Expect(wake <= clock().Now() + options_.scheduler.max_draft_wait,
+                      "the verifier sleeps longer than any round waits");
+  } else {
+    findings_->Expect(scheduler_->num_waiting() == 0 || wake <= clock().Now(),
+                      "the verifier sleeps while requests wait and nothing runs");
+  }
+}
+
+void VerifierMachine::OnStarted(SessionId session) {
+  ++num_happenings_;
+  clients_.at(session)->OnStarted();
+}
+
+void VerifierMachine::OnTokens(SessionId session, CommittedTokens tokens) {
+  clients_.at(session)->OnTokens(tokens);
+}
+
+void VerifierMachine::OnFinished(SessionId session, const absl::Status& status,
+                                 const SessionSummary& summary) {
+  ++num_happenings_;
+  clients_.at(session)->OnFinished(clock().Now(), status, summary);
+}
+
+void VerifierMachine::CheckEmpty() {
+  findings_->Expect(scheduler_->num_running() == 0 && scheduler_->num_waiting() == 0,
+                    absl::StrCat("the verifier still has ", scheduler_->num_running(), " running and ",
+                                 scheduler_->num_waiting(), " waiting requests"));
+  findings_->Expect(pool_.num_held() == 0, absl::StrCat("the verifier holds ", pool_.num_held(), " blocks"));
+}
+
+}  // namespace tandem::simulation

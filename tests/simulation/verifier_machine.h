@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "common/testing/fake_engine.h"
+#include "tests/simulation/client.h"
+#include "tests/simulation/event_queue.h"
+#include "verifier/scheduler.h"
+
+namespace tandem::simulation {
+
+// The verifier's process: the real Scheduler on a fake model.
+class VerifierMachine final : public Machine, private SchedulerListener {
+ public:
+  struct Options {
+    FakeEngine::Options model;
+    Scheduler::Options scheduler;
+    absl::Duration per_step = absl::Milliseconds(2);
+    absl::Duration per_row = absl::Microseconds(40);
+  };
+  using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest)>;
+  using Violation = std::function<void(LinkId link, absl::string_view what)>;
+  VerifierMachine(EventQueue* queue, const Options& options, Send send, Violation violation,
+                  Findings* findings);
+
+  void Submit(Client* client);
+  void Cancel(SessionId session);
+  void OnLinkUp(LinkId link);
+  void OnLinkDown(LinkId link);
+  void OnResponse(LinkId link, DraftResponse response);
+
+  const FakeEngine& model() const { return model_; }
+  // Once every request has ended.
+  void CheckEmpty();
+
+ private:
+  void Work(bool was_due) override;
+  absl::Time NextWork() const override { return scheduler_->NextWake(); }
+
+  void OnStarted(SessionId session) override;
+  void OnTokens(SessionId session, CommittedTokens tokens) override;
+  void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) override;
+  void OnDraftRequest(LinkId link, DraftRequest request) override { send_(clock().Now(), link, request); }
+  void OnProtocolViolation(LinkId link, absl::string_view what, bool) override { violation_(link, what); }
+
+  const Options options_;
+  const Send send_;
+  const Violation violation_;
+  Findings* const findings_;
+  FakeEngine model_;
+  TimedEngine engine_;
+  BlockPool pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<SessionId, Client*> clients_;
+  uint64_t num_happenings_ = 0;  // Sessions started and ended.
+};
+
+}  // namespace tandem::simulation
