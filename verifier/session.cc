@@ -9,8 +9,8 @@
 namespace tandem {
 namespace {
 
-// Weight of one round in the running mean of exposed draft time.
-constexpr double kDraftSecondsWeight = 0.2;
+// Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
+constexpr size_t kDraftSecondsHistory = 6;
 
 TokenIds Concatenate(const TokenIds& head, const TokenIds& tail) {
   TokenIds all = head;
@@ -35,7 +35,8 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
       sampler_(request_.sampling, vocab_size, request_.prompt),
       pool_(pool),
       kv_(pool, request_.cache_salt),
-      mirror_(vocab_size) {
+      mirror_(vocab_size),
+      draft_seconds_per_level_(kDraftSecondsHistory) {
   for (TokenId token : request_.emitted) sampler_.Append(token);
   prefix_hash_ = ExtendPrefixHash(ExtendPrefixHash(kEmptyPrefixHash, request_.prompt), request_.emitted);
   summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
@@ -107,8 +108,9 @@ void Session::OnDraftOpened(uint32_t epoch) {
 }
 
 DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
-  if (draft_seconds_per_level_ == 0.0 && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
-    draft_seconds_per_level_ = grow.step_seconds;
+  // Until a round has told what is waited for, the drafter's own word counts; it may say anything.
+  if (draft_seconds_per_level_.empty() && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
+    draft_seconds_per_level_.Add(grow.step_seconds);
   }
   return mirror_.OnGrow(grow);
 }
@@ -223,8 +225,7 @@ void Session::ObserveRound(const RoundReport& report, bool rejected) {
   acceptance_.Observe(outcome);
   policy_->Observe(outcome);
   if (budget_.depth > 0) {
-    const double sample = report.wait_seconds / std::max<uint32_t>(report.depth, 1);
-    draft_seconds_per_level_ += kDraftSecondsWeight * (sample - draft_seconds_per_level_);
+    draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(report.depth, 1));
   }
 }
 

@@ -148,7 +148,8 @@ class Session {
   // computed to the prefix cache.
   void SettleKv();
 
-  double draft_seconds_per_level() const { return draft_seconds_per_level_; }
+  // a_q of the paper as verification sees it: draft time per level that was waited for, over the last rounds.
+  double draft_seconds_per_level() const { return draft_seconds_per_level_.value(); }
   const WindowLimits& limits() const { return limits_; }
 
  private:
@@ -178,7 +179,7 @@ class Session {
   uint32_t commit_no_ = 0;
   uint64_t prefix_hash_;
   DraftBudget budget_;
-  double draft_seconds_per_level_ = 0.0;
+  RecentMean draft_seconds_per_level_;
   absl::Time wait_since_ = absl::InfinitePast();
   absl::Time wait_until_ = absl::InfinitePast();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tandem {
 
@@ -20,6 +21,16 @@ double AcceptanceEstimate::value() const {
   }
   if (accepted + rejected == 0) return std::min(options_.initial, options_.maximum);
   return std::min(options_.maximum, static_cast<double>(accepted) / (accepted + rejected));
+}
+
+void RecentMean::Add(double value) {
+  values_.push_back(value);
+  if (values_.size() > history_) values_.pop_front();
+}
+
+double RecentMean::value() const {
+  if (values_.empty()) return 0.0;
+  return std::accumulate(values_.begin(), values_.end(), 0.0) / static_cast<double>(values_.size());
 }
 
 double ExpectedTokens(double acceptance, uint32_t depth) {

@@ -44,6 +44,21 @@ class AcceptanceEstimate {
   std::deque<Round> rounds_;
 };
 
+// The mean of the last few values: of a cost that jumps, such as the exposed time of a draft.
+class RecentMean {
+ public:
+  explicit RecentMean(size_t history) : history_(history) {}
+
+  void Add(double value);
+  // 0 before the first value.
+  double value() const;
+  bool empty() const { return values_.empty(); }
+
+ private:
+  size_t history_;
+  std::deque<double> values_;
+};
+
 // Expected tokens of a round with window `depth` (On-the-fly adaptation, appendix B.1): accepted ones and the
 // bonus token, (1 - A^(depth+1)) / (1 - A) for A < 1.
 double ExpectedTokens(double acceptance, uint32_t depth);

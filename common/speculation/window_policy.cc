@@ -8,7 +8,9 @@
 namespace tandem {
 namespace {
 
-constexpr uint32_t kProbeInterval = 32;
+constexpr uint32_t kFirstPause = 4;     // Rounds without drafts before the first probe,
+constexpr uint32_t kLongestPause = 64;  // and at most, as probes go on failing.
+constexpr uint32_t kProbeRounds = 3;
 
 class FixedPolicy final : public WindowPolicy {
  public:
@@ -25,10 +27,28 @@ class AnalyticPolicy final : public WindowPolicy {
 
   void Observe(const RoundOutcome& outcome) override {
     acceptance_.Observe(outcome);
-    undrafted_rounds_ = outcome.depth == 0 ? undrafted_rounds_ + 1 : 0;
+    if (outcome.depth > 0) {
+      if (probes_left_ > 0) --probes_left_;
+      return;
+    }
+    if (++idle_rounds_ < pause_) return;
+    idle_rounds_ = 0;
+    pause_ = std::min(2 * pause_, kLongestPause);
+    probes_left_ = kProbeRounds;
   }
 
   uint32_t NextDepth(const RoundCosts& costs) override {
+    const uint32_t best = BestDepth(costs);
+    if (best > 0) {
+      pause_ = kFirstPause;
+      idle_rounds_ = 0;
+      return best;
+    }
+    return probes_left_ > 0 ? std::min<uint32_t>(1, costs.limits.max_depth) : 0;
+  }
+
+ private:
+  uint32_t BestDepth(const RoundCosts& costs) const {
     uint32_t best_depth = 0;
     double best_rate = 0.0;
     for (uint32_t depth = 0; depth <= costs.limits.max_depth; ++depth) {
@@ -39,14 +59,13 @@ class AnalyticPolicy final : public WindowPolicy {
         best_depth = depth;
       }
     }
-    const bool probe = undrafted_rounds_ > 0 && undrafted_rounds_ % kProbeInterval == 0;
-    if (best_depth == 0 && probe) return std::min<uint32_t>(1, costs.limits.max_depth);
     return best_depth;
   }
 
- private:
   AcceptanceEstimate acceptance_;
-  uint32_t undrafted_rounds_ = 0;
+  uint32_t pause_ = kFirstPause;
+  uint32_t idle_rounds_ = 0;
+  uint32_t probes_left_ = 0;
 };
 
 }  // namespace

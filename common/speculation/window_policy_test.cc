@@ -83,14 +83,22 @@ TEST(WindowPolicyTest, AnalyticProbesWhenDraftingStoppedPaying) {
   auto policy = MakeAnalyticPolicy();
   for (int i = 0; i < 6; ++i) policy->Observe({.depth = 4, .accepted = 0, .rejected = true});
   int probes = 0;
-  for (int i = 0; i < 320; ++i) {
+  for (int i = 0; i < 400; ++i) {
     const uint32_t depth = policy->NextDepth(Costs(round_time, 0.1));
     ASSERT_LE(depth, 1u);
     probes += static_cast<int>(depth);
     policy->Observe({.depth = depth, .accepted = 0, .rejected = depth > 0});
   }
-  EXPECT_GE(probes, 8);
-  EXPECT_LE(probes, 11);
+  // Three each after 4, 8, 16, 32, 64, 64, ... rounds without.
+  EXPECT_GE(probes, 3 * 8);
+  EXPECT_LE(probes, 3 * 10);
+  // Drafting pays again: a probe notices, and the window opens.
+  uint32_t depth = 0;
+  for (int i = 0; i < 80; ++i) {
+    depth = policy->NextDepth(Costs(round_time, 0.1));
+    policy->Observe({.depth = depth, .accepted = depth});
+  }
+  EXPECT_GT(depth, 1u);
 }
 
 TEST(WindowPolicyTest, FactoryKnowsTheNames) {
