@@ -25,7 +25,8 @@ command line is wrong.)";
 
 constexpr char kGenerateExamples[] = R"(Examples:
   tandem generate "Once upon a time" --temperature 0.8 --seed 7
-  tandem generate --chat "Write a haiku" --stop "\n\n" --stats
+  tandem generate "One, two, three," --stop ten --max-tokens 40
+  tandem generate --chat "Write a haiku" --stats
   tandem generate --file prompt.txt --drafter code --json
   tandem generate --token-ids 1,15,42 --logprobs 5 --json-stream
 
