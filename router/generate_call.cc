@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -197,7 +196,19 @@ void GenerateCall::Advance() {
   // Before the client can know, so that what it sees next counts this request as over.
   record_.OnEnd(status_->code(), router_.clock().Now());
   ticket_ = Admission::Ticket();
+  LogEnd();
   Finish(ToGrpcStatus(*status_));
+}
+
+void GenerateCall::LogEnd() const {
+  // Callers that nobody knows must not be able to fill the log.
+  if (tenant_ == nullptr) return;
+  LogInfo("request ended", {{"request_id", request_id_},
+                            {"tenant", tenant_->name},
+                            {"model", prepared_.model()},
+                            {"drafter", prepared_.drafter().name()},
+                            {"tokens", absl::StrCat(relay_.has_value() ? relay_->num_tokens() : 0)},
+                            {"code", absl::StatusCodeToString(status_->code())}});
 }
 
 void GenerateCall::OnWriteDone(bool ok) {

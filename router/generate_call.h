@@ -71,6 +71,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One line that finds the request again; never its prompt or output.
+  void LogEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;

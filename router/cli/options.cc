@@ -25,7 +25,8 @@ command line is wrong.)";
 
 constexpr char kGenerateExamples[] = R"(Examples:
   tandem generate "Once upon a time" --temperature 0.8 --seed 7
-  tandem generate --chat "Write a haiku" --stop "\n\n" --stats
+  tandem generate "One, two, three," --stop ten --max-tokens 40
+  tandem generate --chat "Write a haiku" --stats
   tandem generate --file prompt.txt --drafter code --json
   tandem generate --token-ids 1,15,42 --logprobs 5 --json-stream
 
@@ -287,6 +288,13 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   info_app->add_flag("--json", info.json, "Print one JSON object")->group("Output");
   AddConnection(info_app, &info.connection, &raw);
 
+  // CLI11 would only say that a subcommand is missing.
+  const bool is_word = !arguments.empty() && !arguments[0].empty() && arguments[0][0] != '-';
+  if (is_word && arguments[0] != "generate" && arguments[0] != "chat" && arguments[0] != "info") {
+    err << "unknown command \"" << arguments[0] << "\"; there are generate, chat and info\n"
+        << "Run `tandem --help` for more information.\n";
+    return kExitUsage;
+  }
   try {
     // CLI11 takes arguments from the back.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
