@@ -61,7 +61,8 @@ class FolderTest : public testing::Test {
 // A, B, AB and two special tokens, over plain characters.
 json TinyDefinition() {
   return json::parse(R"({
-    "added_tokens": [{"id": 3, "content": "<s>", "special": true}, {"id": 4, "content": "</s>", "special": true}],
+    "added_tokens": [{"id": 3, "content": "<s>", "special": true},
+                     {"id": 4, "content": "</s>", "special": true}],
     "normalizer": null, "pre_tokenizer": null, "post_processor": null,
     "decoder": {"type": "Fuse"},
     "model": {"type": "BPE", "vocab": {"A": 0, "B": 1, "AB": 2}, "merges": ["A B"]}
@@ -213,9 +214,9 @@ TEST_F(HostileDefinitionTest, ReportsAPatternThatBacktracksWithoutEnd) {
 using ConfigTest = FolderTest;
 
 TEST_F(ConfigTest, FramesByAddBosToken) {
-  Write(
-      "tokenizer_config.json",
-      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
+  Write("tokenizer_config.json",
+        R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": true,
+            "add_eos_token": true})");
   const auto loaded = LoadDefinition(TinyDefinition());
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const Tokenizer& tokenizer = **loaded;
@@ -233,8 +234,8 @@ TEST_F(ConfigTest, LeavesTheFrameToThePostProcessor) {
   Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true})");
   json definition = TinyDefinition();
   definition["post_processor"] = json::parse(
-      R"({"type": "TemplateProcessing", "special_tokens": {"</s>": {"id": "</s>", "ids": [4], "tokens": ["</s>"]}},
-          "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}]})");
+      R"({"type": "TemplateProcessing", "special_tokens": {"</s>": {"ids": [4]}},
+          "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]})");
   const auto tokenizer = LoadDefinition(definition);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_THAT(*(*tokenizer)->Encode("A", {}), ElementsAre(0, 4));

@@ -6,8 +6,9 @@
 Trains one small tokenizer of every kind that Tandem reads, on --text or, without it, on sources of the Python
 standard library, and writes it to <kind>/tokenizer.json beside this script. Then encodes the strings of
 strings.json, made here from a fixed seed, with every tokenizer, and freezes ids and decoded text in
-<kind>/golden.json; components.json has single components in place of those of one kind. With --demo the tokenizer of the demo models is copied from that folder and becomes one
-more kind.
+<kind>/golden.json; components.json has single components in place of those of one kind. With --demo the
+tokenizer of the demo models is copied from that folder and becomes one more kind. Training breaks ties at
+random, so every run gives slightly different vocabularies, and golden files that go with them.
 """
 
 import argparse

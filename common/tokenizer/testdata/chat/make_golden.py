@@ -82,8 +82,8 @@ def main():
             except jinja2.exceptions.TemplateError as error:
                 case["error"] = str(error)
             cases.append(case)
-    text = "[\n" + ",\n".join(json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases) + "\n]\n"
-    (HERE / "golden.json").write_text(text, encoding="utf-8")
+    lines = [json.dumps(case, ensure_ascii=False, separators=(",", ":")) for case in cases]
+    (HERE / "golden.json").write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
