@@ -8,7 +8,7 @@ namespace tandem {
 
 OutputAssembler::OutputAssembler(std::shared_ptr<const Tokenizer> tokenizer, StopRules rules)
     : rules_(std::move(rules)),
-      decoder_(std::move(tokenizer), /*skip_special=*/!rules_.include_special_tokens) {
+      decoder_(std::move(tokenizer), /*skip_special=*/!rules_.include_special_tokens, /*continuation=*/true) {
   assert(rules_.max_tokens > 0);
   for (const std::string& stop : rules_.stop) {
     if (!stop.empty()) matchers_.push_back(MakeMatcher(stop));

@@ -8,10 +8,17 @@
 
 namespace tandem {
 
-StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)),
-      skip_special_(skip_special),
-      leading_strips_left_(tokenizer_->leading_strip().max_count) {}
+StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                                   bool continuation)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special), continuation_(continuation) {
+  Restart();
+}
+
+void StreamingDecoder::Restart() {
+  pending_.clear();
+  is_first_ = !continuation_;
+  leading_strips_left_ = continuation_ ? 0 : tokenizer_->leading_strip().max_count;
+}
 
 std::string StreamingDecoder::Push(TokenId token) {
   return Push(absl::MakeConstSpan(&token, 1));
@@ -33,9 +40,7 @@ std::string StreamingDecoder::Flush() {
   std::string text;
   if (!pending_.empty()) text = std::string(kReplacementCharacter);
   StripLeading(text);
-  pending_.clear();
-  is_first_ = true;
-  leading_strips_left_ = tokenizer_->leading_strip().max_count;
+  Restart();
   return text;
 }
 

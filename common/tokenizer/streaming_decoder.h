@@ -16,8 +16,11 @@ class Tokenizer;
 // tokens. Copying is cheap, and a copy goes on from the same point. Not to be shared between threads.
 class StreamingDecoder {
  public:
-  // With `skip_special` special tokens add no text.
-  StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+  // With `skip_special` special tokens add no text. A text that is a `continuation` follows one that came
+  // before it, as an output follows its prompt: what a tokenizer drops at the start of a text, such as the
+  // blank that SentencePiece puts in front, is then part of it, and the pieces add up to the end of the whole
+  // text's decoding.
+  StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special, bool continuation = false);
 
   // Adds tokens and returns the text that became complete, which may be empty. Ids without a token add
   // nothing.
@@ -32,11 +35,13 @@ class StreamingDecoder {
 
  private:
   void AppendBytes(absl::string_view bytes, std::string& out);
+  void Restart();
   void StripLeading(std::string& text);
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
-  bool is_first_ = true;
+  bool continuation_;
+  bool is_first_;
   int leading_strips_left_;
   std::string pending_;  // the beginning of a character
 };

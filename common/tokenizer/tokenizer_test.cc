@@ -394,6 +394,15 @@ TEST(StreamingDecoderTest, DropsTheLeadingSpaceOnce) {
   EXPECT_EQ(decoder.Push(space), " ");
 }
 
+TEST(StreamingDecoderTest, KeepsTheLeadingSpaceOfAContinuation) {
+  const auto tokenizer = LoadKind("llama2");
+  const TokenId space = tokenizer->FindToken("\xE2\x96\x81").value();
+  StreamingDecoder decoder(tokenizer, /*skip_special=*/true, /*continuation=*/true);
+  EXPECT_EQ(decoder.Push(space), " ");
+  EXPECT_EQ(decoder.Flush(), "");
+  EXPECT_EQ(decoder.Push(space), " ");
+}
+
 // Quadratic behaviour on these would take hours.
 TEST(SpeedTest, TakesLongWordsInTime) {
   constexpr size_t kSize = 1 << 20;
