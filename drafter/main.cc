@@ -14,6 +14,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
 #include "drafter/metrics.h"
 #include "drafter/model_host.h"
@@ -79,7 +80,10 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs));
-  const std::vector<v1::ModelInfo> models = host->model_infos();
+  std::vector<v1::ModelInfo> models;
+  for (const ModelHost::Description& hosted : host->descriptions()) {
+    models.push_back(ModelInfoToProto(hosted.name, *hosted.model, hosted.vocabulary_fingerprint));
+  }
 
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());

@@ -25,18 +25,6 @@ ModelSpec ParseModelSpec(absl::string_view value) {
   return {std::string(folder.substr(folder.rfind('/') + 1)), std::string(folder)};
 }
 
-const char* WeightType(TensorView::DType dtype) {
-  switch (dtype) {
-    case TensorView::DType::kF32:
-      return "f32";
-    case TensorView::DType::kF16:
-      return "f16";
-    case TensorView::DType::kBF16:
-      return "bf16";
-  }
-  return "";
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values) {
@@ -121,20 +109,12 @@ std::vector<DraftModel> ModelHost::draft_models() const {
   return models;
 }
 
-std::vector<v1::ModelInfo> ModelHost::model_infos() const {
-  std::vector<v1::ModelInfo> infos;
+std::vector<ModelHost::Description> ModelHost::descriptions() const {
+  std::vector<Description> descriptions;
   for (const Hosted& hosted : hosted_) {
-    const ModelConfig& config = hosted.model->config();
-    v1::ModelInfo& info = infos.emplace_back();
-    info.set_name(hosted.spec.name);
-    info.set_vocabulary_fingerprint(hosted.vocabulary_fingerprint);
-    info.set_vocabulary_size(static_cast<uint32_t>(config.vocab_size));
-    info.set_context_length(static_cast<uint32_t>(config.max_context));
-    info.set_parameters(hosted.model->num_parameters());
-    info.set_weight_type(WeightType(hosted.model->embedding().dtype));
-    info.set_architecture(config.architecture);
+    descriptions.push_back({hosted.spec.name, hosted.model, hosted.vocabulary_fingerprint});
   }
-  return infos;
+  return descriptions;
 }
 
 }  // namespace tandem

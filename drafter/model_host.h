@@ -13,7 +13,6 @@
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 #include "drafter/draft_session.h"
-#include "tandem/v1/types.pb.h"
 
 namespace tandem {
 
@@ -51,7 +50,12 @@ class ModelHost {
 
   // After Load. They point into the host.
   std::vector<DraftModel> draft_models() const;
-  std::vector<v1::ModelInfo> model_infos() const;
+  struct Description {
+    std::string name;
+    std::shared_ptr<const Model> model;
+    uint64_t vocabulary_fingerprint = 0;
+  };
+  std::vector<Description> descriptions() const;
 
  private:
   struct Hosted {

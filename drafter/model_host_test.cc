@@ -41,9 +41,10 @@ TEST(ModelHostTest, LoadsSeveralModels) {
   EXPECT_EQ(models[0].pool->num_blocks(), 63u);
   EXPECT_EQ(models[0].context_length, std::min(1008, models[0].engine->config().max_context));
   EXPECT_EQ(models[0].vocabulary_fingerprint, models[1].vocabulary_fingerprint);
-  const v1::ModelInfo info = (*host)->model_infos().at(1);
-  EXPECT_EQ(info.name(), "general");
-  EXPECT_EQ(info.vocabulary_fingerprint(), models[1].vocabulary_fingerprint);
+  const ModelHost::Description general = (*host)->descriptions().at(1);
+  EXPECT_EQ(general.name, "general");
+  EXPECT_EQ(general.vocabulary_fingerprint, models[1].vocabulary_fingerprint);
+  EXPECT_EQ(general.model->config().vocab_size, models[1].engine->config().vocab_size);
 }
 
 TEST(ModelHostTest, SaysWhichFolderIsMissing) {

@@ -125,6 +125,7 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
   engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   engine_options.num_threads = static_cast<int>(options.threads);
   TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(engine_options.instruction_set));
   LoadProgress progress(target.name, model->weight_bytes());
   engine_options.progress = &progress;
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(model, engine_options));
@@ -151,10 +152,6 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
   VerifierService service(&target, &loop, &metrics);
 
   const v1::ModelInfo model_info = ModelInfoToProto(target.name, *model, fingerprint);
-  const InstructionSet instruction_set = engine_options.instruction_set == InstructionSet::kAuto
-                                             ? SupportedInstructionSets().front()
-                                             : engine_options.instruction_set;
-  const std::string device = absl::StrCat("cpu (", InstructionSetName(instruction_set), ")");
   const auto server_info = [&] {
     const EngineLoop::Load load = loop.load();
     v1::ServerInfo info;
@@ -167,7 +164,7 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
     info.set_kv_tokens_used(load.kv_tokens_used);
     info.set_kv_tokens_total(kv_tokens_total);
     info.set_window_policy(options.window_policy);
-    info.set_device(device);
+    info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
     return info;
   };
   TANDEM_ASSIGN_OR_RETURN(

@@ -1,5 +1,7 @@
 #include "common/metrics/metrics.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cassert>
@@ -25,7 +27,6 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
-#include "unistd.h"
 
 namespace tandem {
 namespace {

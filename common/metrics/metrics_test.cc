@@ -1,16 +1,17 @@
 #include "common/metrics/metrics.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "arpa/inet.h"
 #include "common/metrics/spec_decode_metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "netinet/in.h"
-#include "sys/socket.h"
-#include "unistd.h"
 
 namespace tandem {
 namespace {

@@ -59,7 +59,8 @@ class Model {
   const TensorView& output() const { return output_; }          // [vocab, hidden]; the embedding when tied
   const TensorView& final_norm() const { return final_norm_; }  // [hidden]
   absl::Span<const LayerWeights> layers() const { return layers_; }
-  // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they hold.
+  // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they
+  // hold.
   uint64_t weight_bytes() const { return weight_bytes_; }
   uint64_t num_parameters() const { return num_parameters_; }
 

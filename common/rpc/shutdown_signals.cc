@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cassert>
 #include <cerrno>
@@ -5,8 +8,6 @@
 #include <cstdlib>
 
 #include "common/rpc/server.h"
-#include "fcntl.h"
-#include "unistd.h"
 
 namespace tandem {
 namespace {

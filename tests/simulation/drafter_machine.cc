@@ -75,7 +75,8 @@ void DrafterMachine::CheckEmpty() {
   findings_->Expect(
       counters.sent_nodes == counters.accepted_nodes + counters.pruned_nodes + counters.stale_nodes,
       absl::StrCat("a drafter sent ", counters.sent_nodes, " nodes, of which ", counters.accepted_nodes,
-                   " were accepted, ", counters.pruned_nodes, " pruned and ", counters.stale_nodes, " stale"));
+                   " were accepted, ", counters.pruned_nodes, " pruned and ", counters.stale_nodes,
+                   " stale"));
 }
 
 }  // namespace tandem::simulation

@@ -61,8 +61,7 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
   machine.model.sharpness = static_cast<float>(0.5 + random.Uniform() * 4.0);
   machine.model.num_blocks = random.Between(6, 60);
   machine.model.max_rows = random.Between(2, 64);
-  machine.context_length =
-      std::min(random.Between(8, 200), machine.model.num_blocks * kBlockTokens / 2);
+  machine.context_length = std::min(random.Between(8, 200), machine.model.num_blocks * kBlockTokens / 2);
   machine.core = {.max_sessions = random.Between(1, 12),
                   .expand_width = random.Between(1, 5),
                   .max_step_rows = random.Between(2, 64)};
@@ -85,7 +84,9 @@ SamplingParameters DrawSampling(Random random) {
   return sampling;
 }
 
-TokenId AnyToken(Random* random) { return static_cast<TokenId>(random->Between(0, kVocabSize - 1)); }
+TokenId AnyToken(Random* random) {
+  return static_cast<TokenId>(random->Between(0, kVocabSize - 1));
+}
 
 StopRules DrawRules(Random random, const Tokenizer& tokenizer) {
   StopRules rules{.max_tokens = random.Between(1, 40)};
@@ -106,8 +107,9 @@ ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const
   request.cache_salt = random.Between(0, 2);
   const uint32_t drafter = random.Between(0, num_drafters - 1);
   if (calm || random.Chance(0.9)) {
-    request.drafter = DrafterBinding{
-        .link = drafter, .name = absl::StrCat("drafter-", drafter), .draft_model = DrafterMachine::kModelName};
+    request.drafter = DrafterBinding{.link = drafter,
+                                     .name = absl::StrCat("drafter-", drafter),
+                                     .draft_model = DrafterMachine::kModelName};
   }
   if (calm) {
     request.sampling = {.temperature = 0.0f};
@@ -128,7 +130,8 @@ Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer
   const bool calm = weather != Weather::kStorm;
   Scenario scenario{.verifier = DrawVerifier(random.Fork(), calm)};
   const uint32_t num_drafters = random.Between(1, 3);
-  for (uint32_t i = 0; i < num_drafters; ++i) scenario.drafters.push_back(DrawDrafter(random.Fork(), weather));
+  for (uint32_t i = 0; i < num_drafters; ++i)
+    scenario.drafters.push_back(DrawDrafter(random.Fork(), weather));
 
   absl::Time arrival = absl::UnixEpoch() + absl::Milliseconds(5);
   const uint32_t num_requests = random.Between(1, 10);
@@ -146,8 +149,8 @@ Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer
     if (i > 0 && random.Chance(0.3)) {
       // A prompt that goes on where another one, perhaps another tenant's, began.
       const ClientRequest& earlier = scenario.requests[random.Between(0, i - 1)];
-      const auto shared = static_cast<ptrdiff_t>(
-          random.Between(0, static_cast<uint32_t>(earlier.prompt.size())));
+      const auto shared =
+          static_cast<ptrdiff_t>(random.Between(0, static_cast<uint32_t>(earlier.prompt.size())));
       request.prompt.insert(request.prompt.begin(), earlier.prompt.begin(), earlier.prompt.begin() + shared);
       request.prompt.resize(std::min<size_t>(request.prompt.size(), 100));
     }

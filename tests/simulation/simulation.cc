@@ -59,17 +59,15 @@ void Simulation::AddDrafter(const DrafterScenario& scenario, LinkId link) {
   DrafterMachine* const drafter = drafters_.back().get();
   links_.push_back(std::make_unique<Link>(
       &queue_, scenario.link, random_.Fork(),
-      Link::Ends{.on_up = [this, link] { verifier_->OnLinkUp(link); },
-                 .on_down = [this, link] { verifier_->OnLinkDown(link); },
-                 .on_response =
-                     [this, link](DraftResponse response) {
-                       verifier_->OnResponse(link, std::move(response));
-                     },
-                 .on_request =
-                     [drafter](uint64_t connection, DraftRequest request) {
-                       drafter->OnRequest(connection, std::move(request));
-                     },
-                 .on_closed = [drafter](uint64_t connection) { drafter->OnClosed(connection); }}));
+      Link::Ends{
+          .on_up = [this, link] { verifier_->OnLinkUp(link); },
+          .on_down = [this, link] { verifier_->OnLinkDown(link); },
+          .on_response = [this,
+                          link](DraftResponse response) { verifier_->OnResponse(link, std::move(response)); },
+          .on_request = [drafter](
+                            uint64_t connection,
+                            DraftRequest request) { drafter->OnRequest(connection, std::move(request)); },
+          .on_closed = [drafter](uint64_t connection) { drafter->OnClosed(connection); }}));
   queue_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(10)),
                [this, link] { links_[link]->Connect(); });
   ScheduleFaults(scenario, link);
