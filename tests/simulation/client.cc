@@ -99,8 +99,9 @@ void Client::CheckComplete(const SessionSummary& summary) const {
   Expect(received_ == reference_.tokens, absl::StrCat("got ", absl::StrJoin(received_, " "), ", expected ",
                                                       absl::StrJoin(reference_.tokens, " ")));
   Expect(text_ + summary.end.text == reference_.text, "the text is not the output's");
-  Expect(summary.end.reason == reference_.end.reason && summary.end.matched_stop == reference_.end.matched_stop,
-         "ended for another reason");
+  Expect(
+      summary.end.reason == reference_.end.reason && summary.end.matched_stop == reference_.end.matched_stop,
+      "ended for another reason");
 }
 
 void Client::CheckSummary(const SessionSummary& summary) const {
@@ -112,9 +113,9 @@ void Client::CheckSummary(const SessionSummary& summary) const {
   Expect(std::accumulate(summary.accepted_per_position.begin(), summary.accepted_per_position.end(), 0u) ==
              summary.accepted_tokens,
          "accepted per position do not add up");
-  Expect(std::accumulate(summary.window_histogram.begin(), summary.window_histogram.end(), 0u) ==
-             summary.rounds,
-         "the windows do not add up to the rounds");
+  Expect(
+      std::accumulate(summary.window_histogram.begin(), summary.window_histogram.end(), 0u) == summary.rounds,
+      "the windows do not add up to the rounds");
 }
 
 TokenIds Client::conversation() const {

@@ -33,8 +33,7 @@ void Link::Break() {
 }
 
 absl::Time Link::Arrival(absl::Time departure, absl::Time* last) {
-  *last =
-      std::max(*last, departure + random_.Between(conditions_.least_latency, conditions_.most_latency));
+  *last = std::max(*last, departure + random_.Between(conditions_.least_latency, conditions_.most_latency));
   return *last;
 }
 

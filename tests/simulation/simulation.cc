@@ -59,17 +59,15 @@ void Simulation::AddDrafter(const DrafterScenario& scenario, LinkId link) {
   DrafterMachine* const drafter = drafters_.back().get();
   links_.push_back(std::make_unique<Link>(
       &queue_, scenario.link, random_.Fork(),
-      Link::Ends{.on_up = [this, link] { verifier_->OnLinkUp(link); },
-                 .on_down = [this, link] { verifier_->OnLinkDown(link); },
-                 .on_response =
-                     [this, link](DraftResponse response) {
-                       verifier_->OnResponse(link, std::move(response));
-                     },
-                 .on_request =
-                     [drafter](uint64_t connection, DraftRequest request) {
-                       drafter->OnRequest(connection, std::move(request));
-                     },
-                 .on_closed = [drafter](uint64_t connection) { drafter->OnClosed(connection); }}));
+      Link::Ends{
+          .on_up = [this, link] { verifier_->OnLinkUp(link); },
+          .on_down = [this, link] { verifier_->OnLinkDown(link); },
+          .on_response = [this,
+                          link](DraftResponse response) { verifier_->OnResponse(link, std::move(response)); },
+          .on_request = [drafter](
+                            uint64_t connection,
+                            DraftRequest request) { drafter->OnRequest(connection, std::move(request)); },
+          .on_closed = [drafter](uint64_t connection) { drafter->OnClosed(connection); }}));
   queue_.After(random_.Between(absl::ZeroDuration(), absl::Milliseconds(10)),
                [this, link] { links_[link]->Connect(); });
   ScheduleFaults(scenario, link);
@@ -111,20 +109,27 @@ bool Simulation::AllFinished() const {
                      [](const std::unique_ptr<Client>& client) { return client->finished(); });
 }
 
-Outcome Simulation::Run() {
-  ScheduleRequests();
+void Simulation::RunToTheEnd() {
   uint64_t num_events = 0;
   while (queue_.RunNext()) {
     const bool goes_on = ++num_events < kMostEvents && queue_.now() < absl::UnixEpoch() + kLongestRun;
     findings_.Expect(goes_on, absl::StrCat("no end after ", num_events, " events and ",
                                            absl::FormatDuration(queue_.now() - absl::UnixEpoch())));
-    if (!goes_on) break;
+    if (!goes_on) return;
   }
+}
+
+Outcome Simulation::Run() {
+  ScheduleRequests();
+  RunToTheEnd();
   for (const auto& client : clients_) {
     findings_.Expect(client->finished(),
                      absl::StrCat("request ", client->request().id, " has no terminal status"));
   }
   verifier_->CheckEmpty();
+  for (const auto& drafter : drafters_) drafter->CheckClosed();
+  for (const auto& link : links_) link->Break();
+  RunToTheEnd();
   for (const auto& drafter : drafters_) drafter->CheckEmpty();
   return Summarise();
 }

@@ -27,7 +27,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 class SimulationTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const auto loaded = Tokenizer::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m"));
+    const auto loaded =
+        Tokenizer::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m"));
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     tokenizer_ = new std::shared_ptr<const Tokenizer>(*loaded);
   }
