@@ -92,10 +92,18 @@ void EngineLoop::PublishLoad() {
 
 void EngineLoop::Run() {
   std::vector<Event> events;
-  while (inbox_.WaitUntil(scheduler_.NextWake(), &events)) {
+  const auto handle_all = [&] {
     for (Event& event : events) Handle(std::move(event));
     events.clear();
-    scheduler_.Step();
+  };
+  while (inbox_.WaitUntil(scheduler_.NextWake(), &events)) {
+    handle_all();
+    if (scheduler_.Forward()) {
+      // What arrived during the forward pass belongs in front of its conclusion.
+      inbox_.Drain(&events);
+      handle_all();
+      scheduler_.Conclude();
+    }
     PublishLoad();
   }
   while (!calls_.empty()) {

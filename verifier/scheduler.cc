@@ -1,6 +1,7 @@
 #include "verifier/scheduler.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,7 @@ void Scheduler::Finish(SessionId id, const absl::Status& status) {
   const auto found = running_.find(id);
   const std::unique_ptr<Session> session = std::move(found->second);
   running_.erase(found);
+  short_of_memory_ = false;
   if (session->drafting()) {
     listener_->OnDraftRequest(session->request().drafter->link, {.session = id, .event = CloseSession{}});
   }
@@ -61,7 +63,12 @@ void Scheduler::Finish(SessionId id, const absl::Status& status) {
 
 void Scheduler::Cancel(SessionId session, const absl::Status& reason) {
   if (running_.contains(session)) {
-    Finish(session, reason);
+    // The step in flight holds on to its sessions.
+    if (in_flight_) {
+      cancelled_.emplace_back(session, reason);
+    } else {
+      Finish(session, reason);
+    }
     return;
   }
   const auto waiting =
@@ -70,6 +77,7 @@ void Scheduler::Cancel(SessionId session, const absl::Status& reason) {
   if (waiting == waiting_.end()) return;
   const std::unique_ptr<Session> cancelled = std::move(*waiting);
   waiting_.erase(waiting);
+  short_of_memory_ = false;
   listener_->OnFinished(session, reason, cancelled->summary());
 }
 
@@ -84,9 +92,15 @@ void Scheduler::ExpireDeadlines(absl::Time now) {
   for (SessionId id : expired) Cancel(id, DeadlineStatus());
 }
 
+bool Scheduler::MayAdmit() const {
+  return !waiting_.empty() && running_.size() < options_.max_running && !short_of_memory_;
+}
+
 void Scheduler::Admit() {
   // First come, first served: when the first cannot have its memory, those behind it wait as well.
-  while (!waiting_.empty() && running_.size() < options_.max_running && waiting_.front()->Start().ok()) {
+  while (MayAdmit()) {
+    short_of_memory_ = !waiting_.front()->Start().ok();
+    if (short_of_memory_) return;
     const SessionId id = waiting_.front()->id();
     Session& started = *running_.emplace(id, std::move(waiting_.front())).first->second;
     waiting_.pop_front();
@@ -222,7 +236,7 @@ void Scheduler::PlanPrefill(absl::Time now) {
   }
 }
 
-absl::Status Scheduler::Forward() {
+absl::Status Scheduler::RunEngine() {
   // Places for logits can only be given when the number of rows is known: the vector must not move
   // afterwards.
   const auto vocab_size = static_cast<size_t>(engine_->config().vocab_size);
@@ -250,7 +264,7 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   listener_->OnRound(session.id(), result.report);
 }
 
-absl::Status Scheduler::Conclude(absl::Time now) {
+absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   copies_.clear();
   for (Session* session : rounds_) ConcludeRound(*session, now);
   TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies_));
@@ -262,9 +276,11 @@ absl::Status Scheduler::Conclude(absl::Time now) {
   return absl::OkStatus();
 }
 
-void Scheduler::Step() {
+bool Scheduler::Forward() {
+  assert(!in_flight_);
   const absl::Time start = clock_->Now();
   ExpireDeadlines(start);
+  short_of_memory_ = false;
   Admit();
   rows_.clear();
   rounds_.clear();
@@ -272,25 +288,35 @@ void Scheduler::Step() {
   num_prefill_rows_ = 0;
   PlanRounds(start);
   PlanPrefill(start);
-  if (rows_.empty()) return;
-  absl::Status status = Forward();
-  const absl::Time end = clock_->Now();
-  if (status.ok()) status = Conclude(end);
-  if (!status.ok()) {
+  if (rows_.empty()) return false;
+  forwarded_ = RunEngine();
+  forward_time_ = clock_->Now() - start;
+  in_flight_ = true;
+  return true;
+}
+
+void Scheduler::Conclude() {
+  assert(in_flight_);
+  in_flight_ = false;
+  if (forwarded_.ok()) forwarded_ = ConcludeRounds(clock_->Now());
+  for (const auto& [session, reason] : std::exchange(cancelled_, {})) Cancel(session, reason);
+  if (!forwarded_.ok()) {
     // The engine refuses only what the scheduler got wrong; no session can be trusted after that.
-    const absl::Status internal = absl::InternalError(absl::StrCat("the engine failed: ", status.message()));
+    const absl::Status internal =
+        absl::InternalError(absl::StrCat("the engine failed: ", forwarded_.message()));
     while (!running_.empty()) Finish(running_.begin()->first, internal);
     return;
   }
   const StepReport report{.rows = static_cast<uint32_t>(rows_.size()),
                           .prefill_rows = num_prefill_rows_,
                           .sessions = static_cast<uint32_t>(rounds_.size()),
-                          .seconds = absl::ToDoubleSeconds(end - start)};
+                          .seconds = absl::ToDoubleSeconds(forward_time_)};
   round_time_.Observe(report.rows, report.seconds);
   listener_->OnStep(report);
 }
 
 absl::Time Scheduler::NextWake() const {
+  if (MayAdmit()) return absl::InfinitePast();
   absl::Time wake = absl::InfiniteFuture();
   const absl::Time now = clock_->Now();
   for (const std::unique_ptr<Session>& session : waiting_) wake = std::min(wake, session->request().deadline);
@@ -298,9 +324,6 @@ absl::Time Scheduler::NextWake() const {
     if (!session->prefilled() || session->ReadyForRound(now)) return absl::InfinitePast();
     wake = std::min({wake, session->request().deadline, session->wait_until()});
   }
-  // A request that waits for memory is admitted when a running one ends, which is a step; with nothing
-  // running, it can be admitted now.
-  if (running_.empty() && !waiting_.empty()) return absl::InfinitePast();
   return wake;
 }
 

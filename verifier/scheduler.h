@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -55,8 +56,10 @@ class SchedulerListener {
 //   Submit -> waiting -> (KV reserved) -> prefill -> rounds -> finished
 //                 \___________ Cancel, deadline ________/
 //
-// Protocol logic: no I/O, no threads, time from the clock it is given (law 4). The owner calls the event
-// methods and Step, all on the thread that owns the engine.
+//   [ events -> Forward -> events -> Conclude ]*   what the owner does, or Step for the last three
+//
+// Protocol logic: no I/O, no threads, time from the clock it is given (law 4). The owner calls all
+// methods on the thread that owns the engine.
 class Scheduler {
  public:
   struct Options {
@@ -87,9 +90,17 @@ class Scheduler {
   // The drafter sent something that could not even be decoded.
   void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
 
-  // Expires deadlines, admits, and runs one forward pass if any session has something to compute now.
-  void Step();
-  // When to call Step next if no event comes first: the past when there is work, the infinite future when
+  // Expires deadlines, admits, and runs one forward pass if any session has something to compute now; false
+  // if none has. After true comes Conclude, and before it whatever happened during the pass: what a drafter
+  // sent meanwhile lies below the nodes that were verified, and the next round starts from there (DESIGN
+  // section 3: drafting hides behind verification). A session that is cancelled in between ends in Conclude.
+  bool Forward();
+  // Walks, commits, and ends what has ended.
+  void Conclude();
+  void Step() {
+    if (Forward()) Conclude();
+  }
+  // When to call Forward next if no event comes first: the past when there is work, the infinite future when
   // idle.
   absl::Time NextWake() const;
 
@@ -105,6 +116,8 @@ class Scheduler {
   };
 
   void ExpireDeadlines(absl::Time now);
+  // Whether it is worth trying to start the first of those that wait.
+  bool MayAdmit() const;
   void Admit();
   void OpenDraft(Session& session);
   void Finish(SessionId id, const absl::Status& status);
@@ -117,8 +130,8 @@ class Scheduler {
   // One forward pass: which rows, what came out.
   void PlanRounds(absl::Time now);
   void PlanPrefill(absl::Time now);
-  absl::Status Forward();
-  absl::Status Conclude(absl::Time now);
+  absl::Status RunEngine();
+  absl::Status ConcludeRounds(absl::Time now);
   void ConcludeRound(Session& session, absl::Time now);
 
   const Options options_;
@@ -129,6 +142,7 @@ class Scheduler {
   SchedulerListener* const listener_;
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
+  bool short_of_memory_ = false;  // No session has ended since the first of them found too little.
   // By id, which is by age: sessions are planned oldest first.
   absl::btree_map<SessionId, std::unique_ptr<Session>> running_;
   absl::flat_hash_map<LinkId, Link> links_;
@@ -140,6 +154,11 @@ class Scheduler {
   std::vector<float> logits_;       // [rows of rounds, vocab_size]
   std::vector<KvCopy> copies_;
   uint32_t num_prefill_rows_ = 0;
+  // The step between Forward and Conclude.
+  bool in_flight_ = false;
+  absl::Status forwarded_;
+  absl::Duration forward_time_;
+  std::vector<std::pair<SessionId, absl::Status>> cancelled_;
 };
 
 }  // namespace tandem

@@ -41,7 +41,9 @@ class DrafterMachine final : public Machine {
 
   bool byzantine() const { return liar_.has_value(); }
   DraftStats stats() const { return core_->stats(); }
-  // Once every session is closed: nothing may be left of them.
+  // Once every request has ended: every session was closed.
+  void CheckClosed();
+  // Once every connection has ended as well: nothing may be left of any session.
   void CheckEmpty();
 
   static constexpr char kModelName[] = "draft";

@@ -32,7 +32,7 @@ TokenId Liar::AnyToken() {
 
 void Liar::DamageGrow(Grow* grow) {
   const size_t at = random_.Next() % grow->parents.size();
-  switch (random_.Between(0, 11)) {
+  switch (random_.Between(well_formed_ ? 7 : 0, 11)) {
     case 0:
       grow->tokens[at] = AnyToken();
       break;
@@ -61,7 +61,7 @@ void Liar::DamageGrow(Grow* grow) {
       grow->epoch += random_.Chance(0.5) ? 1 : UINT32_MAX;
       break;
     case 9:
-      grow->scores.pop_back();
+      if (!well_formed_) grow->scores.pop_back();
       break;
     case 10:
       grow->exhausted = !grow->exhausted;
@@ -101,7 +101,7 @@ std::vector<DraftResponse> Liar::Invent() {
   while (!known_.empty() && random_.Chance(0.2)) {
     auto at = std::next(known_.begin(), static_cast<ptrdiff_t>(random_.Next() % known_.size()));
     const SessionId session = random_.Chance(0.9) ? at->first : random_.Between(0, 20);
-    switch (random_.Between(0, 9)) {
+    switch (random_.Between(0, well_formed_ ? 2 : 9)) {
       case 0:
         invented.push_back({session, SessionOpened{.epoch = at->second.epoch}});
         break;

@@ -10,10 +10,11 @@
 namespace tandem::simulation {
 
 // What makes a drafter byzantine: it reads along, so that it knows what a valid message looks like, and sends
-// damaged and invented ones.
+// damaged and invented ones. One in two keeps to the letter of the protocol, so as not to be found out.
 class Liar {
  public:
-  Liar(Random random, int32_t vocab_size) : random_(random), vocab_size_(vocab_size) {}
+  Liar(Random random, int32_t vocab_size)
+      : random_(random), vocab_size_(vocab_size), well_formed_(random_.Chance(0.5)) {}
 
   void Observe(const DraftRequest& request);
   // Damages `response`, or leaves it as it is.
@@ -34,6 +35,7 @@ class Liar {
 
   Random random_;
   const int32_t vocab_size_;
+  const bool well_formed_;
   std::map<SessionId, Known> known_;
 };
 

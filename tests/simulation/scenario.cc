@@ -1,6 +1,7 @@
 #include "tests/simulation/scenario.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/random.h"
@@ -21,6 +22,7 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   Scheduler::Options& scheduler = options.scheduler;
   scheduler.vocabulary_fingerprint = kFingerprint;
   if (calm) return options;
+  options.per_step = random.Between(absl::Milliseconds(1), absl::Milliseconds(25));
   scheduler.max_running = random.Between(1, 8);
   scheduler.max_waiting = random.Between(3, 20);
   scheduler.prefill_chunk = random.Between(2, 48);
@@ -30,21 +32,22 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   scheduler.limits.branching = random.Between(1, 5);
   scheduler.limits.lookahead = random.Chance(0.3) ? 0 : random.Between(1, 12);
   scheduler.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
-  scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(60));
+  scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(100));
   return options;
 }
 
 void DrawFaults(Random random, DrafterScenario* drafter) {
   LinkConditions& link = drafter->link;
-  link.most_latency = link.least_latency + random.Between(absl::ZeroDuration(), absl::Milliseconds(8));
+  link.most_latency = link.least_latency +
+                      random.Between(absl::ZeroDuration(), absl::Milliseconds(random.Chance(0.3) ? 8 : 1));
   link.duplicated = random.Chance(0.4) ? random.Uniform() * 0.3 : 0.0;
   const auto draw = [&](absl::Duration* between) {
-    if (random.Chance(0.3)) *between = random.Between(absl::Milliseconds(30), absl::Milliseconds(400));
+    if (random.Chance(0.3)) *between = random.Between(absl::Milliseconds(50), absl::Seconds(1));
   };
   draw(&drafter->between_breaks);
   draw(&drafter->between_restarts);
   draw(&drafter->between_stalls);
-  drafter->machine.byzantine = random.Chance(0.2);
+  drafter->machine.byzantine = random.Chance(0.15);
 }
 
 DrafterScenario DrawDrafter(Random random, Weather weather) {
@@ -53,19 +56,20 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
   machine.vocabulary_fingerprint = kFingerprint;
   machine.model = {.vocab_size = kVocabSize,
                    .seed = 100 + random.Between(0, 1000),
+                   .sharpness = 8.0f,
                    .agreement = 0.9,
                    .agree_with_seed = kTargetSeed};
   if (weather == Weather::kDuplicates) drafter.link.duplicated = 0.2;
   if (weather != Weather::kStorm) return drafter;
-  machine.model.agreement = random.Uniform() * 0.95;
-  machine.model.sharpness = static_cast<float>(0.5 + random.Uniform() * 4.0);
+  machine.model.agreement = 0.95 * std::sqrt(random.Uniform());
+  machine.model.sharpness = static_cast<float>(0.5 + random.Uniform() * 10.0);
   machine.model.num_blocks = random.Between(6, 60);
   machine.model.max_rows = random.Between(2, 64);
   machine.context_length = std::min(random.Between(8, 200), machine.model.num_blocks * kBlockTokens / 2);
   machine.core = {.max_sessions = random.Between(1, 12),
                   .expand_width = random.Between(1, 5),
                   .max_step_rows = random.Between(2, 64)};
-  machine.per_step = random.Between(absl::Microseconds(50), absl::Milliseconds(3));
+  machine.per_step = random.Between(absl::Microseconds(50), absl::Milliseconds(random.Chance(0.2) ? 3 : 1));
   if (random.Chance(0.05)) machine.vocabulary_fingerprint = kFingerprint + 1;
   DrawFaults(random.Fork(), &drafter);
   return drafter;
@@ -89,7 +93,7 @@ TokenId AnyToken(Random* random) {
 }
 
 StopRules DrawRules(Random random, const Tokenizer& tokenizer) {
-  StopRules rules{.max_tokens = random.Between(1, 40)};
+  StopRules rules{.max_tokens = random.Between(1, 60)};
   if (random.Chance(0.4)) rules.stop_tokens.insert(AnyToken(&random));
   if (random.Chance(0.2)) {
     const std::string stop = tokenizer.Decode({AnyToken(&random)}, /*skip_special=*/true);
@@ -141,7 +145,7 @@ Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer
     arrival += random.Between(absl::ZeroDuration(), absl::Milliseconds(40));
     request.arrival = arrival;
     if (!calm && random.Chance(0.25)) {
-      request.deadline = arrival + random.Between(absl::ZeroDuration(), absl::Milliseconds(300));
+      request.deadline = arrival + random.Between(absl::ZeroDuration(), absl::Milliseconds(600));
     }
     if (!calm && random.Chance(0.15)) {
       request.cancel = arrival + random.Between(absl::ZeroDuration(), absl::Milliseconds(200));

@@ -109,20 +109,27 @@ bool Simulation::AllFinished() const {
                      [](const std::unique_ptr<Client>& client) { return client->finished(); });
 }
 
-Outcome Simulation::Run() {
-  ScheduleRequests();
+void Simulation::RunToTheEnd() {
   uint64_t num_events = 0;
   while (queue_.RunNext()) {
     const bool goes_on = ++num_events < kMostEvents && queue_.now() < absl::UnixEpoch() + kLongestRun;
     findings_.Expect(goes_on, absl::StrCat("no end after ", num_events, " events and ",
                                            absl::FormatDuration(queue_.now() - absl::UnixEpoch())));
-    if (!goes_on) break;
+    if (!goes_on) return;
   }
+}
+
+Outcome Simulation::Run() {
+  ScheduleRequests();
+  RunToTheEnd();
   for (const auto& client : clients_) {
     findings_.Expect(client->finished(),
                      absl::StrCat("request ", client->request().id, " has no terminal status"));
   }
   verifier_->CheckEmpty();
+  for (const auto& drafter : drafters_) drafter->CheckClosed();
+  for (const auto& link : links_) link->Break();
+  RunToTheEnd();
   for (const auto& drafter : drafters_) drafter->CheckEmpty();
   return Summarise();
 }

@@ -45,6 +45,7 @@ class Simulation {
   void ScheduleFault(absl::Duration mean, std::function<void()> fault);
   void ScheduleRequests();
   bool AllFinished() const;
+  void RunToTheEnd();
   Outcome Summarise() const;
 
   const Scenario scenario_;

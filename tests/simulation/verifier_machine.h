@@ -17,8 +17,8 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   struct Options {
     FakeEngine::Options model;
     Scheduler::Options scheduler;
-    absl::Duration per_step = absl::Milliseconds(2);
-    absl::Duration per_row = absl::Microseconds(40);
+    absl::Duration per_step = absl::Milliseconds(8);
+    absl::Duration per_row = absl::Microseconds(20);
   };
   using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest)>;
   using Violation = std::function<void(LinkId link, absl::string_view what)>;
@@ -37,7 +37,7 @@ class VerifierMachine final : public Machine, private SchedulerListener {
 
  private:
   void Work(bool was_due) override;
-  absl::Time NextWork() const override { return scheduler_->NextWake(); }
+  absl::Time NextWork() const override { return in_flight_ ? absl::InfinitePast() : scheduler_->NextWake(); }
 
   void OnStarted(SessionId session) override;
   void OnTokens(SessionId session, CommittedTokens tokens) override;
@@ -54,6 +54,7 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<SessionId, Client*> clients_;
+  bool in_flight_ = false;       // Between a step's forward pass and its conclusion.
   uint64_t num_happenings_ = 0;  // Sessions started and ended.
 };
 

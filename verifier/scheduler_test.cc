@@ -1,0 +1,647 @@
+#include "verifier/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
+#include "verifier/reference_output.h"
+
+namespace tandem {
+namespace {
+
+constexpr LinkId kLink = 5;
+constexpr int32_t kVocabSize = 40;
+
+std::shared_ptr<const Tokenizer> TestTokenizer() {
+  static const auto* const tokenizer = new std::shared_ptr<const Tokenizer>(
+      *Tokenizer::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m")));
+  return *tokenizer;
+}
+
+// Every step takes two milliseconds.
+class SteppingEngine final : public Engine {
+ public:
+  SteppingEngine(FakeEngine* engine, ManualClock* clock) : engine_(engine), clock_(clock) {}
+  const ModelConfig& config() const override { return engine_->config(); }
+  uint32_t num_blocks() const override { return engine_->num_blocks(); }
+  uint32_t max_rows() const override { return engine_->max_rows(); }
+  absl::Status Step(absl::Span<const StepRow> rows) override {
+    clock_->Advance(absl::Milliseconds(2));
+    return engine_->Step(rows);
+  }
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
+
+ private:
+  FakeEngine* engine_;
+  ManualClock* clock_;
+};
+
+struct Ask {
+  TokenIds prompt = {1, 2, 3, 4, 5};
+  SamplingParameters sampling = {.temperature = 0.0f};
+  StopRules rules = {.max_tokens = 20};
+  uint64_t cache_salt = 0;
+  absl::Time deadline = absl::InfiniteFuture();
+  bool drafted = false;
+};
+
+// What became of one request.
+struct Record {
+  bool started = false;
+  TokenIds tokens;
+  std::string text;
+  std::vector<absl::Status> ends;
+  SessionSummary summary;
+  std::vector<RoundReport> rounds;
+};
+
+class SchedulerTest : public ::testing::Test, public SchedulerListener {
+ protected:
+  // What a drafter knows of a session.
+  struct DraftState {
+    uint32_t epoch = 0;
+    uint32_t commit_no = 0;
+    uint64_t prefix_hash = 0;
+    TokenIds tokens;
+    NodeId next_id = 1;
+    DraftBudget budget;
+    bool wants_growth = false;
+  };
+
+  void Make(Scheduler::Options options = {}, FakeEngine::Options model = {}, bool prefix_cache = true) {
+    model.vocab_size = kVocabSize;
+    model_ = std::make_unique<FakeEngine>(model);
+    engine_ = std::make_unique<SteppingEngine>(model_.get(), &clock_);
+    pool_ = std::make_unique<BlockPool>(
+        BlockPool::Options{.num_blocks = model.num_blocks, .prefix_cache = prefix_cache});
+    scheduler_ = std::make_unique<Scheduler>(options, engine_.get(), pool_.get(),
+                                             RoundTimeModel({{1, 0.002}, {64, 0.002}}), &clock_, this);
+  }
+
+  void TearDown() override {
+    if (scheduler_ == nullptr) return;
+    EXPECT_EQ(scheduler_->num_running() + scheduler_->num_waiting(), 0u);
+    EXPECT_EQ(pool_->num_held(), 0u);
+    for (const auto& [id, record] : records_) EXPECT_EQ(record.ends.size(), 1u) << "session " << id;
+  }
+
+  absl::Status Submit(SessionId id, const Ask& ask) {
+    SessionRequest request{.prompt = ask.prompt,
+                           .max_tokens = ask.rules.max_tokens,
+                           .sampling = ask.sampling,
+                           .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
+                           .cache_salt = ask.cache_salt,
+                           .deadline = ask.deadline};
+    if (ask.drafted)
+      request.drafter = DrafterBinding{.link = kLink, .name = "drafter", .draft_model = "draft"};
+    return scheduler_->Submit(id, std::move(request));
+  }
+
+  ReferenceOutput Reference(const Ask& ask) const {
+    return GenerateReference(*model_, ask.prompt, ask.sampling, OutputAssembler(TestTokenizer(), ask.rules));
+  }
+
+  void ExpectReference(SessionId id, const Ask& ask) {
+    const ReferenceOutput reference = Reference(ask);
+    const Record& record = records_[id];
+    ASSERT_EQ(record.ends.size(), 1u) << "session " << id;
+    EXPECT_TRUE(record.ends[0].ok()) << record.ends[0];
+    EXPECT_EQ(record.tokens, reference.tokens) << "session " << id;
+    EXPECT_EQ(record.text + record.summary.end.text, reference.text);
+    EXPECT_EQ(record.summary.end.reason, reference.end.reason);
+    EXPECT_EQ(record.summary.output_tokens, reference.tokens.size());
+  }
+
+  // Does what the owner does, until nothing is left to do. `drafter` is called after each step, to answer.
+  void RunToTheEnd(const std::function<void()>& drafter = [] {}) {
+    for (int turn = 0; turn < 2000; ++turn) {
+      drafter();
+      const absl::Time wake = scheduler_->NextWake();
+      if (wake == absl::InfiniteFuture()) return;
+      if (wake > clock_.Now()) clock_.Advance(wake - clock_.Now());
+      const uint64_t steps = model_->num_steps();
+      const size_t ends = num_ends_;
+      scheduler_->Step();
+      ASSERT_TRUE(model_->num_steps() > steps || num_ends_ > ends) << "woke for nothing";
+    }
+    FAIL() << "no end";
+  }
+
+  // A chain of `tokens` below the root.
+  Grow Chain(SessionId id, const TokenIds& tokens, bool exhausted = true) {
+    DraftState& state = drafts_.at(id);
+    Grow grow{.epoch = state.epoch,
+              .seen_commit = state.commit_no,
+              .prefix_hash = state.prefix_hash,
+              .first_id = state.next_id,
+              .tokens = tokens,
+              .scores = std::vector<float>(tokens.size(), 0.9f),
+              .exhausted = exhausted};
+    for (uint32_t i = 0; i < tokens.size(); ++i) grow.parents.push_back(i == 0 ? 0 : state.next_id + i - 1);
+    state.next_id += static_cast<uint32_t>(tokens.size());
+    return grow;
+  }
+  void Send(SessionId id, std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event) {
+    scheduler_->OnDraftResponse(kLink, {.session = id, .event = std::move(event)});
+  }
+
+  // A drafter that knows the output and drafts `num_right` tokens of it, then `num_wrong` wrong ones.
+  void Draft(const Ask& ask, uint32_t num_right, uint32_t num_wrong) {
+    TokenIds all = ask.prompt;
+    const TokenIds output = Reference(ask).tokens;
+    all.insert(all.end(), output.begin(), output.end());
+    for (auto& [id, state] : drafts_) {
+      if (!std::exchange(state.wants_growth, false) || state.budget.depth == 0) continue;
+      TokenIds tokens;
+      for (size_t at = state.tokens.size(); at < all.size() && tokens.size() < num_right + num_wrong; ++at) {
+        tokens.push_back(tokens.size() < num_right ? all[at] : (all[at] + 1) % kVocabSize);
+      }
+      if (!tokens.empty()) Send(id, Chain(id, tokens));
+    }
+  }
+
+  void OnStarted(SessionId id) override { records_[id].started = true; }
+  void OnTokens(SessionId id, CommittedTokens tokens) override {
+    Record& record = records_[id];
+    EXPECT_TRUE(record.started && record.ends.empty());
+    EXPECT_EQ(tokens.offset, record.tokens.size());
+    for (const CommittedToken& token : tokens.tokens) record.tokens.push_back(token.token);
+    record.text += tokens.text;
+  }
+  void OnFinished(SessionId id, const absl::Status& status, const SessionSummary& summary) override {
+    records_[id].ends.push_back(status);
+    records_[id].summary = summary;
+    ++num_ends_;
+  }
+  void OnDraftRequest(LinkId link, DraftRequest request) override {
+    EXPECT_EQ(link, kLink);
+    requests_.push_back(request);
+    DraftState& state = drafts_[request.session];
+    if (const auto* open = std::get_if<OpenSession>(&request.event)) {
+      EXPECT_EQ(open->prefix_hash, ExtendPrefixHash(kEmptyPrefixHash, open->tokens));
+      state = {.epoch = open->epoch,
+               .commit_no = open->commit_no,
+               .prefix_hash = open->prefix_hash,
+               .tokens = open->tokens,
+               .budget = open->budget,
+               .wants_growth = true};
+      opened_.push_back(request.session);
+    } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
+      EXPECT_EQ(commit->commit_no, state.commit_no + 1);
+      state.tokens.insert(state.tokens.end(), commit->tokens.begin(), commit->tokens.end());
+      EXPECT_EQ(commit->committed_len, state.tokens.size());
+      EXPECT_EQ(commit->prefix_hash, ExtendPrefixHash(kEmptyPrefixHash, state.tokens));
+      state.commit_no = commit->commit_no;
+      state.prefix_hash = commit->prefix_hash;
+      state.budget = commit->budget;
+      state.wants_growth = !commit->new_root.has_value();
+    } else {
+      drafts_.erase(request.session);
+    }
+  }
+  void OnProtocolViolation(LinkId link, absl::string_view, bool quarantined) override {
+    EXPECT_EQ(link, kLink);
+    violations_.push_back(quarantined);
+  }
+  void OnRound(SessionId id, const RoundReport& report) override { records_[id].rounds.push_back(report); }
+
+  // Answers the Opens that were sent.
+  void AnswerOpens() {
+    for (SessionId id : std::exchange(opened_, {})) {
+      if (drafts_.contains(id)) Send(id, SessionOpened{.epoch = drafts_.at(id).epoch, .context_length = 100});
+    }
+  }
+  template <typename Event>
+  uint32_t NumSent() const {
+    return static_cast<uint32_t>(std::count_if(requests_.begin(), requests_.end(), [](const auto& request) {
+      return std::holds_alternative<Event>(request.event);
+    }));
+  }
+
+  ManualClock clock_;
+  std::unique_ptr<FakeEngine> model_;
+  std::unique_ptr<SteppingEngine> engine_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<SessionId, Record> records_;
+  size_t num_ends_ = 0;
+  std::vector<DraftRequest> requests_;
+  std::map<SessionId, DraftState> drafts_;
+  std::vector<SessionId> opened_;
+  std::vector<bool> violations_;
+};
+
+Scheduler::Options FixedWindow(uint32_t depth) {
+  return {.limits = {.max_depth = depth, .nodes_per_level = 1}, .window_policy = "fixed"};
+}
+
+std::vector<SamplingParameters> ManySamplings() {
+  return {
+      {.temperature = 0.0f},
+      {.temperature = 0.8f, .seed = 7},
+      {.temperature = 0.8f, .top_k = 5, .top_p = 0.9f, .seed = 8},
+      {.temperature = 0.0f, .repetition_penalty = 1.4f, .presence_penalty = 0.5f, .frequency_penalty = 0.7f},
+      {.temperature = 0.8f, .repetition_penalty = 1.2f, .frequency_penalty = 1.0f, .seed = 9}};
+}
+
+TEST_F(SchedulerTest, PlainDecodingIsTheReferenceLoop) {
+  for (const SamplingParameters& sampling : ManySamplings()) {
+    for (uint32_t max_tokens : {1u, 2u, 20u}) {
+      Make();
+      records_.clear();
+      const Ask ask{.sampling = sampling, .rules = {.max_tokens = max_tokens}};
+      ASSERT_TRUE(Submit(1, ask).ok());
+      RunToTheEnd();
+      ExpectReference(1, ask);
+    }
+  }
+}
+
+TEST_F(SchedulerTest, StopTokenAndStopStringEndTheOutput) {
+  Make();
+  Ask ask;
+  const TokenIds output = Reference(ask).tokens;
+  ask.rules.stop_tokens = {output[7]};
+  Ask text = ask;
+  text.rules.stop_tokens.clear();
+  text.rules.stop = {TestTokenizer()->Decode({output[6]}, /*skip_special=*/false)};
+  ASSERT_TRUE(Submit(1, ask).ok());
+  ASSERT_TRUE(Submit(2, text).ok());
+  RunToTheEnd();
+  ExpectReference(1, ask);
+  EXPECT_EQ(records_[1].summary.end.reason, OutputEnd::Reason::kStopToken);
+  ExpectReference(2, text);
+}
+
+TEST_F(SchedulerTest, DraftsChangeTheNumberOfRoundsAndNothingElse) {
+  for (const SamplingParameters& sampling : ManySamplings()) {
+    const Ask ask{.sampling = sampling, .drafted = true};
+    uint32_t rounds_before = std::numeric_limits<uint32_t>::max();
+    for (const uint32_t num_right : {0u, 2u, 4u}) {
+      Make(FixedWindow(4));
+      records_.clear();
+      drafts_.clear();
+      scheduler_->OnLinkUp(kLink);
+      ASSERT_TRUE(Submit(1, ask).ok());
+      RunToTheEnd([&] {
+        AnswerOpens();
+        Draft(ask, num_right, 4 - num_right);
+      });
+      ExpectReference(1, ask);
+      const SessionSummary& summary = records_[1].summary;
+      EXPECT_LT(summary.rounds, rounds_before);
+      rounds_before = summary.rounds;
+      EXPECT_EQ(summary.drafted_rounds, summary.hits + summary.misses);
+      EXPECT_EQ(summary.accepted_tokens == 0, num_right == 0);
+      EXPECT_EQ(violations_.size(), 0u);
+    }
+  }
+}
+
+TEST_F(SchedulerTest, CountsWhatWasAccepted) {
+  Make(FixedWindow(4));
+  const Ask ask{.rules = {.max_tokens = 16}, .drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunToTheEnd([&] {
+    AnswerOpens();
+    Draft(ask, 2, 2);
+  });
+  ExpectReference(1, ask);
+  const SessionSummary& summary = records_[1].summary;
+  // The first step is an undrafted round, with the prompt. Each round commits two drafts and a token of its
+  // own: 1 + 5 * 3.
+  EXPECT_EQ(summary.rounds, 6u);
+  EXPECT_EQ(summary.drafted_rounds, 5u);
+  // When the first of them began, nobody had to wait for the drafts.
+  EXPECT_EQ(summary.hits, 1u);
+  EXPECT_EQ(summary.misses, 4u);
+  EXPECT_EQ(summary.accepted_tokens, 10u);
+  EXPECT_EQ(summary.accepted_per_position, (std::vector<uint32_t>{5, 5}));
+  // Four nodes, but three and then two when no more than so many tokens are wanted: windows end with the
+  // output.
+  EXPECT_EQ(summary.draft_tokens, 4u + 4 + 4 + 4 + 2);
+  EXPECT_EQ(summary.window_histogram, (std::vector<uint32_t>{1, 0, 1, 0, 4}));
+  EXPECT_EQ(summary.drafter, "drafter");
+  EXPECT_EQ(summary.drafter_lost, "");
+}
+
+TEST_F(SchedulerTest, GrowthThatArrivesDuringThePassMakesAHit) {
+  Make(FixedWindow(2));
+  const Ask ask{.drafted = true};
+  const TokenIds output = Reference(ask).tokens;
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  Send(1, Chain(1, {output[1], output[2]}, /*exhausted=*/false));
+  ASSERT_TRUE(scheduler_->Forward());
+  // Below the second node, which has the id 2.
+  Grow more = Chain(1, {output[3], output[4], output[5]});
+  more.parents[0] = 2;
+  Send(1, more);
+  scheduler_->Conclude();
+  const auto* commit = std::get_if<Commit>(&requests_.back().event);
+  ASSERT_NE(commit, nullptr);
+  EXPECT_EQ(commit->new_root, std::optional<NodeId>(3));
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());
+  scheduler_->Step();
+  EXPECT_EQ(records_[1].rounds.back().kind, RoundKind::kHit);
+  EXPECT_EQ(records_[1].rounds.back().accepted, 2u);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+}
+
+TEST_F(SchedulerTest, PromptInChunksDelaysNobody) {
+  Make({.prefill_chunk = 4});
+  const Ask first{.rules = {.max_tokens = 40}};
+  Ask second{.rules = {.max_tokens = 3}};
+  second.prompt.assign(21, 9);
+  ASSERT_TRUE(Submit(1, first).ok());
+  scheduler_->Step();  // Four rows of prompt, and the root in the same step.
+  EXPECT_EQ(records_[1].tokens.size(), 1u);
+  ASSERT_TRUE(Submit(2, second).ok());
+  for (size_t step = 1; step <= 4; ++step) {
+    scheduler_->Step();
+    EXPECT_EQ(records_[1].tokens.size(), 1 + step);
+    EXPECT_EQ(records_[2].tokens.size(), 0u);
+  }
+  scheduler_->Step();  // The fifth chunk of four, and with it the first round.
+  EXPECT_EQ(records_[2].tokens.size(), 1u);
+  RunToTheEnd();
+  ExpectReference(1, first);
+  ExpectReference(2, second);
+}
+
+TEST_F(SchedulerTest, ABatchIsEachAlone) {
+  Make({.max_running = 8, .prefill_chunk = 16, .limits = {.max_depth = 3}, .window_policy = "fixed"},
+       {.max_rows = 24});
+  std::map<SessionId, Ask> asks;
+  for (SessionId id = 1; id <= 8; ++id) {
+    Ask ask{.sampling = ManySamplings()[id % 5], .rules = {.max_tokens = static_cast<uint32_t>(3 * id)}};
+    ask.prompt.assign(5 * id, static_cast<TokenId>(id));
+    asks[id] = ask;
+    ASSERT_TRUE(Submit(id, ask).ok());
+  }
+  RunToTheEnd();
+  for (const auto& [id, ask] : asks) ExpectReference(id, ask);
+}
+
+TEST_F(SchedulerTest, PrefixCacheGivesTheSameOutputWithinATenant) {
+  Make();
+  Ask ask;
+  ask.prompt.assign(50, 3);
+  ask.cache_salt = 1;
+  Ask other = ask;
+  other.cache_salt = 2;
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunToTheEnd();
+  ASSERT_TRUE(Submit(2, ask).ok());
+  ASSERT_TRUE(Submit(3, other).ok());
+  RunToTheEnd();
+  for (SessionId id : {1, 2}) ExpectReference(id, ask);
+  ExpectReference(3, other);
+  EXPECT_EQ(records_[1].summary.cached_prompt_tokens, 0u);
+  EXPECT_EQ(records_[2].summary.cached_prompt_tokens, 48u);
+  EXPECT_EQ(records_[3].summary.cached_prompt_tokens, 0u);
+}
+
+TEST_F(SchedulerTest, RequestsWaitForMemory) {
+  Make(FixedWindow(4), {.num_blocks = 5});
+  std::map<SessionId, Ask> asks;
+  scheduler_->OnLinkUp(kLink);
+  for (SessionId id = 1; id <= 6; ++id) {
+    asks[id] = {
+        .prompt = TokenIds(20, static_cast<TokenId>(id)), .rules = {.max_tokens = 12}, .drafted = true};
+    ASSERT_TRUE(Submit(id, asks[id]).ok());
+  }
+  scheduler_->Step();
+  EXPECT_EQ(scheduler_->num_running(), 2u);
+  EXPECT_EQ(scheduler_->num_waiting(), 4u);
+  RunToTheEnd([&] { AnswerOpens(); });
+  for (const auto& [id, ask] : asks) ExpectReference(id, ask);
+}
+
+TEST_F(SchedulerTest, AdmitsAtOnceWhenMemoryIsFreed) {
+  Make(FixedWindow(4), {.num_blocks = 4});
+  scheduler_->OnLinkUp(kLink);
+  const Ask slow{.rules = {.max_tokens = 20}, .drafted = true};  // Two blocks each.
+  const Ask quick{.rules = {.max_tokens = 12}};
+  ASSERT_TRUE(Submit(1, slow).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = TokenIds(29, 7), .rules = {.max_tokens = 2}}).ok());
+  ASSERT_TRUE(Submit(3, quick).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  scheduler_->Step();  // The second ends; the first waits for drafts from now on.
+  ASSERT_EQ(records_[2].ends.size(), 1u);
+  ASSERT_FALSE(records_[3].started);
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());
+  scheduler_->Step();
+  EXPECT_TRUE(records_[3].started);
+  RunToTheEnd();
+  ExpectReference(1, slow);
+  ExpectReference(3, quick);
+}
+
+TEST_F(SchedulerTest, RefusesWhatCannotEverRunAndWhatDoesNotFitTheQueue) {
+  Make({.max_running = 1, .max_waiting = 2}, {.num_blocks = 4});
+  EXPECT_TRUE(absl::IsInvalidArgument(Submit(1, {.rules = {.max_tokens = 60}})));
+  EXPECT_TRUE(Submit(2, {}).ok());
+  scheduler_->Step();
+  EXPECT_TRUE(Submit(3, {}).ok());
+  EXPECT_TRUE(Submit(4, {}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Submit(5, {})));
+  RunToTheEnd();
+  EXPECT_EQ(records_.size(), 3u);
+}
+
+TEST_F(SchedulerTest, CancelEndsARequestInEveryState) {
+  Make({.max_running = 3, .prefill_chunk = 4, .window_policy = "fixed"});
+  const absl::Status gone = absl::CancelledError("gone");
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, {.drafted = true}).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  scheduler_->Step();
+  ASSERT_GT(scheduler_->NextWake(), clock_.Now());  // It waits for drafts.
+  ASSERT_TRUE(Submit(2, {.prompt = TokenIds(30, 1)}).ok());
+  ASSERT_TRUE(Submit(3, {}).ok());
+  ASSERT_TRUE(Submit(4, {}).ok());
+  ASSERT_TRUE(scheduler_->Forward());
+  scheduler_->Cancel(2, gone);  // In a step.
+  scheduler_->Cancel(2, gone);
+  EXPECT_TRUE(records_[2].ends.empty());
+  scheduler_->Conclude();
+  EXPECT_EQ(records_[2].ends, std::vector<absl::Status>{gone});
+  scheduler_->Cancel(4, gone);  // In the queue.
+  scheduler_->Cancel(3, gone);  // In its prefill.
+  scheduler_->Cancel(1, gone);
+  EXPECT_EQ(NumSent<CloseSession>(), 1u);
+  for (SessionId id = 1; id <= 4; ++id) EXPECT_EQ(records_[id].ends, std::vector<absl::Status>{gone});
+  scheduler_->Cancel(1, gone);
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfiniteFuture());
+}
+
+TEST_F(SchedulerTest, DeadlinesEndRequestsInEveryState) {
+  Make({.max_running = 2, .prefill_chunk = 2, .window_policy = "fixed", .max_draft_wait = absl::Seconds(1)});
+  const absl::Time deadline = clock_.Now() + absl::Milliseconds(7);
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, {.prompt = {1}, .deadline = deadline, .drafted = true}).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = TokenIds(60, 1), .deadline = deadline}).ok());
+  ASSERT_TRUE(Submit(3, {.deadline = deadline}).ok());
+  RunToTheEnd([&] { AnswerOpens(); });
+  for (SessionId id = 1; id <= 3; ++id) {
+    ASSERT_EQ(records_[id].ends.size(), 1u);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(records_[id].ends[0])) << records_[id].ends[0];
+  }
+  EXPECT_FALSE(records_[3].started);
+  EXPECT_LE(clock_.Now(), deadline + absl::Milliseconds(2));
+}
+
+TEST_F(SchedulerTest, WaitsForDraftsUntilTheyComeOrNoLonger) {
+  Make({.window_policy = "fixed", .max_draft_wait = absl::Milliseconds(1)});
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  scheduler_->Step();
+  const absl::Time until = clock_.Now() + absl::Milliseconds(1);
+  EXPECT_EQ(scheduler_->NextWake(), until);
+  EXPECT_FALSE(scheduler_->Forward());
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());
+  scheduler_->Step();
+  EXPECT_EQ(records_[1].rounds.back().kind, RoundKind::kUndrafted);
+  EXPECT_DOUBLE_EQ(records_[1].rounds.back().wait_seconds, 0.001);
+  // The next ones come in time.
+  const TokenIds output = Reference(ask).tokens;
+  EXPECT_GT(scheduler_->NextWake(), clock_.Now());
+  Send(1, Chain(1, {output[records_[1].tokens.size()]}));
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());
+  scheduler_->Step();
+  EXPECT_EQ(records_[1].rounds.back().accepted, 1u);
+  EXPECT_EQ(records_[1].rounds.back().kind, RoundKind::kMiss);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+}
+
+TEST_F(SchedulerTest, ADrafterThatBreaksTheProtocolIsQuarantined) {
+  Make(FixedWindow(4));
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  Grow hostile = Chain(1, {kVocabSize});
+  Send(1, hostile);
+  hostile.tokens = {3};
+  hostile.scores = {std::numeric_limits<float>::quiet_NaN()};
+  Send(1, hostile);
+  EXPECT_EQ(NumSent<CloseSession>(), 0u);
+  scheduler_->OnMalformedResponse(kLink, "not a message");
+  EXPECT_EQ(violations_, (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(NumSent<CloseSession>(), 1u);
+  const size_t sent = requests_.size();
+  Send(1, hostile);
+  scheduler_->OnLinkDown(kLink, absl::UnavailableError("gone"));
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(2, ask).ok());
+  RunToTheEnd();
+  EXPECT_EQ(violations_.size(), 3u);
+  EXPECT_EQ(requests_.size(), sent);
+  for (SessionId id : {1, 2}) {
+    ExpectReference(id, ask);
+    EXPECT_EQ(records_[id].summary.drafter_lost, "the drafter is quarantined");
+  }
+}
+
+TEST_F(SchedulerTest, ALostConnectionIsOpenedAgainWhereTheOutputIs) {
+  Make(FixedWindow(4));
+  const Ask ask{.drafted = true};
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  EXPECT_EQ(requests_.size(), 0u);  // Not connected yet.
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_EQ(NumSent<OpenSession>(), 1u);
+  AnswerOpens();
+  Draft(ask, 4, 0);
+  scheduler_->Step();
+  scheduler_->OnLinkDown(kLink, absl::UnavailableError("gone"));
+  const size_t sent = requests_.size();
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());  // Nobody to wait for.
+  scheduler_->Step();
+  EXPECT_EQ(requests_.size(), sent);
+  scheduler_->OnLinkUp(kLink);
+  const auto* open = std::get_if<OpenSession>(&requests_.back().event);
+  ASSERT_NE(open, nullptr);
+  EXPECT_EQ(open->epoch, 2u);
+  EXPECT_EQ(open->tokens.size(), ask.prompt.size() + records_[1].tokens.size());
+  RunToTheEnd([&] {
+    AnswerOpens();
+    Draft(ask, 4, 0);
+  });
+  ExpectReference(1, ask);
+  EXPECT_EQ(records_[1].summary.drafter_lost, "");
+  EXPECT_EQ(NumSent<CloseSession>(), 1u);
+}
+
+TEST_F(SchedulerTest, ARefusedSessionGoesOnWithoutDrafts) {
+  Make(FixedWindow(4));
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  Send(1, SessionRefused{.epoch = 7, .status = absl::NotFoundError("another epoch")});
+  Send(1, SessionRefused{.epoch = 1, .status = absl::FailedPreconditionError("another vocabulary")});
+  const size_t sent = requests_.size();
+  scheduler_->OnLinkUp(kLink);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+  EXPECT_EQ(requests_.size(), sent);
+  EXPECT_EQ(records_[1].summary.drafter_lost, "refused: FAILED_PRECONDITION: another vocabulary");
+}
+
+TEST_F(SchedulerTest, ResyncOpensANewEpochOnce) {
+  Make(FixedWindow(4));
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  Send(1, ResyncNeeded{.epoch = 1});
+  Send(1, ResyncNeeded{.epoch = 1});
+  EXPECT_EQ(NumSent<OpenSession>(), 2u);
+  RunToTheEnd([&] {
+    AnswerOpens();
+    Draft(ask, 4, 0);
+  });
+  ExpectReference(1, ask);
+  EXPECT_GT(records_[1].summary.accepted_tokens, 0u);
+}
+
+TEST_F(SchedulerTest, AnEngineThatFailsEndsEverything) {
+  Make();
+  ASSERT_TRUE(Submit(1, {}).ok());
+  ASSERT_TRUE(Submit(2, {}).ok());
+  scheduler_->Step();
+  model_->FailNextStep(absl::DataLossError("no more"));
+  RunToTheEnd();
+  for (SessionId id : {1, 2}) {
+    EXPECT_EQ(records_[id].ends,
+              std::vector<absl::Status>{absl::InternalError("the engine failed: no more")});
+  }
+  ASSERT_TRUE(Submit(3, {}).ok());
+  RunToTheEnd();
+  ExpectReference(3, {});
+}
+
+}  // namespace
+}  // namespace tandem
