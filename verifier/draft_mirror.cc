@@ -139,19 +139,22 @@ std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth
   return selected;
 }
 
-std::optional<NodeId> DraftMirror::Commit(NodeId last_accepted, TokenId bonus, uint32_t commit_no,
+std::optional<NodeId> DraftMirror::Commit(absl::Span<const TokenId> tokens, uint32_t commit_no,
                                           uint64_t prefix_hash) {
   commits_.push_back({commit_no, prefix_hash});
   if (commits_.size() > kRememberedCommits) commits_.pop_front();
   exhausted_ = false;
-  const TreeNode* root = tree_.FindChild(last_accepted, bonus);
-  if (root == nullptr) {
-    tree_.Clear();
-    return std::nullopt;
+  NodeId at = 0;
+  for (TokenId token : tokens) {
+    const TreeNode* child = tree_.FindChild(at, token);
+    if (child == nullptr) {
+      tree_.Clear();
+      return std::nullopt;
+    }
+    at = child->id;
   }
-  const NodeId new_root = root->id;
-  tree_.Reroot(new_root);
-  return new_root;
+  tree_.Reroot(at);
+  return at;
 }
 
 }  // namespace tandem

@@ -50,9 +50,10 @@ class DraftMirror {
   // before children. With every node its parent is selected too.
   std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
 
-  // The round's outcome: `last_accepted` is the deepest accepted node (0: none) and `bonus` the target's own
-  // token after it. Makes the node of the bonus token the root if it is here, else starts a fresh root.
-  std::optional<NodeId> Commit(NodeId last_accepted, TokenId bonus, uint32_t commit_no, uint64_t prefix_hash);
+  // The round's outcome: the tokens it committed, the last of them the target's own. If they are a path of
+  // the tree, whether or not its nodes were the ones verified, the node at its end becomes the root; else the
+  // root is fresh.
+  std::optional<NodeId> Commit(absl::Span<const TokenId> tokens, uint32_t commit_no, uint64_t prefix_hash);
 
   const CandidateTree& tree() const { return tree_; }
   uint32_t epoch() const { return epoch_; }

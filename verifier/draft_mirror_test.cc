@@ -58,15 +58,15 @@ TEST_F(DraftMirrorTest, GrowsAndSelectsTheBestNodesWithTheirParents) {
 
 TEST_F(DraftMirrorTest, CommitKeepsTheSubtreeOfTheBonusToken) {
   mirror_.OnGrow(FirstGrowth());
-  EXPECT_EQ(mirror_.Commit(/*last_accepted=*/0, /*bonus=*/10, 1, kHash + 1), NodeId{1});
+  EXPECT_EQ(mirror_.Commit({10}, 1, kHash + 1), NodeId{1});
   EXPECT_THAT(Ids(mirror_.tree().nodes()), ElementsAre(3));
-  EXPECT_EQ(mirror_.Commit(/*last_accepted=*/3, /*bonus=*/50, 2, kHash + 2), std::nullopt);
+  EXPECT_EQ(mirror_.Commit({12, 50}, 2, kHash + 2), std::nullopt);
   EXPECT_TRUE(mirror_.tree().empty());
 }
 
 TEST_F(DraftMirrorTest, GrowthThatCrossedACommitIsAddedOrStale) {
   mirror_.OnGrow(FirstGrowth());
-  mirror_.Commit(0, 10, 1, kHash + 1);
+  mirror_.Commit({10}, 1, kHash + 1);
   // Sent before the drafter saw the commit: below the new root, below a pruned node, below the old root.
   const DraftMirror::GrowReport report = mirror_.OnGrow({.epoch = 1,
                                                          .seen_commit = 0,
@@ -109,7 +109,7 @@ TEST_F(DraftMirrorTest, AnotherPrefixNeedsAResync) {
 }
 
 TEST_F(DraftMirrorTest, ForgottenCommitsAreStale) {
-  for (uint32_t commit = 1; commit <= 100; ++commit) mirror_.Commit(0, 5, commit, kHash + commit);
+  for (uint32_t commit = 1; commit <= 100; ++commit) mirror_.Commit({5}, commit, kHash + commit);
   EXPECT_EQ(mirror_.OnGrow(FirstGrowth()).result, GrowResult::kStale);
 }
 
@@ -172,7 +172,7 @@ TEST_F(DraftMirrorTest, ExhaustedHoldsUntilTheNextCommit) {
   grow.exhausted = true;
   mirror_.OnGrow(grow);
   EXPECT_TRUE(mirror_.exhausted());
-  mirror_.Commit(0, 10, 1, kHash + 1);
+  mirror_.Commit({10}, 1, kHash + 1);
   EXPECT_FALSE(mirror_.exhausted());
 }
 

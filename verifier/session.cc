@@ -258,8 +258,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   ++commit_no_;
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
   if (!drafting_) return result;
-  const std::optional<NodeId> new_root =
-      mirror_.Commit(last_accepted, tokens.back(), commit_no_, prefix_hash_);
+  const std::optional<NodeId> new_root = mirror_.Commit(tokens, commit_no_, prefix_hash_);
   budget_ = limits_.BudgetFor(DepthWanted(costs));
   result.commit = Commit{.epoch = mirror_.epoch(),
                          .commit_no = commit_no_,
