@@ -75,7 +75,7 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
 
 void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   auto found = sessions_.find(key);
-  if (found != sessions_.end() && open.epoch <= found->second.session->epoch()) return;
+  if (found != sessions_.end() && open.epoch <= found->second.draft->epoch()) return;
   HostedModel* hosted = FindModel(open.draft_model);
   if (hosted == nullptr) {
     return Refuse(key, open.epoch, absl::NotFoundError(absl::StrCat("no draft model ", open.draft_model)));
@@ -91,13 +91,13 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   }
 
   HostedSession& session = sessions_[key];
-  if (session.session == nullptr || session.hosted != hosted ||
-      session.session->cache_salt() != open.cache_salt) {
+  if (session.draft == nullptr || session.hosted != hosted ||
+      session.draft->cache_salt() != open.cache_salt) {
     session.hosted = hosted;
-    session.session =
+    session.draft =
         std::make_unique<DraftSession>(&hosted->model, open.cache_salt, options_.expand_width, &counters_);
   }
-  if (absl::Status status = session.session->Open(open); !status.ok()) {
+  if (absl::Status status = session.draft->Open(open); !status.ok()) {
     return Refuse(key, open.epoch, status);
   }
   responses_.push_back(
@@ -108,7 +108,7 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
 void DraftCore::OnCommit(const Key& key, const Commit& commit) {
   const auto found = sessions_.find(key);
   if (found == sessions_.end()) return AskForOpen(key, commit.epoch, "no such session");
-  const absl::Status status = found->second.session->OnCommit(commit);
+  const absl::Status status = found->second.draft->OnCommit(commit);
   if (status.ok()) {
     SendGrowth(key, &found->second);
   } else if (absl::IsAborted(status)) {
@@ -137,7 +137,7 @@ void DraftCore::Refuse(const Key& key, uint32_t epoch, absl::Status status) {
 }
 
 void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
-  for (Grow& grow : session->session->TakeGrowth()) {
+  for (Grow& grow : session->draft->TakeGrowth()) {
     const std::optional<absl::Duration>& step_time = session->hosted->step_time;
     grow.step_seconds = static_cast<float>(absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration())));
     responses_.push_back({key.first, {key.second, std::move(grow)}});
@@ -145,15 +145,14 @@ void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
 }
 
 bool DraftCore::HasWork() const {
-  return absl::c_any_of(sessions_,
-                        [](const auto& entry) { return entry.second.session->NumRowsWanted() > 0; });
+  return absl::c_any_of(sessions_, [](const auto& entry) { return entry.second.draft->NumRowsWanted() > 0; });
 }
 
 // The model with work whose last step lies furthest back.
 DraftCore::HostedModel* DraftCore::NextModel() {
   HostedModel* next = nullptr;
   for (const auto& [key, session] : sessions_) {
-    if (session.session->NumRowsWanted() == 0) continue;
+    if (session.draft->NumRowsWanted() == 0) continue;
     if (next == nullptr || session.hosted->last_served < next->last_served) next = session.hosted;
   }
   return next;
@@ -163,8 +162,8 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
   std::vector<Share> growing;
   std::vector<Share> prefilling;
   for (auto& [key, session] : sessions_) {
-    if (session.hosted != hosted || session.session->NumRowsWanted() == 0) continue;
-    (session.session->NeedsPrefill() ? prefilling : growing).push_back({key, &session});
+    if (session.hosted != hosted || session.draft->NumRowsWanted() == 0) continue;
+    (session.draft->NeedsPrefill() ? prefilling : growing).push_back({key, &session});
   }
   const auto longest_wait = [](const Share& a, const Share& b) {
     return a.session->last_served < b.session->last_served;
@@ -177,7 +176,7 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
   std::vector<Share> plan;
   const auto give = [&](Share* share, uint32_t up_to) {
     if (used >= up_to) return false;
-    share->rows = std::min(share->session->session->NumRowsWanted(), up_to - used);
+    share->rows = std::min(share->session->draft->NumRowsWanted(), up_to - used);
     used += share->rows;
     plan.push_back(*share);
     return true;
@@ -200,8 +199,8 @@ void DraftCore::Step() {
   const std::vector<Share> plan = PlanStep(hosted);
   bool grows = false;
   for (const Share& share : plan) {
-    grows = grows || !share.session->session->NeedsPrefill();
-    share.session->session->AddRows(share.rows, &batch_);
+    grows = grows || !share.session->draft->NeedsPrefill();
+    share.session->draft->AddRows(share.rows, &batch_);
     share.session->last_served = step_number_;
   }
 
@@ -218,12 +217,12 @@ void DraftCore::Step() {
   for (const Share& share : plan) {
     absl::Status status =
         stepped.ok()
-            ? share.session->session->OnStep()
+            ? share.session->draft->OnStep()
             : absl::InternalError(absl::StrCat("draft model ", hosted->model.name, ": ", stepped.message()));
     if (status.ok()) {
       SendGrowth(share.key, share.session);
     } else {
-      Refuse(share.key, share.session->session->epoch(), std::move(status));
+      Refuse(share.key, share.session->draft->epoch(), std::move(status));
     }
   }
 }
@@ -237,7 +236,7 @@ DraftStats DraftCore::stats() const {
                    .num_sessions = static_cast<uint32_t>(sessions_.size()),
                    .refused_sessions = refused_sessions_,
                    .resyncs = resyncs_};
-  for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.session->num_waiting();
+  for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.draft->num_waiting();
   for (const auto& hosted : models_) {
     stats.kv_tokens_used += uint64_t{hosted->model.pool->num_held()} * kBlockTokens;
     stats.kv_tokens += uint64_t{hosted->model.pool->num_blocks()} * kBlockTokens;

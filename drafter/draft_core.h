@@ -78,7 +78,7 @@ class DraftCore {
   };
   struct HostedSession {
     HostedModel* hosted = nullptr;
-    std::unique_ptr<DraftSession> session;
+    std::unique_ptr<DraftSession> draft;
     uint64_t last_served = 0;  // Number of the step.
   };
   struct Share {

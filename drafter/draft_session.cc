@@ -91,7 +91,7 @@ void DraftSession::SetBudget(const DraftBudget& budget) {
   if (budget.depth == 0 || budget.nodes == 0 || budget.branching == 0) return;
   const uint64_t levels = uint64_t{budget.depth} + budget.lookahead;
   limits_.depth = static_cast<uint32_t>(std::min<uint64_t>(levels, kMaxTreeDepth));
-  // nodes * (1 + lookahead / depth). The product may not fit 64 bits, but then the bound on nodes applies.
+  // nodes * (1 + lookahead / depth), rounded down; fits 64 bits as the first factor is bounded.
   limits_.nodes = static_cast<uint32_t>(std::min<uint64_t>(
       std::min<uint64_t>(budget.nodes, kMaxTreeNodes) * levels / budget.depth, kMaxTreeNodes));
   limits_.branching = std::min(budget.branching, kMaxBranching);
@@ -264,6 +264,8 @@ void DraftSession::SalvageBelow(NodeId new_root) {
     const auto parent = new_parents.find(candidate.parent);
     if (parent == new_parents.end()) continue;
     candidate.parent = parent->second;
+    // What has lost its keys and values is forwarded again, and then finds its children anew.
+    if (!(candidate.parent == 0 ? root_ready_ : states_.at(candidate.parent).forwarded)) continue;
     candidates_.push_back(candidate);
   }
 }

@@ -49,7 +49,6 @@ class StepBatch {
   float* NewLogits(int32_t vocab_size);
 
   absl::Span<const StepRow> rows() const { return rows_; }
-  uint32_t size() const { return static_cast<uint32_t>(rows_.size()); }
 
  private:
   std::vector<StepRow> rows_;
@@ -107,7 +106,6 @@ class DraftSession {
   // Nodes to send, in order, in messages without step_seconds.
   std::vector<Grow> TakeGrowth();
 
-  const DraftModel& model() const { return *model_; }
   uint64_t cache_salt() const { return cache_salt_; }
   uint32_t epoch() const { return epoch_; }
   // Nodes that wait to be forwarded.

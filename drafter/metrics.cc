@@ -19,7 +19,7 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
   step_seconds_ =
       registry
           ->AddHistogram({"tandem_drafter_step_seconds", "Time of one forward pass of a draft model.", {}},
-                         ExponentialBuckets(0.0001, 2.0, 14))
+                         ExponentialBuckets(0.00005, 2.0, 15))
           .With();
   CounterFamily& nodes =
       registry->AddCounter({"tandem_drafter_nodes_total",

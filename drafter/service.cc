@@ -90,6 +90,7 @@ void DrafterService::OnClosed(LinkId link, const absl::Status& status) {
 }
 
 void DrafterService::Run() {
+  PublishStats();
   while (true) {
     const bool busy = core_->HasWork();
     std::vector<Event> events;
@@ -114,11 +115,15 @@ void DrafterService::Run() {
       metrics_->RecordStep(clock_.Now() - start);
       SendResponses();
     }
-    const DraftStats stats = core_->stats();
-    metrics_->Update(stats);
-    absl::MutexLock lock(&mutex_);
-    stats_ = stats;
+    PublishStats();
   }
+}
+
+void DrafterService::PublishStats() {
+  const DraftStats stats = core_->stats();
+  metrics_->Update(stats);
+  absl::MutexLock lock(&mutex_);
+  stats_ = stats;
 }
 
 void DrafterService::Handle(Event event) {

@@ -78,6 +78,7 @@ class DrafterService final : public v1::Drafter::CallbackService {
   void Run();
   void Handle(Event event);
   void SendResponses();
+  void PublishStats();
 
   DrafterMetrics* const metrics_;
   const SystemClock clock_;

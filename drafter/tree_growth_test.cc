@@ -1,5 +1,6 @@
 // How trees grow, shrink and grow again; draft_core_test.cc has the protocol and the scheduler.
 
+#include "absl/algorithm/container.h"
 #include "drafter/draft_test_peer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -195,6 +196,38 @@ TEST(TreeGrowthTest, ASmallerBudgetHoldsBackWhatALargerOneFound) {
   peer.RunDryAndDeliver();
   EXPECT_EQ(peer.tree().size(), 40u);
   EXPECT_TRUE(peer.exhausted());
+}
+
+TEST(TreeGrowthTest, WhatLostItsKeysAndValuesFindsEachChildOnce) {
+  Drafter drafter({}, {.max_context = 32});
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(24), {.depth = 10, .nodes = 1000, .branching = 32});
+  drafter.RunDry();
+  peer.Collect(drafter.core.TakeResponses());
+  CandidateTree sent;
+  for (const DraftResponse& response : peer.inbox()) {
+    const auto* grow = std::get_if<Grow>(&response.event);
+    for (size_t i = 0; grow != nullptr && i < grow->parents.size(); ++i) {
+      sent.Add(grow->first_id + static_cast<NodeId>(i), grow->parents[i], grow->tokens[i], grow->scores[i]);
+    }
+  }
+  const absl::Span<const TreeNode> nodes = sent.nodes();
+  const auto deep = absl::c_find_if(nodes, [](const TreeNode& node) { return node.depth == 8; });
+  ASSERT_NE(deep, nodes.end());
+  const std::vector<NodeId> path = sent.Path(deep->id);
+  TokenIds tokens;
+  for (NodeId id : absl::MakeConstSpan(path).first(6)) tokens.push_back(sent.Find(id)->token);
+  // All at once: the tree crosses a commit, which moves the window, and only one node of it is still wanted.
+  peer.budget() = {.depth = 3, .nodes = 1, .branching = 32};
+  EXPECT_FALSE(peer.CommitTokens(tokens).new_root.has_value());
+  peer.RunDryAndDeliver();
+  ASSERT_EQ(peer.tree().size(), 1u);
+  ASSERT_EQ(peer.tree().nodes()[0].token, sent.Find(path[6])->token);
+  // Its children come back once each, and not both as remembered and as found anew: the peer checks that.
+  peer.budget() = {.depth = 7, .nodes = 1000, .branching = 32};
+  EXPECT_TRUE(peer.CommitTokens({peer.tree().nodes()[0].token}).new_root.has_value());
+  peer.RunDryAndDeliver();
+  EXPECT_EQ(peer.tree().size(), 1000u);
 }
 
 }  // namespace
