@@ -196,7 +196,7 @@ TEST(ServerTest, DrainTellsHealthFirstAndCancelsWhatRemains) {
 TEST(ServerTest, SignalsAreWaitedFor) {
   for (int number : {SIGTERM, SIGINT}) {
     ShutdownSignals signals;
-    std::thread sender([&] { kill(getpid(), number); });
+    std::thread sender([&] { raise(number); });
     EXPECT_EQ(signals.Wait(), number);
     sender.join();
   }
