@@ -210,12 +210,19 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
 }
 
 void Scheduler::PlanRounds(absl::Time now) {
-  for (auto& [id, session] : running_) {
-    const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
-    if (room == 0) return;
-    if (!session->ReadyForRound(now)) continue;
-    session->PlanRound(now, room, rows_);
-    rounds_.push_back(session.get());
+  bool prefills = false;
+  for (const auto& [id, session] : running_) {
+    prefills = prefills || !session->prefilled();
+    if (session->ReadyForRound(now)) rounds_.push_back(session.get());
+  }
+  // Trees take what the others can spare: every root has its row, and prompts have a quarter of the step.
+  const uint32_t for_prefill = prefills ? std::min(options_.prefill_chunk, engine_->max_rows() / 4) : 0;
+  const uint32_t for_rounds = engine_->max_rows() - for_prefill;
+  if (rounds_.size() > for_rounds) rounds_.resize(for_rounds);
+  auto roots_behind = static_cast<uint32_t>(rounds_.size());
+  for (Session* session : rounds_) {
+    --roots_behind;
+    session->PlanRound(now, for_rounds - static_cast<uint32_t>(rows_.size()) - roots_behind, rows_);
   }
 }
 

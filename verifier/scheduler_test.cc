@@ -381,6 +381,31 @@ TEST_F(SchedulerTest, PromptInChunksDelaysNobody) {
   ExpectReference(2, second);
 }
 
+TEST_F(SchedulerTest, TreesLeaveRoomForTheOthers) {
+  Make(FixedWindow(7), {.max_rows = 8});
+  const Ask drafted{.rules = {.max_tokens = 60}, .drafted = true};
+  const Ask plain{.prompt = {3}, .rules = {.max_tokens = 40}};
+  const Ask late{.prompt = TokenIds(21, 9)};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, drafted).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  ASSERT_TRUE(Submit(2, plain).ok());
+  ASSERT_TRUE(Submit(3, late).ok());
+  for (size_t step = 1; step <= 10; ++step) {
+    // All of the window is there in time: the oldest session could fill every step.
+    Draft(drafted, 7, 0);
+    scheduler_->Step();
+    EXPECT_EQ(records_[2].tokens.size(), step);
+  }
+  // Two of eight rows a step are for the prompt, or more when a step has some left.
+  EXPECT_GT(records_[3].tokens.size(), 0u);
+  RunToTheEnd();
+  ExpectReference(1, drafted);
+  ExpectReference(2, plain);
+  ExpectReference(3, late);
+}
+
 TEST_F(SchedulerTest, ABatchIsEachAlone) {
   Make({.max_running = 8, .prefill_chunk = 16, .limits = {.max_depth = 3}, .window_policy = "fixed"},
        {.max_rows = 24});
