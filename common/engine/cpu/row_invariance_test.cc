@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <random>
 #include <string>
 #include <utility>
@@ -76,10 +77,10 @@ class Simulation {
 
   void Run(int num_steps) {
     for (int i = 0; i < num_steps && !testing::Test::HasFailure(); ++i) {
-      if (sessions_.size() < 4 && Chance(0.5)) StartSession();
+      if (sessions_.size() < 4 && Chance(0.7)) StartSession();
       StepOnce();
       std::erase_if(sessions_, [&](const Session& session) {
-        return session.kv.tokens().size() > kMaxTokens || Chance(0.03);
+        return session.kv.tokens().size() > kMaxTokens || Chance(0.1);
       });
     }
   }
@@ -119,7 +120,7 @@ class Simulation {
     TokenIds prompt;
     if (!prompts_.empty() && Chance(0.7)) {
       prompt = prompts_[static_cast<size_t>(Below(static_cast<int>(prompts_.size())))];
-      prompt.resize(static_cast<size_t>(Below(static_cast<int>(prompt.size())) + 1));
+      if (Chance(0.5)) prompt.resize(static_cast<size_t>(Below(static_cast<int>(prompt.size())) + 1));
     }
     for (int count = 1 + Below(40); count > 0 && prompt.size() < kMaxTokens - 20; --count) {
       prompt.push_back(RandomToken());
@@ -309,6 +310,11 @@ struct TestModel {
   RandomModelOptions (*options)();
 };
 
+// In failures.
+void PrintTo(const TestModel& model, std::ostream* stream) {
+  *stream << model.name;
+}
+
 class RowInvariance : public testing::TestWithParam<TestModel> {};
 
 TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
@@ -327,11 +333,12 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
           model,
           {.num_blocks = 60, .max_rows = 61, .num_threads = num_threads, .instruction_set = instruction_set});
       ASSERT_TRUE(engine.ok()) << engine.status();
-      for (uint64_t seed = 1; seed <= 20; ++seed) {
+      const uint64_t num_seeds = instruction_set == supported.front() ? 8 : 3;
+      for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
         SCOPED_TRACE(absl::StrCat("instruction set ", static_cast<int>(instruction_set), ", ", num_threads,
                                   " threads, seed ", seed));
         Simulation simulation(engine->get(), &reference, seed);
-        simulation.Run(25);
+        simulation.Run(20);
         if (HasFailure()) return;
         num_compared += simulation.num_compared();
         num_cache_hits += simulation.num_cache_hits();
@@ -341,7 +348,7 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   }
   // The simulation has to reach what it is there for.
   EXPECT_GT(num_compared, 1000);
-  EXPECT_GT(num_cache_hits, 10);
+  EXPECT_GT(num_cache_hits, 50);
   EXPECT_GT(num_copied, 100);
 }
 
