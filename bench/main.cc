@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <string>
 
-#include "bench/engine_bench.h"
-#include "nlohmann/json.hpp"
-
 #include "CLI/CLI.hpp"
+#include "bench/engine_bench.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem {
 namespace {
@@ -64,12 +64,10 @@ int Main(int argc, char** argv) {
   engine->add_flag("--json", json, "Print JSON.");
   CLI11_PARSE(app, argc, argv);
 
-  absl::StatusOr<InstructionSet> parsed = ParseInstructionSet(instruction_set);
-  absl::StatusOr<EngineBenchResult> result = parsed.status();
-  if (parsed.ok()) {
-    options.instruction_set = *parsed;
-    result = RunEngineBench(options);
-  }
+  const absl::StatusOr<EngineBenchResult> result = [&]() -> absl::StatusOr<EngineBenchResult> {
+    TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(instruction_set));
+    return RunEngineBench(options);
+  }();
   if (!result.ok()) {
     std::fprintf(stderr, "tandem-bench: %s\n", result.status().ToString().c_str());
     return 1;

@@ -11,6 +11,8 @@ namespace tandem {
 namespace {
 
 constexpr uint32_t kViolationsToQuarantine = 3;
+// More than this many, without growth in between, and the session is no longer drafted.
+constexpr uint32_t kResyncsInARow = 4;
 
 absl::Status DeadlineStatus() {
   return absl::DeadlineExceededError("the request's deadline passed before the generation was complete");
@@ -183,12 +185,24 @@ void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow) {
     case DraftMirror::GrowResult::kDuplicate:
       break;
     case DraftMirror::GrowResult::kResyncNeeded:
-      OpenDraft(session);
+      Resync(link, session);
       break;
     case DraftMirror::GrowResult::kInvalid:
       RecordViolation(link, report.violation);
       break;
   }
+}
+
+void Scheduler::Resync(LinkId link, Session& session) {
+  if (session.CountResync() <= kResyncsInARow) {
+    OpenDraft(session);
+    return;
+  }
+  // Each costs a message with the whole prompt: a drafter that never gets any further is not to be fed for
+  // ever.
+  listener_->OnDraftRequest(link, {.session = session.id(), .event = CloseSession{}});
+  session.StopDraft("the drafter asks to be opened again and again", /*for_good=*/true);
+  RecordViolation(link, "resync after resync without growth in between");
 }
 
 void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
@@ -201,7 +215,7 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
     session.OnDraftOpened(opened->epoch);
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
-    if (resync->epoch == session.draft_epoch()) OpenDraft(session);
+    if (resync->epoch == session.draft_epoch()) Resync(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
     if (refused->epoch == session.draft_epoch()) {
       session.StopDraft(absl::StrCat("refused: ", refused->status.ToString()), /*for_good=*/true);
@@ -211,9 +225,16 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
 
 void Scheduler::PlanRounds(absl::Time now) {
   bool prefills = false;
+  bool ready = false;
   for (const auto& [id, session] : running_) {
     prefills = prefills || !session->prefilled();
-    if (session->ReadyForRound(now)) rounds_.push_back(session.get());
+    ready = ready || session->ReadyForRound(now);
+  }
+  if (!prefills && !ready) return;
+  // A session that waits for drafts joins a step that others make anyway: its row costs little, and what is
+  // drafted meanwhile lies below the token it gets.
+  for (const auto& [id, session] : running_) {
+    if (session->prefilled()) rounds_.push_back(session.get());
   }
   // Trees take what the others can spare: every root has its row, and prompts have a quarter of the step.
   const uint32_t for_prefill = prefills ? std::min(options_.prefill_chunk, engine_->max_rows() / 4) : 0;

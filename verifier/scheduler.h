@@ -122,6 +122,7 @@ class Scheduler {
   void OpenDraft(Session& session);
   void Finish(SessionId id, const absl::Status& status);
   void OnGrow(LinkId link, Session& session, const Grow& grow);
+  void Resync(LinkId link, Session& session);
   void RecordViolation(LinkId link, absl::string_view what);
   bool LinkUsable(LinkId link) const;
   RoundCosts CostsOf(const Session& session) const;

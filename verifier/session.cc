@@ -112,7 +112,9 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
   if (draft_seconds_per_level_.empty() && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
     draft_seconds_per_level_.Add(grow.step_seconds);
   }
-  return mirror_.OnGrow(grow);
+  DraftMirror::GrowReport report = mirror_.OnGrow(grow);
+  if (report.added > 0) resyncs_in_a_row_ = 0;
+  return report;
 }
 
 bool Session::ReadyForRound(absl::Time now) const {

@@ -121,6 +121,8 @@ class Session {
   void StopDraft(absl::string_view reason, bool for_good);
   void OnDraftOpened(uint32_t epoch);
   DraftMirror::GrowReport OnGrow(const Grow& grow);
+  // The drafter asks to be opened again: how many times in a row, without growth in between.
+  uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
@@ -176,6 +178,7 @@ class Session {
   bool drafting_ = false;       // Open was sent and nothing ended it.
   bool draft_opened_ = false;   // The drafter answered.
   bool draft_refused_ = false;  // For good.
+  uint32_t resyncs_in_a_row_ = 0;
   uint32_t commit_no_ = 0;
   uint64_t prefix_hash_;
   DraftBudget budget_;
