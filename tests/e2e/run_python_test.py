@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Runs a Python client test: finds or makes a Python that has gRPC, generates the stubs, starts the test.
+
+Needs nothing but the standard library. The interpreter is the one given with --python if it can import gRPC, else
+a virtual environment in the work folder that is made on first use from tests/requirements.txt.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+REQUIREMENTS = REPOSITORY / "tests" / "requirements.txt"
+PROTOS = sorted((REPOSITORY / "proto").glob("tandem/v1/*.proto"))
+
+
+def has_grpc(python):
+    if not python:
+        return False
+    try:
+        run = subprocess.run([python, "-c", "import grpc, grpc_tools"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return run.returncode == 0
+
+
+def make_environment(folder):
+    """A virtual environment with the requirements; exits with advice when it cannot be made."""
+    python = folder / "bin" / "python"
+    if has_grpc(str(python)):
+        return str(python)
+    commands = (
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)],
+    )
+    for command in commands:
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            sys.exit(
+                f"run_python_test.py: {' '.join(command)} failed:\n{run.stdout}{run.stderr}\n"
+                "The client tests need Python with grpcio and grpcio-tools. tests/run.sh installs them and runs all "
+                "tests; a configured TANDEM_TEST_PYTHON names an interpreter that has them."
+            )
+    return str(python)
+
+
+def generate_stubs(python, folder):
+    """Stubs of the protos as they are now, made anew when one has changed."""
+    digest = hashlib.sha256()
+    for proto in PROTOS:
+        digest.update(proto.read_bytes())
+    stamp = folder / "stamp"
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    proto_root = REPOSITORY / "proto"
+    names = [str(proto.relative_to(proto_root)) for proto in PROTOS]
+    subprocess.run(
+        [python, "-m", "grpc_tools.protoc", f"-I{proto_root}", f"--python_out={folder}"]
+        + [f"--grpc_python_out={folder}", *names],
+        check=True,
+    )
+    stamp.write_text(digest.hexdigest())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", default="", help="a Python with tests/requirements.txt")
+    parser.add_argument("--work-dir", type=pathlib.Path, required=True, help="for what is made")
+    parser.add_argument("--bin-dir", type=pathlib.Path, required=True, help="where the binaries are")
+    parser.add_argument("test", help="the test's file")
+    parser.add_argument("arguments", nargs="*", help="for the test")
+    args = parser.parse_args()
+
+    args.work_dir.mkdir(parents=True, exist_ok=True)
+    # Tests that ctest starts at the same time make these once.
+    with open(args.work_dir / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = args.python if has_grpc(args.python) else make_environment(args.work_dir / "python")
+        generate_stubs(python, args.work_dir / "stubs")
+    environment = dict(os.environ, PYTHONPATH=str(args.work_dir / "stubs"), TANDEM_BIN_DIR=str(args.bin_dir))
+    os.execve(python, [python, "-B", args.test, *args.arguments], environment)
+
+
+if __name__ == "__main__":
+    main()
