@@ -70,7 +70,7 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
     return absl::InvalidArgumentError(
         absl::StrCat("open: token ", open.tokens[i], " at ", i, ", expected [0, ", vocab_size, ")"));
   }
-  return absl::OkStatus();
+  return Validate(open.sampling, vocab_size);
 }
 
 void DraftCore::OnOpen(const Key& key, const OpenSession& open) {

@@ -124,7 +124,9 @@ TEST(DraftCoreTest, HostileOpensAreRefused) {
   EXPECT_EQ(refusal([](OpenSession& open) { open.tokens[3] = 64; }).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal([](OpenSession& open) { open.tokens[3] = -2; }).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal([](OpenSession& open) { open.prompt_length = 11; }).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(drafter.core.stats().refused_sessions.at(StatusCode::kInvalidArgument), 4u);
+  EXPECT_EQ(refusal([](OpenSession& open) { open.sampling.top_p = 2.0f; }).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(drafter.core.stats().refused_sessions.at(StatusCode::kInvalidArgument), 5u);
 
   OpenSession wrong_hash = peer.MakeOpen(Prompt(10), {});
   ++wrong_hash.prefix_hash;

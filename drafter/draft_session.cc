@@ -48,6 +48,9 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   lost_ = false;
   next_id_ = 1;
   root_ready_ = false;
+  const absl::Span<const TokenId> tokens = open.tokens;
+  sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
+  for (TokenId token : tokens.subspan(open.prompt_length)) sampler_->Append(token);
   SetBudget(open.budget);
 
   // The old window can be gone on with if it starts where the sequence does, or the sequence is too long for
@@ -160,6 +163,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   commit_no_ = commit.commit_no;
   committed_len_ = commit.committed_len;
   prefix_hash_ = commit.prefix_hash;
+  for (TokenId token : commit.tokens) sampler_->Append(token);
   SetBudget(commit.budget);
   TANDEM_RETURN_IF_ERROR(AppendCommitted(commit.tokens, path));
 

@@ -14,6 +14,7 @@
 #include "common/engine/sequence_kv.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/target_sampler.h"
 
 namespace tandem {
 
@@ -154,7 +155,7 @@ class DraftSession {
   void Promote();
   void FlushGrowth();
   void AddNodeRow(NodeId id, StepBatch* batch);
-  absl::Status AddCandidates(NodeId parent, const float* logits);
+  absl::Status AddCandidates(NodeId parent, float* logits);
 
   const DraftModel* model_;
   const uint64_t cache_salt_;
@@ -168,7 +169,8 @@ class DraftSession {
   bool lost_ = false;
   Limits limits_;
 
-  SequenceKv kv_;  // Its tokens are the window.
+  std::optional<TargetSampler> sampler_;  // Has the committed tokens; guesses what the target's will choose.
+  SequenceKv kv_;                         // Its tokens are the window.
   uint32_t window_start_ = 0;
   bool root_ready_ = false;  // The root has been forwarded: its children are known.
   CandidateTree tree_;
@@ -181,8 +183,8 @@ class DraftSession {
 
   // Rows of the step under way.
   uint32_t computed_after_step_ = 0;
-  const float* root_logits_ = nullptr;
-  std::vector<std::pair<NodeId, const float*>> node_logits_;
+  float* root_logits_ = nullptr;
+  std::vector<std::pair<NodeId, float*>> node_logits_;
 
   std::vector<TreeNode> announced_;  // Not yet in a message.
   std::vector<Grow> growth_;

@@ -15,9 +15,9 @@
 #include "common/engine/block_pool.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/target_sampler.h"
 #include "common/testing/fake_engine.h"
 #include "drafter/draft_core.h"
-#include "drafter/top_tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,6 +31,14 @@ inline constexpr LinkId kLink = 7;
 inline uint32_t NodeLimit(const DraftBudget& budget) {
   if (budget.depth == 0) return 0;
   return static_cast<uint32_t>(uint64_t{budget.nodes} * (budget.depth + budget.lookahead) / budget.depth);
+}
+
+// The drafter's guesses after `context` at temperature 0, from logits computed without a cache.
+inline std::vector<TokenProbability> GreedyGuesses(const FakeEngine& engine, const TokenIds& context,
+                                                   size_t count) {
+  std::vector<float> logits = engine.ReferenceLogits(context);
+  const TargetSampler sampler({.temperature = 0.0f}, engine.config().vocab_size, {});
+  return sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(context.size()), count);
 }
 
 // A drafter with one model, named "draft".
@@ -80,6 +88,7 @@ class Peer {
             .commit_no = commit_no_,
             .tokens = tokens,
             .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, tokens),
+            .sampling = sampling_,
             .prompt_length = static_cast<uint32_t>(tokens.size()),
             .budget = budget};
   }
@@ -246,8 +255,8 @@ class Peer {
     TokenIds context(tokens_.begin() + static_cast<ptrdiff_t>(window_start), tokens_.end());
     for (NodeId id : tree_.Path(node.id)) context.push_back(tree_.Find(id)->token);
     context.pop_back();
-    const auto all = TopTokens(drafter_->engine.ReferenceLogits(context),
-                               static_cast<uint32_t>(drafter_->engine.config().vocab_size));
+    const auto all =
+        GreedyGuesses(drafter_->engine, context, static_cast<size_t>(drafter_->engine.config().vocab_size));
     return std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.token == node.token; })
         ->probability;
   }
@@ -257,6 +266,7 @@ class Peer {
     size_t start;
   };
 
+  SamplingParameters sampling_{.temperature = 0.0f};
   Drafter* drafter_;
   const SessionId session_;
   const LinkId link_;
@@ -308,7 +318,7 @@ inline std::vector<ReferenceNode> BestFirst(const FakeEngine& engine, const Toke
   std::vector<std::pair<int, Item>> waiting;
   std::vector<Item> candidates;
   const auto expand = [&](int index, const TokenIds& context, uint32_t above, float path_score) {
-    for (const TokenProbability& token : TopTokens(engine.ReferenceLogits(context), branching)) {
+    for (const TokenProbability& token : GreedyGuesses(engine, context, branching)) {
       Item item{{index, token.token, token.probability}, context, above + 1, path_score * token.probability};
       item.context.push_back(token.token);
       candidates.push_back(item);

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "drafter/draft_session.h"
-#include "drafter/top_tokens.h"
 
 namespace tandem {
 namespace {
@@ -215,15 +214,16 @@ absl::Status DraftSession::OnStep() {
   return absl::OkStatus();
 }
 
-absl::Status DraftSession::AddCandidates(NodeId parent, const float* logits) {
+absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
   const int32_t vocab_size = model_->engine->config().vocab_size;
+  const TreeNode* above = tree_.Find(parent);
+  const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
   const std::vector<TokenProbability> top =
-      TopTokens(absl::MakeConstSpan(logits, static_cast<size_t>(vocab_size)), limits_.branching);
+      sampler_->Guess(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), position, limits_.branching);
   if (top.empty()) {
     return absl::InternalError(
         absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
   }
-  const TreeNode* above = tree_.Find(parent);
   for (const TokenProbability& child : top) {
     // A node that is forwarded for the second time, after its keys and values were lost, has children
     // already.

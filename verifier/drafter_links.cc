@@ -10,6 +10,7 @@
 #include "common/rpc/client_bidi.h"
 #include "common/rpc/draft_wire.h"
 #include "common/rpc/reconnect_backoff.h"
+#include "common/rpc/release.h"
 #include "grpcpp/alarm.h"
 #include "tandem/v1/drafter.grpc.pb.h"
 
@@ -104,7 +105,10 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     if (closing_ || clock_->Now() - last_used_ > kIdleAfter) return;
     retrying_ = true;
     const absl::Time next = backoff_.Failed();
-    alarm_.Set(absl::ToChronoTime(next), [self = shared_from_this()](bool) { self->Retry(); });
+    alarm_.Set(absl::ToChronoTime(next), [self = shared_from_this()](bool) mutable {
+      self->Retry();
+      ReleaseElsewhere(std::move(self));
+    });
   }
 
   void Retry() {

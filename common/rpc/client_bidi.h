@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/outbound_queue.h"
+#include "common/rpc/release.h"
 #include "common/rpc/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
@@ -193,19 +194,23 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     Perform([&] { writing_ = false; });
   }
 
-  void OnDone(const grpc::Status& grpc_status) override {
-    Callbacks callbacks;
+  // What ends with the call, in the order opposite to destruction.
+  struct Remains {
     std::shared_ptr<ClientBidi> self;
+    Callbacks callbacks;
+  };
+
+  void OnDone(const grpc::Status& grpc_status) override {
+    auto remains = std::make_shared<Remains>();
     absl::Status status = FromGrpcStatus(grpc_status);
     {
       absl::MutexLock lock(&mutex_);
-      callbacks = std::move(callbacks_);
-      callbacks_ = {};
-      self = std::move(self_);
-      self_ = nullptr;
+      remains->callbacks = std::exchange(callbacks_, {});
+      remains->self = std::exchange(self_, nullptr);
       if (failure_.has_value()) status = *failure_;
     }
-    if (callbacks.on_closed) callbacks.on_closed(std::move(status));
+    if (remains->callbacks.on_closed) remains->callbacks.on_closed(std::move(status));
+    ReleaseElsewhere(std::move(remains));
   }
 
   const size_t max_unacknowledged_;

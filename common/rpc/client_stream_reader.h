@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/release.h"
 #include "common/rpc/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
@@ -127,17 +128,21 @@ class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
     Perform([&] { delivering_ = false; });
   }
 
-  void OnDone(const grpc::Status& status) override {
-    Callbacks callbacks;
+  // What ends with the call, in the order opposite to destruction.
+  struct Remains {
     std::shared_ptr<ClientStreamReader> self;
+    Callbacks callbacks;
+  };
+
+  void OnDone(const grpc::Status& status) override {
+    auto remains = std::make_shared<Remains>();
     {
       absl::MutexLock lock(&mutex_);
-      callbacks = std::move(callbacks_);
-      callbacks_ = {};
-      self = std::move(self_);
-      self_ = nullptr;
+      remains->callbacks = std::exchange(callbacks_, {});
+      remains->self = std::exchange(self_, nullptr);
     }
-    if (callbacks.on_done) callbacks.on_done(FromGrpcStatus(status));
+    if (remains->callbacks.on_done) remains->callbacks.on_done(FromGrpcStatus(status));
+    ReleaseElsewhere(std::move(remains));
   }
 
   const size_t max_unacknowledged_;

@@ -1,5 +1,6 @@
 #include "common/speculation/target_sampler.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <limits>
@@ -46,10 +47,44 @@ void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
 TokenId TargetSampler::Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const {
   if (sampling_.temperature == 0.0f) return peak.token;
   TokenGaps gaps(logits, peak, sampling_.temperature);
+  Cut(gaps);
+  return gaps.DrawWithNoise(sampling_.seed, position);
+}
+
+void TargetSampler::Cut(TokenGaps& gaps) const {
   if (sampling_.top_k > 0) gaps.KeepTopK(sampling_.top_k);
   if (sampling_.top_p < 1.0f) gaps.KeepTopP(sampling_.top_p);
   if (sampling_.min_p > 0.0f) gaps.KeepMinP(sampling_.min_p);
-  return gaps.DrawWithNoise(sampling_.seed, position);
+}
+
+std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uint32_t position,
+                                                   size_t count) const {
+  assert(logits.size() == static_cast<size_t>(vocab_size_) && count > 0);
+  ApplyPenaltiesAndBias(logits);
+  const PeakLogit peak = FindPeak(logits);
+  if (!std::isfinite(peak.logit)) return {};
+  const auto clamped = [](double probability) {
+    return std::clamp(static_cast<float>(probability), std::numeric_limits<float>::min(), 1.0f);
+  };
+  std::vector<TokenProbability> guesses;
+  if (sampling_.temperature == 0.0f) {
+    const TokenGaps gaps(logits, peak, /*temperature=*/1.0f);
+    const auto total = static_cast<double>(gaps.TotalWeight());
+    for (TokenId token : gaps.MostLikely(count)) {
+      guesses.push_back({token, clamped(static_cast<double>(TokenWeight(gaps.gap(token))) / total)});
+    }
+    return guesses;
+  }
+  TokenGaps gaps(logits, peak, sampling_.temperature);
+  Cut(gaps);
+  // Twice as many as asked for stand for all that could be chosen.
+  const std::vector<TokenGaps::NoisyToken> best = gaps.BestWithNoise(sampling_.seed, position, 2 * count);
+  double total = 0.0;
+  for (const TokenGaps::NoisyToken& token : best) total += std::exp(token.score - best.front().score);
+  for (size_t i = 0; i < std::min(count, best.size()); ++i) {
+    guesses.push_back({best[i].token, clamped(std::exp(best[i].score - best.front().score) / total)});
+  }
+  return guesses;
 }
 
 TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, int num_logprobs) {

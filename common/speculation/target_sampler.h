@@ -12,6 +12,12 @@
 
 namespace tandem {
 
+// A guess of what the target will choose, and how likely it is to be right.
+struct TokenProbability {
+  TokenId token = 0;
+  float probability = 0.0f;  // In (0, 1].
+};
+
 struct TokenLogprob {
   TokenId token = 0;
   float logprob = 0.0f;
@@ -47,6 +53,14 @@ class TargetSampler {
   // that have a chance, after penalties and bias at temperature 1.
   TokenChoice Choose(absl::Span<float> logits, uint32_t position, int num_logprobs = -1);
 
+  // For a drafter, whose logits only resemble the target's: up to `count` (> 0) guesses of what the target
+  // chooses at `position`, best first. With temperature above 0 they are ordered by log q + G with the
+  // target's own noise, whose first matches with probability at least (1 - TV) / (1 + TV) (law 2); their
+  // probabilities are the softmax of these scores, as if the target's logits differed from the drafter's by
+  // standard Gumbel errors. At temperature 0 they are the softmax at temperature 1. `logits` [vocab_size] is
+  // overwritten. None when no logit is finite.
+  std::vector<TokenProbability> Guess(absl::Span<float> logits, uint32_t position, size_t count) const;
+
  private:
   bool CountsPrompt() const { return sampling_.repetition_penalty != 1.0f; }
   bool CountsOutput() const {
@@ -55,6 +69,7 @@ class TargetSampler {
   void ApplyPenaltiesAndBias(absl::Span<float> logits) const;
   // The choice from penalised and biased logits, of which at least one is above -infinity.
   TokenId Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const;
+  void Cut(TokenGaps& gaps) const;
 
   SamplingParameters sampling_;
   int32_t vocab_size_;

@@ -382,5 +382,64 @@ TEST(TargetSamplerTest, LogprobsLeaveOutTokensWithoutAChance) {
   EXPECT_EQ(sampler.Choose(absl::MakeSpan(logits), 0, 20).logprob, -kInfinity);
 }
 
+TEST(GuessTest, TheFirstGuessOnTheTargetsOwnLogitsIsTheTargetsChoice) {
+  constexpr int32_t kVocab = 500;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0.0f, 2.0f);
+  for (uint32_t position = 0; position < 200; ++position) {
+    std::vector<float> logits(kVocab);
+    for (float& logit : logits) logit = normal(random);
+    SamplingParameters sampling{.temperature = position % 4 == 0 ? 0.0f : 0.8f, .seed = 99};
+    if (position % 3 == 0) sampling.top_k = 40;
+    if (position % 5 == 0) sampling.repetition_penalty = 1.5f;
+    TargetSampler sampler(sampling, kVocab, {1, 2, 3});
+    sampler.Append(7);
+    std::vector<float> copy = logits;
+    const std::vector<TokenProbability> guesses = sampler.Guess(absl::MakeSpan(copy), position, 4);
+    ASSERT_EQ(guesses.size(), 4u);
+    EXPECT_EQ(guesses[0].token, sampler.Choose(absl::MakeSpan(logits), position).token) << position;
+    float sum = 0.0f;
+    for (size_t i = 0; i < guesses.size(); ++i) {
+      EXPECT_GT(guesses[i].probability, 0.0f);
+      if (i > 0) {
+        EXPECT_LE(guesses[i].probability, guesses[i - 1].probability);
+      }
+      sum += guesses[i].probability;
+    }
+    EXPECT_LE(sum, 1.0001f);
+  }
+}
+
+// With the shared noise, a drafter that is a little off still guesses most choices; its own most likely token
+// would guess far fewer.
+TEST(GuessTest, SharedNoiseGuessesWhatTheLikeliestTokenCannot) {
+  constexpr int32_t kVocab = 200;
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  const SamplingParameters sampling{.temperature = 1.0f, .seed = 3};
+  int shared = 0;
+  int likeliest = 0;
+  for (uint32_t position = 0; position < 1000; ++position) {
+    std::vector<float> target(kVocab);
+    for (float& logit : target) logit = 2.0f * normal(random);
+    std::vector<float> draft = target;
+    for (float& logit : draft) logit += 0.3f * normal(random);
+    const auto best = std::max_element(draft.begin(), draft.end()) - draft.begin();
+    TargetSampler sampler(sampling, kVocab, {});
+    const TokenId guess = sampler.Guess(absl::MakeSpan(draft), position, 1).at(0).token;
+    const TokenId choice = sampler.Choose(absl::MakeSpan(target), position).token;
+    shared += guess == choice ? 1 : 0;
+    likeliest += best == choice ? 1 : 0;
+  }
+  EXPECT_GT(shared, 700);
+  EXPECT_LT(likeliest, 300);
+}
+
+TEST(GuessTest, NothingFromLogitsWithoutAChance) {
+  std::vector<float> logits(10, -std::numeric_limits<float>::infinity());
+  const TargetSampler sampler({.temperature = 0.8f}, 10, {});
+  EXPECT_TRUE(sampler.Guess(absl::MakeSpan(logits), 0, 3).empty());
+}
+
 }  // namespace
 }  // namespace tandem

@@ -305,4 +305,33 @@ TokenId TokenGaps::DrawWithNoise(uint64_t seed, uint32_t position) const {
   return winner;
 }
 
+std::vector<TokenGaps::NoisyToken> TokenGaps::BestWithNoise(uint64_t seed, uint32_t position,
+                                                            size_t count) const {
+  // A score below this is worse than the noise alone ever makes the best token's.
+  constexpr double kLowestScore = -3.9;
+  std::vector<NoisyToken> best;
+  const auto is_better = [](const NoisyToken& a, const NoisyToken& b) {
+    return a.score != b.score ? a.score > b.score : a.token < b.token;
+  };
+  double threshold = kLowestScore;
+  for (size_t index = 0; index < num_blocks(); ++index) {
+    if (minima_[index] > kMaxGumbel - threshold) continue;
+    const auto first = static_cast<TokenId>(index * kTokenBlock);
+    float block[kTokenBlock];
+    uint32_t bits[kTokenBlock];
+    LoadBlock(index, block);
+    uint64_t contenders = FindContenders(seed, position, first, block, static_cast<float>(threshold), bits);
+    for (; contenders != 0; contenders &= contenders - 1) {
+      const int i = std::countr_zero(contenders);
+      const NoisyToken token{first + i,
+                             static_cast<double>(GumbelFromBits(bits[i])) - static_cast<double>(block[i])};
+      if (token.score < threshold) continue;
+      best.insert(std::upper_bound(best.begin(), best.end(), token, is_better), token);
+      if (best.size() > count) best.pop_back();
+      if (best.size() == count) threshold = std::max(kLowestScore, best.back().score);
+    }
+  }
+  return best;
+}
+
 }  // namespace tandem

@@ -47,6 +47,14 @@ class TokenGaps {
   // argmax of G(seed, position, token) - gap over the tokens left, the lower id first.
   TokenId DrawWithNoise(uint64_t seed, uint32_t position) const;
 
+  struct NoisyToken {
+    TokenId token = 0;
+    double score = 0.0;  // G(seed, position, token) - gap.
+  };
+  // The `count` (> 0) tokens with the highest scores, best first; DrawWithNoise gives the first of them.
+  // Those that trail by so much that they do not matter may be missing.
+  std::vector<NoisyToken> BestWithNoise(uint64_t seed, uint32_t position, size_t count) const;
+
  private:
   // Tokens up to this place in the order (gap, id) are kept.
   struct Cut {
