@@ -137,6 +137,7 @@ int Main(int argc, const char* const* argv) {
   const absl::StatusOr<InstructionSet> instruction_set = ParseInstructionSet(options.instruction_set);
   if (!instruction_set.ok()) return fail(instruction_set.status());
   if (flags.check_config()) {
+    if (const auto host = ModelHost::Open(*specs); !host.ok()) return fail(host.status());
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }

@@ -38,9 +38,11 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
     return absl::InvalidArgumentError(absl::StrCat(
         "prompt and max_tokens: ", length, " tokens of keys and values, expected at most ", capacity));
   }
-  if (waiting_.size() >= options_.max_waiting) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(waiting_.size(), " requests are waiting, the queue is full"));
+  // Those that find a place in the coming step only pass through the queue.
+  const size_t free_places = short_of_memory_ ? 0 : options_.max_running - running_.size();
+  if (waiting_.size() >= options_.max_waiting + free_places) {
+    return absl::ResourceExhaustedError(absl::StrCat(running_.size(), " requests are running and ",
+                                                     waiting_.size(), " waiting, the queue is full"));
   }
   WindowLimits limits = options_.limits;
   if (request.max_window > 0) limits.max_depth = std::min(limits.max_depth, request.max_window);

@@ -261,6 +261,19 @@ TEST_F(SchedulerTest, RefusesWhatCannotEverRunAndWhatDoesNotFitTheQueue) {
   EXPECT_EQ(records_.size(), 3u);
 }
 
+TEST_F(SchedulerTest, RequestsThatCanStartAtOnceAreNotCountedAsWaiting) {
+  Make({.max_running = 2, .max_waiting = 0});
+  EXPECT_TRUE(Submit(1, {}).ok());
+  EXPECT_TRUE(Submit(2, {}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Submit(3, {})));
+  scheduler_->Step();
+  EXPECT_TRUE(absl::IsResourceExhausted(Submit(4, {})));
+  RunToTheEnd();
+  EXPECT_TRUE(Submit(5, {}).ok());
+  RunToTheEnd();
+  EXPECT_EQ(records_.size(), 3u);
+}
+
 TEST_F(SchedulerTest, CancelEndsARequestInEveryState) {
   Make({.max_running = 3, .prefill_chunk = 4, .window_policy = "fixed"});
   const absl::Status gone = absl::CancelledError("gone");
