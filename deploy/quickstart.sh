@@ -16,7 +16,7 @@ tokens=96
 pairs=5
 serve=false
 cores=$(nproc)
-verifier_threads=$cores
+verifier_threads=$((cores > 1 ? cores - 1 : 1))
 drafter_threads=1
 readonly start_deadline_seconds=60
 readonly stop_deadline_seconds=10
@@ -36,7 +36,7 @@ when the script ends. The first run takes several minutes, most of it building; 
   --pairs N             off/on pairs measured per row of the table (default $pairs)
   --build-dir DIR       where to build (default build/quickstart)
   --bin-dir DIR         use the binaries in DIR; neither installs nor builds
-  --verifier-threads N  threads of the target model (default: one per core, here $verifier_threads)
+  --verifier-threads N  threads of the target model (default: all cores but one, here $verifier_threads)
   --drafter-threads N   threads of the draft models (default $drafter_threads)
   --help                show this
 EOF
