@@ -102,6 +102,38 @@ TEST(DraftCoreTest, HostileCommitsEndTheSession) {
   }
 }
 
+// Law 2: what the target would choose from these very logits comes first, at the root and below it, before
+// and after a commit.
+TEST(DraftCoreTest, DraftsWithTheTargetsNoise) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  OpenSession open = peer.MakeOpen(Prompt(10), {.depth = 2, .nodes = 4, .branching = 2});
+  open.sampling = {.temperature = 0.8f, .repetition_penalty = 1.4f, .seed = 1234};
+  TargetSampler target(open.sampling, drafter.engine.config().vocab_size, open.tokens);
+  TokenIds tokens = open.tokens;
+  peer.Send(open);
+  for (uint32_t commit_no = 0; commit_no < 5; ++commit_no) {
+    drafter.RunDry();
+    std::vector<Grow> growth;
+    for (const auto& [link, response] : drafter.core.TakeResponses()) {
+      if (const auto* grow = std::get_if<Grow>(&response.event)) growth.push_back(*grow);
+    }
+    ASSERT_FALSE(growth.empty());
+    std::vector<float> logits = drafter.engine.ReferenceLogits(tokens);
+    const TokenId choice = target.Choose(absl::MakeSpan(logits), static_cast<uint32_t>(tokens.size())).token;
+    EXPECT_EQ(growth.front().tokens.front(), choice) << "commit " << commit_no;
+    // The verifier commits another token, so that the next root is fresh.
+    tokens.push_back((choice + 1) % drafter.engine.config().vocab_size);
+    target.Append(tokens.back());
+    peer.Send(Commit{.epoch = 1,
+                     .commit_no = commit_no + 1,
+                     .tokens = {tokens.back()},
+                     .committed_len = static_cast<uint32_t>(tokens.size()),
+                     .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, tokens),
+                     .budget = open.budget});
+  }
+}
+
 TEST(DraftCoreTest, HostileOpensAreRefused) {
   Drafter drafter;
   Peer peer(&drafter, 1);

@@ -15,27 +15,13 @@ namespace {
 // Below this a tree has no room behind the window.
 constexpr uint32_t kMinContext = 4;
 
-ModelSpec ParseModelSpec(absl::string_view value) {
-  const size_t equals = value.find('=');
-  if (equals != absl::string_view::npos) {
-    return {std::string(value.substr(0, equals)), std::string(value.substr(equals + 1))};
-  }
-  absl::string_view folder = value;
-  while (folder.size() > 1 && folder.back() == '/') folder.remove_suffix(1);
-  return {std::string(folder.substr(folder.rfind('/') + 1)), std::string(folder)};
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values) {
   std::vector<ModelSpec> specs;
   absl::flat_hash_set<std::string> names;
   for (const std::string& value : values) {
-    ModelSpec spec = ParseModelSpec(value);
-    if (spec.name.empty() || spec.folder.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--model: \"", value, "\", expected NAME=FOLDER or FOLDER"));
-    }
+    TANDEM_ASSIGN_OR_RETURN(ModelSpec spec, ParseModelSpec(value));
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("--model: the name \"", spec.name, "\" is given twice, expected names of their own"));
@@ -51,13 +37,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
   for (const ModelSpec& spec : specs) {
     Hosted hosted{.spec = spec};
     TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::Load(spec.folder));
-    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::Load(spec.folder));
     const ModelConfig& config = hosted.model->config();
-    if (tokenizer->vocab_size() > config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          spec.folder, "/tokenizer.json: ids up to ", tokenizer->vocab_size() - 1,
-          ", expected below the model's logits width ", config.vocab_size, " (config.json: vocab_size)"));
-    }
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
+                            Tokenizer::LoadForModel(spec.folder, config.vocab_size));
     if (config.max_context < static_cast<int32_t>(kMinContext)) {
       return absl::InvalidArgumentError(absl::StrCat(spec.folder, "/config.json: a context of ",
                                                      config.max_context, " tokens, expected at least ",

@@ -12,20 +12,12 @@
 #include "common/engine/engine.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
+#include "common/model/model_spec.h"
 #include "drafter/draft_session.h"
 
 namespace tandem {
 
-// What --model says: the name a draft model is served under, and its folder.
-struct ModelSpec {
-  std::string name;
-  std::string folder;
-
-  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
-};
-
-// From NAME=FOLDER or FOLDER, whose base name is then the name. InvalidArgument for an empty name or folder,
-// and for a name given twice.
+// ParseModelSpec of each. InvalidArgument for a name that is given twice, and when there is none.
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values);
 
 // The draft models of a process, with their engines.

@@ -25,6 +25,7 @@ v1::DraftRequest OpenRequest(SessionId session, const DraftModel& model, const T
                                                    .vocabulary_fingerprint = model.vocabulary_fingerprint,
                                                    .tokens = tokens,
                                                    .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, tokens),
+                                                   .sampling = {.temperature = 0.0f},
                                                    .prompt_length = static_cast<uint32_t>(tokens.size()),
                                                    .budget = {.depth = 3, .nodes = 6, .branching = 2}}});
 }

@@ -55,7 +55,8 @@ absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::
     return defaults_json.status();
   }
 
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::Load(folder));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer,
+                          Tokenizer::LoadForModel(folder, config.vocab_size));
   model.vocabulary_fingerprint = tokenizer->Fingerprint(config.vocab_size);
   model.encoder = std::make_shared<TokenizerEncoder>(std::move(tokenizer));
   return model;

@@ -143,6 +143,15 @@ stage "$preset: configure" configure "$preset"
 stage "$preset: build" build "$preset"
 stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
 
+# The CUDA code compiles and links without a GPU; its tests skip what needs one.
+if [[ -n $(command -v nvcc) || -x /usr/local/cuda/bin/nvcc ]]; then
+  stage "cuda: configure" configure cuda
+  stage "cuda: build" build cuda tandem_common_engine_cuda_test
+  stage "cuda: test" --go-on run_ctest cuda -L gpu
+else
+  echo "run.sh: no CUDA toolkit here: the cuda preset is not built"
+fi
+
 if $sanitizers; then
   export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
   export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"

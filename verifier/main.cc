@@ -14,6 +14,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
+#include "common/model/model_spec.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
@@ -86,85 +87,96 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
 }
 
-// NAME=FOLDER, or FOLDER with its last component as the name.
-std::pair<std::string, std::string> NameAndFolder(const std::string& model) {
-  const size_t equals = model.find('=');
-  if (equals != std::string::npos) return {model.substr(0, equals), model.substr(equals + 1)};
-  std::string folder = model;
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  return {folder.substr(folder.rfind('/') + 1), folder};
-}
+// The target as files: what --check-config looks at, and what Serve begins with.
+struct OpenedTarget {
+  std::shared_ptr<const Model> model;
+  ServedTarget served;
+  uint64_t vocabulary_fingerprint = 0;
+};
 
-absl::StatusOr<ServedTarget> LoadTarget(const VerifierFlags& options, const std::string& name,
-                                        const Model& model) {
-  ServedTarget target{.name = name,
-                      .config = model.config(),
-                      .defaults = model.generation_defaults(),
-                      .max_window = options.limits.max_depth};
-  TANDEM_ASSIGN_OR_RETURN(target.tokenizer, Tokenizer::Load(model.folder()));
-  if (target.tokenizer->vocab_size() > target.config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(model.folder(), "/tokenizer.json: ids up to ",
-                                                   target.tokenizer->vocab_size() - 1,
-                                                   ", expected below the model's logits width ",
-                                                   target.config.vocab_size, " (config.json: vocab_size)"));
-  }
+absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(options.model));
+  OpenedTarget target;
+  TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
+  const ModelConfig& config = target.model->config();
+  target.served = {.name = spec.name,
+                   .config = config,
+                   .defaults = target.model->generation_defaults(),
+                   .max_window = options.limits.max_depth};
+  TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer, Tokenizer::LoadForModel(spec.folder, config.vocab_size));
+  target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
   return target;
 }
 
-absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
+// The target in memory, warm and measured.
+struct TargetEngine {
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<BlockPool> pool;
+  RoundTimeModel round_time;
+};
+
+absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const OpenedTarget& target) {
   const absl::Time start = absl::Now();
-  const auto [name, folder] = NameAndFolder(options.model);
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, Model::Load(folder));
-  TANDEM_ASSIGN_OR_RETURN(const ServedTarget target, LoadTarget(options, name, *model));
-
-  MetricsRegistry registry;
-  registry.AddProcessMetrics(Version());
-  VerifierMetrics metrics(&registry, target.name);
-
+  LoadProgress progress(target.served.name, target.model->weight_bytes());
   CpuEngineOptions engine_options;
   engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   engine_options.num_threads = static_cast<int>(options.threads);
-  TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(engine_options.instruction_set));
-  LoadProgress progress(target.name, model->weight_bytes());
   engine_options.progress = &progress;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(model, engine_options));
+  TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(target.model, engine_options));
   progress.Finish();
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
   TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get()));
-  LogInfo("target ready", {{"model", target.name},
+  LogInfo("target ready", {{"model", target.served.name},
                            {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))},
                            {"step_ms_1_row", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(1))},
                            {"step_ms_16_rows", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(16))}});
+  return TargetEngine{std::move(engine), std::move(pool), std::move(round_time)};
+}
+
+// What does not change while the server runs.
+absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, const OpenedTarget& target,
+                                              const BlockPool& pool) {
+  TANDEM_ASSIGN_OR_RETURN(const InstructionSet instruction_set, ParseInstructionSet(options.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
+  v1::ServerInfo info;
+  info.set_role(v1::SERVER_ROLE_VERIFIER);
+  info.set_version(std::string(Version()));
+  *info.add_models() = ModelInfoToProto(target.served.name, *target.model, target.vocabulary_fingerprint);
+  info.set_kv_tokens_total(uint64_t{pool.num_blocks()} * kBlockTokens);
+  info.set_window_policy(options.window_policy);
+  info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
+  return info;
+}
+
+absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
+  const absl::Time start = absl::Now();
+  TANDEM_ASSIGN_OR_RETURN(const OpenedTarget target, OpenTarget(options));
+  MetricsRegistry registry;
+  registry.AddProcessMetrics(Version());
+  VerifierMetrics metrics(&registry, target.served.name);
+  TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, StartEngine(options, target));
+  TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target, *engine.pool));
 
   const SystemClock clock;
-  const uint64_t fingerprint = target.tokenizer->Fingerprint(target.config.vocab_size);
-  const uint64_t kv_tokens_total = uint64_t{pool->num_blocks()} * kBlockTokens;
   EngineLoop loop({.max_running = options.max_running,
                    .max_waiting = options.max_waiting,
                    .prefill_chunk = options.prefill_chunk,
                    .limits = options.limits,
                    .window_policy = options.window_policy,
                    .max_draft_wait = options.max_draft_wait,
-                   .vocabulary_fingerprint = fingerprint},
-                  std::move(engine), std::move(pool), std::move(round_time), &clock, &metrics);
-  VerifierService service(&target, &loop, &metrics);
-
-  const v1::ModelInfo model_info = ModelInfoToProto(target.name, *model, fingerprint);
+                   .vocabulary_fingerprint = target.vocabulary_fingerprint},
+                  std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
+                  &metrics);
+  VerifierService service(&target.served, &loop, &metrics);
   const auto server_info = [&] {
     const EngineLoop::Load load = loop.load();
-    v1::ServerInfo info;
-    info.set_role(v1::SERVER_ROLE_VERIFIER);
-    info.set_version(std::string(Version()));
+    v1::ServerInfo info = fixed_info;
     info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
-    *info.add_models() = model_info;
     info.set_running(load.running);
     info.set_waiting(load.waiting);
     info.set_kv_tokens_used(load.kv_tokens_used);
-    info.set_kv_tokens_total(kv_tokens_total);
-    info.set_window_policy(options.window_policy);
-    info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
     return info;
   };
   TANDEM_ASSIGN_OR_RETURN(
@@ -195,10 +207,8 @@ int Main(int argc, const char* const* argv) {
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   absl::Status status;
   if (flags.check_config()) {
-    const auto [name, folder] = NameAndFolder(options.model);
-    absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder);
-    status = model.ok() ? LoadTarget(options, name, **model).status() : model.status();
-    if (status.ok()) LogInfo("the configuration is valid", {{"model", name}});
+    status = OpenTarget(options).status();
+    if (status.ok()) LogInfo("the configuration is valid", {{"model", options.model}});
   } else {
     status = Serve(options, signals);
   }

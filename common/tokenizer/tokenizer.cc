@@ -38,6 +38,17 @@ absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json,
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadForModel(const std::string& folder,
+                                                                         int32_t logits_width) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Load(folder));
+  if (tokenizer->vocab_size() > logits_width) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder, "/tokenizer.json: ids up to ", tokenizer->vocab_size() - 1,
+        ", expected below the model's logits width ", logits_width, " (config.json: vocab_size)"));
+  }
+  return tokenizer;
+}
+
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/tokenizer.json");
   TANDEM_ASSIGN_OR_RETURN(const std::string definition, ReadFile(path, kMaxFileBytes));

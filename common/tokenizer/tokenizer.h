@@ -44,6 +44,10 @@ class Tokenizer {
   // and JSON path: NotFound without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented
   // for components that are not supported.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
+  // Load, and InvalidArgument when an id has no logit in the folder's model, which has `logits_width` of
+  // them.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadForModel(const std::string& folder,
+                                                                       int32_t logits_width);
 
   // InvalidArgument with the byte offset for text that is not UTF-8 or too long (256 MiB), ResourceExhausted
   // when a pattern of the tokenizer backtracks without end on it.

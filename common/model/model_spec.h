@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// What --model says: the name a model is served under, and its folder.
+struct ModelSpec {
+  std::string name;
+  std::string folder;
+
+  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
+};
+
+// From NAME=FOLDER or FOLDER, whose base name is then the name. InvalidArgument for an empty name or folder.
+absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view value);
+
+}  // namespace tandem
