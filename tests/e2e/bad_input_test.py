@@ -1,5 +1,5 @@
-"""What clients and files may get wrong: requests are refused with a code and the field, and a server that cannot
-serve says which file, where and what it expected."""
+"""What clients and files may get wrong: requests are refused with a code and the field, and a server that
+cannot serve says which file, where and what it expected."""
 
 import json
 import pathlib
@@ -301,9 +301,8 @@ class CheckConfigTest(ProcessTest):
             with self.subTest(part=part):
                 config = self.router_config(**changes)
                 for extra in ((), ("--check-config",)):
-                    code, log = run(
-                        "tandem-router", "--config", config, "--listen", "127.0.0.1:0", "--metrics-listen", "", *extra
-                    )
+                    listen = ("--listen", "127.0.0.1:0", "--metrics-listen", "")
+                    code, log = run("tandem-router", "--config", config, *listen, *extra)
                     self.assertEqual(code, 1, log)
                     self.assertIn(part, log)
                     self.assertNotIn("secret", log)

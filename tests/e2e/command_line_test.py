@@ -66,9 +66,8 @@ class CommandLineTest(ProcessTest):
 
     def test_json(self):
         for extra in ((), ("--no-speculation",)):
-            code, out, err = self.run_tandem(
-                "generate", "Once upon a time", *SAMPLING, "--max-tokens", 32, "--json", "--logprobs", 2, *extra
-            )
+            flags = ("--max-tokens", 32, "--json", "--logprobs", 2, *extra)
+            code, out, err = self.run_tandem("generate", "Once upon a time", *SAMPLING, *flags)
             self.assertEqual((code, err), (0, ""))
             document = json.loads(out)
             expected = self.generate(request_for()).read()
@@ -89,7 +88,9 @@ class CommandLineTest(ProcessTest):
     def test_accepted_text_is_green_on_a_terminal(self):
         main, other = pty.openpty()
         process = self.begin(
-            *("generate", "Once upon a time", *SAMPLING, "--max-tokens", 48, "--stats"), stdout=other, stderr=other
+            *("generate", "Once upon a time", *SAMPLING, "--max-tokens", 48, "--stats"),
+            stdout=other,
+            stderr=other,
         )
         os.close(other)
         text = b"".join(piece for _, piece in self.read_pieces(main)).decode().replace("\r\n", "\n")
@@ -117,7 +118,8 @@ class CommandLineTest(ProcessTest):
         self.assertEqual((code, "UNAUTHENTICATED" in err), (1, True), err)
         code, _, err = self.run_tandem("generate", "Hi", "--endpoint", "127.0.0.1:9")
         self.assertEqual((code, "cannot connect to 127.0.0.1:9" in err), (1, True), err)
-        code, _, err = self.run_tandem("generate", "Hi", *SAMPLING, "--max-tokens", 2000, "--timeout", "200ms")
+        long = ("--max-tokens", 2000, "--timeout", "200ms")
+        code, _, err = self.run_tandem("generate", "Hi", *SAMPLING, *long)
         self.assertEqual((code, "DEADLINE_EXCEEDED" in err), (1, True), err)
         code, out, _ = self.run_tandem("--help")
         self.assertEqual((code, "generate" in out), (0, True))
@@ -147,7 +149,8 @@ class CommandLineTest(ProcessTest):
         self.assertEqual(document["models"][0]["name"], TARGET)
         self.assertEqual([drafter["name"] for drafter in document["drafters"]], list(DRAFTERS))
         code, out, _ = self.run_tandem(
-            *("chat", "--temperature", "0", "--max-tokens", "16"), text_in="What is 3 + 4?\nAnd 4 + 5?\n/exit\n"
+            *("chat", "--temperature", "0", "--max-tokens", "16"),
+            text_in="What is 3 + 4?\nAnd 4 + 5?\n/exit\n",
         )
         self.assertEqual(code, 0)
         self.assertNotEqual(out.strip(), "")

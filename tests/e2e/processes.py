@@ -50,7 +50,7 @@ def clean_environment():
 
 
 def fixed_port():
-    """A free port from below the range that outgoing connections take theirs from, so that it can be used again."""
+    """A free port from below those that outgoing connections are given, so that it can be used again."""
     while True:
         port = random.SystemRandom().randrange(20000, 30000)
         with socket.socket() as probe:
@@ -241,7 +241,7 @@ class ProcessTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def close_servers(self):
-        """Every test is a test of the services' end as well: whatever happened, SIGTERM ends them without a fuss."""
+        """Every test is a test of the services' end as well: whatever happened, SIGTERM ends them cleanly."""
         for server in self.servers:
             if server.running:
                 server.send(signal.SIGCONT)
