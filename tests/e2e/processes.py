@@ -50,7 +50,7 @@ def clean_environment():
 
 
 def fixed_port():
-    """A free port from below the range that outgoing connections take theirs from, so that it can be used again."""
+    """A free port from below those that outgoing connections are given, so that it can be used again."""
     while True:
         port = random.SystemRandom().randrange(20000, 30000)
         with socket.socket() as probe:
@@ -62,13 +62,14 @@ def fixed_port():
 
 
 class Server:
-    """One server process on free ports. Its log lines are kept; it is killed at the latest by `close`."""
+    """One server process on free ports. Its log lines are kept; it ends at the latest with `close`."""
 
     def __init__(self, program, *flags, port=0):
         self.program = program
         self.lines = []
         self.address = None
         self.metrics_port = None
+        self._killed = False
         self._ready = threading.Event()
         self._process = subprocess.Popen(
             [str(BIN_DIR / program), "--listen", f"127.0.0.1:{port}", "--metrics-listen", "127.0.0.1:0"]
@@ -110,6 +111,7 @@ class Server:
         self._process.send_signal(signal_number)
 
     def kill(self):
+        self._killed = True
         self._process.kill()
         self._process.wait(PATIENCE_SECONDS)
 
@@ -124,11 +126,15 @@ class Server:
         return self._process.poll() is None
 
     def close(self):
-        if self.running:
-            self.send(signal.SIGCONT)
-            self.kill()
+        """Waits for the process and returns its exit code; None for one that the test killed."""
+        try:
+            code = self._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = "killed, because it did not end by itself"
         self._reader.join(PATIENCE_SECONDS)
         self._process.stderr.close()
+        return None if self._killed else code
 
     def scrape(self):
         """/metrics as text."""
@@ -235,8 +241,14 @@ class ProcessTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def close_servers(self):
+        """Every test is a test of the services' end as well: whatever happened, SIGTERM ends them cleanly."""
         for server in self.servers:
-            server.close()
+            if server.running:
+                server.send(signal.SIGCONT)
+                server.send(signal.SIGTERM)
+        codes = [server.close() for server in self.servers]
+        for server, code in zip(self.servers, codes):
+            self.assertIn(code, (None, 0), f"{server.program}:\n{server.log}")
 
     def start(self, program, *flags, port=0):
         server = Server(program, *flags, port=port)

@@ -1,5 +1,5 @@
-"""The services as processes of their own, seen from outside: streaming, admin, health, metrics, and every way in
-which a part can go away half way."""
+"""The services as processes of their own, seen from outside: streaming, admin, health, metrics, and every way
+in which a part can go away half way."""
 
 import json
 import shutil
@@ -146,7 +146,11 @@ class MetricsTest(ProcessTest):
         self.generate(request_for()).read()
         for server in (self.router, self.verifier, self.drafter):
             check = subprocess.run(
-                ["promtool", "check", "metrics"], input=server.scrape(), capture_output=True, text=True, check=False
+                ["promtool", "check", "metrics"],
+                input=server.scrape(),
+                capture_output=True,
+                text=True,
+                check=False,
             )
             self.assertEqual(check.returncode, 0, server.program + "\n" + check.stdout + check.stderr)
 

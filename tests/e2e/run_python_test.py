@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs a Python client test: finds or makes a Python that has gRPC, generates the stubs, starts the test.
 
-Needs nothing but the standard library. The interpreter is the one given with --python if it can import gRPC, else
-a virtual environment in the work folder that is made on first use from tests/requirements.txt.
+Needs nothing but the standard library. The interpreter is the one given with --python if it can import gRPC,
+else a virtual environment in the work folder that is made on first use from tests/requirements.txt.
 """
 
 import argparse
@@ -35,15 +35,16 @@ def make_environment(folder):
         return str(python)
     commands = (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        + ["-r", str(REQUIREMENTS)],
     )
     for command in commands:
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             sys.exit(
                 f"run_python_test.py: {' '.join(command)} failed:\n{run.stdout}{run.stderr}\n"
-                "The client tests need Python with grpcio and grpcio-tools. tests/run.sh installs them and runs all "
-                "tests; a configured TANDEM_TEST_PYTHON names an interpreter that has them."
+                "The client tests need Python with grpcio and grpcio-tools. tests/run.sh installs them and "
+                "runs all tests; a configured TANDEM_TEST_PYTHON names an interpreter that has them."
             )
     return str(python)
 
