@@ -11,7 +11,9 @@ sanitizers=false
 ctest_arguments=()
 cores=$(nproc)
 # The concurrent parts, which ThreadSanitizer looks at. Matched against test names.
-readonly threaded_tests='rpc|router|verifier|drafter|engine|metrics|simulation'
+readonly threaded_tests='rpc|router|verifier|drafter|engine|metrics|simulation|e2e'
+# Tests that are scripts.
+readonly scripts='^tidy|^quickstart|^e2e_(processes|bad_input|command_line)'
 
 usage() {
   cat <<'EOF'
@@ -21,7 +23,7 @@ Installs missing packages, builds everything and runs every test.
 
   --preset P     CMake preset to test (default dev); see CMakePresets.json
   --quick        leave out tests labelled slow and integration
-  --sanitizers   then run the unit tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
+  --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
                  concurrent parts under ThreadSanitizer
   -- ...         passed to ctest, for example: tests/run.sh -- -R tokenizer
 EOF
@@ -157,8 +159,8 @@ if $sanitizers; then
   export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
   export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
   # Scripts have nothing to sanitize.
-  sanitized asan -L unit -LE slow -E '^tidy'
-  sanitized tsan -L unit -LE slow -E '^tidy' -R "$threaded_tests"
+  sanitized asan -LE slow -E "$scripts"
+  sanitized tsan -LE slow -E "$scripts" -R "$threaded_tests"
 fi
 
 if $failed; then exit 1; fi

@@ -18,6 +18,8 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxLinks = 256;
+// Responses that may wait for the engine thread, which takes them between steps.
+constexpr size_t kMaxUnacknowledged = 1024;
 constexpr absl::Duration kIdleAfter = absl::Minutes(5);
 
 double Uniform() {
@@ -55,6 +57,15 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     if (stream != nullptr) stream->Write(DraftRequestToProto(request));
   }
 
+  void Acknowledge() {
+    std::shared_ptr<Stream> stream;
+    {
+      absl::MutexLock lock(&mutex_);
+      stream = stream_;
+    }
+    if (stream != nullptr) stream->Acknowledge();
+  }
+
   void Close() {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
@@ -71,7 +82,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   using Stream = ClientBidi<v1::DraftRequest, v1::DraftResponse>;
 
   void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    stream_ = Stream::Create();
+    stream_ = Stream::Create({}, kMaxUnacknowledged);
     answered_ = false;
     callbacks_->on_up(id_);
     auto self = shared_from_this();
@@ -106,8 +117,11 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     retrying_ = true;
     const absl::Time next = backoff_.Failed();
     alarm_.Set(absl::ToChronoTime(next), [self = shared_from_this()](bool) mutable {
-      self->Retry();
-      ReleaseElsewhere(std::move(self));
+      // Retry may come to set the alarm again, which destroys this very function while it runs: nothing
+      // captured is touched after it.
+      std::shared_ptr<Link> link = std::move(self);
+      link->Retry();
+      ReleaseElsewhere(std::move(link));
     });
   }
 
@@ -179,6 +193,16 @@ void DrafterLinks::Send(LinkId link, const DraftRequest& request) {
     target = links_[link];
   }
   target->Send(request);
+}
+
+void DrafterLinks::Acknowledge(LinkId link) {
+  std::shared_ptr<Link> target;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (link >= links_.size()) return;
+    target = links_[link];
+  }
+  target->Acknowledge();
 }
 
 }  // namespace tandem

@@ -47,6 +47,8 @@ class DrafterLinks {
 
   // Dropped when the stream is down; the session is told by on_down.
   void Send(LinkId link, const DraftRequest& request);
+  // A response has been dealt with. A drafter that sends faster than that is not read from.
+  void Acknowledge(LinkId link);
 
  private:
   class Link;

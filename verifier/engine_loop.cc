@@ -129,14 +129,22 @@ void EngineLoop::Handle(Event event) {
                  },
                  [&](LinkDownEvent& down) {
                    const std::string endpoint = links_->EndpointOf(down.link);
-                   LogWarning("drafter stream ended",
-                              {{"endpoint", endpoint}, {"reason", std::string(down.reason.message())}});
+                   // Once for an outage, not for every attempt to reconnect.
+                   if (down_links_.insert(down.link).second) {
+                     LogWarning("drafter stream ended",
+                                {{"endpoint", endpoint}, {"reason", std::string(down.reason.message())}});
+                   }
                    metrics_->SetDrafterConnected(endpoint, false);
                    scheduler_.OnLinkDown(down.link, down.reason);
                  },
-                 [&](DraftEvent& draft) { scheduler_.OnDraftResponse(draft.link, draft.response); },
+                 [&](DraftEvent& draft) {
+                   scheduler_.OnDraftResponse(draft.link, draft.response);
+                   links_->Acknowledge(draft.link);
+                   down_links_.erase(draft.link);
+                 },
                  [&](MalformedEvent& malformed) {
                    scheduler_.OnMalformedResponse(malformed.link, malformed.reason.message());
+                   links_->Acknowledge(malformed.link);
                  }},
       event);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -106,7 +107,9 @@ class EngineLoop final : private SchedulerListener {
   Mailbox<Event> inbox_;
   std::unique_ptr<DrafterLinks> links_;
   std::atomic<SessionId> next_session_{1};
-  absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Engine thread only.
+  // Engine thread only.
+  absl::flat_hash_map<SessionId, GenerateCall> calls_;
+  absl::flat_hash_set<LinkId> down_links_;  // Whose last stream ended and that have not answered since.
 
   mutable absl::Mutex load_mutex_;
   Load load_ ABSL_GUARDED_BY(load_mutex_);

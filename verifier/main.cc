@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -65,7 +66,7 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("drain-grace", &options.drain_grace, "How long SIGTERM waits for running requests.");
   flags.Group("Batching")
       .Add("max-running", &options.max_running, "Requests computed at once.")
-      .InRange(1, 4096)
+      .InRange(1, 256)
       .Add("max-waiting", &options.max_waiting, "Requests that may wait; more are refused.")
       .InRange(0, 1e6)
       .Add("prefill-chunk", &options.prefill_chunk, "Prompt tokens computed in one step.")
@@ -102,7 +103,9 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   target.served = {.name = spec.name,
                    .config = config,
                    .defaults = target.model->generation_defaults(),
-                   .max_window = options.limits.max_depth};
+                   .max_window = options.limits.max_depth,
+                   .max_length = static_cast<uint32_t>(
+                       std::min<uint64_t>(static_cast<uint64_t>(config.max_context), options.kv_tokens))};
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer, Tokenizer::LoadForModel(spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
   return target;

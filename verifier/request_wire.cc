@@ -63,11 +63,12 @@ absl::StatusOr<StopRules> StopRulesFromProto(const v1::StopConditions& proto, co
 // How many tokens the output may have: what was asked for, or what the context holds.
 absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, const ServedTarget& target) {
   const auto prompt = static_cast<uint32_t>(proto.prompt().ids_size());
-  const auto context = static_cast<uint32_t>(target.config.max_context);
+  const uint32_t context = target.max_length;
   if (prompt == 0) return absl::InvalidArgumentError("prompt: no tokens, expected at least 1");
   if (prompt >= context) {
     return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt, " tokens, expected at most ",
-                                                   context - 1, " for a context of ", context));
+                                                   context - 1, " where prompt and output may have ",
+                                                   context));
   }
   const uint32_t room = context - prompt;
   const uint32_t max_tokens = proto.stopping().has_max_tokens() ? proto.stopping().max_tokens() : room;

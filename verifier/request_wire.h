@@ -19,6 +19,9 @@ struct ServedTarget {
   GenerationDefaults defaults;
   std::shared_ptr<const Tokenizer> tokenizer;
   uint32_t max_window = 0;
+  // Most tokens of a request, prompt and output together: the context, or what the keys and values hold if
+  // less.
+  uint32_t max_length = 0;
 };
 
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument

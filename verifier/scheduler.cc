@@ -115,7 +115,12 @@ void Scheduler::Admit() {
 
 bool Scheduler::LinkUsable(LinkId link) const {
   const auto found = links_.find(link);
-  return found != links_.end() && found->second.up && !found->second.quarantined;
+  return found != links_.end() && found->second.up && !IsQuarantined(link);
+}
+
+bool Scheduler::IsQuarantined(LinkId link) const {
+  const auto found = links_.find(link);
+  return found != links_.end() && clock_->Now() < found->second.quarantined_until;
 }
 
 uint32_t Scheduler::NumDecoding() const {
@@ -135,8 +140,7 @@ void Scheduler::OpenDraft(Session& session) {
   if (!session.can_draft()) return;
   const LinkId link = session.request().drafter->link;
   if (!LinkUsable(link)) {
-    const auto found = links_.find(link);
-    const bool quarantined = found != links_.end() && found->second.quarantined;
+    const bool quarantined = IsQuarantined(link);
     session.StopDraft(quarantined ? "the drafter is quarantined" : "the drafter is not connected",
                       quarantined);
     return;
@@ -147,9 +151,8 @@ void Scheduler::OpenDraft(Session& session) {
 }
 
 void Scheduler::OnLinkUp(LinkId link) {
-  Link& state = links_[link];
-  state.up = true;
-  if (state.quarantined) return;
+  links_[link].up = true;
+  if (IsQuarantined(link)) return;
   for (auto& [id, session] : running_) {
     if (session->can_draft() && session->request().drafter->link == link) OpenDraft(*session);
   }
@@ -166,9 +169,12 @@ void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
 
 void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
   Link& state = links_[link];
-  if (state.quarantined) return;
-  state.quarantined = ++state.violations >= kViolationsToQuarantine;
-  if (state.quarantined) {
+  if (IsQuarantined(link)) return;
+  const bool quarantine = ++state.violations >= kViolationsToQuarantine;
+  if (quarantine) {
+    state.violations = 0;
+    state.quarantined_until = clock_->Now() + state.next_quarantine;
+    state.next_quarantine = std::min(2 * state.next_quarantine, kLongestQuarantine);
     for (auto& [id, session] : running_) {
       if (session->drafting() && session->request().drafter->link == link) {
         listener_->OnDraftRequest(link, {.session = id, .event = CloseSession{}});
@@ -176,7 +182,7 @@ void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
       }
     }
   }
-  listener_->OnProtocolViolation(link, what, state.quarantined);
+  listener_->OnProtocolViolation(link, what, quarantine);
 }
 
 void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow) {

@@ -43,7 +43,8 @@ class SchedulerListener {
   virtual void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) = 0;
   // A message for a drafter.
   virtual void OnDraftRequest(LinkId link, DraftRequest request) = 0;
-  // A drafter broke the protocol; after the third time its link is quarantined and drafts for nobody.
+  // A drafter broke the protocol; after the third time its link is quarantined: for a while it drafts for
+  // nobody.
   virtual void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) = 0;
 
   virtual void OnStep(const StepReport&) {}
@@ -109,10 +110,15 @@ class Scheduler {
   const RoundTimeModel& round_time() const { return round_time_; }
 
  private:
+  // How long a drafter that broke the protocol three times drafts for nobody; twice as long each time.
+  static constexpr absl::Duration kFirstQuarantine = absl::Minutes(1);
+  static constexpr absl::Duration kLongestQuarantine = absl::Hours(1);
+
   struct Link {
     bool up = false;
-    bool quarantined = false;
-    uint32_t violations = 0;
+    uint32_t violations = 0;  // Since the last quarantine.
+    absl::Time quarantined_until = absl::InfinitePast();
+    absl::Duration next_quarantine = kFirstQuarantine;
   };
 
   void ExpireDeadlines(absl::Time now);
@@ -125,6 +131,7 @@ class Scheduler {
   void Resync(LinkId link, Session& session);
   void RecordViolation(LinkId link, absl::string_view what);
   bool LinkUsable(LinkId link) const;
+  bool IsQuarantined(LinkId link) const;
   RoundCosts CostsOf(const Session& session) const;
   uint32_t NumDecoding() const;
 

@@ -375,6 +375,33 @@ TEST_F(SchedulerTest, ADrafterThatBreaksTheProtocolIsQuarantined) {
   }
 }
 
+TEST_F(SchedulerTest, AQuarantineEnds) {
+  Make(FixedWindow(4));
+  scheduler_->OnLinkUp(kLink);
+  for (int i = 0; i < 3; ++i) scheduler_->OnMalformedResponse(kLink, "not a message");
+  ASSERT_EQ(violations_, (std::vector<bool>{false, false, true}));
+  clock_.Advance(absl::Minutes(2));
+  const Ask ask{.drafted = true};
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunToTheEnd([&] { AnswerOpens(); });
+  ExpectReference(1, ask);
+  EXPECT_EQ(NumSent<OpenSession>(), 1u);
+}
+
+// Law 6, with a policy that never learns: a drafter that opens sessions and then says nothing costs two
+// waits.
+TEST_F(SchedulerTest, ASilentDrafterIsNotWaitedForAgainAndAgain) {
+  Make({.window_policy = "fixed", .max_draft_wait = absl::Milliseconds(1)});
+  const Ask ask{.rules = {.max_tokens = 40}, .drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunToTheEnd([&] { AnswerOpens(); });
+  ExpectReference(1, ask);
+  int waits = 0;
+  for (const RoundReport& round : records_[1].rounds) waits += round.wait_seconds > 0.0 ? 1 : 0;
+  EXPECT_EQ(waits, 2);
+}
+
 TEST_F(SchedulerTest, ALostConnectionIsOpenedAgainWhereTheOutputIs) {
   Make(FixedWindow(4));
   const Ask ask{.drafted = true};

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 
 namespace tandem {
@@ -11,6 +13,10 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
                                                             absl::Time deadline) {
   if (draining_) return absl::UnavailableError("the verifier is shutting down");
   TANDEM_ASSIGN_OR_RETURN(SessionRequest session, SessionRequestFromProto(request, *target_, deadline));
+  if (!v1::SpeculationMode_IsValid(request.speculation().mode())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculation.mode: ", request.speculation().mode(), ", expected OFF, ON or nothing"));
+  }
   if (request.speculation().mode() == v1::SPECULATION_MODE_OFF) return session;
   if (!request.has_drafter()) {
     if (request.speculation().mode() == v1::SPECULATION_MODE_ON) {
@@ -21,9 +27,13 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
   if (request.drafter().endpoint().empty() || request.drafter().draft_model().empty()) {
     return absl::InvalidArgumentError("drafter: endpoint and draft_model are expected");
   }
-  TANDEM_ASSIGN_OR_RETURN(const LinkId link, loop_->links().Acquire(request.drafter().endpoint()));
+  const absl::StatusOr<LinkId> link = loop_->links().Acquire(request.drafter().endpoint());
+  if (!link.ok()) {  // A drafter's troubles cost speed, never a request (law 3).
+    LogWarning("a request goes undrafted", {{"reason", std::string(link.status().message())}});
+    return session;
+  }
   session.drafter = DrafterBinding{
-      .link = link, .name = request.drafter().name(), .draft_model = request.drafter().draft_model()};
+      .link = *link, .name = request.drafter().name(), .draft_model = request.drafter().draft_model()};
   return session;
 }
 

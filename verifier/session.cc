@@ -11,6 +11,8 @@ namespace {
 
 // Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
 constexpr size_t kDraftSecondsHistory = 6;
+// After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
+constexpr uint32_t kWaitsInVain = 2;
 
 TokenIds Concatenate(const TokenIds& head, const TokenIds& tail) {
   TokenIds all = head;
@@ -113,7 +115,10 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
     draft_seconds_per_level_.Add(grow.step_seconds);
   }
   DraftMirror::GrowReport report = mirror_.OnGrow(grow);
-  if (report.added > 0) resyncs_in_a_row_ = 0;
+  if (report.added > 0) {
+    resyncs_in_a_row_ = 0;
+    waits_in_vain_ = 0;
+  }
   return report;
 }
 
@@ -254,6 +259,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
       !finished_ && std::any_of(selected_.begin(), selected_.end(),
                                 [&](const TreeNode& node) { return node.parent == last_accepted; });
   ObserveRound(report, rejected);
+  if (round_waited_ && selected_.empty()) ++waits_in_vain_;
   wait_until_ = absl::InfinitePast();
   if (finished_) return result;
 
@@ -269,7 +275,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
                          .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
                          .prefix_hash = prefix_hash_,
                          .budget = budget_};
-  if (mirror_.tree().empty() && budget_.depth > 0 && draft_opened_) {
+  if (mirror_.tree().empty() && budget_.depth > 0 && draft_opened_ && waits_in_vain_ < kWaitsInVain) {
     // Waiting pays as long as it costs less than what the drafts save: the steps that would have made their
     // tokens.
     const double saved = (ExpectedTokens(acceptance_.value(), budget_.depth) - 1.0) * costs.VerifySeconds(0);

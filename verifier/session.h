@@ -176,6 +176,7 @@ class Session {
   DraftMirror mirror_;
   AcceptanceEstimate acceptance_;
   bool drafting_ = false;       // Open was sent and nothing ended it.
+  uint32_t waits_in_vain_ = 0;  // Rounds in a row that waited for growth and got none.
   bool draft_opened_ = false;   // The drafter answered.
   bool draft_refused_ = false;  // For good.
   uint32_t resyncs_in_a_row_ = 0;

@@ -11,6 +11,9 @@
 namespace tandem {
 namespace {
 
+// Where a range excludes 0.
+constexpr double kSmallestPositive = 1e-6;
+
 using Json = nlohmann::json;
 
 constexpr int32_t kMaxHidden = 65536;
@@ -268,16 +271,19 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
   return config;
 }
 
+// The ranges are those of a request's parameters: a default that no request may have would make every request
+// fail.
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(absl::string_view json, absl::string_view path) {
   TANDEM_ASSIGN_OR_RETURN(const Json object, ParseObject(json, path));
   const JsonFields fields(object, path);
   GenerationDefaults defaults;
   TANDEM_ASSIGN_OR_RETURN(defaults.eos_tokens, fields.Tokens("eos_token_id"));
   TANDEM_ASSIGN_OR_RETURN(defaults.temperature, fields.Number("temperature", 0.0, 100.0));
-  TANDEM_ASSIGN_OR_RETURN(defaults.top_p, fields.Number("top_p", 0.0, 1.0));
+  TANDEM_ASSIGN_OR_RETURN(defaults.top_p, fields.Number("top_p", kSmallestPositive, 1.0));
   TANDEM_ASSIGN_OR_RETURN(defaults.min_p, fields.Number("min_p", 0.0, 1.0));
   TANDEM_ASSIGN_OR_RETURN(defaults.top_k, fields.Int("top_k", 0, std::numeric_limits<int32_t>::max()));
-  TANDEM_ASSIGN_OR_RETURN(defaults.repetition_penalty, fields.Number("repetition_penalty", 1e-3, 1e3));
+  TANDEM_ASSIGN_OR_RETURN(defaults.repetition_penalty,
+                          fields.Number("repetition_penalty", kSmallestPositive, 10.0));
   return defaults;
 }
 

@@ -41,7 +41,11 @@ absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& 
   } else if (defaults.repetition_penalty.has_value()) {
     sampling.repetition_penalty = static_cast<float>(*defaults.repetition_penalty);
   }
-  if (proto.has_min_p()) sampling.min_p = proto.min_p();
+  if (proto.has_min_p()) {
+    sampling.min_p = proto.min_p();
+  } else if (defaults.min_p.has_value()) {
+    sampling.min_p = static_cast<float>(*defaults.min_p);
+  }
   if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
   if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
   if (proto.has_seed()) sampling.seed = proto.seed();

@@ -4,10 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/tokenizer/unicode.h"
 
 namespace tandem::cli {
 
@@ -30,11 +33,44 @@ bool Interrupts::Trigger() {
   return true;
 }
 
+namespace {
+
+// gRPC's library would end the process over what it cannot put into a header.
+absl::Status CheckToken(absl::string_view token) {
+  for (size_t i = 0; i < token.size(); ++i) {
+    if (token[i] > ' ' && token[i] <= '~') continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--token: byte ", i, " is not printable ASCII; does the token end in a line break?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUtf8(absl::string_view what, absl::string_view text) {
+  const std::optional<size_t> at = FindInvalidUtf8(text);
+  if (!at.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, ": byte ", *at, " is not UTF-8"));
+}
+
+// The server could not even decode these, and would not say why.
+absl::Status CheckTexts(const v1::GenerateRequest& request) {
+  TANDEM_RETURN_IF_ERROR(CheckUtf8("prompt", request.text()));
+  for (const v1::ChatMessage& message : request.chat().messages()) {
+    TANDEM_RETURN_IF_ERROR(CheckUtf8("role", message.role()));
+    TANDEM_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("message of the ", message.role()), message.content()));
+  }
+  for (const std::string& stop : request.stopping().stop()) TANDEM_RETURN_IF_ERROR(CheckUtf8("--stop", stop));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 Client::Client(const ConnectionOptions& connection, Interrupts& interrupts)
     : connection_(connection), interrupts_(interrupts), channel_(CreateChannel(connection.endpoint)) {}
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  TANDEM_RETURN_IF_ERROR(CheckToken(connection_.token));
+  TANDEM_RETURN_IF_ERROR(CheckTexts(request));
   grpc::ClientContext context;
   Prepare(context);
   const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
@@ -48,6 +84,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
+  TANDEM_RETURN_IF_ERROR(CheckToken(connection_.token));
   grpc::ClientContext context;
   Prepare(context);
   const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });

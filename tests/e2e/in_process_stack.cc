@@ -50,7 +50,9 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
               .config = model->config(),
               .defaults = model->generation_defaults(),
               .tokenizer = std::move(tokenizer),
-              .max_window = WindowLimits{}.max_depth},
+              .max_window = WindowLimits{}.max_depth,
+              .max_length =
+                  std::min(static_cast<uint32_t>(model->config().max_context), kTargetBlocks * kBlockTokens)},
       metrics_(&registry_, setup.name) {
   CpuEngineOptions engine_options;
   engine_options.num_blocks = kTargetBlocks;

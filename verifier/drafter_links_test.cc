@@ -1,0 +1,136 @@
+#include "verifier/drafter_links.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/rpc/server.h"
+#include "common/rpc/server_bidi.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tandem/v1/drafter.grpc.pb.h"
+
+namespace tandem {
+namespace {
+
+// Far beyond what a test takes.
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// What the links said, to be waited for.
+class Record {
+ public:
+  DrafterLinks::Callbacks Callbacks() {
+    return {.on_up = [this](LinkId) { Count(&ups_); },
+            .on_down = [this](LinkId, absl::Status) { Count(&downs_); },
+            .on_response = [this](LinkId, DraftResponse) { Count(&responses_); },
+            .on_malformed = [this](LinkId, absl::Status) { Count(&malformed_); }};
+  }
+  bool WaitForDowns(int count) { return WaitFor(&downs_, count); }
+  bool WaitForResponses(int count) { return WaitFor(&responses_, count); }
+  bool WaitForMalformed(int count) { return WaitFor(&malformed_, count); }
+  bool WaitForUps(int count) { return WaitFor(&ups_, count); }
+
+ private:
+  void Count(int* counter) {
+    absl::MutexLock lock(&mutex_);
+    ++*counter;
+  }
+  bool WaitFor(int* counter, int count) {
+    const auto reached = [counter, count] { return *counter >= count; };
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&reached), kPatience);
+  }
+
+  absl::Mutex mutex_;
+  int ups_ = 0;
+  int downs_ = 0;
+  int responses_ = 0;
+  int malformed_ = 0;
+};
+
+// A drafter that answers every request with `answers`, then, if told to, ends the stream.
+class StubDrafter final : public v1::Drafter::CallbackService {
+ public:
+  using Stream = ServerBidi<v1::DraftRequest, v1::DraftResponse>;
+
+  StubDrafter(std::vector<v1::DraftResponse> answers, bool hang_up)
+      : answers_(std::move(answers)), hang_up_(hang_up) {
+    server_ =
+        ServerRunner::Start({.listen_address = "127.0.0.1:0"}, {{v1::Drafter::service_full_name(), this}}, {})
+            .value();
+  }
+
+  std::string address() const { return server_->address(); }
+
+  grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
+      grpc::CallbackServerContext* context) override {
+    auto stream = Stream::Create(context);
+    return stream->Start({.on_message = [this, stream](v1::DraftRequest) {
+      for (const v1::DraftResponse& answer : answers_) stream->Write(answer);
+      if (hang_up_) stream->Disconnect(absl::OkStatus());
+    }});
+  }
+
+ private:
+  const std::vector<v1::DraftResponse> answers_;
+  const bool hang_up_;
+  std::unique_ptr<ServerRunner> server_;
+};
+
+const DraftRequest kClose{.session = 1, .event = CloseSession{}};
+
+TEST(DrafterLinksTest, TriesADeadEndpointAgainUntilDestroyed) {
+  const SystemClock clock;
+  Record record;
+  DrafterLinks links(record.Callbacks(), &clock);
+  const LinkId link = links.Acquire("127.0.0.1:1").value();
+  EXPECT_EQ(links.Acquire("127.0.0.1:1").value(), link);
+  EXPECT_NE(links.Acquire("127.0.0.1:2").value(), link);
+  EXPECT_EQ(links.EndpointOf(link), "127.0.0.1:1");
+  links.Send(link, kClose);
+  EXPECT_TRUE(record.WaitForDowns(6));
+  EXPECT_TRUE(record.WaitForUps(6));
+}
+
+TEST(DrafterLinksTest, OpensAStreamAgainThatTheDrafterEnds) {
+  v1::DraftResponse opened;
+  opened.set_session(1);
+  opened.mutable_opened()->set_epoch(1);
+  StubDrafter drafter({opened}, /*hang_up=*/true);
+  const SystemClock clock;
+  Record record;
+  DrafterLinks links(record.Callbacks(), &clock);
+  const LinkId link = links.Acquire(drafter.address()).value();
+  for (int round = 1; round <= 3; ++round) {
+    links.Send(link, kClose);
+    EXPECT_TRUE(record.WaitForResponses(round));
+    links.Acknowledge(link);
+    EXPECT_TRUE(record.WaitForDowns(round));
+    EXPECT_TRUE(record.WaitForUps(round + 1));
+  }
+}
+
+TEST(DrafterLinksTest, TellsOfMessagesThatCannotBeDecoded) {
+  v1::DraftResponse empty;  // Without an event.
+  empty.set_session(1);
+  StubDrafter drafter({empty}, /*hang_up=*/false);
+  const SystemClock clock;
+  Record record;
+  DrafterLinks links(record.Callbacks(), &clock);
+  links.Send(links.Acquire(drafter.address()).value(), kClose);
+  EXPECT_TRUE(record.WaitForMalformed(1));
+}
+
+TEST(DrafterLinksTest, EndpointsAreBounded) {
+  const SystemClock clock;
+  Record record;
+  DrafterLinks links(record.Callbacks(), &clock);
+  absl::Status last;
+  for (int i = 0; i < 300 && last.ok(); ++i) last = links.Acquire(absl::StrCat("127.0.0.1:", i + 1)).status();
+  EXPECT_EQ(last.code(), absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace tandem
