@@ -311,8 +311,9 @@ TEST(GenerationDefaultsTest, ReadsWhatIsThere) {
 
 TEST(GenerationDefaultsTest, RefusesWhatNoSamplerCanUse) {
   for (const char* text :
-       {R"({"temperature":-1})", R"({"top_p":1.5})", R"({"top_k":-1})", R"({"top_k":0.5})",
-        R"({"repetition_penalty":0})", R"({"eos_token_id":"</s>"})", R"({"temperature":"hot"})"}) {
+       {R"({"temperature":-1})", R"({"top_p":1.5})", R"({"top_p":0})", R"({"repetition_penalty":11})",
+        R"({"top_k":-1})", R"({"top_k":0.5})", R"({"repetition_penalty":0})", R"({"eos_token_id":"</s>"})",
+        R"({"temperature":"hot"})"}) {
     const absl::Status status = ParseGenerationDefaults(text, "g.json").status();
     EXPECT_EQ(status.code(), kInvalid) << text;
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("g.json: field "), HasSubstr("expected")))

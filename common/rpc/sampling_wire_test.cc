@@ -12,13 +12,14 @@ TEST(SamplingWireTest, AbsentFieldsTakeTheModelsDefaultsThenOurs) {
   v1::SamplingParameters proto;
   proto.set_top_k(0);
   const GenerationDefaults defaults = {
-      .temperature = 0.6, .top_p = 0.9, .top_k = 20, .repetition_penalty = 1.1};
+      .temperature = 0.6, .top_p = 0.9, .min_p = 0.05, .top_k = 20, .repetition_penalty = 1.1};
   const auto sampling = SamplingFromProto(proto, defaults, 100);
   ASSERT_TRUE(sampling.ok()) << sampling.status();
   EXPECT_EQ(sampling->temperature, 0.6f);
   EXPECT_EQ(sampling->top_p, 0.9f);
   EXPECT_EQ(sampling->top_k, 0u);  // Given, though it is the proto's zero.
   EXPECT_EQ(sampling->repetition_penalty, 1.1f);
+  EXPECT_EQ(sampling->min_p, 0.05f);
   const auto plain = SamplingFromProto({}, {}, 100);
   EXPECT_EQ(plain->temperature, 1.0f);
   EXPECT_EQ(plain->top_p, 1.0f);

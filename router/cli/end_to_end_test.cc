@@ -147,6 +147,12 @@ TEST_F(EndToEndTest, HelpfulErrors) {
   EXPECT_EQ(RunTandem({"generate", "hi", "--temperature", "-1"}), kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: sampling.temperature"));
   EXPECT_EQ(RunTandem({"generate"}), kExitUsage);
+  EXPECT_EQ(RunRaw({"info", "--endpoint", router_.endpoint(), "--token", "secret-z\n"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("--token: byte 8 is not printable ASCII"));
+  EXPECT_EQ(RunTandem({"generate", "caf\xe9"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("prompt: byte 3 is not UTF-8"));
+  EXPECT_EQ(RunTandem({"generate", "ok", "--stop", "\xff"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("--stop: byte 0 is not UTF-8"));
 }
 
 TEST_F(EndToEndTest, TimeoutIsTheDeadline) {
