@@ -3,8 +3,7 @@
 // Compiles a function once for each instruction set and picks one when the program is loaded. Such functions
 // hold loops of constant length that the compiler vectorises; as nothing is contracted or reassociated, every
 // clone gives the same bits. Sanitizers cannot run before the loader's choice, so they get one version.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TANDEM_SANITIZED)
 #define TANDEM_SIMD_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define TANDEM_SIMD_CLONES
