@@ -161,7 +161,7 @@ class BadRequestTest(ProcessTest):
     def test_a_request_that_memory_can_never_hold(self):
         self.start_stack(("--kv-tokens", "256"))
         self.assert_fails(
-            self.generate(request_for(max_tokens=1000)), INVALID_ARGUMENT, "max_tokens", "at most 256"
+            self.generate(request_for(max_tokens=1000)), INVALID_ARGUMENT, "max_tokens: 1000, expected 1 to"
         )
 
 
