@@ -155,9 +155,6 @@ else
 fi
 
 if $sanitizers; then
-  export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:${ASAN_OPTIONS:-}"
-  export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
-  export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
   # Scripts have nothing to sanitize.
   sanitized asan -LE slow -E "$unsanitized"
   sanitized tsan -LE slow -E "$unsanitized" -R "$threaded_tests"

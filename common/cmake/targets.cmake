@@ -38,4 +38,12 @@ function(tandem_test)
   target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
   add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  # Here and not in a script, so that no way of running the tests goes without them.
+  if(TANDEM_SANITIZE STREQUAL "thread")
+    set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
+      "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
+  elseif(TANDEM_SANITIZE)
+    set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
+      "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1")
+  endif()
 endfunction()
