@@ -56,7 +56,7 @@ int Main(int argc, char** argv) {
   engine->add_option("--threads", options.threads, "Threads.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  engine->add_option("--instruction-set", instruction_set, "auto, avx512, avx2 or portable.")
+  engine->add_option("--instruction-set", instruction_set, "auto, amx, avx512, avx2 or portable.")
       ->capture_default_str();
   engine->add_option("--repetitions", options.repetitions, "Steps of each size.")
       ->check(CLI::Range(1, 100000))

@@ -52,7 +52,7 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Required()
       .Add("threads", &options.threads, "Threads of the engine.")
       .InRange(1, 1024)
-      .AddChoice("instruction-set", &options.instruction_set, {"auto", "avx512", "avx2", "portable"},
+      .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache.")

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kv_store.h"
+#include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/rotary_table.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
@@ -66,12 +67,16 @@ class CpuEngine final : public Engine {
   void RunStep(int thread);
   void Embed(int thread);
   void RunLayer(int thread, uint32_t layer);
-  void Normalise(int thread, const std::vector<float>& weight);
+  // Into normed_, prepared for the product with `next`.
+  void Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next);
   void PrepareAttention(int thread, uint32_t layer);
   void KeepWantedRows(int thread);
   void Attend(int thread, uint32_t layer);
   void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
-                  const RowBuffer& input);
+                  const ProductInputs& inputs);
+  // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
+  // theirs. Whether there was anything to do.
+  bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
   void GateAndUp(int thread, const CpuWeights::Layer& weights);
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
 
@@ -95,11 +100,11 @@ class CpuEngine final : public Engine {
   uint32_t num_active_ = 0;  // and still to be computed.
   std::vector<float*> logits_;
   RowBuffer hidden_;           // [max_rows, hidden]
-  RowBuffer normed_;           // [max_rows, hidden]
+  ProductInputs normed_;       // [max_rows, hidden]
   RowBuffer projected_;        // [max_rows, hidden]
-  RowBuffer attention_;        // [max_rows, query_size]
+  ProductInputs attention_;    // [max_rows, query_size]
   RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
-  RowBuffer gate_;             // [max_rows, intermediate]
+  ProductInputs gate_;         // [max_rows, intermediate]
   RowBuffer up_;               // [max_rows, intermediate]
   size_t score_stride_ = 0;
   std::vector<ThreadScratch> thread_scratch_;
@@ -136,7 +141,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
       std::min(static_cast<uint32_t>(engine->config_.max_context), engine->num_blocks_ * kBlockTokens);
   TANDEM_ASSIGN_OR_RETURN(engine->rotary_, RotaryTable::Build(engine->config_, engine->max_context_));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
-  TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, engine->team_.get(), options.progress));
+  TANDEM_ASSIGN_OR_RETURN(engine->weights_,
+                          PackWeights(model, *engine->kernels_, engine->team_.get(), options.progress));
   return engine;
 }
 
@@ -146,11 +152,11 @@ absl::Status CpuEngine::AllocateScratch() {
   const auto kv = static_cast<uint32_t>(config_.kv_size());
   const auto intermediate = static_cast<uint32_t>(config_.intermediate_size);
   TANDEM_ASSIGN_OR_RETURN(hidden_, RowBuffer::Allocate(max_rows_, hidden));
-  TANDEM_ASSIGN_OR_RETURN(normed_, RowBuffer::Allocate(max_rows_, hidden));
+  TANDEM_ASSIGN_OR_RETURN(normed_, ProductInputs::Allocate(*kernels_, max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(projected_, RowBuffer::Allocate(max_rows_, hidden));
-  TANDEM_ASSIGN_OR_RETURN(attention_, RowBuffer::Allocate(max_rows_, query));
+  TANDEM_ASSIGN_OR_RETURN(attention_, ProductInputs::Allocate(*kernels_, max_rows_, query));
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
-  TANDEM_ASSIGN_OR_RETURN(gate_, RowBuffer::Allocate(max_rows_, intermediate));
+  TANDEM_ASSIGN_OR_RETURN(gate_, ProductInputs::Allocate(*kernels_, max_rows_, intermediate));
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
   score_stride_ = size_t{max_context_} + 2 * kLanes;
   for (int thread = 0; thread < team_->num_threads(); ++thread) {
@@ -253,10 +259,10 @@ void CpuEngine::RunStep(int thread) {
   }
   if (num_wanted_ == 0) return;
   team_->Barrier();
-  Normalise(thread, weights_.final_norm);
+  Normalise(thread, weights_.final_norm, weights_.output);
   team_->Barrier();
-  weights_.output.Multiply(*kernels_, MyShare(weights_.output.num_tiles(), thread), normed_.row(0),
-                           normed_.stride(), num_wanted_, logits_.data());
+  weights_.output.Multiply(MyShare(weights_.output.num_tiles(), thread), normed_, num_wanted_,
+                           logits_.data());
 }
 
 void CpuEngine::Embed(int thread) {
@@ -268,12 +274,11 @@ void CpuEngine::Embed(int thread) {
 
 void CpuEngine::RunLayer(int thread, uint32_t layer) {
   const CpuWeights::Layer& weights = weights_.layers[layer];
-  Normalise(thread, weights.input_norm);
-  team_->Barrier();
   const PackedMatrix& projection = weights.query_key_value;
+  Normalise(thread, weights.input_norm, projection);
+  team_->Barrier();
   const Share tiles = MyShare(projection.num_tiles(), thread);
-  projection.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_,
-                      query_key_value_.rows());
+  projection.Multiply(tiles, normed_, num_active_, query_key_value_.rows());
   AddBias(weights.query_key_value_bias, *kernels_, tiles.begin * kTileOutputs,
           std::min(tiles.end * kTileOutputs, projection.num_outputs()), num_active_, query_key_value_.rows());
   team_->Barrier();
@@ -286,21 +291,29 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   }
   Attend(thread, layer);
   team_->Barrier();
+  if (PrepareRows(thread, weights.attention_out, &attention_)) team_->Barrier();
   AddProduct(thread, weights.attention_out, weights.attention_out_bias, attention_);
   team_->Barrier();
-  Normalise(thread, weights.post_attention_norm);
+  Normalise(thread, weights.post_attention_norm, weights.gate);
   team_->Barrier();
   GateAndUp(thread, weights);
   team_->Barrier();
   AddProduct(thread, weights.down, weights.down_bias, gate_);
 }
 
-void CpuEngine::Normalise(int thread, const std::vector<float>& weight) {
+void CpuEngine::Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next) {
   const Share rows = MyShare(num_active_, thread);
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
     kernels_->rms_norm(hidden_.row(i), weight.data(), weight.size(), config_.rms_norm_epsilon,
-                       normed_.row(i));
+                       normed_.floats().row(i));
   }
+  normed_.Prepare(next.kernel(), rows, {0, next.depth()});
+}
+
+bool CpuEngine::PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs) {
+  if (next.kernel().prepare == nullptr) return false;
+  inputs->Prepare(next.kernel(), MyShare(num_active_, thread), {0, next.depth()});
+  return true;
 }
 
 // Normalises and rotates queries and keys of this thread's rows, and stores keys and values.
@@ -367,7 +380,7 @@ void CpuEngine::Attend(int thread, uint32_t layer) {
     const auto window = static_cast<uint32_t>(config_.sliding_window.value_or(0));
     args.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
     args.queries = query_key_value_.row(row) + size_t{first_head} * args.head_dim;
-    args.outputs = attention_.row(row) + size_t{first_head} * args.head_dim;
+    args.outputs = attention_.floats().row(row) + size_t{first_head} * args.head_dim;
     kv_.Locate(layer, first_head / heads_per_kv, &args);
     kernels_->attend(args);
   }
@@ -375,9 +388,9 @@ void CpuEngine::Attend(int thread, uint32_t layer) {
 
 // hidden += matrix * input + bias
 void CpuEngine::AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
-                           const RowBuffer& input) {
+                           const ProductInputs& inputs) {
   const Share tiles = MyShare(matrix.num_tiles(), thread);
-  matrix.Multiply(*kernels_, tiles, input.row(0), input.stride(), num_active_, projected_.rows());
+  matrix.Multiply(tiles, inputs, num_active_, projected_.rows());
   const uint32_t begin = tiles.begin * kTileOutputs;
   const uint32_t end = std::min(tiles.end * kTileOutputs, matrix.num_outputs());
   AddBias(bias, *kernels_, begin, end, num_active_, projected_.rows());
@@ -386,18 +399,24 @@ void CpuEngine::AddProduct(int thread, const PackedMatrix& matrix, const std::ve
   }
 }
 
-// gate = silu(gate) * up, each thread for the same outputs of both.
+// gate = silu(gate) * up, each thread for the same outputs of both, in whole groups that it can prepare for
+// the next product.
 void CpuEngine::GateAndUp(int thread, const CpuWeights::Layer& weights) {
-  const Share tiles = MyShare(weights.gate.num_tiles(), thread);
-  weights.gate.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_, gate_.rows());
-  weights.up.Multiply(*kernels_, tiles, normed_.row(0), normed_.stride(), num_active_, up_.rows());
+  constexpr uint32_t kGroupTiles = kInputGroup / kTileOutputs;
+  const uint32_t num_tiles = weights.gate.num_tiles();
+  const Share groups = MyShare((num_tiles + kGroupTiles - 1) / kGroupTiles, thread);
+  const Share tiles = {groups.begin * kGroupTiles, std::min(groups.end * kGroupTiles, num_tiles)};
+  RowBuffer& gate = gate_.floats();
+  weights.gate.Multiply(tiles, normed_, num_active_, gate.rows());
+  weights.up.Multiply(tiles, normed_, num_active_, up_.rows());
   const uint32_t begin = tiles.begin * kTileOutputs;
   const uint32_t end = std::min(tiles.end * kTileOutputs, weights.gate.num_outputs());
-  AddBias(weights.gate_bias, *kernels_, begin, end, num_active_, gate_.rows());
+  AddBias(weights.gate_bias, *kernels_, begin, end, num_active_, gate.rows());
   AddBias(weights.up_bias, *kernels_, begin, end, num_active_, up_.rows());
   for (uint32_t i = 0; i < num_active_; ++i) {
-    kernels_->silu_multiply(up_.row(i) + begin, end - begin, gate_.row(i) + begin);
+    kernels_->silu_multiply(up_.row(i) + begin, end - begin, gate.row(i) + begin);
   }
+  gate_.Prepare(weights.down.kernel(), {0, num_active_}, {begin, end});
 }
 
 }  // namespace

@@ -11,11 +11,12 @@ namespace {
 // Turns views into packed matrices and vectors, and tells how far that is.
 class Packer {
  public:
-  Packer(ThreadTeam* team, LoadProgress* progress) : team_(team), progress_(progress) {}
+  Packer(const KernelTable& kernels, ThreadTeam* team, LoadProgress* progress)
+      : kernels_(kernels), team_(team), progress_(progress) {}
 
   // `parts` on top of one another.
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
-    TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, team_));
+    TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, kernels_, team_));
     for (const TensorView& part : parts) Report(part);
     return matrix;
   }
@@ -44,6 +45,7 @@ class Packer {
     if (progress_ != nullptr) progress_->Add(tensor.num_bytes());
   }
 
+  const KernelTable& kernels_;
   ThreadTeam* const team_;
   LoadProgress* const progress_;
 };
@@ -69,8 +71,9 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* pa
 
 }  // namespace
 
-absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, LoadProgress* progress) {
-  Packer packer(team, progress);
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, const KernelTable& kernels, ThreadTeam* team,
+                                       LoadProgress* progress) {
+  Packer packer(kernels, team, progress);
   CpuWeights weights;
   weights.layers.reserve(model.layers().size());
   for (const LayerWeights& layer : model.layers()) {

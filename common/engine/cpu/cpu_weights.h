@@ -39,8 +39,9 @@ struct CpuWeights {
   const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
 };
 
-// Packs everything. ResourceExhausted without memory. `progress` may be null; it is told of
-// model.weight_bytes() bytes in all.
-absl::StatusOr<CpuWeights> PackWeights(const Model& model, ThreadTeam* team, LoadProgress* progress);
+// Packs everything for products of `kernels`. ResourceExhausted without memory. `progress` may be null; it is
+// told of model.weight_bytes() bytes in all.
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, const KernelTable& kernels, ThreadTeam* team,
+                                       LoadProgress* progress);
 
 }  // namespace tandem

@@ -5,12 +5,16 @@
 
 // The arithmetic of the CPU engine, once per instruction set, as plain functions over plain pointers.
 //
-// Every function gives the same bits on every instruction set, because each result is defined as one sequence
-// of correctly rounded float32 operations (add, multiply, divide, square root, fused multiply-add):
+// Every result is defined as one sequence of correctly rounded float32 operations (add, multiply, divide,
+// square root, fused multiply-add), so that it does not depend on how many rows are computed together, and
+// except for the products of `amx` not on the instruction set either:
 //
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
 //   exponential   one fixed polynomial
+//
+// Products of `amx` with weights in bfloat16 take each input as the sum of two bfloat16 numbers, which keeps
+// 16 of its 24 significant bits, and add up 32 terms at a time; see kernels_amx.cc.
 //
 // This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
 // inline functions: the linker could pick their copy for everybody.
@@ -23,18 +27,58 @@ inline constexpr uint32_t kTileOutputs = 32;
 inline constexpr uint32_t kLanes = 16;
 // How many heads that share keys and values attention takes through them together.
 inline constexpr uint32_t kMaxHeadsAtOnce = 4;
+// Inputs are prepared in whole groups of this many columns, except for the last one.
+inline constexpr uint32_t kInputGroup = 64;
+
+// How the weights of a matrix are kept.
+enum class WeightFormat : uint8_t { kF32, kBf16 };
+inline constexpr uint32_t kNumWeightFormats = 2;
+
+// How a tile of kTileOutputs outputs lies in memory. Plain code: it runs once per weight, when a model is
+// loaded, and for the embedding of a token.
+struct WeightLayout {
+  uint64_t (*tile_bytes)(uint32_t depth) = nullptr;
+  // Writes the weights [depth] of output `output` of the tile, which were zero, or reads them back. Reading
+  // gives what a product multiplies with.
+  void (*pack)(const float* weights, uint32_t depth, uint32_t output, void* tile) = nullptr;
+  void (*unpack)(const void* tile, uint32_t depth, uint32_t output, float* weights) = nullptr;
+};
+
+// Columns [begin_column, end_column) of rows [begin_row, end_row) of `inputs`, to be laid out for products.
+// begin_column is a multiple of kInputGroup, and so is end_column unless it is `depth`.
+struct PrepareArgs {
+  const float* inputs = nullptr;  // Row 0; rows are `input_stride` floats apart.
+  size_t input_stride = 0;
+  uint32_t begin_row = 0;
+  uint32_t end_row = 0;
+  uint32_t begin_column = 0;
+  uint32_t end_column = 0;
+  uint32_t depth = 0;
+  void* prepared = nullptr;
+};
 
 // outputs[row][n] = sum over k of inputs[row][k] * weight[n][k], for the outputs of `num_tiles` tiles.
 struct ProductArgs {
-  const void* tiles = nullptr;  // The first tile: [num_tiles][depth][kTileOutputs], see packed_matrix.h.
+  const void* tiles = nullptr;  // The first tile; they lie one after the other.
   uint32_t num_tiles = 0;
   uint32_t depth = 0;
   const float* inputs = nullptr;  // [num_rows, depth], rows `input_stride` floats apart.
   size_t input_stride = 0;
+  const void* prepared = nullptr;  // The same rows, for kernels that prepare their inputs.
   uint32_t num_rows = 0;
   float* const* outputs = nullptr;  // One pointer per row, to its output 0.
   uint32_t first_output = 0;        // The first tile's first output.
   uint32_t end_output = 0;          // Outputs from here on are padding and not stored.
+};
+
+// Products with weights of one format.
+struct ProductKernel {
+  WeightLayout layout;
+  // How the inputs are laid out before a product, and in how many bytes; null where they are read as they
+  // are. Kernels with the same `prepare` can use one another's prepared inputs.
+  uint64_t (*prepared_bytes)(uint32_t max_rows, uint32_t depth) = nullptr;
+  void (*prepare)(const PrepareArgs& args) = nullptr;
+  void (*multiply)(const ProductArgs& args) = nullptr;
 };
 
 // softmax(scale * q k) v for `num_heads` query heads that share keys and values: position p of the context is
@@ -63,8 +107,7 @@ struct AttentionArgs {
 
 struct KernelTable {
   const char* name = nullptr;
-  void (*multiply_bf16)(const ProductArgs& args) = nullptr;
-  void (*multiply_f32)(const ProductArgs& args) = nullptr;
+  ProductKernel products[kNumWeightFormats];  // By WeightFormat.
   // output[i] = weight[i] * (input[i] / sqrt(mean of squares + epsilon)); `output` may be `input`.
   void (*rms_norm)(const float* input, const float* weight, size_t size, float epsilon,
                    float* output) = nullptr;
@@ -80,5 +123,6 @@ struct KernelTable {
 const KernelTable& PortableKernels();
 const KernelTable& Avx2Kernels();    // Defined on x86-64; needs AVX2 and FMA.
 const KernelTable& Avx512Kernels();  // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
+const KernelTable& AmxKernels();  // Likewise; needs AVX-512 BF16 and AMX with tiles, BF16 and INT8 as well.
 
 }  // namespace tandem

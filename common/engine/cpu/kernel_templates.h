@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/weight_layouts.h"
 
 // The kernels, written once over a vector of kLanes floats. Each instruction set's source includes this
 // inside its own unnamed namespace-scoped vector type V, so that no two of them share an instantiation.
@@ -464,8 +465,12 @@ template <typename V>
 KernelTable MakeKernelTable(const char* name) {
   KernelTable table;
   table.name = name;
-  table.multiply_bf16 = Multiply<V, Bf16Weights>;
-  table.multiply_f32 = Multiply<V, F32Weights>;
+  ProductKernel& f32 = table.products[static_cast<int>(WeightFormat::kF32)];
+  f32.layout = F32Lines();
+  f32.multiply = Multiply<V, F32Weights>;
+  ProductKernel& bf16 = table.products[static_cast<int>(WeightFormat::kBf16)];
+  bf16.layout = Bf16Lines();
+  bf16.multiply = Multiply<V, Bf16Weights>;
   table.rms_norm = RmsNorm<V>;
   table.silu_multiply = SiluMultiply<V>;
   table.add = AddInto<V>;

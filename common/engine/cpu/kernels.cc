@@ -3,8 +3,17 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/engine/cpu/amx_permission.h"
 
 namespace tandem {
+namespace {
+
+constexpr InstructionSet kInstructionSets[] = {InstructionSet::kAuto, InstructionSet::kAmx,
+                                               InstructionSet::kAvx512, InstructionSet::kAvx2,
+                                               InstructionSet::kPortable};
+
+}  // namespace
 
 absl::string_view InstructionSetName(InstructionSet instruction_set) {
   switch (instruction_set) {
@@ -16,17 +25,24 @@ absl::string_view InstructionSetName(InstructionSet instruction_set) {
       return "avx2";
     case InstructionSet::kAvx512:
       return "avx512";
+    case InstructionSet::kAmx:
+      return "amx";
   }
   return "unknown";
 }
 
+std::vector<std::string> InstructionSetNames() {
+  std::vector<std::string> names;
+  for (const InstructionSet each : kInstructionSets) names.emplace_back(InstructionSetName(each));
+  return names;
+}
+
 absl::StatusOr<InstructionSet> ParseInstructionSet(absl::string_view name) {
-  for (const InstructionSet known :
-       {InstructionSet::kAuto, InstructionSet::kPortable, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
-    if (name == InstructionSetName(known)) return known;
+  for (const InstructionSet each : kInstructionSets) {
+    if (name == InstructionSetName(each)) return each;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("instruction set \"", name, "\", expected auto, portable, avx2 or avx512"));
+  return absl::InvalidArgumentError(absl::StrCat("instruction set \"", name, "\", expected one of ",
+                                                 absl::StrJoin(InstructionSetNames(), ", ")));
 }
 
 std::vector<InstructionSet> SupportedInstructionSets() {
@@ -34,6 +50,7 @@ std::vector<InstructionSet> SupportedInstructionSets() {
 #ifdef TANDEM_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16") && AmxAvailable()) supported.push_back(InstructionSet::kAmx);
     supported.push_back(InstructionSet::kAvx512);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -53,6 +70,8 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
   }
   switch (instruction_set) {
 #ifdef TANDEM_X86_KERNELS
+    case InstructionSet::kAmx:
+      return &AmxKernels();
     case InstructionSet::kAvx512:
       return &Avx512Kernels();
     case InstructionSet::kAvx2:

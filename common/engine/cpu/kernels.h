@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -8,9 +9,11 @@
 
 namespace tandem {
 
-enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512 };
+enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512, kAmx };
 
-// "auto", "portable", "avx2" or "avx512", as on command lines; InvalidArgument for anything else.
+// As on command lines, "auto" first.
+std::vector<std::string> InstructionSetNames();
+// By one of those names; InvalidArgument for anything else.
 absl::StatusOr<InstructionSet> ParseInstructionSet(absl::string_view name);
 absl::string_view InstructionSetName(InstructionSet instruction_set);
 

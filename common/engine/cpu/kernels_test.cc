@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "common/engine/cpu/aligned_buffer.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -44,11 +45,16 @@ TEST(Kernels, SelectsWhatTheMachineHas) {
   const std::vector<InstructionSet> supported = SupportedInstructionSets();
   EXPECT_EQ(supported.back(), InstructionSet::kPortable);
   EXPECT_EQ(SelectKernels(InstructionSet::kAuto).value(), SelectKernels(supported.front()).value());
-  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAmx}) {
     const bool has = std::count(supported.begin(), supported.end(), each) > 0;
     EXPECT_EQ(SelectKernels(each).status().code(),
               has ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
   }
+}
+
+// Whether its products with bfloat16 weights split the inputs into a high and a low part.
+bool SplitsInputs(const KernelTable& kernels) {
+  return kernels.products[static_cast<size_t>(WeightFormat::kBf16)].prepare != nullptr;
 }
 
 struct ProductCase {
@@ -67,48 +73,90 @@ std::vector<float> Multiply(const KernelTable& kernels, const ProductCase& shape
   std::vector<float> outputs(shape.num_rows * output_stride, 12345.0f);
   std::vector<float*> rows;
   for (uint32_t row = 0; row < shape.num_rows; ++row) rows.push_back(outputs.data() + row * output_stride);
-  std::vector<uint16_t> halves(weights.size());
-  for (size_t line = 0; line < weights.size(); line += kTileOutputs) {
-    for (size_t i = 0; i < kTileOutputs; ++i) {
-      const size_t at = i < kLanes ? 2 * i : 2 * (i - kLanes) + 1;
-      halves[line + at] = static_cast<uint16_t>(std::bit_cast<uint32_t>(weights[line + i]) >> 16);
+  const WeightFormat format = bf16 ? WeightFormat::kBf16 : WeightFormat::kF32;
+  const ProductKernel& kernel = kernels.products[static_cast<size_t>(format)];
+  const uint64_t tile_bytes = kernel.layout.tile_bytes(shape.depth);
+  auto tiles = AlignedBuffer::Allocate(shape.num_tiles, tile_bytes, "weights").value();
+  std::vector<float> output(shape.depth);
+  for (uint32_t n = 0; n < shape.num_tiles * kTileOutputs; ++n) {
+    const float* tile = weights.data() + size_t{n / kTileOutputs} * shape.depth * kTileOutputs;
+    for (uint32_t k = 0; k < shape.depth; ++k) output[k] = tile[k * kTileOutputs + n % kTileOutputs];
+    kernel.layout.pack(output.data(), shape.depth, n % kTileOutputs,
+                       tiles.data<char>() + n / kTileOutputs * tile_bytes);
+  }
+  AlignedBuffer prepared;
+  if (kernel.prepare != nullptr) {
+    prepared =
+        AlignedBuffer::Allocate(kernel.prepared_bytes(shape.num_rows, shape.depth), 1, "inputs").value();
+    // In parts, as threads do it.
+    for (uint32_t row = 0; row < shape.num_rows; ++row) {
+      for (uint32_t column = 0; column < shape.depth; column += kInputGroup) {
+        PrepareArgs args;
+        args.inputs = inputs.data();
+        args.input_stride = input_stride;
+        args.begin_row = row;
+        args.end_row = row + 1;
+        args.begin_column = column;
+        args.end_column = std::min(column + kInputGroup, shape.depth);
+        args.depth = shape.depth;
+        args.prepared = prepared.data<char>();
+        kernel.prepare(args);
+      }
     }
   }
   ProductArgs args;
-  args.tiles = bf16 ? static_cast<const void*>(halves.data()) : weights.data();
+  args.tiles = tiles.data<char>();
   args.num_tiles = shape.num_tiles;
   args.depth = shape.depth;
   args.inputs = inputs.data();
   args.input_stride = input_stride;
+  args.prepared = prepared.data<char>();
   args.num_rows = shape.num_rows;
   args.outputs = rows.data();
   args.end_output = shape.num_outputs;
-  (bf16 ? kernels.multiply_bf16 : kernels.multiply_f32)(args);
+  kernel.multiply(args);
   return outputs;
 }
 
-TEST(Kernels, AProductIsOneChainOfFusedMultiplyAddsPerOutput) {
+// Weights that bfloat16 can hold, and inputs.
+struct ProductData {
+  explicit ProductData(const ProductCase& shape)
+      : weights(Random(size_t{shape.num_tiles} * shape.depth * kTileOutputs, 1)),
+        stride(shape.depth + 3),
+        inputs(Random(shape.num_rows * stride, 2)) {
+    for (float& weight : weights)
+      weight = std::bit_cast<float>(std::bit_cast<uint32_t>(weight) & 0xffff0000u);
+  }
+  float Weight(const ProductCase& shape, uint32_t n, uint32_t k) const {
+    return weights[(size_t{n / kTileOutputs} * shape.depth + k) * kTileOutputs + n % kTileOutputs];
+  }
+
+  std::vector<float> weights;
+  size_t stride;
+  std::vector<float> inputs;
+};
+
+std::vector<ProductCase> ProductCases() {
   std::vector<ProductCase> shapes;
   for (uint32_t rows = 1; rows <= 27; ++rows) shapes.push_back({rows, 37, 5, 131});
   shapes.push_back({1, 1, 1, 1});
   shapes.push_back({2, 64, 7, 7 * 32});
   shapes.push_back({3, 65, 9, 9 * 32 - 16});
   shapes.push_back({5, 16, 4, 3 * 32 + 17});
-  for (const ProductCase& shape : shapes) {
+  return shapes;
+}
+
+TEST(Kernels, AProductIsOneChainOfFusedMultiplyAddsPerOutput) {
+  for (const ProductCase& shape : ProductCases()) {
     SCOPED_TRACE(testing::Message() << shape.num_rows << " rows, depth " << shape.depth << ", "
                                     << shape.num_outputs << " outputs");
-    std::vector<float> weights = Random(size_t{shape.num_tiles} * shape.depth * kTileOutputs, 1);
-    for (float& weight : weights)
-      weight = std::bit_cast<float>(std::bit_cast<uint32_t>(weight) & 0xffff0000u);
-    const size_t stride = shape.depth + 3;
-    const std::vector<float> inputs = Random(shape.num_rows * stride, 2);
+    const ProductData data(shape);
     std::vector<float> expected;
     for (uint32_t row = 0; row < shape.num_rows; ++row) {
       for (uint32_t n = 0; n < shape.num_outputs; ++n) {
-        const float* tile = weights.data() + size_t{n / kTileOutputs} * shape.depth * kTileOutputs;
         float sum = 0;
         for (uint32_t k = 0; k < shape.depth; ++k) {
-          sum = std::fma(inputs[row * stride + k], tile[k * kTileOutputs + n % kTileOutputs], sum);
+          sum = std::fma(data.inputs[row * data.stride + k], data.Weight(shape, n, k), sum);
         }
         expected.push_back(sum);
       }
@@ -116,8 +164,49 @@ TEST(Kernels, AProductIsOneChainOfFusedMultiplyAddsPerOutput) {
     }
     for (const KernelTable* kernels : AllKernels()) {
       for (bool bf16 : {true, false}) {
-        EXPECT_TRUE(SameBits(Multiply(*kernels, shape, bf16, weights, inputs, stride), expected))
+        if (bf16 && SplitsInputs(*kernels)) continue;
+        EXPECT_TRUE(
+            SameBits(Multiply(*kernels, shape, bf16, data.weights, data.inputs, data.stride), expected))
             << kernels->name << (bf16 ? " bf16" : " f32");
+      }
+    }
+  }
+}
+
+TEST(Kernels, AProductOfSplitInputsIsCloseAndTheSameForEveryNumberOfRows) {
+  std::vector<ProductCase> shapes = ProductCases();
+  // Deeper than the parts of the weights that many rows go through, and more rows than go through at once.
+  shapes.push_back({8, 1100, 3, 90});
+  shapes.push_back({16, 1100, 2, 64});
+  shapes.push_back({70, 1100, 2, 60});
+  shapes.push_back({300, 600, 1, 32});
+  for (const KernelTable* kernels : AllKernels()) {
+    if (!SplitsInputs(*kernels)) continue;
+    for (const ProductCase& shape : shapes) {
+      SCOPED_TRACE(testing::Message() << kernels->name << ", " << shape.num_rows << " rows, depth "
+                                      << shape.depth << ", " << shape.num_outputs << " outputs");
+      const ProductData data(shape);
+      const std::vector<float> all = Multiply(*kernels, shape, true, data.weights, data.inputs, data.stride);
+      ProductCase alone = shape;
+      alone.num_rows = 1;
+      for (uint32_t row = 0; row < shape.num_rows; ++row) {
+        const std::vector<float> input(data.inputs.begin() + static_cast<ptrdiff_t>(row * data.stride),
+                                       data.inputs.begin() + static_cast<ptrdiff_t>((row + 1) * data.stride));
+        const std::vector<float> one = Multiply(*kernels, alone, true, data.weights, input, data.stride);
+        const size_t begin = row * one.size();
+        ASSERT_EQ(std::memcmp(one.data(), all.data() + begin, one.size() * sizeof(float)), 0)
+            << "row " << row;
+        for (uint32_t n = 0; n < shape.num_outputs; ++n) {
+          double sum = 0;
+          double magnitude = 0;
+          for (uint32_t k = 0; k < shape.depth; ++k) {
+            const double term = double{input[k]} * data.Weight(shape, n, k);
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          // An input loses at most 2^-17 of itself, and the sums round some 2 * depth / 32 times.
+          ASSERT_NEAR(one[n], sum, magnitude * (0x1p-17 + shape.depth * 0x1p-26)) << row << " " << n;
+        }
       }
     }
   }

@@ -7,44 +7,49 @@
 #include "absl/types/span.h"
 #include "common/engine/cpu/aligned_buffer.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/thread_team.h"
 #include "common/model/model.h"
 
 namespace tandem {
 
-// A weight matrix [outputs, depth] laid out as products read it: tiles of kTileOutputs outputs, and in a tile
-// one line per k, [num_tiles][depth][kTileOutputs], so that a product over a tile is one contiguous read,
-// with the vector lanes running over outputs. Outputs beyond the last are 0.
-//
-// bfloat16 stays bfloat16. Element 2 i of its line is output i, element 2 i + 1 output i + 16: then one shift
-// and one mask of 32-bit lanes make two vectors of floats. Half and float32 files are kept as float32,
-// nothing being rounded.
+// A weight matrix [outputs, depth] laid out as the products of one instruction set read it: tiles of
+// kTileOutputs outputs, one after the other, each contiguous, so that a product over some tiles is one
+// contiguous read. Outputs beyond the last are 0.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
 
   // Stacks `parts`, each [outputs, depth] with one depth, on top of one another. They are read during the
-  // call only. ResourceExhausted without memory.
-  static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, ThreadTeam* team);
+  // call only. bfloat16 stays bfloat16; half and float32 files are kept as float32, nothing being rounded.
+  // ResourceExhausted without memory. `kernels` lives forever.
+  static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, const KernelTable& kernels,
+                                           ThreadTeam* team);
 
   uint32_t num_outputs() const { return num_outputs_; }
   uint32_t depth() const { return depth_; }
   uint32_t num_tiles() const { return (num_outputs_ + kTileOutputs - 1) / kTileOutputs; }
   size_t num_bytes() const { return data_.num_bytes(); }
+  WeightFormat format() const { return format_; }
+  // How its products are made; the inputs are to be prepared for it.
+  const ProductKernel& kernel() const { return *kernel_; }
 
-  // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end`; see ProductArgs.
-  void Multiply(const KernelTable& kernels, Share tiles, const float* inputs, size_t input_stride,
-                uint32_t num_rows, float* const* outputs) const;
+  // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and the first `num_rows` rows of
+  // `inputs`; see ProductArgs.
+  void Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows, float* const* outputs) const;
 
   // The weights of one output, [depth]: a row of the matrix that was packed.
   void CopyOutput(uint32_t output, float* weights) const;
 
  private:
+  const char* tile(uint32_t index) const { return data_.data<char>() + index * tile_bytes_; }
   void PackTile(absl::Span<const TensorView> parts, uint32_t tile);
 
-  bool bf16_ = false;
+  WeightFormat format_ = WeightFormat::kF32;
+  const ProductKernel* kernel_ = nullptr;
   uint32_t num_outputs_ = 0;
   uint32_t depth_ = 0;
+  uint64_t tile_bytes_ = 0;
   AlignedBuffer data_;
 };
 

@@ -1,5 +1,6 @@
 #include "common/engine/cpu/packed_matrix.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -48,22 +49,26 @@ float Element(uint32_t row, uint32_t k) {
 }
 
 TEST(PackedMatrix, KeepsEveryElement) {
-  for (TensorView::DType dtype :
-       {TensorView::DType::kBF16, TensorView::DType::kF16, TensorView::DType::kF32}) {
-    for (int num_threads : {1, 2}) {
-      const auto team = ThreadTeam::Create(num_threads).value();
-      const TestTensor first(dtype, 0, 33, 6);
-      const TestTensor second(dtype, 33, 1, 6);
-      const TestTensor third(dtype, 34, 26, 6);  // Up to 60: bfloat16 still holds 4 * 60 exactly.
-      auto matrix = PackedMatrix::Pack({first.view(), second.view(), third.view()}, team.get());
-      ASSERT_TRUE(matrix.ok()) << matrix.status();
-      EXPECT_EQ(matrix->num_outputs(), 60u);
-      EXPECT_EQ(matrix->depth(), 6u);
-      EXPECT_EQ(matrix->num_tiles(), 2u);
-      std::vector<float> weights(6);
-      for (uint32_t output = 0; output < 60; ++output) {
-        matrix->CopyOutput(output, weights.data());
-        for (uint32_t k = 0; k < 6; ++k) EXPECT_EQ(weights[k], Element(output, k)) << output << " " << k;
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    const KernelTable& kernels = **SelectKernels(instruction_set);
+    SCOPED_TRACE(kernels.name);
+    for (TensorView::DType dtype :
+         {TensorView::DType::kBF16, TensorView::DType::kF16, TensorView::DType::kF32}) {
+      for (int num_threads : {1, 2}) {
+        const auto team = ThreadTeam::Create(num_threads).value();
+        const TestTensor first(dtype, 0, 33, 6);
+        const TestTensor second(dtype, 33, 1, 6);
+        const TestTensor third(dtype, 34, 26, 6);  // Up to 60: bfloat16 still holds 4 * 60 exactly.
+        auto matrix = PackedMatrix::Pack({first.view(), second.view(), third.view()}, kernels, team.get());
+        ASSERT_TRUE(matrix.ok()) << matrix.status();
+        EXPECT_EQ(matrix->num_outputs(), 60u);
+        EXPECT_EQ(matrix->depth(), 6u);
+        EXPECT_EQ(matrix->num_tiles(), 2u);
+        std::vector<float> weights(6);
+        for (uint32_t output = 0; output < 60; ++output) {
+          matrix->CopyOutput(output, weights.data());
+          for (uint32_t k = 0; k < 6; ++k) EXPECT_EQ(weights[k], Element(output, k)) << output << " " << k;
+        }
       }
     }
   }
@@ -72,27 +77,36 @@ TEST(PackedMatrix, KeepsEveryElement) {
 TEST(PackedMatrix, MultipliesTheTilesAskedFor) {
   const auto team = ThreadTeam::Create(1).value();
   const TestTensor tensor(TensorView::DType::kBF16, 0, 60, 5);
-  auto matrix = PackedMatrix::Pack({tensor.view()}, team.get());
-  ASSERT_TRUE(matrix.ok()) << matrix.status();
-  const std::vector<float> inputs = {1, 2, 3, 4, 5, -1, 0, 0, 0, 1};
-  std::vector<float> outputs(2 * 60, -7);
-  float* const rows[] = {outputs.data(), outputs.data() + 60};
-  const KernelTable& kernels = **SelectKernels(InstructionSet::kAuto);
-  const auto expected = [&](uint32_t row, uint32_t output) {
-    float sum = 0;
-    for (uint32_t k = 0; k < 5; ++k) sum += inputs[row * 5 + k] * Element(output, k);
-    return sum;
-  };
-  matrix->Multiply(kernels, {1, 1}, inputs.data(), 5, 2, rows);
-  EXPECT_EQ(outputs, std::vector<float>(2 * 60, -7));
-  matrix->Multiply(kernels, {1, 2}, inputs.data(), 5, 2, rows);
-  for (uint32_t row = 0; row < 2; ++row) {
-    for (uint32_t output = 0; output < 60; ++output) {
-      EXPECT_EQ(rows[row][output], output < 32 ? -7 : expected(row, output));
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    const KernelTable& kernels = **SelectKernels(instruction_set);
+    SCOPED_TRACE(kernels.name);
+    auto matrix = PackedMatrix::Pack({tensor.view()}, kernels, team.get());
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    auto inputs = ProductInputs::Allocate(kernels, 2, 5);
+    ASSERT_TRUE(inputs.ok()) << inputs.status();
+    const std::vector<float> values = {1, 2, 3, 4, 5, -1, 0, 0, 0, 1};
+    for (uint32_t row = 0; row < 2; ++row) {
+      std::copy_n(values.begin() + row * 5, 5, inputs->floats().row(row));
     }
+    inputs->Prepare(matrix->kernel(), {0, 2}, {0, 5});
+    std::vector<float> outputs(2 * 60, -7);
+    float* const rows[] = {outputs.data(), outputs.data() + 60};
+    const auto expected = [&](uint32_t row, uint32_t output) {
+      float sum = 0;
+      for (uint32_t k = 0; k < 5; ++k) sum += values[row * 5 + k] * Element(output, k);
+      return sum;
+    };
+    matrix->Multiply({1, 1}, *inputs, 2, rows);
+    EXPECT_EQ(outputs, std::vector<float>(2 * 60, -7));
+    matrix->Multiply({1, 2}, *inputs, 2, rows);
+    for (uint32_t row = 0; row < 2; ++row) {
+      for (uint32_t output = 0; output < 60; ++output) {
+        EXPECT_EQ(rows[row][output], output < 32 ? -7 : expected(row, output));
+      }
+    }
+    matrix->Multiply({0, 2}, *inputs, 2, rows);
+    for (uint32_t output = 0; output < 60; ++output) EXPECT_EQ(rows[1][output], expected(1, output));
   }
-  matrix->Multiply(kernels, {0, 2}, inputs.data(), 5, 2, rows);
-  for (uint32_t output = 0; output < 60; ++output) EXPECT_EQ(rows[1][output], expected(1, output));
 }
 
 }  // namespace

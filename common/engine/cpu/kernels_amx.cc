@@ -1,0 +1,317 @@
+#include <immintrin.h>
+
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/weight_layouts.h"
+
+// Products on AMX tiles: 16 rows of 64 bytes, and an instruction that multiplies two of them.
+//
+// An input x is taken as high + low, high being x rounded to bfloat16 and low the rest rounded to bfloat16.
+// The two stand in neighbouring rows of an input tile, so a tile holds 8 rows of inputs for 32 columns, and
+// the sums of both stand in neighbouring rows of the output tile:
+//
+//   outputs[row][n] = (sum over k of high * weight) + (sum over k of low * weight)
+//
+// Each of the two sums goes through the columns 32 at a time in ascending order; what the instruction does
+// with the 32 terms is the processor's, and the same for every row of a tile. Rows never meet, so that a
+// row's result does not depend on which tile row it stands in or on what the other rows hold (law 1).
+//
+// Reading the weights takes longer than multiplying them with two times 8 rows, so that the low parts cost
+// nothing there.
+
+namespace tandem {
+namespace {
+
+// Rows of inputs in a tile.
+constexpr uint32_t kBlockRows = 8;
+// Columns that a tile of inputs spans, and inputs that a tile of weights spans.
+constexpr uint32_t kTileDepth = 32;
+constexpr uint32_t kHalfOutputs = 16;
+constexpr size_t kTileBytes = 1024;
+constexpr size_t kTileStride = 64;
+
+// Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Fewer rows of inputs than fill a tile cost less to load and to multiply.
+void ConfigureTiles(uint32_t num_rows) {
+  TileConfig config;
+  if (num_rows < kBlockRows) {
+    for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(2 * num_rows);
+  }
+  _tile_loadconfig(&config);
+}
+
+constexpr uint32_t NumSteps(uint32_t depth) {
+  return (depth + kTileDepth - 1) / kTileDepth;
+}
+
+// Prepared inputs: [rows / 8][steps][16][32], row 2 r of a tile the high, row 2 r + 1 the low part of row r.
+constexpr size_t BlockBytes(uint32_t depth) {
+  return NumSteps(depth) * kTileBytes;
+}
+
+uint64_t PreparedBytes(uint32_t max_rows, uint32_t depth) {
+  // Two blocks at a time are read.
+  return (uint64_t{max_rows} + 2 * kBlockRows - 1) / (2 * kBlockRows) * 2 * BlockBytes(depth);
+}
+
+void Prepare(const PrepareArgs& args) {
+  for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
+    const float* input = args.inputs + row * args.input_stride;
+    char* block = static_cast<char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth) +
+                  row % kBlockRows * 2 * kTileStride;
+    for (uint32_t column = args.begin_column; column < args.end_column; column += kTileDepth) {
+      const uint32_t left = args.end_column - column;
+      const __mmask16 first_mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+      const __mmask16 second_mask = left >= 32  ? 0xffff
+                                    : left > 16 ? static_cast<__mmask16>((1u << (left - 16)) - 1)
+                                                : __mmask16{0};
+      const __m512 first = _mm512_maskz_loadu_ps(first_mask, input + column);
+      const __m512 second = _mm512_maskz_loadu_ps(second_mask, input + column + 16);
+      const __m512i high = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+      const __m512 first_high =
+          _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
+      const __m512 second_high = _mm512_castsi512_ps(
+          _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16));
+      const __m512i low =
+          (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(second, second_high), _mm512_sub_ps(first, first_high));
+      char* to = block + column / kTileDepth * kTileBytes;
+      _mm512_store_si512(to, high);
+      _mm512_store_si512(to + kTileStride, low);
+    }
+  }
+}
+
+// Adds high and low sums of a tile's rows and stores the outputs that are not padding.
+inline void StoreSums(const float* sums, uint32_t num_rows, float* const* outputs, uint32_t first_output,
+                      uint32_t end_output) {
+  if (first_output >= end_output) return;
+  const uint32_t left = end_output - first_output;
+  const __mmask16 mask = left >= kHalfOutputs ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+  for (uint32_t row = 0; row < num_rows; ++row) {
+    const __m512 high = _mm512_load_ps(sums + row * 2 * kHalfOutputs);
+    const __m512 low = _mm512_load_ps(sums + (row * 2 + 1) * kHalfOutputs);
+    _mm512_mask_storeu_ps(outputs[row] + first_output, mask, _mm512_add_ps(high, low));
+  }
+}
+
+// How far ahead of their use weights are asked for.
+constexpr size_t kPrefetchBytes = 4096;
+
+inline void Prefetch(const char* weights, uint32_t num_lines) {
+  for (uint32_t line = 0; line < num_lines; ++line) _mm_prefetch(weights + line * 64, _MM_HINT_T0);
+}
+
+// Up to 8 rows times two tiles of weights: four sums under way keep the multiplier busy.
+void MultiplyOneBlockTwice(const char* inputs, const char* weights, size_t tile_bytes, uint32_t num_steps,
+                           float (*sums)[kTileBytes / sizeof(float)]) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  const char* second = weights + tile_bytes;
+  for (uint32_t step = 0; step < num_steps; ++step) {
+    _tile_loadd(4, inputs, kTileStride);
+    Prefetch(weights + kPrefetchBytes, 32);
+    _tile_loadd(6, weights, kTileStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, weights + kTileBytes, kTileStride);
+    _tile_dpbf16ps(1, 4, 7);
+    Prefetch(second + kPrefetchBytes, 32);
+    _tile_loadd(6, second, kTileStride);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(7, second + kTileBytes, kTileStride);
+    _tile_dpbf16ps(3, 4, 7);
+    inputs += kTileBytes;
+    weights += 2 * kTileBytes;
+    second += 2 * kTileBytes;
+  }
+  _tile_stored(0, sums[0], kTileStride);
+  _tile_stored(1, sums[1], kTileStride);
+  _tile_stored(2, sums[2], kTileStride);
+  _tile_stored(3, sums[3], kTileStride);
+}
+
+void MultiplyOneBlock(const char* inputs, const char* weights, uint32_t num_steps,
+                      float (*sums)[kTileBytes / sizeof(float)]) {
+  _tile_zero(0);
+  _tile_zero(1);
+  for (uint32_t step = 0; step < num_steps; ++step) {
+    _tile_loadd(4, inputs, kTileStride);
+    Prefetch(weights + kPrefetchBytes, 32);
+    _tile_loadd(6, weights, kTileStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, weights + kTileBytes, kTileStride);
+    _tile_dpbf16ps(1, 4, 7);
+    inputs += kTileBytes;
+    weights += 2 * kTileBytes;
+  }
+  _tile_stored(0, sums[0], kTileStride);
+  _tile_stored(1, sums[1], kTileStride);
+}
+
+// 9 to 16 rows, in two blocks, times a tile of weights; with `go_on`, on top of what `sums` holds. The lines
+// of memory from `ahead` on are asked for meanwhile, `num_ahead` per step.
+void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weights, uint32_t num_steps,
+                       bool go_on, const char* ahead, uint32_t num_ahead,
+                       float (*sums)[kTileBytes / sizeof(float)]) {
+  if (go_on) {
+    _tile_loadd(0, sums[0], kTileStride);
+    _tile_loadd(1, sums[1], kTileStride);
+    _tile_loadd(2, sums[2], kTileStride);
+    _tile_loadd(3, sums[3], kTileStride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const char* second = inputs + block_bytes;
+  for (uint32_t step = 0; step < num_steps; ++step) {
+    Prefetch(ahead, num_ahead);
+    _tile_loadd(4, inputs, kTileStride);
+    _tile_loadd(6, weights, kTileStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, weights + kTileBytes, kTileStride);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, second, kTileStride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    inputs += kTileBytes;
+    second += kTileBytes;
+    weights += 2 * kTileBytes;
+    ahead += num_ahead * 64;
+  }
+  _tile_stored(0, sums[0], kTileStride);
+  _tile_stored(1, sums[1], kTileStride);
+  _tile_stored(2, sums[2], kTileStride);
+  _tile_stored(3, sums[3], kTileStride);
+}
+
+using Sums = float[4][kTileBytes / sizeof(float)];
+
+void MultiplyFewRows(const ProductArgs& args) {
+  const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
+  const char* inputs = static_cast<const char*>(args.prepared);
+  const char* weights = static_cast<const char*>(args.tiles);
+  alignas(64) Sums sums;
+  uint32_t output = args.first_output;
+  uint32_t tile = 0;
+  if (args.num_rows <= kBlockRows) {
+    for (; tile + 2 <= args.num_tiles; tile += 2) {
+      MultiplyOneBlockTwice(inputs, weights, tile_bytes, NumSteps(args.depth), sums);
+      for (uint32_t i = 0; i < 4; ++i) {
+        StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+      }
+      weights += 2 * tile_bytes;
+      output += 2 * kTileOutputs;
+    }
+  }
+  for (; tile < args.num_tiles; ++tile) {
+    if (args.num_rows <= kBlockRows) {
+      MultiplyOneBlock(inputs, weights, NumSteps(args.depth), sums);
+    } else {
+      MultiplyTwoBlocks(inputs, BlockBytes(args.depth), weights, NumSteps(args.depth), false,
+                        weights + kPrefetchBytes, 32, sums);
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t first = output + i * kHalfOutputs;
+      StoreSums(sums[i], args.num_rows < kBlockRows ? args.num_rows : kBlockRows, args.outputs, first,
+                args.end_output);
+      if (args.num_rows > kBlockRows) {
+        StoreSums(sums[2 + i], args.num_rows - kBlockRows, args.outputs + kBlockRows, first, args.end_output);
+      }
+    }
+    weights += tile_bytes;
+    output += kTileOutputs;
+  }
+}
+
+// Rows that go through the weights together: as many as leave their inputs in the second-level cache.
+constexpr uint32_t kMostRows = 256;
+constexpr uint32_t kPairRows = 2 * kBlockRows;
+
+uint32_t RowsAtOnce(uint32_t depth) {
+  constexpr size_t kInputBytes = size_t{5} << 18;
+  const size_t pairs = kInputBytes / (2 * BlockBytes(depth));
+  constexpr size_t kFewest = 4;
+  constexpr size_t kMost = kMostRows / kPairRows;
+  return static_cast<uint32_t>(pairs < kFewest ? kFewest : pairs > kMost ? kMost : pairs) * kPairRows;
+}
+
+// A tile of weights times many rows: the weights in parts that stay in the first-level cache while all rows
+// go through them.
+void MultiplyTile(const ProductArgs& args, const char* inputs, const char* weights, uint32_t first_row,
+                  uint32_t num_rows, uint32_t first_output) {
+  constexpr uint32_t kPartSteps = 16;
+  alignas(64) static thread_local Sums sums[kMostRows / kPairRows];
+  const size_t block_bytes = BlockBytes(args.depth);
+  const uint32_t num_steps = NumSteps(args.depth);
+  const uint32_t num_pairs = (num_rows + kPairRows - 1) / kPairRows;
+  const uint32_t lines_ahead = (32 + num_pairs - 1) / num_pairs;
+  for (uint32_t step = 0; step < num_steps; step += kPartSteps) {
+    const uint32_t part_steps = num_steps - step < kPartSteps ? num_steps - step : kPartSteps;
+    const char* part = weights + step * 2 * kTileBytes;
+    for (uint32_t pair = 0; pair < num_pairs; ++pair) {
+      const char* pair_inputs = inputs + pair * 2 * block_bytes + step * kTileBytes;
+      const char* ahead = part + part_steps * 2 * kTileBytes + size_t{pair} * part_steps * lines_ahead * 64;
+      MultiplyTwoBlocks(pair_inputs, block_bytes, part, part_steps, step > 0, ahead, lines_ahead, sums[pair]);
+    }
+  }
+  for (uint32_t pair = 0; pair < num_pairs; ++pair) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t row = pair * kPairRows + i / 2 * kBlockRows;
+      if (row >= num_rows) continue;
+      StoreSums(sums[pair][i], num_rows - row < kBlockRows ? num_rows - row : kBlockRows,
+                args.outputs + first_row + row, first_output + i % 2 * kHalfOutputs, args.end_output);
+    }
+  }
+}
+
+void MultiplyManyRows(const ProductArgs& args) {
+  const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
+  const uint32_t most_rows = RowsAtOnce(args.depth);
+  for (uint32_t row = 0; row < args.num_rows; row += most_rows) {
+    const uint32_t num_rows = args.num_rows - row < most_rows ? args.num_rows - row : most_rows;
+    const char* inputs = static_cast<const char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth);
+    for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
+      MultiplyTile(args, inputs, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, num_rows,
+                   args.first_output + tile * kTileOutputs);
+    }
+  }
+}
+
+void Multiply(const ProductArgs& args) {
+  ConfigureTiles(args.num_rows);
+  if (args.num_rows <= kPairRows) {
+    MultiplyFewRows(args);
+  } else {
+    MultiplyManyRows(args);
+  }
+  // Empty tiles need not be saved when the kernel switches threads.
+  _tile_release();
+}
+
+}  // namespace
+
+const KernelTable& AmxKernels() {
+  static const KernelTable kTable = [] {
+    KernelTable table = Avx512Kernels();
+    table.name = "amx";
+    ProductKernel& product = table.products[static_cast<int>(WeightFormat::kBf16)];
+    product.layout = Bf16AmxTiles();
+    product.prepared_bytes = PreparedBytes;
+    product.prepare = Prepare;
+    product.multiply = Multiply;
+    return table;
+  }();
+  return kTable;
+}
+
+}  // namespace tandem

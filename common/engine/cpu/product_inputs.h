@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/aligned_buffer.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+
+namespace tandem {
+
+// Activations that products read: floats [max_rows, width], and the same as a kernel wants them laid out, for
+// kernels that do. Whoever writes floats calls Prepare for them before the product.
+class ProductInputs {
+ public:
+  ProductInputs() = default;
+  // Room for whatever products of `kernels` need.
+  static absl::StatusOr<ProductInputs> Allocate(const KernelTable& kernels, uint32_t max_rows,
+                                                uint32_t width);
+
+  RowBuffer& floats() { return floats_; }
+  const RowBuffer& floats() const { return floats_; }
+  const void* prepared() const { return prepared_.data<char>(); }
+
+  // Lays out some rows and columns for products of `kernel`; nothing to do for many kernels. Column ranges
+  // begin at multiples of kInputGroup. Threads may prepare different parts at the same time.
+  void Prepare(const ProductKernel& kernel, Share rows, Share columns);
+
+ private:
+  RowBuffer floats_;
+  AlignedBuffer prepared_;
+};
+
+}  // namespace tandem

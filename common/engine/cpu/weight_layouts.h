@@ -1,0 +1,19 @@
+#pragma once
+
+#include "common/engine/cpu/kernel_table.h"
+
+namespace tandem {
+
+// One line per k, [depth][kTileOutputs], so that the vector lanes run over outputs.
+WeightLayout F32Lines();
+
+// The same in bfloat16. Element 2 i of a line is output i, element 2 i + 1 output i + 16: then one shift and
+// one mask of 32-bit lanes make two vectors of floats. The low half of a float32 weight is dropped: pack only
+// weights that bfloat16 can hold.
+WeightLayout Bf16Lines();
+
+// [depth / 32][2][16][16][2] in bfloat16, depth rounded up with zeros: for 32 inputs and 16 outputs at a
+// time, a line per pair of inputs with the outputs' pairs of weights, which is what an AMX tile holds.
+WeightLayout Bf16AmxTiles();
+
+}  // namespace tandem
