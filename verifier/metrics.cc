@@ -27,6 +27,12 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
       prefill_tokens_(
           registry->AddCounter({"tandem_verifier_prefill_tokens_total", "Prompt tokens computed.", {}})
               .With()),
+      preemptions_(registry
+                       ->AddCounter({"tandem_verifier_preemptions_total",
+                                     "Times a request gave up its keys and values to others, to compute "
+                                     "them again later.",
+                                     {}})
+                       .With()),
       cached_prompt_tokens_(registry
                                 ->AddCounter({"tandem_verifier_cached_prompt_tokens_total",
                                               "Prompt tokens taken from the prefix cache.",
@@ -64,6 +70,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
   step_seconds_.Observe(report.seconds);
   batch_tokens_.Observe(report.rows);
   prefill_tokens_.Increment(report.prefill_rows);
+  preemptions_.Increment(report.preemptions);
 }
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {

@@ -34,6 +34,7 @@ class VerifierMetrics {
   Histogram batch_tokens_;
   Histogram draft_wait_seconds_;
   Counter prefill_tokens_;
+  Counter preemptions_;
   Counter cached_prompt_tokens_;
   Counter output_tokens_;
   Counter rounds_hit_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,10 +34,12 @@ Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   const uint64_t length = request.prompt.size() + uint64_t{request.max_tokens};
-  const uint64_t capacity = uint64_t{pool_->num_blocks()} * kBlockTokens;
-  if (length > capacity) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt and max_tokens: ", length, " tokens of keys and values, expected at most ", capacity));
+  const uint64_t num_blocks = length / kBlockTokens + (length % kBlockTokens != 0);
+  if (num_blocks > pool_->num_blocks()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt and max_tokens: ", length, " tokens need ", num_blocks,
+                     " blocks of keys and values, expected at most ", pool_->num_blocks(), " blocks of ",
+                     kBlockTokens, " tokens"));
   }
   // Those that find a place in the coming step only pass through the queue.
   const size_t free_places = short_of_memory_ ? 0 : options_.max_running - running_.size();
@@ -94,23 +97,6 @@ void Scheduler::ExpireDeadlines(absl::Time now) {
     if (session->request().deadline <= now) expired.push_back(id);
   }
   for (SessionId id : expired) Cancel(id, DeadlineStatus());
-}
-
-bool Scheduler::MayAdmit() const {
-  return !waiting_.empty() && running_.size() < options_.max_running && !short_of_memory_;
-}
-
-void Scheduler::Admit() {
-  // First come, first served: when the first cannot have its memory, those behind it wait as well.
-  while (MayAdmit()) {
-    short_of_memory_ = !waiting_.front()->Start().ok();
-    if (short_of_memory_) return;
-    const SessionId id = waiting_.front()->id();
-    Session& started = *running_.emplace(id, std::move(waiting_.front())).first->second;
-    waiting_.pop_front();
-    listener_->OnStarted(id);
-    OpenDraft(started);
-  }
 }
 
 bool Scheduler::LinkUsable(LinkId link) const {
@@ -232,22 +218,17 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
 }
 
 void Scheduler::PlanRounds(absl::Time now) {
-  bool prefills = false;
-  bool ready = false;
-  for (const auto& [id, session] : running_) {
-    prefills = prefills || !session->prefilled();
-    ready = ready || session->ReadyForRound(now);
-  }
+  const bool prefills = std::any_of(running_.begin(), running_.end(),
+                                    [](const auto& entry) { return !entry.second->prefilled(); });
+  const bool ready = std::any_of(running_.begin(), running_.end(),
+                                 [now](const auto& entry) { return entry.second->ReadyForRound(now); });
   if (!prefills && !ready) return;
-  // A session that waits for drafts joins a step that others make anyway: its row costs little, and what is
-  // drafted meanwhile lies below the token it gets.
-  for (const auto& [id, session] : running_) {
-    if (session->prefilled()) rounds_.push_back(session.get());
-  }
+  ReserveRoots();
   // Trees take what the others can spare: every root has its row, and prompts have a quarter of the step.
-  const uint32_t for_prefill = prefills ? std::min(options_.prefill_chunk, engine_->max_rows() / 4) : 0;
+  const uint32_t for_prefill =
+      prefills ? std::min(options_.prefill_chunk, std::max(1u, engine_->max_rows() / 4)) : 0;
   const uint32_t for_rounds = engine_->max_rows() - for_prefill;
-  if (rounds_.size() > for_rounds) rounds_.resize(for_rounds);
+  ChooseRounds(now, for_rounds);
   auto roots_behind = static_cast<uint32_t>(rounds_.size());
   for (Session* session : rounds_) {
     --roots_behind;
@@ -255,20 +236,55 @@ void Scheduler::PlanRounds(absl::Time now) {
   }
 }
 
+// A session that waits for drafts joins a step that others make anyway: its row costs little, and what is
+// drafted meanwhile lies below the token it gets. When there are more sessions than rows, those that need not
+// wait go first, and among them those that were served longest ago.
+void Scheduler::ChooseRounds(absl::Time now, uint32_t max_rounds) {
+  for (const auto& [id, session] : running_) {
+    if (session->prefilled()) rounds_.push_back(session.get());
+  }
+  if (rounds_.size() <= max_rounds) return;
+  const auto turn = [now](const Session* session) {
+    return std::tuple(!session->ReadyForRound(now), session->last_served(), session->id());
+  };
+  std::sort(rounds_.begin(), rounds_.end(),
+            [&](const Session* a, const Session* b) { return turn(a) < turn(b); });
+  rounds_.resize(max_rounds);
+}
+
+// The oldest prompt has half of the chunk for itself, so that it always gets on. The other half goes to the
+// other prompts, the shortest first, so that a short one does not wait for a long one to be done; what one
+// side leaves the other takes.
 void Scheduler::PlanPrefill(absl::Time now) {
-  for (auto& [id, session] : running_) {
-    const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
-    if (room == 0 || num_prefill_rows_ >= options_.prefill_chunk) return;
-    if (session->prefilled()) continue;
-    num_prefill_rows_ +=
-        session->PlanPrefill(std::min(room, options_.prefill_chunk - num_prefill_rows_), rows_);
-    prefills_.push_back(session.get());
-    // With the prompt's last token but one in this step, the first round fits in as well.
-    const auto left = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
-    if (session->prefilled() && left > 0) {
-      session->PlanRound(now, left, rows_);
-      rounds_.push_back(session.get());
-    }
+  std::vector<Session*> prompts;
+  for (const auto& [id, session] : running_) {
+    if (!session->prefilled()) prompts.push_back(session.get());
+  }
+  const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
+  const uint32_t chunk = std::min(room, options_.prefill_chunk);
+  if (prompts.empty() || chunk == 0) return;
+  std::stable_sort(prompts.begin() + 1, prompts.end(), [](const Session* a, const Session* b) {
+    return a->num_unplanned() < b->num_unplanned();
+  });
+  uint64_t wanted_by_others = 0;
+  for (size_t i = 1; i < prompts.size(); ++i) wanted_by_others += prompts[i]->num_unplanned();
+  PlanPrefillOf(*prompts[0], chunk - static_cast<uint32_t>(std::min<uint64_t>(chunk / 2, wanted_by_others)),
+                now);
+  for (size_t i = 1; i < prompts.size() && num_prefill_rows_ < chunk; ++i) {
+    PlanPrefillOf(*prompts[i], chunk - num_prefill_rows_, now);
+  }
+}
+
+void Scheduler::PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time now) {
+  const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
+  if (room == 0) return;
+  num_prefill_rows_ += session.PlanPrefill(std::min(room, max_rows), rows_);
+  prefills_.push_back(&session);
+  // With the prompt's last token but one in this step, the first round fits in as well.
+  const auto left = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
+  if (session.prefilled() && left > 0) {
+    session.PlanRound(now, left, rows_);
+    rounds_.push_back(&session);
   }
 }
 
@@ -289,13 +305,14 @@ absl::Status Scheduler::RunEngine() {
 }
 
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
-  Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), options_.max_draft_wait);
+  session.set_last_served(step_number_);
+  Session::RoundResult result =
+      session.ConcludeRound(now, rows_, CostsOf(session), options_.max_draft_wait, &copies_);
   // The first of the three things below that someone waits for is the drafter's commit.
   if (result.commit.has_value()) {
     listener_->OnDraftRequest(session.request().drafter->link,
                               {.session = session.id(), .event = *std::move(result.commit)});
   }
-  copies_.insert(copies_.end(), result.copies.begin(), result.copies.end());
   listener_->OnTokens(session.id(), std::move(result.committed));
   listener_->OnRound(session.id(), result.report);
 }
@@ -322,9 +339,11 @@ bool Scheduler::Forward() {
   rounds_.clear();
   prefills_.clear();
   num_prefill_rows_ = 0;
+  num_preemptions_ = 0;
   PlanRounds(start);
   PlanPrefill(start);
   if (rows_.empty()) return false;
+  ++step_number_;
   forwarded_ = RunEngine();
   forward_time_ = clock_->Now() - start;
   in_flight_ = true;
@@ -346,6 +365,7 @@ void Scheduler::Conclude() {
   const StepReport report{.rows = static_cast<uint32_t>(rows_.size()),
                           .prefill_rows = num_prefill_rows_,
                           .sessions = static_cast<uint32_t>(rounds_.size()),
+                          .preemptions = num_preemptions_,
                           .seconds = absl::ToDoubleSeconds(forward_time_)};
   round_time_.Observe(report.rows, report.seconds);
   listener_->OnStep(report);

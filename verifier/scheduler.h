@@ -26,6 +26,7 @@ struct StepReport {
   uint32_t rows = 0;
   uint32_t prefill_rows = 0;
   uint32_t sessions = 0;
+  uint32_t preemptions = 0;  // Sessions that gave up their keys and values to others before this step.
   double seconds = 0.0;
 };
 
@@ -54,8 +55,16 @@ class SchedulerListener {
 // Decides what every forward pass of the target computes, and what comes of it: admission, chunked prefill,
 // verification rounds of many sessions in one batch, commits, deadlines (DESIGN sections 2 and 3).
 //
-//   Submit -> waiting -> (KV reserved) -> prefill -> rounds -> finished
-//                 \___________ Cancel, deadline ________/
+//   Submit -> waiting -> (blocks for its tokens) -> prefill -> rounds -> finished
+//               ^ \_________________________________/    /         /
+//               |   \____________ Cancel, deadline _____/_________/
+//               |                                       /
+//               '---- preempted: no block left --------'
+//
+// A session holds the blocks of the tokens it has, and grows block by block. When the pool runs dry the
+// prefix cache goes first, then trees are cut, and then the youngest session is preempted: its blocks go, it
+// returns to the head of the queue, and when it is admitted again it computes its tokens once more, as far as
+// the prefix cache has lost them, and goes on where it was (law 2). The oldest is never preempted.
 //
 //   [ events -> Forward -> events -> Conclude ]*   what the owner does, or Step for the last three
 //
@@ -81,7 +90,8 @@ class Scheduler {
   ~Scheduler();
 
   // Events. Submit: RESOURCE_EXHAUSTED when the queue is full, INVALID_ARGUMENT when the request can never
-  // run; then nothing else is said of the session. `session` has not been used before.
+  // run, which is when it would not fit the pool alone; then nothing else is said of the session. `session`
+  // has not been used before; the lower of two counts as the older.
   absl::Status Submit(SessionId session, SessionRequest request);
   // Ends the session with `reason`; nothing happens if it is gone.
   void Cancel(SessionId session, const absl::Status& reason);
@@ -108,6 +118,8 @@ class Scheduler {
   uint32_t num_running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   const RoundTimeModel& round_time() const { return round_time_; }
+  // For tests and simulations: whether all blocks are accounted for, between steps and within.
+  absl::Status CheckBlocks() const;
 
  private:
   // How long a drafter that broke the protocol three times drafts for nobody; twice as long each time.
@@ -121,10 +133,14 @@ class Scheduler {
     absl::Duration next_quarantine = kFirstQuarantine;
   };
 
-  void ExpireDeadlines(absl::Time now);
-  // Whether it is worth trying to start the first of those that wait.
+  // Admission and preemption (admission.cc). MayAdmit: whether it is worth trying to start the first of those
+  // that wait.
   bool MayAdmit() const;
   void Admit();
+  void ReserveRoots();
+  void Preempt(Session& session);
+
+  void ExpireDeadlines(absl::Time now);
   void OpenDraft(Session& session);
   void Finish(SessionId id, const absl::Status& status);
   void OnGrow(LinkId link, Session& session, const Grow& grow);
@@ -137,7 +153,9 @@ class Scheduler {
 
   // One forward pass: which rows, what came out.
   void PlanRounds(absl::Time now);
+  void ChooseRounds(absl::Time now, uint32_t max_rounds);
   void PlanPrefill(absl::Time now);
+  void PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time now);
   absl::Status RunEngine();
   absl::Status ConcludeRounds(absl::Time now);
   void ConcludeRound(Session& session, absl::Time now);
@@ -162,6 +180,8 @@ class Scheduler {
   std::vector<float> logits_;       // [rows of rounds, vocab_size]
   std::vector<KvCopy> copies_;
   uint32_t num_prefill_rows_ = 0;
+  uint32_t num_preemptions_ = 0;
+  uint64_t step_number_ = 0;
   // The step between Forward and Conclude.
   bool in_flight_ = false;
   absl::Status forwarded_;

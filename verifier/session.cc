@@ -14,12 +14,6 @@ constexpr size_t kDraftSecondsHistory = 6;
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
 
-TokenIds Concatenate(const TokenIds& head, const TokenIds& tail) {
-  TokenIds all = head;
-  all.insert(all.end(), tail.begin(), tail.end());
-  return all;
-}
-
 void CountAt(std::vector<uint32_t>& histogram, size_t index) {
   if (histogram.size() <= index) histogram.resize(index + 1);
   ++histogram[index];
@@ -35,10 +29,11 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
       policy_(std::move(policy)),
       vocab_size_(vocab_size),
       sampler_(request_.sampling, vocab_size, request_.prompt),
-      pool_(pool),
       kv_(pool, request_.cache_salt),
       mirror_(vocab_size),
       draft_seconds_per_level_(kDraftSecondsHistory) {
+  kv_.Append(request_.prompt);
+  kv_.Append(request_.emitted);
   for (TokenId token : request_.emitted) sampler_.Append(token);
   prefix_hash_ = ExtendPrefixHash(ExtendPrefixHash(kEmptyPrefixHash, request_.prompt), request_.emitted);
   summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
@@ -46,15 +41,25 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
   if (request_.drafter.has_value()) summary_.drafter = request_.drafter->name;
 }
 
-absl::Status Session::Start() {
-  kv_.Start(Concatenate(request_.prompt, request_.emitted));
-  if (absl::Status reserved = kv_.Reserve(summary_.prompt_tokens + request_.max_tokens); !reserved.ok()) {
-    kv_ = SequenceKv(pool_, request_.cache_salt);
+absl::Status Session::Start(uint32_t blocks_to_spare) {
+  kv_.Resume();
+  if (absl::Status reserved = kv_.Reserve(static_cast<uint32_t>(kv_.tokens().size()), blocks_to_spare);
+      !reserved.ok()) {
+    kv_.Suspend();
     return reserved;
   }
   planned_ = kv_.num_computed();
-  summary_.cached_prompt_tokens = std::min(planned_, summary_.prompt_tokens);
+  if (summary_.preemptions == 0) {
+    summary_.cached_prompt_tokens = std::min(planned_, summary_.prompt_tokens);
+  }
   return absl::OkStatus();
+}
+
+void Session::Preempt() {
+  assert(!drafting_ && !finished_);
+  kv_.Suspend();
+  planned_ = 0;
+  ++summary_.preemptions;
 }
 
 uint32_t Session::PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows) {
@@ -128,6 +133,21 @@ bool Session::ReadyForRound(absl::Time now) const {
   return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes;
 }
 
+// Gives each selected node a slot to be computed in, and a place behind the committed tokens should it be
+// accepted. When memory is short the tree ends before the first node without: smaller is slower, not wrong.
+void Session::GiveSlots() {
+  const auto length = static_cast<uint32_t>(kv_.tokens().size());
+  for (size_t i = 0; i < selected_.size(); ++i) {
+    const bool has_place = kv_.Reserve(length + selected_[i].depth).ok();
+    const absl::StatusOr<SlotId> slot = kv_.AllocateScratch();
+    if (!has_place || !slot.ok()) {
+      selected_.resize(i);
+      return;
+    }
+    slots_.push_back(*slot);
+  }
+}
+
 void Session::PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>& rows) {
   assert(max_rows > 0 && prefilled());
   selected_.clear();
@@ -137,14 +157,7 @@ void Session::PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>&
   if (drafting_ && budget_.depth > 0) {
     selected_ = mirror_.Select(std::min(budget_.nodes, max_rows - 1), budget_.depth);
   }
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const absl::StatusOr<SlotId> slot = kv_.AllocateScratch();
-    if (!slot.ok()) {  // Memory is short: a smaller tree is slower, not wrong.
-      selected_.resize(i);
-      break;
-    }
-    slots_.push_back(*slot);
-  }
+  GiveSlots();
   round_waited_ = wait_until_ > absl::InfinitePast();
   round_wait_seconds_ = round_waited_ ? absl::ToDoubleSeconds(std::min(now, wait_until_) - wait_since_) : 0.0;
 
@@ -180,7 +193,7 @@ std::optional<uint32_t> Session::SelectedChild(NodeId parent, TokenId token) con
   return std::nullopt;
 }
 
-void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result) {
+void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies) {
   result.committed.offset = OutputLength();
   accepted_.clear();
   auto position = static_cast<uint32_t>(kv_.tokens().size());
@@ -202,7 +215,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result) {
     if (child.has_value()) {
       at = selected_[*child].id;
       accepted_.push_back(at);
-      result.copies.push_back({.from = slots_[*child], .to = kv_.CommittedSlot(position - 1)});
+      copies->push_back({.from = slots_[*child], .to = kv_.CommittedSlot(position - 1)});
       row = first_row_ + 1 + *child;
     }
     if (piece.end.has_value()) {
@@ -237,10 +250,12 @@ void Session::ObserveRound(const RoundReport& report, bool rejected) {
 }
 
 Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const StepRow> rows,
-                                            const RoundCosts& costs, absl::Duration max_wait) {
+                                            const RoundCosts& costs, absl::Duration max_wait,
+                                            std::vector<KvCopy>* copies) {
   RoundResult result;
-  Walk(rows, result);
+  Walk(rows, result, copies);
   TokenIds tokens;
+  tokens.reserve(result.committed.tokens.size());
   for (const CommittedToken& token : result.committed.tokens) tokens.push_back(token.token);
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
@@ -288,6 +303,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
 void Session::SettleKv() {
   kv_.FreeAllScratch();
   kv_.MarkComputed(planned_);
+  kv_.ReleaseUnused();
 }
 
 }  // namespace tandem

@@ -78,6 +78,7 @@ struct SessionSummary {
   uint32_t output_tokens = 0;
   std::string drafter;
   std::string drafter_lost;
+  uint32_t preemptions = 0;  // How often it gave up its keys and values to others and computed them again.
   uint32_t rounds = 0;
   uint32_t drafted_rounds = 0;
   uint32_t hits = 0;
@@ -92,6 +93,7 @@ struct SessionSummary {
 // sampler and the window. The scheduler plans its rows into a batch and hands back logits:
 //
 //   Start -> PlanPrefill rows -> [ wait for drafts -> PlanRound -> forward -> ConcludeRound -> SettleKv ]*
+//     ^______________________________ Preempt ______________________________________/
 //
 // A round verifies the root (the last committed token) and the chosen nodes of the tree in one forward pass,
 // then walks: take the target's choice, descend while it is a child (law 2).
@@ -106,15 +108,23 @@ class Session {
   const SessionSummary& summary() const { return summary_; }
   bool finished() const { return finished_; }
 
-  // Takes the keys and values that the whole generation may need, so that it cannot run out of them half way,
-  // and what the prefix cache has of the prompt. ResourceExhausted, holding nothing, if the pool cannot give
-  // them now.
-  absl::Status Start();
+  // Takes the blocks that the tokens up to now need, and what the prefix cache has of them.
+  // ResourceExhausted, holding nothing, if the pool cannot give them now and have `blocks_to_spare` left.
+  absl::Status Start(uint32_t blocks_to_spare);
+  // Gives every block back; Start goes on from the same tokens. Between steps, and not while drafting.
+  void Preempt();
+  // Whether the root has a block, or could be given one: what a round cannot do without.
+  bool ReserveRoot() { return kv_.Reserve(static_cast<uint32_t>(kv_.tokens().size())).ok(); }
 
   // Prefill: rows for at most `max_rows` uncomputed tokens before the root are added to `rows`; returns how
   // many.
   uint32_t PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows);
-  bool prefilled() const { return planned_ + 1 >= kv_.tokens().size(); }
+  bool prefilled() const { return num_unplanned() == 0; }
+  // Tokens before the root that are neither computed nor planned.
+  uint32_t num_unplanned() const { return static_cast<uint32_t>(kv_.tokens().size()) - 1 - planned_; }
+  // The step that last had a row of this session's rounds.
+  uint64_t last_served() const { return last_served_; }
+  void set_last_served(uint64_t step) { last_served_ = step; }
 
   // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
   OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
@@ -140,14 +150,14 @@ class Session {
   struct RoundResult {
     CommittedTokens committed;
     RoundReport report;
-    std::vector<KvCopy> copies;    // To be done before the next step.
     std::optional<Commit> commit;  // For the drafter, when it is drafting.
   };
-  // Walks the tree over the rows' logits, commits, and chooses the next window.
+  // Walks the tree over the rows' logits, commits, and chooses the next window. Adds to `copies` what has to
+  // be copied before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
-                            absl::Duration max_wait);
-  // After the step, and the round's copies if there was one: releases the tree's slots and publishes what was
-  // computed to the prefix cache.
+                            absl::Duration max_wait, std::vector<KvCopy>* copies);
+  // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
+  // nothing was committed to, and publishes what was computed to the prefix cache.
   void SettleKv();
 
   // a_q of the paper as verification sees it: draft time per level that was waited for, over the last rounds.
@@ -157,7 +167,8 @@ class Session {
  private:
   uint32_t OutputLength() const;
   uint32_t DepthWanted(const RoundCosts& costs);
-  void Walk(absl::Span<const StepRow> rows, RoundResult& result);
+  void GiveSlots();
+  void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
   void ObserveRound(const RoundReport& report, bool rejected);
   std::optional<uint32_t> SelectedChild(NodeId parent, TokenId token) const;
 
@@ -167,9 +178,9 @@ class Session {
   const std::unique_ptr<WindowPolicy> policy_;
   const int32_t vocab_size_;
   TargetSampler sampler_;
-  BlockPool* const pool_;
   SequenceKv kv_;
   uint32_t planned_ = 0;  // Tokens that are computed or planned in the coming step.
+  uint64_t last_served_ = 0;
   bool finished_ = false;
   SessionSummary summary_;
 

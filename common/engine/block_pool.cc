@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem {
 
 BlockPool::BlockPool(const Options& options)
@@ -74,6 +76,33 @@ BlockPool::Match BlockPool::MatchPrefix(uint64_t salt, absl::Span<const TokenId>
     tokens.remove_prefix(kBlockTokens);
   }
   return match;
+}
+
+absl::Status BlockPool::CheckConserved(absl::Span<const BlockId> held) const {
+  std::vector<uint32_t> holders(blocks_.size());
+  for (BlockId block : held) {
+    if (block >= blocks_.size()) return absl::InternalError(absl::StrCat("block ", block, " is held"));
+    ++holders[block];
+  }
+  std::vector<uint32_t> places(blocks_.size());  // In the list of free blocks and in that of cached ones.
+  for (BlockId block : free_) ++places[block];
+  uint32_t num_listed = 0;
+  for (uint32_t block = oldest_; block != kNone; block = blocks_[block].newer) {
+    ++places[block];
+    if (++num_listed > num_cached_ || blocks_[block].number == 0) break;
+  }
+  if (num_listed != num_cached_) {
+    return absl::InternalError(
+        absl::StrCat(num_listed, " blocks are listed as cached, ", num_cached_, " counted"));
+  }
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    if (blocks_[block].num_holders != holders[block] || places[block] != (holders[block] == 0 ? 1 : 0)) {
+      return absl::InternalError(absl::StrCat(
+          "block ", block, " is held ", holders[block], " times, counted ", blocks_[block].num_holders,
+          " times, and is in ", places[block], " of the lists of free and of cached blocks"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 BlockPool::Name BlockPool::MakeName(uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/engine/engine.h"
@@ -17,7 +18,7 @@ namespace tandem {
 //
 // A block is free, or held by one or more sequences, or cached: complete, held by nobody, kept for a later
 // prompt with the same prefix until it is the least recently used and someone needs a block. Blocks are
-// conserved: num_free() + num_held() + num_cached() == num_blocks() at all times.
+// conserved: num_free() + num_held() + num_cached() == num_blocks() at all times (CheckConserved).
 //
 // The cache is a trie: a named block is found by its salt, its parent and its tokens, all compared in full,
 // and the number that stands for it as a parent is never given out twice. So a hash collision is a miss, and
@@ -61,6 +62,11 @@ class BlockPool {
   uint32_t num_cached() const { return num_cached_; }
   // How many Allocate calls would succeed now.
   uint32_t num_available() const { return num_free() + num_cached(); }
+
+  // For tests and simulations: whether every block is exactly one of free, cached and held, and held as often
+  // as it is named in `held`, which lists all that all holders say they hold. Internal tells the first block
+  // that is not.
+  absl::Status CheckConserved(absl::Span<const BlockId> held) const;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

@@ -232,7 +232,26 @@ TEST(BlockPool, ConservesBlocks) {
     ASSERT_EQ(pool.num_free() + pool.num_held() + pool.num_cached(), kNumBlocks);
     ASSERT_EQ(pool.num_held(),
               kNumBlocks - static_cast<uint32_t>(std::count(holders.begin(), holders.end(), 0u)));
+    std::vector<BlockId> held;
+    for (const Chain& each : chains) held.insert(held.end(), each.blocks.begin(), each.blocks.end());
+    ASSERT_TRUE(pool.CheckConserved(held).ok()) << pool.CheckConserved(held);
   }
+}
+
+TEST(BlockPool, TellsWhenHoldersAndCountsDiffer) {
+  BlockPool pool({.num_blocks = 3});
+  Cache(&pool, 1, {10});
+  const BlockId first = pool.Allocate().value();
+  const BlockId second = pool.Allocate().value();
+  pool.Hold(second);
+  EXPECT_TRUE(pool.CheckConserved({first, second, second}).ok());
+  EXPECT_TRUE(pool.CheckConserved({second, first, second}).ok());
+  EXPECT_TRUE(absl::IsInternal(pool.CheckConserved({first, second})));         // A holder was lost,
+  EXPECT_TRUE(absl::IsInternal(pool.CheckConserved({second, second})));        // or a block leaked,
+  EXPECT_TRUE(absl::IsInternal(pool.CheckConserved({first, first, second})));  // or one is another's,
+  EXPECT_TRUE(absl::IsInternal(pool.CheckConserved({0, first, second, second, 1, 2})));
+  EXPECT_TRUE(
+      absl::IsInternal(pool.CheckConserved({first, second, second, 3})));  // or there is no such block.
 }
 
 }  // namespace

@@ -52,25 +52,46 @@ SequenceKv& SequenceKv::operator=(SequenceKv&& other) noexcept {
 void SequenceKv::Start(absl::Span<const TokenId> tokens) {
   assert(tokens_.empty() && blocks_.empty());
   tokens_.assign(tokens.begin(), tokens.end());
-  if (tokens.empty()) return;
-  BlockPool::Match match = pool_->MatchPrefix(salt_, tokens.first(tokens.size() - 1));
+  Resume();
+}
+
+void SequenceKv::Suspend() {
+  ReleaseAll();
+  parents_.clear();
+  num_computed_ = 0;
+  num_cached_ = 0;
+}
+
+void SequenceKv::Resume() {
+  assert(blocks_.empty() && scratch_.empty());
+  if (tokens_.empty()) return;
+  BlockPool::Match match = pool_->MatchPrefix(salt_, absl::MakeConstSpan(tokens_).first(tokens_.size() - 1));
   blocks_ = std::move(match.blocks);
   parents_ = std::move(match.parents);
   num_computed_ = static_cast<uint32_t>(blocks_.size()) * kBlockTokens;
   num_cached_ = num_computed_;
 }
 
-absl::Status SequenceKv::Reserve(uint32_t length) {
+absl::Status SequenceKv::Reserve(uint32_t length, uint32_t blocks_to_spare) {
   const size_t wanted = NumBlocksFor(length);
   if (wanted <= blocks_.size()) return absl::OkStatus();
   const size_t missing = wanted - blocks_.size();
-  if (missing > pool_->num_available()) {
+  if (missing + blocks_to_spare > pool_->num_available()) {
     return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", length, " tokens needs ", missing,
                                                      " more blocks of keys and values; ",
                                                      pool_->num_available(), " are available"));
   }
   for (size_t i = 0; i < missing; ++i) blocks_.push_back(*pool_->Allocate());
   return absl::OkStatus();
+}
+
+void SequenceKv::ReleaseUnused() {
+  ReleaseBlocksFrom(NumBlocksFor(static_cast<uint32_t>(tokens_.size())));
+}
+
+void SequenceKv::ListBlocks(std::vector<BlockId>* held) const {
+  held->insert(held->end(), blocks_.begin(), blocks_.end());
+  for (const ScratchBlock& scratch : scratch_) held->push_back(scratch.block);
 }
 
 RowContext SequenceKv::CommittedRow(uint32_t position) const {

@@ -17,7 +17,8 @@ namespace tandem {
 //
 //   tokens:     t0 t1 ... t(n-1)          every committed token, whether computed yet or not
 //   computed:   how many of them have keys and values (num_computed <= n)
-//   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens)
+//   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens): what is committed and
+//               what is allocated are two lengths, either of which may be the greater one
 //   scratch:    single slots lent to tree nodes, from blocks of their own
 //
 // A complete, computed block may be shared through the prefix cache, so it is never written again: not by
@@ -36,20 +37,28 @@ class SequenceKv {
   // Starts from `tokens`, taking as much as possible, but never the last token, from the prefix cache: the
   // last token's logits are always wanted. Only on a sequence without tokens.
   void Start(absl::Span<const TokenId> tokens);
+  // Gives every block back and keeps the tokens: what was computed is left to the prefix cache.
+  void Suspend();
+  // After Suspend: takes from the prefix cache again what it still has, as Start does.
+  void Resume();
 
   absl::Span<const TokenId> tokens() const { return tokens_; }
   uint32_t num_computed() const { return num_computed_; }
   uint32_t num_cached() const {
     return num_cached_;
-  }  // Of num_computed, how many came from the cache at Start.
+  }  // Of num_computed, how many came from the cache at Start or Resume.
 
   // Makes sure that positions below `length` have blocks. ResourceExhausted, changing nothing, when the pool
-  // cannot give them.
-  absl::Status Reserve(uint32_t length);
+  // cannot give them and have `blocks_to_spare` left; what has its blocks already needs no others.
+  absl::Status Reserve(uint32_t length, uint32_t blocks_to_spare = 0);
+  // Gives back the blocks that lie wholly beyond the tokens.
+  void ReleaseUnused();
   // The context of the committed token at `position`, all before it being computed or part of the same step.
   // Needs Reserve(position + 1). The spans stay valid until the next non-const call.
   RowContext CommittedRow(uint32_t position) const;
   absl::Span<const BlockId> blocks() const { return blocks_; }
+  // Adds every block it holds to `held`, for BlockPool::CheckConserved.
+  void ListBlocks(std::vector<BlockId>* held) const;
   // Needs Reserve(position + 1).
   SlotId CommittedSlot(uint32_t position) const;
 

@@ -217,6 +217,40 @@ TEST(SequenceKv, ReturnsEverythingWhenItEndsOrIsReplaced) {
   EXPECT_EQ(pool.num_held(), 0u);
 }
 
+TEST(SequenceKv, SuspendedItHoldsNothingAndResumesFromTheCache) {
+  BlockPool pool({.num_blocks = 4});
+  SequenceKv sequence(&pool, 0);
+  sequence.Start(Counting(40));
+  ASSERT_TRUE(sequence.Reserve(40).ok());
+  ComputeAll(&sequence);
+  ASSERT_TRUE(sequence.AllocateScratch().ok());
+  sequence.Suspend();
+  EXPECT_EQ(pool.num_held(), 0u);
+  EXPECT_EQ(sequence.num_computed(), 0u);
+  EXPECT_THAT(sequence.tokens(), ElementsAreArray(Counting(40)));
+  sequence.Append({7});
+  sequence.Resume();
+  EXPECT_EQ(sequence.num_computed(), 32u);
+  EXPECT_EQ(pool.num_held(), 2u);
+  sequence.Suspend();
+  for (int i = 0; i < 3; ++i) pool.Allocate();  // Someone else needs the memory meanwhile.
+  sequence.Resume();
+  EXPECT_LT(sequence.num_computed(), 32u);
+}
+
+TEST(SequenceKv, GivesBackWhatLiesBeyondItsTokens) {
+  BlockPool pool({.num_blocks = 4});
+  SequenceKv sequence(&pool, 0);
+  sequence.Start(Counting(17));
+  ASSERT_TRUE(sequence.Reserve(60).ok());
+  EXPECT_EQ(pool.num_held(), 4u);
+  sequence.ReleaseUnused();
+  EXPECT_EQ(pool.num_held(), 2u);
+  ComputeAll(&sequence);
+  sequence.ReleaseUnused();
+  EXPECT_EQ(sequence.num_computed(), 17u);
+}
+
 // Several sequences at random over one pool; each slot remembers the context it was written for, as the
 // engine's memory would. No sequence may find anything else where it thinks its tokens are.
 TEST(SequenceKv, NoSequenceDisturbsAnother) {
@@ -228,7 +262,7 @@ TEST(SequenceKv, NoSequenceDisturbsAnother) {
   std::vector<SequenceKv> sequences;
   int num_hits = 0;
   for (int step = 0; step < 20'000; ++step) {
-    const size_t action = below(10);
+    const size_t action = below(12);
     if (action == 0 && sequences.size() < 6) {
       TokenIds prompt;
       for (size_t i = below(60); i > 0; --i)
@@ -249,7 +283,13 @@ TEST(SequenceKv, NoSequenceDisturbsAnother) {
     if (action == 4) sequence.Truncate(static_cast<uint32_t>(below(length + 1)));
     if (action == 5) (void)sequence.AllocateScratch();
     if (action == 6) sequence.FreeAllScratch();
-    if (action > 6 && sequence.Reserve(length).ok()) {
+    if (action == 10) sequence.ReleaseUnused();
+    if (action == 11) {
+      sequence.Suspend();
+      ASSERT_TRUE(sequence.blocks().empty());
+      sequence.Resume();
+    }
+    if (action > 6 && action < 10 && sequence.Reserve(length).ok()) {
       const uint32_t end =
           sequence.num_computed() + static_cast<uint32_t>(below(length - sequence.num_computed() + 1));
       for (uint32_t position = sequence.num_computed(); position < end; ++position) {
@@ -258,13 +298,16 @@ TEST(SequenceKv, NoSequenceDisturbsAnother) {
       }
       sequence.MarkComputed(end);
     }
+    std::vector<BlockId> held;
     for (const SequenceKv& each : sequences) {
+      each.ListBlocks(&held);
       ASSERT_LE(each.num_cached(), each.num_computed());
       for (uint32_t position = 0; position < each.num_computed(); ++position) {
         ASSERT_THAT(memory[each.CommittedSlot(position)], ElementsAreArray(each.tokens().first(position + 1)))
             << "step " << step;
       }
     }
+    ASSERT_TRUE(pool.CheckConserved(held).ok()) << pool.CheckConserved(held) << " in step " << step;
   }
   EXPECT_GT(num_hits, 30);
   sequences.clear();
