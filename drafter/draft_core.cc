@@ -42,11 +42,38 @@ void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
   } else {
     sessions_.erase(key);
   }
+  UnparkSessions();
 }
 
 void DraftCore::OnLinkClosed(LinkId link) {
   sessions_.erase(sessions_.lower_bound(Key(link, 0)), sessions_.upper_bound(Key(link, UINT64_MAX)));
   std::erase_if(responses_, [link](const auto& response) { return response.first == link; });
+  UnparkSessions();
+}
+
+// The session of the model that has memory and nothing to draft, and was served longest ago.
+DraftCore::HostedSession* DraftCore::IdleSession(const HostedModel* hosted) {
+  HostedSession* longest = nullptr;
+  for (auto& [key, session] : sessions_) {
+    if (session.hosted != hosted || session.draft->parked() || !session.draft->idle()) continue;
+    if (longest == nullptr || session.last_served < longest->last_served) longest = &session;
+  }
+  return longest;
+}
+
+void DraftCore::UnparkSessions() {
+  std::vector<HostedSession*> parked;
+  for (auto& [key, session] : sessions_) {
+    if (session.draft->parked() && !session.draft->idle()) parked.push_back(&session);
+  }
+  absl::c_stable_sort(parked, [](const auto* a, const auto* b) { return a->last_served < b->last_served; });
+  for (HostedSession* session : parked) {
+    while (!session->draft->Unpark()) {
+      HostedSession* const idle = IdleSession(session->hosted);
+      if (idle == nullptr) break;
+      idle->draft->Park();
+    }
+  }
 }
 
 absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& hosted) const {
@@ -225,10 +252,22 @@ void DraftCore::Step() {
       Refuse(share.key, share.session->draft->epoch(), std::move(status));
     }
   }
+  UnparkSessions();
 }
 
 std::vector<std::pair<LinkId, DraftResponse>> DraftCore::TakeResponses() {
   return std::exchange(responses_, {});
+}
+
+absl::Status DraftCore::CheckBlocks() const {
+  for (const auto& hosted : models_) {
+    std::vector<BlockId> held;
+    for (const auto& [key, session] : sessions_) {
+      if (session.hosted == hosted.get()) session.draft->ListBlocks(&held);
+    }
+    TANDEM_RETURN_IF_ERROR(hosted->model.pool->CheckConserved(held));
+  }
+  return absl::OkStatus();
 }
 
 DraftStats DraftCore::stats() const {

@@ -41,6 +41,9 @@ struct DraftStats {
 // Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward
 // pass of one model over the rows of many sessions; the session that was served longest ago comes first.
 //
+// A session for which there are no keys and values is parked and comes back when there are. Sessions that
+// have something to draft come before those whose verifiers have told them to pause.
+//
 // Does no I/O and has no threads; belongs to the thread that owns the engines.
 class DraftCore {
  public:
@@ -67,6 +70,8 @@ class DraftCore {
 
   std::vector<std::pair<LinkId, DraftResponse>> TakeResponses();
   DraftStats stats() const;
+  // For tests and simulations: whether all blocks are accounted for.
+  absl::Status CheckBlocks() const;
 
  private:
   using Key = std::pair<LinkId, SessionId>;
@@ -95,6 +100,8 @@ class DraftCore {
   void SendGrowth(const Key& key, HostedSession* session);
   HostedModel* FindModel(absl::string_view name);
   HostedModel* NextModel();
+  void UnparkSessions();
+  HostedSession* IdleSession(const HostedModel* hosted);
   std::vector<Share> PlanStep(const HostedModel* hosted);
 
   const Options options_;

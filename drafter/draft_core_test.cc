@@ -224,6 +224,75 @@ TEST(DraftCoreTest, CommittedTokensPushTheTreesKeysAndValuesOut) {
   EXPECT_EQ(drafter.pool.num_free(), 3u);
 }
 
+TEST(DraftCoreTest, WithoutRoomASessionIsParkedUntilThereIs) {
+  Drafter drafter({}, {.num_blocks = 5}, false);
+  Peer a(&drafter, 1), b(&drafter, 2);
+  const DraftBudget budget{.depth = 3, .nodes = 6, .branching = 2};
+  a.Open(Prompt(40), budget);
+  a.RunDryAndDeliver();
+  b.Open(Prompt(40, 4), budget);
+  b.RunDryAndDeliver();
+  EXPECT_TRUE(b.opened());
+  EXPECT_EQ(b.tree().size(), 0u);
+  EXPECT_EQ(drafter.core.stats().counters.parked_sessions, 1u);
+  // It follows the commits all the same.
+  b.CommitTokens({1, 2});
+  b.RunDryAndDeliver();
+  EXPECT_EQ(b.tree().size(), 0u);
+  EXPECT_TRUE(drafter.core.CheckBlocks().ok());
+  a.Close();
+  b.RunDryAndDeliver();
+  EXPECT_EQ(Nodes(b), BestFirst(drafter.engine, b.tokens(), 3, 6, 2, 4));
+  EXPECT_TRUE(drafter.core.CheckBlocks().ok());
+  EXPECT_FALSE(a.refusal().has_value() || b.refusal().has_value());
+}
+
+TEST(DraftCoreTest, APausedSessionGivesItsRoomToOneThatDrafts) {
+  Drafter drafter({}, {.num_blocks = 5});
+  Peer a(&drafter, 1), b(&drafter, 2);
+  const DraftBudget budget{.depth = 3, .nodes = 6, .branching = 2};
+  a.Open(Prompt(40), budget);
+  a.RunDryAndDeliver();
+  a.budget() = DraftBudget{};
+  a.CommitTokens({1});
+  a.RunDryAndDeliver();
+  b.Open(Prompt(40, 4), budget);
+  b.RunDryAndDeliver();
+  EXPECT_EQ(Nodes(b), BestFirst(drafter.engine, b.tokens(), 3, 6, 2, 4));
+  // Both want to draft now: the second keeps its room for as long as it needs it.
+  a.budget() = budget;
+  a.CommitTokens({2, 3});
+  a.RunDryAndDeliver();
+  EXPECT_EQ(a.tree().size(), 0u);
+  EXPECT_TRUE(drafter.core.CheckBlocks().ok());
+  b.budget() = DraftBudget{};
+  b.CommitTokens({5});
+  a.RunDryAndDeliver();
+  EXPECT_EQ(Nodes(a), BestFirst(drafter.engine, a.tokens(), 3, 6, 2, 4));
+  EXPECT_TRUE(drafter.core.CheckBlocks().ok());
+}
+
+TEST(DraftCoreTest, TwoSessionsThatOutgrowTheRoomTakeTurns) {
+  Drafter drafter({}, {.num_blocks = 6});
+  Peer a(&drafter, 1), b(&drafter, 2);
+  const DraftBudget budget{.depth = 2, .nodes = 2, .branching = 1};
+  a.Open(Prompt(30), budget);
+  b.Open(Prompt(30, 4), budget);
+  for (TokenId token = 0; token < 40; ++token) {
+    for (Peer* peer : {&a, &b}) {
+      peer->CommitTokens({token});
+      peer->RunDryAndDeliver();
+      ASSERT_TRUE(drafter.core.CheckBlocks().ok()) << drafter.core.CheckBlocks();
+    }
+  }
+  EXPECT_GT(drafter.core.stats().counters.parked_sessions, 0u);
+  EXPECT_GT(a.tree().size() + b.tree().size(), 0u);
+  EXPECT_FALSE(a.refusal().has_value() || b.refusal().has_value());
+  a.Close();
+  b.Close();
+  EXPECT_EQ(drafter.pool.num_held(), 0u);
+}
+
 TEST(DraftCoreTest, TheSamePromptIsPrefilledOnce) {
   Drafter drafter;
   Peer a(&drafter, 1), b(&drafter, 2);

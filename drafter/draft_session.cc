@@ -57,7 +57,8 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   // that, and if it still has room.
   const size_t old_length = kv_.tokens().size();
   const bool from_start = window_start_ == 0 || WindowIsFull(open.tokens.size());
-  if (from_start && open.tokens.size() > window_start_ && !WindowIsFull(open.tokens.size() - window_start_)) {
+  if (!parked_ && from_start && open.tokens.size() > window_start_ &&
+      !WindowIsFull(open.tokens.size() - window_start_)) {
     const absl::Span<const TokenId> window = absl::MakeConstSpan(open.tokens).subspan(window_start_);
     size_t common = 0;
     // The last token counts as new even if it is not: its logits are wanted.
@@ -67,7 +68,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
     if (common > 0) {
       kv_.Truncate(static_cast<uint32_t>(common));
       kv_.Append(window.subspan(common));
-      return kv_.Reserve(static_cast<uint32_t>(window.size()));
+      return ReserveWindow();
     }
   }
   return StartWindow(open.tokens);
@@ -85,7 +86,42 @@ absl::Status DraftSession::StartWindow(absl::Span<const TokenId> tokens) {
   window_start_ = committed_len_ - static_cast<uint32_t>(tokens.size());
   kv_ = SequenceKv(model_->pool, cache_salt_);
   kv_.Start(tokens);
-  return kv_.Reserve(static_cast<uint32_t>(tokens.size()));
+  parked_ = false;
+  return ReserveWindow();
+}
+
+uint32_t DraftSession::NumBlocksOfWindow() const {
+  return static_cast<uint32_t>((kv_.tokens().size() + kBlockTokens - 1) / kBlockTokens);
+}
+
+absl::Status DraftSession::ReserveWindow() {
+  const auto length = static_cast<uint32_t>(kv_.tokens().size());
+  absl::Status reserved = kv_.Reserve(length);
+  if (reserved.ok()) return reserved;
+  if (NumBlocksOfWindow() > model_->pool->num_blocks()) return reserved;
+  // Committed tokens matter more than candidates.
+  LoseTreeKv();
+  if (!kv_.Reserve(length).ok()) Park();
+  return absl::OkStatus();
+}
+
+void DraftSession::Park() {
+  LoseTreeKv();
+  kv_.Suspend();
+  parked_ = true;
+  ++counters_->parked_sessions;
+}
+
+bool DraftSession::Unpark() {
+  assert(parked_);
+  if (NumBlocksOfWindow() > model_->pool->num_available()) return false;
+  kv_.Resume();
+  // What the cache has is part of what was counted.
+  [[maybe_unused]] const absl::Status reserved = kv_.Reserve(static_cast<uint32_t>(kv_.tokens().size()));
+  assert(reserved.ok());
+  parked_ = false;
+  RebuildQueues();
+  return true;
 }
 
 void DraftSession::SetBudget(const DraftBudget& budget) {
@@ -192,12 +228,7 @@ absl::Status DraftSession::AppendCommitted(absl::Span<const TokenId> tokens, abs
     return StartWindow(all);
   }
   kv_.Append(tokens);
-  const uint32_t length = static_cast<uint32_t>(kv_.tokens().size());
-  if (!kv_.Reserve(length).ok()) {
-    // Committed tokens matter more than candidates.
-    LoseTreeKv();
-    TANDEM_RETURN_IF_ERROR(kv_.Reserve(length));
-  }
+  if (!parked_) TANDEM_RETURN_IF_ERROR(ReserveWindow());
   std::vector<KvCopy> copies;
   for (NodeId id : path) {
     const NodeState& state = states_.at(id);

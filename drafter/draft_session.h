@@ -36,6 +36,7 @@ struct DraftCounters {
   uint64_t pruned_nodes = 0;    // Off the committed path.
   // Neither: sent again under new ids because they crossed a commit, or dropped with their session or epoch.
   uint64_t stale_nodes = 0;
+  uint64_t parked_sessions = 0;  // Times a session gave its keys and values up for a lack of room.
   uint64_t prefill_tokens = 0;   // Committed tokens that went through a draft model.
   uint64_t ignored_commits = 0;  // Repeated, of an old epoch, or of a session that waits for an Open.
 };
@@ -69,6 +70,9 @@ class StepBatch {
 //                      '------------------------------------------------'
 //                         a commit that does not fit: lost, until the next Open
 //
+// Parked, for a lack of room, a session holds no keys and values and computes nothing, but follows commits;
+// what the prefix cache keeps of it need not be computed again.
+//
 // A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates
 // by path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their
 // children.
@@ -86,13 +90,21 @@ class DraftSession {
   DraftSession& operator=(const DraftSession&) = delete;
 
   // Starts, or starts anew (resync): the tree goes, the keys and values of the common prefix stay. The
-  // message has been checked and names this session's model and salt. ResourceExhausted when there is no
-  // room.
+  // message has been checked and names this session's model and salt. Parked when there is no room now;
+  // ResourceExhausted when the pool is too small for the window.
   absl::Status Open(const OpenSession& open);
 
   // Applies a commit. Old and repeated ones are ignored. Aborted: the session has lost the thread and does
   // nothing until the next Open, and the verifier should be told why. Any other error: it cannot go on.
   absl::Status OnCommit(const Commit& commit);
+
+  // Gives up all keys and values until Unpark, which is true when there was room. Between steps.
+  void Park();
+  bool Unpark();
+  bool parked() const { return parked_; }
+  // It has nothing to draft until the verifier says otherwise: what it holds is of least value.
+  bool idle() const { return lost_ || limits_.nodes == 0; }
+  void ListBlocks(std::vector<BlockId>* held) const { kv_.ListBlocks(held); }
 
   // Rows that a step could add now: committed tokens without keys and values, or nodes.
   uint32_t NumRowsWanted() const;
@@ -135,6 +147,8 @@ class DraftSession {
   void SetBudget(const DraftBudget& budget);
   bool WindowIsFull(size_t length) const;
   absl::Status StartWindow(absl::Span<const TokenId> tokens);
+  uint32_t NumBlocksOfWindow() const;
+  absl::Status ReserveWindow();
   absl::Status CheckCommit(const Commit& commit) const;
   std::vector<NodeId> MatchPath(absl::Span<const TokenId> tokens) const;
   absl::Status AppendCommitted(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
@@ -167,6 +181,7 @@ class DraftSession {
   uint32_t committed_len_ = 0;
   uint64_t prefix_hash_ = 0;
   bool lost_ = false;
+  bool parked_ = false;
   Limits limits_;
 
   std::optional<TargetSampler> sampler_;  // Has the committed tokens; guesses what the target's will choose.

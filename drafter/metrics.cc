@@ -36,6 +36,8 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
   ignored_commits_ =
       counter("tandem_drafter_commits_ignored_total",
               "Commits that were repeated, of an old epoch, or of a session that waits to be reopened.");
+  parked_sessions_ = counter("tandem_drafter_sessions_parked_total",
+                             "Times a session gave up its keys and values for a lack of room.");
   resyncs_ = counter("tandem_drafter_resyncs_total", "Sessions whose verifier was asked to open them again.");
   sessions_ = gauge("tandem_drafter_sessions", "Open sessions.");
   backlog_nodes_ = gauge("tandem_drafter_backlog_nodes", "Nodes that wait to be forwarded.");
@@ -56,6 +58,7 @@ void DrafterMetrics::Update(const DraftStats& stats) {
   add(stale_nodes_, stats.counters.stale_nodes, last_.counters.stale_nodes);
   add(prefill_tokens_, stats.counters.prefill_tokens, last_.counters.prefill_tokens);
   add(ignored_commits_, stats.counters.ignored_commits, last_.counters.ignored_commits);
+  add(parked_sessions_, stats.counters.parked_sessions, last_.counters.parked_sessions);
   add(resyncs_, stats.resyncs, last_.resyncs);
   for (const auto& [code, count] : stats.refused_sessions) {
     add(refused_sessions_.With({absl::AsciiStrToLower(absl::StatusCodeToString(code))}), count,

@@ -26,6 +26,7 @@ class DrafterMetrics {
   Counter stale_nodes_;
   Counter prefill_tokens_;
   Counter ignored_commits_;
+  Counter parked_sessions_;
   Counter resyncs_;
   CounterFamily& refused_sessions_;
   Gauge sessions_;

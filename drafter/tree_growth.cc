@@ -50,13 +50,13 @@ uint32_t DraftSession::NumUncomputed() const {
 }
 
 bool DraftSession::NeedsPrefill() const {
-  return !lost_ && NumUncomputed() > kGlueTokens;
+  return !lost_ && !parked_ && NumUncomputed() > kGlueTokens;
 }
 
 uint32_t DraftSession::NumRowsWanted() const {
   if (NeedsPrefill()) return NumUncomputed();
   // In a pause even what the commits leave to compute can wait.
-  if (lost_ || limits_.nodes == 0) return 0;
+  if (parked_ || idle()) return 0;
   if (!root_ready_) return NumUncomputed();
   if (tree_.size() >= limits_.nodes) return 0;
   return std::min(expand_width_, num_waiting());
@@ -76,6 +76,7 @@ TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score) {
 }
 
 bool DraftSession::CanForward(const TreeNode& node) const {
+  if (parked_) return false;
   if (node.depth >= limits_.depth || kv_.tokens().size() + node.depth > model_->context_length) return false;
   return node.parent == 0 || states_.at(node.parent).slot.has_value();
 }

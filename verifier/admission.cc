@@ -25,7 +25,8 @@ void Scheduler::Admit() {
     Session& admitted = *running_.emplace(id, std::move(waiting_.front())).first->second;
     waiting_.pop_front();
     if (admitted.summary().preemptions == 0) listener_->OnStarted(id);
-    OpenDraft(admitted);
+    // A drafter that had no room before the session was preempted is not asked any earlier for that.
+    if (!admitted.draft_retry_at().has_value()) OpenDraft(admitted);
   }
 }
 

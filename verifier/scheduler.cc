@@ -136,6 +136,21 @@ void Scheduler::OpenDraft(Session& session) {
                              .event = session.StartDraft(options_.vocabulary_fingerprint, CostsOf(session))});
 }
 
+void Scheduler::RetryDrafts(absl::Time now) {
+  for (auto& [id, session] : running_) {
+    if (session->draft_retry_at().value_or(absl::InfiniteFuture()) <= now) OpenDraft(*session);
+  }
+}
+
+void Scheduler::OnRefused(Session& session, const absl::Status& reason) {
+  // Room may come; no other reason passes while the session lives.
+  const bool no_room = absl::IsResourceExhausted(reason);
+  session.StopDraft(absl::StrCat("refused: ", reason.ToString()), /*for_good=*/!no_room);
+  if (no_room) {
+    session.PostponeDraft(clock_->Now(), options_.first_draft_retry, options_.longest_draft_retry);
+  }
+}
+
 void Scheduler::OnLinkUp(LinkId link) {
   links_[link].up = true;
   if (IsQuarantined(link)) return;
@@ -211,9 +226,7 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == session.draft_epoch()) Resync(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
-    if (refused->epoch == session.draft_epoch()) {
-      session.StopDraft(absl::StrCat("refused: ", refused->status.ToString()), /*for_good=*/true);
-    }
+    if (refused->epoch == session.draft_epoch()) OnRefused(session, refused->status);
   }
 }
 
@@ -305,7 +318,7 @@ absl::Status Scheduler::RunEngine() {
 }
 
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
-  session.set_last_served(step_number_);
+  session.set_last_served(++num_rounds_);
   Session::RoundResult result =
       session.ConcludeRound(now, rows_, CostsOf(session), options_.max_draft_wait, &copies_);
   // The first of the three things below that someone waits for is the drafter's commit.
@@ -335,6 +348,7 @@ bool Scheduler::Forward() {
   ExpireDeadlines(start);
   short_of_memory_ = false;
   Admit();
+  RetryDrafts(start);
   rows_.clear();
   rounds_.clear();
   prefills_.clear();
@@ -343,7 +357,6 @@ bool Scheduler::Forward() {
   PlanRounds(start);
   PlanPrefill(start);
   if (rows_.empty()) return false;
-  ++step_number_;
   forwarded_ = RunEngine();
   forward_time_ = clock_->Now() - start;
   in_flight_ = true;

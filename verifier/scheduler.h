@@ -81,6 +81,10 @@ class Scheduler {
     std::string window_policy = "analytic";
     // The longest a round waits for a drafter, whatever it might gain.
     absl::Duration max_draft_wait = absl::Milliseconds(100);
+    // When a drafter that had no room for a session is asked again, and at most how long after the last time;
+    // twice as long each time.
+    absl::Duration first_draft_retry = absl::Seconds(1);
+    absl::Duration longest_draft_retry = absl::Seconds(30);
     uint64_t vocabulary_fingerprint = 0;
   };
 
@@ -142,6 +146,8 @@ class Scheduler {
 
   void ExpireDeadlines(absl::Time now);
   void OpenDraft(Session& session);
+  void RetryDrafts(absl::Time now);
+  void OnRefused(Session& session, const absl::Status& reason);
   void Finish(SessionId id, const absl::Status& status);
   void OnGrow(LinkId link, Session& session, const Grow& grow);
   void Resync(LinkId link, Session& session);
@@ -181,7 +187,7 @@ class Scheduler {
   std::vector<KvCopy> copies_;
   uint32_t num_prefill_rows_ = 0;
   uint32_t num_preemptions_ = 0;
-  uint64_t step_number_ = 0;
+  uint64_t num_rounds_ = 0;  // Since the start.
   // The step between Forward and Conclude.
   bool in_flight_ = false;
   absl::Status forwarded_;

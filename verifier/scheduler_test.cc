@@ -465,6 +465,42 @@ TEST_F(SchedulerTest, ResyncOpensANewEpochOnce) {
   EXPECT_GT(records_[1].summary.accepted_tokens, 0u);
 }
 
+TEST_F(SchedulerTest, ADrafterWithoutRoomIsAskedAgainLaterAndLater) {
+  Make(FixedWindow(4));
+  const Ask ask{.rules = {.max_tokens = 60}, .drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  uint32_t num_opens = 1;
+  for (const int seconds : {1, 2, 4, 8, 16, 30, 30}) {
+    ASSERT_EQ(NumSent<OpenSession>(), num_opens);
+    Send(1, SessionRefused{.epoch = num_opens, .status = absl::ResourceExhaustedError("full")});
+    EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());  // Nobody to wait for.
+    clock_.Advance(absl::Seconds(seconds) - absl::Milliseconds(3));
+    scheduler_->Step();
+    EXPECT_EQ(NumSent<OpenSession>(), num_opens) << "after less than " << seconds << " s";
+    clock_.Advance(absl::Milliseconds(3));
+    scheduler_->Step();
+    ++num_opens;
+  }
+  // Once it has drafted, the next time counts as the first.
+  ASSERT_EQ(NumSent<OpenSession>(), num_opens);
+  AnswerOpens();
+  Draft(ask, 4, 0);
+  scheduler_->Step();
+  Send(1, SessionRefused{.epoch = num_opens, .status = absl::ResourceExhaustedError("full")});
+  clock_.Advance(absl::Seconds(1));
+  scheduler_->Step();
+  EXPECT_EQ(NumSent<OpenSession>(), num_opens + 1);
+  // A new connection may be to one that has room.
+  Send(1, SessionRefused{.epoch = num_opens + 1, .status = absl::ResourceExhaustedError("full")});
+  scheduler_->OnLinkDown(kLink, absl::UnavailableError("gone"));
+  scheduler_->OnLinkUp(kLink);
+  EXPECT_EQ(NumSent<OpenSession>(), num_opens + 2);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+}
+
 TEST_F(SchedulerTest, AnEngineThatFailsEndsEverything) {
   Make();
   ASSERT_TRUE(Submit(1, {}).ok());

@@ -131,6 +131,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
       const size_t ends = num_ends_;
       scheduler_->Step();
       ASSERT_TRUE(model_->num_steps() > steps || num_ends_ > ends) << "woke for nothing";
+      ASSERT_TRUE(scheduler_->CheckBlocks().ok()) << scheduler_->CheckBlocks();
     }
     FAIL() << "no end";
   }
@@ -155,20 +156,28 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
 
   // A drafter that knows the output and drafts `num_right` tokens of it, then `num_wrong` wrong ones.
   void Draft(const Ask& ask, uint32_t num_right, uint32_t num_wrong) {
+    for (auto& [id, state] : drafts_) DraftFor(id, ask, num_right, num_wrong);
+  }
+  void DraftFor(SessionId id, const Ask& ask, uint32_t num_right, uint32_t num_wrong) {
+    const auto found = drafts_.find(id);
+    if (found == drafts_.end()) return;
+    DraftState& state = found->second;
+    if (!std::exchange(state.wants_growth, false) || state.budget.depth == 0) return;
     TokenIds all = ask.prompt;
     const TokenIds output = Reference(ask).tokens;
     all.insert(all.end(), output.begin(), output.end());
-    for (auto& [id, state] : drafts_) {
-      if (!std::exchange(state.wants_growth, false) || state.budget.depth == 0) continue;
-      TokenIds tokens;
-      for (size_t at = state.tokens.size(); at < all.size() && tokens.size() < num_right + num_wrong; ++at) {
-        tokens.push_back(tokens.size() < num_right ? all[at] : (all[at] + 1) % kVocabSize);
-      }
-      if (!tokens.empty()) Send(id, Chain(id, tokens));
+    TokenIds tokens;
+    for (size_t at = state.tokens.size(); at < all.size() && tokens.size() < num_right + num_wrong; ++at) {
+      tokens.push_back(tokens.size() < num_right ? all[at] : (all[at] + 1) % kVocabSize);
     }
+    if (!tokens.empty()) Send(id, Chain(id, tokens));
   }
 
-  void OnStarted(SessionId id) override { records_[id].started = true; }
+  void OnStarted(SessionId id) override {
+    EXPECT_FALSE(records_[id].started);
+    records_[id].started = true;
+  }
+  void OnStep(const StepReport& report) override { num_preemptions_ += report.preemptions; }
   void OnTokens(SessionId id, CommittedTokens tokens) override {
     Record& record = records_[id];
     EXPECT_TRUE(record.started && record.ends.empty());
@@ -233,6 +242,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
   std::unique_ptr<Scheduler> scheduler_;
   std::map<SessionId, Record> records_;
   size_t num_ends_ = 0;
+  uint32_t num_preemptions_ = 0;
   std::vector<DraftRequest> requests_;
   std::map<SessionId, DraftState> drafts_;
   std::vector<SessionId> opened_;

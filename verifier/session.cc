@@ -32,6 +32,8 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
       kv_(pool, request_.cache_salt),
       mirror_(vocab_size),
       draft_seconds_per_level_(kDraftSecondsHistory) {
+  // A prompt's last rows and a first round that takes blocks for its tree can be in one step.
+  kv_.ExpectLength(static_cast<uint32_t>(request_.prompt.size()) + request_.max_tokens);
   kv_.Append(request_.prompt);
   kv_.Append(request_.emitted);
   for (TokenId token : request_.emitted) sampler_.Append(token);
@@ -87,6 +89,7 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
   const absl::Span<const TokenId> tokens = kv_.tokens();
   drafting_ = true;
   draft_opened_ = false;
+  draft_retry_at_.reset();
   summary_.drafter_lost.clear();
   budget_ = limits_.BudgetFor(DepthWanted(costs));
   return {.epoch = mirror_.Open(commit_no_, prefix_hash_),
@@ -106,8 +109,15 @@ void Session::StopDraft(absl::string_view reason, bool for_good) {
   draft_opened_ = false;
   draft_refused_ = draft_refused_ || for_good;
   budget_ = DraftBudget{};
+  draft_retry_at_.reset();
   wait_until_ = absl::InfinitePast();
   summary_.drafter_lost = std::string(reason);
+}
+
+void Session::PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest) {
+  draft_retry_delay_ =
+      draft_retry_delay_ == absl::ZeroDuration() ? first : std::min(2 * draft_retry_delay_, longest);
+  draft_retry_at_ = now + draft_retry_delay_;
 }
 
 void Session::OnDraftOpened(uint32_t epoch) {
@@ -123,6 +133,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
   if (report.added > 0) {
     resyncs_in_a_row_ = 0;
     waits_in_vain_ = 0;
+    draft_retry_delay_ = absl::ZeroDuration();
   }
   return report;
 }

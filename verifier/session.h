@@ -119,16 +119,21 @@ class Session {
   // Prefill: rows for at most `max_rows` uncomputed tokens before the root are added to `rows`; returns how
   // many.
   uint32_t PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows);
-  bool prefilled() const { return num_unplanned() == 0; }
-  // Tokens before the root that are neither computed nor planned.
+  bool prefilled() const { return planned_ + 1 >= kv_.tokens().size(); }
+  // Before it is prefilled: tokens in front of the root that are neither computed nor planned.
   uint32_t num_unplanned() const { return static_cast<uint32_t>(kv_.tokens().size()) - 1 - planned_; }
-  // The step that last had a row of this session's rounds.
+  // The number of this session's last round among all rounds of the scheduler.
   uint64_t last_served() const { return last_served_; }
-  void set_last_served(uint64_t step) { last_served_ = step; }
+  void set_last_served(uint64_t round) { last_served_ = round; }
 
   // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
   OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
   void StopDraft(absl::string_view reason, bool for_good);
+  // After StopDraft: the drafter has no room now. It is asked again after `first`, and if that is in vain,
+  // after twice as long each time, up to `longest`.
+  void PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest);
+  // When to ask again; nothing while it drafts, or when it is not for a lack of room that it does not.
+  std::optional<absl::Time> draft_retry_at() const { return draft_retry_at_; }
   void OnDraftOpened(uint32_t epoch);
   DraftMirror::GrowReport OnGrow(const Grow& grow);
   // The drafter asks to be opened again: how many times in a row, without growth in between.
@@ -190,6 +195,8 @@ class Session {
   uint32_t waits_in_vain_ = 0;  // Rounds in a row that waited for growth and got none.
   bool draft_opened_ = false;   // The drafter answered.
   bool draft_refused_ = false;  // For good.
+  std::optional<absl::Time> draft_retry_at_;
+  absl::Duration draft_retry_delay_;  // The last one; zero once nodes came.
   uint32_t resyncs_in_a_row_ = 0;
   uint32_t commit_no_ = 0;
   uint64_t prefix_hash_;

@@ -66,10 +66,14 @@ void SequenceKv::Resume() {
   assert(blocks_.empty() && scratch_.empty());
   if (tokens_.empty()) return;
   BlockPool::Match match = pool_->MatchPrefix(salt_, absl::MakeConstSpan(tokens_).first(tokens_.size() - 1));
-  blocks_ = std::move(match.blocks);
+  blocks_.assign(match.blocks.begin(), match.blocks.end());
   parents_ = std::move(match.parents);
   num_computed_ = static_cast<uint32_t>(blocks_.size()) * kBlockTokens;
   num_cached_ = num_computed_;
+}
+
+void SequenceKv::ExpectLength(uint32_t length) {
+  blocks_.reserve(NumBlocksFor(length));
 }
 
 absl::Status SequenceKv::Reserve(uint32_t length, uint32_t blocks_to_spare) {

@@ -48,13 +48,16 @@ class SequenceKv {
     return num_cached_;
   }  // Of num_computed, how many came from the cache at Start or Resume.
 
+  // Rows planned before a Reserve of up to `length` stay valid after it: the block table will not move.
+  void ExpectLength(uint32_t length);
   // Makes sure that positions below `length` have blocks. ResourceExhausted, changing nothing, when the pool
   // cannot give them and have `blocks_to_spare` left; what has its blocks already needs no others.
   absl::Status Reserve(uint32_t length, uint32_t blocks_to_spare = 0);
   // Gives back the blocks that lie wholly beyond the tokens.
   void ReleaseUnused();
   // The context of the committed token at `position`, all before it being computed or part of the same step.
-  // Needs Reserve(position + 1). The spans stay valid until the next non-const call.
+  // Needs Reserve(position + 1). The spans stay valid until the next non-const call, ExpectLength's promise
+  // aside.
   RowContext CommittedRow(uint32_t position) const;
   absl::Span<const BlockId> blocks() const { return blocks_; }
   // Adds every block it holds to `held`, for BlockPool::CheckConserved.

@@ -61,6 +61,8 @@ void DrafterMachine::Work(bool was_due) {
     core_->Step();
     findings_->Expect(model_->num_steps() == steps + 1, "a drafter's step did not use its engine");
   }
+  const absl::Status blocks = core_->CheckBlocks();
+  findings_->Expect(blocks.ok(), absl::StrCat("a drafter: ", blocks.message()));
   for (auto& [connection, response] : core_->TakeResponses()) Send(connection, std::move(response));
   if (!liar_.has_value()) return;
   for (DraftResponse& response : liar_->Invent()) reply_(clock().Now(), last_connection_, response);

@@ -33,6 +33,9 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   scheduler.limits.lookahead = random.Chance(0.3) ? 0 : random.Between(1, 12);
   scheduler.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
   scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(100));
+  scheduler.first_draft_retry = random.Between(absl::Milliseconds(10), absl::Seconds(1));
+  // No less than the longest request needs: 160 tokens.
+  if (random.Chance(0.4)) options.model.num_blocks = random.Between(10, 16);
   return options;
 }
 

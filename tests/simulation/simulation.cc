@@ -26,6 +26,8 @@ void Outcome::Add(const Outcome& other) {
   draft_tokens += other.draft_tokens;
   accepted_tokens += other.accepted_tokens;
   cached_prompt_tokens += other.cached_prompt_tokens;
+  preemptions += other.preemptions;
+  parked_sessions += other.parked_sessions;
   violations += other.violations;
   resyncs += other.resyncs;
   duplicates += other.duplicates;
@@ -149,8 +151,12 @@ Outcome Simulation::Summarise() const {
     outcome.draft_tokens += summary.draft_tokens;
     outcome.accepted_tokens += summary.accepted_tokens;
     outcome.cached_prompt_tokens += summary.cached_prompt_tokens;
+    outcome.preemptions += summary.preemptions;
   }
-  for (const auto& drafter : drafters_) outcome.resyncs += drafter->stats().resyncs;
+  for (const auto& drafter : drafters_) {
+    outcome.resyncs += drafter->stats().resyncs;
+    outcome.parked_sessions += drafter->stats().counters.parked_sessions;
+  }
   for (const auto& link : links_) outcome.duplicates += link->num_duplicates();
   return outcome;
 }

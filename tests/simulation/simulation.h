@@ -22,6 +22,8 @@ struct Outcome {
   uint64_t draft_tokens = 0;
   uint64_t accepted_tokens = 0;
   uint64_t cached_prompt_tokens = 0;
+  uint64_t preemptions = 0;
+  uint64_t parked_sessions = 0;
   uint64_t violations = 0;
   uint64_t resyncs = 0;
   uint64_t duplicates = 0;

@@ -61,8 +61,9 @@ void Print(const Outcome& outcome) {
             << " cancelled, " << outcome.rejected << " rejected; " << outcome.rounds << " rounds, "
             << outcome.drafted_rounds << " drafted, " << outcome.hits << " hits; " << outcome.accepted_tokens
             << " of " << outcome.draft_tokens << " draft tokens accepted; " << outcome.cached_prompt_tokens
-            << " prompt tokens cached; " << outcome.violations << " violations, " << outcome.resyncs
-            << " resyncs, " << outcome.duplicates << " duplicates\n";
+            << " prompt tokens cached; " << outcome.preemptions << " preemptions, " << outcome.parked_sessions
+            << " drafts parked; " << outcome.violations << " violations, " << outcome.resyncs << " resyncs, "
+            << outcome.duplicates << " duplicates\n";
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
@@ -76,6 +77,8 @@ TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
   EXPECT_GT(total.expired, 0u);
   EXPECT_GT(total.cancelled, 0u);
   EXPECT_GT(total.cached_prompt_tokens, 0u);
+  EXPECT_GT(total.preemptions, 0u);
+  EXPECT_GT(total.parked_sessions, 0u);
 }
 
 TEST_F(SimulationTest, InCalmWeatherDraftingPays) {

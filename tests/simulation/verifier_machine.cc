@@ -55,9 +55,11 @@ void VerifierMachine::Work(bool was_due) {
   const uint64_t before = num_happenings_ + model_.num_steps();
   if (std::exchange(in_flight_, false)) {
     scheduler_->Conclude();
+    CheckBlocks();
     was_due = false;
   }
   in_flight_ = scheduler_->Forward();
+  CheckBlocks();
   findings_->Expect(!was_due || num_happenings_ + model_.num_steps() > before,
                     "the verifier woke for nothing");
   if (in_flight_) return;
@@ -68,6 +70,11 @@ void VerifierMachine::Work(bool was_due) {
   } else {
     findings_->Expect(scheduler_->num_waiting() == 0, "requests wait and nothing runs");
   }
+}
+
+void VerifierMachine::CheckBlocks() {
+  const absl::Status blocks = scheduler_->CheckBlocks();
+  findings_->Expect(blocks.ok(), absl::StrCat("the verifier: ", blocks.message()));
 }
 
 void VerifierMachine::OnStarted(SessionId session) {
@@ -89,7 +96,8 @@ void VerifierMachine::CheckEmpty() {
   findings_->Expect(scheduler_->num_running() == 0 && scheduler_->num_waiting() == 0,
                     absl::StrCat("the verifier still has ", scheduler_->num_running(), " running and ",
                                  scheduler_->num_waiting(), " waiting requests"));
-  findings_->Expect(pool_.num_held() == 0, absl::StrCat("the verifier holds ", pool_.num_held(), " blocks"));
+  const absl::Status nothing_held = pool_.CheckConserved({});
+  findings_->Expect(nothing_held.ok(), absl::StrCat("the verifier, at the end: ", nothing_held.message()));
 }
 
 }  // namespace tandem::simulation

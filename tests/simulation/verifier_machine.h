@@ -37,6 +37,7 @@ class VerifierMachine final : public Machine, private SchedulerListener {
 
  private:
   void Work(bool was_due) override;
+  void CheckBlocks();
   absl::Time NextWork() const override { return in_flight_ ? absl::InfinitePast() : scheduler_->NextWake(); }
 
   void OnStarted(SessionId session) override;
