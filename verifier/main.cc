@@ -55,7 +55,9 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has.")
       .Add("kv-tokens", &options.kv_tokens,
-           "Tokens of keys and values to hold, over all requests and the cache.")
+           "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "
+           "as "
+           "they grow; when it runs out, the youngest give theirs up and compute them again later.")
       .InRange(256, 1e9)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.");
@@ -69,7 +71,7 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .InRange(1, 256)
       .Add("max-waiting", &options.max_waiting, "Requests that may wait; more are refused.")
       .InRange(0, 1e6)
-      .Add("prefill-chunk", &options.prefill_chunk, "Prompt tokens computed in one step.")
+      .Add("prefill-chunk", &options.prefill_chunk, "Prompt tokens computed in one step, over all prompts.")
       .InRange(1, 4096);
   flags.Group("Speculation")
       .AddChoice("window-policy", &options.window_policy, WindowPolicyNames(), "How windows are chosen.")

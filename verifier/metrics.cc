@@ -49,7 +49,10 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
           {"tandem_verifier_drafter_connected", "1 while the stream to the drafter is open.", {"endpoint"}})),
       running_(
           registry->AddGauge({"tandem_verifier_running_requests", "Requests being computed.", {}}).With()),
-      waiting_(registry->AddGauge({"tandem_verifier_waiting_requests", "Requests waiting for memory.", {}})
+      waiting_(registry
+                   ->AddGauge({"tandem_verifier_waiting_requests",
+                               "Requests waiting to be admitted, or admitted again.",
+                               {}})
                    .With()),
       kv_tokens_used_(
           registry->AddGauge({"tandem_verifier_kv_tokens_used", "Tokens of keys and values held.", {}})
