@@ -1,6 +1,7 @@
 // Who of a Scheduler's sessions has keys and values: admission by the blocks that a session needs now, and
 // preemption by recompute when those that run have outgrown the pool.
 
+#include <algorithm>
 #include <cassert>
 #include <iterator>
 #include <utility>
@@ -10,6 +11,12 @@
 #include "verifier/scheduler.h"
 
 namespace tandem {
+namespace {
+
+// Bounds what a session that was preempted again and again asks for, per session that runs.
+constexpr uint32_t kMostBlocksToSpare = 8;
+
+}  // namespace
 
 bool Scheduler::MayAdmit() const {
   return !waiting_.empty() && running_.size() < options_.max_running && !short_of_memory_;
@@ -18,8 +25,11 @@ bool Scheduler::MayAdmit() const {
 void Scheduler::Admit() {
   // First come, first served: when the first cannot have its memory, those behind it wait as well.
   while (MayAdmit()) {
-    // Each of those that run is left a block to grow into: otherwise the newcomer would soon be preempted.
-    short_of_memory_ = !waiting_.front()->Start(static_cast<uint32_t>(running_.size())).ok();
+    // Each of those that run is left a block to grow into, or else the newcomer would soon be preempted; and
+    // one more for every time it was, so that nobody computes a long prompt over and over for a few tokens
+    // each.
+    const uint32_t spare = std::min(1 + waiting_.front()->summary().preemptions, kMostBlocksToSpare);
+    short_of_memory_ = !waiting_.front()->Start(spare * static_cast<uint32_t>(running_.size())).ok();
     if (short_of_memory_) return;
     const SessionId id = waiting_.front()->id();
     Session& admitted = *running_.emplace(id, std::move(waiting_.front())).first->second;

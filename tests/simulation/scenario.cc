@@ -13,6 +13,10 @@ constexpr int32_t kVocabSize = 40;
 constexpr uint64_t kFingerprint = 7;
 constexpr uint64_t kTargetSeed = 1;
 
+bool IsCalm(Weather weather) {
+  return weather == Weather::kCalm || weather == Weather::kDuplicates;
+}
+
 VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   VerifierMachine::Options options;
   options.model = {.vocab_size = kVocabSize,
@@ -34,8 +38,6 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   scheduler.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
   scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(100));
   scheduler.first_draft_retry = random.Between(absl::Milliseconds(10), absl::Seconds(1));
-  // No less than the longest request needs: 160 tokens.
-  if (random.Chance(0.4)) options.model.num_blocks = random.Between(10, 16);
   return options;
 }
 
@@ -63,7 +65,7 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
                    .agreement = 0.9,
                    .agree_with_seed = kTargetSeed};
   if (weather == Weather::kDuplicates) drafter.link.duplicated = 0.2;
-  if (weather != Weather::kStorm) return drafter;
+  if (IsCalm(weather)) return drafter;
   machine.model.agreement = 0.95 * std::sqrt(random.Uniform());
   machine.model.sharpness = static_cast<float>(0.5 + random.Uniform() * 10.0);
   machine.model.num_blocks = random.Between(6, 60);
@@ -130,11 +132,24 @@ ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const
   return request;
 }
 
+// No less memory than the longest request needs alone: 100 and 60 tokens.
+void Dry(Random random, Scenario* scenario) {
+  scenario->verifier.model.num_blocks = random.Between(10, 13);
+  scenario->verifier.scheduler.max_running = random.Between(3, 8);
+  absl::Time arrival = absl::UnixEpoch();
+  for (ClientRequest& request : scenario->requests) {
+    request.rules.stop_tokens.clear();
+    request.rules.max_tokens = random.Between(30, 60);
+    if (random.Chance(0.8)) request.prompt.resize(std::min<size_t>(request.prompt.size(), 32));
+    request.arrival = std::min(request.arrival, arrival += absl::Milliseconds(random.Between(0, 10)));
+  }
+}
+
 }  // namespace
 
 Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer) {
   Random random(seed);
-  const bool calm = weather != Weather::kStorm;
+  const bool calm = IsCalm(weather);
   Scenario scenario{.verifier = DrawVerifier(random.Fork(), calm)};
   const uint32_t num_drafters = random.Between(1, 3);
   for (uint32_t i = 0; i < num_drafters; ++i)
@@ -163,6 +178,7 @@ Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer
     }
     scenario.requests.push_back(std::move(request));
   }
+  if (weather == Weather::kDrought) Dry(random.Fork(), &scenario);
   return scenario;
 }
 

@@ -16,6 +16,7 @@ enum class Weather {
   kCalm,        // Good drafters, nothing goes wrong.
   kDuplicates,  // As kCalm, but messages arrive late and twice.
   kStorm,       // Everything that can be drawn.
+  kDrought,     // As kStorm, but many long outputs at once on memory for about two.
 };
 
 struct DrafterScenario {
