@@ -56,10 +56,10 @@ class SchedulerListener {
 // verification rounds of many sessions in one batch, commits, deadlines (DESIGN sections 2 and 3).
 //
 //   Submit -> waiting -> (blocks for its tokens) -> prefill -> rounds -> finished
-//               ^ \_________________________________/    /         /
-//               |   \____________ Cancel, deadline _____/_________/
-//               |                                       /
-//               '---- preempted: no block left --------'
+//               ^                                        |         |
+//               '--------- preempted: no block left -----'---------'
+//
+// Cancel and the deadline end a session wherever it is.
 //
 // A session holds the blocks of the tokens it has, and grows block by block. When the pool runs dry the
 // prefix cache goes first, then trees are cut, and then the youngest session is preempted: its blocks go, it
