@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 #include "common/config/version.h"
+#include "common/engine/cpu/cpu_list.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/model_wire.h"
@@ -29,6 +30,7 @@ struct DrafterFlags {
   std::string metrics_listen = "127.0.0.1:9103";
   bool reflection = false;
   uint32_t threads = 1;
+  std::string cpu_list;
   std::string instruction_set = "auto";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
@@ -42,6 +44,8 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Required()
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
+      .Add("cpu-list", &options.cpu_list,
+           "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has.")
       .Add("kv-tokens", &options.kv_tokens,
@@ -61,6 +65,15 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .InRange(1, 512);
 }
 
+// The CPUs of --cpu-list; errors name the flag.
+absl::StatusOr<std::vector<int>> PinnedCpus(const DrafterFlags& options) {
+  absl::StatusOr<std::vector<int>> cpus = CpusForThreads(options.cpu_list, static_cast<int>(options.threads));
+  if (!cpus.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--cpu-list: ", cpus.status().message()));
+  }
+  return cpus;
+}
+
 v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
   const DraftStats stats = service.stats();
   v1::ServerInfo info;
@@ -76,7 +89,7 @@ v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
-                 InstructionSet instruction_set, ShutdownSignals& signals) {
+                 InstructionSet instruction_set, const std::vector<int>& cpus, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs));
@@ -110,6 +123,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
           {{"address", server->address()}, {"metrics_port", absl::StrCat(server->metrics_port())}});
   TANDEM_RETURN_IF_ERROR(host->Load({.kv_tokens = options.kv_tokens,
                                      .num_threads = static_cast<int>(options.threads),
+                                     .cpus = cpus,
                                      .instruction_set = instruction_set}));
   service.Serve(options.core, host->draft_models());
   server->SetServing(true);
@@ -136,12 +150,14 @@ int Main(int argc, const char* const* argv) {
   if (!specs.ok()) return fail(specs.status());
   const absl::StatusOr<InstructionSet> instruction_set = ParseInstructionSet(options.instruction_set);
   if (!instruction_set.ok()) return fail(instruction_set.status());
+  const absl::StatusOr<std::vector<int>> cpus = PinnedCpus(options);
+  if (!cpus.ok()) return fail(cpus.status());
   if (flags.check_config()) {
     if (const auto host = ModelHost::Open(*specs); !host.ok()) return fail(host.status());
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }
-  const absl::Status status = Run(options, *specs, *instruction_set, signals);
+  const absl::Status status = Run(options, *specs, *instruction_set, *cpus, signals);
   return status.ok() ? kExitOk : fail(status);
 }
 

@@ -58,6 +58,7 @@ absl::Status ModelHost::Load(const Options& options) {
     CpuEngineOptions engine_options;
     engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
     engine_options.num_threads = options.num_threads;
+    engine_options.cpus = options.cpus;
     engine_options.instruction_set = options.instruction_set;
     engine_options.progress = hosted.progress.get();
     TANDEM_ASSIGN_OR_RETURN(hosted.engine, CreateCpuEngine(hosted.model, engine_options));

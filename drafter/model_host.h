@@ -29,6 +29,7 @@ class ModelHost {
     // Of each model.
     uint64_t kv_tokens = 32768;
     int num_threads = 1;
+    std::vector<int> cpus;  // One for each thread, or none: CpuEngineOptions.
     InstructionSet instruction_set = InstructionSet::kAuto;
   };
 

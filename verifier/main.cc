@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +14,7 @@
 #include "common/config/flags.h"
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/cpu_list.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
@@ -33,6 +35,7 @@ struct VerifierFlags {
   std::string metrics_listen = "127.0.0.1:9102";
   bool reflection = false;
   uint32_t threads = 1;
+  std::string cpu_list;
   std::string instruction_set = "auto";
   uint64_t kv_tokens = 65536;
   uint32_t max_running = 64;
@@ -52,6 +55,8 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Required()
       .Add("threads", &options.threads, "Threads of the engine.")
       .InRange(1, 1024)
+      .Add("cpu-list", &options.cpu_list,
+           "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has.")
       .Add("kv-tokens", &options.kv_tokens,
@@ -90,6 +95,15 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
 }
 
+// The CPUs of --cpu-list; errors name the flag.
+absl::StatusOr<std::vector<int>> PinnedCpus(const VerifierFlags& options) {
+  absl::StatusOr<std::vector<int>> cpus = CpusForThreads(options.cpu_list, static_cast<int>(options.threads));
+  if (!cpus.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--cpu-list: ", cpus.status().message()));
+  }
+  return cpus;
+}
+
 // The target as files: what --check-config looks at, and what Serve begins with.
 struct OpenedTarget {
   std::shared_ptr<const Model> model;
@@ -98,6 +112,7 @@ struct OpenedTarget {
 };
 
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
+  TANDEM_RETURN_IF_ERROR(PinnedCpus(options).status());
   TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(options.model));
   OpenedTarget target;
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
@@ -126,6 +141,7 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
   CpuEngineOptions engine_options;
   engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   engine_options.num_threads = static_cast<int>(options.threads);
+  TANDEM_ASSIGN_OR_RETURN(engine_options.cpus, PinnedCpus(options));
   engine_options.progress = &progress;
   TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(target.model, engine_options));

@@ -2,11 +2,16 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
+#include "common/engine/cpu/thread_team.h"
 
 namespace tandem {
 namespace {
@@ -14,32 +19,65 @@ namespace {
 constexpr uint64_t kCacheLine = 64;
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
+// Zeroed pages that begin on a huge page, or null.
+void* MapHugePages(uint64_t num_bytes) {
+  // A mapping begins on any page: what is too much before and after the aligned part is given back.
+  const std::optional<uint64_t> room = CheckedAdd(num_bytes, kHugePage);
+  if (!room.has_value() || *room > std::numeric_limits<size_t>::max()) return nullptr;
+  void* mapped = mmap(nullptr, *room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char* begin = static_cast<char*>(mapped);
+  const uint64_t before = (kHugePage - reinterpret_cast<uintptr_t>(mapped) % kHugePage) % kHugePage;
+  if (before > 0) munmap(begin, before);
+  munmap(begin + before + num_bytes, kHugePage - before);
+  // A hint: without huge pages everything works, more slowly.
+  (void)madvise(begin + before, num_bytes, MADV_HUGEPAGE);
+  return begin + before;
+}
+
 }  // namespace
 
 absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(uint64_t num_elements, uint64_t element_bytes,
                                                       const char* what) {
   const std::optional<uint64_t> wanted = CheckedMultiply(num_elements, element_bytes);
-  const uint64_t alignment = wanted.has_value() && *wanted >= kHugePage ? kHugePage : kCacheLine;
   AlignedBuffer buffer;
   if (wanted == 0u) return buffer;
+  const bool is_large = wanted.has_value() && *wanted >= kHugePage;
+  const uint64_t alignment = is_large ? kHugePage : kCacheLine;
   const std::optional<uint64_t> padded =
       wanted.has_value() ? CheckedAdd(*wanted, alignment - 1) : std::nullopt;
   if (padded.has_value()) {
     buffer.num_bytes_ = *padded / alignment * alignment;
-    buffer.data_.reset(std::aligned_alloc(alignment, buffer.num_bytes_));
+    if (is_large) {
+      buffer.data_ = {MapHugePages(buffer.num_bytes_), Free(buffer.num_bytes_)};
+    } else {
+      buffer.data_ = {std::aligned_alloc(alignment, buffer.num_bytes_), Free()};
+    }
   }
   if (buffer.data_ == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for ", num_elements, " * ", element_bytes, " bytes of ", what));
   }
-  // A hint: without huge pages everything works, more slowly.
-  if (alignment == kHugePage) (void)madvise(buffer.data_.get(), buffer.num_bytes_, MADV_HUGEPAGE);
-  std::memset(buffer.data_.get(), 0, buffer.num_bytes_);
+  if (!is_large) std::memset(buffer.data_.get(), 0, buffer.num_bytes_);
   return buffer;
 }
 
+void AlignedBuffer::TouchFirst(ThreadTeam* team) {
+  const auto num_pages = static_cast<uint32_t>((num_bytes_ + kHugePage - 1) / kHugePage);
+  team->Run([&](int thread) {
+    const Share pages = ShareOf(num_pages, thread, team->num_threads());
+    const size_t begin = std::min<size_t>(num_bytes_, pages.begin * kHugePage);
+    const size_t end = std::min<size_t>(num_bytes_, pages.end * kHugePage);
+    std::memset(data<char>() + begin, 0, end - begin);
+  });
+}
+
 void AlignedBuffer::Free::operator()(void* data) const {
-  std::free(data);
+  if (num_mapped > 0) {
+    munmap(data, num_mapped);
+  } else {
+    std::free(data);
+  }
 }
 
 }  // namespace tandem

@@ -8,8 +8,11 @@
 
 namespace tandem {
 
+class ThreadTeam;
+
 // A block of zeroed memory that starts on a cache line, and on a huge page when it is large: the weights and
-// the keys and values are read from end to end, where ordinary pages cost address translations.
+// the keys and values are read from end to end, where ordinary pages cost address translations. Pages of a
+// large one are taken when they are first touched, on the NUMA node of the thread that does.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -18,6 +21,9 @@ class AlignedBuffer {
   // `what` names the purpose in the message.
   static absl::StatusOr<AlignedBuffer> Allocate(uint64_t num_elements, uint64_t element_bytes,
                                                 const char* what);
+
+  // Has each thread of the team touch its part of a buffer that nobody has written yet.
+  void TouchFirst(ThreadTeam* team);
 
   template <typename T>
   T* data() {
@@ -31,6 +37,9 @@ class AlignedBuffer {
 
  private:
   struct Free {
+    Free() : Free(0) {}
+    explicit Free(size_t bytes) : num_mapped(bytes) {}
+    size_t num_mapped;  // Bytes; 0 for memory of the heap.
     void operator()(void* data) const;
   };
 

@@ -1,17 +1,16 @@
 #include "common/engine/cpu/cpu_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/engine/cpu/cpu_attention.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kv_store.h"
 #include "common/engine/cpu/product_inputs.h"
-#include "common/engine/cpu/rotary_table.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
 
@@ -43,18 +42,6 @@ class CpuEngine final : public Engine {
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
 
  private:
-  // A row of the step under way, in its place in the activations.
-  struct ActiveRow {
-    const StepRow* row = nullptr;
-    uint32_t position = 0;
-    SlotId slot = 0;
-  };
-  // What each thread needs for itself in attention.
-  struct ThreadScratch {
-    AlignedBuffer scores;
-    AlignedBuffer tail_keys;
-  };
-
   CpuEngine() = default;
 
   absl::Status AllocateScratch();
@@ -69,23 +56,21 @@ class CpuEngine final : public Engine {
   void RunLayer(int thread, uint32_t layer);
   // Into normed_, prepared for the product with `next`.
   void Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next);
-  void PrepareAttention(int thread, uint32_t layer);
   void KeepWantedRows(int thread);
-  void Attend(int thread, uint32_t layer);
   void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
                   const ProductInputs& inputs);
   // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
   // theirs. Whether there was anything to do.
   bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
   void GateAndUp(int thread, const CpuWeights::Layer& weights);
+  absl::Span<const ActiveRow> ActiveRows() const { return {active_.data(), num_active_}; }
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
 
   ModelConfig config_;
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadTeam> team_;
   CpuWeights weights_;
-  KvStore kv_;
-  RotaryTable rotary_;
+  std::unique_ptr<CpuAttention> attention_;
   uint32_t num_blocks_ = 0;
   uint32_t max_rows_ = 0;
   uint32_t max_context_ = 0;
@@ -102,12 +87,10 @@ class CpuEngine final : public Engine {
   RowBuffer hidden_;           // [max_rows, hidden]
   ProductInputs normed_;       // [max_rows, hidden]
   RowBuffer projected_;        // [max_rows, hidden]
-  ProductInputs attention_;    // [max_rows, query_size]
+  ProductInputs attended_;     // [max_rows, query_size]
   RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
   ProductInputs gate_;         // [max_rows, intermediate]
   RowBuffer up_;               // [max_rows, intermediate]
-  size_t score_stride_ = 0;
-  std::vector<ThreadScratch> thread_scratch_;
 };
 
 absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineOptions& options) {
@@ -134,12 +117,15 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
   engine->config_ = model.config();
   engine->max_rows_ = options.max_rows;
   TANDEM_ASSIGN_OR_RETURN(engine->kernels_, SelectKernels(options.instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(engine->team_, ThreadTeam::Create(options.num_threads));
+  TANDEM_ASSIGN_OR_RETURN(engine->team_, ThreadTeam::Create(options.num_threads, options.cpus));
   TANDEM_ASSIGN_OR_RETURN(engine->num_blocks_, CountBlocks(engine->config_, options));
-  TANDEM_ASSIGN_OR_RETURN(engine->kv_, KvStore::Create(engine->config_, engine->num_blocks_));
   engine->max_context_ =
       std::min(static_cast<uint32_t>(engine->config_.max_context), engine->num_blocks_ * kBlockTokens);
-  TANDEM_ASSIGN_OR_RETURN(engine->rotary_, RotaryTable::Build(engine->config_, engine->max_context_));
+  TANDEM_ASSIGN_OR_RETURN(engine->attention_,
+                          CpuAttention::Create(engine->config_, *engine->kernels_, engine->team_.get(),
+                                               {.num_blocks = engine->num_blocks_,
+                                                .max_rows = engine->max_rows_,
+                                                .max_context = engine->max_context_}));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
   TANDEM_ASSIGN_OR_RETURN(engine->weights_,
                           PackWeights(model, *engine->kernels_, engine->team_.get(), options.progress));
@@ -154,20 +140,10 @@ absl::Status CpuEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(hidden_, RowBuffer::Allocate(max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(normed_, ProductInputs::Allocate(*kernels_, max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(projected_, RowBuffer::Allocate(max_rows_, hidden));
-  TANDEM_ASSIGN_OR_RETURN(attention_, ProductInputs::Allocate(*kernels_, max_rows_, query));
+  TANDEM_ASSIGN_OR_RETURN(attended_, ProductInputs::Allocate(*kernels_, max_rows_, query));
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
   TANDEM_ASSIGN_OR_RETURN(gate_, ProductInputs::Allocate(*kernels_, max_rows_, intermediate));
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
-  score_stride_ = size_t{max_context_} + 2 * kLanes;
-  for (int thread = 0; thread < team_->num_threads(); ++thread) {
-    ThreadScratch scratch;
-    TANDEM_ASSIGN_OR_RETURN(scratch.scores, AlignedBuffer::Allocate(score_stride_ * kMaxHeadsAtOnce,
-                                                                    sizeof(float), "attention scores"));
-    TANDEM_ASSIGN_OR_RETURN(scratch.tail_keys,
-                            AlignedBuffer::Allocate(static_cast<uint64_t>(config_.head_dim) * kLanes,
-                                                    sizeof(float), "tail keys"));
-    thread_scratch_.push_back(std::move(scratch));
-  }
   slot_step_.resize(size_t{num_blocks_} * kBlockTokens);
   active_.resize(max_rows_);
   logits_.resize(max_rows_);
@@ -237,6 +213,7 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
     active_[i] = {&rows[i], rows[i].context.length() - 1, LastSlot(rows[i].context)};
     if (rows[i].logits != nullptr) logits_[num_wanted_++] = rows[i].logits;
   }
+  attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
   team_->Run([this](int thread) { RunStep(thread); });
   return absl::OkStatus();
 }
@@ -246,7 +223,7 @@ absl::Status CpuEngine::CopyKv(absl::Span<const KvCopy> copies) {
     TANDEM_RETURN_IF_ERROR(ValidateSlot(copies[i].from, "copy", i));
     TANDEM_RETURN_IF_ERROR(ValidateSlot(copies[i].to, "copy", i));
   }
-  for (const KvCopy& copy : copies) kv_.Copy(copy.from, copy.to);
+  for (const KvCopy& copy : copies) attention_->Copy(copy.from, copy.to);
   return absl::OkStatus();
 }
 
@@ -282,17 +259,17 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   AddBias(weights.query_key_value_bias, *kernels_, tiles.begin * kTileOutputs,
           std::min(tiles.end * kTileOutputs, projection.num_outputs()), num_active_, query_key_value_.rows());
   team_->Barrier();
-  PrepareAttention(thread, layer);
+  attention_->Prepare(thread, layer, ActiveRows(), weights.query_norm, weights.key_norm, query_key_value_);
   team_->Barrier();
   if (layer + 1 == weights_.layers.size()) {
     // From here on a row computes only its own logits: its keys and values are written.
     if (num_wanted_ == 0) return;
     if (num_wanted_ < num_rows_) KeepWantedRows(thread);
   }
-  Attend(thread, layer);
+  attention_->Attend(thread, layer);
   team_->Barrier();
-  if (PrepareRows(thread, weights.attention_out, &attention_)) team_->Barrier();
-  AddProduct(thread, weights.attention_out, weights.attention_out_bias, attention_);
+  if (PrepareRows(thread, weights.attention_out, &attended_)) team_->Barrier();
+  AddProduct(thread, weights.attention_out, weights.attention_out_bias, attended_);
   team_->Barrier();
   Normalise(thread, weights.post_attention_norm, weights.gate);
   team_->Barrier();
@@ -316,23 +293,6 @@ bool CpuEngine::PrepareRows(int thread, const PackedMatrix& next, ProductInputs*
   return true;
 }
 
-// Normalises and rotates queries and keys of this thread's rows, and stores keys and values.
-void CpuEngine::PrepareAttention(int thread, uint32_t layer) {
-  const CpuWeights::Layer& weights = weights_.layers[layer];
-  const auto head_dim = static_cast<size_t>(config_.head_dim);
-  const Share rows = MyShare(num_active_, thread);
-  for (uint32_t i = rows.begin; i < rows.end; ++i) {
-    float* head = query_key_value_.row(i);
-    for (int32_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h, head += head_dim) {
-      const std::vector<float>& norm = h < config_.num_heads ? weights.query_norm : weights.key_norm;
-      if (!norm.empty()) kernels_->rms_norm(head, norm.data(), head_dim, config_.rms_norm_epsilon, head);
-      rotary_.Rotate(active_[i].position, head);
-    }
-    const float* key = query_key_value_.row(i) + config_.query_size();
-    kv_.Write(layer, active_[i].slot, key, key + config_.kv_size());
-  }
-}
-
 // Moves the rows whose logits are wanted to the front.
 void CpuEngine::KeepWantedRows(int thread) {
   if (thread == 0) {
@@ -347,43 +307,9 @@ void CpuEngine::KeepWantedRows(int thread) {
       ++kept;
     }
     num_active_ = kept;
+    attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
   }
   team_->Barrier();
-}
-
-// Each row and head walks its own context. Heads that share keys and values go together where that leaves
-// enough to do for every thread.
-void CpuEngine::Attend(int thread, uint32_t layer) {
-  const auto num_heads = static_cast<uint32_t>(config_.num_heads);
-  const uint32_t heads_per_kv = num_heads / static_cast<uint32_t>(config_.num_kv_heads);
-  const uint32_t num_groups = num_active_ * static_cast<uint32_t>(config_.num_kv_heads);
-  const uint32_t heads_per_item =
-      num_groups >= static_cast<uint32_t>(team_->num_threads()) ? heads_per_kv : 1;
-  const uint32_t items_per_row = num_heads / heads_per_item;
-  ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
-  AttentionArgs args;
-  args.num_heads = heads_per_item;
-  args.head_dim = static_cast<uint32_t>(config_.head_dim);
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  args.scores = scratch.scores.data<float>();
-  args.score_stride = score_stride_;
-  args.tail_keys = scratch.tail_keys.data<float>();
-  const Share items = MyShare(num_active_ * items_per_row, thread);
-  for (uint32_t item = items.begin; item < items.end; ++item) {
-    const uint32_t row = item / items_per_row;
-    const uint32_t first_head = item % items_per_row * heads_per_item;
-    const RowContext& context = active_[row].row->context;
-    args.blocks = context.blocks.data();
-    args.num_committed = context.num_committed;
-    args.tail = context.tail.data();
-    args.num_tail = static_cast<uint32_t>(context.tail.size());
-    const auto window = static_cast<uint32_t>(config_.sliding_window.value_or(0));
-    args.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
-    args.queries = query_key_value_.row(row) + size_t{first_head} * args.head_dim;
-    args.outputs = attention_.floats().row(row) + size_t{first_head} * args.head_dim;
-    kv_.Locate(layer, first_head / heads_per_kv, &args);
-    kernels_->attend(args);
-  }
 }
 
 // hidden += matrix * input + bias

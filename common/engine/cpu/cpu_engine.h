@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/kernels.h"
@@ -17,6 +18,9 @@ struct CpuEngineOptions {
   uint64_t kv_bytes = uint64_t{256} << 20;
   uint32_t max_rows = 512;
   int num_threads = 1;
+  // Pins the threads: one CPU for each (cpu_list.h), the thread that calls Step being the first, for as long
+  // as that takes. Empty: they run where the system puts them.
+  std::vector<int> cpus;
   InstructionSet instruction_set = InstructionSet::kAuto;
   // Told of every tensor while CreateCpuEngine runs; the caller finishes it. Not owned, may be null.
   LoadProgress* progress = nullptr;

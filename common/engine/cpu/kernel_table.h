@@ -12,6 +12,7 @@
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
 //   exponential   one fixed polynomial
+//   attention     see attention_templates.h
 //
 // Products of `amx` with weights in bfloat16 take each input as the sum of two bfloat16 numbers, which keeps
 // 16 of its 24 significant bits, and add up 32 terms at a time; see kernels_amx.cc.
@@ -25,8 +26,6 @@ namespace tandem {
 inline constexpr uint32_t kTileOutputs = 32;
 // Of the partial sums above, and of the vectors the kernels are written in.
 inline constexpr uint32_t kLanes = 16;
-// How many heads that share keys and values attention takes through them together.
-inline constexpr uint32_t kMaxHeadsAtOnce = 4;
 // Inputs are prepared in whole groups of this many columns, except for the last one.
 inline constexpr uint32_t kInputGroup = 64;
 
@@ -81,29 +80,7 @@ struct ProductKernel {
   void (*multiply)(const ProductArgs& args) = nullptr;
 };
 
-// softmax(scale * q k) v for `num_heads` query heads that share keys and values: position p of the context is
-// in block blocks[p / 16] at offset p % 16 below num_committed, then in slot tail[p - num_committed].
-struct AttentionArgs {
-  const float* queries = nullptr;  // [num_heads, head_dim]
-  uint32_t num_heads = 0;
-  uint32_t head_dim = 0;
-  float scale = 1.0f;
-  const float* keys =
-      nullptr;  // [num_blocks][head_dim][16] of one head, blocks `key_block_stride` floats apart.
-  const float* values = nullptr;  // [num_blocks][16][value_stride], likewise.
-  size_t key_block_stride = 0;
-  size_t value_block_stride = 0;
-  size_t value_stride = 0;  // head_dim rounded up to kLanes; the padding holds numbers.
-  const uint32_t* blocks = nullptr;
-  uint32_t num_committed = 0;
-  const uint32_t* tail = nullptr;
-  uint32_t num_tail = 0;
-  uint32_t first_position = 0;  // Positions before it are not attended to (sliding window).
-  float* scores = nullptr;      // Scratch, [kMaxHeadsAtOnce, score_stride].
-  size_t score_stride = 0;      // At least num_committed + num_tail + 2 * kLanes.
-  float* tail_keys = nullptr;   // Scratch, [head_dim][16].
-  float* outputs = nullptr;     // [num_heads, head_dim]
-};
+struct AttentionArgs;  // attention_args.h
 
 struct KernelTable {
   const char* name = nullptr;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
+#include "common/engine/cpu/kernel_table.h"
 
 namespace tandem {
 namespace {
@@ -27,7 +28,7 @@ std::optional<uint64_t> KvStore::BytesPerBlock(const ModelConfig& config) {
   return CheckedMultiply(*all, uint64_t{sizeof(float)});
 }
 
-absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, uint32_t num_blocks) {
+absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, uint32_t num_blocks, ThreadTeam* team) {
   const std::optional<uint64_t> block_bytes = BytesPerBlock(config);
   if (num_blocks == 0 || num_blocks > std::numeric_limits<SlotId>::max() / kBlockTokens ||
       !block_bytes.has_value() || !CheckedMultiply(*block_bytes, uint64_t{num_blocks}).has_value()) {
@@ -48,6 +49,8 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, uint32_t num_
       store.keys_, AlignedBuffer::Allocate(store.keys_per_layer_ * store.num_layers_, sizeof(float), "keys"));
   TANDEM_ASSIGN_OR_RETURN(store.values_, AlignedBuffer::Allocate(store.values_per_layer_ * store.num_layers_,
                                                                  sizeof(float), "values"));
+  store.keys_.TouchFirst(team);
+  store.values_.TouchFirst(team);
   return store;
 }
 

@@ -5,7 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/aligned_buffer.h"
-#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/attention_args.h"
+#include "common/engine/cpu/thread_team.h"
 #include "common/engine/engine.h"
 #include "common/model/model_config.h"
 
@@ -18,7 +19,8 @@ namespace tandem {
 class KvStore {
  public:
   KvStore() = default;
-  static absl::StatusOr<KvStore> Create(const ModelConfig& config, uint32_t num_blocks);
+  // The threads of `team` each touch a part of the memory first, so that it is spread over their NUMA nodes.
+  static absl::StatusOr<KvStore> Create(const ModelConfig& config, uint32_t num_blocks, ThreadTeam* team);
 
   // All layers together. Nothing when it does not fit 64 bits.
   static std::optional<uint64_t> BytesPerBlock(const ModelConfig& config);

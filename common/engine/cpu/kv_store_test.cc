@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "common/engine/cpu/kernel_table.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -41,7 +42,8 @@ std::vector<float> Read(const KvStore& store, uint32_t layer, SlotId slot, bool 
 }
 
 TEST(KvStore, EverySlotIsItsOwn) {
-  auto store = KvStore::Create(Config(), kNumBlocks);
+  const auto team = ThreadTeam::Create(2).value();
+  auto store = KvStore::Create(Config(), kNumBlocks, team.get());
   ASSERT_TRUE(store.ok()) << store.status();
   const auto first = [](uint32_t layer, SlotId slot) {
     return static_cast<float>((layer * 64 + slot) * 100);
@@ -60,7 +62,8 @@ TEST(KvStore, EverySlotIsItsOwn) {
 }
 
 TEST(KvStore, CopiesATokenInEveryLayer) {
-  auto store = KvStore::Create(Config(), kNumBlocks);
+  const auto team = ThreadTeam::Create(2).value();
+  auto store = KvStore::Create(Config(), kNumBlocks, team.get());
   ASSERT_TRUE(store.ok()) << store.status();
   for (uint32_t layer = 0; layer < 2; ++layer) {
     store->Write(layer, 63, Numbers(100.0f * layer).data(), Numbers(100.0f * layer + 50).data());
@@ -76,14 +79,15 @@ TEST(KvStore, CopiesATokenInEveryLayer) {
 }
 
 TEST(KvStore, RefusesSizesOutOfRange) {
+  const auto team = ThreadTeam::Create(1).value();
   EXPECT_EQ(KvStore::BytesPerBlock(Config()), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 4);
-  EXPECT_EQ(KvStore::Create(Config(), 0).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(KvStore::Create(Config(), UINT32_MAX / kBlockTokens + 1).status().code(),
+  EXPECT_EQ(KvStore::Create(Config(), 0, team.get()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvStore::Create(Config(), UINT32_MAX / kBlockTokens + 1, team.get()).status().code(),
             absl::StatusCode::kInvalidArgument);
   ModelConfig huge = Config();
   huge.num_layers = huge.num_kv_heads = huge.head_dim = INT32_MAX;
   EXPECT_EQ(KvStore::BytesPerBlock(huge), std::nullopt);
-  EXPECT_EQ(KvStore::Create(huge, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvStore::Create(huge, 1, team.get()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

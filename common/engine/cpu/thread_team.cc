@@ -1,8 +1,12 @@
 #include "common/engine/cpu/thread_team.h"
 
+#include <pthread.h>
+
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/engine/cpu/cpu_list.h"
 
 namespace tandem {
 namespace {
@@ -24,17 +28,27 @@ constexpr int kNumYields = 30;
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int num_threads) : num_threads_(num_threads) {}
+ThreadTeam::ThreadTeam(int num_threads, const std::vector<int>& cpus)
+    : num_threads_(num_threads), cpus_(cpus) {}
 
-absl::StatusOr<std::unique_ptr<ThreadTeam>> ThreadTeam::Create(int num_threads) {
+absl::StatusOr<std::unique_ptr<ThreadTeam>> ThreadTeam::Create(int num_threads,
+                                                               const std::vector<int>& cpus) {
   if (num_threads < 1 || num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("a team has 1 to ", kMaxThreads, " threads, not ", num_threads));
   }
-  std::unique_ptr<ThreadTeam> team(new ThreadTeam(num_threads));
+  if (!cpus.empty() && cpus.size() != static_cast<size_t>(num_threads)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(cpus.size(), " CPUs for ", num_threads, " threads, expected one for each"));
+  }
+  std::unique_ptr<ThreadTeam> team(new ThreadTeam(num_threads, cpus));
   for (int thread = 1; thread < num_threads; ++thread) {
     try {
       team->workers_.emplace_back([team = team.get(), thread] { team->Work(thread); });
+      if (!cpus.empty()) {
+        TANDEM_RETURN_IF_ERROR(
+            PinThread(team->workers_.back().native_handle(), cpus[static_cast<size_t>(thread)]));
+      }
     } catch (const std::system_error& error) {
       return absl::ResourceExhaustedError(
           absl::StrCat("cannot start thread ", thread + 1, " of ", num_threads, ": ", error.what()));
@@ -51,6 +65,7 @@ ThreadTeam::~ThreadTeam() {
 }
 
 void ThreadTeam::Run(absl::FunctionRef<void(int)> body) {
+  const CallerPin pin(cpus_.empty() ? -1 : cpus_.front());
   if (num_threads_ == 1) {
     body(0);
     return;

@@ -12,7 +12,8 @@
 namespace tandem {
 
 // A fixed set of threads that run one function together, in step: the caller is one of them. Waiting threads
-// spin for some microseconds, since the next piece of work usually comes at once, and then sleep.
+// spin for some microseconds, since the next piece of work usually comes at once, and then sleep: a team
+// takes no processor from other threads for longer, even where it is pinned to the one they need.
 //
 //   team->Run([&](int thread) {
 //     ...                 // part `thread` of num_threads()
@@ -24,8 +25,12 @@ namespace tandem {
 // barriers.
 class ThreadTeam {
  public:
-  // InvalidArgument unless 1 <= num_threads <= 1024; ResourceExhausted when the system gives no thread.
-  static absl::StatusOr<std::unique_ptr<ThreadTeam>> Create(int num_threads);
+  // Thread i is pinned to `cpus`[i] (cpu_list.h), the caller for the time of Run, so that threads it starts
+  // do not inherit that; none are when `cpus` is empty. InvalidArgument unless 1 <= num_threads <= 1024,
+  // there is a CPU for each thread or for none, and the system lets them run there; ResourceExhausted when it
+  // gives no thread.
+  static absl::StatusOr<std::unique_ptr<ThreadTeam>> Create(int num_threads,
+                                                            const std::vector<int>& cpus = {});
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -41,7 +46,7 @@ class ThreadTeam {
   }
 
  private:
-  explicit ThreadTeam(int num_threads);
+  ThreadTeam(int num_threads, const std::vector<int>& cpus);
 
   void Work(int thread);
   void WaitForAll();
@@ -49,6 +54,7 @@ class ThreadTeam {
   static void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old);
 
   const int num_threads_;
+  const std::vector<int> cpus_;
   // Each on a cache line of its own: the first is written once per run, the others at every barrier.
   alignas(64) std::atomic<uint32_t> num_runs_{0};
   alignas(64) std::atomic<int> num_arrived_{0};

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+
+// Softmax weights are scaled to the greatest score so far once per this many positions, at fixed positions: a
+// multiple of kLanes, and few enough that a chunk's scores, keys and values stay in the second-level cache.
+inline constexpr uint32_t kAttentionChunk = 256;
+// Floats from one query's scores to the next's: a vector may overhang the chunk.
+inline constexpr uint32_t kScoreStride = kAttentionChunk + 16;
+// How many queries (a row and a head) one call takes at most.
+inline constexpr uint32_t kMaxQueries = 128;
+
+// A row and its context: position p is in block blocks[p / 16] at offset p % 16 below num_committed, then in
+// slot tail[p - num_committed].
+struct AttentionRow {
+  const float* queries = nullptr;  // [all query heads, head_dim]
+  float* outputs = nullptr;        // [all query heads, head_dim]
+  const uint32_t* blocks = nullptr;
+  const uint32_t* tail = nullptr;
+  uint32_t num_committed = 0;
+  uint32_t num_tail = 0;
+  uint32_t first_position = 0;  // Positions before it are not attended to (sliding window).
+  // Blocks at the start of its context that the row before it in the array has too.
+  uint32_t num_shared_blocks = 0;
+};
+
+// softmax(scale * q k) v for rows and `num_heads` query heads, all of which read the keys and values of one
+// KV head. Rows whose neighbours share their blocks go through these blocks together.
+struct AttentionArgs {
+  const AttentionRow* rows = nullptr;
+  uint32_t num_rows = 0;
+  uint32_t first_head = 0;  // Of queries and outputs.
+  uint32_t num_heads = 0;   // num_rows * num_heads <= kMaxQueries.
+  uint32_t head_dim = 0;
+  float scale = 1.0f;
+  const float* keys = nullptr;    // [num_blocks][head_dim][16], blocks `key_block_stride` floats apart.
+  const float* values = nullptr;  // [num_blocks][16][value_stride], likewise.
+  size_t key_block_stride = 0;
+  size_t value_block_stride = 0;
+  size_t value_stride = 0;  // head_dim rounded up to 16; the padding holds numbers.
+  // Scratch, with q = row * num_heads + head:
+  float* scores = nullptr;     // [kMaxQueries, kScoreStride], of the chunk under way.
+  float* sums = nullptr;       // [kMaxQueries, value_stride], of weighted values.
+  float* totals = nullptr;     // [kMaxQueries, 16], partial sums of weights.
+  float* greatest = nullptr;   // [kMaxQueries], scores so far.
+  float* tail_keys = nullptr;  // [head_dim][16]
+};
+
+}  // namespace tandem

@@ -1,0 +1,493 @@
+#pragma once
+
+#include "common/engine/cpu/attention_args.h"
+#include "common/engine/cpu/vector_templates.h"
+
+// Attention over paged keys and values, once per instruction set (kernel_templates.h says how). For each row
+// and head by itself, whatever else is in the call, the result is
+//
+//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending)
+//   and for each chunk of kAttentionChunk positions, counted from position 0:
+//     greatest = the greatest score so far; if it rose, sums and totals are multiplied by exp(before - after)
+//     weight[p] = exp(score[p] - greatest)
+//     totals[p % 16] += weight[p]
+//     sum[d] = one chain of fused multiply-adds of weight[p] * value[p][d] over p ascending
+//   output[d] = sum[d] / (totals, added in halves)
+//
+// A step's work is to load keys and values, so rows that share blocks go through them together: a few blocks
+// at a time, which stay in the first-level cache for all queries.
+
+namespace tandem {
+namespace {
+
+inline constexpr uint32_t kQueryTile = 4;
+// Of keys or values that stay in the first-level cache for all queries.
+inline constexpr uint32_t kCachedBlocks = 4;
+inline constexpr float kNoScore = -__builtin_inff();
+
+// Consecutive rows that share the blocks of the chunk under way, and all have positions in it.
+struct RowRun {
+  uint32_t begin;
+  uint32_t end;
+  uint32_t chunk;          // Its first position.
+  const uint32_t* blocks;  // Of the row with the most of them,
+  uint32_t num_blocks;     // and how many that are.
+};
+
+// Positions of a row.
+struct Positions {
+  uint32_t begin;
+  uint32_t end;
+  bool empty() const { return begin >= end; }
+};
+
+TANDEM_INLINE uint32_t Least(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+TANDEM_INLINE uint32_t Most(uint32_t a, uint32_t b) {
+  return a > b ? a : b;
+}
+TANDEM_INLINE Positions Common(Positions a, Positions b) {
+  return {Most(a.begin, b.begin), Least(a.end, b.end)};
+}
+TANDEM_INLINE Positions ChunkFrom(uint32_t chunk) {
+  return {chunk, chunk + kAttentionChunk};
+}
+TANDEM_INLINE Positions InBlocks(const AttentionRow& row) {
+  return {row.first_position, row.num_committed};
+}
+TANDEM_INLINE Positions InTail(const AttentionRow& row) {
+  return {Most(row.first_position, row.num_committed), row.num_committed + row.num_tail};
+}
+TANDEM_INLINE Positions InContext(const AttentionRow& row) {
+  return {row.first_position, row.num_committed + row.num_tail};
+}
+TANDEM_INLINE uint32_t NumBlocks(const AttentionRow& row) {
+  return (row.num_committed + kLanes - 1) / kLanes;
+}
+
+// The vectors of up to kQueryTile queries from query `first` on.
+template <int kQueries>
+TANDEM_INLINE void LocateQueries(const AttentionArgs& args, uint32_t first,
+                                 const float* (&queries)[kQueries]) {
+#pragma GCC unroll 4
+  for (int q = 0; q < kQueries; ++q) {
+    const uint32_t query = first + static_cast<uint32_t>(q);
+    queries[q] = args.rows[query / args.num_heads].queries +
+                 size_t{args.first_head + query % args.num_heads} * args.head_dim;
+  }
+}
+
+// A block that is wanted soon, for asking for its cache lines in time: blocks lie anywhere, where the
+// processor cannot guess the next. The first queries of a run ask, the others find them in the cache.
+TANDEM_INLINE uint32_t BlockAhead(const RowRun& run, uint32_t block) {
+  return run.blocks[block + kCachedBlocks < run.num_blocks ? block + kCachedBlocks : block];
+}
+
+// Scores of the 16 keys in each of `kBlocks` key blocks [head_dim][16]: lane i is the dot product with key i.
+template <typename V, int kQueries, int kBlocks, bool kAsks>
+TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const (&queries)[kQueries],
+                               const float* const* blocks, const float* const* ahead, float* scores) {
+  V sums[kQueries][kBlocks];
+#pragma GCC unroll 4
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int block = 0; block < kBlocks; ++block) sums[q][block] = V::Broadcast(0.0f);
+  }
+  for (uint32_t d = 0; d < args.head_dim; ++d) {
+    V elements[kQueries];
+#pragma GCC unroll 4
+    for (int q = 0; q < kQueries; ++q) elements[q] = V::Broadcast(queries[q][d]);
+#pragma GCC unroll 4
+    for (int block = 0; block < kBlocks; ++block) {
+      if constexpr (kAsks) __builtin_prefetch(ahead[block] + size_t{d} * kLanes);
+      const V keys = V::Load(blocks[block] + size_t{d} * kLanes);
+#pragma GCC unroll 4
+      for (int q = 0; q < kQueries; ++q) sums[q][block] = V::Fma(elements[q], keys, sums[q][block]);
+    }
+  }
+  const V scale = V::Broadcast(args.scale);
+#pragma GCC unroll 4
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int block = 0; block < kBlocks; ++block) {
+      V::Store(V::Multiply(sums[q][block], scale), scores + q * kScoreStride + block * kLanes);
+    }
+  }
+}
+
+// Blocks from `block` to `end`, kBlocks at a time and then fewer. `scores` is that of the chunk's first
+// position.
+template <typename V, int kQueries, int kBlocks, bool kAsks>
+TANDEM_INLINE void ScoreUpTo(const AttentionArgs& args, const RowRun& run,
+                             const float* const (&queries)[kQueries], uint32_t block, uint32_t end,
+                             float* scores) {
+  for (; block + kBlocks <= end; block += kBlocks) {
+    const float* blocks[kBlocks];
+    const float* ahead[kBlocks];
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      blocks[i] = args.keys + run.blocks[block + i] * args.key_block_stride;
+      ahead[i] = args.keys + BlockAhead(run, block + i) * args.key_block_stride;
+    }
+    ScoreBlocks<V, kQueries, kBlocks, kAsks>(args, queries, blocks, ahead,
+                                             scores + (block * kLanes - run.chunk));
+  }
+  if constexpr (kBlocks > 1)
+    ScoreUpTo<V, kQueries, kBlocks / 2, kAsks>(args, run, queries, block, end, scores);
+}
+
+// As many vectors at a time as leave the sums in registers.
+template <typename V, int kQueries>
+constexpr int VectorsAtOnce() {
+  constexpr int kFit = V::kMaxAttentionSums / kQueries;
+  return kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+}
+
+// Scores of some queries with `cached` (positions of whole blocks), as far as their rows' contexts go. Whole
+// vectors: what is not of the context is overwritten later.
+template <typename V, int kQueries>
+void ScoreTile(const AttentionArgs& args, const RowRun& run, uint32_t first_query, Positions cached) {
+  Positions wanted = {~0u, 0};
+  for (uint32_t row = first_query / args.num_heads; row <= (first_query + kQueries - 1) / args.num_heads;
+       ++row) {
+    const Positions own = Common(InBlocks(args.rows[row]), cached);
+    if (own.empty()) continue;
+    wanted = {Least(wanted.begin, own.begin), Most(wanted.end, own.end)};
+  }
+  if (wanted.empty()) return;
+  const float* queries[kQueries];
+  LocateQueries(args, first_query, queries);
+  constexpr int kBlocks = VectorsAtOnce<V, kQueries>();
+  const uint32_t block = wanted.begin / kLanes;
+  const uint32_t end = (wanted.end + kLanes - 1) / kLanes;
+  float* scores = args.scores + first_query * size_t{kScoreStride};
+  if (first_query == run.begin * args.num_heads) {
+    ScoreUpTo<V, kQueries, kBlocks, true>(args, run, queries, block, end, scores);
+  } else {
+    ScoreUpTo<V, kQueries, kBlocks, false>(args, run, queries, block, end, scores);
+  }
+}
+
+// Tail slots lie anywhere: 16 keys of them are gathered into one block, which then goes on as others do.
+TANDEM_INLINE void GatherTail(const AttentionArgs& args, const AttentionRow& row, uint32_t first,
+                              uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t slot = row.tail[first + i];
+    const float* key = args.keys + slot / kLanes * args.key_block_stride + slot % kLanes;
+    for (uint32_t d = 0; d < args.head_dim; ++d) args.tail_keys[d * kLanes + i] = key[size_t{d} * kLanes];
+  }
+}
+
+template <typename V, int kQueries>
+void ScoreTailTile(const AttentionArgs& args, uint32_t first_query, float* scores) {
+  const float* queries[kQueries];
+  LocateQueries(args, first_query, queries);
+  const float* block = args.tail_keys;
+  ScoreBlocks<V, kQueries, 1, false>(args, queries, &block, &block, scores);
+}
+
+template <int kCount>
+struct Queries {
+  static constexpr int kNum = kCount;
+};
+
+// Calls body(Queries<n>, first query) for the queries from `begin` to `end`, n = kQueryTile as long as it
+// fits.
+template <typename Body>
+TANDEM_INLINE void ForQueryTiles(uint32_t begin, uint32_t end, Body body) {
+  static_assert(kQueryTile == 4, "one case for each");
+  for (; begin + kQueryTile <= end; begin += kQueryTile) body(Queries<4>(), begin);
+  switch (end - begin) {
+    case 1:
+      body(Queries<1>(), begin);
+      break;
+    case 2:
+      body(Queries<2>(), begin);
+      break;
+    case 3:
+      body(Queries<3>(), begin);
+      break;
+  }
+}
+
+// Fills scores[p - chunk] of all queries of the run, for the positions of the chunk that their rows have.
+template <typename V>
+void ScoreRun(const AttentionArgs& args, const RowRun& run) {
+  for (uint32_t i = 0; i < kAttentionChunk; i += kCachedBlocks * kLanes) {
+    const Positions cached = {run.chunk + i, run.chunk + i + kCachedBlocks * kLanes};
+    ForQueryTiles(run.begin * args.num_heads, run.end * args.num_heads, [&](auto queries, uint32_t first) {
+      ScoreTile<V, decltype(queries)::kNum>(args, run, first, cached);
+    });
+  }
+  for (uint32_t r = run.begin; r < run.end; ++r) {
+    const AttentionRow& row = args.rows[r];
+    const Positions tail = Common(InTail(row), ChunkFrom(run.chunk));
+    for (uint32_t position = tail.begin; position < tail.end; position += kLanes) {
+      GatherTail(args, row, position - row.num_committed, Least(kLanes, tail.end - position));
+      ForQueryTiles(r * args.num_heads, (r + 1) * args.num_heads, [&](auto queries, uint32_t first) {
+        ScoreTailTile<V, decltype(queries)::kNum>(
+            args, first, args.scores + first * size_t{kScoreStride} + (position - run.chunk));
+      });
+    }
+  }
+}
+
+template <typename V>
+TANDEM_INLINE float GreatestLane(V value) {
+  alignas(64) float lanes[kLanes];
+  V::Store(value, lanes);
+  for (uint32_t half = kLanes / 2; half > 0; half /= 2) {
+    for (uint32_t i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+  }
+  return lanes[0];
+}
+
+// Turns a query's scores of the chunk, `begin` to `end` of it, into weights.
+template <typename V>
+TANDEM_INLINE void WeighScores(const AttentionArgs& args, uint32_t query, uint32_t begin, uint32_t end) {
+  float* scores = args.scores + query * size_t{kScoreStride};
+  const uint32_t first = begin - begin % kLanes;
+  const uint32_t last = (end + kLanes - 1) / kLanes * kLanes;
+  for (uint32_t i = first; i < begin; ++i) scores[i] = kNoScore;
+  for (uint32_t i = end; i < last; ++i) scores[i] = kNoScore;
+  const float before = args.greatest[query];
+  V greatest = V::Broadcast(before);
+  for (uint32_t i = first; i < last; i += kLanes) greatest = V::Max(greatest, V::Load(scores + i));
+  const float after = GreatestLane(greatest);
+  float* totals = args.totals + query * kLanes;
+  V total = V::Load(totals);
+  if (after != before) {
+    const V factor = Exponential(V::Broadcast(before - after));
+    total = V::Multiply(total, factor);
+    float* sums = args.sums + query * args.value_stride;
+    for (uint32_t d = 0; d < args.value_stride; d += kLanes) {
+      V::Store(V::Multiply(V::Load(sums + d), factor), sums + d);
+    }
+    args.greatest[query] = after;
+  }
+  greatest = V::Broadcast(after);
+  for (uint32_t i = first; i < last; i += kLanes) {
+    const V weight = Exponential(V::Subtract(V::Load(scores + i), greatest));
+    V::Store(weight, scores + i);
+    total = V::Add(total, weight);
+  }
+  V::Store(total, totals);
+}
+
+// sums[q][d] of some queries, for kVectors vectors of d. The weights are those at the chunk's first position.
+template <typename V, int kQueries, int kVectors>
+struct ValueSums {
+  V sums[kQueries][kVectors];
+
+  TANDEM_INLINE void Load(const float* from, size_t stride) {
+#pragma GCC unroll 4
+    for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) sums[q][i] = V::Load(from + q * stride + i * kLanes);
+    }
+  }
+  TANDEM_INLINE void Store(float* to, size_t stride) const {
+#pragma GCC unroll 4
+    for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) V::Store(sums[q][i], to + q * stride + i * kLanes);
+    }
+  }
+  TANDEM_INLINE void Add(const float* weights, const float* value) {
+    V factors[kQueries];
+#pragma GCC unroll 4
+    for (int q = 0; q < kQueries; ++q) factors[q] = V::Broadcast(weights[q * kScoreStride]);
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      const V values = V::Load(value + i * kLanes);
+#pragma GCC unroll 4
+      for (int q = 0; q < kQueries; ++q) sums[q][i] = V::Fma(factors[q], values, sums[q][i]);
+    }
+  }
+};
+
+// The values at `positions`, which lie in blocks, from element `d` on.
+template <typename V, int kQueries, int kVectors, bool kAsks>
+TANDEM_INLINE void AddBlocks(const AttentionArgs& args, const RowRun& run, uint32_t first_query,
+                             Positions positions, uint32_t d) {
+  const float* weights = args.scores + first_query * size_t{kScoreStride};
+  float* to = args.sums + first_query * args.value_stride + d;
+  ValueSums<V, kQueries, kVectors> sums;
+  sums.Load(to, args.value_stride);
+  for (uint32_t position = positions.begin; position < positions.end;) {
+    const size_t offset = position % kLanes * args.value_stride + d;
+    const float* value = args.values + run.blocks[position / kLanes] * args.value_block_stride + offset;
+    const float* ahead = args.values + BlockAhead(run, position / kLanes) * args.value_block_stride + offset;
+    const uint32_t end = Least(position - position % kLanes + kLanes, positions.end);
+    for (; position < end; ++position) {
+      if constexpr (kAsks) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectors; ++i) __builtin_prefetch(ahead + i * kLanes);
+        ahead += args.value_stride;
+      }
+      sums.Add(weights + position - run.chunk, value);
+      value += args.value_stride;
+    }
+  }
+  sums.Store(to, args.value_stride);
+}
+
+// Likewise of one row, in its tail.
+template <typename V, int kQueries, int kVectors>
+TANDEM_INLINE void AddTail(const AttentionArgs& args, const RowRun& run, uint32_t first_query,
+                           Positions positions, uint32_t d) {
+  const AttentionRow& row = args.rows[first_query / args.num_heads];
+  const float* weights = args.scores + first_query * size_t{kScoreStride};
+  float* to = args.sums + first_query * args.value_stride + d;
+  ValueSums<V, kQueries, kVectors> sums;
+  sums.Load(to, args.value_stride);
+  for (uint32_t position = positions.begin; position < positions.end; ++position) {
+    const uint32_t slot = row.tail[position - row.num_committed];
+    sums.Add(weights + position - run.chunk,
+             args.values + slot / kLanes * args.value_block_stride + slot % kLanes * args.value_stride + d);
+  }
+  sums.Store(to, args.value_stride);
+}
+
+// All of head_dim from element `d` on, kVectors vectors at a time and then fewer.
+template <typename V, int kQueries, int kVectors, bool kInTail>
+TANDEM_INLINE void AddFrom(const AttentionArgs& args, const RowRun& run, uint32_t first_query,
+                           Positions positions, uint32_t d) {
+  for (; d + kVectors * kLanes <= args.value_stride; d += kVectors * kLanes) {
+    if constexpr (kInTail) {
+      AddTail<V, kQueries, kVectors>(args, run, first_query, positions, d);
+    } else if (first_query == run.begin * args.num_heads) {
+      AddBlocks<V, kQueries, kVectors, true>(args, run, first_query, positions, d);
+    } else {
+      AddBlocks<V, kQueries, kVectors, false>(args, run, first_query, positions, d);
+    }
+  }
+  if constexpr (kVectors > 1) {
+    AddFrom<V, kQueries, kVectors / 2, kInTail>(args, run, first_query, positions, d);
+  }
+}
+
+template <typename V, int kQueries, bool kInTail>
+void AddValues(const AttentionArgs& args, const RowRun& run, uint32_t first_query, Positions positions) {
+  if (positions.empty()) return;
+  AddFrom<V, kQueries, VectorsAtOnce<V, kQueries>(), kInTail>(args, run, first_query, positions, 0);
+}
+
+// The queries from `begin` to `end`, of one row.
+template <typename V, bool kInTail>
+void AddOfRow(const AttentionArgs& args, const RowRun& run, uint32_t begin, uint32_t end,
+              Positions positions) {
+  ForQueryTiles(begin, end, [&](auto queries, uint32_t first) {
+    AddValues<V, decltype(queries)::kNum, kInTail>(args, run, first, positions);
+  });
+}
+
+// Rows of a tile may differ in where their contexts begin and end: what they have in common is done together,
+// what comes before and after it row by row.
+template <typename V, int kQueries>
+void AddTile(const AttentionArgs& args, const RowRun& run, uint32_t first_query, Positions cached) {
+  const uint32_t first_row = first_query / args.num_heads;
+  const uint32_t last_row = (first_query + kQueries - 1) / args.num_heads;
+  Positions common = cached;
+  for (uint32_t r = first_row; r <= last_row; ++r) common = Common(common, InBlocks(args.rows[r]));
+  if (first_row == last_row) return AddValues<V, kQueries, false>(args, run, first_query, common);
+  if (common.empty()) common = {cached.end, cached.end};
+  const auto add_rows = [&](Positions part) {
+    for (uint32_t r = first_row; r <= last_row; ++r) {
+      AddOfRow<V, false>(args, run, Most(first_query, r * args.num_heads),
+                         Least(first_query + kQueries, (r + 1) * args.num_heads),
+                         Common(part, InBlocks(args.rows[r])));
+    }
+  };
+  add_rows({cached.begin, common.begin});
+  AddValues<V, kQueries, false>(args, run, first_query, common);
+  add_rows({common.end, cached.end});
+}
+
+template <typename V>
+void AttendRun(const AttentionArgs& args, const RowRun& run) {
+  ScoreRun<V>(args, run);
+  for (uint32_t r = run.begin; r < run.end; ++r) {
+    const Positions own = Common(InContext(args.rows[r]), ChunkFrom(run.chunk));
+    for (uint32_t head = 0; head < args.num_heads; ++head) {
+      WeighScores<V>(args, r * args.num_heads + head, own.begin - run.chunk, own.end - run.chunk);
+    }
+  }
+  for (uint32_t i = 0; i < kAttentionChunk; i += kCachedBlocks * kLanes) {
+    const Positions cached = {run.chunk + i, run.chunk + i + kCachedBlocks * kLanes};
+    ForQueryTiles(run.begin * args.num_heads, run.end * args.num_heads, [&](auto queries, uint32_t first) {
+      AddTile<V, decltype(queries)::kNum>(args, run, first, cached);
+    });
+  }
+  for (uint32_t r = run.begin; r < run.end; ++r) {
+    AddOfRow<V, true>(args, run, r * args.num_heads, (r + 1) * args.num_heads,
+                      Common(InTail(args.rows[r]), ChunkFrom(run.chunk)));
+  }
+}
+
+// The rows from `begin` on that can go through the chunk together; `begin` has positions in it.
+TANDEM_INLINE RowRun FindRun(const AttentionArgs& args, uint32_t begin, uint32_t chunk) {
+  RowRun run = {begin, begin + 1, chunk, args.rows[begin].blocks, NumBlocks(args.rows[begin])};
+  for (; run.end < args.num_rows; ++run.end) {
+    const AttentionRow& row = args.rows[run.end];
+    if (Common(InContext(row), ChunkFrom(chunk)).empty()) break;
+    // As far as the chunk goes, one of the two lists of blocks has to be the beginning of the other.
+    const uint32_t needed = Least(Least(run.num_blocks, NumBlocks(row)), (chunk + kAttentionChunk) / kLanes);
+    if (row.num_shared_blocks < needed) break;
+    if (NumBlocks(row) > run.num_blocks) {
+      run.blocks = row.blocks;
+      run.num_blocks = NumBlocks(row);
+    }
+  }
+  return run;
+}
+
+template <typename V>
+void StoreOutputs(const AttentionArgs& args) {
+  for (uint32_t query = 0; query < args.num_rows * args.num_heads; ++query) {
+    const V total = V::Broadcast(SumLanes(V::Load(args.totals + query * kLanes)));
+    const float* sums = args.sums + query * args.value_stride;
+    float* output = args.rows[query / args.num_heads].outputs +
+                    size_t{args.first_head + query % args.num_heads} * args.head_dim;
+    for (uint32_t d = 0; d < args.head_dim; d += kLanes) {
+      const V result = V::Divide(V::Load(sums + d), total);
+      if (d + kLanes <= args.head_dim) {
+        V::Store(result, output + d);
+      } else {
+        StoreFirst(result, args.head_dim - d, output + d);
+      }
+    }
+  }
+}
+
+template <typename V>
+void Attend(const AttentionArgs& args) {
+  Positions all = {~0u, 0};
+  for (uint32_t r = 0; r < args.num_rows; ++r) {
+    const Positions own = InContext(args.rows[r]);
+    all = {Least(all.begin, own.begin), Most(all.end, own.end)};
+  }
+  const V zero = V::Broadcast(0.0f);
+  for (uint32_t query = 0; query < args.num_rows * args.num_heads; ++query) {
+    args.greatest[query] = kNoScore;
+    V::Store(zero, args.totals + query * kLanes);
+    for (uint32_t d = 0; d < args.value_stride; d += kLanes) {
+      V::Store(zero, args.sums + query * args.value_stride + d);
+    }
+  }
+  for (uint32_t chunk = all.begin - all.begin % kAttentionChunk; chunk < all.end; chunk += kAttentionChunk) {
+    for (uint32_t r = 0; r < args.num_rows;) {
+      if (Common(InContext(args.rows[r]), ChunkFrom(chunk)).empty()) {
+        ++r;
+        continue;
+      }
+      const RowRun run = FindRun(args, r, chunk);
+      AttendRun<V>(args, run);
+      r = run.end;
+    }
+  }
+  StoreOutputs<V>(args);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,194 @@
+#include "common/engine/cpu/cpu_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// Items of work per thread: as threads take the next item when they have done one, more of them even out what
+// differs in length, and fewer let more rows share what they load.
+constexpr uint32_t kItemsPerThread = 3;
+
+uint32_t NumBlocks(const RowContext& context) {
+  return (context.num_committed + kBlockTokens - 1) / kBlockTokens;
+}
+
+uint32_t NumSharedBlocks(const RowContext& a, const RowContext& b) {
+  const uint32_t least = std::min(NumBlocks(a), NumBlocks(b));
+  // Rows of one session usually name the very same list.
+  if (a.blocks.data() == b.blocks.data()) return least;
+  return static_cast<uint32_t>(
+      std::mismatch(a.blocks.begin(), a.blocks.begin() + least, b.blocks.begin()).first - a.blocks.begin());
+}
+
+// Lexicographic by blocks: rows that share the start of their contexts become neighbours, and what one row
+// has in common with another, all between them have too.
+bool ComesBefore(const RowContext& a, const RowContext& b) {
+  const uint32_t shared = NumSharedBlocks(a, b);
+  if (shared < NumBlocks(a) && shared < NumBlocks(b)) return a.blocks[shared] < b.blocks[shared];
+  return a.length() < b.length();
+}
+
+constexpr uint32_t DivideRoundingUp(uint32_t a, uint32_t b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
+
+CpuAttention::CpuAttention(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team)
+    : config_(config),
+      kernels_(kernels),
+      team_(team),
+      num_kv_heads_(static_cast<uint32_t>(config.num_kv_heads)),
+      heads_per_kv_(static_cast<uint32_t>(config.num_heads / config.num_kv_heads)) {}
+
+absl::StatusOr<std::unique_ptr<CpuAttention>> CpuAttention::Create(const ModelConfig& config,
+                                                                   const KernelTable& kernels,
+                                                                   ThreadTeam* team, const Options& options) {
+  std::unique_ptr<CpuAttention> attention(new CpuAttention(config, kernels, team));
+  TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.num_blocks, team));
+  TANDEM_ASSIGN_OR_RETURN(attention->rotary_, RotaryTable::Build(config, options.max_context));
+  TANDEM_RETURN_IF_ERROR(attention->AllocateScratch(options));
+  return attention;
+}
+
+absl::Status CpuAttention::AllocateScratch(const Options& options) {
+  const auto head_dim = static_cast<uint64_t>(config_.head_dim);
+  const uint64_t value_stride = (head_dim + kLanes - 1) / kLanes * kLanes;
+  const auto allocate = [](uint64_t num_floats) {
+    return AlignedBuffer::Allocate(num_floats, sizeof(float), "attention's scratch");
+  };
+  for (int thread = 0; thread < team_->num_threads(); ++thread) {
+    ThreadScratch scratch;
+    TANDEM_ASSIGN_OR_RETURN(scratch.scores, allocate(uint64_t{kMaxQueries} * kScoreStride));
+    TANDEM_ASSIGN_OR_RETURN(scratch.sums, allocate(kMaxQueries * value_stride));
+    TANDEM_ASSIGN_OR_RETURN(scratch.totals, allocate(uint64_t{kMaxQueries} * kLanes));
+    TANDEM_ASSIGN_OR_RETURN(scratch.greatest, allocate(kMaxQueries));
+    TANDEM_ASSIGN_OR_RETURN(scratch.tail_keys, allocate(head_dim * kLanes));
+    thread_scratch_.push_back(std::move(scratch));
+  }
+  order_.reserve(options.max_rows);
+  rows_.reserve(options.max_rows);
+  groups_.reserve(options.max_rows);
+  return absl::OkStatus();
+}
+
+void CpuAttention::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value,
+                        const RowBuffer& output) {
+  OrderRows(rows);
+  rows_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const RowContext& context = rows[order_[i]].row->context;
+    const auto window = static_cast<uint32_t>(config_.sliding_window.value_or(0));
+    AttentionRow row;
+    row.queries = query_key_value.row(order_[i]);
+    row.outputs = output.row(order_[i]);
+    row.blocks = context.blocks.data();
+    row.tail = context.tail.data();
+    row.num_committed = context.num_committed;
+    row.num_tail = static_cast<uint32_t>(context.tail.size());
+    row.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
+    if (i > 0) row.num_shared_blocks = NumSharedBlocks(rows[order_[i - 1]].row->context, context);
+    rows_.push_back(row);
+  }
+  SplitHeads(static_cast<uint32_t>(rows.size()));
+  GroupRows();
+}
+
+void CpuAttention::OrderRows(absl::Span<const ActiveRow> rows) {
+  order_.resize(rows.size());
+  for (uint32_t i = 0; i < order_.size(); ++i) order_[i] = i;
+  std::sort(order_.begin(), order_.end(), [rows](uint32_t a, uint32_t b) {
+    return ComesBefore(rows[a].row->context, rows[b].row->context);
+  });
+}
+
+// Heads that share their keys and values go together where that leaves enough to do for every thread.
+void CpuAttention::SplitHeads(uint32_t num_rows) {
+  const uint32_t num_items = std::max(1u, num_rows * num_kv_heads_);
+  const uint32_t wanted_parts =
+      std::min(heads_per_kv_, DivideRoundingUp(static_cast<uint32_t>(team_->num_threads()), num_items));
+  heads_per_item_ = std::min(DivideRoundingUp(heads_per_kv_, wanted_parts), kMaxQueries);
+  parts_per_kv_ = DivideRoundingUp(heads_per_kv_, heads_per_item_);
+}
+
+void CpuAttention::GroupRows() {
+  uint64_t num_positions = 0;
+  const auto positions_of = [](const AttentionRow& row) {
+    return uint64_t{row.num_committed} + row.num_tail - row.first_position;
+  };
+  for (const AttentionRow& row : rows_) num_positions += positions_of(row);
+  // One thread has nothing to even out.
+  const auto num_threads = static_cast<uint32_t>(team_->num_threads());
+  const uint32_t items_per_group = num_kv_heads_ * parts_per_kv_;
+  const uint32_t num_groups =
+      num_threads == 1 ? 1 : DivideRoundingUp(kItemsPerThread * num_threads, items_per_group);
+  const uint64_t most_positions = (num_positions + num_groups - 1) / num_groups;
+  const uint32_t most_rows = kMaxQueries / heads_per_item_;
+  groups_.clear();
+  uint64_t in_group = 0;
+  for (uint32_t i = 0; i < rows_.size(); ++i) {
+    const uint64_t positions = positions_of(rows_[i]);
+    if (groups_.empty() || i - groups_.back().begin == most_rows || in_group + positions > most_positions) {
+      groups_.push_back({i, i});
+      in_group = 0;
+    }
+    in_group += positions;
+    groups_.back().end = i + 1;
+  }
+}
+
+void CpuAttention::Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
+                           const std::vector<float>& query_norm, const std::vector<float>& key_norm,
+                           const RowBuffer& query_key_value) {
+  if (thread == 0) next_item_.store(0, std::memory_order_relaxed);
+  const auto head_dim = static_cast<size_t>(config_.head_dim);
+  const Share share = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
+  for (uint32_t i = share.begin; i < share.end; ++i) {
+    float* head = query_key_value.row(i);
+    for (int32_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h, head += head_dim) {
+      const std::vector<float>& norm = h < config_.num_heads ? query_norm : key_norm;
+      if (!norm.empty()) kernels_.rms_norm(head, norm.data(), head_dim, config_.rms_norm_epsilon, head);
+      rotary_.Rotate(rows[i].position, head);
+    }
+    const float* key = query_key_value.row(i) + config_.query_size();
+    kv_.Write(layer, rows[i].slot, key, key + config_.kv_size());
+  }
+}
+
+void CpuAttention::Attend(int thread, uint32_t layer) {
+  ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
+  AttentionArgs args;
+  args.head_dim = static_cast<uint32_t>(config_.head_dim);
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  args.scores = scratch.scores.data<float>();
+  args.sums = scratch.sums.data<float>();
+  args.totals = scratch.totals.data<float>();
+  args.greatest = scratch.greatest.data<float>();
+  args.tail_keys = scratch.tail_keys.data<float>();
+  const auto num_items = static_cast<uint32_t>(groups_.size()) * num_kv_heads_ * parts_per_kv_;
+  for (;;) {
+    const uint32_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
+    if (item >= num_items) return;
+    AttendItem(layer, item, &args);
+  }
+}
+
+void CpuAttention::AttendItem(uint32_t layer, uint32_t item, AttentionArgs* args) const {
+  const uint32_t part = item % parts_per_kv_;
+  const uint32_t kv_head = item / parts_per_kv_ % num_kv_heads_;
+  const Group& group = groups_[item / parts_per_kv_ / num_kv_heads_];
+  args->rows = &rows_[group.begin];
+  args->num_rows = group.end - group.begin;
+  const uint32_t first_head = part * heads_per_item_;
+  args->first_head = kv_head * heads_per_kv_ + first_head;
+  args->num_heads = std::min(heads_per_item_, heads_per_kv_ - first_head);
+  kv_.Locate(layer, kv_head, args);
+  kernels_.attend(*args);
+}
+
+}  // namespace tandem

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/aligned_buffer.h"
+#include "common/engine/cpu/attention_args.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/kv_store.h"
+#include "common/engine/cpu/rotary_table.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/engine/engine.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// A row of the step under way, in its place in the activations.
+struct ActiveRow {
+  const StepRow* row = nullptr;
+  uint32_t position = 0;
+  SlotId slot = 0;
+};
+
+// The attention of a CpuEngine: the keys and values of all slots, and what it takes to write and to read
+// them.
+//
+// For each layer of a step every thread of the team calls Prepare, passes a barrier, calls Attend, and passes
+// a barrier. Before that, and whenever the rows have changed, one thread calls Plan, with a barrier before
+// Prepare.
+class CpuAttention {
+ public:
+  struct Options {
+    uint32_t num_blocks = 0;
+    uint32_t max_rows = 0;
+    uint32_t max_context = 0;  // Tokens.
+  };
+
+  // `team` does the work later and lays out the memory now: it must outlive this. ResourceExhausted without
+  // memory, InvalidArgument for more blocks than can be numbered.
+  static absl::StatusOr<std::unique_ptr<CpuAttention>> Create(const ModelConfig& config,
+                                                              const KernelTable& kernels, ThreadTeam* team,
+                                                              const Options& options);
+
+  // Decides which rows go through shared blocks together. The rows, in the order of their activations
+  // (`query_key_value` and `output`), are looked at until the next Plan.
+  void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value, const RowBuffer& output);
+
+  // `query_key_value` is [rows, query_size + 2 * kv_size]: normalises (where the norms are not empty) and
+  // rotates queries and keys of this thread's rows in place, and stores keys and values.
+  void Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
+               const std::vector<float>& query_norm, const std::vector<float>& key_norm,
+               const RowBuffer& query_key_value);
+
+  // output[row] = softmax(q k / sqrt(head_dim)) v over the row's context, for the rows and buffers of Plan,
+  // [rows, query_size].
+  void Attend(int thread, uint32_t layer);
+
+  // The keys and values of one slot, in every layer.
+  void Copy(SlotId from, SlotId to) { kv_.Copy(from, to); }
+
+ private:
+  // What each thread needs for itself: the scratch of AttentionArgs.
+  struct ThreadScratch {
+    AlignedBuffer scores;
+    AlignedBuffer sums;
+    AlignedBuffer totals;
+    AlignedBuffer greatest;
+    AlignedBuffer tail_keys;
+  };
+  // Rows [begin, end) of rows_.
+  struct Group {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+  };
+
+  CpuAttention(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team);
+
+  absl::Status AllocateScratch(const Options& options);
+  void OrderRows(absl::Span<const ActiveRow> rows);
+  void SplitHeads(uint32_t num_rows);
+  void GroupRows();
+  void AttendItem(uint32_t layer, uint32_t item, AttentionArgs* args) const;
+
+  const ModelConfig config_;
+  const KernelTable& kernels_;
+  ThreadTeam* const team_;
+  const uint32_t num_kv_heads_;
+  const uint32_t heads_per_kv_;
+  KvStore kv_;
+  RotaryTable rotary_;
+  std::vector<ThreadScratch> thread_scratch_;
+
+  // The plan: items of work are a group of rows times some heads of one KV head, numbered by group, KV head
+  // and part of its heads.
+  std::vector<uint32_t> order_;
+  std::vector<AttentionRow> rows_;
+  std::vector<Group> groups_;
+  uint32_t heads_per_item_ = 1;
+  uint32_t parts_per_kv_ = 1;
+  std::atomic<uint32_t> next_item_{0};  // Of the layer under way.
+};
+
+}  // namespace tandem

@@ -1,0 +1,114 @@
+// A step of an engine that is running takes no memory from the heap, on any of its threads.
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/random_model.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+std::atomic<uint64_t> num_allocations{0};
+
+}  // namespace
+
+// The C library's own allocator behind a counter; operator new comes here too. Sanitizers bring their own.
+#if defined(__GLIBC__) && !defined(TANDEM_SANITIZED)
+#define TANDEM_COUNTS_ALLOCATIONS
+extern "C" {
+void* __libc_malloc(size_t num_bytes);
+void* __libc_calloc(size_t count, size_t num_bytes);
+void* __libc_realloc(void* old, size_t num_bytes);
+void* __libc_memalign(size_t alignment, size_t num_bytes);
+
+void* malloc(size_t num_bytes) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_malloc(num_bytes);
+}
+void* calloc(size_t count, size_t num_bytes) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_calloc(count, num_bytes);
+}
+void* realloc(void* old, size_t num_bytes) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_realloc(old, num_bytes);
+}
+void* aligned_alloc(size_t alignment, size_t num_bytes) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  return __libc_memalign(alignment, num_bytes);
+}
+}
+#endif
+
+namespace tandem {
+namespace {
+
+// A prompt in one step, one token, and a batch of two trees with some logits wanted.
+std::vector<std::vector<StepRow>> MakeSteps(const std::vector<BlockId>& blocks,
+                                            const std::vector<SlotId>& slots, std::vector<float>* logits,
+                                            size_t vocab_size) {
+  std::vector<std::vector<StepRow>> steps(3);
+  for (uint32_t i = 0; i < 40; ++i) {
+    steps[0].push_back({.token = 1, .context = {.blocks = blocks, .num_committed = i + 1, .tail = {}}});
+  }
+  steps[1].push_back(
+      {.token = 2, .context = {.blocks = blocks, .num_committed = 41, .tail = {}}, .logits = logits->data()});
+  for (uint32_t i = 0; i < 12; ++i) {
+    steps[2].push_back({.token = 3,
+                        .context = {.blocks = blocks,
+                                    .num_committed = 30 + i % 2 * 10,
+                                    .tail = absl::MakeConstSpan(slots).subspan(i, 1)},
+                        .logits = i % 3 == 0 ? nullptr : logits->data() + i * vocab_size});
+  }
+  return steps;
+}
+
+TEST(StepAllocation, OnlyTheFirstStepAllocates) {
+#ifndef TANDEM_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "needs the C library's allocator";
+#endif
+  RandomModelOptions options;
+  options.config.architecture = "LlamaForCausalLM";
+  options.config.hidden_size = 48;
+  options.config.num_layers = 2;
+  options.config.num_heads = 6;
+  options.config.num_kv_heads = 2;
+  options.config.head_dim = 16;
+  options.config.intermediate_size = 64;
+  options.config.vocab_size = 131;
+  options.config.max_context = 256;
+  const auto model = MakeRandomModel(options);
+  ASSERT_NE(model, nullptr);
+  for (int num_threads : {1, 3}) {
+    auto engine = CreateCpuEngine(model, {.num_blocks = 16, .max_rows = 64, .num_threads = num_threads});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    std::vector<BlockId> blocks(8);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::vector<SlotId> slots(12);
+    std::iota(slots.begin(), slots.end(), 10 * kBlockTokens);
+    std::vector<float> logits(12 * size_t{131});
+    const auto steps = MakeSteps(blocks, slots, &logits, 131);
+    // The counter counts.
+    const uint64_t before_new = num_allocations.load();
+    void* volatile memory = ::operator new(16);
+    ::operator delete(memory);
+    EXPECT_GT(num_allocations.load(), before_new);
+    for (int round = 0; round < 20; ++round) {
+      const uint64_t before = num_allocations.load();
+      bool all_ok = true;
+      for (const std::vector<StepRow>& rows : steps) all_ok &= (*engine)->Step(rows).ok();
+      const uint64_t after = num_allocations.load();
+      ASSERT_TRUE(all_ok);
+      EXPECT_TRUE(round == 0 || after == before) << num_threads << " threads, round " << round;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
