@@ -188,6 +188,9 @@ class Simulation {
     }
     const absl::Status status = engine_->Step(rows);
     ASSERT_TRUE(status.ok()) << status;
+    // The reference goes on from what it has: neighbours that have much in common save it most of the work.
+    std::sort(plan.begin(), plan.end(),
+              [](const Planned& a, const Planned& b) { return a.tokens < b.tokens; });
     for (const Planned& planned : plan) {
       if (!planned.logits.has_value()) continue;
       ++num_compared_;
@@ -422,13 +425,13 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
       Simulation simulation(
           engine->get(), references.For(instruction_set), static_cast<uint64_t>(num_threads),
           {.num_shared = 530, .max_new = 30, .max_tokens = 620, .max_sessions = 6, .max_chunk = 150});
-      simulation.Run(is_portable ? 12 : 30);
+      simulation.Run(is_portable ? 10 : 20);
       if (HasFailure()) return;
       num_compared += simulation.num_compared();
       num_cache_hits += simulation.num_cache_hits();
     }
   }
-  EXPECT_GT(num_compared, 500);
+  EXPECT_GT(num_compared, 300);
   EXPECT_GT(num_cache_hits, 5);
 }
 
