@@ -101,11 +101,15 @@ inline void StoreSums(const float* sums, uint32_t num_rows, float* const* output
   }
 }
 
-// How far ahead of their use weights are asked for.
-constexpr size_t kPrefetchBytes = 4096;
+// How far ahead of their use weights that come from beyond the second-level cache are asked for.
+constexpr size_t kPrefetchBytes = 1024;
+// Lines of weights that a step uses.
+constexpr uint32_t kStepLines = 32;
 
-inline void Prefetch(const char* weights, uint32_t num_lines) {
-  for (uint32_t line = 0; line < num_lines; ++line) _mm_prefetch(weights + line * 64, _MM_HINT_T0);
+inline void PrefetchStep(const char* weights) {
+  for (uint32_t line = 0; line < kStepLines; ++line) {
+    _mm_prefetch(weights + kPrefetchBytes + line * 64, _MM_HINT_T0);
+  }
 }
 
 // Up to 8 rows times two tiles of weights: four sums under way keep the multiplier busy.
@@ -118,12 +122,12 @@ void MultiplyOneBlockTwice(const char* inputs, const char* weights, size_t tile_
   const char* second = weights + tile_bytes;
   for (uint32_t step = 0; step < num_steps; ++step) {
     _tile_loadd(4, inputs, kTileStride);
-    Prefetch(weights + kPrefetchBytes, 32);
+    PrefetchStep(weights);
     _tile_loadd(6, weights, kTileStride);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, weights + kTileBytes, kTileStride);
     _tile_dpbf16ps(1, 4, 7);
-    Prefetch(second + kPrefetchBytes, 32);
+    PrefetchStep(second);
     _tile_loadd(6, second, kTileStride);
     _tile_dpbf16ps(2, 4, 6);
     _tile_loadd(7, second + kTileBytes, kTileStride);
@@ -144,7 +148,7 @@ void MultiplyOneBlock(const char* inputs, const char* weights, uint32_t num_step
   _tile_zero(1);
   for (uint32_t step = 0; step < num_steps; ++step) {
     _tile_loadd(4, inputs, kTileStride);
-    Prefetch(weights + kPrefetchBytes, 32);
+    PrefetchStep(weights);
     _tile_loadd(6, weights, kTileStride);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, weights + kTileBytes, kTileStride);
@@ -156,25 +160,17 @@ void MultiplyOneBlock(const char* inputs, const char* weights, uint32_t num_step
   _tile_stored(1, sums[1], kTileStride);
 }
 
-// 9 to 16 rows, in two blocks, times a tile of weights; with `go_on`, on top of what `sums` holds. The lines
-// of memory from `ahead` on are asked for meanwhile, `num_ahead` per step.
-void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weights, uint32_t num_steps,
-                       bool go_on, const char* ahead, uint32_t num_ahead,
-                       float (*sums)[kTileBytes / sizeof(float)]) {
-  if (go_on) {
-    _tile_loadd(0, sums[0], kTileStride);
-    _tile_loadd(1, sums[1], kTileStride);
-    _tile_loadd(2, sums[2], kTileStride);
-    _tile_loadd(3, sums[3], kTileStride);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+// 16 rows, in two blocks, times a tile of weights. `prefetch(step)` asks for weights that are needed later.
+template <typename Prefetch>
+inline void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weights, uint32_t num_steps,
+                              float (*sums)[kTileBytes / sizeof(float)], Prefetch prefetch) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   const char* second = inputs + block_bytes;
   for (uint32_t step = 0; step < num_steps; ++step) {
-    Prefetch(ahead, num_ahead);
+    prefetch(step);
     _tile_loadd(4, inputs, kTileStride);
     _tile_loadd(6, weights, kTileStride);
     _tile_dpbf16ps(0, 4, 6);
@@ -186,7 +182,6 @@ void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weigh
     inputs += kTileBytes;
     second += kTileBytes;
     weights += 2 * kTileBytes;
-    ahead += num_ahead * 64;
   }
   _tile_stored(0, sums[0], kTileStride);
   _tile_stored(1, sums[1], kTileStride);
@@ -196,92 +191,84 @@ void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weigh
 
 using Sums = float[4][kTileBytes / sizeof(float)];
 
-void MultiplyFewRows(const ProductArgs& args) {
-  const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
+// Up to 8 rows.
+void MultiplyOneBlockOfRows(const ProductArgs& args) {
+  const uint32_t num_steps = NumSteps(args.depth);
+  const size_t tile_bytes = num_steps * 2 * kTileBytes;
   const char* inputs = static_cast<const char*>(args.prepared);
   const char* weights = static_cast<const char*>(args.tiles);
   alignas(64) Sums sums;
   uint32_t output = args.first_output;
   uint32_t tile = 0;
-  if (args.num_rows <= kBlockRows) {
-    for (; tile + 2 <= args.num_tiles; tile += 2) {
-      MultiplyOneBlockTwice(inputs, weights, tile_bytes, NumSteps(args.depth), sums);
-      for (uint32_t i = 0; i < 4; ++i) {
-        StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
-      }
-      weights += 2 * tile_bytes;
-      output += 2 * kTileOutputs;
+  for (; tile + 2 <= args.num_tiles; tile += 2) {
+    MultiplyOneBlockTwice(inputs, weights, tile_bytes, num_steps, sums);
+    for (uint32_t i = 0; i < 4; ++i) {
+      StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
     }
+    weights += 2 * tile_bytes;
+    output += 2 * kTileOutputs;
   }
-  for (; tile < args.num_tiles; ++tile) {
-    if (args.num_rows <= kBlockRows) {
-      MultiplyOneBlock(inputs, weights, NumSteps(args.depth), sums);
-    } else {
-      MultiplyTwoBlocks(inputs, BlockBytes(args.depth), weights, NumSteps(args.depth), false,
-                        weights + kPrefetchBytes, 32, sums);
-    }
-    for (uint32_t i = 0; i < 2; ++i) {
-      const uint32_t first = output + i * kHalfOutputs;
-      StoreSums(sums[i], args.num_rows < kBlockRows ? args.num_rows : kBlockRows, args.outputs, first,
-                args.end_output);
-      if (args.num_rows > kBlockRows) {
-        StoreSums(sums[2 + i], args.num_rows - kBlockRows, args.outputs + kBlockRows, first, args.end_output);
-      }
-    }
-    weights += tile_bytes;
-    output += kTileOutputs;
+  if (tile == args.num_tiles) return;
+  MultiplyOneBlock(inputs, weights, num_steps, sums);
+  for (uint32_t i = 0; i < 2; ++i) {
+    StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
   }
 }
 
-// Rows that go through the weights together: as many as leave their inputs in the second-level cache.
-constexpr uint32_t kMostRows = 256;
 constexpr uint32_t kPairRows = 2 * kBlockRows;
 
+// Rows that go through the weights together: as many as leave their inputs in the second-level cache beside a
+// tile of weights.
 uint32_t RowsAtOnce(uint32_t depth) {
   constexpr size_t kInputBytes = size_t{5} << 18;
+  constexpr size_t kFewestPairs = 4;
+  constexpr size_t kMostPairs = 16;
   const size_t pairs = kInputBytes / (2 * BlockBytes(depth));
-  constexpr size_t kFewest = 4;
-  constexpr size_t kMost = kMostRows / kPairRows;
-  return static_cast<uint32_t>(pairs < kFewest ? kFewest : pairs > kMost ? kMost : pairs) * kPairRows;
+  return static_cast<uint32_t>(pairs < kFewestPairs ? kFewestPairs
+                               : pairs > kMostPairs ? kMostPairs
+                                                    : pairs) *
+         kPairRows;
 }
 
-// A tile of weights times many rows: the weights in parts that stay in the first-level cache while all rows
-// go through them.
-void MultiplyTile(const ProductArgs& args, const char* inputs, const char* weights, uint32_t first_row,
-                  uint32_t num_rows, uint32_t first_output) {
-  constexpr uint32_t kPartSteps = 16;
-  alignas(64) static thread_local Sums sums[kMostRows / kPairRows];
-  const size_t block_bytes = BlockBytes(args.depth);
+// Rows [begin_row, end_row) times one tile of weights. The first rows bring the weights into the second-level
+// cache, and the others, which find them there, ask for the next tile's meanwhile.
+void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_row, uint32_t end_row,
+                  uint32_t first_output) {
+  constexpr uint32_t kLinesAhead = 8;
   const uint32_t num_steps = NumSteps(args.depth);
-  const uint32_t num_pairs = (num_rows + kPairRows - 1) / kPairRows;
-  const uint32_t lines_ahead = (32 + num_pairs - 1) / num_pairs;
-  for (uint32_t step = 0; step < num_steps; step += kPartSteps) {
-    const uint32_t part_steps = num_steps - step < kPartSteps ? num_steps - step : kPartSteps;
-    const char* part = weights + step * 2 * kTileBytes;
-    for (uint32_t pair = 0; pair < num_pairs; ++pair) {
-      const char* pair_inputs = inputs + pair * 2 * block_bytes + step * kTileBytes;
-      const char* ahead = part + part_steps * 2 * kTileBytes + size_t{pair} * part_steps * lines_ahead * 64;
-      MultiplyTwoBlocks(pair_inputs, block_bytes, part, part_steps, step > 0, ahead, lines_ahead, sums[pair]);
+  const size_t block_bytes = BlockBytes(args.depth);
+  const char* inputs = static_cast<const char*>(args.prepared) + begin_row / kBlockRows * block_bytes;
+  const char* next = weights + num_steps * 2 * kTileBytes;
+  alignas(64) Sums sums;
+  for (uint32_t row = begin_row; row < end_row; row += kPairRows) {
+    if (row == begin_row) {
+      MultiplyTwoBlocks(inputs, block_bytes, weights, num_steps, sums,
+                        [&](uint32_t step) { PrefetchStep(weights + step * 2 * kTileBytes); });
+    } else {
+      const char* ahead = next + size_t{(row - begin_row) / kPairRows - 1} * num_steps * kLinesAhead * 64;
+      MultiplyTwoBlocks(inputs, block_bytes, weights, num_steps, sums, [&](uint32_t step) {
+        for (uint32_t line = 0; line < kLinesAhead; ++line) {
+          _mm_prefetch(ahead + (step * kLinesAhead + line) * 64, _MM_HINT_T1);
+        }
+      });
     }
-  }
-  for (uint32_t pair = 0; pair < num_pairs; ++pair) {
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t row = pair * kPairRows + i / 2 * kBlockRows;
-      if (row >= num_rows) continue;
-      StoreSums(sums[pair][i], num_rows - row < kBlockRows ? num_rows - row : kBlockRows,
-                args.outputs + first_row + row, first_output + i % 2 * kHalfOutputs, args.end_output);
+      const uint32_t first = row + i / 2 * kBlockRows;
+      if (first >= end_row) break;
+      StoreSums(sums[i], end_row - first < kBlockRows ? end_row - first : kBlockRows, args.outputs + first,
+                first_output + i % 2 * kHalfOutputs, args.end_output);
     }
+    inputs += 2 * block_bytes;
   }
 }
 
 void MultiplyManyRows(const ProductArgs& args) {
   const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
-  const uint32_t most_rows = RowsAtOnce(args.depth);
-  for (uint32_t row = 0; row < args.num_rows; row += most_rows) {
-    const uint32_t num_rows = args.num_rows - row < most_rows ? args.num_rows - row : most_rows;
-    const char* inputs = static_cast<const char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth);
+  const uint32_t rows_at_once = RowsAtOnce(args.depth);
+  for (uint32_t row = 0; row < args.num_rows; row += rows_at_once) {
+    const uint32_t end_row = args.num_rows - row < rows_at_once ? args.num_rows : row + rows_at_once;
     for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
-      MultiplyTile(args, inputs, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, num_rows,
+      MultiplyTile(args, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, end_row,
                    args.first_output + tile * kTileOutputs);
     }
   }
@@ -289,8 +276,8 @@ void MultiplyManyRows(const ProductArgs& args) {
 
 void Multiply(const ProductArgs& args) {
   ConfigureTiles(args.num_rows);
-  if (args.num_rows <= kPairRows) {
-    MultiplyFewRows(args);
+  if (args.num_rows <= kBlockRows) {
+    MultiplyOneBlockOfRows(args);
   } else {
     MultiplyManyRows(args);
   }
