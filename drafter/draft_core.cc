@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/hash.h"
@@ -22,6 +23,7 @@ DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, con
   assert(!models.empty() && options.expand_width > 0 && options.max_step_rows > 0);
   for (DraftModel& model : models) {
     assert(model.context_length >= 4 && FindModel(model.name) == nullptr);
+    assert(model.engine != nullptr || !model.sources.empty());
     models_.push_back(std::make_unique<HostedModel>(HostedModel{.model = std::move(model)}));
   }
 }
@@ -78,7 +80,7 @@ void DraftCore::UnparkSessions() {
 
 absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& hosted) const {
   const DraftModel& model = hosted.model;
-  if (open.vocabulary_fingerprint != model.vocabulary_fingerprint) {
+  if (model.engine != nullptr && open.vocabulary_fingerprint != model.vocabulary_fingerprint) {
     return absl::FailedPreconditionError(
         absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
                         model.vocabulary_fingerprint, open.vocabulary_fingerprint));
@@ -91,7 +93,7 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
     return absl::InvalidArgumentError(absl::StrCat("open: prompt_length ", open.prompt_length,
                                                    ", expected at most the ", open.tokens.size(), " tokens"));
   }
-  const int32_t vocab_size = model.engine->config().vocab_size;
+  const int32_t vocab_size = model.engine != nullptr ? model.engine->config().vocab_size : INT32_MAX;
   for (size_t i = 0; i < open.tokens.size(); ++i) {
     if (open.tokens[i] >= 0 && open.tokens[i] < vocab_size) continue;
     return absl::InvalidArgumentError(
@@ -130,6 +132,7 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   responses_.push_back(
       {key.first,
        {key.second, SessionOpened{.epoch = open.epoch, .context_length = hosted->model.context_length}}});
+  SendGrowth(key, &session);
 }
 
 void DraftCore::OnCommit(const Key& key, const Commit& commit) {
@@ -276,7 +279,9 @@ DraftStats DraftCore::stats() const {
                    .refused_sessions = refused_sessions_,
                    .resyncs = resyncs_};
   for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.draft->num_waiting();
+  absl::flat_hash_set<const BlockPool*> pools;  // A merged model shares its pool with the one it is made of.
   for (const auto& hosted : models_) {
+    if (hosted->model.pool == nullptr || !pools.insert(hosted->model.pool).second) continue;
     stats.kv_tokens_used += uint64_t{hosted->model.pool->num_held()} * kBlockTokens;
     stats.kv_tokens += uint64_t{hosted->model.pool->num_blocks()} * kBlockTokens;
   }

@@ -33,7 +33,9 @@ DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint32_
       cache_salt_(cache_salt),
       expand_width_(expand_width),
       counters_(counters),
-      kv_(model->pool, cache_salt) {}
+      kv_(model->pool, cache_salt) {
+  for (SourceHost* source : model->sources) sources_.push_back(source->NewSession(cache_salt));
+}
 
 DraftSession::~DraftSession() {
   DropTree(&counters_->stale_nodes);
@@ -47,19 +49,30 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   prefix_hash_ = open.prefix_hash;
   lost_ = false;
   next_id_ = 1;
-  root_ready_ = false;
+  said_exhausted_ = false;
+  root_ready_ = !has_engine();
   const absl::Span<const TokenId> tokens = open.tokens;
-  sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
-  for (TokenId token : tokens.subspan(open.prompt_length)) sampler_->Append(token);
   SetBudget(open.budget);
+  if (has_engine()) {
+    sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
+    for (TokenId token : tokens.subspan(open.prompt_length)) sampler_->Append(token);
+    TANDEM_RETURN_IF_ERROR(OpenWindow(tokens));
+  }
+  for (const auto& source : sources_) source->Start(tokens, open.prompt_length);
+  ProposeFromSources();
+  Promote();
+  FlushGrowth();
+  return absl::OkStatus();
+}
 
+absl::Status DraftSession::OpenWindow(absl::Span<const TokenId> tokens) {
   // The old window can be gone on with if it starts where the sequence does, or the sequence is too long for
   // that, and if it still has room.
   const size_t old_length = kv_.tokens().size();
-  const bool from_start = window_start_ == 0 || WindowIsFull(open.tokens.size());
-  if (!parked_ && from_start && open.tokens.size() > window_start_ &&
-      !WindowIsFull(open.tokens.size() - window_start_)) {
-    const absl::Span<const TokenId> window = absl::MakeConstSpan(open.tokens).subspan(window_start_);
+  const bool from_start = window_start_ == 0 || WindowIsFull(tokens.size());
+  if (!parked_ && from_start && tokens.size() > window_start_ &&
+      !WindowIsFull(tokens.size() - window_start_)) {
+    const absl::Span<const TokenId> window = tokens.subspan(window_start_);
     size_t common = 0;
     // The last token counts as new even if it is not: its logits are wanted.
     while (common + 1 < window.size() && common < old_length && window[common] == kv_.tokens()[common]) {
@@ -71,7 +84,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
       return ReserveWindow();
     }
   }
-  return StartWindow(open.tokens);
+  return StartWindow(tokens);
 }
 
 // A window is full when it leaves the tree less room than the budget's depth or a quarter of the context,
@@ -134,17 +147,25 @@ void DraftSession::SetBudget(const DraftBudget& budget) {
   limits_.nodes = static_cast<uint32_t>(std::min<uint64_t>(
       std::min<uint64_t>(budget.nodes, kMaxTreeNodes) * levels / budget.depth, kMaxTreeNodes));
   limits_.branching = std::min(budget.branching, kMaxBranching);
+  limits_.shape = budget.shape;
+  if (budget.shape == TreeShape::kChain) {
+    limits_.branching = 1;
+    limits_.nodes = std::min(limits_.nodes, limits_.depth);
+  } else if (budget.shape == TreeShape::kEagle2) {
+    // What is expanded may not be among the best in the end.
+    limits_.nodes = std::min(limits_.nodes + limits_.branching * limits_.depth, kMaxTreeNodes);
+  }
 }
 
 absl::Status DraftSession::CheckCommit(const Commit& commit) const {
   if (commit.commit_no != commit_no_ + 1) {
     return Lost(absl::StrCat("commit ", commit.commit_no, " after commit ", commit_no_));
   }
+  const int32_t vocab_size = has_engine() ? model_->engine->config().vocab_size : INT32_MAX;
   for (TokenId token : commit.tokens) {
-    if (token < 0 || token >= model_->engine->config().vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("commit ", commit.commit_no, ": token ", token,
-                                                     ", expected [0, ", model_->engine->config().vocab_size,
-                                                     ")"));
+    if (token < 0 || token >= vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("commit ", commit.commit_no, ": token ", token, ", expected [0, ", vocab_size, ")"));
     }
   }
   if (commit.tokens.empty()) {
@@ -199,9 +220,14 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   commit_no_ = commit.commit_no;
   committed_len_ = commit.committed_len;
   prefix_hash_ = commit.prefix_hash;
-  for (TokenId token : commit.tokens) sampler_->Append(token);
+  said_exhausted_ = false;
+  proposal_.clear();
   SetBudget(commit.budget);
-  TANDEM_RETURN_IF_ERROR(AppendCommitted(commit.tokens, path));
+  if (has_engine()) {
+    for (TokenId token : commit.tokens) sampler_->Append(token);
+    TANDEM_RETURN_IF_ERROR(AppendCommitted(commit.tokens, path));
+  }
+  for (const auto& source : sources_) source->Observe(commit.tokens);
 
   const uint32_t children = reaches_root ? states_.at(path.back()).num_children : 0;
   for (NodeId id : path) Forget(id, &counters_->accepted_nodes);
@@ -214,6 +240,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     SalvageBelow(path.back());
   }
   RebuildQueues();
+  ProposeFromSources();
   Promote();
   FlushGrowth();
   return absl::OkStatus();
@@ -320,6 +347,7 @@ void DraftSession::DropTree(uint64_t* fate) {
   candidates_.clear();
   held_back_.clear();
   waiting_.clear();
+  proposal_.clear();
 }
 
 // The nodes stay, since the verifier has them, but have to be forwarded again.

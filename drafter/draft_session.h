@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
+#include "common/drafting/draft_source.h"
+#include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
 #include "common/engine/sequence_kv.h"
@@ -18,14 +21,17 @@
 
 namespace tandem {
 
-// A draft model as the protocol logic sees it. Engine and pool are borrowed and outlive every session.
+// A draft model as the protocol logic sees it: an engine, sources that need no weights, or both, whose trees
+// are merged. All that is pointed to is borrowed and outlives every session.
 struct DraftModel {
   std::string name;
-  Engine* engine = nullptr;
-  BlockPool* pool = nullptr;
+  Engine* engine = nullptr;   // None: sources only.
+  BlockPool* pool = nullptr;  // Present when the engine is.
+  // Meaningless without an engine: any vocabulary will do then.
   uint64_t vocabulary_fingerprint = 0;
   // Most tokens drafted from, at least 4; no more than the engine and the pool can hold.
   uint32_t context_length = 0;
+  std::vector<SourceHost*> sources;
 };
 
 // What became of the nodes that were sent, and other totals since the start. Once every session is closed,
@@ -75,7 +81,8 @@ class StepBatch {
 //
 // A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates
 // by path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their
-// children.
+// children. What the model's sources propose below the root, anew after each commit, are candidates too, as
+// soon as their parents are nodes; they wait to be forwarded like others, unless there is no engine.
 //
 // The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part.
 // The window only moves when it is full, and then to three quarters of the context.
@@ -125,25 +132,35 @@ class DraftSession {
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
 
  private:
+  static constexpr int32_t kRootOfProposal = -1;
+  static constexpr int32_t kNotProposed = -2;
   struct NodeState {
     std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
     bool forwarded = false;      // Its keys and values are in `slot`, and its children are known.
     uint32_t num_children = 0;
+    int32_t proposed = kNotProposed;  // Which node of the proposal it is.
   };
   struct Candidate {
     NodeId parent = 0;
     TokenId token = 0;
-    float score = 0.0f;
+    float score = 0.0f;         // The engine's, 0 if it has none.
+    float source_score = 0.0f;  // The sources'.
     float path_score = 0.0f;
+
+    float merged_score() const { return CombineScores(score, source_score); }
   };
   // What the budget comes to; depth and nodes are 0 while drafting pauses.
   struct Limits {
     uint32_t depth = 0;
     uint32_t nodes = 0;
     uint32_t branching = 1;  // Keeps its last value in a pause.
+    TreeShape shape = TreeShape::kBestFirst;
   };
 
+  bool has_engine() const { return model_->engine != nullptr; }
+
   // Open and commit (draft_session.cc).
+  absl::Status OpenWindow(absl::Span<const TokenId> tokens);
   void SetBudget(const DraftBudget& budget);
   bool WindowIsFull(size_t length) const;
   absl::Status StartWindow(absl::Span<const TokenId> tokens);
@@ -165,8 +182,17 @@ class DraftSession {
   bool CanForward(const TreeNode& node) const;
   void Wait(const TreeNode& node);
   TreeNode AddNode(NodeId parent, TokenId token, float score);
+  void RescoreCandidates();
   void RebuildQueues();
   void Promote();
+  void PromoteBest();
+  void PromoteLayers();
+  void PromoteOne(const Candidate& candidate);
+  bool IsLayerFull(uint32_t depth) const;
+  void ProposeFromSources();
+  void OfferProposed(NodeId parent, int32_t proposed);
+  void OfferBelow(const TreeNode& node);
+  void OfferChildren(NodeId parent, absl::Span<const TokenProbability> children, float Candidate::*score_of);
   void FlushGrowth();
   void AddNodeRow(NodeId id, StepBatch* batch);
   absl::Status AddCandidates(NodeId parent, float* logits);
@@ -185,7 +211,9 @@ class DraftSession {
   Limits limits_;
 
   std::optional<TargetSampler> sampler_;  // Has the committed tokens; guesses what the target's will choose.
-  SequenceKv kv_;                         // Its tokens are the window.
+  std::vector<std::unique_ptr<DraftSource>> sources_;
+  std::vector<ProposedNode> proposal_;  // Of the sources, below the root as of the last commit.
+  SequenceKv kv_;                       // Its tokens are the window; unused without an engine.
   uint32_t window_start_ = 0;
   bool root_ready_ = false;  // The root has been forwarded: its children are known.
   CandidateTree tree_;
@@ -202,6 +230,7 @@ class DraftSession {
   std::vector<std::pair<NodeId, float*>> node_logits_;
 
   std::vector<TreeNode> announced_;  // Not yet in a message.
+  bool said_exhausted_ = false;      // Since the last commit.
   std::vector<Grow> growth_;
 };
 

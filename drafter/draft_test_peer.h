@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/hash.h"
+#include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
@@ -30,7 +31,11 @@ inline constexpr LinkId kLink = 7;
 
 inline uint32_t NodeLimit(const DraftBudget& budget) {
   if (budget.depth == 0) return 0;
-  return static_cast<uint32_t>(uint64_t{budget.nodes} * (budget.depth + budget.lookahead) / budget.depth);
+  const uint64_t levels = budget.depth + budget.lookahead;
+  uint64_t limit = uint64_t{budget.nodes} * levels / budget.depth;
+  if (budget.shape == TreeShape::kChain) limit = std::min(limit, levels);
+  if (budget.shape == TreeShape::kEagle2) limit += budget.branching * levels;
+  return static_cast<uint32_t>(std::min<uint64_t>(limit, kMaxTreeNodes));
 }
 
 // The drafter's guesses after `context` at temperature 0, from logits computed without a cache.
@@ -41,18 +46,21 @@ inline std::vector<TokenProbability> GreedyGuesses(const FakeEngine& engine, con
   return sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(context.size()), count);
 }
 
-// A drafter with one model, named "draft".
+// A drafter with one model, named "draft", of an engine, of a source, or of both.
 struct Drafter {
   explicit Drafter(const DraftCore::Options& core_options = {}, FakeEngine::Options engine_options = {},
-                   bool prefix_cache = true)
+                   bool prefix_cache = true, const char* source_spec = nullptr, bool with_engine = true)
       : engine(engine_options),
         pool({.num_blocks = engine_options.num_blocks, .prefix_cache = prefix_cache}),
+        source(ParseSourceSpec(source_spec != nullptr ? source_spec : "ngram").value()),
+        has_source(source_spec != nullptr),
         core(core_options,
              {{.name = "draft",
-               .engine = &engine,
-               .pool = &pool,
+               .engine = with_engine ? &engine : nullptr,
+               .pool = with_engine ? &pool : nullptr,
                .vocabulary_fingerprint = kFingerprint,
-               .context_length = static_cast<uint32_t>(engine_options.max_context)}},
+               .context_length = static_cast<uint32_t>(engine_options.max_context),
+               .sources = has_source ? std::vector<SourceHost*>{&source} : std::vector<SourceHost*>{}}},
              &clock) {}
 
   // Runs until there is nothing to do; the number of steps.
@@ -71,6 +79,8 @@ struct Drafter {
   ManualClock clock;
   FakeEngine engine;
   BlockPool pool;
+  SourceHost source;
+  const bool has_source;
   DraftCore core;
 };
 
@@ -204,7 +214,7 @@ class Peer {
   }
 
   void OnGrow(const Grow& grow) {
-    ASSERT_FALSE(grow.parents.empty());
+    ASSERT_TRUE(grow.exhausted || !grow.parents.empty());
     ASSERT_LE(grow.parents.size(), kMaxGrowNodes);
     ASSERT_EQ(grow.parents.size(), grow.tokens.size());
     ASSERT_EQ(grow.parents.size(), grow.scores.size());
@@ -231,9 +241,9 @@ class Peer {
       const TreeNode node = tree_.Add(id, grow.parents[i], grow.tokens[i], grow.scores[i]);
       if (grow.seen_commit == commit_no_) {
         ASSERT_LE(node.depth, budget_.depth + budget_.lookahead);
-        ASSERT_LE(tree_.size(), std::min(NodeLimit(budget_), kMaxTreeNodes));
+        ASSERT_LE(tree_.size(), NodeLimit(budget_));
       }
-      if (check_scores_) CheckScore(grow, node);
+      if (check_scores_ && !drafter_->has_source) CheckScore(grow, node);
     }
   }
 

@@ -26,6 +26,7 @@ namespace {
 
 struct DrafterFlags {
   std::vector<std::string> models;
+  std::vector<std::string> merges;
   std::string listen = "127.0.0.1:7003";
   std::string metrics_listen = "127.0.0.1:9103";
   bool reflection = false;
@@ -40,8 +41,14 @@ struct DrafterFlags {
 void Declare(DrafterFlags& options, Flags& flags) {
   flags.Group("Models")
       .Add("model", &options.models,
-           "Draft model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. Repeat for several.")
+           "Draft model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. In place of a folder, a "
+           "source that needs no weights: ngram, suffix or trie, with settings as in ngram:min=2,max=5. "
+           "Repeat "
+           "for several.")
       .Required()
+      .Add("merge", &options.merges,
+           "NAME=MODEL+SOURCE: serve as NAME what the model drafts, merged with what the source does. Repeat "
+           "for several.")
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
@@ -89,13 +96,18 @@ v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
-                 InstructionSet instruction_set, const std::vector<int>& cpus, ShutdownSignals& signals) {
+                 const std::vector<MergeSpec>& merges, InstructionSet instruction_set,
+                 const std::vector<int>& cpus, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges));
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {
-    models.push_back(ModelInfoToProto(hosted.name, *hosted.model, hosted.vocabulary_fingerprint));
+    if (hosted.model != nullptr) {
+      models.push_back(ModelInfoToProto(hosted.name, *hosted.model, hosted.vocabulary_fingerprint));
+    } else {
+      models.emplace_back().set_name(hosted.name);
+    }
   }
 
   MetricsRegistry registry;
@@ -148,16 +160,18 @@ int Main(int argc, const char* const* argv) {
   };
   const absl::StatusOr<std::vector<ModelSpec>> specs = ParseModelSpecs(options.models);
   if (!specs.ok()) return fail(specs.status());
+  const absl::StatusOr<std::vector<MergeSpec>> merges = ParseMergeSpecs(options.merges, *specs);
+  if (!merges.ok()) return fail(merges.status());
   const absl::StatusOr<InstructionSet> instruction_set = ParseInstructionSet(options.instruction_set);
   if (!instruction_set.ok()) return fail(instruction_set.status());
   const absl::StatusOr<std::vector<int>> cpus = PinnedCpus(options);
   if (!cpus.ok()) return fail(cpus.status());
   if (flags.check_config()) {
-    if (const auto host = ModelHost::Open(*specs); !host.ok()) return fail(host.status());
+    if (const auto host = ModelHost::Open(*specs, *merges); !host.ok()) return fail(host.status());
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }
-  const absl::Status status = Run(options, *specs, *instruction_set, *cpus, signals);
+  const absl::Status status = Run(options, *specs, *merges, *instruction_set, *cpus, signals);
   return status.ok() ? kExitOk : fail(status);
 }
 

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
 
@@ -14,14 +15,56 @@ namespace {
 
 // Below this a tree has no room behind the window.
 constexpr uint32_t kMinContext = 4;
+// What sources say to have: they look at the most recent tokens of any text.
+constexpr uint32_t kSourceContext = 1 << 20;
+
+absl::StatusOr<MergeSpec> ParseMergeSpec(absl::string_view value) {
+  const size_t equals = value.find('=');
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(equals == absl::string_view::npos ? "" : value.substr(equals + 1), '+');
+  if (equals == 0 || parts.size() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("--merge: \"", value, "\", expected NAME=MODEL+SOURCE"));
+  }
+  MergeSpec spec{.name = std::string(value.substr(0, equals)), .model = std::string(parts[0])};
+  for (size_t i = 1; i < parts.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(SourceSpec source, ParseSourceSpec(parts[i]));
+    spec.sources.push_back(source);
+  }
+  return spec;
+}
 
 }  // namespace
+
+absl::StatusOr<std::vector<MergeSpec>> ParseMergeSpecs(const std::vector<std::string>& values,
+                                                       const std::vector<ModelSpec>& models) {
+  std::vector<MergeSpec> specs;
+  absl::flat_hash_set<std::string> names;
+  for (const ModelSpec& model : models) names.insert(model.name);
+  for (const std::string& value : values) {
+    TANDEM_ASSIGN_OR_RETURN(MergeSpec spec, ParseMergeSpec(value));
+    if (!names.insert(spec.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--merge: the name \"", spec.name, "\" is taken, expected a name of its own"));
+    }
+    if (absl::c_none_of(models, [&](const ModelSpec& model) {
+          return model.name == spec.model && !NamesSource(model.folder);
+        })) {
+      return absl::InvalidArgumentError(absl::StrCat("--merge: \"", spec.model, "\" in \"", value,
+                                                     "\", expected a --model that has a folder"));
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
 
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values) {
   std::vector<ModelSpec> specs;
   absl::flat_hash_set<std::string> names;
   for (const std::string& value : values) {
-    TANDEM_ASSIGN_OR_RETURN(ModelSpec spec, ParseModelSpec(value));
+    ModelSpec spec{value.substr(0, value.find(':')), value};
+    if (!NamesSource(value)) {
+      TANDEM_ASSIGN_OR_RETURN(spec, ParseModelSpec(value));
+    }
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("--model: the name \"", spec.name, "\" is given twice, expected names of their own"));
@@ -32,10 +75,17 @@ absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::st
   return specs;
 }
 
-absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<ModelSpec>& specs) {
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<ModelSpec>& specs,
+                                                           const std::vector<MergeSpec>& merges) {
   std::unique_ptr<ModelHost> host(new ModelHost);
   for (const ModelSpec& spec : specs) {
     Hosted hosted{.spec = spec};
+    if (NamesSource(spec.folder)) {
+      TANDEM_ASSIGN_OR_RETURN(const SourceSpec source, ParseSourceSpec(spec.folder));
+      hosted.source = std::make_unique<SourceHost>(source);
+      host->hosted_.push_back(std::move(hosted));
+      continue;
+    }
     TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::Load(spec.folder));
     const ModelConfig& config = hosted.model->config();
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
@@ -50,11 +100,20 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
     hosted.progress = std::make_unique<LoadProgress>(spec.name, hosted.weight_bytes);
     host->hosted_.push_back(std::move(hosted));
   }
+  for (const MergeSpec& merge : merges) {
+    Merged merged{.name = merge.name};
+    while (host->hosted_[merged.hosted].spec.name != merge.model) ++merged.hosted;
+    for (const SourceSpec& source : merge.sources) {
+      merged.sources.push_back(std::make_unique<SourceHost>(source));
+    }
+    host->merged_.push_back(std::move(merged));
+  }
   return host;
 }
 
 absl::Status ModelHost::Load(const Options& options) {
   for (Hosted& hosted : hosted_) {
+    if (hosted.source != nullptr) continue;
     CpuEngineOptions engine_options;
     engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
     engine_options.num_threads = options.num_threads;
@@ -72,6 +131,7 @@ double ModelHost::load_progress() const {
   double done = 0.0;
   double total = 0.0;
   for (const Hosted& hosted : hosted_) {
+    if (hosted.source != nullptr) continue;
     done += hosted.progress->ratio() * static_cast<double>(hosted.weight_bytes);
     total += static_cast<double>(hosted.weight_bytes);
   }
@@ -81,6 +141,11 @@ double ModelHost::load_progress() const {
 std::vector<DraftModel> ModelHost::draft_models() const {
   std::vector<DraftModel> models;
   for (const Hosted& hosted : hosted_) {
+    if (hosted.source != nullptr) {
+      models.push_back(
+          {.name = hosted.spec.name, .context_length = kSourceContext, .sources = {hosted.source.get()}});
+      continue;
+    }
     const uint32_t held = hosted.pool->num_blocks() * kBlockTokens;
     models.push_back(
         {.name = hosted.spec.name,
@@ -89,6 +154,15 @@ std::vector<DraftModel> ModelHost::draft_models() const {
          .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
          .context_length = std::min(held, static_cast<uint32_t>(hosted.engine->config().max_context))});
   }
+  for (const Merged& merged : merged_) {
+    const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {
+      return candidate.name == hosted_[merged.hosted].spec.name;
+    });
+    DraftModel copy = *model;
+    copy.name = merged.name;
+    for (const auto& source : merged.sources) copy.sources.push_back(source.get());
+    models.push_back(std::move(copy));
+  }
   return models;
 }
 
@@ -96,6 +170,10 @@ std::vector<ModelHost::Description> ModelHost::descriptions() const {
   std::vector<Description> descriptions;
   for (const Hosted& hosted : hosted_) {
     descriptions.push_back({hosted.spec.name, hosted.model, hosted.vocabulary_fingerprint});
+  }
+  for (const Merged& merged : merged_) {
+    const Hosted& hosted = hosted_[merged.hosted];
+    descriptions.push_back({merged.name, hosted.model, hosted.vocabulary_fingerprint});
   }
   return descriptions;
 }

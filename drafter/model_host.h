@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/engine.h"
@@ -17,10 +18,23 @@
 
 namespace tandem {
 
-// ParseModelSpec of each. InvalidArgument for a name that is given twice, and when there is none.
+// ParseModelSpec of each; where a source is named (NamesSource) in place of a folder, its kind is the default
+// name. InvalidArgument for a name that is given twice, and when there is none.
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values);
 
-// The draft models of a process, with their engines.
+// A draft model that is another one whose trees are merged with those of sources.
+struct MergeSpec {
+  std::string name;
+  std::string model;
+  std::vector<SourceSpec> sources;  // At least one.
+};
+
+// From NAME=MODEL+SOURCE, with more sources after more plus signs. InvalidArgument for a model that is not
+// one of `models` or has no folder, and for a name that is taken.
+absl::StatusOr<std::vector<MergeSpec>> ParseMergeSpecs(const std::vector<std::string>& values,
+                                                       const std::vector<ModelSpec>& models);
+
+// The draft models of a process, with their engines, and the sources that need none.
 //
 //   Open (maps and checks the folders) -> Load (packs the weights: the long part) -> draft_models
 class ModelHost {
@@ -33,9 +47,10 @@ class ModelHost {
     InstructionSet instruction_set = InstructionSet::kAuto;
   };
 
-  // Errors are those of Model::Load and Tokenizer::Load, and InvalidArgument when the tokenizer has ids that
-  // the model has no logits for.
-  static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const std::vector<ModelSpec>& specs);
+  // Errors are those of Model::Load, Tokenizer::Load and ParseSourceSpec, and InvalidArgument when the
+  // tokenizer has ids that the model has no logits for. `merges` come from ParseMergeSpecs.
+  static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const std::vector<ModelSpec>& specs,
+                                                         const std::vector<MergeSpec>& merges = {});
 
   absl::Status Load(const Options& options);
   // Share of all weights that Load has done, in [0, 1]. Safe from any thread.
@@ -45,7 +60,7 @@ class ModelHost {
   std::vector<DraftModel> draft_models() const;
   struct Description {
     std::string name;
-    std::shared_ptr<const Model> model;
+    std::shared_ptr<const Model> model;  // None for a source.
     uint64_t vocabulary_fingerprint = 0;
   };
   std::vector<Description> descriptions() const;
@@ -53,6 +68,7 @@ class ModelHost {
  private:
   struct Hosted {
     ModelSpec spec;
+    std::unique_ptr<SourceHost> source;  // Then there is nothing of what follows.
     std::shared_ptr<const Model> model;
     uint64_t vocabulary_fingerprint = 0;
     uint64_t weight_bytes = 0;
@@ -61,9 +77,16 @@ class ModelHost {
     std::unique_ptr<BlockPool> pool;
   };
 
+  struct Merged {
+    std::string name;
+    size_t hosted = 0;  // Index of the model.
+    std::vector<std::unique_ptr<SourceHost>> sources;
+  };
+
   ModelHost() = default;
 
   std::vector<Hosted> hosted_;
+  std::vector<Merged> merged_;
 };
 
 }  // namespace tandem

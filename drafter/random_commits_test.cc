@@ -1,6 +1,8 @@
 // Many sessions, messages that cross, and commits of every kind, drawn by a seed. The peer checks each node
 // it is sent against the fake model, so that any mistake with keys and values shows as a wrong score.
 
+#include <array>
+#include <iterator>
 #include <random>
 
 #include "drafter/draft_test_peer.h"
@@ -18,6 +20,10 @@ using testing_peer::Peer;
 class RandomCommitsTest : public ::testing::TestWithParam<int> {
  protected:
   uint32_t Draw(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
+  // The last one goes without an engine.
+  static constexpr const char* kSources[] = {
+      nullptr, nullptr, nullptr, "ngram:min=1", "suffix:min=1", "trie:nodes=300", "suffix:min=1,tokens=64"};
+
   TokenId DrawToken() { return static_cast<TokenId>(Draw(64)); }
 
   // Some way down the peer's tree, then a child that is there, or perhaps not.
@@ -38,7 +44,7 @@ class RandomCommitsTest : public ::testing::TestWithParam<int> {
     // Sometimes the bonus token is what the drafter has found, but not yet delivered.
     if (Draw(2) == 0 && !peer.inbox().empty()) {
       const auto* grow = std::get_if<Grow>(&peer.inbox().front().event);
-      if (grow != nullptr && grow->epoch == peer.epoch()) {
+      if (grow != nullptr && grow->epoch == peer.epoch() && !grow->parents.empty()) {
         if (grow->parents[0] == 0) return {grow->tokens[0]};
         tokens.clear();
         for (NodeId id : peer.tree().Path(grow->parents[0])) tokens.push_back(peer.tree().Find(id)->token);
@@ -49,7 +55,11 @@ class RandomCommitsTest : public ::testing::TestWithParam<int> {
   }
 
   DraftBudget DrawBudget() {
-    return {.depth = 1 + Draw(6), .nodes = 1 + Draw(24), .branching = 1 + Draw(4), .lookahead = Draw(5)};
+    return {.depth = 1 + Draw(6),
+            .nodes = 1 + Draw(24),
+            .branching = 1 + Draw(4),
+            .lookahead = Draw(5),
+            .shape = shape_};
   }
 
   TokenIds DrawPrompt() {
@@ -79,6 +89,7 @@ class RandomCommitsTest : public ::testing::TestWithParam<int> {
 
   std::mt19937_64 random_{static_cast<uint64_t>(GetParam())};
   std::unique_ptr<Drafter> drafter_;
+  TreeShape shape_ = TreeShape::kBestFirst;
 };
 
 TEST_P(RandomCommitsTest, EveryScoreIsTheModels) {
@@ -86,10 +97,12 @@ TEST_P(RandomCommitsTest, EveryScoreIsTheModels) {
   const bool small_context = Draw(3) == 0;
   const bool small_pool = Draw(3) == 0;
   const bool change_budgets = Draw(2) == 0;
+  shape_ = std::array{TreeShape::kBestFirst, TreeShape::kChain, TreeShape::kEagle2}[Draw(3)];
   drafter_ = std::make_unique<Drafter>(
       DraftCore::Options{.expand_width = 1 + Draw(5), .max_step_rows = 8 + Draw(60)},
       FakeEngine::Options{.max_context = small_context ? 40 : 4096, .num_blocks = small_pool ? 40u : 1000u},
-      /*prefix_cache=*/Draw(4) != 0);
+      /*prefix_cache=*/Draw(4) != 0, kSources[static_cast<size_t>(GetParam()) % std::size(kSources)],
+      /*with_engine=*/GetParam() % 7 != 6);
   std::vector<Peer> peers;
   for (SessionId id = 0; id < 4; ++id) peers.emplace_back(drafter_.get(), id);
   for (Peer& peer : peers) peer.Open(DrawPrompt(), DrawBudget());

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -72,12 +73,15 @@ TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score) {
   ++NumChildren(parent);
   ++counters_->sent_nodes;
   announced_.push_back(node);
+  OfferBelow(node);
   return node;
 }
 
 bool DraftSession::CanForward(const TreeNode& node) const {
-  if (parked_) return false;
-  if (node.depth >= limits_.depth || kv_.tokens().size() + node.depth > model_->context_length) return false;
+  if (!has_engine() || parked_ || node.depth >= limits_.depth ||
+      kv_.tokens().size() + node.depth > model_->context_length) {
+    return false;
+  }
   return node.parent == 0 || states_.at(node.parent).slot.has_value();
 }
 
@@ -95,18 +99,22 @@ void DraftSession::Wait(const TreeNode& node) {
   waiting_.insert(place, node.id);
 }
 
-// After a commit: path scores count from the new root, depths and the budget have changed.
-void DraftSession::RebuildQueues() {
+void DraftSession::RescoreCandidates() {
   for (Candidate& candidate : candidates_) {
     const TreeNode* parent = tree_.Find(candidate.parent);
-    candidate.path_score = parent == nullptr ? candidate.score : parent->path_score * candidate.score;
+    candidate.path_score = (parent == nullptr ? 1.0f : parent->path_score) * candidate.merged_score();
   }
   std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
+}
+
+// After a commit: path scores count from the new root, depths and the budget have changed.
+void DraftSession::RebuildQueues() {
+  RescoreCandidates();
   waiting_.clear();
   for (const TreeNode& node : tree_.nodes()) {
     NodeState& state = states_.at(node.id);
     if (state.forwarded) continue;
-    if (CanForward(node)) {
+    if (CanForward(node) && !IsLayerFull(node.depth)) {
       Wait(node);
     } else if (state.slot.has_value()) {
       kv_.FreeScratch(*state.slot);
@@ -115,35 +123,142 @@ void DraftSession::RebuildQueues() {
   }
 }
 
-// Makes nodes of the best candidates, until as many nodes as one step takes wait in front of the next.
+// While a prompt is being computed, what the sources propose is all there is, and goes out. A root that a
+// commit has left to compute is a matter of one step, after which the model has its say too.
 void DraftSession::Promote() {
-  if (!root_ready_) return;
+  if (!root_ready_ && !NeedsPrefill()) return;
+  if (limits_.shape == TreeShape::kEagle2 && has_engine()) {
+    PromoteLayers();
+  } else {
+    PromoteBest();
+  }
+}
+
+// Makes nodes of the best candidates, until as many nodes as one step takes wait in front of the next.
+void DraftSession::PromoteBest() {
   while (tree_.size() < limits_.nodes && !candidates_.empty()) {
-    if (waiting_.size() >= expand_width_ &&
+    if (root_ready_ && waiting_.size() >= expand_width_ &&
         tree_.Find(waiting_[expand_width_ - 1])->path_score >= candidates_.front().path_score) {
       return;
     }
     std::pop_heap(candidates_.begin(), candidates_.end(), IsWorse);
     const Candidate best = candidates_.back();
     candidates_.pop_back();
-    const TreeNode* parent = tree_.Find(best.parent);
-    const uint32_t depth = parent == nullptr ? 1 : parent->depth + 1;
-    if (depth > limits_.depth || NumChildren(best.parent) >= limits_.branching) {
-      held_back_.push_back(best);
-      continue;
-    }
-    const TreeNode node = AddNode(best.parent, best.token, best.score);
-    if (CanForward(node)) Wait(node);
+    PromoteOne(best);
   }
 }
 
-// Puts what was announced into messages. As a waiting node always yields a candidate, the budget can only be
-// used up by sending a node, and so the last message can say it. The exception is a commit whose surviving
-// nodes leave nothing to add: their number reaches the limit, or its budget is shallower than the one before.
-// Nothing is sent then, and the verifier can tell as much from its mirror.
+// Makes a node of a candidate, unless the budget forbids it: then it is held back.
+void DraftSession::PromoteOne(const Candidate& candidate) {
+  const TreeNode* parent = tree_.Find(candidate.parent);
+  const uint32_t depth = parent == nullptr ? 1 : parent->depth + 1;
+  if (depth > limits_.depth || NumChildren(candidate.parent) >= limits_.branching) {
+    held_back_.push_back(candidate);
+    return;
+  }
+  const TreeNode node = AddNode(candidate.parent, candidate.token, candidate.merged_score());
+  if (CanForward(node) && !IsLayerFull(node.depth)) Wait(node);
+}
+
+// EAGLE-2 expands no more than `branching` nodes of a level.
+bool DraftSession::IsLayerFull(uint32_t depth) const {
+  if (limits_.shape != TreeShape::kEagle2) return false;
+  uint32_t expanded = 0;
+  for (const TreeNode& node : tree_.nodes()) {
+    if (node.depth != depth) continue;
+    const bool waits = absl::c_linear_search(waiting_, node.id);
+    if (waits || states_.at(node.id).forwarded) ++expanded;
+  }
+  return expanded >= limits_.branching;
+}
+
+// EAGLE-2 (Li et al., 2024): of each level the `branching` best nodes by path score are expanded, one level
+// after the other; then the best of all candidates are taken up to the budget. The verifier, which holds them
+// all, reranks once more when it chooses what to verify. Levels may use up the budget before the deepest one.
+void DraftSession::PromoteLayers() {
+  if (!waiting_.empty() || !root_ready_) return;  // A level is under way.
+  for (uint32_t depth = 1; depth < limits_.depth && tree_.size() < limits_.nodes; ++depth) {
+    std::vector<Candidate> level;
+    std::vector<Candidate> rest;
+    for (const Candidate& candidate : candidates_) {
+      const TreeNode* parent = tree_.Find(candidate.parent);
+      const bool on_level = (parent == nullptr ? 1 : parent->depth + 1) == depth;
+      (on_level ? level : rest).push_back(candidate);
+    }
+    absl::c_sort(level, [](const Candidate& a, const Candidate& b) { return IsWorse(b, a); });
+    candidates_ = std::move(rest);
+    size_t taken = 0;
+    while (taken < level.size() && tree_.size() < limits_.nodes && !IsLayerFull(depth)) {
+      PromoteOne(level[taken++]);
+    }
+    candidates_.insert(candidates_.end(), level.begin() + static_cast<ptrdiff_t>(taken), level.end());
+    std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
+    if (!waiting_.empty()) return;
+  }
+  PromoteBest();
+}
+
+// What the sources make of the text so far, in place of what they made of it before.
+void DraftSession::ProposeFromSources() {
+  if (sources_.empty()) return;
+  proposal_.clear();
+  for (auto& [id, state] : states_) state.proposed = kNotProposed;
+  for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
+    std::erase_if(*list, [](const Candidate& candidate) { return candidate.score == 0.0f; });
+    for (Candidate& candidate : *list) candidate.source_score = 0.0f;
+  }
+  RescoreCandidates();
+  if (limits_.nodes == 0) return;
+  const ProposalLimits limits{.depth = limits_.depth, .nodes = limits_.nodes, .branching = limits_.branching};
+  std::vector<std::vector<ProposedNode>> proposals;
+  for (const auto& source : sources_) proposals.push_back(source->Propose(limits));
+  proposal_ = proposals.size() == 1 ? std::move(proposals[0]) : MergeProposals(proposals, limits);
+  OfferProposed(0, kRootOfProposal);
+}
+
+// The proposal's children of `proposed`, which is `parent` in the tree: those that are nodes already are gone
+// into, the others become candidates.
+void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
+  std::vector<TokenProbability> children;
+  for (size_t i = 0; i < proposal_.size(); ++i) {
+    if (proposal_[i].parent != proposed) continue;
+    const TreeNode* node = tree_.FindChild(parent, proposal_[i].token);
+    if (node == nullptr) {
+      children.push_back({.token = proposal_[i].token, .probability = proposal_[i].score});
+    } else {
+      states_.at(node->id).proposed = static_cast<int32_t>(i);
+      OfferProposed(node->id, static_cast<int32_t>(i));
+    }
+  }
+  if (!children.empty()) OfferChildren(parent, children, &Candidate::source_score);
+}
+
+// A new node may be what the sources proposed too: then they know how to go on.
+void DraftSession::OfferBelow(const TreeNode& node) {
+  const int32_t above = node.parent == 0 ? kRootOfProposal : states_.at(node.parent).proposed;
+  if (proposal_.empty() || above == kNotProposed) return;
+  const auto same = absl::c_find_if(proposal_, [&](const ProposedNode& proposed) {
+    return proposed.parent == above && proposed.token == node.token;
+  });
+  if (same == proposal_.end()) return;
+  const auto index = static_cast<int32_t>(same - proposal_.begin());
+  states_.at(node.id).proposed = index;
+  OfferProposed(node.id, index);
+}
+
+// Puts what was announced into messages. The last one before the next commit says that it is; when there is
+// nothing left to send with it, as where a source knows nothing or a model agrees with one, it is empty.
 void DraftSession::FlushGrowth() {
-  const bool exhausted =
-      root_ready_ && (tree_.size() >= limits_.nodes || (candidates_.empty() && waiting_.empty()));
+  const bool exhausted = limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
+                                               (root_ready_ && candidates_.empty() && waiting_.empty()));
+  if (announced_.empty() && exhausted && !said_exhausted_ && !lost_) {
+    growth_.push_back({.epoch = epoch_,
+                       .seen_commit = commit_no_,
+                       .prefix_hash = prefix_hash_,
+                       .first_id = next_id_,
+                       .exhausted = true});
+  }
+  said_exhausted_ = said_exhausted_ || exhausted;
   for (size_t first = 0; first < announced_.size(); first += kMaxGrowNodes) {
     const size_t end = std::min(announced_.size(), first + kMaxGrowNodes);
     Grow grow{.epoch = epoch_,
@@ -225,17 +340,43 @@ absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
     return absl::InternalError(
         absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
   }
-  for (const TokenProbability& child : top) {
-    // A node that is forwarded for the second time, after its keys and values were lost, has children
-    // already.
-    if (NumChildren(parent) > 0 && tree_.FindChild(parent, child.token) != nullptr) continue;
-    candidates_.push_back({.parent = parent,
-                           .token = child.token,
-                           .score = child.probability,
-                           .path_score = (above == nullptr ? 1.0f : above->path_score) * child.probability});
-    std::push_heap(candidates_.begin(), candidates_.end(), IsWorse);
-  }
+  OfferChildren(parent, top, &Candidate::score);
   return absl::OkStatus();
+}
+
+// Makes candidates of guesses of what comes after `parent`. What is a node already stays as it is: a source
+// proposed it, or the parent is forwarded for the second time, after its keys and values were lost. With
+// sources, a guess that is a candidate already is the same one.
+void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbability> children,
+                                 float Candidate::*score_of) {
+  const TreeNode* above = tree_.Find(parent);
+  const float path_score = above == nullptr ? 1.0f : above->path_score;
+  std::vector<Candidate> known;
+  if (!sources_.empty()) {
+    for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
+      const auto others = std::partition(list->begin(), list->end(),
+                                         [&](const Candidate& one) { return one.parent != parent; });
+      known.insert(known.end(), others, list->end());
+      list->erase(others, list->end());
+    }
+  }
+  for (const TokenProbability& child : children) {
+    if (NumChildren(parent) > 0 && tree_.FindChild(parent, child.token) != nullptr) continue;
+    const auto same =
+        absl::c_find_if(known, [&](const Candidate& candidate) { return candidate.token == child.token; });
+    if (same != known.end()) {
+      (*same).*score_of = child.probability;
+    } else {
+      known.push_back({.parent = parent, .token = child.token});
+      known.back().*score_of = child.probability;
+    }
+  }
+  for (Candidate& candidate : known) {
+    candidate.path_score = path_score * candidate.merged_score();
+    candidates_.push_back(candidate);
+    if (sources_.empty()) std::push_heap(candidates_.begin(), candidates_.end(), IsWorse);
+  }
+  if (!sources_.empty()) std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
 }
 
 }  // namespace tandem

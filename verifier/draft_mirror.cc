@@ -28,8 +28,9 @@ std::string DraftMirror::FindViolation(const Grow& grow) const {
     return absl::StrCat("arrays of ", count, " parents, ", grow.tokens.size(), " tokens and ",
                         grow.scores.size(), " scores, expected equal lengths");
   }
-  if (count == 0 || count > kMaxGrowNodes) {
-    return absl::StrCat(count, " nodes in one message, expected 1 to ", kMaxGrowNodes);
+  if ((count == 0 && !grow.exhausted) || count > kMaxGrowNodes) {
+    return absl::StrCat(count, " nodes in one message, expected 1 to ", kMaxGrowNodes,
+                        ", or none when exhausted");
   }
   if (grow.first_id == 0 || grow.first_id > UINT32_MAX - count) {
     return absl::StrCat("first id ", grow.first_id, ", expected 1 to ", UINT32_MAX - count);
@@ -78,7 +79,7 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
     return report;
   }
   const auto count = static_cast<uint32_t>(grow.parents.size());
-  if (grow.first_id + count <= next_id_) {
+  if (grow.first_id + count <= next_id_ && (count > 0 || grow.first_id < next_id_)) {
     report.result = GrowResult::kDuplicate;
     return report;
   }

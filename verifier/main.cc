@@ -44,6 +44,7 @@ struct VerifierFlags {
   bool prefix_cache = true;
   std::string window_policy = "analytic";
   WindowLimits limits;
+  std::string tree_shape = "best-first";
   absl::Duration max_draft_wait = absl::Milliseconds(100);
   absl::Duration drain_grace = absl::Seconds(30);
 };
@@ -92,6 +93,9 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("lookahead", &options.limits.lookahead,
            "Levels drafted ahead while a round is verified; 0 drafts and verifies in turns.")
       .InRange(0, kMaxTreeDepth / 2)
+      .AddChoice(
+          "tree-shape", &options.tree_shape, TreeShapeNames(),
+          "What drafters try first: the best candidate, one for each level, or the best of each level.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
 }
 
@@ -226,8 +230,12 @@ int Main(int argc, const char* const* argv) {
       "Holds a target model, verifies candidate trees of many requests in one batch, and commits tokens.");
   Declare(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  absl::Status status;
-  if (flags.check_config()) {
+  const absl::StatusOr<TreeShape> shape = ParseTreeShape(options.tree_shape);
+  absl::Status status = shape.status();
+  if (shape.ok()) options.limits.shape = *shape;
+  if (!status.ok()) {
+    // Said below.
+  } else if (flags.check_config()) {
     status = OpenTarget(options).status();
     if (status.ok()) LogInfo("the configuration is valid", {{"model", options.model}});
   } else {

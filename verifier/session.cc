@@ -141,6 +141,8 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
 bool Session::ReadyForRound(absl::Time now) const {
   if (!prefilled() || finished_) return false;
   if (!drafting_ || budget_.depth == 0 || now >= wait_until_) return true;
+  // Of an EAGLE-2 tree only the last nodes say which are the best.
+  if (budget_.shape == TreeShape::kEagle2) return mirror_.exhausted();
   return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes;
 }
 

@@ -1,5 +1,6 @@
 #include "common/rpc/draft_wire.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -43,6 +44,29 @@ void TokensToProto(const TokenIds& tokens, ProtoIds* ids) {
   for (TokenId token : tokens) ids->Add(static_cast<uint32_t>(token));
 }
 
+TreeShape ShapeFromProto(v1::TreeShape shape) {
+  switch (shape) {
+    case v1::TREE_SHAPE_CHAIN:
+      return TreeShape::kChain;
+    case v1::TREE_SHAPE_EAGLE2:
+      return TreeShape::kEagle2;
+    default:  // Also what a newer verifier may know.
+      return TreeShape::kBestFirst;
+  }
+}
+
+v1::TreeShape ShapeToProto(TreeShape shape) {
+  switch (shape) {
+    case TreeShape::kChain:
+      return v1::TREE_SHAPE_CHAIN;
+    case TreeShape::kEagle2:
+      return v1::TREE_SHAPE_EAGLE2;
+    case TreeShape::kBestFirst:
+      break;
+  }
+  return v1::TREE_SHAPE_BEST_FIRST;
+}
+
 absl::StatusOr<DraftBudget> BudgetFromProto(absl::string_view field, const v1::DraftBudget& proto) {
   if (proto.depth() > kMaxTreeDepth) {
     return Invalid(field, ".depth: ", proto.depth(), ", expected at most ", kMaxTreeDepth);
@@ -59,7 +83,8 @@ absl::StatusOr<DraftBudget> BudgetFromProto(absl::string_view field, const v1::D
   return DraftBudget{.depth = proto.depth(),
                      .nodes = proto.nodes(),
                      .branching = proto.branching(),
-                     .lookahead = proto.lookahead()};
+                     .lookahead = proto.lookahead(),
+                     .shape = ShapeFromProto(proto.shape())};
 }
 
 void BudgetToProto(const DraftBudget& budget, v1::DraftBudget* proto) {
@@ -67,6 +92,7 @@ void BudgetToProto(const DraftBudget& budget, v1::DraftBudget* proto) {
   proto->set_nodes(budget.nodes);
   proto->set_branching(budget.branching);
   proto->set_lookahead(budget.lookahead);
+  proto->set_shape(ShapeToProto(budget.shape));
 }
 
 absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
@@ -146,11 +172,11 @@ absl::Status CheckGrow(const v1::Grow& proto) {
     return Invalid("grow: ", count, " parents, ", proto.tokens_size(), " tokens and ", proto.scores_size(),
                    " scores, expected as many of each");
   }
-  if (count == 0 || count > static_cast<int>(kMaxGrowNodes)) {
-    return Invalid("grow: ", count, " nodes, expected 1 to ", kMaxGrowNodes);
+  if ((count == 0 && !proto.exhausted()) || count > static_cast<int>(kMaxGrowNodes)) {
+    return Invalid("grow: ", count, " nodes, expected 1 to ", kMaxGrowNodes, ", or none when exhausted");
   }
   if (proto.first_id() == 0) return Invalid("grow.first_id: 0, expected at least 1: 0 is the root");
-  if (!CheckedAdd(proto.first_id(), static_cast<uint32_t>(count - 1)).has_value()) {
+  if (!CheckedAdd(proto.first_id(), static_cast<uint32_t>(std::max(count, 1) - 1)).has_value()) {
     return Invalid("grow.first_id: ", proto.first_id(), " + ", count, " nodes, expected ids below 2^32");
   }
   for (int i = 0; i < count; ++i) {

@@ -18,11 +18,19 @@ namespace tandem {
 using SessionId = uint64_t;
 using NodeId = uint32_t;  // 0 is the root as of the last commit seen.
 
+// In what order a drafter tries candidates.
+enum class TreeShape {
+  kBestFirst,  // The best candidate by path score is next, wherever it is.
+  kChain,      // One node for each level.
+  kEagle2,  // Level by level: the best nodes of each are expanded, then the best of all are kept (EAGLE-2).
+};
+
 struct DraftBudget {
   uint32_t depth = 0;
   uint32_t nodes = 0;
   uint32_t branching = 1;
   uint32_t lookahead = 0;
+  TreeShape shape = TreeShape::kBestFirst;
 
   friend bool operator==(const DraftBudget&, const DraftBudget&) = default;
 };

@@ -70,13 +70,29 @@ class AnalyticPolicy final : public WindowPolicy {
 
 }  // namespace
 
+absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name) {
+  if (name == "best-first") return TreeShape::kBestFirst;
+  if (name == "chain") return TreeShape::kChain;
+  if (name == "eagle2") return TreeShape::kEagle2;
+  return absl::InvalidArgumentError(absl::StrCat("tree shape \"", name, "\" is not known, expected one of ",
+                                                 absl::StrJoin(TreeShapeNames(), ", ")));
+}
+
+std::vector<std::string> TreeShapeNames() {
+  return {"best-first", "chain", "eagle2"};
+}
+
 uint32_t WindowLimits::NodesFor(uint32_t depth) const {
-  return std::min(depth * nodes_per_level, max_nodes);
+  return std::min(depth * (shape == TreeShape::kChain ? 1 : nodes_per_level), max_nodes);
 }
 
 DraftBudget WindowLimits::BudgetFor(uint32_t depth) const {
   if (depth == 0) return DraftBudget{};
-  return {.depth = depth, .nodes = NodesFor(depth), .branching = branching, .lookahead = lookahead};
+  return {.depth = depth,
+          .nodes = NodesFor(depth),
+          .branching = branching,
+          .lookahead = lookahead,
+          .shape = shape};
 }
 
 double RoundCosts::VerifySeconds(uint32_t depth) const {

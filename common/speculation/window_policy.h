@@ -22,10 +22,15 @@ struct WindowLimits {
   uint32_t branching = 4;
   // Levels that are drafted ahead while a round is verified; 0 is the synchronous loop.
   uint32_t lookahead = 4;
+  TreeShape shape = TreeShape::kBestFirst;
 
   uint32_t NodesFor(uint32_t depth) const;
   DraftBudget BudgetFor(uint32_t depth) const;
 };
+
+// best-first, chain or eagle2. InvalidArgument lists them.
+absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name);
+std::vector<std::string> TreeShapeNames();
 
 // What a round would cost now.
 struct RoundCosts {

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/token.h"
+
+namespace tandem {
+
+// A node of a proposal: a candidate below another one, or below the last committed token.
+struct ProposedNode {
+  int32_t parent = -1;  // Index of an earlier node of the proposal; -1: the root.
+  TokenId token = 0;
+  float score = 0.0f;  // Estimated probability that it is right, given that its parent is: in (0, 1].
+
+  friend bool operator==(const ProposedNode&, const ProposedNode&) = default;
+};
+
+struct ProposalLimits {
+  uint32_t depth = 0;
+  uint32_t nodes = 0;
+  uint32_t branching = 1;
+};
+
+// Drafts for one session without a model: from the tokens of the session, or of earlier ones. Any vocabulary
+// will do; tokens only have to be at least 0.
+//
+//   Start ---> Propose, Observe, Propose, ... ---> Start (a resync)
+//
+// Memory is bounded, and so is the work of a call, by a constant for each token observed (amortised) and for
+// each node proposed. No I/O; belongs to one thread, together with whatever it shares with other sessions.
+class DraftSource {
+ public:
+  virtual ~DraftSource() = default;
+
+  // All committed tokens, of which `prompt_length` are prompt. A second Start that goes on where the tokens
+  // so far end counts as Observe of what is new.
+  virtual void Start(absl::Span<const TokenId> tokens, uint32_t prompt_length) = 0;
+  // Tokens that a round has committed.
+  virtual void Observe(absl::Span<const TokenId> committed) = 0;
+  // Candidates below the last committed token, by path score, best first: a parent comes before its children,
+  // siblings have tokens of their own, and their scores add up to 1 at most. None when nothing is known.
+  virtual std::vector<ProposedNode> Propose(const ProposalLimits& limits) const = 0;
+};
+
+// Two guesses of the same token below the same parent are one. The sources are taken to be right
+// independently, so that agreement counts for more than either: 1 - (1 - a)(1 - b).
+inline float CombineScores(float a, float b) {
+  return 1.0f - (1.0f - a) * (1.0f - b);
+}
+
+// Folds trees below the same root into one. Scores of duplicates are combined. At most `limits.nodes`, best
+// first by path score, no deeper and no wider than the limits.
+std::vector<ProposedNode> MergeProposals(absl::Span<const std::vector<ProposedNode>> proposals,
+                                         const ProposalLimits& limits);
+
+}  // namespace tandem

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/drafting/blended_source.h"
+
+namespace tandem {
+
+// Branches of the outputs of a tenant, with how often each was taken (the trie of Lookahead, Zhao et al.,
+// 2024). Bounded: when it is full, all counts are halved and branches that come to nothing go, until it is
+// half empty; so what has not been seen for long is forgotten.
+class LearnedTrie {
+ public:
+  using NodeIndex = uint32_t;
+  static constexpr NodeIndex kRoot = 0;
+
+  // `max_nodes` at least 2.
+  explicit LearnedTrie(uint32_t max_nodes);
+
+  // The child of a node, made when it is missing; counts one more. Nothing when the trie was full and has
+  // just been thinned out: indices from before are void, and `generation` has changed.
+  std::optional<NodeIndex> Take(NodeIndex node, TokenId token);
+  std::optional<NodeIndex> Child(NodeIndex node, TokenId token) const;
+  // The kMaxContinuations that were seen last for the first time.
+  std::vector<Continuation> Continuations(NodeIndex node) const;
+
+  uint64_t generation() const { return generation_; }
+  size_t num_nodes() const { return nodes_.size(); }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Node {
+    TokenId token = 0;
+    uint32_t count = 0;
+    NodeIndex parent = kRoot;
+    NodeIndex first_child = kNone;
+    NodeIndex next_sibling = kNone;
+  };
+  static uint64_t Key(NodeIndex node, TokenId token) {
+    return uint64_t{node} << 32 | static_cast<uint32_t>(token);
+  }
+  NodeIndex Add(NodeIndex parent, TokenId token, uint32_t count);
+  void ThinOut();
+
+  const uint32_t max_nodes_;
+  std::vector<Node> nodes_;  // A parent before its children.
+  absl::flat_hash_map<uint64_t, NodeIndex> children_;
+  uint64_t generation_ = 0;
+};
+
+// The tries of all tenants, by the salt that separates them. The one that was used longest ago goes when
+// there are too many; sessions that use it keep it.
+class TrieStore {
+ public:
+  struct Options {
+    uint32_t max_nodes = 65536;  // Of each.
+    uint32_t max_tenants = 64;
+  };
+  explicit TrieStore(const Options& options) : options_(options) {}
+
+  std::shared_ptr<LearnedTrie> ForTenant(uint64_t salt);
+  size_t num_tenants() const { return tries_.size(); }
+
+ private:
+  struct Entry {
+    std::shared_ptr<LearnedTrie> trie;
+    uint64_t last_used = 0;
+  };
+  const Options options_;
+  std::map<uint64_t, Entry> tries_;
+  uint64_t uses_ = 0;
+};
+
+// The contexts of a session's text that the tenant's trie knows. Teaches the trie the session's output.
+class TrieIndex {
+ public:
+  struct Options {
+    uint32_t max_context = 4;  // Tokens looked up.
+    uint32_t branch = 16;      // Tokens of a branch, the context included.
+  };
+  struct Context {
+    uint32_t match_length = 0;
+    LearnedTrie::NodeIndex node = LearnedTrie::kRoot;
+  };
+
+  TrieIndex(const Options& options, std::shared_ptr<LearnedTrie> trie)
+      : options_(options), trie_(std::move(trie)) {}
+
+  void Clear();
+  void Append(TokenId token, bool is_output);
+  std::vector<Context> Contexts() const;
+  std::vector<Continuation> Continuations(const Context& context) const {
+    return trie_->Continuations(context.node);
+  }
+  std::optional<Context> After(const Context& context, TokenId token) const;
+
+ private:
+  Options options_;
+  std::shared_ptr<LearnedTrie> trie_;
+  std::deque<TokenId> recent_;
+  std::vector<LearnedTrie::NodeIndex> open_;  // The ends of branches that still grow, oldest first.
+  uint64_t generation_ = 0;                   // Of the trie when they were taken.
+};
+
+}  // namespace tandem

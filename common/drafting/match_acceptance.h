@@ -1,0 +1,35 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+
+// How likely the next token is among those that have followed a context before, learned from the outcomes:
+// longer contexts are right more often, and so are those that have only ever had one continuation. Each kind
+// of context has a Beta posterior, whose prior comes from `prior` (what other sessions have seen) or, without
+// one, from a table. Old outcomes fade, so that it follows a change of text.
+class MatchAcceptance {
+ public:
+  // `prior` is borrowed, learns too, and outlives this.
+  explicit MatchAcceptance(MatchAcceptance* prior = nullptr) : prior_(prior) {}
+
+  // A context of `match_length` tokens with one continuation or several: was the next token one of them?
+  void Observe(uint32_t match_length, bool single, bool right);
+  // In (0, 1).
+  float Value(uint32_t match_length, bool single) const;
+
+ private:
+  static constexpr size_t kNumLengths = 12;
+  struct Outcomes {
+    float right = 0.0f;
+    float all = 0.0f;
+  };
+  static size_t KindOf(uint32_t match_length, bool single);
+
+  MatchAcceptance* const prior_;
+  std::array<Outcomes, 2 * kNumLengths> outcomes_;
+};
+
+}  // namespace tandem

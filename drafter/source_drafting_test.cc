@@ -1,0 +1,171 @@
+// Draft models that are sources, alone or merged with an engine's.
+
+#include "drafter/draft_test_peer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using testing_peer::Drafter;
+using testing_peer::GreedyGuesses;
+using testing_peer::kFingerprint;
+using testing_peer::Nodes;
+using testing_peer::Peer;
+using testing_peer::Prompt;
+using testing_peer::ReferenceNode;
+
+TokenIds Path(const Peer& peer) {
+  TokenIds tokens;
+  for (const TreeNode& node : peer.tree().nodes()) tokens.push_back(node.token);
+  return tokens;
+}
+
+Drafter SourceOnly(const char* spec) {
+  return Drafter({}, {}, /*prefix_cache=*/true, spec, /*with_engine=*/false);
+}
+
+TEST(SourceDraftingTest, PromptLookupContinuesThePromptWithoutAStep) {
+  for (const char* spec : {"ngram", "suffix"}) {
+    Drafter drafter = SourceOnly(spec);
+    Peer peer(&drafter, 1);
+    peer.Open({1, 2, 3, 4, 5, 6, 9, 1, 2}, {.depth = 3, .nodes = 3, .branching = 1});
+    EXPECT_FALSE(drafter.core.HasWork());
+    peer.RunDryAndDeliver();
+    EXPECT_TRUE(peer.opened());
+    EXPECT_EQ(Path(peer), (TokenIds{3, 4, 5}));
+    EXPECT_TRUE(peer.exhausted());
+    // A hit: below the new root it goes on where the prompt does.
+    peer.CommitTokens({3, 4});
+    peer.RunDryAndDeliver();
+    EXPECT_EQ(Path(peer), (TokenIds{5, 6, 9}));
+    // A miss.
+    peer.CommitTokens({5, 6, 9, 1, 2, 3});
+    peer.RunDryAndDeliver();
+    EXPECT_EQ(Path(peer), (TokenIds{4, 5, 6}));
+    EXPECT_EQ(drafter.core.stats().kv_tokens, 0u);
+    peer.Close();
+    const DraftCounters counters = drafter.core.stats().counters;
+    EXPECT_EQ(counters.sent_nodes, counters.accepted_nodes + counters.pruned_nodes + counters.stale_nodes);
+  }
+}
+
+TEST(SourceDraftingTest, ASourceThatKnowsNothingSaysSoAtOnce) {
+  Drafter drafter = SourceOnly("suffix");
+  Peer peer(&drafter, 1);
+  peer.Open({1, 2, 3}, {.depth = 3, .nodes = 3, .branching = 1});
+  peer.RunDryAndDeliver();
+  EXPECT_TRUE(peer.tree().empty());
+  EXPECT_TRUE(peer.exhausted());
+  peer.CommitTokens({4});
+  peer.RunDryAndDeliver();
+  EXPECT_TRUE(peer.exhausted());
+  peer.budget() = {};
+  peer.CommitTokens({1});
+  peer.RunDryAndDeliver();
+  EXPECT_FALSE(peer.exhausted()) << "a pause asks for nothing";
+}
+
+TEST(SourceDraftingTest, AnyVocabularyWillDoAndTokensOfAnySize) {
+  Drafter drafter = SourceOnly("ngram");
+  Peer peer(&drafter, 1);
+  const TokenIds tokens = {2000000000, 5, 7, 2000000000, 5};
+  OpenSession open = peer.MakeOpen(tokens, {.depth = 1, .nodes = 1, .branching = 1});
+  open.vocabulary_fingerprint = kFingerprint + 1;
+  peer.Send(open);
+  const auto responses = drafter.core.TakeResponses();
+  ASSERT_EQ(responses.size(), 2u);
+  EXPECT_EQ(std::get<Grow>(responses[1].second.event).tokens, (TokenIds{7}));
+}
+
+TEST(SourceDraftingTest, NegativeTokensAreRefused) {
+  Drafter drafter = SourceOnly("suffix");
+  Peer peer(&drafter, 1);
+  peer.Open({1, -2, 3}, {.depth = 1, .nodes = 1, .branching = 1});
+  peer.RunDryAndDeliver();
+  ASSERT_TRUE(peer.refusal().has_value());
+  EXPECT_EQ(peer.refusal()->code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SourceDraftingTest, SaltsSeparateWhatTriesLearn) {
+  Drafter drafter = SourceOnly("trie");
+  const DraftBudget budget{.depth = 3, .nodes = 3, .branching = 1};
+  Peer teacher(&drafter, 1);
+  teacher.Open({1}, budget);
+  teacher.CommitTokens({5, 6, 7, 8});
+  for (uint64_t salt : {0, 1}) {
+    Peer peer(&drafter, 2 + salt);
+    OpenSession open = peer.MakeOpen({2, 5, 6}, budget);
+    open.cache_salt = salt;
+    drafter.core.TakeResponses();
+    peer.Send(open);
+    const auto responses = drafter.core.TakeResponses();
+    ASSERT_EQ(responses.size(), 2u);
+    const Grow& grow = std::get<Grow>(responses[1].second.event);
+    EXPECT_EQ(grow.tokens, salt == 0 ? (TokenIds{7, 8}) : TokenIds{});
+    EXPECT_TRUE(grow.exhausted);
+  }
+}
+
+TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
+  // The prompt ends in two tokens that were followed by the engine's second choice.
+  Drafter drafter({}, {}, /*prefix_cache=*/true, "ngram");
+  TokenIds prompt = {10, 11, 0, 12, 10, 11};
+  prompt[2] = GreedyGuesses(drafter.engine, prompt, 2)[1].token;
+  for (int i = 0; i < 20; ++i) prompt[2] = GreedyGuesses(drafter.engine, prompt, 2)[1].token;
+  const auto guesses = GreedyGuesses(drafter.engine, prompt, 3);
+  const bool agrees = guesses[0].token == prompt[2] || guesses[1].token == prompt[2];
+
+  Drafter alone = SourceOnly("ngram");
+  Peer source(&alone, 1);
+  source.Open(prompt, {.depth = 1, .nodes = 2, .branching = 2});
+  source.RunDryAndDeliver();
+  ASSERT_EQ(source.tree().size(), 1u);
+  const float source_score = source.tree().nodes()[0].score;
+
+  Peer peer(&drafter, 1);
+  peer.Open(prompt, {.depth = 1, .nodes = 3, .branching = 3});
+  peer.RunDryAndDeliver();
+  const TreeNode* both = peer.tree().FindChild(0, prompt[2]);
+  ASSERT_NE(both, nullptr);
+  float engine_score = 0.0f;
+  for (const auto& guess : guesses) {
+    if (guess.token == prompt[2]) engine_score = guess.probability;
+  }
+  EXPECT_EQ(both->score, CombineScores(engine_score, source_score));
+  if (agrees) EXPECT_GT(both->score, source_score);
+  EXPECT_NE(peer.tree().FindChild(0, guesses[0].token), nullptr) << "what only the engine guesses is kept";
+}
+
+TEST(SourceDraftingTest, WhatASourceProposedIsForwardedAndGoneOnFrom) {
+  Drafter drafter({}, {}, /*prefix_cache=*/true, "suffix");
+  TokenIds prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
+  Peer peer(&drafter, 1);
+  peer.Open(prompt, {.depth = 4, .nodes = 40, .branching = 4});
+  peer.RunDryAndDeliver();
+  // The node that only the source knew has children that only the engine knows.
+  const TreeNode* four = peer.tree().FindChild(0, 4);
+  ASSERT_NE(four, nullptr);
+  prompt.push_back(4);
+  const TokenId next = GreedyGuesses(drafter.engine, prompt, 1)[0].token;
+  EXPECT_NE(peer.tree().FindChild(four->id, next), nullptr);
+  EXPECT_NE(peer.tree().FindChild(four->id, 5), nullptr);
+  EXPECT_TRUE(peer.exhausted());
+}
+
+TEST(SourceDraftingTest, ALongPromptIsDraftedForBeforeTheEngineHasReadIt) {
+  Drafter drafter({.max_step_rows = 8}, {}, /*prefix_cache=*/true, "ngram");
+  TokenIds prompt = Prompt(40);
+  prompt.insert(prompt.end(), {50, 51, 52, 53, 50, 51});
+  Peer peer(&drafter, 1);
+  peer.Open(prompt, {.depth = 2, .nodes = 4, .branching = 2});
+  peer.Collect(drafter.core.TakeResponses());
+  peer.Deliver();
+  EXPECT_TRUE(drafter.core.HasWork());
+  EXPECT_EQ(Path(peer), (TokenIds{52, 53}));
+  peer.RunDryAndDeliver();
+  EXPECT_EQ(peer.tree().size(), 4u) << "the engine uses what is left of the budget";
+}
+
+}  // namespace
+}  // namespace tandem
