@@ -47,6 +47,49 @@ TEST(ModelHostTest, LoadsSeveralModels) {
   EXPECT_EQ(general.model->config().vocab_size, models[1].engine->config().vocab_size);
 }
 
+TEST(ModelHostTest, HostsSourcesAndMergesThemWithModels) {
+  const auto specs = ParseModelSpecs(
+      {absl::StrCat("code=", DemoModel("tandem-draft-code-1m")), "trie", "lookup=ngram:min=2,max=7"});
+  ASSERT_TRUE(specs.ok()) << specs.status();
+  const auto merges = ParseMergeSpecs({"both=code+suffix:min=3+trie"}, *specs);
+  ASSERT_TRUE(merges.ok()) << merges.status();
+  auto host = ModelHost::Open(*specs, *merges);
+  ASSERT_TRUE(host.ok()) << host.status();
+  ASSERT_TRUE((*host)->Load({.kv_tokens = 256}).ok());
+  EXPECT_EQ((*host)->load_progress(), 1.0);
+  const std::vector<DraftModel> models = (*host)->draft_models();
+  ASSERT_EQ(models.size(), 4u);
+  EXPECT_TRUE(models[0].sources.empty());
+  EXPECT_EQ(models[1].name, "trie");
+  EXPECT_EQ(models[1].engine, nullptr);
+  EXPECT_EQ(models[1].sources.size(), 1u);
+  EXPECT_EQ(models[2].name, "lookup");
+  EXPECT_EQ(models[3].name, "both");
+  EXPECT_EQ(models[3].engine, models[0].engine);
+  EXPECT_EQ(models[3].pool, models[0].pool);
+  EXPECT_EQ(models[3].sources.size(), 2u);
+  EXPECT_EQ((*host)->descriptions().at(1).model, nullptr);
+  EXPECT_EQ((*host)->descriptions().at(3).name, "both");
+}
+
+TEST(ModelHostTest, RefusesMergesThatCannotBeServed) {
+  const std::vector<ModelSpec> models = {{"code", "folder"}, {"trie", "trie"}};
+  const std::pair<const char*, const char*> wrong[] = {{"x", "expected NAME=MODEL+SOURCE"},
+                                                       {"x=code", "expected NAME=MODEL+SOURCE"},
+                                                       {"=code+trie", "expected NAME=MODEL+SOURCE"},
+                                                       {"code=code+trie", "is taken"},
+                                                       {"x=math+trie", "expected a --model"},
+                                                       {"x=trie+ngram", "expected a --model"},
+                                                       {"x=code+cache", "expected ngram, suffix or trie"}};
+  for (const auto& [value, message] : wrong) {
+    const absl::Status status = ParseMergeSpecs({value}, models).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << value;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+  EXPECT_FALSE(ParseMergeSpecs({"x=code+trie", "x=code+ngram"}, models).ok());
+  EXPECT_FALSE(ModelHost::Open({{"broken", "ngram:max=99"}}).ok());
+}
+
 TEST(ModelHostTest, SaysWhichFolderIsMissing) {
   const absl::Status status = ModelHost::Open({{"a", DemoModel("no-such-model")}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

@@ -128,7 +128,8 @@ TEST_F(DraftMirrorTest, HostileGrowthIsRefusedWhole) {
     return grow;
   };
   ExpectInvalid(with([](Grow& g) { g.tokens.pop_back(); }), "equal lengths");
-  ExpectInvalid(with([](Grow& g) { g.parents = {}, g.tokens = {}, g.scores = {}; }), "0 nodes");
+  ExpectInvalid(with([](Grow& g) { g.parents = {}, g.tokens = {}, g.scores = {}, g.exhausted = false; }),
+                "0 nodes");
   ExpectInvalid(with([](Grow& g) {
                   g.parents.assign(kMaxGrowNodes + 1, 3);
                   g.tokens.assign(kMaxGrowNodes + 1, 1);

@@ -45,6 +45,7 @@ struct VerifierFlags {
   std::string window_policy = "analytic";
   WindowLimits limits;
   std::string tree_shape = "best-first";
+  std::string local_drafter = "none";
   absl::Duration max_draft_wait = absl::Milliseconds(100);
   absl::Duration drain_grace = absl::Seconds(30);
 };
@@ -96,6 +97,8 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .AddChoice(
           "tree-shape", &options.tree_shape, TreeShapeNames(),
           "What drafters try first: the best candidate, one for each level, or the best of each level.")
+      .AddChoice("local-drafter", &options.local_drafter, {"none", "ngram", "suffix"},
+                 "Source that drafts in the verifier where no drafter has sent anything.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
 }
 
@@ -184,6 +187,10 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
   TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, StartEngine(options, target));
   TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target, *engine.pool));
 
+  std::optional<SourceSpec> local_drafter;
+  if (options.local_drafter != "none") {
+    TANDEM_ASSIGN_OR_RETURN(local_drafter, ParseSourceSpec(options.local_drafter));
+  }
   const SystemClock clock;
   EngineLoop loop({.max_running = options.max_running,
                    .max_waiting = options.max_waiting,
@@ -191,7 +198,8 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
                    .limits = options.limits,
                    .window_policy = options.window_policy,
                    .max_draft_wait = options.max_draft_wait,
-                   .vocabulary_fingerprint = target.vocabulary_fingerprint},
+                   .vocabulary_fingerprint = target.vocabulary_fingerprint,
+                   .local_drafter = local_drafter},
                   std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
                   &metrics);
   VerifierService service(&target.served, &loop, &metrics);

@@ -117,6 +117,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
                                                    ", expected at most ", target.max_window));
   }
   request.max_window = speculation.max_window();
+  request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF;
   TANDEM_ASSIGN_OR_RETURN(StopRules rules, StopRulesFromProto(proto.stopping(), target));
   rules.max_tokens = request.max_tokens;
   rules.include_special_tokens = proto.output().include_special_tokens();

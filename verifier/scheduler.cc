@@ -28,7 +28,11 @@ Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, Ro
       pool_(pool),
       round_time_(std::move(round_time)),
       clock_(clock),
-      listener_(listener) {}
+      listener_(listener) {
+  if (options.local_drafter.has_value()) {
+    local_drafters_ = std::make_unique<SourceHost>(*options.local_drafter);
+  }
+}
 
 Scheduler::~Scheduler() = default;
 
@@ -54,6 +58,9 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
       MakeWindowPolicy(request.window_policy.empty() ? options_.window_policy : request.window_policy));
   waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, pool_,
                                                engine_->config().vocab_size));
+  if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
+    waiting_.back()->SetLocalDrafter(local_drafters_->NewSession(waiting_.back()->request().cache_salt));
+  }
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
 #include "common/speculation/draft_messages.h"
@@ -86,6 +88,8 @@ class Scheduler {
     absl::Duration first_draft_retry = absl::Seconds(1);
     absl::Duration longest_draft_retry = absl::Seconds(30);
     uint64_t vocabulary_fingerprint = 0;
+    // Drafts where no drafter has.
+    std::optional<SourceSpec> local_drafter;
   };
 
   // All pointers outlive the scheduler. `pool` holds the engine's blocks.
@@ -172,6 +176,7 @@ class Scheduler {
   RoundTimeModel round_time_;
   const Clock* const clock_;
   SchedulerListener* const listener_;
+  std::unique_ptr<SourceHost> local_drafters_;  // None: rounds without a drafter's candidates are undrafted.
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
   bool short_of_memory_ = false;  // No session has ended since the first of them found too little.

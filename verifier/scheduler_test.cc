@@ -38,6 +38,40 @@ TEST_F(SchedulerTest, PlainDecodingIsTheReferenceLoop) {
   }
 }
 
+TEST_F(SchedulerTest, ALocalDrafterSavesRoundsAndChangesNothing) {
+  for (const char* source : {"ngram:min=1", "suffix:min=1"}) {
+    std::vector<SamplingParameters> samplings = ManySamplings();
+    samplings.push_back({.temperature = 0.0f, .logit_bias = {{7, 100.0f}}});  // Repeats itself.
+    for (const SamplingParameters& sampling : samplings) {
+      Make({.local_drafter = ParseSourceSpec(source).value()});
+      records_.clear();
+      const Ask ask{.sampling = sampling, .rules = {.max_tokens = 40}};
+      ASSERT_TRUE(Submit(1, ask).ok());
+      RunToTheEnd();
+      ExpectReference(1, ask);
+    }
+    const SessionSummary& summary = records_[1].summary;
+    EXPECT_LT(summary.rounds, 20u);
+    EXPECT_EQ(summary.rounds + summary.accepted_tokens, 40u);
+    EXPECT_GT(summary.accepted_tokens, summary.draft_tokens / 2) << "scores of at least 0.4 are kept";
+  }
+}
+
+TEST_F(SchedulerTest, ALocalDrafterStandsInWhereTheDrafterIsSilent) {
+  Scheduler::Options options = FixedWindow(4);
+  options.local_drafter = ParseSourceSpec("suffix:min=1").value();
+  Make(options);
+  scheduler_->OnLinkUp(kLink);
+  const Ask ask{.sampling = {.temperature = 0.0f, .logit_bias = {{7, 100.0f}}},
+                .rules = {.max_tokens = 40},
+                .drafted = true};
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunToTheEnd([&] { AnswerOpens(); });
+  ExpectReference(1, ask);
+  EXPECT_GT(records_[1].summary.accepted_tokens, 10u);
+  EXPECT_EQ(violations_.size(), 0u);
+}
+
 TEST_F(SchedulerTest, StopTokenAndStopStringEndTheOutput) {
   Make();
   Ask ask;

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kDraftSecondsHistory = 6;
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
+// A local candidate must be as likely as this to be right, all nodes above it included.
+constexpr float kLeastLocalScore = 0.4f;
 
 void CountAt(std::vector<uint32_t>& histogram, size_t index) {
   if (histogram.size() <= index) histogram.resize(index + 1);
@@ -50,6 +52,7 @@ absl::Status Session::Start(uint32_t blocks_to_spare) {
     kv_.Suspend();
     return reserved;
   }
+  if (local_drafter_ != nullptr) local_drafter_->Start(kv_.tokens(), summary_.prompt_tokens);
   planned_ = kv_.num_computed();
   if (summary_.preemptions == 0) {
     summary_.cached_prompt_tokens = std::min(planned_, summary_.prompt_tokens);
@@ -170,6 +173,8 @@ void Session::PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>&
   if (drafting_ && budget_.depth > 0) {
     selected_ = mirror_.Select(std::min(budget_.nodes, max_rows - 1), budget_.depth);
   }
+  drafted_locally_ = selected_.empty() && local_drafter_ != nullptr;
+  if (drafted_locally_) SelectLocally(max_rows - 1);
   GiveSlots();
   round_waited_ = wait_until_ > absl::InfinitePast();
   round_wait_seconds_ = round_waited_ ? absl::ToDoubleSeconds(std::min(now, wait_until_) - wait_since_) : 0.0;
@@ -196,6 +201,28 @@ void Session::PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>&
                     .context = {.blocks = kv_.blocks(),
                                 .num_committed = root + 1,
                                 .tail = absl::MakeConstSpan(tails_).subspan(begin)}});
+  }
+}
+
+// Chooses from the source's candidates those that are likely enough to be worth a row. Their ids are good for
+// this round only: the drafter does not know them.
+void Session::SelectLocally(uint32_t max_nodes) {
+  const uint32_t remaining = request_.max_tokens - OutputLength();
+  const std::vector<ProposedNode> proposal =
+      local_drafter_->Propose({.depth = std::min(limits_.max_depth, remaining - 1),
+                               .nodes = std::min(limits_.max_nodes, max_nodes),
+                               .branching = limits_.branching});
+  for (const ProposedNode& proposed : proposal) {
+    const TreeNode* above = proposed.parent < 0 ? nullptr : &selected_[static_cast<size_t>(proposed.parent)];
+    const float path_score = (above == nullptr ? 1.0f : above->path_score) * proposed.score;
+    // Best first: what follows is no better.
+    if (path_score < kLeastLocalScore || proposed.token >= vocab_size_) return;
+    selected_.push_back({.id = static_cast<NodeId>(selected_.size()) + 1,
+                         .parent = above == nullptr ? 0 : above->id,
+                         .token = proposed.token,
+                         .depth = above == nullptr ? 1 : above->depth + 1,
+                         .score = proposed.score,
+                         .path_score = path_score});
   }
 }
 
@@ -251,14 +278,17 @@ void Session::ObserveRound(const RoundReport& report, bool rejected) {
     for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
   }
   if (!drafting_) return;
-  const RoundOutcome outcome{.depth = report.depth,
-                             .accepted = report.accepted,
-                             .rejected = rejected,
-                             .wait_seconds = report.wait_seconds};
+  // To the drafter's account, a round that was drafted locally is undrafted.
+  RoundOutcome outcome{.wait_seconds = report.wait_seconds};
+  if (!drafted_locally_) {
+    outcome.depth = report.depth;
+    outcome.accepted = report.accepted;
+    outcome.rejected = rejected;
+  }
   acceptance_.Observe(outcome);
   policy_->Observe(outcome);
   if (budget_.depth > 0) {
-    draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(report.depth, 1));
+    draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(outcome.depth, 1));
   }
 }
 
@@ -272,6 +302,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   for (const CommittedToken& token : result.committed.tokens) tokens.push_back(token.token);
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
+  if (local_drafter_ != nullptr) local_drafter_->Observe(tokens);
   summary_.output_tokens = OutputLength();
 
   RoundReport& report = result.report;
@@ -287,7 +318,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
       !finished_ && std::any_of(selected_.begin(), selected_.end(),
                                 [&](const TreeNode& node) { return node.parent == last_accepted; });
   ObserveRound(report, rejected);
-  if (round_waited_ && selected_.empty()) ++waits_in_vain_;
+  if (round_waited_ && (selected_.empty() || drafted_locally_)) ++waits_in_vain_;
   wait_until_ = absl::InfinitePast();
   if (finished_) return result;
 

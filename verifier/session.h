@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/token.h"
+#include "common/drafting/draft_source.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
 #include "common/engine/sequence_kv.h"
@@ -42,6 +43,7 @@ struct SessionRequest {
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
+  bool speculate = true;      // Whether to draft locally where the drafter does not.
   std::string window_policy;  // Empty: the scheduler's.
   uint32_t max_window = 0;    // 0: the scheduler's.
 };
@@ -142,6 +144,9 @@ class Session {
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
 
+  // A source for the rounds that no drafter has sent candidates for. Before Start.
+  void SetLocalDrafter(std::unique_ptr<DraftSource> source) { local_drafter_ = std::move(source); }
+
   // Whether the next round can start now, and if not, until when it waits for the drafter.
   bool ReadyForRound(absl::Time now) const;
   absl::Time wait_until() const { return wait_until_; }
@@ -171,6 +176,7 @@ class Session {
 
  private:
   uint32_t OutputLength() const;
+  void SelectLocally(uint32_t max_nodes);
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
@@ -205,7 +211,10 @@ class Session {
   absl::Time wait_since_ = absl::InfinitePast();
   absl::Time wait_until_ = absl::InfinitePast();
 
+  std::unique_ptr<DraftSource> local_drafter_;  // May be none.
+
   // The round in flight.
+  bool drafted_locally_ = false;
   uint32_t first_row_ = 0;
   std::vector<TreeNode> selected_;
   std::vector<SlotId> slots_;  // Of each selected node.

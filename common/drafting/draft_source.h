@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -47,7 +48,7 @@ class DraftSource {
 // Two guesses of the same token below the same parent are one. The sources are taken to be right
 // independently, so that agreement counts for more than either: 1 - (1 - a)(1 - b).
 inline float CombineScores(float a, float b) {
-  return 1.0f - (1.0f - a) * (1.0f - b);
+  return std::min(1.0f, a + (1.0f - a) * b);
 }
 
 // Folds trees below the same root into one. Scores of duplicates are combined. At most `limits.nodes`, best

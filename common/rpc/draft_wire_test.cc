@@ -31,7 +31,7 @@ v1::DraftRequest ValidOpen() {
   open.sampling.seed = 99;
   open.prompt_length = 2;
   open.cache_salt = 13;
-  open.budget = {.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2};
+  open.budget = {.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2, .shape = TreeShape::kEagle2};
   request.event = open;
   return DraftRequestToProto(request);
 }
@@ -81,7 +81,34 @@ TEST(DraftWireTest, OpenRoundTrips) {
   EXPECT_THAT(open.sampling.logit_bias, ElementsAre(std::pair(3, -1.0f), std::pair(9, 2.5f)));
   EXPECT_EQ(open.prompt_length, 2u);
   EXPECT_EQ(open.cache_salt, 13u);
-  EXPECT_EQ(open.budget, (DraftBudget{.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2}));
+  EXPECT_EQ(
+      open.budget,
+      (DraftBudget{.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2, .shape = TreeShape::kEagle2}));
+}
+
+TEST(DraftWireTest, ShapesOfANewerVerifierCountAsBestFirst) {
+  v1::DraftRequest request = ValidOpen();
+  for (const auto& [wire, shape] : {std::pair(3, TreeShape::kEagle2), std::pair(2, TreeShape::kChain),
+                                    std::pair(1, TreeShape::kBestFirst), std::pair(0, TreeShape::kBestFirst),
+                                    std::pair(77, TreeShape::kBestFirst)}) {
+    request.mutable_open()->mutable_budget()->set_shape(static_cast<v1::TreeShape>(wire));
+    const auto read = DraftRequestFromProto(request);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(std::get<OpenSession>(read->event).budget.shape, shape);
+  }
+}
+
+TEST(DraftWireTest, GrowthMayBeEmptyOnlyToSayThatItIsTheLast) {
+  v1::DraftResponse response = ValidGrow();
+  response.mutable_grow()->clear_parents();
+  response.mutable_grow()->clear_tokens();
+  response.mutable_grow()->clear_scores();
+  const auto read = DraftResponseFromProto(response);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(std::get<Grow>(read->event).exhausted);
+  EXPECT_TRUE(std::get<Grow>(read->event).tokens.empty());
+  response.mutable_grow()->set_exhausted(false);
+  EXPECT_FALSE(DraftResponseFromProto(response).ok());
 }
 
 TEST(DraftWireTest, CommitAndCloseRoundTrip) {

@@ -69,7 +69,9 @@ void GenerationTest::SetUpTestSuite() {
   SharedStack() = std::make_unique<InProcessStack>(std::vector<VerifierSetup>{
       {.name = kPlain, .prefix_cache = false},
       {.name = kLookahead, .prefill_chunk = 32},
-      {.name = kSynchronous, .prefill_chunk = 7, .lookahead = 0, .prefix_cache = false, .threads = 2}});
+      {.name = kSynchronous, .prefill_chunk = 7, .lookahead = 0, .prefix_cache = false, .threads = 2},
+      {.name = kEagle2, .shape = TreeShape::kEagle2, .local_drafter = "suffix:min=1"},
+      {.name = kChain, .lookahead = 0, .shape = TreeShape::kChain, .local_drafter = "ngram:min=1"}});
 }
 
 const std::vector<GoldenCase>& GenerationTest::golden() {

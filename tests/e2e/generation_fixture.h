@@ -19,6 +19,8 @@ namespace tandem::e2e {
 inline constexpr char kPlain[] = "plain";
 inline constexpr char kLookahead[] = "lookahead";      // Prefix cache, chunks of 32 tokens, drafts ahead.
 inline constexpr char kSynchronous[] = "synchronous";  // No cache, chunks of 7, two threads, drafts in turns.
+inline constexpr char kEagle2[] = "eagle2";            // EAGLE-2 trees; drafts locally where no drafter does.
+inline constexpr char kChain[] = "chain";              // Chains, in turns; drafts locally too.
 
 // A prompt of tests/golden with the greedy continuation of a reference implementation.
 struct GoldenCase {

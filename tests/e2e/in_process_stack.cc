@@ -35,7 +35,11 @@ TestDrafter::TestDrafter() {
   for (absl::string_view name : kDrafters) {
     specs.push_back({std::string(name), DemoModelFolder(absl::StrCat("tandem-draft-", name))});
   }
-  host_ = ModelHost::Open(specs).value();
+  for (const char* source : {"ngram:min=1", "suffix:min=1", "trie"}) {
+    specs.push_back(ParseModelSpecs({source}).value()[0]);
+  }
+  const auto merges = ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1"}, specs).value();
+  host_ = ModelHost::Open(specs, merges).value();
   const absl::Status loaded = host_->Load({});
   assert(loaded.ok());
   service_.Serve({}, host_->draft_models());
@@ -64,6 +68,8 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
   options.max_running = kMaxRunning;
   options.prefill_chunk = setup.prefill_chunk;
   options.limits.lookahead = setup.lookahead;
+  options.limits.shape = setup.shape;
+  if (setup.local_drafter != nullptr) options.local_drafter = ParseSourceSpec(setup.local_drafter).value();
   options.vocabulary_fingerprint = target_.tokenizer->Fingerprint(target_.config.vocab_size);
   loop_ = std::make_unique<EngineLoop>(options, std::move(engine), std::move(pool), PlausibleRoundTimes(),
                                        &clock_, &metrics_);
@@ -106,6 +112,7 @@ void InProcessStack::StartRouter() {
     drafter.set_draft_model(std::string(draft_model));
   };
   for (absl::string_view name : kDrafters) add_drafter(name, drafter_.endpoint(), name);
+  for (absl::string_view name : kSourceDrafters) add_drafter(name, drafter_.endpoint(), name);
   add_drafter(kUnreachableDrafter, "unix:/nonexistent/drafter.sock", kDrafters[0]);
   add_drafter(kUnknownDraftModel, drafter_.endpoint(), "no-such-model");
 

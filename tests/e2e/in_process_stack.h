@@ -22,6 +22,8 @@ namespace tandem::e2e {
 
 // The demo drafters, by the names that the stack's router knows them under.
 inline constexpr absl::string_view kDrafters[] = {"general-1m", "code-1m", "math-1m", "general-4m"};
+// Draft models without weights, and one that is merged with such a source.
+inline constexpr absl::string_view kSourceDrafters[] = {"ngram", "suffix", "trie", "general-1m-suffix"};
 // Drafters that the router knows and that cannot draft: nothing listens at the endpoint of the first; the
 // second names a draft model that its endpoint does not have.
 inline constexpr absl::string_view kUnreachableDrafter = "unreachable";
@@ -34,6 +36,8 @@ struct VerifierSetup {
   uint32_t lookahead = 8;
   bool prefix_cache = true;
   int threads = 1;
+  TreeShape shape = TreeShape::kBestFirst;
+  const char* local_drafter = nullptr;
 };
 
 // A drafter with the demo draft models.

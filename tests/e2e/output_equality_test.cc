@@ -91,6 +91,37 @@ INSTANTIATE_TEST_SUITE_P(Demo, SpeculationTest,
                                  Values(kLookahead, kSynchronous)),
                          NameOf);
 
+INSTANTIATE_TEST_SUITE_P(Sources, SpeculationTest,
+                         Combine(ValuesIn(kSourceDrafters), Values("fixed"),
+                                 Values(kLookahead, kSynchronous)),
+                         NameOf);
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SpeculationTest,
+                         Combine(Values(kDrafters[0], kSourceDrafters[0], kSourceDrafters[3]),
+                                 Values("fixed", "analytic"), Values(kEagle2, kChain)),
+                         NameOf);
+
+TEST_F(OutputEqualityTest, AVerifierDraftsForItselfWhereNoDrafterDoes) {
+  for (const char* verifier : {kEagle2, kChain}) {
+    uint32_t accepted = 0;
+    for (const GoldenCase& golden_case : golden()) {
+      v1::GenerateRequest request = Request(verifier, golden_case.prompt, 2 * kTokens);
+      request.mutable_stopping()->set_ignore_eos(true);
+      for (const auto mode : {v1::SPECULATION_MODE_UNSPECIFIED, v1::SPECULATION_MODE_OFF}) {
+        request.mutable_speculation()->set_mode(mode);
+        const absl::StatusOr<RecordedOutput> result = Generate(request);
+        ExpectSame(request, result);
+        if (!result.ok()) continue;
+        if (mode == v1::SPECULATION_MODE_OFF) {
+          EXPECT_EQ(result->finished.speculation().draft_tokens(), 0u);
+        }
+        accepted += result->finished.speculation().accepted_tokens();
+      }
+    }
+    EXPECT_GT(accepted, 0u) << verifier;
+  }
+}
+
 struct Parameter {
   const char* name;
   std::function<void(v1::SamplingParameters&)> set;

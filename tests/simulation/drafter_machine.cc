@@ -22,6 +22,10 @@ void DrafterMachine::Start() {
                          .pool = pool_.get(),
                          .vocabulary_fingerprint = options_.vocabulary_fingerprint,
                          .context_length = options_.context_length};
+  if (options_.source.has_value()) {
+    source_ = std::make_unique<SourceHost>(*options_.source);
+    draft_model.sources = {source_.get()};
+  }
   core_ = std::make_unique<DraftCore>(options_.core, std::vector<DraftModel>{draft_model}, &clock());
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/testing/fake_engine.h"
 #include "drafter/draft_core.h"
@@ -22,6 +23,7 @@ class DrafterMachine final : public Machine {
   struct Options {
     FakeEngine::Options model;
     uint32_t context_length = 256;
+    std::optional<SourceSpec> source;  // Merged with what the model drafts.
     uint64_t vocabulary_fingerprint = 0;
     DraftCore::Options core;
     absl::Duration per_step = absl::Microseconds(300);
@@ -64,6 +66,7 @@ class DrafterMachine final : public Machine {
   std::unique_ptr<FakeEngine> model_;
   std::unique_ptr<TimedEngine> engine_;
   std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<SourceHost> source_;  // Outlives the core.
   std::unique_ptr<DraftCore> core_;
 };
 

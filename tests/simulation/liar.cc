@@ -31,6 +31,10 @@ TokenId Liar::AnyToken() {
 }
 
 void Liar::DamageGrow(Grow* grow) {
+  if (grow->parents.empty()) {
+    grow->exhausted = false;
+    return;
+  }
   const size_t at = random_.Next() % grow->parents.size();
   switch (random_.Between(well_formed_ ? 7 : 0, 11)) {
     case 0:

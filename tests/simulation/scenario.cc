@@ -38,6 +38,11 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   scheduler.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
   scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(100));
   scheduler.first_draft_retry = random.Between(absl::Milliseconds(10), absl::Seconds(1));
+  constexpr TreeShape kShapes[] = {TreeShape::kBestFirst, TreeShape::kChain, TreeShape::kEagle2};
+  scheduler.limits.shape = kShapes[random.Between(0, 2)];
+  if (random.Chance(0.4)) {
+    scheduler.local_drafter = ParseSourceSpec(random.Chance(0.5) ? "suffix:min=1" : "ngram:min=1").value();
+  }
   return options;
 }
 
@@ -76,6 +81,8 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
                   .max_step_rows = random.Between(2, 64)};
   machine.per_step = random.Between(absl::Microseconds(50), absl::Milliseconds(random.Chance(0.2) ? 3 : 1));
   if (random.Chance(0.05)) machine.vocabulary_fingerprint = kFingerprint + 1;
+  constexpr const char* kSources[] = {"ngram:min=1", "suffix:min=1", "trie:nodes=500"};
+  if (random.Chance(0.3)) machine.source = ParseSourceSpec(kSources[random.Between(0, 2)]).value();
   DrawFaults(random.Fork(), &drafter);
   return drafter;
 }
