@@ -14,7 +14,7 @@ constexpr size_t kDraftSecondsHistory = 6;
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
 // A local candidate must be as likely as this to be right, all nodes above it included.
-constexpr float kLeastLocalScore = 0.4f;
+constexpr float kLeastLocalScore = 0.3f;
 
 void CountAt(std::vector<uint32_t>& histogram, size_t index) {
   if (histogram.size() <= index) histogram.resize(index + 1);

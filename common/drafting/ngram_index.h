@@ -16,7 +16,7 @@ namespace tandem {
 class NgramIndex {
  public:
   struct Options {
-    uint32_t min_n = 2;
+    uint32_t min_n = 1;
     uint32_t max_n = 5;  // At most 16.
     // Tokens looked at; when there are more, the older half goes.
     uint32_t max_tokens = 32768;

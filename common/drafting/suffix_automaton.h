@@ -71,7 +71,7 @@ class SuffixAutomaton {
 class SuffixIndex {
  public:
   struct Options {
-    uint32_t min_length = 2;
+    uint32_t min_length = 1;
     // Tokens looked at; when there are more, the older half goes.
     uint32_t max_tokens = 32768;
   };
