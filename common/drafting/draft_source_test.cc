@@ -134,8 +134,9 @@ TEST_P(EverySourceTest, ASecondStartThatGoesOnCountsTheRestOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EverySourceTest,
-                         ::testing::Values("ngram:min=1,max=4", "ngram", "suffix:min=1", "suffix:tokens=64",
-                                           "trie", "trie:nodes=2000,context=3,branch=8"),
+                         ::testing::Values("ngram:min=1,max=4", "ngram", "suffix:min=1",
+                                           "suffix:min=2,tokens=64", "trie",
+                                           "trie:nodes=2000,context=3,branch=8"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
