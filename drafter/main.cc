@@ -43,8 +43,7 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("model", &options.models,
            "Draft model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. In place of a folder, a "
            "source that needs no weights: ngram, suffix or trie, with settings as in ngram:min=2,max=5. "
-           "Repeat "
-           "for several.")
+           "Repeat for several.")
       .Required()
       .Add("merge", &options.merges,
            "NAME=MODEL+SOURCE: serve as NAME what the model drafts, merged with what the source does. Repeat "

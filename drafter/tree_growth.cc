@@ -123,10 +123,11 @@ void DraftSession::RebuildQueues() {
   }
 }
 
-// While a prompt is being computed, what the sources propose is all there is, and goes out. A root that a
-// commit has left to compute is a matter of one step, after which the model has its say too.
+// While a prompt is being computed, or the session is parked, what the sources propose is all there is, and
+// goes out. A root that a commit has left to compute is a matter of one step, after which the model has its
+// say too.
 void DraftSession::Promote() {
-  if (!root_ready_ && !NeedsPrefill()) return;
+  if (!root_ready_ && !NeedsPrefill() && !parked_) return;
   if (limits_.shape == TreeShape::kEagle2 && has_engine()) {
     PromoteLayers();
   } else {
