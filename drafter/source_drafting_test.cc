@@ -115,7 +115,7 @@ TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   float engine_score = 0.0f;
   for (TokenId token = 0; token < 64 && engine_score == 0.0f; ++token) {
     prompt[2] = token;
-    guesses = GreedyGuesses(drafter.engine, prompt, 3);
+    guesses = GreedyGuesses(drafter.engine, prompt, 16);
     for (const TokenProbability& guess : guesses) {
       if (guess.token == token) engine_score = guess.probability;
     }
@@ -130,7 +130,7 @@ TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   const float source_score = source.tree().nodes()[0].score;
 
   Peer peer(&drafter, 1);
-  peer.Open(prompt, {.depth = 1, .nodes = 3, .branching = 3});
+  peer.Open(prompt, {.depth = 1, .nodes = 16, .branching = 16});
   peer.RunDryAndDeliver();
   const TreeNode* both = peer.tree().FindChild(0, prompt[2]);
   ASSERT_NE(both, nullptr);
