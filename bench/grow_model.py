@@ -226,7 +226,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     add = parser.add_argument
     add("--source", type=pathlib.Path, default=DEMO_TARGET, help="model folder to grow")
-    add("--out", type=pathlib.Path, default=REPOSITORY / "build/models/tandem-target-160m", help="new folder")
+    add("--out", type=pathlib.Path, default=REPOSITORY / "build/models/target-160m", help="new folder")
     for name, default in (("hidden", 1536), ("intermediate", 2304), ("heads", 24), ("kv-heads", 8), ("layers", 9)):
         add(f"--{name}", type=int, default=default, help="(default %(default)s)")
     add("--verify", type=pathlib.Path, metavar="BIN_DIR", help="compare greedy outputs with these binaries")

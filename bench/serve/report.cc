@@ -108,6 +108,30 @@ std::string FormatSection(const Experiment& experiment, absl::Span<const Summary
   return FormatTable(columns);
 }
 
+// What went wrong with one configuration, all its sections together.
+std::string FormatTroubles(absl::string_view label, uint32_t configuration,
+                           const std::vector<Summary>& summaries) {
+  uint32_t requests = 0, errors = 0, lost = 0;
+  std::string first_error;
+  for (const Summary& summary : summaries) {
+    if (summary.configuration != configuration) continue;
+    requests += summary.requests;
+    errors += summary.errors;
+    lost += summary.drafter_lost;
+    if (first_error.empty()) first_error = summary.first_error;
+  }
+  std::string text;
+  if (errors > 0) {
+    absl::StrAppend(&text, "ERRORS     ", label, ": ", errors, " of ", requests,
+                    " requests, the first: ", first_error, "\n");
+  }
+  if (lost > 0) {
+    absl::StrAppend(&text, "LOST       ", label, ": ", lost, " of ", requests,
+                    " requests lost their drafter and went on without\n");
+  }
+  return text;
+}
+
 bool SameSection(const Summary& a, const Summary& b) {
   return a.dataset == b.dataset && a.temperature == b.temperature && a.load == b.load;
 }
@@ -143,11 +167,8 @@ std::string FormatSummaries(const Experiment& experiment, const std::vector<Summ
     absl::StrAppend(&text, "SIMULATED  forward passes of ", server.name, " last ",
                     server.info.simulated_pace(), "\n");
   }
-  for (const Summary& summary : summaries) {
-    if (summary.errors == 0) continue;
-    absl::StrAppend(&text, "ERRORS     ", experiment.configurations[summary.configuration].label, ", ",
-                    summary.dataset, ": ", summary.errors, " of ", summary.requests,
-                    ", the first: ", summary.first_error, "\n");
+  for (uint32_t i = 0; i < experiment.configurations.size(); ++i) {
+    absl::StrAppend(&text, FormatTroubles(experiment.configurations[i].label, i, summaries));
   }
   return text;
 }

@@ -50,7 +50,14 @@ TEST(ReportTest, ErrorsStandOut) {
   const Experiment experiment = TwoTurns(absl::UnavailableError("gone"));
   const std::string text = FormatSummaries(experiment, Summarize(experiment), {});
   EXPECT_THAT(text, HasSubstr("errors"));
-  EXPECT_THAT(text, HasSubstr("a fixed, code: 1 of 1, the first: UNAVAILABLE: gone"));
+  EXPECT_THAT(text, HasSubstr("ERRORS     a fixed: 1 of 1 requests, the first: UNAVAILABLE: gone"));
+}
+
+TEST(ReportTest, LostDraftersStandOut) {
+  Experiment experiment = TwoTurns(absl::OkStatus());
+  experiment.results[1].records[0].finished.mutable_speculation()->set_drafter_lost("refused");
+  EXPECT_THAT(FormatSummaries(experiment, Summarize(experiment), {}),
+              HasSubstr("LOST       a fixed: 1 of 1 requests"));
 }
 
 TEST(ReportTest, MismatchesNameThePrompt) {
