@@ -150,7 +150,7 @@ def traced(report):
         rounds.append(drafted)
         requests.setdefault(request["configuration"], request)
     best = max(by_prompt.values(), key=lambda entry: sum(entry[0]), default=([], {}))
-    return list(best[1].values())
+    return [best[1][c["label"]] for c in report["configurations"] if c["label"] in best[1]]
 
 
 def plot_window(report):
