@@ -15,6 +15,7 @@ import argparse
 import json
 import pathlib
 import sys
+import textwrap
 
 import matplotlib
 
@@ -57,14 +58,16 @@ def unique(values):
 
 
 def footnote(figure, report):
-    """What it was measured on; a slowed-down engine is never left unsaid."""
+    """What it was measured on; a slowed-down engine is never left unsaid. Returns the share of height it takes."""
     text = f"{report['machine']['processor']}, {report['machine']['cores']} cores"
     paces = [f"{s['name']}: {s['simulated_pace']}" for s in report["servers"] if s["simulated_pace"]]
     if paces:
         text += "   SIMULATED forward passes: " + "; ".join(paces)
     elif report["simulated"] is None:
         text += "   (the servers were not asked whether they are slowed down)"
-    figure.text(0.01, 0.01, text, fontsize=6.5, color=RED if paces else MUTED)
+    lines = textwrap.wrap(text, int(20 * figure.get_figwidth()))
+    figure.text(0.01, 0.01, "\n".join(lines), fontsize=6.5, color=RED if paces else MUTED)
+    return 0.12 * len(lines) / figure.get_figheight()
 
 
 def grid(axis, which):
@@ -283,8 +286,8 @@ def main():
         if figure is None:
             print(f"{name}: nothing in the report to plot")
             continue
-        footnote(figure, report)
-        figure.tight_layout(rect=(0, 0.03, 1, 0.95 if name in ("window", "timeline") else 1))
+        bottom = footnote(figure, report)
+        figure.tight_layout(rect=(0, bottom, 1, 0.95 if name in ("window", "timeline") else 1))
         figure.savefig(folder / f"{name}.png")
         plt.close(figure)
         print(folder / f"{name}.png")
