@@ -1,8 +1,5 @@
 #include "bench/serve/serve_options.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace tandem::bench {
 
@@ -13,11 +12,6 @@ double Quantile(std::vector<double> samples, double quantile) {
   const auto below = static_cast<size_t>(std::floor(place));
   const size_t above = std::min(below + 1, samples.size() - 1);
   return samples[below] + (place - static_cast<double>(below)) * (samples[above] - samples[below]);
-}
-
-double Mean(const std::vector<double>& samples) {
-  if (samples.empty()) return 0.0;
-  return std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
 }
 
 Spread SpreadOf(const std::vector<double>& samples) {

@@ -12,7 +12,6 @@ double Quantile(std::vector<double> samples, double quantile);
 inline double Median(std::vector<double> samples) {
   return Quantile(std::move(samples), 0.5);
 }
-double Mean(const std::vector<double>& samples);
 
 struct Spread {
   size_t count = 0;
