@@ -96,8 +96,8 @@ v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
-                 InstructionSet instruction_set, const std::vector<int>& cpus, const std::optional<Pace>& pace,
-                 ShutdownSignals& signals) {
+                 InstructionSet instruction_set, const std::vector<int>& cpus,
+                 const std::optional<Pace>& pace, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs));
