@@ -1,4 +1,4 @@
-// tandem-bench: measurements of Tandem's parts. Needs no gRPC, so that it also builds with
+// tandem-bench: measurements of Tandem's parts. All but `serve` build without gRPC, with
 // -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
@@ -8,6 +8,9 @@
 #include "bench/engine_bench.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
+#ifdef TANDEM_BENCH_SERVE
+#include "bench/serve/serve_bench.h"
+#endif
 
 namespace tandem {
 namespace {
@@ -62,8 +65,16 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   engine->add_flag("--json", json, "Print JSON.");
+#ifdef TANDEM_BENCH_SERVE
+  bench::ServeOptions serve_options;
+  CLI::App* serve = app.add_subcommand("serve", "Load on a router: configurations against one another.");
+  bench::AddServeOptions(serve, &serve_options);
+#endif
   CLI11_PARSE(app, argc, argv);
 
+#ifdef TANDEM_BENCH_SERVE
+  if (serve->parsed()) return bench::RunServe(serve_options);
+#endif
   const absl::StatusOr<EngineBenchResult> result = [&]() -> absl::StatusOr<EngineBenchResult> {
     TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(instruction_set));
     return RunEngineBench(options);

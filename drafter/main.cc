@@ -14,6 +14,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_list.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/paced_engine.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
@@ -36,6 +37,7 @@ struct DrafterFlags {
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
   absl::Duration drain_grace = absl::Seconds(5);
+  std::string simulated_pace;
 };
 
 void Declare(DrafterFlags& options, Flags& flags) {
@@ -62,6 +64,11 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
       .Add("reflection", &options.reflection, "Serve gRPC reflection.")
       .Add("drain-grace", &options.drain_grace, "How long SIGTERM waits for streams to end.");
+  flags.Group("Measurements")
+      .Add("simulate-draft-ms", &options.simulated_pace,
+           "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
+           "and "
+           "each further row: what a larger draft model would do to everything else. Never for service.");
   flags.Group("Drafting")
       .Add("max-sessions", &options.core.max_sessions, "Sessions drafted for at once; more are refused.")
       .InRange(1, 1e6)
@@ -96,7 +103,7 @@ v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
 // until they have.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
                  const std::vector<MergeSpec>& merges, InstructionSet instruction_set,
-                 const std::vector<int>& cpus, ShutdownSignals& signals) {
+                 const std::vector<int>& cpus, const std::optional<Pace>& pace, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges));
@@ -120,6 +127,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
     v1::ServerInfo info = Describe(service, start);
     info.mutable_models()->Add(models.begin(), models.end());
     info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
+    if (pace.has_value()) info.set_simulated_pace(DescribePace(*pace));
     return info;
   };
   TANDEM_ASSIGN_OR_RETURN(
@@ -135,7 +143,8 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   TANDEM_RETURN_IF_ERROR(host->Load({.kv_tokens = options.kv_tokens,
                                      .num_threads = static_cast<int>(options.threads),
                                      .cpus = cpus,
-                                     .instruction_set = instruction_set}));
+                                     .instruction_set = instruction_set,
+                                     .pace = pace}));
   service.Serve(options.core, host->draft_models());
   server->SetServing(true);
   LogInfo("serving", {{"address", server->address()},
@@ -165,12 +174,19 @@ int Main(int argc, const char* const* argv) {
   if (!instruction_set.ok()) return fail(instruction_set.status());
   const absl::StatusOr<std::vector<int>> cpus = PinnedCpus(options);
   if (!cpus.ok()) return fail(cpus.status());
+  std::optional<Pace> pace;
+  if (!options.simulated_pace.empty()) {
+    const absl::StatusOr<Pace> parsed = ParsePace(options.simulated_pace);
+    if (!parsed.ok()) return fail(parsed.status());
+    LogWarning("forward passes are slowed down: figures are simulated", {{"pace", DescribePace(*parsed)}});
+    pace = *parsed;
+  }
   if (flags.check_config()) {
     if (const auto host = ModelHost::Open(*specs, *merges); !host.ok()) return fail(host.status());
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }
-  const absl::Status status = Run(options, *specs, *merges, *instruction_set, *cpus, signals);
+  const absl::Status status = Run(options, *specs, *merges, *instruction_set, *cpus, pace, signals);
   return status.ok() ? kExitOk : fail(status);
 }
 

@@ -122,6 +122,7 @@ absl::Status ModelHost::Load(const Options& options) {
     engine_options.progress = hosted.progress.get();
     TANDEM_ASSIGN_OR_RETURN(hosted.engine, CreateCpuEngine(hosted.model, engine_options));
     hosted.progress->Finish();
+    if (options.pace.has_value()) hosted.engine = PaceEngine(std::move(hosted.engine), *options.pace);
     hosted.pool = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = hosted.engine->num_blocks()});
   }
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/engine.h"
+#include "common/engine/paced_engine.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
@@ -45,6 +47,8 @@ class ModelHost {
     int num_threads = 1;
     std::vector<int> cpus;  // One for each thread, or none: CpuEngineOptions.
     InstructionSet instruction_set = InstructionSet::kAuto;
+    // Makes passes last longer than they need; for measurements.
+    std::optional<Pace> pace;
   };
 
   // Errors are those of Model::Load, Tokenizer::Load and ParseSourceSpec, and InvalidArgument when the

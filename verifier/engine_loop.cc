@@ -36,7 +36,8 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                                     inbox_.Push(LinkDownEvent{link, std::move(reason)});
                                   },
                               .on_response =
-                                  [this](LinkId link, DraftResponse response) {
+                                  [this, clock](LinkId link, DraftResponse response) {
+                                    response.received = clock->Now();
                                     inbox_.Push(DraftEvent{link, std::move(response)});
                                   },
                               .on_malformed =

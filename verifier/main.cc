@@ -15,6 +15,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_list.h"
+#include "common/engine/paced_engine.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
@@ -48,6 +49,7 @@ struct VerifierFlags {
   std::string local_drafter = "none";
   absl::Duration max_draft_wait = absl::Milliseconds(100);
   absl::Duration drain_grace = absl::Seconds(30);
+  std::string simulated_pace;
 };
 
 void Declare(VerifierFlags& options, Flags& flags) {
@@ -68,6 +70,11 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .InRange(256, 1e9)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.");
+  flags.Group("Measurements")
+      .Add("simulate-target-ms", &options.simulated_pace,
+           "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
+           "and "
+           "each further row: what a larger target would do to everything else. Never for service.");
   flags.Group("Network")
       .Add("listen", &options.listen, "Address to serve gRPC on.")
       .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
@@ -120,6 +127,7 @@ struct OpenedTarget {
 
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   TANDEM_RETURN_IF_ERROR(PinnedCpus(options).status());
+  if (!options.simulated_pace.empty()) TANDEM_RETURN_IF_ERROR(ParsePace(options.simulated_pace).status());
   TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(options.model));
   OpenedTarget target;
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
@@ -153,6 +161,11 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
   TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(target.model, engine_options));
   progress.Finish();
+  if (!options.simulated_pace.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
+    LogWarning("forward passes are slowed down: figures are simulated", {{"pace", DescribePace(pace)}});
+    engine = PaceEngine(std::move(engine), pace);
+  }
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
   TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get()));
@@ -175,6 +188,10 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   info.set_kv_tokens_total(uint64_t{pool.num_blocks()} * kBlockTokens);
   info.set_window_policy(options.window_policy);
   info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
+  if (!options.simulated_pace.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
+    info.set_simulated_pace(DescribePace(pace));
+  }
   return info;
 }
 

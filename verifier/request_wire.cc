@@ -118,6 +118,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   }
   request.max_window = speculation.max_window();
   request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF;
+  request.trace_rounds = proto.output().round_trace();
   TANDEM_ASSIGN_OR_RETURN(StopRules rules, StopRulesFromProto(proto.stopping(), target));
   rules.max_tokens = request.max_tokens;
   rules.include_special_tokens = proto.output().include_special_tokens();
@@ -126,11 +127,47 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   return request;
 }
 
+namespace {
+
+double UnixSeconds(absl::Time time) {
+  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+}
+
+v1::RoundTrace TraceToProto(const RoundTrace& trace) {
+  v1::RoundTrace proto;
+  switch (trace.report.kind) {
+    case RoundKind::kHit:
+      proto.set_kind(v1::ROUND_KIND_HIT);
+      break;
+    case RoundKind::kMiss:
+      proto.set_kind(v1::ROUND_KIND_MISS);
+      break;
+    case RoundKind::kUndrafted:
+      proto.set_kind(v1::ROUND_KIND_UNDRAFTED);
+      break;
+  }
+  proto.set_depth(trace.report.depth);
+  proto.set_nodes(trace.report.nodes);
+  proto.set_wait_seconds(trace.report.wait_seconds);
+  proto.set_verify_start(UnixSeconds(trace.verify_start));
+  proto.set_verify_seconds(absl::ToDoubleSeconds(trace.verify_time));
+  for (const GrowthTrace& growth : trace.growth) {
+    v1::GrowthTrace& entry = *proto.add_growth();
+    entry.set_received(UnixSeconds(growth.received));
+    entry.set_nodes(growth.nodes);
+    entry.set_step_seconds(growth.step_seconds);
+  }
+  return proto;
+}
+
+}  // namespace
+
 v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
   v1::GenerateResponse response;
   v1::GenerationChunk& chunk = *response.mutable_chunk();
   chunk.set_offset(tokens.offset);
   chunk.set_text(std::move(tokens.text));
+  if (tokens.trace.has_value()) *chunk.mutable_round() = TraceToProto(*tokens.trace);
   for (const CommittedToken& token : tokens.tokens) {
     chunk.add_tokens(static_cast<uint32_t>(token.token));
     v1::TokenDetail& detail = *chunk.add_details();

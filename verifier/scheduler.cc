@@ -193,8 +193,8 @@ void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
   listener_->OnProtocolViolation(link, what, quarantine);
 }
 
-void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow) {
-  const DraftMirror::GrowReport report = session.OnGrow(grow);
+void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received) {
+  const DraftMirror::GrowReport report = session.OnGrow(grow, received);
   switch (report.result) {
     case DraftMirror::GrowResult::kAccepted:
     case DraftMirror::GrowResult::kStale:
@@ -227,7 +227,7 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
   Session& session = *found->second;
   if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
   if (const auto* grow = std::get_if<Grow>(&response.event)) {
-    OnGrow(link, session, *grow);
+    OnGrow(link, session, *grow, response.received);
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
     session.OnDraftOpened(opened->epoch);
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
@@ -333,6 +333,12 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
     listener_->OnDraftRequest(session.request().drafter->link,
                               {.session = session.id(), .event = *std::move(result.commit)});
   }
+  if (session.request().trace_rounds) {
+    result.committed.trace = RoundTrace{.report = result.report,
+                                        .verify_start = forward_start_,
+                                        .verify_time = forward_time_,
+                                        .growth = session.TakeGrowthTrace()};
+  }
   listener_->OnTokens(session.id(), std::move(result.committed));
   listener_->OnRound(session.id(), result.report);
 }
@@ -365,6 +371,7 @@ bool Scheduler::Forward() {
   PlanPrefill(start);
   if (rows_.empty()) return false;
   forwarded_ = RunEngine();
+  forward_start_ = start;
   forward_time_ = clock_->Now() - start;
   in_flight_ = true;
   return true;

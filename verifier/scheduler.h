@@ -153,7 +153,7 @@ class Scheduler {
   void RetryDrafts(absl::Time now);
   void OnRefused(Session& session, const absl::Status& reason);
   void Finish(SessionId id, const absl::Status& status);
-  void OnGrow(LinkId link, Session& session, const Grow& grow);
+  void OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received);
   void Resync(LinkId link, Session& session);
   void RecordViolation(LinkId link, absl::string_view what);
   bool LinkUsable(LinkId link) const;
@@ -196,6 +196,7 @@ class Scheduler {
   // The step between Forward and Conclude.
   bool in_flight_ = false;
   absl::Status forwarded_;
+  absl::Time forward_start_;
   absl::Duration forward_time_;
   std::vector<std::pair<SessionId, absl::Status>> cancelled_;
 };

@@ -127,7 +127,12 @@ void Session::OnDraftOpened(uint32_t epoch) {
   if (drafting_ && epoch == mirror_.epoch()) draft_opened_ = true;
 }
 
-DraftMirror::GrowReport Session::OnGrow(const Grow& grow) {
+DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
+  if (request_.trace_rounds && growth_trace_.size() < kMaxTracedGrowth) {
+    growth_trace_.push_back({.received = received,
+                             .nodes = static_cast<uint32_t>(grow.tokens.size()),
+                             .step_seconds = grow.step_seconds});
+  }
   // Until a round has told what is waited for, the drafter's own word counts; it may say anything.
   if (draft_seconds_per_level_.empty() && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
     draft_seconds_per_level_.Add(grow.step_seconds);

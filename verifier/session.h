@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +47,7 @@ struct SessionRequest {
   bool speculate = true;      // Whether to draft locally where the drafter does not.
   std::string window_policy;  // Empty: the scheduler's.
   uint32_t max_window = 0;    // 0: the scheduler's.
+  bool trace_rounds = false;
 };
 
 struct CommittedToken {
@@ -53,12 +55,6 @@ struct CommittedToken {
   bool drafted = false;     // An accepted draft token; else the target's own.
   uint32_t text_bytes = 0;  // Of the chunk's text, how many became certain with this token.
   TokenChoice choice;
-};
-
-struct CommittedTokens {
-  uint32_t offset = 0;  // In the output.
-  std::vector<CommittedToken> tokens;
-  std::string text;
 };
 
 enum class RoundKind { kHit, kMiss, kUndrafted };
@@ -70,6 +66,29 @@ struct RoundReport {
   uint32_t accepted = 0;
   uint32_t committed = 0;
   double wait_seconds = 0.0;
+};
+
+// A drafter's message with new candidates.
+struct GrowthTrace {
+  absl::Time received;
+  uint32_t nodes = 0;
+  double step_seconds = 0.0;
+};
+inline constexpr size_t kMaxTracedGrowth = 64;  // Of one round.
+
+// How a round went, for requests that ask.
+struct RoundTrace {
+  RoundReport report;
+  absl::Time verify_start;
+  absl::Duration verify_time;
+  std::vector<GrowthTrace> growth;  // Since the round before.
+};
+
+struct CommittedTokens {
+  uint32_t offset = 0;  // In the output.
+  std::vector<CommittedToken> tokens;
+  std::string text;
+  std::optional<RoundTrace> trace;
 };
 
 // What a finished session tells about itself.
@@ -137,7 +156,7 @@ class Session {
   // When to ask again; nothing while it drafts, or when it is not for a lack of room that it does not.
   std::optional<absl::Time> draft_retry_at() const { return draft_retry_at_; }
   void OnDraftOpened(uint32_t epoch);
-  DraftMirror::GrowReport OnGrow(const Grow& grow);
+  DraftMirror::GrowReport OnGrow(const Grow& grow, absl::Time received);
   // The drafter asks to be opened again: how many times in a row, without growth in between.
   uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
@@ -166,6 +185,8 @@ class Session {
   // be copied before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
                             absl::Duration max_wait, std::vector<KvCopy>* copies);
+  // What the drafter sent since the last call; empty unless the request asks for traces.
+  std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
   // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
   // nothing was committed to, and publishes what was computed to the prefix cache.
   void SettleKv();
@@ -207,6 +228,7 @@ class Session {
   uint32_t commit_no_ = 0;
   uint64_t prefix_hash_;
   DraftBudget budget_;
+  std::vector<GrowthTrace> growth_trace_;
   RecentMean draft_seconds_per_level_;
   absl::Time wait_since_ = absl::InfinitePast();
   absl::Time wait_until_ = absl::InfinitePast();

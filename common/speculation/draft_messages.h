@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/base/token.h"
 #include "common/speculation/sampling_parameters.h"
 
@@ -95,6 +96,8 @@ struct SessionRefused {
 struct DraftResponse {
   SessionId session = 0;
   std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event;
+  // When the transport got it; for traces only.
+  absl::Time received = absl::InfinitePast();
 };
 
 // Bounds on what one message may carry; more is a protocol violation.

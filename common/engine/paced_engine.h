@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/engine/engine.h"
+
+namespace tandem {
+
+// How long a forward pass lasts at least.
+struct Pace {
+  absl::Duration first_row;
+  absl::Duration further_row;  // Each row beyond the first.
+
+  absl::Duration StepTime(size_t rows) const;
+};
+
+// "12" or "12+0.5": milliseconds for one row, and for each further one. Each in [0, 60000]; InvalidArgument
+// says what was expected.
+absl::StatusOr<Pace> ParsePace(absl::string_view text);
+// "at least 12 ms, and 0.5 ms for each further row".
+std::string DescribePace(const Pace& pace);
+
+// An engine whose steps last as long as those of a slower model or machine would, for measurements: what it
+// computes is what the engine inside computes. It waits without using its core, as a verifier does whose
+// accelerator is busy, so that drafter and verifier show on few cores the overlap that they have in a
+// deployment. A step that takes longer than its pace anyway is not slowed down.
+//
+// Thread rule: that of Engine.
+class PacedEngine final : public Engine {
+ public:
+  // Blocks until the clock has reached the time.
+  using WaitUntil = std::function<void(absl::Time)>;
+
+  // `clock` outlives the engine.
+  PacedEngine(std::unique_ptr<Engine> engine, const Pace& pace, const Clock* clock, WaitUntil wait_until);
+
+  const ModelConfig& config() const override { return engine_->config(); }
+  uint32_t num_blocks() const override { return engine_->num_blocks(); }
+  uint32_t max_rows() const override { return engine_->max_rows(); }
+  // A step that fails is not waited for.
+  absl::Status Step(absl::Span<const StepRow> rows) override;
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
+
+ private:
+  const std::unique_ptr<Engine> engine_;
+  const Pace pace_;
+  const Clock* const clock_;
+  const WaitUntil wait_until_;
+};
+
+// On the system's clock. Sleeps end some 0.05 ms late.
+std::unique_ptr<Engine> PaceEngine(std::unique_ptr<Engine> engine, const Pace& pace);
+
+}  // namespace tandem
