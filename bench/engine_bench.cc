@@ -25,6 +25,10 @@ absl::Status Validate(const EngineBenchOptions& options) {
     return absl::InvalidArgumentError("--rows: expected at least one number, or --prefill");
   }
   if (options.contexts.empty()) return absl::InvalidArgumentError("--context: expected at least one number");
+  for (const uint32_t context : options.contexts) {
+    if (context == 0)
+      return absl::InvalidArgumentError("--context: a context of 0 tokens, expected at least 1");
+  }
   if (options.repetitions < 1) return absl::InvalidArgumentError("--repetitions: expected at least 1");
   return absl::OkStatus();
 }

@@ -138,7 +138,9 @@ struct alignas(64) TileConfig {
 };
 
 __attribute__((target("amx-tile"))) void StartTiles() {
-  const TileConfig config;
+  // Static: the compiler believes that the instruction reads no more than a pointer's size of it, and would
+  // leave out the rest.
+  static const TileConfig config;
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
