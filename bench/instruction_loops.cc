@@ -2,11 +2,10 @@
 
 #include <cstring>
 
+#include "common/engine/cpu/amx_permission.h"
+
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace tandem {
@@ -177,26 +176,6 @@ __attribute__((target("amx-tile,amx-int8"))) float AmxInt8Loop(uint64_t iteratio
   return 0.0f;
 }
 
-// Linux saves the tiles' 8 KiB only for processes that asked.
-bool AmxPermitted() {
-  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
-  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
-struct AmxFeatures {
-  bool bf16 = false;
-  bool int8 = false;
-};
-
-AmxFeatures FindAmx() {
-  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return {};
-  const bool has_tiles = (edx >> 24 & 1) != 0;
-  if (!has_tiles || !AmxPermitted()) return {};
-  return {.bf16 = (edx >> 22 & 1) != 0, .int8 = (edx >> 25 & 1) != 0};
-}
-
 #endif
 
 }  // namespace
@@ -216,9 +195,10 @@ std::vector<InstructionLoop> SupportedInstructionLoops() {
       loops.push_back({"int8-avx512", kChains * 64 * 2, &Avx512Int8Loop});
     }
   }
-  const AmxFeatures amx = FindAmx();
-  if (amx.bf16) loops.push_back({"bf16-amx", 4 * 16 * 16 * 32 * 2, &AmxBf16Loop});
-  if (amx.int8) loops.push_back({"int8-amx", 4 * 16 * 16 * 64 * 2, &AmxInt8Loop});
+  if (AmxAvailable()) {
+    loops.push_back({"bf16-amx", 4 * 16 * 16 * 32 * 2, &AmxBf16Loop});
+    loops.push_back({"int8-amx", 4 * 16 * 16 * 64 * 2, &AmxInt8Loop});
+  }
 #endif
   return loops;
 }
