@@ -141,6 +141,8 @@ def start(args, folder, dtype):
     if not path.exists():
         export_gguf.export(folder, path, DTYPES[dtype])
     peer = [sys.executable, str(HERE / "llama_cpp_turns.py"), str(path), "--rows", str(max(args.rows))] + sizes
+    if args.no_repack:
+        peer.append("--no-repack")
     programs = []
     try:
         programs.append(Program(tandem))
@@ -188,6 +190,7 @@ def main():
     parser.add_argument("--prompt", default="1,2,3,4,5,6,7,8", help="token ids it continues")
     parser.add_argument("--peer", action="append", default=[], metavar="COMMAND",
                         help="a further program that answers the same lines; {gguf} and {rows} are filled in")  # fmt: skip
+    parser.add_argument("--no-repack", action="store_true", help="for llama.cpp: leave weights as in the file")
     parser.add_argument("--json", help="write everything measured to this file")
     args = parser.parse_args()
     if bool(args.folder) == bool(args.shape):
@@ -195,11 +198,16 @@ def main():
     args.rows = [int(count) for count in args.rows.split(",")]
     pathlib.Path(args.work).mkdir(parents=True, exist_ok=True)
     folder = model_of(args)
-    results = []
+    results, failed = [], False
     for dtype in args.dtypes.split(","):
         if dtype not in DTYPES:
             parser.error(f"--dtypes: {dtype}, expected {', '.join(DTYPES)}")
-        result = measure(args, folder, dtype)
+        try:
+            result = measure(args, folder, dtype)
+        except RuntimeError as error:
+            print(f"\n{folder.name}, {dtype}: {error}", file=sys.stderr)
+            failed = True
+            continue
         results.append(result)
         print(f"\n{folder.name}, {dtype}, {args.threads} thread(s), context {args.context}\n")
         for name, detail in result["programs"].items():
@@ -209,6 +217,7 @@ def main():
             print(f"\nequal tokens of {args.greedy}: {result['greedy_common_prefix']}")
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps({"options": vars(args), "results": results}, indent=1))
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ class Runner:
         llama_cpp.llama_backend_init()
         model_params = llama_cpp.llama_model_default_params()
         model_params.n_gpu_layers = 0
+        model_params.use_extra_bufts = not args.no_repack
         self.model = llama_cpp.llama_model_load_from_file(args.path.encode(), model_params)
         if not self.model:
             sys.exit(f"llama.cpp cannot load {args.path}")
@@ -109,11 +110,12 @@ def main():
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--rows", type=int, default=64, help="the most rows of a step")
     parser.add_argument("--prefill", type=int, default=512, help="the longest prompt")
+    parser.add_argument("--no-repack", action="store_true", help="leave weights as in the file: no AMX in llama.cpp")
     args = parser.parse_args()
     runner = Runner(args)
     features = llama_cpp.llama_print_system_info().decode().split(" | ")
     enabled = ", ".join(name.split(":")[-1].split("=")[0].strip() for name in features if name.endswith("= 1"))
-    detail = f"llama-cpp-python {llama_cpp.__version__}: {enabled}"
+    detail = f"llama-cpp-python {llama_cpp.__version__}: {enabled}{'; not repacked' if args.no_repack else ''}"
     print(json.dumps({"ready": True, "name": "llama.cpp", "detail": detail}), flush=True)
     for line in sys.stdin:
         try:
