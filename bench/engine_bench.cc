@@ -1,133 +1,190 @@
 #include "bench/engine_bench.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
-#include <numeric>
-#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
-#include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/sequence_kv.h"
-#include "common/model/model.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kReadBytesPerThread = size_t{256} << 20;
-constexpr int kReadRounds = 5;
+constexpr int kFewestRepetitions = 3;
 
-// Sums a buffer in eight independent chains, so that memory and not arithmetic is the limit.
-uint64_t Sum(const std::vector<uint64_t>& words) {
-  uint64_t sums[8] = {};
-  for (size_t i = 0; i + 8 <= words.size(); i += 8) {
-    for (size_t lane = 0; lane < 8; ++lane) sums[lane] += words[i + lane];
-  }
-  return std::accumulate(std::begin(sums), std::end(sums), uint64_t{0});
+// Sizes within a sixteenth of one another share a bandwidth.
+bool SameSize(uint64_t a, uint64_t b) {
+  return std::max(a, b) - std::min(a, b) <= std::max(a, b) / 16;
 }
 
-double MeasureReadBandwidth(int threads) {
-  std::vector<std::vector<uint64_t>> buffers(static_cast<size_t>(threads));
-  for (auto& buffer : buffers) buffer.assign(kReadBytesPerThread / sizeof(uint64_t), 1);
-  std::vector<uint64_t> sums(buffers.size());
-  double best = 0.0;
-  for (int round = 0; round < kReadRounds; ++round) {
-    const absl::Time start = absl::Now();
-    std::vector<std::thread> team;
-    for (size_t i = 0; i < buffers.size(); ++i) team.emplace_back([&, i] { sums[i] = Sum(buffers[i]); });
-    for (std::thread& thread : team) thread.join();
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    best = std::max(best, static_cast<double>(kReadBytesPerThread * buffers.size()) / seconds);
+absl::Status Validate(const EngineBenchOptions& options) {
+  if (options.threads.empty()) return absl::InvalidArgumentError("--threads: expected at least one number");
+  if (options.rows.empty() && options.prefill == 0) {
+    return absl::InvalidArgumentError("--rows: expected at least one number, or --prefill");
   }
-  return best;
+  if (options.contexts.empty()) return absl::InvalidArgumentError("--context: expected at least one number");
+  for (const uint32_t context : options.contexts) {
+    if (context == 0)
+      return absl::InvalidArgumentError("--context: a context of 0 tokens, expected at least 1");
+  }
+  if (options.repetitions < 1) return absl::InvalidArgumentError("--repetitions: expected at least 1");
+  return absl::OkStatus();
 }
 
-// A context of computed tokens, and one tree row per slot below it.
-struct Workload {
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<BlockPool> pool;
-  std::unique_ptr<SequenceKv> kv;
-  std::vector<SlotId> slots;
-  std::vector<float> logits;
-};
+EngineRunner::Options RunnerOptions(const EngineBenchOptions& options, int threads) {
+  EngineRunner::Options runner;
+  runner.threads = threads;
+  runner.instruction_set = options.instruction_set;
+  runner.weight_dtype = options.weight_dtype;
+  runner.tree = options.tree;
+  runner.most_rows = options.rows.empty() ? 1 : *std::max_element(options.rows.begin(), options.rows.end());
+  runner.most_context =
+      std::max(options.prefill, *std::max_element(options.contexts.begin(), options.contexts.end()));
+  return runner;
+}
 
-absl::StatusOr<Workload> Prepare(const EngineBenchOptions& options, const std::shared_ptr<const Model>& model,
-                                 uint32_t most_rows) {
-  Workload work;
-  CpuEngineOptions engine_options;
-  engine_options.num_threads = options.threads;
-  engine_options.instruction_set = options.instruction_set;
-  engine_options.max_rows = std::max<uint32_t>(most_rows, 128);
-  engine_options.num_blocks = (options.context + most_rows) / kBlockTokens + 4;
-  TANDEM_ASSIGN_OR_RETURN(work.engine, CreateCpuEngine(model, engine_options));
-  work.pool = std::make_unique<BlockPool>(
-      BlockPool::Options{.num_blocks = work.engine->num_blocks(), .prefix_cache = false});
-  work.kv = std::make_unique<SequenceKv>(work.pool.get(), /*salt=*/0);
-  const int32_t vocab_size = model->config().vocab_size;
-  TokenIds tokens(options.context);
-  for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<TokenId>(i * 7919 % static_cast<size_t>(vocab_size));
-  work.kv->Start(tokens);
-  TANDEM_RETURN_IF_ERROR(work.kv->Reserve(options.context));
-  for (uint32_t i = 0; i < most_rows; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(const SlotId slot, work.kv->AllocateScratch());
-    work.slots.push_back(slot);
-  }
-  work.logits.resize(size_t{most_rows} * static_cast<size_t>(vocab_size));
-  std::vector<StepRow> rows;
-  for (uint32_t position = 0; position < options.context; ++position) {
-    rows.push_back({.token = tokens[position], .context = work.kv->CommittedRow(position)});
-    if (rows.size() == work.engine->max_rows() || position + 1 == options.context) {
-      TANDEM_RETURN_IF_ERROR(work.engine->Step(rows));
-      rows.clear();
+// Interleaved times of `num_passes` passes; `pass(i)` runs one.
+absl::StatusOr<std::vector<std::vector<double>>> Interleave(
+    const EngineBenchOptions& options, size_t num_passes,
+    absl::FunctionRef<absl::StatusOr<double>(size_t)> pass) {
+  std::vector<std::vector<double>> seconds(num_passes);
+  const absl::Time start = absl::Now();
+  // The first round warms up and is not counted.
+  for (int round = -1; round < options.repetitions; ++round) {
+    const bool is_late = absl::ToDoubleSeconds(absl::Now() - start) > options.most_seconds;
+    if (round >= kFewestRepetitions && is_late) break;
+    for (size_t i = 0; i < num_passes; ++i) {
+      TANDEM_ASSIGN_OR_RETURN(const double taken, pass(i));
+      if (round >= 0) seconds[i].push_back(taken);
     }
   }
-  return work;
+  return seconds;
+}
+
+absl::Status FillFloor(const std::vector<StepWork>& works, MachineFloor* floor, PassResult* pass) {
+  pass->work = StepWork();
+  pass->floor_seconds = 0.0;
+  for (const StepWork& work : works) {
+    pass->work.weight_bytes += work.weight_bytes;
+    pass->work.kv_bytes += work.kv_bytes;
+    pass->work.operations += work.operations;
+    TANDEM_ASSIGN_OR_RETURN(pass->read_bytes_per_second, floor->ReadBandwidth(work.bytes()));
+    TANDEM_ASSIGN_OR_RETURN(const double seconds, floor->Seconds(work));
+    pass->floor_seconds += seconds;
+  }
+  return absl::OkStatus();
+}
+
+struct Plan {
+  uint32_t context = 0;        // 0: a prompt.
+  std::vector<uint32_t> rows;  // Or the prompt's length.
+};
+
+absl::StatusOr<EngineBenchRun> RunPlan(const EngineBenchOptions& options, const Plan& plan,
+                                       EngineRunner* runner, MachineFloor* floor) {
+  EngineBenchRun run;
+  run.context = plan.context;
+  const bool is_prompt = plan.context == 0;
+  if (!is_prompt) TANDEM_RETURN_IF_ERROR(runner->SetContext(plan.context));
+  const auto works = [&](size_t i) {
+    return is_prompt ? runner->PrefillWork(plan.rows[i])
+                     : std::vector<StepWork>{runner->TreeWork(plan.rows[i])};
+  };
+  // Before and after: the machine may have been slow the first time.
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    run.passes.emplace_back();
+    TANDEM_RETURN_IF_ERROR(FillFloor(works(i), floor, &run.passes[i]));
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<std::vector<double>> seconds,
+                          Interleave(options, plan.rows.size(), [&](size_t i) {
+                            return is_prompt ? runner->Prefill(plan.rows[i]) : runner->TreeStep(plan.rows[i]);
+                          }));
+  TANDEM_RETURN_IF_ERROR(floor->Refresh());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(FillFloor(works(i), floor, &run.passes[i]));
+    run.passes[i].rows = plan.rows[i];
+    run.passes[i].repetitions = static_cast<int>(seconds[i].size());
+    run.passes[i].seconds = SpreadOf(std::move(seconds[i]));
+  }
+  run.peaks = floor->peaks();
+  run.peak = floor->peak();
+  return run;
 }
 
 }  // namespace
 
-absl::StatusOr<EngineBenchResult> RunEngineBench(const EngineBenchOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::Load(options.folder));
-  if (options.rows.empty()) return absl::InvalidArgumentError("--rows: expected at least one number");
-  const uint32_t most_rows = *std::max_element(options.rows.begin(), options.rows.end());
-  if (options.context == 0 || options.context >= static_cast<uint32_t>(model->config().max_context)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--context: ", options.context, ", expected 1 to ", model->config().max_context - 1));
-  }
-  EngineBenchResult result;
-  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(options.instruction_set));
-  result.kernels = kernels->name;
-  result.weight_bytes = model->weight_bytes();
-  result.read_bytes_per_second = MeasureReadBandwidth(options.threads);
-  result.floor_seconds = static_cast<double>(result.weight_bytes) / result.read_bytes_per_second;
+TimeSpread SpreadOf(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  const size_t count = seconds.size();
+  return {.fastest = seconds.front(),
+          .lower_quartile = seconds[count / 4],
+          .median = seconds[count / 2],
+          .upper_quartile = seconds[count - 1 - count / 4]};
+}
 
-  TANDEM_ASSIGN_OR_RETURN(Workload work, Prepare(options, model, most_rows));
-  const auto vocab_size = static_cast<size_t>(model->config().vocab_size);
-  std::vector<StepRow> rows;
-  for (uint32_t i = 0; i < most_rows; ++i) {
-    rows.push_back({.token = static_cast<TokenId>(i % vocab_size),
-                    .context = {.blocks = work.kv->blocks(),
-                                .num_committed = options.context,
-                                .tail = absl::MakeConstSpan(work.slots).subspan(i, 1)},
-                    .logits = &work.logits[i * vocab_size]});
+absl::StatusOr<MachineFloor> MachineFloor::Create(int threads, absl::string_view kernels, WeightDtype dtype) {
+  MachineFloor floor;
+  TANDEM_ASSIGN_OR_RETURN(floor.team_, ThreadTeam::Create(threads));
+  floor.kernels_ = std::string(kernels);
+  floor.dtype_ = dtype;
+  floor.peaks_ = MeasurePeakRates(floor.team_.get());
+  TANDEM_ASSIGN_OR_RETURN(floor.peak_, PeakRateFor(kernels, WeightDtypeName(dtype), floor.peaks_));
+  return floor;
+}
+
+absl::StatusOr<double> MachineFloor::ReadBandwidth(uint64_t num_bytes) {
+  for (const Bandwidth& known : bandwidths_) {
+    if (SameSize(known.num_bytes, num_bytes)) return known.bytes_per_second;
   }
-  std::vector<std::vector<double>> seconds(options.rows.size());
-  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
-    for (size_t i = 0; i < options.rows.size(); ++i) {
-      const absl::Time start = absl::Now();
-      TANDEM_RETURN_IF_ERROR(work.engine->Step(absl::MakeConstSpan(rows).first(options.rows[i])));
-      seconds[i].push_back(absl::ToDoubleSeconds(absl::Now() - start));
+  TANDEM_ASSIGN_OR_RETURN(const double rate, MeasureReadBandwidth(num_bytes, team_.get()));
+  bandwidths_.push_back({.num_bytes = num_bytes, .bytes_per_second = rate});
+  return rate;
+}
+
+absl::StatusOr<double> MachineFloor::Seconds(const StepWork& work) {
+  TANDEM_ASSIGN_OR_RETURN(const double rate, ReadBandwidth(work.bytes()));
+  return FloorSeconds(work, rate, peak_.operations_per_second);
+}
+
+absl::Status MachineFloor::Refresh() {
+  const std::vector<PeakRate> again = MeasurePeakRates(team_.get());
+  for (size_t i = 0; i < again.size() && i < peaks_.size(); ++i) {
+    peaks_[i].operations_per_second =
+        std::max(peaks_[i].operations_per_second, again[i].operations_per_second);
+  }
+  TANDEM_ASSIGN_OR_RETURN(peak_, PeakRateFor(kernels_, WeightDtypeName(dtype_), peaks_));
+  for (Bandwidth& known : bandwidths_) {
+    TANDEM_ASSIGN_OR_RETURN(const double rate, MeasureReadBandwidth(known.num_bytes, team_.get()));
+    known.bytes_per_second = std::max(known.bytes_per_second, rate);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineBenchResult> RunEngineBench(const EngineBenchOptions& options) {
+  TANDEM_RETURN_IF_ERROR(Validate(options));
+  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(options.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, LoadModel(options.model));
+  EngineBenchResult result = {.num_parameters = model->num_parameters(),
+                              .model_bytes = model->weight_bytes()};
+  std::vector<Plan> plans;
+  if (!options.rows.empty()) {
+    for (const uint32_t context : options.contexts)
+      plans.push_back({.context = context, .rows = options.rows});
+  }
+  if (options.prefill > 0) plans.push_back({.context = 0, .rows = {options.prefill}});
+  for (const int threads : options.threads) {
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRunner> runner,
+                            EngineRunner::Create(model, RunnerOptions(options, threads)));
+    TANDEM_ASSIGN_OR_RETURN(MachineFloor floor,
+                            MachineFloor::Create(threads, kernels->name, options.weight_dtype));
+    for (const Plan& plan : plans) {
+      TANDEM_ASSIGN_OR_RETURN(EngineBenchRun run, RunPlan(options, plan, runner.get(), &floor));
+      run.threads = threads;
+      run.kernels = kernels->name;
+      result.runs.push_back(std::move(run));
     }
-  }
-  for (size_t i = 0; i < options.rows.size(); ++i) {
-    std::sort(seconds[i].begin(), seconds[i].end());
-    result.steps.push_back({.rows = options.rows[i],
-                            .median_seconds = seconds[i][seconds[i].size() / 2],
-                            .fastest_seconds = seconds[i].front()});
   }
   return result;
 }

@@ -2,12 +2,17 @@
 // -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
+#include <fstream>
+#include <iostream>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "bench/engine_bench.h"
+#include "bench/engine_report.h"
+#include "bench/engine_turns.h"
+#include "bench/model_shapes.h"
 #include "common/base/status_macros.h"
-#include "nlohmann/json.hpp"
 #ifdef TANDEM_BENCH_SERVE
 #include "bench/serve/serve_bench.h"
 #endif
@@ -15,56 +20,99 @@
 namespace tandem {
 namespace {
 
-void PrintTable(const EngineBenchOptions& options, const EngineBenchResult& result) {
-  std::printf("%s, %s kernels, %d thread%s, context %u\n", options.folder.c_str(), result.kernels.c_str(),
-              options.threads, options.threads == 1 ? "" : "s", options.context);
-  std::printf("weights %.1f MB, read bandwidth %.1f GB/s, floor of a step %.3f ms\n",
-              1e-6 * static_cast<double>(result.weight_bytes), 1e-9 * result.read_bytes_per_second,
-              1e3 * result.floor_seconds);
-  std::printf("%6s %12s %12s %10s %10s\n", "rows", "median ms", "fastest ms", "to 1 row", "of floor");
-  for (const StepTime& step : result.steps) {
-    std::printf("%6u %12.3f %12.3f %9.2fx %9.0f%%\n", step.rows, 1e3 * step.median_seconds,
-                1e3 * step.fastest_seconds, step.median_seconds / result.steps.front().median_seconds,
-                100.0 * result.floor_seconds / step.median_seconds);
-  }
+// What the command line holds as text until it is parsed.
+struct EngineFlags {
+  EngineBenchOptions options;
+  std::string instruction_set = "auto";
+  std::string weight_dtype = "bf16";
+  std::string tree = "binary";
+  std::string json_path;
+  bool turns = false;
+};
+
+void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
+  EngineBenchOptions& options = flags->options;
+  app->add_option("folder", options.model.folder, "Model folder; or --shape.");
+  app->add_option("--shape", options.model.shape,
+                  "Random weights with the dimensions of a published model, see `tandem-bench shapes`.");
+  app->add_option("--rows", options.rows, "Rows of a step, as a tree below one context.")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app->add_option("--tree", flags->tree, "How the rows hang together: binary, chain or siblings.")
+      ->capture_default_str();
+  app->add_option("--context", options.contexts, "Tokens before the rows.")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--prefill", options.prefill, "Tokens of a prompt to measure too; 0: none.")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--threads", options.threads, "Threads.")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--instruction-set", flags->instruction_set, "auto, amx, avx512, avx2 or portable.")
+      ->capture_default_str();
+  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8 or int4.")->capture_default_str();
+  app->add_option("--repetitions", options.repetitions, "Passes of each size.")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app->add_option("--most-seconds", options.most_seconds,
+                  "After this long a context gets no further repetitions beyond the third.")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app->add_option("--json", flags->json_path, "Write what was measured to this file; - is standard output.");
+  app->add_flag("--turns", flags->turns,
+                "Measure on demand, one JSON line a pass; see bench/peers/README.md.");
 }
 
-void PrintJson(const EngineBenchOptions& options, const EngineBenchResult& result) {
-  nlohmann::json json = {{"folder", options.folder},
-                         {"kernels", result.kernels},
-                         {"threads", options.threads},
-                         {"context", options.context},
-                         {"weight_bytes", result.weight_bytes},
-                         {"read_bytes_per_second", result.read_bytes_per_second},
-                         {"floor_seconds", result.floor_seconds}};
-  for (const StepTime& step : result.steps) {
-    json["steps"].push_back({{"rows", step.rows},
-                             {"median_seconds", step.median_seconds},
-                             {"fastest_seconds", step.fastest_seconds}});
+absl::Status RunEngine(EngineFlags flags) {
+  EngineBenchOptions& options = flags.options;
+  TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(options.weight_dtype, ParseWeightDtype(flags.weight_dtype));
+  TANDEM_ASSIGN_OR_RETURN(options.tree, ParseTreeShape(flags.tree));
+  if (flags.turns) return RunEngineTurns(options, std::cin, std::cout);
+  // Opened first: a wrong path should not cost minutes.
+  std::ofstream file;
+  if (!flags.json_path.empty() && flags.json_path != "-") {
+    file.open(flags.json_path);
+    if (!file) return absl::InvalidArgumentError(absl::StrCat("--json: cannot write ", flags.json_path));
   }
-  std::printf("%s\n", json.dump(2).c_str());
+  TANDEM_ASSIGN_OR_RETURN(const EngineBenchResult result, RunEngineBench(options));
+  if (flags.json_path == "-") {
+    std::cout << EngineBenchJson(options, result) << std::endl;
+    return absl::OkStatus();
+  }
+  std::cout << EngineBenchTable(options, result) << std::flush;
+  if (file.is_open()) {
+    file << EngineBenchJson(options, result) << std::endl;
+    if (!file) return absl::UnavailableError(absl::StrCat("--json: cannot write ", flags.json_path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrintShapes(const std::string& name) {
+  if (name.empty()) {
+    for (const std::string& known : ModelShapeNames()) std::cout << known << "\n";
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string json, ModelShapeJson(name));
+  std::cout << json << std::endl;
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("Measures Tandem's parts. Times depend on the machine: compare within one run.",
                "tandem-bench");
   app.require_subcommand(1);
-  EngineBenchOptions options;
-  std::string instruction_set = "auto";
-  bool json = false;
-  CLI::App* engine = app.add_subcommand("engine", "Time of one forward pass, by number of rows.");
-  engine->add_option("folder", options.folder, "Model folder.")->required();
-  engine->add_option("--rows", options.rows, "Rows of a step.")->delimiter(',')->check(CLI::Range(1, 4096));
-  engine->add_option("--context", options.context, "Tokens before the rows.")->capture_default_str();
-  engine->add_option("--threads", options.threads, "Threads.")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  engine->add_option("--instruction-set", instruction_set, "auto, amx, avx512, avx2 or portable.")
-      ->capture_default_str();
-  engine->add_option("--repetitions", options.repetitions, "Steps of each size.")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  engine->add_flag("--json", json, "Print JSON.");
+  EngineFlags flags;
+  CLI::App* engine =
+      app.add_subcommand("engine", "Time of a forward pass against the least this machine could take.");
+  AddEngineFlags(engine, &flags);
+  std::string shape;
+  CLI::App* shapes = app.add_subcommand("shapes", "The names --shape knows.");
+  shapes->add_option("name", shape, "Print this one's config.json instead.");
 #ifdef TANDEM_BENCH_SERVE
   bench::ServeOptions serve_options;
   CLI::App* serve = app.add_subcommand("serve", "Load on a router: configurations against one another.");
@@ -75,15 +123,12 @@ int Main(int argc, char** argv) {
 #ifdef TANDEM_BENCH_SERVE
   if (serve->parsed()) return bench::RunServe(serve_options);
 #endif
-  const absl::StatusOr<EngineBenchResult> result = [&]() -> absl::StatusOr<EngineBenchResult> {
-    TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(instruction_set));
-    return RunEngineBench(options);
-  }();
-  if (!result.ok()) {
-    std::fprintf(stderr, "tandem-bench: %s\n", result.status().ToString().c_str());
+
+  const absl::Status status = shapes->parsed() ? PrintShapes(shape) : RunEngine(flags);
+  if (!status.ok()) {
+    std::fprintf(stderr, "tandem-bench: %s\n", status.ToString().c_str());
     return 1;
   }
-  json ? PrintJson(options, *result) : PrintTable(options, *result);
   return 0;
 }
 

@@ -9,7 +9,9 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/random_weights.h"
 #include "common/model/strict_json.h"
+#include "common/model/weight_files.h"
 
 namespace tandem {
 namespace {
@@ -62,9 +64,48 @@ bool SameContent(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.num_bytes()) == 0;
 }
 
+// Tensors of a folder's files, keeping count of those taken.
+class FileTensors final : public TensorSource {
+ public:
+  explicit FileTensors(WeightFiles files) : files_(std::move(files)) {}
+
+  bool Contains(const std::string& name) const override { return files_.Contains(name); }
+
+  absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override {
+    const absl::StatusOr<TensorView> found = files_.Tensor(name);
+    if (absl::IsNotFound(found.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          files_.path(), ": tensor \"", name, "\" is missing, expected with shape ", ShapeText(shape)));
+    }
+    if (!found.ok()) return found.status();
+    if (found->shape != shape) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.FileOf(name), ": tensor \"", name, "\": shape ",
+                                                     ShapeText(found->shape), ", expected ", ShapeText(shape),
+                                                     " as in config.json"));
+    }
+    taken_.insert(name);
+    return found;
+  }
+
+  // A tensor that nobody asked for means that config.json does not describe this model.
+  absl::Status Finish(const std::string& architecture) override {
+    for (const std::string& name : files_.names()) {
+      if (taken_.contains(name) || IsRotaryBuffer(name)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(files_.FileOf(name), ": tensor \"", PrintableText(name),
+                                                     "\": expected only the tensors of the ", architecture,
+                                                     " that config.json describes"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  WeightFiles files_;
+  absl::flat_hash_set<std::string> taken_;
+};
+
 }  // namespace
 
-// Takes the tensors that the configuration asks for out of the files, and keeps count of those taken.
+// Takes the tensors that the configuration asks for from their source.
 class Model::Reader {
  public:
   explicit Reader(Model& model) : model_(model), config_(model.config_) {}
@@ -80,27 +121,14 @@ class Model::Reader {
       TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, model_.layers_[i]));
       TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, model_.layers_[i]));
     }
-    return CheckNothingLeft();
+    return model_.weights_->Finish(config_.architecture);
   }
 
  private:
   absl::Status Take(const std::string& name, const std::vector<int64_t>& shape, TensorView& out) {
-    const absl::StatusOr<TensorView> found = model_.weights_.Tensor(name);
-    if (absl::IsNotFound(found.status())) {
-      return absl::InvalidArgumentError(absl::StrCat(model_.weights_.path(), ": tensor \"", name,
-                                                     "\" is missing, expected with shape ",
-                                                     ShapeText(shape)));
-    }
-    if (!found.ok()) return found.status();
-    if (found->shape != shape) {
-      return absl::InvalidArgumentError(absl::StrCat(model_.weights_.FileOf(name), ": tensor \"", name,
-                                                     "\": shape ", ShapeText(found->shape), ", expected ",
-                                                     ShapeText(shape), " as in config.json"));
-    }
-    out = *found;
+    TANDEM_ASSIGN_OR_RETURN(out, model_.weights_->Take(name, shape));
     model_.weight_bytes_ += out.num_bytes();
     model_.num_parameters_ += static_cast<uint64_t>(out.num_elements());
-    taken_.insert(name);
     return absl::OkStatus();
   }
 
@@ -110,7 +138,7 @@ class Model::Reader {
   }
 
   absl::Status ReadOutput() {
-    const bool separate = !config_.tied_embeddings || model_.weights_.Contains(kOutputName);
+    const bool separate = !config_.tied_embeddings || model_.weights_->Contains(kOutputName);
     TANDEM_RETURN_IF_ERROR(
         TakeIf(separate, kOutputName, {config_.vocab_size, config_.hidden_size}, model_.output_));
     if (!config_.tied_embeddings) return absl::OkStatus();
@@ -163,20 +191,8 @@ class Model::Reader {
     return TakeIf(bias, prefix + "down_proj.bias", {hidden}, weights.down_bias);
   }
 
-  // A tensor that nobody asked for means that config.json does not describe this model.
-  absl::Status CheckNothingLeft() const {
-    for (const std::string& name : model_.weights_.names()) {
-      if (taken_.contains(name) || IsRotaryBuffer(name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          model_.weights_.FileOf(name), ": tensor \"", PrintableText(name),
-          "\": expected only the tensors of the ", config_.architecture, " that config.json describes"));
-    }
-    return absl::OkStatus();
-  }
-
   Model& model_;
   const ModelConfig& config_;
-  absl::flat_hash_set<std::string> taken_;
 };
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& folder) {
@@ -184,7 +200,15 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& fold
   TANDEM_ASSIGN_OR_RETURN(GenerationDefaults defaults, ReadGenerationDefaults(folder, config));
   TANDEM_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::Open(folder));
   // Not make_shared: the constructor is private.
-  std::shared_ptr<Model> model(new Model(folder, std::move(config), std::move(defaults), std::move(weights)));
+  std::shared_ptr<Model> model(new Model(folder, std::move(config), std::move(defaults),
+                                         std::make_unique<FileTensors>(std::move(weights))));
+  TANDEM_RETURN_IF_ERROR(Reader(*model).ReadAll());
+  return model;
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::Random(const ModelConfig& config, uint64_t seed) {
+  std::shared_ptr<Model> model(
+      new Model(/*folder=*/"", config, GenerationDefaults(), std::make_unique<RandomWeights>(seed)));
   TANDEM_RETURN_IF_ERROR(Reader(*model).ReadAll());
   return model;
 }

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model/model_config.h"
+#include "common/model/tensor_source.h"
 #include "common/model/tensor_view.h"
-#include "common/model/weight_files.h"
 
 namespace tandem {
 
@@ -41,7 +41,7 @@ struct LayerWeights {
 // configuration asks for is present with the right shape and a supported type; tensors it does not know are
 // an error, except the ones known to be redundant (rotary inv_freq buffers, a tied lm_head).
 //
-// Owns the file mappings: views into it are valid as long as the Model lives. Immutable after Load.
+// Owns the file mappings: views into it are valid as long as the Model lives. Immutable once made.
 class Model {
  public:
   // Maps and checks the folder without reading the weights themselves. Errors name the file, the tensor or
@@ -49,6 +49,14 @@ class Model {
   // does not fit the configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
 
+  // A model of that shape in memory, without files: every weight is bfloat16 and follows from the seed and
+  // the tensor's name. Matrices are uniform with variance 1 / inputs, embeddings in +-1, norms in 1 +- 0.5,
+  // biases in +-0.5, so that activations stay near 1 in any depth: for measurements, where the values do not
+  // matter but must be neither infinite nor denormal. ResourceExhausted without memory, InvalidArgument for
+  // sizes that make no tensor.
+  static absl::StatusOr<std::shared_ptr<const Model>> Random(const ModelConfig& config, uint64_t seed);
+
+  // Empty for a model that has none.
   const std::string& folder() const { return folder_; }
   // As read, except that `tied_embeddings` is false where the file says tied but holds an lm_head.weight that
   // differs from the embedding.
@@ -67,7 +75,8 @@ class Model {
  private:
   class Reader;
 
-  Model(std::string folder, ModelConfig config, GenerationDefaults defaults, WeightFiles weights)
+  Model(std::string folder, ModelConfig config, GenerationDefaults defaults,
+        std::unique_ptr<TensorSource> weights)
       : folder_(std::move(folder)),
         config_(std::move(config)),
         generation_defaults_(std::move(defaults)),
@@ -76,7 +85,7 @@ class Model {
   std::string folder_;
   ModelConfig config_;
   GenerationDefaults generation_defaults_;
-  WeightFiles weights_;
+  std::unique_ptr<TensorSource> weights_;
   TensorView embedding_;
   TensorView output_;
   TensorView final_norm_;

@@ -353,5 +353,75 @@ TEST_F(ModelFolderTest, AnIndexMustHaveAMap) {
   ExpectError(kInvalid, "model.safetensors.index.json", "key \"a\" stands twice");
 }
 
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.architecture = "Qwen2ForCausalLM";
+  config.hidden_size = 48;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.intermediate_size = 80;
+  config.vocab_size = 100;
+  config.max_context = 64;
+  config.attention_bias = true;
+  return config;
+}
+
+TEST(RandomModelTest, HoldsTheTensorsOfItsConfiguration) {
+  ModelConfig config = SmallConfig();
+  const auto model = Model::Random(config, /*seed=*/7);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::map<std::string, TensorView> tensors = ByName(**model);
+  EXPECT_EQ(tensors.size(), 3u + 2 * 12);
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.k_proj.weight").shape, (std::vector<int64_t>{32, 48}));
+  EXPECT_NE((*model)->output().data, (*model)->embedding().data);
+  EXPECT_EQ((*model)->weight_bytes(), 2 * (*model)->num_parameters());
+
+  config.tied_embeddings = true;
+  const auto tied = Model::Random(config, /*seed=*/7);
+  ASSERT_TRUE(tied.ok()) << tied.status();
+  EXPECT_EQ((*tied)->output().data, (*tied)->embedding().data);
+  EXPECT_EQ((*tied)->num_parameters() + 100 * 48, (*model)->num_parameters());
+}
+
+TEST(RandomModelTest, ValuesAreNormalNumbersOfTheRightSize) {
+  const auto model = Model::Random(SmallConfig(), /*seed=*/7);
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const auto& [name, view] : ByName(**model)) {
+    std::vector<float> values(static_cast<size_t>(view.num_elements()));
+    ConvertToFloat(view, absl::MakeSpan(values));
+    double squares = 0;
+    for (const float value : values) {
+      ASSERT_TRUE(std::isnormal(value)) << name;
+      ASSERT_LE(std::fabs(value), 1.5f) << name;
+      squares += static_cast<double>(value) * value;
+    }
+    if (view.shape.size() == 2 && name != "model.embed_tokens.weight") {
+      EXPECT_NEAR(squares / static_cast<double>(values.size()) * static_cast<double>(view.shape[1]), 1.0, 0.1)
+          << name;
+    }
+  }
+}
+
+TEST(RandomModelTest, TheSeedAndTheNameDecide) {
+  const auto bytes = [](const TensorView& view) {
+    return std::string(static_cast<const char*>(view.data), view.num_bytes());
+  };
+  const auto one = Model::Random(SmallConfig(), 1), again = Model::Random(SmallConfig(), 1),
+             other = Model::Random(SmallConfig(), 2);
+  ASSERT_TRUE(one.ok() && again.ok() && other.ok());
+  EXPECT_EQ(bytes((*one)->layers()[0].gate), bytes((*again)->layers()[0].gate));
+  EXPECT_NE(bytes((*one)->layers()[0].gate), bytes((*other)->layers()[0].gate));
+  EXPECT_NE(bytes((*one)->layers()[0].gate), bytes((*one)->layers()[0].up));
+  EXPECT_NE(bytes((*one)->layers()[0].gate), bytes((*one)->layers()[1].gate));
+}
+
+TEST(RandomModelTest, RefusesSizesThatMakeNoTensor) {
+  ModelConfig config = SmallConfig();
+  config.vocab_size = 0;
+  EXPECT_EQ(Model::Random(config, 1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,0 +1,116 @@
+#include "bench/engine_bench.h"
+
+#include "absl/strings/str_cat.h"
+#include "bench/engine_report.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineBenchOptions SmallBench() {
+  EngineBenchOptions options;
+  options.model.folder = absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/tiny-llama");
+  options.rows = {1, 5};
+  options.contexts = {20};
+  options.prefill = 24;
+  options.repetitions = 4;
+  return options;
+}
+
+std::string ErrorOf(const EngineBenchOptions& options) {
+  return std::string(RunEngineBench(options).status().message());
+}
+
+TEST(EngineBenchTest, MeasuresTreesAndPrompts) {
+  const EngineBenchOptions options = SmallBench();
+  const auto result = RunEngineBench(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->runs.size(), 2u);
+  EXPECT_EQ(result->runs[0].context, 20u);
+  ASSERT_EQ(result->runs[0].passes.size(), 2u);
+  EXPECT_EQ(result->runs[0].passes[1].rows, 5u);
+  EXPECT_EQ(result->runs[1].context, 0u);
+  EXPECT_EQ(result->runs[1].passes[0].rows, 24u);
+  for (const EngineBenchRun& run : result->runs) {
+    for (const PassResult& pass : run.passes) {
+      EXPECT_EQ(pass.repetitions, 4);
+      EXPECT_GT(pass.floor_seconds, 0);
+      EXPECT_GE(pass.seconds.median, pass.seconds.fastest);
+    }
+  }
+  const auto json = nlohmann::json::parse(EngineBenchJson(options, *result));
+  EXPECT_EQ(json["runs"][0]["passes"][1]["rows"], 5);
+  EXPECT_EQ(json["runs"][1]["kind"], "prefill");
+  EXPECT_THAT(EngineBenchTable(options, *result), HasSubstr("binary tree below a context of 20"));
+}
+
+TEST(EngineBenchTest, LateContextsGetThreeRepetitions) {
+  EngineBenchOptions options = SmallBench();
+  options.prefill = 0;
+  options.most_seconds = 0.0;
+  const auto result = RunEngineBench(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->runs[0].passes[0].repetitions, 3);
+}
+
+TEST(EngineBenchTest, ArgumentsThatMakeNoSenseAreErrors) {
+  EngineBenchOptions options = SmallBench();
+  options.model.shape = "llama-68m";
+  EXPECT_EQ(ErrorOf(options), "expected either a model folder or --shape");
+  options.model = {};
+  EXPECT_EQ(ErrorOf(options), "expected either a model folder or --shape");
+  options = SmallBench();
+  options.rows.clear();
+  options.prefill = 0;
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--rows"));
+  options = SmallBench();
+  options.threads.clear();
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--threads"));
+  options = SmallBench();
+  options.contexts = {1 << 20};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("the model's context"));
+  options = SmallBench();
+  options.contexts = {0};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("a context of 0 tokens"));
+}
+
+TEST(EngineBenchTest, ADtypeThatTheEngineLacksIsAnError) {
+  EngineBenchOptions options = SmallBench();
+  options.weight_dtype = WeightDtype::kInt4;
+  const absl::Status status = RunEngineBench(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("int4"));
+}
+
+TEST(EngineRunnerTest, TreeRowsSeeTheirPathOnly) {
+  const auto model = LoadModel(SmallBench().model);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EngineRunner::Options options = {.most_rows = 7, .most_context = 20};
+  const auto logits = [&](TreeShape tree, uint32_t num_rows, uint32_t row) {
+    options.tree = tree;
+    const auto runner = EngineRunner::Create(*model, options);
+    EXPECT_TRUE((*runner)->TreeStep(num_rows).ok());
+    const auto span = (*runner)->logits(row);
+    return std::vector<float>(span.begin(), span.end());
+  };
+  // Row 1 is row 0's child in both; row 2 follows row 0 in one and row 1 in the other.
+  EXPECT_EQ(logits(TreeShape::kBinary, 7, 1), logits(TreeShape::kChain, 2, 1));
+  EXPECT_NE(logits(TreeShape::kBinary, 3, 2), logits(TreeShape::kChain, 3, 2));
+  EXPECT_NE(logits(TreeShape::kBinary, 2, 1), logits(TreeShape::kSiblings, 2, 1));
+}
+
+TEST(SpreadTest, QuartilesAndMedian) {
+  const TimeSpread spread = SpreadOf({5, 1, 4, 2, 3});
+  EXPECT_EQ(spread.fastest, 1);
+  EXPECT_EQ(spread.lower_quartile, 2);
+  EXPECT_EQ(spread.median, 3);
+  EXPECT_EQ(spread.upper_quartile, 4);
+  EXPECT_EQ(SpreadOf({7}).upper_quartile, 7);
+}
+
+}  // namespace
+}  // namespace tandem

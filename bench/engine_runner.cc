@@ -1,0 +1,185 @@
+#include "bench/engine_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "bench/model_shapes.h"
+#include "common/base/status_macros.h"
+#include "common/engine/cpu/cpu_engine.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint64_t kRandomSeed = 1;
+
+// The one place that knows which dtypes the engine has.
+absl::Status SetWeightDtype(WeightDtype dtype, CpuEngineOptions* /*options*/) {
+  if (dtype == WeightDtype::kBf16) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("weight dtype ", WeightDtypeName(dtype), ": the CPU engine has bf16 alone"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Model>> LoadModel(const ModelSource& source) {
+  if (source.folder.empty() == source.shape.empty()) {
+    return absl::InvalidArgumentError("expected either a model folder or --shape");
+  }
+  if (!source.folder.empty()) return Model::Load(source.folder);
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ModelShape(source.shape));
+  return Model::Random(config, kRandomSeed);
+}
+
+absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::shared_ptr<const Model>& model,
+                                                                   const Options& options) {
+  const auto max_context = static_cast<uint32_t>(model->config().max_context);
+  if (options.most_rows == 0 || options.most_context == 0 || options.most_rows >= max_context ||
+      options.most_context > max_context - options.most_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("a context of ", options.most_context, " and ",
+                                                   options.most_rows, " rows: expected at least 1 each, and ",
+                                                   max_context, " together, the model's context"));
+  }
+  std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
+  CpuEngineOptions engine_options;
+  TANDEM_RETURN_IF_ERROR(SetWeightDtype(options.weight_dtype, &engine_options));
+  engine_options.num_threads = options.threads;
+  engine_options.instruction_set = options.instruction_set;
+  engine_options.max_rows = std::max(options.most_rows, kPromptRows);
+  // The tree's context, and a prompt or a greedy continuation beside it.
+  engine_options.num_blocks = (2 * options.most_context + options.most_rows) / kBlockTokens + 8;
+  TANDEM_ASSIGN_OR_RETURN(runner->engine_, CreateCpuEngine(model, engine_options));
+  const bool is_f32 = model->output().dtype == TensorView::DType::kF32;
+  runner->stored_dtype_ =
+      is_f32 && options.weight_dtype == WeightDtype::kBf16 ? WeightDtype::kF32 : options.weight_dtype;
+  runner->pool_ = std::make_unique<BlockPool>(
+      BlockPool::Options{.num_blocks = runner->engine_->num_blocks(), .prefix_cache = false});
+  runner->logits_.resize(size_t{options.most_rows} * static_cast<size_t>(model->config().vocab_size));
+  TANDEM_RETURN_IF_ERROR(runner->SetContext(options.most_context));
+  return runner;
+}
+
+TokenIds EngineRunner::SomeTokens(uint32_t num_tokens) const {
+  const auto vocab = static_cast<uint64_t>(config().vocab_size);
+  TokenIds tokens(num_tokens);
+  for (uint64_t i = 0; i < num_tokens; ++i) tokens[i] = static_cast<TokenId>(i * 7919 % vocab);
+  return tokens;
+}
+
+absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, SequenceKv* kv) {
+  const auto length = static_cast<uint32_t>(tokens.size());
+  std::vector<StepRow> rows;
+  for (uint32_t position = 0; position < length; ++position) {
+    rows.push_back({.token = tokens[position], .context = kv->CommittedRow(position)});
+    if (position + 1 == length) rows.back().logits = logits_.data();
+    if (rows.size() == kPromptRows || position + 1 == length) {
+      TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
+      rows.clear();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineRunner::SetContext(uint32_t num_tokens) {
+  if (num_tokens == 0 || num_tokens > options_.most_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a context of ", num_tokens, " tokens, expected 1 to ", options_.most_context));
+  }
+  context_ = num_tokens;
+  paths_.clear();
+  kv_ = std::make_unique<SequenceKv>(pool_.get(), /*salt=*/0);
+  const TokenIds tokens = SomeTokens(num_tokens);
+  kv_->Start(tokens);
+  TANDEM_RETURN_IF_ERROR(kv_->Reserve(num_tokens));
+  const uint32_t computed = std::min(num_tokens, kBlockTokens);
+  TANDEM_RETURN_IF_ERROR(ComputePrompt(absl::MakeConstSpan(tokens).first(computed), kv_.get()));
+  std::vector<KvCopy> copies;
+  for (uint32_t position = computed; position < num_tokens; ++position) {
+    copies.push_back({.from = kv_->CommittedSlot(position % computed), .to = kv_->CommittedSlot(position)});
+  }
+  TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies));
+  for (const int32_t parent : TreeParents(options_.tree, options_.most_rows)) {
+    std::vector<SlotId> path;
+    if (parent >= 0) path = paths_[static_cast<size_t>(parent)];
+    TANDEM_ASSIGN_OR_RETURN(const SlotId slot, kv_->AllocateScratch());
+    path.push_back(slot);
+    paths_.push_back(std::move(path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
+  if (num_rows == 0 || num_rows > options_.most_rows) {
+    return absl::InvalidArgumentError(absl::StrCat(num_rows, " rows, expected 1 to ", options_.most_rows));
+  }
+  const auto vocab = static_cast<size_t>(config().vocab_size);
+  std::vector<StepRow> rows;
+  for (uint32_t i = 0; i < num_rows; ++i) {
+    rows.push_back({.token = static_cast<TokenId>(i % vocab),
+                    .context = {.blocks = kv_->blocks(), .num_committed = context_, .tail = paths_[i]},
+                    .logits = &logits_[i * vocab]});
+  }
+  const absl::Time start = absl::Now();
+  TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+absl::StatusOr<double> EngineRunner::Prefill(uint32_t num_tokens) {
+  if (num_tokens == 0 || num_tokens > options_.most_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a prompt of ", num_tokens, " tokens, expected 1 to ", options_.most_context));
+  }
+  const TokenIds tokens = SomeTokens(num_tokens);
+  SequenceKv kv(pool_.get(), /*salt=*/0);
+  kv.Start(tokens);
+  TANDEM_RETURN_IF_ERROR(kv.Reserve(num_tokens));
+  const absl::Time start = absl::Now();
+  TANDEM_RETURN_IF_ERROR(ComputePrompt(tokens, &kv));
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+absl::StatusOr<TokenIds> EngineRunner::Greedy(absl::Span<const TokenId> prompt, uint32_t num_tokens) {
+  if (prompt.empty() || num_tokens > options_.most_context ||
+      prompt.size() > options_.most_context - num_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("a prompt of ", prompt.size(), " tokens and ", num_tokens,
+                                                   " more, expected a prompt and at most ",
+                                                   options_.most_context, " together"));
+  }
+  SequenceKv kv(pool_.get(), /*salt=*/0);
+  kv.Start(prompt);
+  TANDEM_RETURN_IF_ERROR(kv.Reserve(static_cast<uint32_t>(prompt.size()) + num_tokens));
+  TANDEM_RETURN_IF_ERROR(ComputePrompt(prompt, &kv));
+  const auto vocab = static_cast<size_t>(config().vocab_size);
+  auto position = static_cast<uint32_t>(prompt.size());
+  TokenIds tokens;
+  while (tokens.size() < num_tokens) {
+    const auto best = std::max_element(logits_.begin(), logits_.begin() + static_cast<ptrdiff_t>(vocab));
+    tokens.push_back(static_cast<TokenId>(best - logits_.begin()));
+    const StepRow row = {
+        .token = tokens.back(), .context = kv.CommittedRow(position++), .logits = logits_.data()};
+    TANDEM_RETURN_IF_ERROR(engine_->Step(absl::MakeConstSpan(&row, 1)));
+  }
+  return tokens;
+}
+
+StepWork EngineRunner::TreeWork(uint32_t num_rows) const {
+  return TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree);
+}
+
+std::vector<StepWork> EngineRunner::PrefillWork(uint32_t num_tokens) const {
+  std::vector<StepWork> passes;
+  for (uint32_t first = 0; first < num_tokens; first += kPromptRows) {
+    const uint32_t count = std::min(kPromptRows, num_tokens - first);
+    passes.push_back(PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens));
+  }
+  return passes;
+}
+
+absl::Span<const float> EngineRunner::logits(uint32_t row) const {
+  const auto vocab = static_cast<size_t>(config().vocab_size);
+  return absl::MakeConstSpan(logits_).subspan(row * vocab, vocab);
+}
+
+}  // namespace tandem

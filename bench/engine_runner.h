@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "bench/step_work.h"
+#include "common/engine/block_pool.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/engine.h"
+#include "common/engine/sequence_kv.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// What to measure. Exactly one of `folder` and `shape` is set.
+struct ModelSource {
+  std::string folder;  // Hugging Face model folder.
+  std::string shape;   // See model_shapes.h; random weights.
+};
+
+// InvalidArgument unless exactly one is given; else as Model::Load and Model::Random.
+absl::StatusOr<std::shared_ptr<const Model>> LoadModel(const ModelSource& source);
+
+// One engine and the passes that are measured on it. Belongs to one thread.
+class EngineRunner {
+ public:
+  struct Options {
+    int threads = 1;
+    InstructionSet instruction_set = InstructionSet::kAuto;
+    WeightDtype weight_dtype = WeightDtype::kBf16;
+    TreeShape tree = TreeShape::kBinary;
+    uint32_t most_rows = 64;      // Of a tree.
+    uint32_t most_context = 128;  // Of a tree's context, and of a prompt.
+  };
+
+  // `model` is used while this runs, not later. Errors: the engine's; InvalidArgument for sizes beyond the
+  // model's context; Unimplemented for a dtype that the engine does not have.
+  static absl::StatusOr<std::unique_ptr<EngineRunner>> Create(const std::shared_ptr<const Model>& model,
+                                                              const Options& options);
+
+  // Makes the next trees stand on `num_tokens` tokens (1 to most_context). Only the first block is computed,
+  // the rest are copies of it: what is read is as large, and a long context costs no prefill.
+  absl::Status SetContext(uint32_t num_tokens);
+
+  // Seconds of one pass over the first `num_rows` nodes of the tree, all with logits.
+  absl::StatusOr<double> TreeStep(uint32_t num_rows);
+  // Seconds from a prompt's first token to the logits of its last, in passes of at most kPromptRows.
+  absl::StatusOr<double> Prefill(uint32_t num_tokens);
+  // The tokens that follow when the likeliest is taken each time, the lowest id among equals.
+  absl::StatusOr<TokenIds> Greedy(absl::Span<const TokenId> prompt, uint32_t num_tokens);
+
+  // What TreeStep and Prefill cannot do without. Prefill's is a list, one entry per pass.
+  StepWork TreeWork(uint32_t num_rows) const;
+  std::vector<StepWork> PrefillWork(uint32_t num_tokens) const;
+
+  const ModelConfig& config() const { return engine_->config(); }
+  // The logits of the last TreeStep's row.
+  absl::Span<const float> logits(uint32_t row) const;
+
+  static constexpr uint32_t kPromptRows = 512;
+
+ private:
+  explicit EngineRunner(const Options& options) : options_(options) {}
+
+  absl::Status ComputePrompt(absl::Span<const TokenId> tokens, SequenceKv* kv);
+  TokenIds SomeTokens(uint32_t num_tokens) const;
+
+  const Options options_;
+  WeightDtype stored_dtype_ = WeightDtype::kBf16;
+  uint32_t context_ = 0;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<SequenceKv> kv_;
+  std::vector<std::vector<SlotId>> paths_;  // Per row, from its tree's root to itself.
+  std::vector<float> logits_;               // [most_rows, vocab]
+};
+
+}  // namespace tandem

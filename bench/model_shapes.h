@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// The names ModelShapeJson knows, in the order of the documentation.
+std::vector<std::string> ModelShapeNames();
+
+// The text of a Hugging Face config.json with the dimensions of a published model, for measurements on random
+// weights. Names ending in "-1layer" are one layer of the model, for sizes that do not fit a small machine.
+// InvalidArgument, naming the known ones, for an unknown name.
+absl::StatusOr<std::string> ModelShapeJson(absl::string_view name);
+
+// The same as the engine reads it.
+absl::StatusOr<ModelConfig> ModelShape(absl::string_view name);
+
+}  // namespace tandem

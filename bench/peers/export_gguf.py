@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes a model folder (Llama, Qwen2 or Qwen3, one safetensors file) as GGUF, in bfloat16 or Q8_0.
+
+The same weights, so that llama.cpp and Tandem can be measured side by side. The file has no tokenizer: what is
+measured takes token ids.
+"""
+
+import argparse
+import math
+import re
+
+import gguf
+import numpy as np
+
+import model_folder
+
+ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}
+FILE_TYPES = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
+
+
+def rotary_order(array, num_heads):
+    """llama.cpp turns neighbours in its llama graph, Hugging Face the halves of a head: the rows of query and
+    key projections change places."""
+    rows = array.reshape(num_heads, 2, array.shape[0] // num_heads // 2, *array.shape[1:])
+    return rows.swapaxes(1, 2).reshape(array.shape)
+
+
+def llama3_factors(config):
+    """By how much each rotary frequency is slowed down, as the Llama 3 configuration says."""
+    scaling = config["rope_scaling"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    factors = []
+    for i in range(0, config["head_dim"], 2):
+        wavelength = 2 * math.pi * config["rope_theta"] ** (i / config["head_dim"])
+        turns = scaling["original_max_position_embeddings"] / wavelength
+        smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
+        factors.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def add_fields(writer, config, dtype):
+    writer.add_file_type(FILE_TYPES[dtype])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+
+
+def add_tensor(writer, name, array, source_dtype, dtype):
+    values = model_folder.to_float(array, source_dtype)
+    if array.ndim == 1:
+        writer.add_tensor(name, values)
+        return
+    kind = gguf.GGMLQuantizationType.BF16 if dtype == "bf16" else gguf.GGMLQuantizationType.Q8_0
+    writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+def export(folder, path, dtype):
+    """Writes `path`. KeyError for a configuration or a tensor that this does not know."""
+    model = model_folder.ModelFolder(folder)
+    config = dict(model.config)
+    config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
+    architecture = ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture], use_temp_file=True)
+    add_fields(writer, config, dtype)
+    if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    for name in model.names():
+        array, source_dtype = model.tensor(name)
+        turned = re.search(r"\.self_attn\.([qk])_proj\.", name)
+        if turned and config["model_type"] == "llama":
+            array = rotary_order(array, heads[turned[1]])
+        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise KeyError(f"{folder}: GGUF has no name for tensor {name}")
+        add_tensor(writer, found, array, source_dtype, dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("path")
+    parser.add_argument("--dtype", choices=sorted(FILE_TYPES), default="bf16")
+    args = parser.parse_args()
+    export(args.folder, args.path, args.dtype)
+
+
+if __name__ == "__main__":
+    main()

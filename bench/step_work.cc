@@ -1,0 +1,143 @@
+#include "bench/step_work.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cpu/kv_store.h"
+
+namespace tandem {
+namespace {
+
+uint64_t MatrixBytes(uint64_t values, WeightDtype dtype) {
+  switch (dtype) {
+    case WeightDtype::kF32:
+      return 4 * values;
+    case WeightDtype::kBf16:
+      return 2 * values;
+    case WeightDtype::kInt8:
+      return values;
+    case WeightDtype::kInt4:
+      return (values + 1) / 2;
+  }
+  return 0;
+}
+
+// Numbers of weights by what uses them.
+struct Weights {
+  uint64_t key_value = 0;  // Of one layer: what every row needs.
+  uint64_t rest = 0;       // Of one layer: query, attention output, feed-forward.
+  uint64_t output = 0;
+};
+
+Weights CountWeights(const ModelConfig& config) {
+  const auto hidden = static_cast<uint64_t>(config.hidden_size);
+  const auto query = static_cast<uint64_t>(config.query_size());
+  const auto kv = static_cast<uint64_t>(config.kv_size());
+  const auto intermediate = static_cast<uint64_t>(config.intermediate_size);
+  return {.key_value = 2 * kv * hidden,
+          .rest = 2 * query * hidden + 3 * intermediate * hidden,
+          .output = static_cast<uint64_t>(config.vocab_size) * hidden};
+}
+
+// `num_wanted` rows have logits; `sum_lengths` and `wanted_lengths` are the contexts' lengths added up, over
+// all rows and over the wanted ones.
+StepWork CountWork(const ModelConfig& config, WeightDtype dtype, uint64_t num_rows, uint64_t num_wanted,
+                   uint64_t sum_lengths, uint64_t wanted_lengths, uint64_t kv_tokens) {
+  const Weights weights = CountWeights(config);
+  const auto layers = static_cast<uint64_t>(config.num_layers);
+  const auto query = static_cast<uint64_t>(config.query_size());
+  StepWork work;
+  work.weight_bytes = MatrixBytes(layers * (weights.key_value + weights.rest), dtype) +
+                      MatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
+  if (num_wanted > 0) work.weight_bytes += MatrixBytes(weights.output, dtype);
+  work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config).value_or(0) / kBlockTokens);
+  // A row without logits ends with the last layer's keys and values.
+  uint64_t products = num_rows * layers * weights.key_value;
+  products += (num_rows * (layers - 1) + num_wanted) * weights.rest + num_wanted * weights.output;
+  // Scores and the sum of values: two products of a query's size per position.
+  products += 2 * query * ((layers - 1) * sum_lengths + wanted_lengths);
+  work.operations = 2 * products;
+  return work;
+}
+
+}  // namespace
+
+absl::string_view WeightDtypeName(WeightDtype dtype) {
+  switch (dtype) {
+    case WeightDtype::kF32:
+      return "f32";
+    case WeightDtype::kBf16:
+      return "bf16";
+    case WeightDtype::kInt8:
+      return "int8";
+    case WeightDtype::kInt4:
+      return "int4";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
+  for (const WeightDtype known : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4}) {
+    if (name == WeightDtypeName(known)) return known;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("weight dtype \"", name, "\", expected bf16, int8 or int4"));
+}
+
+absl::string_view TreeShapeName(TreeShape shape) {
+  switch (shape) {
+    case TreeShape::kBinary:
+      return "binary";
+    case TreeShape::kChain:
+      return "chain";
+    case TreeShape::kSiblings:
+      return "siblings";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name) {
+  for (const TreeShape known : {TreeShape::kBinary, TreeShape::kChain, TreeShape::kSiblings}) {
+    if (name == TreeShapeName(known)) return known;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("tree \"", name, "\", expected binary, chain or siblings"));
+}
+
+std::vector<int32_t> TreeParents(TreeShape shape, uint32_t num_rows) {
+  std::vector<int32_t> parents(num_rows, -1);
+  for (uint32_t row = 1; row < num_rows; ++row) {
+    if (shape == TreeShape::kBinary) parents[row] = static_cast<int32_t>((row - 1) / 2);
+    if (shape == TreeShape::kChain) parents[row] = static_cast<int32_t>(row - 1);
+  }
+  return parents;
+}
+
+std::vector<uint32_t> TreeDepths(TreeShape shape, uint32_t num_rows) {
+  const std::vector<int32_t> parents = TreeParents(shape, num_rows);
+  std::vector<uint32_t> depths(num_rows, 1);
+  for (uint32_t row = 0; row < num_rows; ++row) {
+    if (parents[row] >= 0) depths[row] = depths[static_cast<uint32_t>(parents[row])] + 1;
+  }
+  return depths;
+}
+
+StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
+                      TreeShape tree) {
+  uint64_t lengths = 0;
+  for (const uint32_t depth : TreeDepths(tree, num_rows)) lengths += uint64_t{context} + depth;
+  return CountWork(config, dtype, num_rows, num_rows, lengths, lengths, uint64_t{context} + num_rows);
+}
+
+StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
+                        bool with_logits) {
+  const uint64_t end = uint64_t{first} + num_tokens;
+  uint64_t lengths = 0;
+  for (uint64_t position = first; position < end; ++position) lengths += position + 1;
+  return CountWork(config, dtype, num_tokens, with_logits ? 1 : 0, lengths, with_logits ? end : 0, end);
+}
+
+double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second) {
+  return std::max(static_cast<double>(work.bytes()) / bytes_per_second,
+                  static_cast<double>(work.operations) / operations_per_second);
+}
+
+}  // namespace tandem

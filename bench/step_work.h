@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// What a weight matrix is held in. The floor counts the values alone, not scales.
+enum class WeightDtype { kF32, kBf16, kInt8, kInt4 };
+
+// "bf16", "int8" or "int4", as on command lines; InvalidArgument for anything else.
+absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name);
+absl::string_view WeightDtypeName(WeightDtype dtype);
+
+// How the rows of a step hang together below the context they share: row 0 follows the context, the others
+// their parents. kSiblings puts every row at the same position, which no chain of ancestors connects.
+enum class TreeShape { kBinary, kChain, kSiblings };
+
+// "binary", "chain" or "siblings"; InvalidArgument for anything else.
+absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name);
+absl::string_view TreeShapeName(TreeShape shape);
+
+// The parent of every row, -1 where it follows the context directly.
+std::vector<int32_t> TreeParents(TreeShape shape, uint32_t num_rows);
+// How many rows lie on the path to each row, itself included.
+std::vector<uint32_t> TreeDepths(TreeShape shape, uint32_t num_rows);
+
+// What one forward pass cannot do without.
+struct StepWork {
+  uint64_t weight_bytes =
+      0;                    // Every matrix once, whatever the number of rows, and the embeddings of the rows.
+  uint64_t kv_bytes = 0;    // The shared context once, and each row's own entry.
+  uint64_t operations = 0;  // Multiplications and additions of matrix products and attention.
+
+  uint64_t bytes() const { return weight_bytes + kv_bytes; }
+};
+
+// A tree of `num_rows` below `context` computed tokens, all rows with logits.
+StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
+                      TreeShape tree);
+// Tokens `first` to `first + num_tokens` of a prompt in one pass; logits of the last one when `with_logits`.
+StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
+                        bool with_logits);
+
+// The shortest time that fits both rates: max(bytes / bandwidth, operations / peak).
+double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second);
+
+}  // namespace tandem

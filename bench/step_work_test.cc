@@ -1,0 +1,85 @@
+#include "bench/step_work.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Small enough to count by hand: per layer 2 * 16 * 16 (query, output) + 2 * 16 * 16 (key, value)
+// + 3 * 32 * 16 = 2560 weights; the output has 10 * 16 = 160.
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.hidden_size = 16;
+  config.num_layers = 2;
+  config.num_heads = 1;
+  config.num_kv_heads = 1;
+  config.head_dim = 16;
+  config.intermediate_size = 32;
+  config.vocab_size = 10;
+  config.max_context = 100;
+  return config;
+}
+
+TEST(TreeTest, ParentsComeFirstAndDepthsFollow) {
+  EXPECT_THAT(TreeParents(TreeShape::kBinary, 6), ElementsAre(-1, 0, 0, 1, 1, 2));
+  EXPECT_THAT(TreeDepths(TreeShape::kBinary, 6), ElementsAre(1, 2, 2, 3, 3, 3));
+  EXPECT_THAT(TreeParents(TreeShape::kChain, 3), ElementsAre(-1, 0, 1));
+  EXPECT_THAT(TreeDepths(TreeShape::kChain, 3), ElementsAre(1, 2, 3));
+  EXPECT_THAT(TreeDepths(TreeShape::kSiblings, 3), ElementsAre(1, 1, 1));
+}
+
+TEST(TreeStepWorkTest, ReadsWeightsOnceAndEveryRowComputes) {
+  const StepWork one = TreeStepWork(SmallConfig(), WeightDtype::kBf16, 1, 20, TreeShape::kChain);
+  EXPECT_EQ(one.weight_bytes, 2u * (2 * 2560 + 160 + 16));
+  // Keys and values of 16 floats in two layers.
+  EXPECT_EQ(one.kv_bytes, 21u * 2 * 2 * 16 * 4);
+  EXPECT_EQ(one.operations, 2u * (2 * 2560 + 160 + 2 * 2 * 16 * 21));
+
+  const StepWork three = TreeStepWork(SmallConfig(), WeightDtype::kBf16, 3, 20, TreeShape::kChain);
+  EXPECT_EQ(three.weight_bytes, 2u * (2 * 2560 + 160 + 3 * 16));
+  EXPECT_EQ(three.kv_bytes, 23u * 2 * 2 * 16 * 4);
+  EXPECT_EQ(three.operations, 2u * (3 * (2 * 2560 + 160) + 2 * 2 * 16 * (21 + 22 + 23)));
+}
+
+TEST(TreeStepWorkTest, DtypesHaveTheirSizes) {
+  const auto bytes = [](WeightDtype dtype) {
+    return TreeStepWork(SmallConfig(), dtype, 1, 20, TreeShape::kChain).weight_bytes;
+  };
+  EXPECT_EQ(bytes(WeightDtype::kF32), 4u * 5296);
+  EXPECT_EQ(bytes(WeightDtype::kInt8), 5296u);
+  EXPECT_EQ(bytes(WeightDtype::kInt4), 5296u / 2);
+}
+
+TEST(PromptStepWorkTest, RowsWithoutLogitsEndWithTheLastKeysAndValues) {
+  const StepWork work = PromptStepWork(SmallConfig(), WeightDtype::kBf16, 0, 3, /*with_logits=*/true);
+  const uint64_t key_value = 2 * 16 * 16, rest = 2560 - key_value;
+  const uint64_t products = 3 * 2 * key_value + (3 + 1) * rest + 160;
+  EXPECT_EQ(work.operations, 2 * (products + 2 * 16 * ((1 + 2 + 3) + 3)));
+  EXPECT_EQ(work.kv_bytes, 3u * 2 * 2 * 16 * 4);
+
+  const StepWork first = PromptStepWork(SmallConfig(), WeightDtype::kBf16, 0, 3, /*with_logits=*/false);
+  EXPECT_EQ(work.weight_bytes - first.weight_bytes, 2u * 160);
+  EXPECT_EQ(work.operations - first.operations, 2 * (rest + 160 + 2 * 16 * 3));
+}
+
+TEST(FloorSecondsTest, TheScarcerRateDecides) {
+  const StepWork work = {.weight_bytes = 900, .kv_bytes = 100, .operations = 5000};
+  EXPECT_DOUBLE_EQ(FloorSeconds(work, 10.0, 1e9), 100.0);
+  EXPECT_DOUBLE_EQ(FloorSeconds(work, 1e9, 10.0), 500.0);
+}
+
+TEST(ParseTest, NamesOfDtypesAndTrees) {
+  EXPECT_EQ(*ParseWeightDtype("int8"), WeightDtype::kInt8);
+  EXPECT_THAT(std::string(ParseWeightDtype("fp8").status().message()),
+              HasSubstr("\"fp8\", expected bf16, int8 or int4"));
+  EXPECT_EQ(*ParseTreeShape("chain"), TreeShape::kChain);
+  EXPECT_THAT(std::string(ParseTreeShape("star").status().message()),
+              HasSubstr("\"star\", expected binary, chain or siblings"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/tensor_source.h"
+
+namespace tandem {
+
+// Tensors that are made when they are asked for; see Model::Random.
+class RandomWeights final : public TensorSource {
+ public:
+  explicit RandomWeights(uint64_t seed) : seed_(seed) {}
+
+  // Nothing is optional here: a tied model gets no output projection of its own.
+  bool Contains(const std::string& /*name*/) const override { return false; }
+  // ResourceExhausted without memory, InvalidArgument for sizes below 1 or whose product overflows.
+  absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override;
+  absl::Status Finish(const std::string& /*architecture*/) override { return absl::OkStatus(); }
+
+ private:
+  const uint64_t seed_;
+  std::vector<std::unique_ptr<uint16_t[]>> tensors_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/tensor_view.h"
+
+namespace tandem {
+
+// Where a Model's tensors come from, and who owns them: views are valid as long as the source lives.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // Whether a tensor that a model may have or lack is there.
+  virtual bool Contains(const std::string& name) const = 0;
+  // The tensor, which must have that shape; errors name it and say what was expected.
+  virtual absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
+  // Called once the model has taken what it needs: an error when something it should know about is left.
+  virtual absl::Status Finish(const std::string& architecture) = 0;
+};
+
+}  // namespace tandem
