@@ -5,11 +5,12 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: deploy/install.sh [--check] [--help]
+usage: deploy/install.sh [--aarch64] [--check] [--help]
 
 Installs the Debian 12 packages Tandem is built and tested with, through sudo when not run as root.
 
-  --check   install nothing; list what is missing and exit 1 if anything is
+  --aarch64   also what the preset aarch64 needs: a cross compiler, arm64 libraries beside this machine's, and QEMU
+  --check     install nothing; list what is missing and exit 1 if anything is
 EOF
 }
 
@@ -23,10 +24,17 @@ packages=(
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev
 )
+# For the preset aarch64.
+cross_packages=(
+  g++-aarch64-linux-gnu qemu-user-static
+  libabsl-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libgtest-dev:arm64 libgmock-dev:arm64
+)
 
 check_only=false
+aarch64=false
 while (($# > 0)); do
   case $1 in
+    --aarch64) aarch64=true ;;
     --check) check_only=true ;;
     -h | --help)
       usage
@@ -41,6 +49,8 @@ while (($# > 0)); do
   shift
 done
 
+if $aarch64; then packages+=("${cross_packages[@]}"); fi
+
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   {
     echo "install.sh: this is not a Debian system. Tandem is built and tested on Debian 12 (bookworm)."
@@ -50,10 +60,15 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 1
 fi
 
+# Without an architecture after the colon, a package has to be there for this machine; those of other architectures
+# may be installed beside it.
+native=$(dpkg --print-architecture)
 missing=()
 for package in "${packages[@]}"; do
-  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=absent
-  [[ $state == installed ]] || missing+=("$package")
+  wanted=$native
+  if [[ $package == *:* ]]; then wanted=${package#*:}; fi
+  states=$(dpkg-query -W -f '${Architecture} ${db:Status-Status}\n' "$package" 2>/dev/null) || states=absent
+  grep -Eqx "($wanted|all) installed" <<<"$states" || missing+=("$package")
 done
 
 if ((${#missing[@]} == 0)); then
@@ -81,6 +96,10 @@ if ((EUID != 0)); then
 fi
 
 echo "install.sh: installing ${#missing[@]} packages: ${missing[*]}"
+if $aarch64 && [[ $native != arm64 ]]; then
+  # Nothing happens when it is known already.
+  "${as_root[@]}" dpkg --add-architecture arm64
+fi
 "${as_root[@]}" apt-get -q update
 # A package that asks questions would stop an unattended run for ever.
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"

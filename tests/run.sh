@@ -8,6 +8,7 @@ cd "$repository"
 preset=dev
 quick=false
 sanitizers=false
+aarch64=false
 ctest_arguments=()
 cores=$(nproc)
 # The concurrent parts, which ThreadSanitizer looks at. Matched against test names.
@@ -17,7 +18,7 @@ readonly unsanitized='^tidy|^quickstart|^e2e'
 
 usage() {
   cat <<'EOF'
-usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--help] [-- ctest arguments]
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--help] [-- ctest arguments]
 
 Installs missing packages, builds everything and runs every test.
 
@@ -25,6 +26,7 @@ Installs missing packages, builds everything and runs every test.
   --quick        leave out tests labelled slow and integration
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
                  concurrent parts under ThreadSanitizer
+  --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   -- ...         passed to ctest, for example: tests/run.sh -- -R tokenizer
 EOF
 }
@@ -42,6 +44,7 @@ while (($# > 0)); do
       ;;
     --quick) quick=true ;;
     --sanitizers) sanitizers=true ;;
+    --aarch64) aarch64=true ;;
     --)
       shift
       ctest_arguments+=("$@")
@@ -122,6 +125,15 @@ test_targets() {
     grep -Fx -f <(printf '%s\n' "$known")
 }
 
+# Kernels and engine as 64-bit Arm runs them. Emulated, the demo models and the row invariance test take minutes: the
+# smallest demo model and one model of random weights stand for the others.
+emulated() {
+  local bin=build/aarch64/bin
+  local qemu=(qemu-aarch64-static -cpu max)
+  "${qemu[@]}" "$bin/tandem_common_engine_cpu_test" --gtest_filter='-*target_15m:*code_1m:*math_1m:*general_4m' || return 1
+  "${qemu[@]}" "$bin/tandem_row_invariance_test" --gtest_filter='*RowInvariance.*Llama*' || return 1
+}
+
 # sanitized PRESET ctest-selection...
 sanitized() {
   local preset=$1 targets
@@ -158,6 +170,13 @@ if $sanitizers; then
   # Scripts have nothing to sanitize.
   sanitized asan -LE slow -E "$unsanitized"
   sanitized tsan -LE slow -E "$unsanitized" -R "$threaded_tests"
+fi
+
+if $aarch64; then
+  stage "aarch64: packages" deploy/install.sh --aarch64
+  stage "aarch64: configure" configure aarch64
+  stage "aarch64: build" build aarch64 tandem_common_engine_cpu_test tandem_row_invariance_test
+  stage "aarch64: test" --go-on emulated
 fi
 
 if $failed; then exit 1; fi

@@ -7,7 +7,7 @@
 //
 // Every result is defined as one sequence of correctly rounded float32 operations (add, multiply, divide,
 // square root, fused multiply-add), so that it does not depend on how many rows are computed together, and
-// except for the products of `amx` not on the instruction set either:
+// except for some products of `amx` and `neon-bf16` not on the instruction set either:
 //
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
@@ -15,7 +15,8 @@
 //   attention     see attention_templates.h
 //
 // Products of `amx` with weights in bfloat16 take each input as the sum of two bfloat16 numbers, which keeps
-// 16 of its 24 significant bits, and add up 32 terms at a time; see kernels_amx.cc.
+// 16 of its 24 significant bits, and add up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` do
+// likewise, 4 terms at a time; see kernels_neon_bf16.cc.
 //
 // This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
 // inline functions: the linker could pick their copy for everybody.
@@ -100,6 +101,8 @@ struct KernelTable {
 const KernelTable& PortableKernels();
 const KernelTable& Avx2Kernels();    // Defined on x86-64; needs AVX2 and FMA.
 const KernelTable& Avx512Kernels();  // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
-const KernelTable& AmxKernels();  // Likewise; needs AVX-512 BF16 and AMX with tiles, BF16 and INT8 as well.
+const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16 and AMX with tiles, BF16 and INT8 as well.
+const KernelTable& NeonKernels();  // Defined on 64-bit Arm.
+const KernelTable& NeonBf16Kernels();  // Likewise; needs the bfloat16 extension (FEAT_BF16).
 
 }  // namespace tandem

@@ -1,6 +1,9 @@
 #include "common/engine/cpu/kernels.h"
 
 #include <algorithm>
+#ifdef TANDEM_ARM_KERNELS
+#include <sys/auxv.h>
+#endif
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -9,9 +12,9 @@
 namespace tandem {
 namespace {
 
-constexpr InstructionSet kInstructionSets[] = {InstructionSet::kAuto, InstructionSet::kAmx,
-                                               InstructionSet::kAvx512, InstructionSet::kAvx2,
-                                               InstructionSet::kPortable};
+constexpr InstructionSet kInstructionSets[] = {
+    InstructionSet::kAuto,     InstructionSet::kAmx,  InstructionSet::kAvx512,  InstructionSet::kAvx2,
+    InstructionSet::kNeonBf16, InstructionSet::kNeon, InstructionSet::kPortable};
 
 }  // namespace
 
@@ -27,6 +30,10 @@ absl::string_view InstructionSetName(InstructionSet instruction_set) {
       return "avx512";
     case InstructionSet::kAmx:
       return "amx";
+    case InstructionSet::kNeon:
+      return "neon";
+    case InstructionSet::kNeonBf16:
+      return "neon-bf16";
   }
   return "unknown";
 }
@@ -57,6 +64,10 @@ std::vector<InstructionSet> SupportedInstructionSets() {
     supported.push_back(InstructionSet::kAvx2);
   }
 #endif
+#ifdef TANDEM_ARM_KERNELS
+  if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) supported.push_back(InstructionSet::kNeonBf16);
+  supported.push_back(InstructionSet::kNeon);
+#endif
   supported.push_back(InstructionSet::kPortable);
   return supported;
 }
@@ -76,6 +87,12 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
       return &Avx512Kernels();
     case InstructionSet::kAvx2:
       return &Avx2Kernels();
+#endif
+#ifdef TANDEM_ARM_KERNELS
+    case InstructionSet::kNeonBf16:
+      return &NeonBf16Kernels();
+    case InstructionSet::kNeon:
+      return &NeonKernels();
 #endif
     default:
       return &PortableKernels();

@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512, kAmx };
+enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512, kAmx, kNeon, kNeonBf16 };
 
 // As on command lines, "auto" first.
 std::vector<std::string> InstructionSetNames();

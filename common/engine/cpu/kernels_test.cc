@@ -46,7 +46,8 @@ TEST(Kernels, SelectsWhatTheMachineHas) {
   const std::vector<InstructionSet> supported = SupportedInstructionSets();
   EXPECT_EQ(supported.back(), InstructionSet::kPortable);
   EXPECT_EQ(SelectKernels(InstructionSet::kAuto).value(), SelectKernels(supported.front()).value());
-  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAmx}) {
+  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAmx,
+                              InstructionSet::kNeon, InstructionSet::kNeonBf16}) {
     const bool has = std::count(supported.begin(), supported.end(), each) > 0;
     EXPECT_EQ(SelectKernels(each).status().code(),
               has ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);

@@ -25,6 +25,11 @@ size_t AmxIndex(uint32_t output, uint32_t k) {
   return tile * kTileElements + size_t{k % 32 / 2} * 32 + output % 16 * 2 + k % 2;
 }
 
+// Of weight (output, k) in quads.
+size_t QuadIndex(uint32_t output, uint32_t k) {
+  return (size_t{k / 4} * kTileOutputs + output) * 4 + k % 4;
+}
+
 }  // namespace
 
 WeightLayout F32Lines() {
@@ -67,6 +72,22 @@ WeightLayout Bf16AmxTiles() {
   layout.unpack = [](const void* tile, uint32_t depth, uint32_t output, float* weights) {
     const auto* from = static_cast<const uint16_t*>(tile);
     for (uint32_t k = 0; k < depth; ++k) weights[k] = FromUpperHalf(from[AmxIndex(output, k)]);
+  };
+  return layout;
+}
+
+WeightLayout Bf16Quads() {
+  WeightLayout layout;
+  layout.tile_bytes = [](uint32_t depth) {
+    return (uint64_t{depth} + 3) / 4 * 4 * kTileOutputs * sizeof(uint16_t);
+  };
+  layout.pack = [](const float* weights, uint32_t depth, uint32_t output, void* tile) {
+    auto* to = static_cast<uint16_t*>(tile);
+    for (uint32_t k = 0; k < depth; ++k) to[QuadIndex(output, k)] = UpperHalf(weights[k]);
+  };
+  layout.unpack = [](const void* tile, uint32_t depth, uint32_t output, float* weights) {
+    const auto* from = static_cast<const uint16_t*>(tile);
+    for (uint32_t k = 0; k < depth; ++k) weights[k] = FromUpperHalf(from[QuadIndex(output, k)]);
   };
   return layout;
 }

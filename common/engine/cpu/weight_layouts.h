@@ -16,4 +16,8 @@ WeightLayout Bf16Lines();
 // time, a line per pair of inputs with the outputs' pairs of weights, which is what an AMX tile holds.
 WeightLayout Bf16AmxTiles();
 
+// [depth / 4][kTileOutputs][4] in bfloat16, depth rounded up with zeros: 4 inputs' weights of two outputs
+// after one another are what BFMMLA multiplies with.
+WeightLayout Bf16Quads();
+
 }  // namespace tandem
