@@ -151,7 +151,8 @@ bool Scheduler::IsHeld(absl::Time now) const {
 void Scheduler::CountYield(Session& session, uint32_t committed, absl::Time now) {
   const std::optional<double> seconds = session.TakeRoundSeconds(now);
   DrafterRecord* const record = session.record();
-  if (record == nullptr || !session.drafting() || !session.policy().heeds_worth() || !seconds.has_value())
+  if (record == nullptr || (!session.drafting() && !session.draft_suspended()) ||
+      !session.policy().heeds_worth() || !seconds.has_value())
     return;
   if (session.round_was_drafted() != record->payoff.drafting()) return;
   // What the same step would have taken without trees when the engine was measured.

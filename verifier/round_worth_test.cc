@@ -80,6 +80,24 @@ TEST_F(RoundWorthTest, OnlyTheCandidatesThatAreWorthTheirRowsAreVerified) {
   EXPECT_LT(nodes, 2 * accepted);
 }
 
+TEST_F(RoundWorthTest, ADrafterIsNotToldOfRoundsThatDraftNothing) {
+  MakeWithCosts({.limits = {.max_depth = 4}});
+  Connect();
+  const Ask ask{.rules = {.max_tokens = 300}, .drafted = true};
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunDrafted(ask, 0, 4);
+  ExpectReference(1, ask);
+  EXPECT_LT(NumSent<Commit>(), 150u);
+  EXPECT_GE(NumSent<OpenSession>(), 2u);
+  EXPECT_EQ(NumSent<CloseSession>(), NumSent<OpenSession>());
+  EXPECT_EQ(records_[1].summary.drafter_lost, "");
+  // The drafter's record stands: the next request begins without it.
+  const uint32_t opened = NumSent<OpenSession>();
+  ASSERT_TRUE(Submit(2, {.rules = {.max_tokens = 10}, .drafted = true}).ok());
+  RunToTheEnd();
+  EXPECT_EQ(NumSent<OpenSession>(), opened);
+}
+
 TEST_F(RoundWorthTest, PoliciesCanBeChangedWhileRequestsRun) {
   Make({.limits = {.max_depth = 4, .nodes_per_level = 1}, .window_policy = "fixed"});
   Connect();

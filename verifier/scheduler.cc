@@ -126,9 +126,13 @@ void Scheduler::OpenDraft(Session& session) {
                       quarantined);
     return;
   }
-  listener_->OnDraftRequest(link,
-                            {.session = session.id(),
-                             .event = session.StartDraft(options_.vocabulary_fingerprint, CostsOf(session))});
+  const RoundCosts costs = CostsOf(session);
+  if (!session.WantsDrafts(costs)) {
+    session.SuspendDraft();
+    return;
+  }
+  listener_->OnDraftRequest(
+      link, {.session = session.id(), .event = session.StartDraft(options_.vocabulary_fingerprint, costs)});
 }
 
 void Scheduler::RetryDrafts(absl::Time now) {
@@ -316,6 +320,12 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   session.set_last_served(++num_rounds_);
   Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
   CountYield(session, result.report.committed, now);
+  if (result.suspend_draft) {
+    listener_->OnDraftRequest(session.request().drafter->link,
+                              {.session = session.id(), .event = CloseSession{}});
+    session.SuspendDraft();
+  }
+  if (result.resume_draft) OpenDraft(session);
   // The first of the three things below that someone waits for is the drafter's commit.
   if (result.commit.has_value()) {
     listener_->OnDraftRequest(session.request().drafter->link,

@@ -18,6 +18,8 @@ constexpr uint32_t kWaitsInVain = 2;
 constexpr float kLeastLocalScore = 0.3f;
 // How many commits back growth still tells how long it took.
 constexpr size_t kAwaitedCommits = 16;
+// After so many rounds in a row that had nothing to draft, the drafter is told no more.
+constexpr uint32_t kRoundsToSuspension = 8;
 
 void CountAt(std::vector<uint32_t>& histogram, size_t index) {
   if (histogram.size() <= index) histogram.resize(index + 1);
@@ -69,6 +71,7 @@ void Session::Preempt() {
   kv_.Suspend();
   planned_ = 0;
   last_round_.reset();
+  draft_suspended_ = false;
   ++summary_.preemptions;
 }
 
@@ -97,6 +100,8 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
   const absl::Span<const TokenId> tokens = kv_.tokens();
   drafting_ = true;
   draft_opened_ = false;
+  draft_suspended_ = false;
+  rounds_without_budget_ = 0;
   draft_retry_at_.reset();
   summary_.drafter_lost.clear();
   drafts_pay_ = costs.drafting_pays;
@@ -114,7 +119,22 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
           .budget = budget_};
 }
 
+bool Session::WantsDrafts(const RoundCosts& costs) {
+  return policy_->NextDepth(costs) > 0;
+}
+
+void Session::SuspendDraft() {
+  drafting_ = false;
+  draft_opened_ = false;
+  draft_suspended_ = true;
+  budget_ = DraftBudget{};
+  draft_retry_at_.reset();
+  awaited_commits_.clear();
+  rounds_without_budget_ = 0;
+}
+
 void Session::StopDraft(absl::string_view reason, bool for_good) {
+  draft_suspended_ = false;
   drafting_ = false;
   draft_opened_ = false;
   draft_refused_ = draft_refused_ || for_good;
@@ -377,7 +397,7 @@ void Session::ObserveRound(const RoundReport& report, const TokenIds& committed,
     summary_.accepted_tokens += report.accepted;
     for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
   }
-  if (!drafting_) return;
+  if (!drafting_ && !draft_suspended_) return;
   // To the drafter's account, a round that was drafted locally is undrafted.
   RoundOutcome outcome{.wait_seconds = report.wait_seconds, .committed = committed};
   if (!drafted_locally_) {
@@ -443,9 +463,15 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
 
   ++commit_no_;
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
+  if (draft_suspended_) result.resume_draft = DepthWanted(costs) > 0;
   if (!drafting_) return result;
   const std::optional<NodeId> new_root = mirror_.Commit(tokens, commit_no_, prefix_hash_);
   budget_ = limits_.BudgetFor(DepthWanted(costs));
+  rounds_without_budget_ = budget_.depth == 0 ? rounds_without_budget_ + 1 : 0;
+  if (rounds_without_budget_ > kRoundsToSuspension) {
+    result.suspend_draft = true;
+    return result;
+  }
   result.commit = Commit{.epoch = mirror_.epoch(),
                          .commit_no = commit_no_,
                          .tokens = std::move(tokens),

