@@ -220,7 +220,8 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
   Session& session = *found->second;
   if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
   if (const auto* grow = std::get_if<Grow>(&response.event)) {
-    OnGrow(link, session, *grow, response.received);
+    const bool stamped = response.received != absl::InfinitePast();
+    OnGrow(link, session, *grow, stamped ? response.received : clock_->Now());
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
     session.OnDraftOpened(opened->epoch);
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
