@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <tuple>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
@@ -15,6 +16,8 @@ namespace {
 
 // The share of the newest step in the moving average of step times.
 constexpr double kNewestStep = 0.2;
+// A session that has waited for more steps than this goes before any other.
+constexpr uint64_t kOverdueSteps = 8;
 
 }  // namespace
 
@@ -195,11 +198,17 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
     if (session.hosted != hosted || session.draft->NumRowsWanted() == 0) continue;
     (session.draft->NeedsPrefill() ? prefilling : growing).push_back({key, &session});
   }
-  const auto longest_wait = [](const Share& a, const Share& b) {
-    return a.session->last_served < b.session->last_served;
+  // Growth goes first to those that have waited too long, then to those whose verifier may be waiting, and
+  // among equals to who was served longest ago and then to whose nodes are the likeliest to be needed.
+  const auto turn = [this](const Share& share) {
+    const DraftSession& draft = *share.session->draft;
+    const bool overdue = share.session->last_served + kOverdueSteps < step_number_;
+    return std::tuple(!overdue, !draft.OwesFirstNodes(), share.session->last_served, -draft.BestPathScore());
   };
-  absl::c_stable_sort(growing, longest_wait);
-  absl::c_stable_sort(prefilling, longest_wait);
+  absl::c_stable_sort(growing, [&](const Share& a, const Share& b) { return turn(a) < turn(b); });
+  absl::c_stable_sort(prefilling, [](const Share& a, const Share& b) {
+    return a.session->last_served < b.session->last_served;
+  });
 
   const uint32_t max_rows = std::min(options_.max_step_rows, hosted->model.engine->max_rows());
   uint32_t used = 0;

@@ -39,7 +39,8 @@ struct DraftStats {
 //                     Step ---'                '--> stats
 //
 // Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward
-// pass of one model over the rows of many sessions; the session that was served longest ago comes first.
+// pass of one model over the rows of many sessions; sessions whose verifier has nothing to verify come
+// first, then those that were served longest ago.
 //
 // A session for which there are no keys and values is parked and comes back when there are. Sessions that
 // have something to draft come before those whose verifiers have told them to pause.

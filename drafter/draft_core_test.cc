@@ -412,6 +412,32 @@ TEST(DraftCoreTest, ManySessionsAreServedInTurn) {
   EXPECT_LE(most - least, 4u);
 }
 
+// Room for one session in a step: the one whose verifier has no candidates goes first, whoever's turn it is.
+TEST(DraftCoreTest, FirstNodesComeBeforeFurtherOnes) {
+  Drafter drafter({.expand_width = 4, .max_step_rows = 4}, {.num_blocks = 1024});
+  Peer deep(&drafter, 1, 0);
+  Peer fresh(&drafter, 2, 0);
+  deep.Open(Prompt(4, 1), {.depth = 16, .nodes = 64, .branching = 2});
+  for (int step = 0; step < 3; ++step) drafter.core.Step();
+  fresh.Open(Prompt(4, 2), {.depth = 16, .nodes = 64, .branching = 2});
+  const auto collect = [&] {
+    const auto responses = drafter.core.TakeResponses();
+    deep.Collect(responses);
+    fresh.Collect(responses);
+    deep.Deliver();
+    fresh.Deliver();
+  };
+  collect();
+  const uint64_t deep_before = deep.num_nodes();
+  ASSERT_GT(deep_before, 0u);
+  int steps = 0;
+  for (; fresh.num_nodes() == 0 && steps < 10; ++steps) {
+    drafter.core.Step();
+    collect();
+  }
+  EXPECT_LE(steps, 2);
+}
+
 TEST(DraftCoreTest, AClosedLinkTakesItsSessionsAlong) {
   Drafter drafter;
   Peer here(&drafter, 1, 1), there(&drafter, 1, 2), also_here(&drafter, UINT64_MAX, 1);

@@ -118,6 +118,12 @@ class DraftSession {
   // Whether they are a prompt's and not just what a commit left to compute.
   bool NeedsPrefill() const;
 
+  // Whether the verifier has no candidate yet for its next round: the round may be waiting for one.
+  bool OwesFirstNodes() const { return !root_ready_ || tree_.empty(); }
+  // The best path score among the nodes that wait to be forwarded: how likely it is that what comes below it
+  // will be needed. 1 without a tree.
+  float BestPathScore() const;
+
   // Adds up to `max_rows` rows; the caller runs the batch and calls OnStep before anything else.
   void AddRows(uint32_t max_rows, StepBatch* batch);
   // Reads the logits of this session's rows. Internal when they are not finite: the session cannot go on.

@@ -63,6 +63,12 @@ uint32_t DraftSession::NumRowsWanted() const {
   return std::min(expand_width_, num_waiting());
 }
 
+float DraftSession::BestPathScore() const {
+  if (OwesFirstNodes() || waiting_.empty()) return 1.0f;
+  const TreeNode* const best = tree_.Find(waiting_.front());
+  return best == nullptr ? 1.0f : best->path_score;
+}
+
 uint32_t& DraftSession::NumChildren(NodeId parent) {
   return parent == 0 ? root_children_ : states_.at(parent).num_children;
 }

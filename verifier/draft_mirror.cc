@@ -123,9 +123,20 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
 }
 
 std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth) const {
+  return Select(max_nodes, max_depth, [](const TreeNode& node) { return node.score; });
+}
+
+std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth, Worth worth) const {
+  const absl::Span<const TreeNode> nodes = tree_.nodes();
+  std::vector<float> path_scores(nodes.size());
   std::vector<TreeNode> selected;
-  for (const TreeNode& node : tree_.nodes()) {
-    if (node.depth <= max_depth) selected.push_back(node);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].depth > max_depth) continue;
+    const TreeNode* const parent = nodes[i].depth > 1 ? tree_.Find(nodes[i].parent) : nullptr;
+    const float above = parent == nullptr ? 1.0f : path_scores[static_cast<size_t>(parent - nodes.data())];
+    path_scores[i] = above * std::min(static_cast<float>(worth(nodes[i])), 1.0f);
+    selected.push_back(nodes[i]);
+    selected.back().path_score = path_scores[i];
   }
   if (selected.size() > max_nodes) {
     // A path score is never above the parent's and ids grow downwards, so that the best nodes by (score, id)
@@ -138,6 +149,12 @@ std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth
               [](const TreeNode& a, const TreeNode& b) { return a.id < b.id; });
   }
   return selected;
+}
+
+uint32_t DraftMirror::depth() const {
+  uint32_t deepest = 0;
+  for (const TreeNode& node : tree_.nodes()) deepest = std::max(deepest, node.depth);
+  return deepest;
 }
 
 std::optional<NodeId> DraftMirror::Commit(absl::Span<const TokenId> tokens, uint32_t commit_no,

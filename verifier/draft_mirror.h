@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
@@ -46,9 +47,16 @@ class DraftMirror {
   };
   GrowReport OnGrow(const Grow& grow);
 
+  // What a node's score is worth: the probability that it is right if its parent is, at most 1.
+  using Worth = absl::FunctionRef<double(const TreeNode&)>;
+
   // The nodes to verify: the best by path score, at most `max_nodes` and not deeper than `max_depth`, parents
-  // before children. With every node its parent is selected too.
+  // before children. With every node its parent is selected too. Path scores are the products of what the
+  // nodes are worth; without `worth`, of their scores.
+  std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth, Worth worth) const;
   std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
+  // Levels of the tree.
+  uint32_t depth() const;
 
   // The round's outcome: the tokens it committed, the last of them the target's own. If they are a path of
   // the tree, whether or not its nodes were the ones verified, the node at its end becomes the root; else the

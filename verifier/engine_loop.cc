@@ -45,6 +45,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                                     inbox_.Push(MalformedEvent{link, std::move(reason)});
                                   }},
       clock);
+  PublishLoad();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -66,6 +67,10 @@ void EngineLoop::Cancel(SessionId session, absl::Status reason) {
   inbox_.Push(CancelEvent{session, std::move(reason)});
 }
 
+void EngineLoop::SetWindowPolicy(std::string name, WindowPolicyOptions options) {
+  inbox_.Push(PolicyEvent{std::move(name), std::move(options)});
+}
+
 void EngineLoop::WaitUntilIdle(absl::Time deadline) {
   absl::MutexLock lock(&load_mutex_);
   load_mutex_.AwaitWithDeadline(absl::Condition(
@@ -84,7 +89,8 @@ EngineLoop::Load EngineLoop::load() const {
 void EngineLoop::PublishLoad() {
   const Load load{.running = scheduler_.num_running(),
                   .waiting = scheduler_.num_waiting(),
-                  .kv_tokens_used = uint64_t{pool_->num_held()} * kBlockTokens};
+                  .kv_tokens_used = uint64_t{pool_->num_held()} * kBlockTokens,
+                  .window_policy = scheduler_.window_policy()};
   metrics_->SetLoad(load.running, load.waiting, load.kv_tokens_used,
                     uint64_t{pool_->num_blocks()} * kBlockTokens);
   absl::MutexLock lock(&load_mutex_);
@@ -146,6 +152,14 @@ void EngineLoop::Handle(Event event) {
                  [&](MalformedEvent& malformed) {
                    scheduler_.OnMalformedResponse(malformed.link, malformed.reason.message());
                    links_->Acknowledge(malformed.link);
+                 },
+                 [&](PolicyEvent& policy) {
+                   const absl::Status set = scheduler_.SetWindowPolicy(policy.name, policy.options);
+                   if (set.ok()) {
+                     LogInfo("window policy set", {{"policy", policy.name}});
+                   } else {
+                     LogWarning("window policy not set", {{"error", std::string(set.message())}});
+                   }
                  }},
       event);
 }
@@ -192,6 +206,10 @@ void EngineLoop::OnRound(SessionId session, const RoundReport& report) {
   if (report.kind != RoundKind::kUndrafted) {
     calls_.at(session).speculation.RecordRound(report.nodes, report.accepted);
   }
+}
+
+void EngineLoop::OnStaleNodes(LinkId, uint32_t count) {
+  metrics_->RecordStaleNodes(count);
 }
 
 }  // namespace tandem

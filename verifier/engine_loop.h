@@ -44,6 +44,7 @@ class EngineLoop final : private SchedulerListener {
     uint32_t running = 0;
     uint32_t waiting = 0;
     uint64_t kv_tokens_used = 0;
+    std::string window_policy;  // Of requests that name none.
   };
 
   // `metrics` and `clock` outlive the loop.
@@ -56,6 +57,8 @@ class EngineLoop final : private SchedulerListener {
   SessionId NewSession() { return next_session_.fetch_add(1); }
   void Begin(SessionId session, SessionRequest request, GenerateCall call);
   void Cancel(SessionId session, absl::Status reason);
+  // See Scheduler::SetWindowPolicy; a name that is not known is logged and changes nothing.
+  void SetWindowPolicy(std::string name, WindowPolicyOptions options);
 
   // Blocks until nothing runs or waits, or the deadline has passed.
   void WaitUntilIdle(absl::Time deadline);
@@ -86,7 +89,12 @@ class EngineLoop final : private SchedulerListener {
     LinkId link;
     absl::Status reason;
   };
-  using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, DraftEvent, MalformedEvent>;
+  struct PolicyEvent {
+    std::string name;
+    WindowPolicyOptions options;
+  };
+  using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, DraftEvent, MalformedEvent,
+                             PolicyEvent>;
 
   void Run();
   void Handle(Event event);
@@ -99,6 +107,7 @@ class EngineLoop final : private SchedulerListener {
   void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) override;
   void OnStep(const StepReport& report) override;
   void OnRound(SessionId session, const RoundReport& report) override;
+  void OnStaleNodes(LinkId link, uint32_t count) override;
 
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<BlockPool> pool_;

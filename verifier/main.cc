@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
@@ -24,11 +26,14 @@
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/engine_loop.h"
 #include "verifier/metrics.h"
+#include "verifier/policy_file.h"
 #include "verifier/service.h"
 #include "verifier/warm_up.h"
 
 namespace tandem {
 namespace {
+
+constexpr absl::Duration kPolicyFilePeriod = absl::Seconds(1);
 
 struct VerifierFlags {
   std::string model;
@@ -43,7 +48,9 @@ struct VerifierFlags {
   uint32_t max_waiting = 256;
   uint32_t prefill_chunk = 128;
   bool prefix_cache = true;
-  std::string window_policy = "analytic";
+  std::string window_policy = "goodput";
+  std::string window_policy_file;
+  WindowPolicyOptions policy_options;  // As the file has them.
   WindowLimits limits;
   std::string tree_shape = "best-first";
   std::string local_drafter = "none";
@@ -89,6 +96,9 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .InRange(1, 4096);
   flags.Group("Speculation")
       .AddChoice("window-policy", &options.window_policy, WindowPolicyNames(), "How windows are chosen.")
+      .Add("window-policy-file", &options.window_policy_file,
+           "JSON file with the policy and the options of all policies; it overrides --window-policy and is "
+           "taken again whenever it changes.")
       .Add("max-window", &options.limits.max_depth, "Deepest window.")
       .InRange(1, kMaxTreeDepth / 2)
       .Add("nodes-per-level", &options.limits.nodes_per_level,
@@ -143,6 +153,16 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   return target;
 }
 
+absl::StatusOr<std::string> ReadPolicyFile(VerifierFlags* options) {
+  if (options->window_policy_file.empty()) return std::string();
+  TANDEM_ASSIGN_OR_RETURN(std::string content, ReadFile(options->window_policy_file, kMaxPolicyFileBytes));
+  TANDEM_ASSIGN_OR_RETURN(const WindowPolicyFile file,
+                          ParseWindowPolicyFile(content, options->window_policy_file));
+  if (!file.policy.empty()) options->window_policy = file.policy;
+  options->policy_options = file.options;
+  return content;
+}
+
 // The target in memory, warm and measured.
 struct TargetEngine {
   std::unique_ptr<Engine> engine;
@@ -186,7 +206,6 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   info.set_version(std::string(Version()));
   *info.add_models() = ModelInfoToProto(target.served.name, *target.model, target.vocabulary_fingerprint);
   info.set_kv_tokens_total(uint64_t{pool.num_blocks()} * kBlockTokens);
-  info.set_window_policy(options.window_policy);
   info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
   if (!options.simulated_pace.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
@@ -195,8 +214,10 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   return info;
 }
 
-absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
+absl::Status Serve(VerifierFlags options, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
+  const std::string flag_policy = options.window_policy;
+  TANDEM_ASSIGN_OR_RETURN(std::string policy_file, ReadPolicyFile(&options));
   TANDEM_ASSIGN_OR_RETURN(const OpenedTarget target, OpenTarget(options));
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
@@ -214,16 +235,26 @@ absl::Status Serve(const VerifierFlags& options, ShutdownSignals& signals) {
                    .prefill_chunk = options.prefill_chunk,
                    .limits = options.limits,
                    .window_policy = options.window_policy,
+                   .policy_options = options.policy_options,
                    .max_draft_wait = options.max_draft_wait,
                    .vocabulary_fingerprint = target.vocabulary_fingerprint,
                    .local_drafter = local_drafter},
                   std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
                   &metrics);
+  std::optional<PolicyFileWatch> policy_watch;
+  if (!options.window_policy_file.empty()) {
+    policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,
+                         [&](const WindowPolicyFile& file) {
+                           loop.SetWindowPolicy(file.policy.empty() ? flag_policy : file.policy,
+                                                file.options);
+                         });
+  }
   VerifierService service(&target.served, &loop, &metrics);
   const auto server_info = [&] {
     const EngineLoop::Load load = loop.load();
     v1::ServerInfo info = fixed_info;
     info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
+    info.set_window_policy(load.window_policy);
     info.set_running(load.running);
     info.set_waiting(load.waiting);
     info.set_kv_tokens_used(load.kv_tokens_used);
@@ -261,7 +292,8 @@ int Main(int argc, const char* const* argv) {
   if (!status.ok()) {
     // Said below.
   } else if (flags.check_config()) {
-    status = OpenTarget(options).status();
+    status = ReadPolicyFile(&options).status();
+    status.Update(OpenTarget(options).status());
     if (status.ok()) LogInfo("the configuration is valid", {{"model", options.model}});
   } else {
     status = Serve(options, signals);

@@ -1,5 +1,6 @@
 #include "verifier/metrics.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tandem {
@@ -40,6 +41,27 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
                                 .With()),
       output_tokens_(
           registry->AddCounter({"tandem_verifier_output_tokens_total", "Tokens committed.", {}}).With()),
+      stale_nodes_(registry
+                       ->AddCounter({"tandem_verifier_stale_nodes_total",
+                                     "Candidates that arrived after a commit had ruled them out.",
+                                     {}})
+                       .With()),
+      declined_nodes_(registry
+                          ->AddCounter({"tandem_verifier_declined_nodes_total",
+                                        "Candidates within the window that were not worth a row.",
+                                        {}})
+                          .With()),
+      expected_accepted_(registry
+                             ->AddCounter({"tandem_verifier_expected_accepted_tokens_total",
+                                           "Accepted draft tokens that the calibrated scores of verified "
+                                           "candidates promised.",
+                                           {}})
+                             .With()),
+      exposed_draft_seconds_(
+          registry
+              ->AddCounter(
+                  {"tandem_verifier_exposed_draft_seconds_total", "Time that rounds waited for drafts.", {}})
+              .With()),
       requests_(registry->AddCounter(
           {"tandem_verifier_requests_total", "Finished requests by their terminal status.", {"code"}})),
       violations_(registry->AddCounter({"tandem_verifier_protocol_violations_total",
@@ -89,7 +111,14 @@ void VerifierMetrics::RecordRound(const RoundReport& report) {
       rounds_undrafted_.Increment();
       break;
   }
+  declined_nodes_.Increment(report.declined);
+  expected_accepted_.Increment(report.expected_accepted);
+  exposed_draft_seconds_.Increment(std::max(report.wait_seconds, 0.0));
   if (report.wait_seconds > 0.0) draft_wait_seconds_.Observe(report.wait_seconds);
+}
+
+void VerifierMetrics::RecordStaleNodes(uint32_t count) {
+  stale_nodes_.Increment(count);
 }
 
 void VerifierMetrics::RecordFinished(const absl::Status& status, const SessionSummary& summary) {

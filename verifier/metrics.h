@@ -22,6 +22,7 @@ class VerifierMetrics {
 
   void RecordStep(const StepReport& report);
   void RecordRound(const RoundReport& report);
+  void RecordStaleNodes(uint32_t count);
   void RecordFinished(const absl::Status& status, const SessionSummary& summary);
   void RecordViolation(absl::string_view drafter);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
@@ -37,6 +38,10 @@ class VerifierMetrics {
   Counter preemptions_;
   Counter cached_prompt_tokens_;
   Counter output_tokens_;
+  Counter stale_nodes_;
+  Counter declined_nodes_;
+  Counter expected_accepted_;
+  Counter exposed_draft_seconds_;
   Counter rounds_hit_;
   Counter rounds_miss_;
   Counter rounds_undrafted_;

@@ -24,6 +24,8 @@ absl::Status DeadlineStatus() {
 Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, RoundTimeModel round_time,
                      const Clock* clock, SchedulerListener* listener)
     : options_(options),
+      window_policy_(options.window_policy),
+      policy_options_(options.policy_options),
       engine_(engine),
       pool_(pool),
       round_time_(std::move(round_time)),
@@ -53,11 +55,10 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   }
   WindowLimits limits = options_.limits;
   if (request.max_window > 0) limits.max_depth = std::min(limits.max_depth, request.max_window);
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<WindowPolicy> policy,
-      MakeWindowPolicy(request.window_policy.empty() ? options_.window_policy : request.window_policy));
-  waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, pool_,
-                                               engine_->config().vocab_size));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
+  DrafterRecord* const record = request.drafter.has_value() ? records_.Of(*request.drafter) : nullptr;
+  waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
+                                               pool_, engine_->config().vocab_size));
   if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
     waiting_.back()->SetLocalDrafter(local_drafters_->NewSession(waiting_.back()->request().cache_salt));
   }
@@ -116,19 +117,6 @@ bool Scheduler::IsQuarantined(LinkId link) const {
   return found != links_.end() && clock_->Now() < found->second.quarantined_until;
 }
 
-uint32_t Scheduler::NumDecoding() const {
-  uint32_t count = 0;
-  for (const auto& [id, session] : running_) count += session->prefilled() ? 1 : 0;
-  return std::max<uint32_t>(count, 1);
-}
-
-RoundCosts Scheduler::CostsOf(const Session& session) const {
-  return {.round_time = &round_time_,
-          .batch = NumDecoding(),
-          .draft_seconds_per_level = session.draft_seconds_per_level(),
-          .limits = session.limits()};
-}
-
 void Scheduler::OpenDraft(Session& session) {
   if (!session.can_draft()) return;
   const LinkId link = session.request().drafter->link;
@@ -138,9 +126,13 @@ void Scheduler::OpenDraft(Session& session) {
                       quarantined);
     return;
   }
-  listener_->OnDraftRequest(link,
-                            {.session = session.id(),
-                             .event = session.StartDraft(options_.vocabulary_fingerprint, CostsOf(session))});
+  const RoundCosts costs = CostsOf(session);
+  if (!session.WantsDrafts(costs)) {
+    session.SuspendDraft();
+    return;
+  }
+  listener_->OnDraftRequest(
+      link, {.session = session.id(), .event = session.StartDraft(options_.vocabulary_fingerprint, costs)});
 }
 
 void Scheduler::RetryDrafts(absl::Time now) {
@@ -195,6 +187,7 @@ void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
 
 void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received) {
   const DraftMirror::GrowReport report = session.OnGrow(grow, received);
+  if (report.stale > 0) listener_->OnStaleNodes(link, report.stale);
   switch (report.result) {
     case DraftMirror::GrowResult::kAccepted:
     case DraftMirror::GrowResult::kStale:
@@ -227,7 +220,8 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
   Session& session = *found->second;
   if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
   if (const auto* grow = std::get_if<Grow>(&response.event)) {
-    OnGrow(link, session, *grow, response.received);
+    const bool stamped = response.received != absl::InfinitePast();
+    OnGrow(link, session, *grow, stamped ? response.received : clock_->Now());
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
     session.OnDraftOpened(opened->epoch);
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
@@ -242,18 +236,15 @@ void Scheduler::PlanRounds(absl::Time now) {
                                     [](const auto& entry) { return !entry.second->prefilled(); });
   const bool ready = std::any_of(running_.begin(), running_.end(),
                                  [now](const auto& entry) { return entry.second->ReadyForRound(now); });
-  if (!prefills && !ready) return;
+  if (!prefills && (!ready || IsHeld(now))) return;
   ReserveRoots();
   // Trees take what the others can spare: every root has its row, and prompts have a quarter of the step.
   const uint32_t for_prefill =
       prefills ? std::min(options_.prefill_chunk, std::max(1u, engine_->max_rows() / 4)) : 0;
   const uint32_t for_rounds = engine_->max_rows() - for_prefill;
   ChooseRounds(now, for_rounds);
-  auto roots_behind = static_cast<uint32_t>(rounds_.size());
-  for (Session* session : rounds_) {
-    --roots_behind;
-    session->PlanRound(now, for_rounds - static_cast<uint32_t>(rows_.size()) - roots_behind, rows_);
-  }
+  ChooseTrees(rounds_, for_rounds - static_cast<uint32_t>(rounds_.size()), for_prefill);
+  for (Session* session : rounds_) session->PlanRound(now, rows_);
 }
 
 // A session that waits for drafts joins a step that others make anyway: its row costs little, and what is
@@ -303,7 +294,9 @@ void Scheduler::PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time no
   // With the prompt's last token but one in this step, the first round fits in as well.
   const auto left = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
   if (session.prefilled() && left > 0) {
-    session.PlanRound(now, left, rows_);
+    Session* const first_round[] = {&session};
+    ChooseTrees(first_round, left - 1, static_cast<uint32_t>(rows_.size()));
+    session.PlanRound(now, rows_);
     rounds_.push_back(&session);
   }
 }
@@ -326,8 +319,14 @@ absl::Status Scheduler::RunEngine() {
 
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   session.set_last_served(++num_rounds_);
-  Session::RoundResult result =
-      session.ConcludeRound(now, rows_, CostsOf(session), options_.max_draft_wait, &copies_);
+  Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
+  CountYield(session, result.report.committed, now);
+  if (result.suspend_draft) {
+    listener_->OnDraftRequest(session.request().drafter->link,
+                              {.session = session.id(), .event = CloseSession{}});
+    session.SuspendDraft();
+  }
+  if (result.resume_draft) OpenDraft(session);
   // The first of the three things below that someone waits for is the drafter's commit.
   if (result.commit.has_value()) {
     listener_->OnDraftRequest(session.request().drafter->link,
@@ -346,12 +345,14 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
 absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   copies_.clear();
   for (Session* session : rounds_) ConcludeRound(*session, now);
+  ObserveYields();
   TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies_));
   for (Session* session : prefills_) session->SettleKv();
   for (Session* session : rounds_) session->SettleKv();
   for (Session* session : rounds_) {
     if (session->finished()) Finish(session->id(), absl::OkStatus());
   }
+  DecideWaits(now);
   return absl::OkStatus();
 }
 
@@ -370,6 +371,7 @@ bool Scheduler::Forward() {
   PlanRounds(start);
   PlanPrefill(start);
   if (rows_.empty()) return false;
+  step_context_ = MeanContext();
   forwarded_ = RunEngine();
   forward_start_ = start;
   forward_time_ = clock_->Now() - start;
@@ -394,7 +396,7 @@ void Scheduler::Conclude() {
                           .sessions = static_cast<uint32_t>(rounds_.size()),
                           .preemptions = num_preemptions_,
                           .seconds = absl::ToDoubleSeconds(forward_time_)};
-  round_time_.Observe(report.rows, report.seconds);
+  round_time_.Observe(report.rows, report.seconds, step_context_);
   listener_->OnStep(report);
 }
 
@@ -403,11 +405,17 @@ absl::Time Scheduler::NextWake() const {
   absl::Time wake = absl::InfiniteFuture();
   const absl::Time now = clock_->Now();
   for (const std::unique_ptr<Session>& session : waiting_) wake = std::min(wake, session->request().deadline);
+  // A step is made as soon as some session is ready and none is waited for by the others any more.
+  absl::Time ready_at = absl::InfiniteFuture();
+  absl::Time held_until = absl::InfinitePast();
   for (const auto& [id, session] : running_) {
-    if (!session->prefilled() || session->ReadyForRound(now)) return absl::InfinitePast();
-    wake = std::min({wake, session->request().deadline, session->wait_until()});
+    if (!session->prefilled()) return absl::InfinitePast();
+    wake = std::min(wake, session->request().deadline);
+    ready_at = std::min(ready_at, session->ReadyForRound(now) ? absl::InfinitePast() : session->wait_until());
+    held_until = std::max(held_until, session->hold_until(now));
   }
-  return wake;
+  if (held_until > now) ready_at = std::max(ready_at, held_until);
+  return std::min(wake, ready_at);
 }
 
 }  // namespace tandem

@@ -11,7 +11,9 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
@@ -19,6 +21,7 @@
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/round_time_model.h"
 #include "common/speculation/window_policy.h"
+#include "verifier/drafter_record.h"
 #include "verifier/session.h"
 
 namespace tandem {
@@ -52,6 +55,8 @@ class SchedulerListener {
 
   virtual void OnStep(const StepReport&) {}
   virtual void OnRound(SessionId, const RoundReport&) {}
+  // Growth that came too late: below something the target did not choose.
+  virtual void OnStaleNodes(LinkId, uint32_t) {}
 };
 
 // Decides what every forward pass of the target computes, and what comes of it: admission, chunked prefill,
@@ -80,7 +85,8 @@ class Scheduler {
     // Rows of prompts in one step: how much a long prompt may delay the others' next tokens.
     uint32_t prefill_chunk = 128;
     WindowLimits limits;
-    std::string window_policy = "analytic";
+    std::string window_policy = "goodput";
+    WindowPolicyOptions policy_options;
     // The longest a round waits for a drafter, whatever it might gain.
     absl::Duration max_draft_wait = absl::Milliseconds(100);
     // When a drafter that had no room for a session is asked again, and at most how long after the last time;
@@ -109,6 +115,10 @@ class Scheduler {
   // The drafter sent something that could not even be decoded.
   void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
 
+  // The policy of requests that name none, those that run included, and the options of all policies that are
+  // made from now on. InvalidArgument if there is no policy of that name.
+  absl::Status SetWindowPolicy(absl::string_view name, const WindowPolicyOptions& options);
+
   // Expires deadlines, admits, and runs one forward pass if any session has something to compute now; false
   // if none has. After true comes Conclude, and before it whatever happened during the pass: what a drafter
   // sent meanwhile lies below the nodes that were verified, and the next round starts from there (DESIGN
@@ -126,6 +136,7 @@ class Scheduler {
   uint32_t num_running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   const RoundTimeModel& round_time() const { return round_time_; }
+  const std::string& window_policy() const { return window_policy_; }
   // For tests and simulations: whether all blocks are accounted for, between steps and within.
   absl::Status CheckBlocks() const;
 
@@ -158,8 +169,18 @@ class Scheduler {
   void RecordViolation(LinkId link, absl::string_view what);
   bool LinkUsable(LinkId link) const;
   bool IsQuarantined(LinkId link) const;
+
+  // What is worth drafting, verifying and waiting for (round_worth.cc).
+  absl::StatusOr<std::unique_ptr<WindowPolicy>> MakePolicy(const SessionRequest& request,
+                                                           absl::Span<const TokenId> output) const;
   RoundCosts CostsOf(const Session& session) const;
   uint32_t NumDecoding() const;
+  uint32_t MeanContext() const;
+  void ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t other_rows);
+  void DecideWaits(absl::Time now);
+  bool IsHeld(absl::Time now) const;
+  void CountYield(Session& session, uint32_t committed, absl::Time now);
+  void ObserveYields();
 
   // One forward pass: which rows, what came out.
   void PlanRounds(absl::Time now);
@@ -171,6 +192,8 @@ class Scheduler {
   void ConcludeRound(Session& session, absl::Time now);
 
   const Options options_;
+  std::string window_policy_;
+  WindowPolicyOptions policy_options_;
   Engine* const engine_;
   BlockPool* const pool_;
   RoundTimeModel round_time_;
@@ -183,6 +206,7 @@ class Scheduler {
   // By id, which is by age: sessions are planned oldest first.
   absl::btree_map<SessionId, std::unique_ptr<Session>> running_;
   absl::flat_hash_map<LinkId, Link> links_;
+  DrafterRecords records_;
 
   // The step being planned; kept to reuse its memory.
   std::vector<StepRow> rows_;
@@ -198,6 +222,7 @@ class Scheduler {
   absl::Status forwarded_;
   absl::Time forward_start_;
   absl::Duration forward_time_;
+  uint32_t step_context_ = 0;
   std::vector<std::pair<SessionId, absl::Status>> cancelled_;
 };
 

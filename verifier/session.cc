@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/hash.h"
+#include "verifier/drafter_record.h"
 
 namespace tandem {
 namespace {
@@ -15,6 +16,10 @@ constexpr size_t kDraftSecondsHistory = 6;
 constexpr uint32_t kWaitsInVain = 2;
 // A local candidate must be as likely as this to be right, all nodes above it included.
 constexpr float kLeastLocalScore = 0.3f;
+// How many commits back growth still tells how long it took.
+constexpr size_t kAwaitedCommits = 16;
+// After so many rounds in a row that had nothing to draft, the drafter is told no more.
+constexpr uint32_t kRoundsToSuspension = 8;
 
 void CountAt(std::vector<uint32_t>& histogram, size_t index) {
   if (histogram.size() <= index) histogram.resize(index + 1);
@@ -24,11 +29,12 @@ void CountAt(std::vector<uint32_t>& histogram, size_t index) {
 }  // namespace
 
 Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
-                 const WindowLimits& limits, BlockPool* pool, int32_t vocab_size)
+                 const WindowLimits& limits, DrafterRecord* record, BlockPool* pool, int32_t vocab_size)
     : id_(id),
       request_(std::move(request)),
       limits_(limits),
       policy_(std::move(policy)),
+      record_(record),
       vocab_size_(vocab_size),
       sampler_(request_.sampling, vocab_size, request_.prompt),
       kv_(pool, request_.cache_salt),
@@ -64,6 +70,8 @@ void Session::Preempt() {
   assert(!drafting_ && !finished_);
   kv_.Suspend();
   planned_ = 0;
+  last_round_.reset();
+  draft_suspended_ = false;
   ++summary_.preemptions;
 }
 
@@ -92,8 +100,12 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
   const absl::Span<const TokenId> tokens = kv_.tokens();
   drafting_ = true;
   draft_opened_ = false;
+  draft_suspended_ = false;
+  rounds_without_budget_ = 0;
   draft_retry_at_.reset();
   summary_.drafter_lost.clear();
+  drafts_pay_ = costs.drafting_pays;
+  last_round_.reset();
   budget_ = limits_.BudgetFor(DepthWanted(costs));
   return {.epoch = mirror_.Open(commit_no_, prefix_hash_),
           .draft_model = request_.drafter->draft_model,
@@ -107,13 +119,30 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
           .budget = budget_};
 }
 
+bool Session::WantsDrafts(const RoundCosts& costs) {
+  return policy_->NextDepth(costs) > 0;
+}
+
+void Session::SuspendDraft() {
+  drafting_ = false;
+  draft_opened_ = false;
+  draft_suspended_ = true;
+  budget_ = DraftBudget{};
+  draft_retry_at_.reset();
+  awaited_commits_.clear();
+  rounds_without_budget_ = 0;
+}
+
 void Session::StopDraft(absl::string_view reason, bool for_good) {
+  draft_suspended_ = false;
   drafting_ = false;
   draft_opened_ = false;
   draft_refused_ = draft_refused_ || for_good;
   budget_ = DraftBudget{};
   draft_retry_at_.reset();
   wait_until_ = absl::InfinitePast();
+  hold_until_ = absl::InfinitePast();
+  awaited_commits_.clear();
   summary_.drafter_lost = std::string(reason);
 }
 
@@ -138,6 +167,17 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
     draft_seconds_per_level_.Add(grow.step_seconds);
   }
   DraftMirror::GrowReport report = mirror_.OnGrow(grow);
+  const bool understood =
+      report.result == DraftMirror::GrowResult::kAccepted || report.result == DraftMirror::GrowResult::kStale;
+  if (understood && grow.epoch == mirror_.epoch()) {
+    record_->times.ObserveLevel(grow.step_seconds);
+    while (!awaited_commits_.empty() && awaited_commits_.front().first <= grow.seen_commit) {
+      if (awaited_commits_.front().first == grow.seen_commit) {
+        record_->times.ObserveFirstGrowth(absl::ToDoubleSeconds(received - awaited_commits_.front().second));
+      }
+      awaited_commits_.pop_front();
+    }
+  }
   if (report.added > 0) {
     resyncs_in_a_row_ = 0;
     waits_in_vain_ = 0;
@@ -146,12 +186,79 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
   return report;
 }
 
+bool Session::LacksDrafts() const {
+  return drafting_ && draft_opened_ && prefilled() && !finished_ && budget_.depth > 0 &&
+         mirror_.tree().empty() && !mirror_.exhausted() && waits_in_vain_ < kWaitsInVain &&
+         !policy_->probing();
+}
+
+void Session::WaitFor(absl::Time now, absl::Duration alone, absl::Duration held, uint32_t depth) {
+  wait_since_ = now;
+  wait_until_ = now + alone;
+  hold_until_ = now + std::min(alone, held);
+  awaited_depth_ = depth;
+}
+
 bool Session::ReadyForRound(absl::Time now) const {
   if (!prefilled() || finished_) return false;
   if (!drafting_ || budget_.depth == 0 || now >= wait_until_) return true;
   // Of an EAGLE-2 tree only the last nodes say which are the best.
   if (budget_.shape == TreeShape::kEagle2) return mirror_.exhausted();
-  return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes;
+  return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes || mirror_.depth() >= awaited_depth_;
+}
+
+double Session::ExpectedAccepted(uint32_t depth) const {
+  return acceptance_.ExpectedAccepted(depth, record_ == nullptr ? nullptr : &record_->acceptance);
+}
+
+double Session::FirstLevelAcceptance() const {
+  return acceptance_.Levels(record_ == nullptr ? nullptr : &record_->acceptance)[0];
+}
+
+void Session::PrepareRound(uint32_t max_nodes) {
+  selected_.clear();
+  num_declined_ = 0;
+  if (drafting_ && budget_.depth > 0) SelectDrafted(max_nodes);
+  drafted_locally_ = selected_.empty() && local_drafter_ != nullptr;
+  if (drafted_locally_) SelectLocally(max_nodes);
+}
+
+void Session::SelectDrafted(uint32_t max_nodes) {
+  const float temperature = request_.sampling.temperature;
+  const auto worth = [&](const TreeNode& node) {
+    return record_->calibration.Calibrated(temperature, node.depth, node.score);
+  };
+  // What was drafted ahead can be worth more than what the window has room for.
+  const bool by_worth = policy_->heeds_worth() && !policy_->probing();
+  const uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
+  const uint32_t remaining = request_.max_tokens - OutputLength();
+  selected_ = mirror_.Select(std::min(nodes, max_nodes),
+                             by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth, worth);
+}
+
+ChoiceSession Session::Choice() const {
+  ChoiceSession choice{.probe = policy_->probing()};
+  choice.candidates.reserve(selected_.size());
+  for (uint32_t i = 0; i < selected_.size(); ++i) {
+    uint32_t parent = ChoiceNode::kRoot;
+    double above = 1.0;
+    if (selected_[i].depth > 1) {
+      const auto found =
+          std::lower_bound(selected_.begin(), selected_.begin() + i, selected_[i].parent,
+                           [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
+      parent = static_cast<uint32_t>(found - selected_.begin());
+      above = found->path_score;
+    }
+    choice.candidates.push_back(
+        {.parent = parent, .probability = above > 0.0 ? selected_[i].path_score / above : 0.0});
+  }
+  return choice;
+}
+
+void Session::KeepNodes(absl::Span<const uint32_t> indices) {
+  num_declined_ = static_cast<uint32_t>(selected_.size() - indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) selected_[i] = selected_[indices[i]];
+  selected_.resize(indices.size());
 }
 
 // Gives each selected node a slot to be computed in, and a place behind the committed tokens should it be
@@ -169,17 +276,11 @@ void Session::GiveSlots() {
   }
 }
 
-void Session::PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>& rows) {
-  assert(max_rows > 0 && prefilled());
-  selected_.clear();
+void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
+  assert(prefilled());
   slots_.clear();
   tails_.clear();
   tail_ends_.clear();
-  if (drafting_ && budget_.depth > 0) {
-    selected_ = mirror_.Select(std::min(budget_.nodes, max_rows - 1), budget_.depth);
-  }
-  drafted_locally_ = selected_.empty() && local_drafter_ != nullptr;
-  if (drafted_locally_) SelectLocally(max_rows - 1);
   GiveSlots();
   round_waited_ = wait_until_ > absl::InfinitePast();
   round_wait_seconds_ = round_waited_ ? absl::ToDoubleSeconds(std::min(now, wait_until_) - wait_since_) : 0.0;
@@ -241,6 +342,7 @@ std::optional<uint32_t> Session::SelectedChild(NodeId parent, TokenId token) con
 void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies) {
   result.committed.offset = OutputLength();
   accepted_.clear();
+  walked_to_the_end_ = true;
   auto position = static_cast<uint32_t>(kv_.tokens().size());
   uint32_t row = first_row_;
   NodeId at = 0;
@@ -266,13 +368,26 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
     if (piece.end.has_value()) {
       summary_.end = *std::move(piece.end);
       finished_ = true;
+      walked_to_the_end_ = !child.has_value();
       return;
     }
     if (!child.has_value()) return;
   }
 }
 
-void Session::ObserveRound(const RoundReport& report, bool rejected) {
+// Every verified child of a node on the walk was compared with the target's choice there; no other node was.
+void Session::ObserveScores() {
+  const NodeId last = accepted_.empty() ? 0 : accepted_.back();
+  for (const TreeNode& node : selected_) {
+    const bool below_the_walk =
+        node.parent == 0 || std::find(accepted_.begin(), accepted_.end(), node.parent) != accepted_.end();
+    if (!below_the_walk || (node.parent == last && !walked_to_the_end_)) continue;
+    const bool accepted = std::find(accepted_.begin(), accepted_.end(), node.id) != accepted_.end();
+    record_->calibration.Observe(request_.sampling.temperature, node.depth, node.score, accepted);
+  }
+}
+
+void Session::ObserveRound(const RoundReport& report, const TokenIds& committed, bool rejected) {
   ++summary_.rounds;
   CountAt(summary_.window_histogram, report.depth);
   if (report.kind != RoundKind::kUndrafted) {
@@ -282,24 +397,39 @@ void Session::ObserveRound(const RoundReport& report, bool rejected) {
     summary_.accepted_tokens += report.accepted;
     for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
   }
-  if (!drafting_) return;
+  if (!drafting_ && !draft_suspended_) return;
   // To the drafter's account, a round that was drafted locally is undrafted.
-  RoundOutcome outcome{.wait_seconds = report.wait_seconds};
+  RoundOutcome outcome{.wait_seconds = report.wait_seconds, .committed = committed};
   if (!drafted_locally_) {
     outcome.depth = report.depth;
     outcome.accepted = report.accepted;
     outcome.rejected = rejected;
+    outcome.declined = report.nodes == 0 && report.declined > 0;
+    ObserveScores();
   }
   acceptance_.Observe(outcome);
+  record_->acceptance.Observe(outcome);
   policy_->Observe(outcome);
   if (budget_.depth > 0) {
     draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(outcome.depth, 1));
   }
 }
 
+// The commit that is being sent left no tree: growth below it tells how long a draft takes from nothing.
+void Session::ExpectGrowth(absl::Time now) {
+  if (!mirror_.tree().empty() || budget_.depth == 0 || !draft_opened_) return;
+  awaited_commits_.emplace_back(commit_no_, now);
+  if (awaited_commits_.size() > kAwaitedCommits) awaited_commits_.pop_front();
+}
+
+std::optional<double> Session::TakeRoundSeconds(absl::Time now) {
+  const std::optional<absl::Time> last = std::exchange(last_round_, now);
+  if (!last.has_value()) return std::nullopt;
+  return absl::ToDoubleSeconds(now - *last);
+}
+
 Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const StepRow> rows,
-                                            const RoundCosts& costs, absl::Duration max_wait,
-                                            std::vector<KvCopy>* copies) {
+                                            const RoundCosts& costs, std::vector<KvCopy>* copies) {
   RoundResult result;
   Walk(rows, result, copies);
   TokenIds tokens;
@@ -315,6 +445,8 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   report.nodes = static_cast<uint32_t>(selected_.size());
   report.accepted = static_cast<uint32_t>(accepted_.size());
   report.committed = static_cast<uint32_t>(tokens.size());
+  report.declined = num_declined_;
+  for (const TreeNode& node : selected_) report.expected_accepted += node.path_score;
   report.wait_seconds = round_wait_seconds_;
   report.kind =
       selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
@@ -322,16 +454,24 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   const bool rejected =
       !finished_ && std::any_of(selected_.begin(), selected_.end(),
                                 [&](const TreeNode& node) { return node.parent == last_accepted; });
-  ObserveRound(report, rejected);
+  ObserveRound(report, tokens, rejected);
   if (round_waited_ && (selected_.empty() || drafted_locally_)) ++waits_in_vain_;
   wait_until_ = absl::InfinitePast();
+  hold_until_ = absl::InfinitePast();
+  round_drafts_pay_ = std::exchange(drafts_pay_, costs.drafting_pays);
   if (finished_) return result;
 
   ++commit_no_;
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
+  if (draft_suspended_) result.resume_draft = DepthWanted(costs) > 0;
   if (!drafting_) return result;
   const std::optional<NodeId> new_root = mirror_.Commit(tokens, commit_no_, prefix_hash_);
   budget_ = limits_.BudgetFor(DepthWanted(costs));
+  rounds_without_budget_ = budget_.depth == 0 ? rounds_without_budget_ + 1 : 0;
+  if (rounds_without_budget_ > kRoundsToSuspension) {
+    result.suspend_draft = true;
+    return result;
+  }
   result.commit = Commit{.epoch = mirror_.epoch(),
                          .commit_no = commit_no_,
                          .tokens = std::move(tokens),
@@ -339,13 +479,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
                          .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
                          .prefix_hash = prefix_hash_,
                          .budget = budget_};
-  if (mirror_.tree().empty() && budget_.depth > 0 && draft_opened_ && waits_in_vain_ < kWaitsInVain) {
-    // Waiting pays as long as it costs less than what the drafts save: the steps that would have made their
-    // tokens.
-    const double saved = (ExpectedTokens(acceptance_.value(), budget_.depth) - 1.0) * costs.VerifySeconds(0);
-    wait_since_ = now;
-    wait_until_ = now + std::min(max_wait, absl::Seconds(saved));
-  }
+  ExpectGrowth(now);
   return result;
 }
 

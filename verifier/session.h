@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,12 +17,16 @@
 #include "common/engine/sequence_kv.h"
 #include "common/speculation/acceptance_estimate.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/level_acceptance.h"
+#include "common/speculation/node_choice.h"
 #include "common/speculation/target_sampler.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/draft_mirror.h"
 #include "verifier/output_assembler.h"
 
 namespace tandem {
+
+struct DrafterRecord;
 
 // A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
 using LinkId = uint64_t;
@@ -65,6 +70,8 @@ struct RoundReport {
   uint32_t nodes = 0;
   uint32_t accepted = 0;
   uint32_t committed = 0;
+  uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
+  double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
   double wait_seconds = 0.0;
 };
 
@@ -113,15 +120,17 @@ struct SessionSummary {
 // One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
 // sampler and the window. The scheduler plans its rows into a batch and hands back logits:
 //
-//   Start -> PlanPrefill rows -> [ wait for drafts -> PlanRound -> forward -> ConcludeRound -> SettleKv ]*
-//     ^______________________________ Preempt ______________________________________/
+//   Start -> PlanPrefill rows -> [ wait for drafts -> PrepareRound -> PlanRound -> forward -> ConcludeRound
+//     ^                            -> SettleKv ]*                                                    |
+//     '-------------------------------------------- Preempt --------------------------------------------'
 //
 // A round verifies the root (the last committed token) and the chosen nodes of the tree in one forward pass,
 // then walks: take the target's choice, descend while it is a child (law 2).
 class Session {
  public:
+  // `record` is that of the request's drafter, and outlives the session; nullptr if there is none.
   Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
-          const WindowLimits& limits, BlockPool* pool, int32_t vocab_size);
+          const WindowLimits& limits, DrafterRecord* record, BlockPool* pool, int32_t vocab_size);
 
   SessionId id() const { return id_; }
   const SessionRequest& request() const { return request_; }
@@ -149,6 +158,11 @@ class Session {
 
   // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
   OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
+  // Instead of StartDraft, or to end it, while there is nothing to draft: every commit would cost a message
+  // on both sides. Whether that is so at the start; then ConcludeRound tells when to start.
+  bool WantsDrafts(const RoundCosts& costs);
+  void SuspendDraft();
+  bool draft_suspended() const { return draft_suspended_; }
   void StopDraft(absl::string_view reason, bool for_good);
   // After StopDraft: the drafter has no room now. It is asked again after `first`, and if that is in vain,
   // after twice as long each time, up to `longest`.
@@ -162,17 +176,43 @@ class Session {
   bool drafting() const { return drafting_; }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
+  DrafterRecord* record() const { return record_; }
+  const WindowPolicy& policy() const { return *policy_; }
+  // From the next commit on.
+  void set_policy(std::unique_ptr<WindowPolicy> policy) { policy_ = std::move(policy); }
+  // Prompt and output so far.
+  absl::Span<const TokenId> tokens() const { return kv_.tokens(); }
 
   // A source for the rounds that no drafter has sent candidates for. Before Start.
   void SetLocalDrafter(std::unique_ptr<DraftSource> source) { local_drafter_ = std::move(source); }
 
+  // Between rounds: whether there is no candidate for the next one, but the drafter may send some. Then
+  // WaitFor says how long the round waits if nobody else has anything to do, and how long the others' step is
+  // held for it (no longer); for a tree of `depth` levels, or as many nodes as the budget has.
+  bool LacksDrafts() const;
+  void WaitFor(absl::Time now, absl::Duration alone, absl::Duration held, uint32_t depth);
   // Whether the next round can start now, and if not, until when it waits for the drafter.
   bool ReadyForRound(absl::Time now) const;
   absl::Time wait_until() const { return wait_until_; }
+  // Until when the others wait as well; the past when they do not.
+  absl::Time hold_until(absl::Time now) const {
+    return ReadyForRound(now) ? absl::InfinitePast() : hold_until_;
+  }
+  // Expected accepted tokens of the next round if its tree has `depth` levels, and the probability that the
+  // first level is right.
+  double ExpectedAccepted(uint32_t depth) const;
+  double FirstLevelAcceptance() const;
+  const DraftBudget& budget() const { return budget_; }
 
-  // Adds the root's and the chosen nodes' rows, at most `max_rows` (> 0) of them, without their logits'
-  // places: those are rows[first_row()], rows[first_row() + 1], ... num_rows() in all.
-  void PlanRound(absl::Time now, uint32_t max_rows, std::vector<StepRow>& rows);
+  // Chooses what to verify in the coming round: the best nodes by calibrated path score, at most `max_nodes`.
+  // KeepNodes reduces them to those at `indices` (increasing, parents with their children).
+  void PrepareRound(uint32_t max_nodes);
+  absl::Span<const TreeNode> selected() const { return selected_; }
+  ChoiceSession Choice() const;
+  void KeepNodes(absl::Span<const uint32_t> indices);
+  // Adds the rows of the root and of the nodes that PrepareRound chose, without their logits' places: those
+  // are rows[first_row()], rows[first_row() + 1], ... num_rows() in all.
+  void PlanRound(absl::Time now, std::vector<StepRow>& rows);
   uint32_t first_row() const { return first_row_; }
   uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
 
@@ -180,13 +220,20 @@ class Session {
     CommittedTokens committed;
     RoundReport report;
     std::optional<Commit> commit;  // For the drafter, when it is drafting.
+    bool suspend_draft = false;    // No commit: nothing has been drafted for a while.
+    bool resume_draft = false;     // There is something to draft again.
   };
   // Walks the tree over the rows' logits, commits, and chooses the next window. Adds to `copies` what has to
   // be copied before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
-                            absl::Duration max_wait, std::vector<KvCopy>* copies);
+                            std::vector<KvCopy>* copies);
   // What the drafter sent since the last call; empty unless the request asks for traces.
   std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
+  // Seconds since the round before was concluded, if this has been asked after it as well: what this round
+  // took, waiting included.
+  std::optional<double> TakeRoundSeconds(absl::Time now);
+  // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
+  bool round_was_drafted() const { return round_drafts_pay_; }
   // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
   // nothing was committed to, and publishes what was computed to the prefix cache.
   void SettleKv();
@@ -197,17 +244,21 @@ class Session {
 
  private:
   uint32_t OutputLength() const;
+  void SelectDrafted(uint32_t max_nodes);
   void SelectLocally(uint32_t max_nodes);
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
-  void ObserveRound(const RoundReport& report, bool rejected);
+  void ObserveRound(const RoundReport& report, const TokenIds& committed, bool rejected);
+  void ObserveScores();
+  void ExpectGrowth(absl::Time now);
   std::optional<uint32_t> SelectedChild(NodeId parent, TokenId token) const;
 
   const SessionId id_;
   SessionRequest request_;
   const WindowLimits limits_;
-  const std::unique_ptr<WindowPolicy> policy_;
+  std::unique_ptr<WindowPolicy> policy_;
+  DrafterRecord* const record_;
   const int32_t vocab_size_;
   TargetSampler sampler_;
   SequenceKv kv_;
@@ -217,11 +268,13 @@ class Session {
   SessionSummary summary_;
 
   DraftMirror mirror_;
-  AcceptanceEstimate acceptance_;
-  bool drafting_ = false;       // Open was sent and nothing ended it.
-  uint32_t waits_in_vain_ = 0;  // Rounds in a row that waited for growth and got none.
-  bool draft_opened_ = false;   // The drafter answered.
-  bool draft_refused_ = false;  // For good.
+  LevelAcceptance acceptance_;
+  bool drafting_ = false;         // Open was sent and nothing ended it.
+  uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.
+  bool draft_opened_ = false;     // The drafter answered.
+  bool draft_refused_ = false;    // For good.
+  bool draft_suspended_ = false;  // For as long as there is nothing to draft.
+  uint32_t rounds_without_budget_ = 0;
   std::optional<absl::Time> draft_retry_at_;
   absl::Duration draft_retry_delay_;  // The last one; zero once nodes came.
   uint32_t resyncs_in_a_row_ = 0;
@@ -232,6 +285,14 @@ class Session {
   RecentMean draft_seconds_per_level_;
   absl::Time wait_since_ = absl::InfinitePast();
   absl::Time wait_until_ = absl::InfinitePast();
+  absl::Time hold_until_ = absl::InfinitePast();
+  uint32_t awaited_depth_ = 0;
+  // Commits that left no tree, and when they were sent: what growth after them tells how long it takes.
+  std::deque<std::pair<uint32_t, absl::Time>> awaited_commits_;
+  std::optional<absl::Time> last_round_;
+  // Whether the drafter was thought to pay when this round's window was chosen, and the next one's.
+  bool round_drafts_pay_ = true;
+  bool drafts_pay_ = true;
 
   std::unique_ptr<DraftSource> local_drafter_;  // May be none.
 
@@ -244,7 +305,10 @@ class Session {
   std::vector<uint32_t> tail_ends_;
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;
+  uint32_t num_declined_ = 0;
   std::vector<NodeId> accepted_;  // Path of accepted nodes, from the root's child down.
+  // Whether the target's choice is known at the walk's end: not when the output ended with an accepted node.
+  bool walked_to_the_end_ = false;
 };
 
 }  // namespace tandem

@@ -11,38 +11,54 @@
 namespace tandem {
 namespace {
 
-constexpr uint32_t kContext = 64;
+// Contexts of the grid: short, and long enough to tell what a token more to attend to costs.
+constexpr uint32_t kContexts[] = {64, 512};
 constexpr uint32_t kLargestRows = 64;
 constexpr int kRepetitions = 5;
+
+// Computes the first `length` tokens of `kv`.
+absl::Status Prefill(Engine* engine, const SequenceKv& kv, uint32_t length) {
+  std::vector<StepRow> rows;
+  for (uint32_t position = 0; position < length; ++position) {
+    rows.push_back({.token = 0, .context = kv.CommittedRow(position)});
+    if (rows.size() < std::min(kLargestRows, engine->max_rows()) && position + 1 < length) continue;
+    TANDEM_RETURN_IF_ERROR(engine->Step(rows));
+    rows.clear();
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
 absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool) {
   const ModelConfig& config = engine->config();
   const uint32_t largest = std::min(kLargestRows, engine->max_rows());
-  const auto length = std::min<uint32_t>(kContext, static_cast<uint32_t>(config.max_context));
+  // Half of the pool at most: the rows need slots of their own.
+  const uint64_t room = std::min<uint64_t>(static_cast<uint64_t>(config.max_context),
+                                           uint64_t{pool->num_blocks()} * kBlockTokens / 2);
+  std::vector<uint32_t> contexts;
+  for (uint32_t context : kContexts) {
+    if (context <= room || contexts.empty()) {
+      contexts.push_back(static_cast<uint32_t>(std::min<uint64_t>(context, room)));
+    }
+  }
   SequenceKv kv(pool, /*salt=*/0);
-  kv.Start(TokenIds(length, 0));
-  TANDEM_RETURN_IF_ERROR(kv.Reserve(length));
+  kv.Start(TokenIds(contexts.back(), 0));
+  TANDEM_RETURN_IF_ERROR(kv.Reserve(contexts.back()));
   std::vector<SlotId> slots;
   for (uint32_t i = 0; i < largest; ++i) {
     TANDEM_ASSIGN_OR_RETURN(const SlotId slot, kv.AllocateScratch());
     slots.push_back(slot);
   }
   std::vector<float> logits(size_t{largest} * static_cast<size_t>(config.vocab_size));
+  TANDEM_RETURN_IF_ERROR(Prefill(engine, kv, contexts.back() - 1));
 
-  // The common prefix, computed once, one row a step.
-  for (uint32_t position = 0; position + 1 < length; ++position) {
-    const StepRow row{.token = 0, .context = kv.CommittedRow(position)};
-    TANDEM_RETURN_IF_ERROR(engine->Step(absl::MakeConstSpan(&row, 1)));
-  }
-  std::vector<RoundTimeModel::Point> grid;
-  for (uint32_t num_rows = 1; num_rows <= largest; num_rows *= 2) {
+  const auto fastest_step = [&](uint32_t num_rows, uint32_t context) -> absl::StatusOr<double> {
     std::vector<StepRow> rows;
     for (uint32_t i = 0; i < num_rows; ++i) {
       rows.push_back({.token = 0,
                       .context = {.blocks = kv.blocks(),
-                                  .num_committed = length - 1,
+                                  .num_committed = context - 1,
                                   .tail = absl::MakeConstSpan(slots).subspan(i, 1)},
                       .logits = &logits[size_t{i} * static_cast<size_t>(config.vocab_size)]});
     }
@@ -52,9 +68,16 @@ absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool
       TANDEM_RETURN_IF_ERROR(engine->Step(rows));
       fastest = std::min(fastest, absl::Now() - start);
     }
-    grid.push_back({.rows = num_rows, .seconds = absl::ToDoubleSeconds(fastest)});
+    return absl::ToDoubleSeconds(fastest);
+  };
+  std::vector<RoundTimeModel::Point> grid;
+  for (uint32_t context : contexts) {
+    for (uint32_t num_rows = 1; num_rows <= largest; num_rows *= 2) {
+      TANDEM_ASSIGN_OR_RETURN(const double seconds, fastest_step(num_rows, context));
+      grid.push_back({.rows = num_rows, .seconds = seconds, .context = context});
+    }
   }
-  return RoundTimeModel(std::move(grid));
+  return RoundTimeModel(grid);
 }
 
 }  // namespace tandem

@@ -7,9 +7,9 @@
 
 namespace tandem {
 
-// Runs forward passes of 1, 2, 4, ... rows and takes the fastest of a few of each as the round-time model's
-// grid. Touches every weight, so that the first request finds the engine warm. Uses blocks of `pool` and
-// gives them back.
+// Runs forward passes of 1, 2, 4, ... rows, each over a short and a long context, and takes the fastest of a
+// few of each as the round-time model's grid. Touches every weight, so that the first request finds the
+// engine warm. Uses blocks of `pool` and gives them back.
 absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool);
 
 }  // namespace tandem

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <deque>
 
+#include "absl/types/span.h"
+#include "common/base/token.h"
+
 namespace tandem {
 
 // What became of one verification round of one session.
@@ -13,7 +16,11 @@ struct RoundOutcome {
   // Whether the walk ended because none of the candidates for the next token was right, and not because there
   // were none: V < gamma for a chain.
   bool rejected = false;
+  // There were candidates, and none was found worth verifying.
+  bool declined = false;
   double wait_seconds = 0.0;  // How long the round waited for the drafter.
+  // The tokens that the round committed: the accepted ones, then the target's own. Holds for the call only.
+  absl::Span<const TokenId> committed;
 };
 
 // Single-token acceptance, estimated by maximum likelihood over the last rounds (On-the-fly adaptation,

@@ -96,7 +96,7 @@ struct SessionRefused {
 struct DraftResponse {
   SessionId session = 0;
   std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event;
-  // When the transport got it; for traces only.
+  // When the transport got it; the infinite past: when it was handed over.
   absl::Time received = absl::InfinitePast();
 };
 

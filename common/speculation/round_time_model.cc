@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 namespace tandem {
 namespace {
@@ -12,28 +11,69 @@ constexpr double kCorrectionWeight = 0.05;
 // One step that the operating system interrupted must not pull the model far.
 constexpr double kLargestSurprise = 4.0;
 
+// Between which two of `points` a value lies, and how far from the first to the second: below 0 never, above
+// 1 beyond the last.
+struct Place {
+  size_t low = 0;
+  size_t high = 0;
+  double share = 0.0;
+};
+
+Place PlaceOf(const std::vector<uint32_t>& points, uint32_t value) {
+  if (points.size() == 1 || value <= points.front()) return {};
+  const auto above = std::lower_bound(points.begin(), points.end(), value);
+  const size_t high = above == points.end() ? points.size() - 1 : static_cast<size_t>(above - points.begin());
+  const double low_value = points[high - 1];
+  return {.low = high - 1, .high = high, .share = (value - low_value) / (points[high] - low_value)};
+}
+
+std::vector<uint32_t> SortedUnique(std::vector<uint32_t> values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+size_t IndexOf(const std::vector<uint32_t>& sorted, uint32_t value) {
+  return static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin());
+}
+
 }  // namespace
 
-RoundTimeModel::RoundTimeModel(std::vector<Point> grid) : grid_(std::move(grid)) {
-  assert(!grid_.empty());
-  for (size_t i = 1; i < grid_.size(); ++i) {
-    assert(grid_[i - 1].rows < grid_[i].rows);
-    grid_[i].seconds = std::max(grid_[i].seconds, grid_[i - 1].seconds);
+RoundTimeModel::RoundTimeModel(const std::vector<Point>& grid) {
+  assert(!grid.empty());
+  for (const Point& point : grid) {
+    rows_.push_back(point.rows);
+    contexts_.push_back(point.context);
+  }
+  rows_ = SortedUnique(rows_);
+  contexts_ = SortedUnique(contexts_);
+  assert(grid.size() == rows_.size() * contexts_.size());
+  seconds_.resize(grid.size());
+  for (const Point& point : grid) {
+    At(IndexOf(rows_, point.rows), IndexOf(contexts_, point.context)) = point.seconds;
+  }
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    for (size_t c = 0; c < contexts_.size(); ++c) {
+      if (r > 0) At(r, c) = std::max(At(r, c), At(r - 1, c));
+      if (c > 0) At(r, c) = std::max(At(r, c), At(r, c - 1));
+    }
   }
 }
 
-double RoundTimeModel::Uncorrected(uint32_t rows) const {
-  if (grid_.size() == 1 || rows <= grid_.front().rows) return grid_.front().seconds;
-  auto upper = std::lower_bound(grid_.begin(), grid_.end(), rows,
-                                [](const Point& point, uint32_t wanted) { return point.rows < wanted; });
-  if (upper == grid_.end()) --upper;
-  const Point& low = *(upper - 1);
-  const double slope = (upper->seconds - low.seconds) / (upper->rows - low.rows);
-  return low.seconds + slope * (static_cast<double>(rows) - low.rows);
+double RoundTimeModel::Uncorrected(uint32_t rows, uint32_t context) const {
+  const Place row = PlaceOf(rows_, rows);
+  const Place column = PlaceOf(contexts_, context);
+  const auto at = [&](size_t r) {
+    const double* line = &seconds_[r * contexts_.size()];
+    return line[column.low] + column.share * (line[column.high] - line[column.low]);
+  };
+  // Extrapolated far in both directions, two rows of the grid could cross.
+  const double low = at(row.low);
+  return low + row.share * std::max(at(row.high) - low, 0.0);
 }
 
-void RoundTimeModel::Observe(uint32_t rows, double seconds) {
-  const double predicted = Uncorrected(rows);
+void RoundTimeModel::Observe(uint32_t rows, double seconds, uint32_t context) {
+  const double predicted = Uncorrected(rows, context);
   if (predicted <= 0.0) return;
   const double ratio =
       std::clamp(seconds / predicted, correction_ / kLargestSurprise, correction_ * kLargestSurprise);

@@ -1,33 +1,43 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace tandem {
 
-// How long a forward pass of the target takes, by its number of rows: b_p of the paper. A grid measured at
-// warm-up, interpolated linearly, and a correction that follows what steps really take (other load, longer
-// contexts).
+// How long a forward pass of the target takes: b_p of the paper. By its number of rows (the roots and nodes
+// of all sessions of the batch, and rows of prompts) and by how many tokens a row attends to on average. A
+// grid measured at warm-up, interpolated linearly, and a correction that follows what steps really take.
 class RoundTimeModel {
  public:
   struct Point {
     uint32_t rows = 0;
     double seconds = 0.0;
+    uint32_t context = 0;
   };
-  // `grid` is in increasing order of rows and not empty; times are made non-decreasing, since a measurement
-  // that says otherwise is noise.
-  explicit RoundTimeModel(std::vector<Point> grid);
+  // Every combination of some numbers of rows and some contexts, in any order, at least one. Times are made
+  // non-decreasing in both, since a measurement that says otherwise is noise.
+  explicit RoundTimeModel(const std::vector<Point>& grid);
 
   // Seconds for a step of `rows` rows (at least 1). Extrapolates by the last segment's slope.
-  double Seconds(uint32_t rows) const { return correction_ * Uncorrected(rows); }
+  double Seconds(uint32_t rows, uint32_t context = 0) const {
+    return correction_ * Uncorrected(rows, context);
+  }
+  // What warm-up measured, whatever steps take now.
+  double Uncorrected(uint32_t rows, uint32_t context = 0) const;
   // A step that was measured in service.
-  void Observe(uint32_t rows, double seconds);
+  void Observe(uint32_t rows, double seconds, uint32_t context = 0);
   double correction() const { return correction_; }
 
  private:
-  double Uncorrected(uint32_t rows) const;
+  double& At(size_t row_index, size_t context_index) {
+    return seconds_[row_index * contexts_.size() + context_index];
+  }
 
-  std::vector<Point> grid_;
+  std::vector<uint32_t> rows_;      // Increasing.
+  std::vector<uint32_t> contexts_;  // Increasing.
+  std::vector<double> seconds_;     // [rows, contexts]
   double correction_ = 1.0;
 };
 

@@ -7,9 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
 #include "common/speculation/acceptance_estimate.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/level_acceptance.h"
 #include "common/speculation/round_time_model.h"
+#include "common/speculation/window_policy_options.h"
 
 namespace tandem {
 
@@ -32,13 +36,22 @@ struct WindowLimits {
 absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name);
 std::vector<std::string> TreeShapeNames();
 
-// What a round would cost now.
+// What a round would cost now, and what is known of the drafter beyond the session.
 struct RoundCosts {
   const RoundTimeModel* round_time = nullptr;
   // Sessions that share a step; each is taken to verify a tree of the same size.
   uint32_t batch = 1;
+  // Tokens a row of the step attends to, on average.
+  uint32_t context = 0;
   // a_q: seconds of drafting, per level, that verification does not hide.
   double draft_seconds_per_level = 0.0;
+  // Seconds the drafter takes for a level while a round is verified. Costs nothing until it is more than the
+  // round takes.
+  double hidden_draft_seconds_per_level = 0.0;
+  // How the drafter does over all sessions; nullptr: nothing is known.
+  const LevelAcceptance* drafter_acceptance = nullptr;
+  // Whether rounds with this drafter have lately made more tokens per second than rounds without.
+  bool drafting_pays = true;
   WindowLimits limits;
 
   // b_p(depth): seconds of a verification step with a window of `depth`.
@@ -46,30 +59,38 @@ struct RoundCosts {
 };
 
 // Chooses a session's window, the depth of the next trees, from what became of the last ones (DESIGN section
-// 4). One per session; no I/O and no clock.
+// 4; docs/policies.md). For trees it is the depth of the tree (On-the-fly adaptation, appendix D.5): which
+// nodes stand in it is the drafter's best-first growth and the verifier's choice.
+//
+// One per session; no I/O, no clock, no randomness but the seed it was made with. A session's policy can be
+// replaced between any two rounds: the new one starts from the session's tokens.
 class WindowPolicy {
  public:
   virtual ~WindowPolicy() = default;
 
   virtual absl::string_view name() const = 0;
   virtual void Observe(const RoundOutcome& outcome) = 0;
-  // In [0, max_depth of the limits]; 0 does not draft.
+  // In [0, max_depth of the limits]; 0 does not draft. Only Observe tells that a round was made with
+  // the answer; it may be asked again before.
   virtual uint32_t NextDepth(const RoundCosts& costs) = 0;
+  // Whether the last answer is there to learn from: its best candidate is verified even if it is not worth
+  // it.
+  virtual bool probing() const { return false; }
+  // Whether what is verified is chosen by worth over the whole batch (ChooseNodes), and drafting stops while
+  // the drafter as a whole does not pay. Otherwise every round verifies as many nodes as its window has.
+  virtual bool heeds_worth() const { return false; }
 };
 
-// A constant window: always the largest (Leviathan et al., 2023).
-std::unique_ptr<WindowPolicy> MakeFixedPolicy();
-
-// The depth g that maximises the expected tokens per second (On-the-fly adaptation, method 1, equation 1):
-//
-//   (1 - A^(g+1)) / ((1 - A) * (g * a_q + b_p(g)))
-//
-// with A from AcceptanceEstimate. When that is 0, every `kProbeInterval`-th round still tries a window of 1,
-// since without drafts nothing would ever tell that drafting pays again.
-std::unique_ptr<WindowPolicy> MakeAnalyticPolicy(const AcceptanceEstimate::Options& options = {});
+// What a policy may want to know of its session when it starts.
+struct PolicySession {
+  absl::Span<const TokenId> tokens;  // Prompt and output so far; holds for the call only.
+  uint64_t seed = 0;                 // Of the policy's own random choices.
+};
 
 // By the names of DESIGN section 4. InvalidArgument lists the known ones.
-absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view name);
+absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view name,
+                                                               const WindowPolicyOptions& options = {},
+                                                               const PolicySession& session = {});
 std::vector<std::string> WindowPolicyNames();
 
 }  // namespace tandem

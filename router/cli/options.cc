@@ -137,7 +137,7 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
       ->excludes(off);
   AddField<std::string>(
       app, "--window-policy", [=](const std::string& v) { speculation->set_window_policy(v); },
-      "How far to draft ahead: fixed, analytic, ...", group);
+      "How far to draft ahead: goodput, analytic, fixed, ...", group);
   AddField<uint32_t>(
       app, "--max-window", [=](uint32_t v) { speculation->set_max_window(v); },
       "Draft at most this many tokens deep", group);

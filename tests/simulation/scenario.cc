@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/speculation/window_policy.h"
 #include "tests/simulation/random.h"
 
 namespace tandem::simulation {
@@ -15,6 +18,11 @@ constexpr uint64_t kTargetSeed = 1;
 
 bool IsCalm(Weather weather) {
   return weather == Weather::kCalm || weather == Weather::kDuplicates;
+}
+
+std::string AnyPolicy(Random* random) {
+  const std::vector<std::string> names = WindowPolicyNames();
+  return names[random->Between(0, static_cast<uint32_t>(names.size()) - 1)];
 }
 
 VerifierMachine::Options DrawVerifier(Random random, bool calm) {
@@ -35,7 +43,7 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   scheduler.limits.max_nodes = random.Between(1, 24);
   scheduler.limits.branching = random.Between(1, 5);
   scheduler.limits.lookahead = random.Chance(0.3) ? 0 : random.Between(1, 12);
-  scheduler.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
+  scheduler.window_policy = AnyPolicy(&random);
   scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(100));
   scheduler.first_draft_retry = random.Between(absl::Milliseconds(10), absl::Seconds(1));
   constexpr TreeShape kShapes[] = {TreeShape::kBestFirst, TreeShape::kChain, TreeShape::kEagle2};
@@ -135,7 +143,7 @@ ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const
   if (request.drafter.has_value() && random.Chance(0.03)) request.drafter->draft_model = "unknown";
   if (random.Chance(0.1)) request.num_emitted = random.Between(1, 20);
   if (random.Chance(0.2)) request.max_window = random.Between(1, 4);
-  if (random.Chance(0.2)) request.window_policy = random.Chance(0.5) ? "fixed" : "analytic";
+  if (random.Chance(0.2)) request.window_policy = AnyPolicy(&random);
   return request;
 }
 

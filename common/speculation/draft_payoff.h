@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+
+namespace tandem {
+
+// Whether drafting with one drafter makes more tokens per second than not drafting (DESIGN law 6). Measured,
+// not modelled: a drafter may be too slow, may guess at random, or may share cores with the verifier and slow
+// every step down, which no model of the rounds tells.
+//
+//   drafting <---- the other way was better by more than the margin ----> plain
+//     |  ^                                                                  |  ^
+//     v  |  probe: a few steps the other way                                v  |
+//
+// Rounds are compared by tokens per cost, a round's cost being its time in units of what an undrafted round
+// of the same batch took at warm-up, so that steps of different batches compare. All sessions of the drafter
+// go the same way at a time, since those that draft slow down those that do not.
+//
+// What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
+// the cost of all steps, and a probe waits until its expected loss can be paid.
+class DraftPayoff {
+ public:
+  struct Options {
+    double probe_share = 0.01;
+    uint32_t probe_steps = 8;
+    // After a switch the first steps still feel what went before: drafts in flight, a drafter that must catch
+    // up. They are not measured.
+    uint32_t settling_steps = 2;
+    double margin = 0.02;    // By how much the other way must be better.
+    double history = 192.0;  // Steps over which measurements decay.
+    // Steps drafted before the first verdict.
+    uint32_t first_steps = 12;
+  };
+  DraftPayoff() : DraftPayoff(Options{}) {}
+  explicit DraftPayoff(const Options& options) : options_(options) {}
+
+  // Whether the rounds to come are to be drafted.
+  bool drafting() const { return drafts_ != probing_; }
+  bool probing() const { return probing_; }
+
+  // What the drafter's sessions did in one step, as the sum over those with a round in it that went the way
+  // that `drafting` said (rounds planned before a switch are left out): committed tokens; cost.
+  struct StepYield {
+    bool drafted = false;
+    double tokens = 0.0;
+    double cost = 0.0;
+  };
+  void Observe(const StepYield& yield);
+
+  // Tokens per cost; before measurements 1 for plain steps, which is what warm-up promises, and for drafted
+  // ones 0.
+  double drafted_yield() const { return drafted_.Rate(0.0); }
+  double plain_yield() const { return plain_.Rate(1.0); }
+
+ private:
+  struct Measured {
+    double tokens = 0.0;
+    double cost = 0.0;
+    double Rate(double unknown) const { return cost > 0.0 ? tokens / cost : unknown; }
+  };
+
+  void StartProbe();
+  void EndProbe();
+
+  const Options options_;
+  Measured drafted_;
+  Measured plain_;
+  bool drafts_ = true;  // What is thought to be better.
+  bool probing_ = false;
+  uint32_t steps_ = 0;  // Since the last switch either way.
+  double credit_ = 0.0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,120 @@
+#include "common/speculation/draft_payoff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+// A drafter under which a drafted round commits `tokens` on average at `cost`, against 1 for 1.
+struct Drafter {
+  double tokens = 1.0;
+  double cost = 1.0;
+};
+
+struct Served {
+  double tokens = 0.0;
+  double cost = 0.0;
+  int drafted_steps = 0;
+  double yield() const { return tokens / cost; }
+};
+
+Served Simulate(DraftPayoff& payoff, const Drafter& drafter, int steps, std::mt19937& random,
+                double num_sessions = 1.0) {
+  std::normal_distribution<double> noise(1.0, 0.1);
+  std::poisson_distribution<int> extra(std::max(drafter.tokens - 1.0, 1e-9));
+  Served run;
+  for (int i = 0; i < steps; ++i) {
+    const bool drafted = payoff.drafting();
+    const double jitter = std::max(noise(random), 0.5);
+    const DraftPayoff::StepYield yield{.drafted = drafted,
+                                       .tokens = num_sessions * (drafted ? 1.0 + extra(random) : 1.0),
+                                       .cost = num_sessions * jitter * (drafted ? drafter.cost : 1.0)};
+    run.tokens += yield.tokens;
+    run.cost += yield.cost;
+    run.drafted_steps += drafted ? 1 : 0;
+    payoff.Observe(yield);
+  }
+  return run;
+}
+
+TEST(DraftPayoffTest, KeepsDraftingWhenItPays) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    DraftPayoff payoff;
+    const Served run = Simulate(payoff, {.tokens = 2.2, .cost = 1.1}, 3000, random);
+    EXPECT_GT(run.yield(), 0.97 * 2.0) << "seed " << seed;
+  }
+}
+
+// Law 6: whatever the drafter does, within 3% of plain decoding, the first steps included.
+TEST(DraftPayoffTest, IsNeverMuchSlowerThanPlainDecoding) {
+  const Drafter drafters[] = {
+      {.tokens = 1.0, .cost = 1.05},  // Guesses at random,
+      {.tokens = 1.0, .cost = 1.5},   // and on the verifier's cores;
+      {.tokens = 1.02, .cost = 3.0},  // ten times too slow;
+      {.tokens = 1.5, .cost = 1.6},   // good, but it steals more than it gives.
+      {.tokens = 1.0, .cost = 1.0},
+  };
+  for (const Drafter& drafter : drafters) {
+    for (uint32_t seed = 0; seed < 10; ++seed) {
+      std::mt19937 random(seed);
+      DraftPayoff payoff;
+      const Served run = Simulate(payoff, drafter, 3000, random);
+      EXPECT_GT(run.yield(), 0.96) << "tokens " << drafter.tokens << ", cost " << drafter.cost << ", seed "
+                                   << seed;
+      const Served later = Simulate(payoff, drafter, 3000, random);
+      EXPECT_GT(later.yield(), 0.97) << "tokens " << drafter.tokens << ", cost " << drafter.cost << ", seed "
+                                     << seed;
+    }
+  }
+}
+
+TEST(DraftPayoffTest, NoticesThatDraftingStartsAndStopsToPay) {
+  std::mt19937 random(3);
+  DraftPayoff payoff;
+  Simulate(payoff, {.tokens = 1.0, .cost = 1.4}, 1000, random);
+  EXPECT_LT(payoff.drafted_yield(), payoff.plain_yield());
+  Simulate(payoff, {.tokens = 2.5, .cost = 1.1}, 2000, random);
+  Served run = Simulate(payoff, {.tokens = 2.5, .cost = 1.1}, 1000, random);
+  EXPECT_GT(run.drafted_steps, 900);
+  Simulate(payoff, {.tokens = 1.1, .cost = 1.6}, 500, random);
+  run = Simulate(payoff, {.tokens = 1.1, .cost = 1.6}, 1000, random);
+  EXPECT_LT(run.drafted_steps, 100);
+}
+
+TEST(DraftPayoffTest, ComparesWithWhatPlainStepsReallyTake) {
+  // The machine is twice as slow as at warm-up, drafted or not.
+  std::mt19937 random(4);
+  DraftPayoff payoff;
+  std::normal_distribution<double> noise(2.0, 0.1);
+  int drafted_steps = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const bool drafted = payoff.drafting();
+    drafted_steps += drafted ? 1 : 0;
+    payoff.Observe({.drafted = drafted, .tokens = drafted ? 1.6 : 1.0, .cost = noise(random)});
+  }
+  EXPECT_GT(drafted_steps, 900);
+}
+
+TEST(DraftPayoffTest, BatchesCountAsManyRounds) {
+  std::mt19937 random(5);
+  DraftPayoff payoff;
+  const Served run = Simulate(payoff, {.tokens = 1.0, .cost = 1.5}, 2000, random, 32.0);
+  EXPECT_GT(run.yield(), 0.96);
+}
+
+TEST(DraftPayoffTest, IgnoresNonsense) {
+  DraftPayoff payoff;
+  for (double cost : {0.0, -1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    for (int i = 0; i < 100; ++i) payoff.Observe({.drafted = payoff.drafting(), .tokens = 1.0, .cost = cost});
+  }
+  EXPECT_TRUE(payoff.drafting());
+}
+
+}  // namespace
+}  // namespace tandem

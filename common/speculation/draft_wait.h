@@ -1,0 +1,38 @@
+#pragma once
+
+namespace tandem {
+
+// What a session that has no candidates for its next round knows.
+struct DraftWait {
+  // Until the draft is expected to be there.
+  double expected_seconds = 0.0;
+  // Of a round without drafts, and of one with them, in the batch as it is.
+  double plain_seconds = 0.0;
+  double drafted_seconds = 0.0;
+  // Probability that some candidate of the first level is right, and expected accepted tokens of a whole
+  // tree.
+  double first_level = 0.0;
+  double expected_accepted = 0.0;
+  // Tokens per second that the other sessions commit and would not while this one waits: 0 if none is ready.
+  double others_tokens_per_second = 0.0;
+  // Whether growth goes on below the root while a round is verified, so that going on now loses only a level.
+  bool drafted_ahead = true;
+};
+
+// The longest that waiting for the draft pays, in seconds; 0 when it is not expected in that time.
+//
+// Going on undrafted is compared with waiting for w seconds. While the draft is on its way in less than a
+// round, and the drafter drafts ahead, the undrafted round does not lose it: what grew below the root serves
+// the next round, one level shorter, if it has the token that was chosen. Over the same number of rounds,
+// waiting then gains the first level and one more usual round's acceptance, and costs w:
+//
+//   first_level + expected_accepted > w * rate.
+//
+// Otherwise an undrafted round leaves things as they were, and waiting gains a drafted round's acceptance:
+//
+//   expected_accepted > (w + drafted - plain) * rate.
+//
+// The rate is that of all who stand still meanwhile: this session's without waiting, and the others'.
+double WorthwhileWait(const DraftWait& wait);
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/speculation/round_time_model.h"
+
+namespace tandem {
+
+// A candidate, as the choice of what to verify sees it.
+struct ChoiceNode {
+  static constexpr uint32_t kRoot = UINT32_MAX;
+  uint32_t parent = kRoot;   // Index into the same session's candidates; before its children.
+  double probability = 0.0;  // Calibrated: that it is right if its parent is. In [0, 1].
+};
+
+struct ChoiceSession {
+  std::vector<ChoiceNode> candidates;
+  uint32_t most_nodes = UINT32_MAX;
+  // Verify the best candidate even if it is not worth its row, to learn.
+  bool probe = false;
+};
+
+// What the step costs and yields besides the nodes that are chosen.
+struct ChoiceCosts {
+  const RoundTimeModel* round_time = nullptr;
+  uint32_t context = 0;
+  uint32_t fixed_rows = 0;    // Roots, rows of prompts, nodes of other policies' sessions.
+  double fixed_tokens = 0.0;  // Those that come without any node: one per session with a round.
+  uint32_t most_nodes = UINT32_MAX;
+  // Drafting that goes on during the step and that the next step needs: the step's cost is the larger of the
+  // two, so that rows are free until verification takes longer.
+  double hidden_draft_seconds = 0.0;
+  // What every round pays besides the step: the wait for drafts, copies, messages.
+  double exposed_seconds = 0.0;
+};
+
+struct NodeChoice {
+  // Per session the chosen candidates' indices, increasing. With every node its parent is chosen.
+  std::vector<std::vector<uint32_t>> nodes;
+  double expected_tokens = 0.0;
+  double seconds = 0.0;
+};
+
+// What to verify in one step, over all sessions together: the candidates with the highest path probabilities,
+// as many as maximise expected committed tokens per second,
+//
+//   (fixed_tokens + sum of path probabilities) / (max(b_p(rows), hidden) + exposed).
+//
+// Since a step's time depends on the number of rows alone, for each number the most probable candidates are
+// the best, and with a path probability never above the parent's they are closed under parents: the choice is
+// the optimum over all sub-trees. None at all is possible. O(n log n) for n candidates.
+NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCosts& costs);
+
+}  // namespace tandem

@@ -1,0 +1,178 @@
+#include "common/speculation/node_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+double PathProbability(const ChoiceSession& session, uint32_t index) {
+  double product = 1.0;
+  for (uint32_t at = index; at != ChoiceNode::kRoot; at = session.candidates[at].parent) {
+    product *= session.candidates[at].probability;
+  }
+  return product;
+}
+
+double Rate(const ChoiceCosts& costs, double tokens, uint32_t num_nodes) {
+  return tokens / (std::max(costs.round_time->Seconds(costs.fixed_rows + num_nodes, costs.context),
+                            costs.hidden_draft_seconds) +
+                   costs.exposed_seconds);
+}
+
+bool HasItsParents(const ChoiceSession& session, const std::vector<uint32_t>& chosen) {
+  return std::all_of(chosen.begin(), chosen.end(), [&](uint32_t index) {
+    const uint32_t parent = session.candidates[index].parent;
+    return parent == ChoiceNode::kRoot || std::binary_search(chosen.begin(), chosen.end(), parent);
+  });
+}
+
+// The best rate over all sets of nodes that are closed under parents, by trying them all.
+double BestRateByTrying(const std::vector<ChoiceSession>& sessions, const ChoiceCosts& costs) {
+  std::vector<std::pair<uint32_t, uint32_t>> all;
+  for (uint32_t s = 0; s < sessions.size(); ++s) {
+    for (uint32_t i = 0; i < sessions[s].candidates.size(); ++i) all.emplace_back(s, i);
+  }
+  double best = 0.0;
+  for (uint32_t mask = 0; mask < (1u << all.size()); ++mask) {
+    std::vector<std::vector<uint32_t>> chosen(sessions.size());
+    double tokens = costs.fixed_tokens;
+    uint32_t count = 0;
+    for (size_t bit = 0; bit < all.size(); ++bit) {
+      if ((mask >> bit & 1) == 0) continue;
+      chosen[all[bit].first].push_back(all[bit].second);
+      tokens += PathProbability(sessions[all[bit].first], all[bit].second);
+      ++count;
+    }
+    bool allowed = count <= costs.most_nodes;
+    for (uint32_t s = 0; s < sessions.size(); ++s) allowed = allowed && HasItsParents(sessions[s], chosen[s]);
+    if (allowed) best = std::max(best, Rate(costs, tokens, count));
+  }
+  return best;
+}
+
+std::vector<ChoiceSession> RandomSessions(std::mt19937& random, uint32_t num_nodes) {
+  std::uniform_real_distribution<double> unit(0.0, 1.0);
+  std::vector<ChoiceSession> sessions(1 + random() % 3);
+  for (uint32_t i = 0; i < num_nodes; ++i) {
+    ChoiceSession& session = sessions[random() % sessions.size()];
+    const auto size = static_cast<uint32_t>(session.candidates.size());
+    const uint32_t parent = random() % (size + 1);
+    session.candidates.push_back(
+        {.parent = parent == size ? ChoiceNode::kRoot : parent, .probability = unit(random)});
+  }
+  return sessions;
+}
+
+TEST(NodeChoiceTest, EqualsExhaustiveSearch) {
+  std::mt19937 random(20);
+  std::uniform_real_distribution<double> unit(0.0, 1.0);
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::vector<ChoiceSession> sessions = RandomSessions(random, 1 + random() % 9);
+    const RoundTimeModel round_time({{1, 1.0}, {2, 1.0 + 0.3 * unit(random)}, {6, 1.4 + 2.0 * unit(random)}});
+    const ChoiceCosts costs{.round_time = &round_time,
+                            .fixed_rows = static_cast<uint32_t>(sessions.size()),
+                            .fixed_tokens = static_cast<double>(sessions.size()),
+                            .most_nodes = static_cast<uint32_t>(random() % 12),
+                            .hidden_draft_seconds = trial % 3 == 0 ? 1.5 : 0.0,
+                            .exposed_seconds = trial % 2 == 0 ? 0.2 : 0.0};
+    const NodeChoice choice = ChooseNodes(sessions, costs);
+    uint32_t count = 0;
+    double tokens = costs.fixed_tokens;
+    for (size_t s = 0; s < sessions.size(); ++s) {
+      ASSERT_TRUE(HasItsParents(sessions[s], choice.nodes[s])) << "trial " << trial;
+      count += static_cast<uint32_t>(choice.nodes[s].size());
+      for (uint32_t index : choice.nodes[s]) tokens += PathProbability(sessions[s], index);
+    }
+    ASSERT_NEAR(choice.expected_tokens, tokens, 1e-9);
+    ASSERT_NEAR(Rate(costs, tokens, count), BestRateByTrying(sessions, costs), 1e-9) << "trial " << trial;
+  }
+}
+
+TEST(NodeChoiceTest, ANodeThatGetsMoreProbableStaysChosen) {
+  std::mt19937 random(21);
+  const RoundTimeModel round_time({{1, 1.0}, {16, 3.0}});
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<ChoiceSession> sessions = RandomSessions(random, 12);
+    const ChoiceCosts costs{.round_time = &round_time, .fixed_rows = 3, .fixed_tokens = 3.0};
+    const NodeChoice before = ChooseNodes(sessions, costs);
+    for (size_t s = 0; s < sessions.size(); ++s) {
+      if (before.nodes[s].empty()) continue;
+      const uint32_t index = before.nodes[s][random() % before.nodes[s].size()];
+      sessions[s].candidates[index].probability =
+          1.0 - 0.5 * (1.0 - sessions[s].candidates[index].probability);
+      const NodeChoice after = ChooseNodes(sessions, costs);
+      EXPECT_TRUE(std::binary_search(after.nodes[s].begin(), after.nodes[s].end(), index))
+          << "trial " << trial;
+      EXPECT_GE(after.expected_tokens / after.seconds, before.expected_tokens / before.seconds - 1e-12);
+      break;
+    }
+  }
+}
+
+TEST(NodeChoiceTest, RowsUnderTheDraftAreFree) {
+  const RoundTimeModel round_time({{1, 1.0}, {11, 2.0}});
+  const std::vector<ChoiceSession> sessions = {
+      {.candidates = {{.probability = 0.05}, {.probability = 0.04}}}};
+  ChoiceCosts costs{.round_time = &round_time, .fixed_rows = 1, .fixed_tokens = 1.0};
+  EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], IsEmpty());
+  costs.hidden_draft_seconds = 1.1;
+  EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], ElementsAre(0));
+  costs.hidden_draft_seconds = 1.2;
+  EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], ElementsAre(0, 1));
+}
+
+TEST(NodeChoiceTest, GivesRowsToWhoeverUsesThemBest) {
+  const RoundTimeModel round_time({{1, 1.0}, {3, 1.0}, {4, 9.0}});
+  const std::vector<ChoiceSession> sessions = {
+      {.candidates = {{.probability = 0.3}}},
+      {.candidates = {{.probability = 0.9}, {.parent = 0, .probability = 0.9}}}};
+  const ChoiceCosts costs{.round_time = &round_time, .fixed_rows = 2, .fixed_tokens = 2.0};
+  const NodeChoice choice = ChooseNodes(sessions, costs);
+  EXPECT_THAT(choice.nodes[0], IsEmpty());
+  EXPECT_THAT(choice.nodes[1], ElementsAre(0));
+  EXPECT_THAT(choice.expected_tokens, DoubleEq(2.9));
+}
+
+TEST(NodeChoiceTest, ProbesAndLimits) {
+  const RoundTimeModel round_time({{1, 1.0}, {2, 9.0}});
+  std::vector<ChoiceSession> sessions = {
+      {.candidates = {{.probability = 0.1}, {.probability = 0.2}}, .probe = true},
+      {.candidates = {{.probability = 0.9}}}};
+  ChoiceCosts costs{.round_time = &round_time, .fixed_rows = 1, .fixed_tokens = 1.0};
+  NodeChoice choice = ChooseNodes(sessions, costs);
+  EXPECT_THAT(choice.nodes[0], ElementsAre(1));
+  EXPECT_THAT(choice.nodes[1], IsEmpty());
+  const RoundTimeModel flat({{1, 1.0}});
+  costs.round_time = &flat;
+  sessions[0].most_nodes = 1;
+  choice = ChooseNodes(sessions, costs);
+  EXPECT_THAT(choice.nodes[0], ElementsAre(1));
+  EXPECT_THAT(choice.nodes[1], ElementsAre(0));
+  costs.most_nodes = 0;
+  choice = ChooseNodes(sessions, costs);
+  EXPECT_THAT(choice.nodes[0], IsEmpty());
+  EXPECT_THAT(choice.nodes[1], IsEmpty());
+}
+
+TEST(NodeChoiceTest, SurvivesNonsense) {
+  const RoundTimeModel round_time({{1, 1.0}, {8, 1.1}});
+  const std::vector<ChoiceSession> sessions = {
+      {.candidates = {{.probability = std::numeric_limits<double>::quiet_NaN()},
+                      {.parent = 0, .probability = 1e300},
+                      {.probability = -1.0},
+                      {.probability = 1e300}}}};
+  const ChoiceCosts costs{.round_time = &round_time, .fixed_rows = 1, .fixed_tokens = 1.0};
+  EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], ElementsAre(3));
+}
+
+}  // namespace
+}  // namespace tandem

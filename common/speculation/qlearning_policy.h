@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/speculation/window_policy.h"
+
+namespace tandem {
+
+// A Q-learning agent (On-the-fly adaptation, method 4, algorithm 2). The state is the window of the last
+// round, the action is the next window, the reward r the share of the drafted levels that was accepted:
+//
+//   Q(s, a) <- Q(s, a) + learning_rate * (r + discount * max_a' Q(a, a') - Q(s, a))
+//
+// A window of 0 has reward 0. Actions are the best known (the smallest of equals), but a random one with
+// probability `exploration`; `seed` decides both whether and which. A round that wanted drafts and got none
+// teaches nothing.
+std::unique_ptr<WindowPolicy> MakeQLearningPolicy(const QLearningOptions& options, uint64_t seed);
+
+}  // namespace tandem

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace tandem {
+
+// What a drafter's scores are worth: turns "the drafter gives this node s, given that its parent is right"
+// into the probability that the target accepts it, learned while serving. One per drafter and draft model.
+//
+// An observation is a node that was verified below a node that turned out right (or below the root), with
+// whether it was right itself. All such nodes count, chosen or not for their score, and no others: below a
+// wrong node nothing is learned, and counting only accepted paths would overrate every score.
+//
+// Kept per class of temperature and depth, in bins of equal width on the logit scale, with counts that decay.
+// The fit of a bin is its realised share, drawn towards a prior: for all depths together the score itself,
+// for a class of depths the fit of all depths. Fits are made non-decreasing (pool adjacent violators) and
+// interpolated, so that order by score is kept within a class. Before data it is the identity. Memory is
+// bounded by a constant, and any scores, in whatever bad faith, only move this table.
+class ScoreCalibration {
+ public:
+  struct Options {
+    double horizon = 2048.0;   // Observations of a class over which counts decay.
+    double prior_count = 4.0;  // What the prior counts for, per bin.
+  };
+  ScoreCalibration() : ScoreCalibration(Options{}) {}
+  explicit ScoreCalibration(const Options& options);
+
+  // `depth` is the node's below the root, from 1. Scores outside (0, 1) are taken as the nearest inside.
+  void Observe(float temperature, uint32_t depth, float score, bool accepted);
+  // In (0, 1). Non-decreasing in the score. Fits anew what was observed since the last time.
+  double Calibrated(float temperature, uint32_t depth, float score);
+
+  // Reliability curve over all depths and temperatures: bins with observations, by increasing score.
+  struct ReliabilityBin {
+    double predicted = 0.0;   // Mean score.
+    double calibrated = 0.0;  // Mean of what was predicted for them, at the time, with calibration.
+    double realised = 0.0;    // Share that was accepted.
+    double count = 0.0;       // Decayed number of observations.
+  };
+  std::vector<ReliabilityBin> Reliability() const;
+
+ private:
+  static constexpr uint32_t kBins = 24;
+  static constexpr uint32_t kDepthClasses = 4;        // 1, 2, 3 to 4, deeper.
+  static constexpr uint32_t kTemperatureClasses = 3;  // 0, up to 0.7, above.
+
+  struct Bin {
+    double count = 0.0;
+    double accepted = 0.0;
+    double score_sum = 0.0;
+    double calibrated_sum = 0.0;
+  };
+  struct Table {
+    std::array<Bin, kBins> bins;
+    // The fitted curve: increasing scores, non-decreasing probabilities.
+    std::array<double, kBins> scores;
+    std::array<double, kBins> probabilities;
+
+    double At(double score) const;
+  };
+  struct TemperatureTables {
+    Table all;
+    std::array<Table, kDepthClasses> by_depth;
+    bool fitted = false;
+  };
+
+  static uint32_t TemperatureClass(float temperature);
+  static uint32_t DepthClass(uint32_t depth);
+  void Count(Table& table, uint32_t bin, double score, double calibrated, bool accepted) const;
+  // `prior` is nullptr for the identity.
+  void Fit(Table& table, const Table* prior) const;
+  void FitAll(TemperatureTables& tables) const;
+
+  const Options options_;
+  std::array<TemperatureTables, kTemperatureClasses> tables_;
+};
+
+}  // namespace tandem
