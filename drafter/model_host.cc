@@ -119,6 +119,7 @@ absl::Status ModelHost::Load(const Options& options) {
     engine_options.num_threads = options.num_threads;
     engine_options.cpus = options.cpus;
     engine_options.instruction_set = options.instruction_set;
+    engine_options.weight_type = options.weight_type;
     engine_options.progress = hosted.progress.get();
     TANDEM_ASSIGN_OR_RETURN(hosted.engine, CreateCpuEngine(hosted.model, engine_options));
     hosted.progress->Finish();

@@ -13,6 +13,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/engine.h"
 #include "common/engine/paced_engine.h"
+#include "common/engine/weight_type.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
@@ -47,6 +48,7 @@ class ModelHost {
     int num_threads = 1;
     std::vector<int> cpus;  // One for each thread, or none: CpuEngineOptions.
     InstructionSet instruction_set = InstructionSet::kAuto;
+    WeightType weight_type = WeightType::kAsInFile;
     // Makes passes last longer than they need; for measurements.
     std::optional<Pace> pace;
   };

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -43,6 +44,11 @@ absl::StatusOr<RecordedOutput> Record(Stub& stub, const Request& request, uint32
   return recorder.End(FromGrpcStatus(reader->Finish()));
 }
 
+const char* YardstickOf(absl::string_view model) {
+  if (absl::EndsWith(model, "-int8")) return kPlainInt8;
+  return absl::EndsWith(model, "-int4") ? kPlainInt4 : kPlain;
+}
+
 const std::shared_ptr<grpc::Channel>& RouterChannel(const InProcessStack& stack) {
   static const auto* const channel = new std::shared_ptr(CreateChannel(stack.router_endpoint()));
   return *channel;
@@ -71,7 +77,16 @@ void GenerationTest::SetUpTestSuite() {
       {.name = kLookahead, .prefill_chunk = 32},
       {.name = kSynchronous, .prefill_chunk = 7, .lookahead = 0, .prefix_cache = false, .threads = 2},
       {.name = kEagle2, .shape = TreeShape::kEagle2, .local_drafter = "suffix:min=1"},
-      {.name = kChain, .lookahead = 0, .shape = TreeShape::kChain, .local_drafter = "ngram:min=1"}});
+      {.name = kChain, .lookahead = 0, .shape = TreeShape::kChain, .local_drafter = "ngram:min=1"},
+      {.name = kPlainInt8, .prefix_cache = false, .weight_type = WeightType::kInt8},
+      {.name = kLookaheadInt8, .prefill_chunk = 32, .weight_type = WeightType::kInt8},
+      {.name = kPlainInt4, .prefix_cache = false, .weight_type = WeightType::kInt4},
+      {.name = kSynchronousInt4,
+       .prefill_chunk = 7,
+       .lookahead = 0,
+       .prefix_cache = false,
+       .threads = 2,
+       .weight_type = WeightType::kInt4}});
 }
 
 const std::vector<GoldenCase>& GenerationTest::golden() {
@@ -129,7 +144,7 @@ absl::StatusOr<RecordedOutput> GenerationTest::GenerateAtVerifier(
 const Output& GenerationTest::Expected(const v1::GenerateRequest& request) {
   static auto* const known = new std::map<std::string, Output>;
   v1::GenerateRequest plain = request;
-  plain.set_model(kPlain);
+  plain.set_model(YardstickOf(request.model()));
   plain.clear_request_id();
   plain.mutable_speculation()->Clear();
   plain.mutable_speculation()->set_mode(v1::SPECULATION_MODE_OFF);

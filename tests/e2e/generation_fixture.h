@@ -21,6 +21,11 @@ inline constexpr char kLookahead[] = "lookahead";      // Prefix cache, chunks o
 inline constexpr char kSynchronous[] = "synchronous";  // No cache, chunks of 7, two threads, drafts in turns.
 inline constexpr char kEagle2[] = "eagle2";            // EAGLE-2 trees; drafts locally where no drafter does.
 inline constexpr char kChain[] = "chain";              // Chains, in turns; drafts locally too.
+// The same with the target in int8 and in int4, each with a yardstick of its own.
+inline constexpr char kPlainInt8[] = "plain-int8";
+inline constexpr char kLookaheadInt8[] = "lookahead-int8";
+inline constexpr char kPlainInt4[] = "plain-int4";
+inline constexpr char kSynchronousInt4[] = "synchronous-int4";
 
 // A prompt of tests/golden with the greedy continuation of a reference implementation.
 struct GoldenCase {
@@ -54,7 +59,7 @@ class GenerationTest : public ::testing::Test {
   static absl::StatusOr<RecordedOutput> GenerateAtVerifier(absl::string_view verifier,
                                                            const v1::VerifierGenerateRequest& request);
 
-  // What `request` gives on the yardstick. Remembered.
+  // What `request` gives on the yardstick of its model's weight type. Remembered.
   static const Output& Expected(const v1::GenerateRequest& request);
   // Fails the test unless the call succeeded with the output that `request` gives on the yardstick.
   static void ExpectSame(const v1::GenerateRequest& request, const absl::StatusOr<RecordedOutput>& result);

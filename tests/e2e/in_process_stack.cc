@@ -61,6 +61,7 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
   CpuEngineOptions engine_options;
   engine_options.num_blocks = kTargetBlocks;
   engine_options.num_threads = setup.threads;
+  engine_options.weight_type = setup.weight_type;
   std::unique_ptr<Engine> engine = CreateCpuEngine(model, engine_options).value();
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = setup.prefix_cache});

@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
+#include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
 #include "common/rpc/server.h"
@@ -29,7 +30,7 @@ inline constexpr absl::string_view kSourceDrafters[] = {"ngram", "suffix", "trie
 inline constexpr absl::string_view kUnreachableDrafter = "unreachable";
 inline constexpr absl::string_view kUnknownDraftModel = "unknown-model";
 
-// How a verifier computes; no setting may change an output.
+// How a verifier computes; but for the last, no setting may change an output.
 struct VerifierSetup {
   std::string name;  // Of the target model, by which requests choose the verifier.
   uint32_t prefill_chunk = 128;
@@ -38,6 +39,7 @@ struct VerifierSetup {
   int threads = 1;
   TreeShape shape = TreeShape::kBestFirst;
   const char* local_drafter = nullptr;
+  WeightType weight_type = WeightType::kAsInFile;  // Of the model, and so the one that changes outputs.
 };
 
 // A drafter with the demo draft models.

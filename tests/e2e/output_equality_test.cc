@@ -90,6 +90,21 @@ std::string NameOf(const ::testing::TestParamInfo<Speculation>& info) {
   return absl::StrReplaceAll(absl::StrCat(drafter, "_", policy, "_", verifier), {{"-", "_"}});
 }
 
+INSTANTIATE_TEST_SUITE_P(Quantised, SpeculationTest,
+                         Combine(Values(kDrafters[0], kDrafters[3]), Values("fixed"),
+                                 Values(kLookaheadInt8, kSynchronousInt4)),
+                         NameOf);
+
+TEST_F(OutputEqualityTest, IsTheWeightTypesOwn) {
+  std::vector<Output> outputs;
+  for (const char* model : {kPlain, kPlainInt8, kPlainInt4}) {
+    outputs.push_back(Expected(Request(model, golden()[1].prompt, kTokens)));
+  }
+  EXPECT_NE(outputs[0], outputs[1]);
+  EXPECT_NE(outputs[0], outputs[2]);
+  EXPECT_NE(outputs[1], outputs[2]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Drafters, SpeculationTest,
                          Combine(ValuesIn(kDrafters), Values("fixed", "goodput"),
                                  Values(kLookahead, kSynchronous)),

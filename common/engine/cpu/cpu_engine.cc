@@ -113,6 +113,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
     return absl::InvalidArgumentError(
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
+  TANDEM_RETURN_IF_ERROR(ValidateWeightType(model, options.weight_type));
   std::unique_ptr<CpuEngine> engine(new CpuEngine);
   engine->config_ = model.config();
   engine->max_rows_ = options.max_rows;
@@ -127,8 +128,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
                                                 .max_rows = engine->max_rows_,
                                                 .max_context = engine->max_context_}));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
-  TANDEM_ASSIGN_OR_RETURN(engine->weights_,
-                          PackWeights(model, *engine->kernels_, engine->team_.get(), options.progress));
+  TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, options.weight_type, *engine->kernels_,
+                                                        engine->team_.get(), options.progress));
   return engine;
 }
 

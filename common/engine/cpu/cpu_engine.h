@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/engine.h"
+#include "common/engine/weight_type.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 
@@ -22,6 +23,8 @@ struct CpuEngineOptions {
   // as that takes. Empty: they run where the system puts them.
   std::vector<int> cpus;
   InstructionSet instruction_set = InstructionSet::kAuto;
+  // Part of the model as far as outputs go: they are the same again only with the same type.
+  WeightType weight_type = WeightType::kAsInFile;
   // Told of every tensor while CreateCpuEngine runs; the caller finishes it. Not owned, may be null.
   LoadProgress* progress = nullptr;
 };
@@ -30,10 +33,11 @@ struct CpuEngineOptions {
 // copied: `model` need not live longer than this call. A context is at most the model's and at most what the
 // blocks hold.
 //
-// The same bits on every instruction set (kernel_table.h), and with any number of threads: they share out
-// outputs, never a sum.
+// The same bits on every instruction set but for what kernel_table.h says of bfloat16 weights on amx, and
+// with any number of threads: they share out outputs, never a sum.
 //
-// InvalidArgument for options out of range, ResourceExhausted without memory or threads.
+// InvalidArgument for options out of range or a weight type that the files do not hold, ResourceExhausted
+// without memory or threads.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
                                                         const CpuEngineOptions& options);
 

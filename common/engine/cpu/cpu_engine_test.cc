@@ -178,12 +178,15 @@ TEST_F(CpuEngineTest, RefusesOptionsOutOfRange) {
 }
 
 TEST_F(CpuEngineTest, ReportsAllOfLoading) {
-  LoadProgress::Options options;
-  options.terminal = false;
-  options.log = [](absl::string_view) {};
-  LoadProgress progress("small", model_->weight_bytes(), options);
-  ASSERT_TRUE(CreateCpuEngine(model_, {.num_blocks = 1, .progress = &progress}).ok());
-  EXPECT_EQ(progress.ratio(), 1.0);
+  for (WeightType weight_type : {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4}) {
+    LoadProgress::Options options;
+    options.terminal = false;
+    options.log = [](absl::string_view) {};
+    LoadProgress progress("small", model_->weight_bytes(), options);
+    ASSERT_TRUE(
+        CreateCpuEngine(model_, {.num_blocks = 1, .weight_type = weight_type, .progress = &progress}).ok());
+    EXPECT_EQ(progress.ratio(), 1.0);
+  }
 }
 
 }  // namespace

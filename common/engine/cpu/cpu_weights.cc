@@ -8,19 +8,38 @@
 namespace tandem {
 namespace {
 
+// Matrices of tokens have more bits than the others: each row of them is one token's.
+WeightType OfTokens(WeightType type) {
+  return type == WeightType::kInt4 ? WeightType::kInt8 : type;
+}
+
+WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
+  switch (type) {
+    case WeightType::kInt8:
+      return WeightFormat::kInt8;
+    case WeightType::kInt4:
+      return WeightFormat::kInt4;
+    case WeightType::kAsInFile:
+    case WeightType::kBf16:
+      break;
+  }
+  return PackedMatrix::FormatOf(parts);
+}
+
 // Turns views into packed matrices and vectors, and tells how far that is.
 class Packer {
  public:
-  Packer(const KernelTable& kernels, ThreadTeam* team, LoadProgress* progress)
-      : kernels_(kernels), team_(team), progress_(progress) {}
+  Packer(WeightType type, const KernelTable& kernels, ThreadTeam* team, LoadProgress* progress)
+      : type_(type), kernels_(kernels), team_(team), progress_(progress) {}
 
   // `parts` on top of one another.
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
-    TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, kernels_, team_));
-    for (const TensorView& part : parts) Report(part);
-    return matrix;
+    return Matrix(parts, FormatFor(type_, parts));
   }
-
+  // Of tokens: the embedding or the output head.
+  absl::StatusOr<PackedMatrix> TokenMatrix(const TensorView& tensor) {
+    return Matrix({tensor}, FormatFor(OfTokens(type_), {tensor}));
+  }
   // Empty for a tensor that the model does not have.
   std::vector<float> Vector(const TensorView& tensor) {
     if (!tensor.exists()) return {};
@@ -41,10 +60,16 @@ class Packer {
   }
 
  private:
+  absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts, WeightFormat format) {
+    TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, format, kernels_, team_));
+    for (const TensorView& part : parts) Report(part);
+    return matrix;
+  }
   void Report(const TensorView& tensor) {
     if (progress_ != nullptr) progress_->Add(tensor.num_bytes());
   }
 
+  const WeightType type_;
   const KernelTable& kernels_;
   ThreadTeam* const team_;
   LoadProgress* const progress_;
@@ -71,9 +96,9 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* pa
 
 }  // namespace
 
-absl::StatusOr<CpuWeights> PackWeights(const Model& model, const KernelTable& kernels, ThreadTeam* team,
-                                       LoadProgress* progress) {
-  Packer packer(kernels, team, progress);
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
+                                       ThreadTeam* team, LoadProgress* progress) {
+  Packer packer(type, kernels, team, progress);
   CpuWeights weights;
   weights.layers.reserve(model.layers().size());
   for (const LayerWeights& layer : model.layers()) {
@@ -81,12 +106,29 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, const KernelTable& ke
     weights.layers.push_back(std::move(packed));
   }
   weights.final_norm = packer.Vector(model.final_norm());
-  TANDEM_ASSIGN_OR_RETURN(weights.output, packer.Matrix({model.output()}));
+  TANDEM_ASSIGN_OR_RETURN(weights.output, packer.TokenMatrix(model.output()));
   weights.tied_embeddings = model.config().tied_embeddings;
   if (!weights.tied_embeddings) {
-    TANDEM_ASSIGN_OR_RETURN(weights.separate_embedding, packer.Matrix({model.embedding()}));
+    TANDEM_ASSIGN_OR_RETURN(weights.separate_embedding, packer.TokenMatrix(model.embedding()));
   }
   return weights;
+}
+
+uint64_t BytesReadPerStep(const Model& model, WeightType type) {
+  const auto bytes = [](const TensorView& matrix, WeightType matrix_type) {
+    const WeightLayout& layout =
+        PortableKernels().products[static_cast<size_t>(FormatFor(matrix_type, {matrix}))].layout;
+    return layout.tile_bytes(static_cast<uint32_t>(matrix.shape.at(1))) *
+           static_cast<uint64_t>(matrix.shape.at(0)) / kTileOutputs;
+  };
+  uint64_t sum = bytes(model.output(), OfTokens(type));
+  for (const LayerWeights& layer : model.layers()) {
+    for (const TensorView& matrix :
+         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
+      sum += bytes(matrix, type);
+    }
+  }
+  return sum;
 }
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/packed_matrix.h"
 #include "common/engine/cpu/thread_team.h"
+#include "common/engine/weight_type.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 
@@ -39,9 +40,13 @@ struct CpuWeights {
   const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
 };
 
-// Packs everything for products of `kernels`. ResourceExhausted without memory. `progress` may be null; it is
-// told of model.weight_bytes() bytes in all.
-absl::StatusOr<CpuWeights> PackWeights(const Model& model, const KernelTable& kernels, ThreadTeam* team,
-                                       LoadProgress* progress);
+// Packs everything for products of `kernels`, matrices in `type`. ResourceExhausted without memory.
+// `progress` may be null; it is told of model.weight_bytes() bytes in all.
+absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
+                                       ThreadTeam* team, LoadProgress* progress);
+
+// Bytes of packed matrices that a forward pass reads, whatever its number of rows: all but a separate
+// embedding.
+uint64_t BytesReadPerStep(const Model& model, WeightType type);
 
 }  // namespace tandem

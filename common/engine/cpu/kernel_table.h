@@ -18,6 +18,20 @@
 // 16 of its 24 significant bits, and add up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` do
 // likewise, 4 terms at a time; see kernels_neon_bf16.cc.
 //
+// Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
+// groups of kInputGroup inputs, the last one filled up with zeros. A group of weights of one output is a
+// scale that bfloat16 holds and integers (weight_quantizer.h). A group of inputs of one row is rounded to 15
+// bits: with `greatest` the greatest magnitude in it,
+//
+//   input[k] = round(x[k] * (kGreatestInput / greatest))   one division, one product rounded once, ties to
+//                                                          even: at most kGreatestInput in magnitude
+//   input scale = greatest / kGreatestInput
+//
+// below 2^-100 the group counts as zeros with scale 0, and with anything that is not finite in it the scale
+// is not a number. From groups ascending, each an exact sum of integers (below 2^27), one chain per output:
+//
+//   output = fma(float(sum over k of weight[k] * input[k]), weight scale * input scale, output), from 0
+//
 // This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
 // inline functions: the linker could pick their copy for everybody.
 
@@ -30,9 +44,12 @@ inline constexpr uint32_t kLanes = 16;
 // Inputs are prepared in whole groups of this many columns, except for the last one.
 inline constexpr uint32_t kInputGroup = 64;
 
+// Of inputs as integers: 127 * 128, so that 128 times one integer of 8 bits and another make the number.
+inline constexpr float kGreatestInput = 16256.0f;
+
 // How the weights of a matrix are kept.
-enum class WeightFormat : uint8_t { kF32, kBf16 };
-inline constexpr uint32_t kNumWeightFormats = 2;
+enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4 };
+inline constexpr uint32_t kNumWeightFormats = 4;
 
 // How a tile of kTileOutputs outputs lies in memory. Plain code: it runs once per weight, when a model is
 // loaded, and for the embedding of a token.
@@ -101,7 +118,9 @@ struct KernelTable {
 const KernelTable& PortableKernels();
 const KernelTable& Avx2Kernels();    // Defined on x86-64; needs AVX2 and FMA.
 const KernelTable& Avx512Kernels();  // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
-const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16 and AMX with tiles, BF16 and INT8 as well.
+// Likewise; needs AVX-512 VNNI as well, for products with weights of 8 and 4 bits. The rest is the same.
+const KernelTable& Avx512VnniKernels();
+const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
 const KernelTable& NeonKernels();  // Defined on 64-bit Arm.
 const KernelTable& NeonBf16Kernels();  // Likewise; needs the bfloat16 extension (FEAT_BF16).
 

@@ -16,6 +16,12 @@ constexpr InstructionSet kInstructionSets[] = {
     InstructionSet::kAuto,     InstructionSet::kAmx,  InstructionSet::kAvx512,  InstructionSet::kAvx2,
     InstructionSet::kNeonBf16, InstructionSet::kNeon, InstructionSet::kPortable};
 
+#ifdef TANDEM_X86_KERNELS
+bool HasVnni() {
+  return __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
 }  // namespace
 
 absl::string_view InstructionSetName(InstructionSet instruction_set) {
@@ -57,7 +63,8 @@ std::vector<InstructionSet> SupportedInstructionSets() {
 #ifdef TANDEM_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    if (__builtin_cpu_supports("avx512bf16") && AmxAvailable()) supported.push_back(InstructionSet::kAmx);
+    if (__builtin_cpu_supports("avx512bf16") && HasVnni() && AmxAvailable())
+      supported.push_back(InstructionSet::kAmx);
     supported.push_back(InstructionSet::kAvx512);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -84,7 +91,7 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
     case InstructionSet::kAmx:
       return &AmxKernels();
     case InstructionSet::kAvx512:
-      return &Avx512Kernels();
+      return HasVnni() ? &Avx512VnniKernels() : &Avx512Kernels();
     case InstructionSet::kAvx2:
       return &Avx2Kernels();
 #endif

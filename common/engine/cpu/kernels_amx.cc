@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/engine/cpu/amx_integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/weight_layouts.h"
 
@@ -296,6 +297,8 @@ const KernelTable& AmxKernels() {
     product.prepared_bytes = PreparedBytes;
     product.prepare = Prepare;
     product.multiply = Multiply;
+    table.products[static_cast<int>(WeightFormat::kInt8)] = AmxInt8Product();
+    table.products[static_cast<int>(WeightFormat::kInt4)] = AmxInt4Product();
     return table;
   }();
   return kTable;

@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/kernel_templates.h"
 
@@ -65,10 +66,47 @@ struct Avx2 {
   }
 };
 
+struct Avx2Integers {
+  static constexpr int kMaxRows = 2;
+  struct Vector {
+    __m256i low;
+    __m256i high;
+  };
+  using Sum = Vector;
+  using Weights = Vector;
+
+  static TANDEM_INLINE Sum Zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static TANDEM_INLINE Weights Widen(const char* line) {
+    const auto* lines = reinterpret_cast<const __m128i*>(line);
+    return {_mm256_cvtepi8_epi16(_mm_loadu_si128(lines)), _mm256_cvtepi8_epi16(_mm_loadu_si128(lines + 1))};
+  }
+  static TANDEM_INLINE void WidenHalves(const char* line, Weights* low, Weights* high) {
+    const Weights both = Widen(line);
+    low->low = _mm256_srai_epi16(_mm256_slli_epi16(both.low, 12), 12);
+    low->high = _mm256_srai_epi16(_mm256_slli_epi16(both.high, 12), 12);
+    high->low = _mm256_srai_epi16(both.low, 4);
+    high->high = _mm256_srai_epi16(both.high, 4);
+  }
+  static TANDEM_INLINE Sum MultiplyAdd(Sum sum, Weights weights, const char* pair) {
+    int32_t inputs;
+    __builtin_memcpy(&inputs, pair, sizeof(inputs));
+    const __m256i input = _mm256_set1_epi32(inputs);
+    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(weights.low, input)),
+            _mm256_add_epi32(sum.high, _mm256_madd_epi16(weights.high, input))};
+  }
+  static TANDEM_INLINE Avx2 ToFloat(Sum sum) {
+    return {_mm256_cvtepi32_ps(sum.low), _mm256_cvtepi32_ps(sum.high)};
+  }
+};
+
 }  // namespace
 
 const KernelTable& Avx2Kernels() {
-  static const KernelTable kTable = MakeKernelTable<Avx2>("avx2");
+  static const KernelTable kTable = [] {
+    KernelTable table = MakeKernelTable<Avx2>("avx2");
+    SetIntegerProducts<Avx2, Avx2Integers>(&table);
+    return table;
+  }();
   return kTable;
 }
 

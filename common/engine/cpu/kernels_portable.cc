@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/kernel_templates.h"
 
@@ -76,10 +77,50 @@ struct Portable {
   }
 };
 
+struct PortableIntegers {
+  static constexpr int kMaxRows = 2;
+  struct Sum {
+    int32_t v[kLanes];
+  };
+  struct Weights {
+    int16_t v[2 * kLanes];
+  };
+
+  static TANDEM_INLINE Sum Zero() { return {}; }
+  static TANDEM_INLINE Weights Widen(const char* line) {
+    Weights weights;
+    for (uint32_t i = 0; i < 2 * kLanes; ++i) weights.v[i] = static_cast<int8_t>(line[i]);
+    return weights;
+  }
+  static TANDEM_INLINE void WidenHalves(const char* line, Weights* low, Weights* high) {
+    for (uint32_t i = 0; i < 2 * kLanes; ++i) {
+      const auto both = static_cast<int8_t>(line[i]);
+      low->v[i] = static_cast<int16_t>(static_cast<int8_t>(both << 4) >> 4);
+      high->v[i] = static_cast<int16_t>(both >> 4);
+    }
+  }
+  static TANDEM_INLINE Sum MultiplyAdd(const Sum& sum, const Weights& weights, const char* pair) {
+    int16_t inputs[2];
+    std::memcpy(inputs, pair, sizeof(inputs));
+    Sum result;
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      result.v[i] = sum.v[i] + weights.v[2 * i] * inputs[0] + weights.v[2 * i + 1] * inputs[1];
+    }
+    return result;
+  }
+  static TANDEM_INLINE Portable ToFloat(const Sum& sum) {
+    return Portable::ForLanes([&](uint32_t i) { return static_cast<float>(sum.v[i]); });
+  }
+};
+
 }  // namespace
 
 const KernelTable& PortableKernels() {
-  static const KernelTable kTable = MakeKernelTable<Portable>("portable");
+  static const KernelTable kTable = [] {
+    KernelTable table = MakeKernelTable<Portable>("portable");
+    SetIntegerProducts<Portable, PortableIntegers>(&table);
+    return table;
+  }();
   return kTable;
 }
 

@@ -10,6 +10,7 @@
 
 #include "common/engine/cpu/aligned_buffer.h"
 #include "common/engine/cpu/attention_args.h"
+#include "common/engine/cpu/weight_quantizer.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -20,6 +21,10 @@ std::vector<const KernelTable*> AllKernels() {
   for (InstructionSet instruction_set : SupportedInstructionSets()) {
     all.push_back(SelectKernels(instruction_set).value());
   }
+#if defined(__x86_64__)
+  // What a machine without VNNI would select.
+  if (SelectKernels(InstructionSet::kAvx512).ok()) all.push_back(&Avx512Kernels());
+#endif
   return all;
 }
 
@@ -66,8 +71,8 @@ struct ProductCase {
   uint32_t num_outputs;
 };
 
-// Runs a product of `weights` (floats that bfloat16 can hold, as [num_tiles][depth][32]) both ways.
-std::vector<float> Multiply(const KernelTable& kernels, const ProductCase& shape, bool bf16,
+// Runs a product of `weights` (as [num_tiles][depth][32]).
+std::vector<float> Multiply(const KernelTable& kernels, const ProductCase& shape, WeightFormat format,
                             const std::vector<float>& weights, const std::vector<float>& inputs,
                             size_t input_stride) {
   // A guard value after each row shows stores beyond the last output.
@@ -75,7 +80,6 @@ std::vector<float> Multiply(const KernelTable& kernels, const ProductCase& shape
   std::vector<float> outputs(shape.num_rows * output_stride, 12345.0f);
   std::vector<float*> rows;
   for (uint32_t row = 0; row < shape.num_rows; ++row) rows.push_back(outputs.data() + row * output_stride);
-  const WeightFormat format = bf16 ? WeightFormat::kBf16 : WeightFormat::kF32;
   const ProductKernel& kernel = kernels.products[static_cast<size_t>(format)];
   const uint64_t tile_bytes = kernel.layout.tile_bytes(shape.depth);
   auto tiles = AlignedBuffer::Allocate(shape.num_tiles, tile_bytes, "weights").value();
@@ -165,11 +169,11 @@ TEST(Kernels, AProductIsOneChainOfFusedMultiplyAddsPerOutput) {
       expected.push_back(12345.0f);
     }
     for (const KernelTable* kernels : AllKernels()) {
-      for (bool bf16 : {true, false}) {
-        if (bf16 && SplitsInputs(*kernels)) continue;
+      for (WeightFormat format : {WeightFormat::kBf16, WeightFormat::kF32}) {
+        if (format == WeightFormat::kBf16 && SplitsInputs(*kernels)) continue;
         EXPECT_TRUE(
-            SameBits(Multiply(*kernels, shape, bf16, data.weights, data.inputs, data.stride), expected))
-            << kernels->name << (bf16 ? " bf16" : " f32");
+            SameBits(Multiply(*kernels, shape, format, data.weights, data.inputs, data.stride), expected))
+            << kernels->name << " format " << static_cast<int>(format);
       }
     }
   }
@@ -188,13 +192,15 @@ TEST(Kernels, AProductOfSplitInputsIsCloseAndTheSameForEveryNumberOfRows) {
       SCOPED_TRACE(testing::Message() << kernels->name << ", " << shape.num_rows << " rows, depth "
                                       << shape.depth << ", " << shape.num_outputs << " outputs");
       const ProductData data(shape);
-      const std::vector<float> all = Multiply(*kernels, shape, true, data.weights, data.inputs, data.stride);
+      const std::vector<float> all =
+          Multiply(*kernels, shape, WeightFormat::kBf16, data.weights, data.inputs, data.stride);
       ProductCase alone = shape;
       alone.num_rows = 1;
       for (uint32_t row = 0; row < shape.num_rows; ++row) {
         const std::vector<float> input(data.inputs.begin() + static_cast<ptrdiff_t>(row * data.stride),
                                        data.inputs.begin() + static_cast<ptrdiff_t>((row + 1) * data.stride));
-        const std::vector<float> one = Multiply(*kernels, alone, true, data.weights, input, data.stride);
+        const std::vector<float> one =
+            Multiply(*kernels, alone, WeightFormat::kBf16, data.weights, input, data.stride);
         const size_t begin = row * one.size();
         ASSERT_EQ(std::memcmp(one.data(), all.data() + begin, one.size() * sizeof(float)), 0)
             << "row " << row;
@@ -210,6 +216,146 @@ TEST(Kernels, AProductOfSplitInputsIsCloseAndTheSameForEveryNumberOfRows) {
           ASSERT_NEAR(one[n], sum, magnitude * (0x1p-17 + shape.depth * 0x1p-26)) << row << " " << n;
         }
       }
+    }
+  }
+}
+
+// Inputs of one group as the header says they are rounded.
+struct RoundedInputs {
+  float scale = 0;
+  int32_t values[kInputGroup] = {};
+};
+
+RoundedInputs RoundInputs(const float* inputs, uint32_t count) {
+  RoundedInputs rounded;
+  float greatest = 0;
+  for (uint32_t k = 0; k < count; ++k) {
+    if (!std::isfinite(inputs[k])) {
+      rounded.scale = std::numeric_limits<float>::quiet_NaN();
+      return rounded;
+    }
+    greatest = std::max(greatest, std::abs(inputs[k]));
+  }
+  if (greatest < 0x1p-100f) return rounded;
+  rounded.scale = greatest / kGreatestInput;
+  const float inverse = kGreatestInput / greatest;
+  for (uint32_t k = 0; k < count; ++k) {
+    rounded.values[k] = static_cast<int32_t>(std::nearbyint(double{inputs[k]} * inverse));
+  }
+  return rounded;
+}
+
+// The definition in kernel_table.h, row after row with a guard value behind each.
+std::vector<float> ExactIntegerProduct(const ProductCase& shape, WeightFormat format,
+                                       const ProductData& data) {
+  const uint32_t num_groups = (shape.depth + kInputGroup - 1) / kInputGroup;
+  std::vector<QuantizedGroup> weights;
+  for (uint32_t n = 0; n < shape.num_outputs; ++n) {
+    for (uint32_t group = 0; group < num_groups; ++group) {
+      float padded[kInputGroup] = {};
+      const uint32_t begin = group * kInputGroup;
+      for (uint32_t k = begin; k < std::min(begin + kInputGroup, shape.depth); ++k) {
+        padded[k - begin] = data.Weight(shape, n, k);
+      }
+      weights.push_back(format == WeightFormat::kInt8 ? QuantizeInt8(padded) : QuantizeInt4(padded));
+    }
+  }
+  std::vector<float> outputs;
+  for (uint32_t row = 0; row < shape.num_rows; ++row) {
+    std::vector<RoundedInputs> inputs;
+    for (uint32_t group = 0; group < num_groups; ++group) {
+      const uint32_t begin = group * kInputGroup;
+      inputs.push_back(RoundInputs(data.inputs.data() + row * data.stride + begin,
+                                   std::min(kInputGroup, shape.depth - begin)));
+    }
+    for (uint32_t n = 0; n < shape.num_outputs; ++n) {
+      float output = 0;
+      for (uint32_t group = 0; group < num_groups; ++group) {
+        const QuantizedGroup& weight = weights[size_t{n} * num_groups + group];
+        int64_t sum = 0;
+        for (uint32_t k = 0; k < kInputGroup; ++k) sum += weight.values[k] * inputs[group].values[k];
+        EXPECT_LT(std::abs(sum), int64_t{1} << 27);
+        output = std::fma(static_cast<float>(sum), weight.scale * inputs[group].scale, output);
+      }
+      outputs.push_back(output);
+    }
+    outputs.push_back(12345.0f);
+  }
+  return outputs;
+}
+
+// Which bits stand for "not a number" is the instruction set's.
+std::vector<float> WithOneNotANumber(std::vector<float> values) {
+  for (float& value : values) {
+    if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
+  }
+  return values;
+}
+
+std::vector<ProductCase> IntegerProductCases() {
+  std::vector<ProductCase> shapes = ProductCases();
+  for (uint32_t rows = 1; rows <= 17; ++rows) shapes.push_back({rows, 200, 3, 80});
+  shapes.push_back({70, 1100, 2, 60});
+  shapes.push_back({300, 600, 1, 32});
+  // Deep enough that inputs are taken in several parts.
+  shapes.push_back({130, 9000, 1, 20});
+  return shapes;
+}
+
+TEST(Kernels, AProductOfIntegersIsItsDefinitionEverywhere) {
+  for (const ProductCase& shape : IntegerProductCases()) {
+    SCOPED_TRACE(testing::Message() << shape.num_rows << " rows, depth " << shape.depth << ", "
+                                    << shape.num_outputs << " outputs");
+    const ProductData data(shape);
+    for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+      const std::vector<float> expected = ExactIntegerProduct(shape, format, data);
+      for (const KernelTable* kernels : AllKernels()) {
+        ASSERT_TRUE(
+            SameBits(Multiply(*kernels, shape, format, data.weights, data.inputs, data.stride), expected))
+            << kernels->name << " format " << static_cast<int>(format);
+      }
+    }
+  }
+}
+
+TEST(Kernels, AProductOfIntegersTakesEveryInput) {
+  const ProductCase shape = {19, 64 * 9 + 5, 2, 50};
+  ProductData data(shape);
+  const auto fill = [&](uint32_t row, uint32_t group, float value) {
+    std::fill_n(data.inputs.begin() + static_cast<ptrdiff_t>(row * data.stride + group * kInputGroup),
+                kInputGroup, value);
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float greatest = std::numeric_limits<float>::max();
+  // Groups of zeros, of numbers too small to count, just great enough, and as great as can be.
+  for (uint32_t group = 0; group < 10; ++group) fill(1, group, 0.0f);
+  fill(2, 3, 0.0f);
+  fill(3, 0, 1e-40f);
+  fill(4, 1, -0x1p-100f);
+  fill(5, 2, std::nextafter(0x1p-100f, 0.0f));
+  fill(6, 2, 1e-3f);
+  fill(7, 8, greatest);
+  fill(8, 8, -greatest);
+  data.inputs[9 * data.stride + 70] = infinity;
+  data.inputs[10 * data.stride + shape.depth - 1] = -infinity;
+  data.inputs[18 * data.stride] = std::numeric_limits<float>::quiet_NaN();
+  // The same of weights: output 3 is all zeros, and outputs 4 and 5 have bad groups.
+  for (uint32_t k = 0; k < shape.depth; ++k) data.weights[k * kTileOutputs + 3] = 0.0f;
+  for (uint32_t k = 64; k < 128; ++k) data.weights[k * kTileOutputs + 6] = 1e-35f;
+  data.weights[100 * kTileOutputs + 4] = infinity;
+  data.weights[0 * kTileOutputs + 5] = std::numeric_limits<float>::quiet_NaN();
+  for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const std::vector<float> expected = WithOneNotANumber(ExactIntegerProduct(shape, format, data));
+    const size_t width = shape.num_outputs + 1;
+    EXPECT_TRUE(std::isnan(expected[9 * width]));
+    EXPECT_TRUE(std::isnan(expected[4]));
+    EXPECT_EQ(expected[3], 0.0f);
+    EXPECT_EQ(expected[1 * width], 0.0f);
+    EXPECT_FALSE(std::isnan(expected[11 * width]));
+    for (const KernelTable* kernels : AllKernels()) {
+      const std::vector<float> outputs =
+          WithOneNotANumber(Multiply(*kernels, shape, format, data.weights, data.inputs, data.stride));
+      EXPECT_TRUE(SameBits(outputs, expected)) << kernels->name << " format " << static_cast<int>(format);
     }
   }
 }

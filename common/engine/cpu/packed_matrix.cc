@@ -7,14 +7,20 @@
 
 namespace tandem {
 
-absl::StatusOr<PackedMatrix> PackedMatrix::Pack(absl::Span<const TensorView> parts,
+WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts) {
+  for (const TensorView& part : parts) {
+    if (part.dtype != TensorView::DType::kBF16) return WeightFormat::kF32;
+  }
+  return WeightFormat::kBf16;
+}
+
+absl::StatusOr<PackedMatrix> PackedMatrix::Pack(absl::Span<const TensorView> parts, WeightFormat format,
                                                 const KernelTable& kernels, ThreadTeam* team) {
   PackedMatrix matrix;
-  matrix.format_ = WeightFormat::kBf16;
+  matrix.format_ = format;
   matrix.depth_ = static_cast<uint32_t>(parts.front().shape.at(1));
   for (const TensorView& part : parts) {
     matrix.num_outputs_ += static_cast<uint32_t>(part.shape.at(0));
-    if (part.dtype != TensorView::DType::kBF16) matrix.format_ = WeightFormat::kF32;
   }
   matrix.kernel_ = &kernels.products[static_cast<size_t>(matrix.format_)];
   matrix.tile_bytes_ = matrix.kernel_->layout.tile_bytes(matrix.depth_);

@@ -20,11 +20,13 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // Stacks `parts`, each [outputs, depth] with one depth, on top of one another. They are read during the
-  // call only. bfloat16 stays bfloat16; half and float32 files are kept as float32, nothing being rounded.
-  // ResourceExhausted without memory. `kernels` lives forever.
-  static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, const KernelTable& kernels,
-                                           ThreadTeam* team);
+  // The format that holds all of `parts` and rounds nothing: bfloat16 if all of them are, else float32.
+  static WeightFormat FormatOf(absl::Span<const TensorView> parts);
+
+  // Stacks `parts`, each [outputs, depth] with one depth, on top of one another, in `format`: theirs, or
+  // integers. They are read during the call only. ResourceExhausted without memory. `kernels` lives forever.
+  static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, WeightFormat format,
+                                           const KernelTable& kernels, ThreadTeam* team);
 
   uint32_t num_outputs() const { return num_outputs_; }
   uint32_t depth() const { return depth_; }
@@ -38,7 +40,7 @@ class PackedMatrix {
   // `inputs`; see ProductArgs.
   void Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows, float* const* outputs) const;
 
-  // The weights of one output, [depth]: a row of the matrix that was packed.
+  // The weights of one output, [depth]: a row of the matrix that was packed, rounded if to integers.
   void CopyOutput(uint32_t output, float* weights) const;
 
  private:

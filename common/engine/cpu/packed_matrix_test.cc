@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -59,7 +60,8 @@ TEST(PackedMatrix, KeepsEveryElement) {
         const TestTensor first(dtype, 0, 33, 6);
         const TestTensor second(dtype, 33, 1, 6);
         const TestTensor third(dtype, 34, 26, 6);  // Up to 60: bfloat16 still holds 4 * 60 exactly.
-        auto matrix = PackedMatrix::Pack({first.view(), second.view(), third.view()}, kernels, team.get());
+        auto matrix = PackedMatrix::Pack({first.view(), second.view(), third.view()},
+                                         PackedMatrix::FormatOf({first.view()}), kernels, team.get());
         ASSERT_TRUE(matrix.ok()) << matrix.status();
         EXPECT_EQ(matrix->num_outputs(), 60u);
         EXPECT_EQ(matrix->depth(), 6u);
@@ -74,13 +76,41 @@ TEST(PackedMatrix, KeepsEveryElement) {
   }
 }
 
+TEST(PackedMatrix, RoundsToTheIntegersAskedFor) {
+  const auto team = ThreadTeam::Create(2).value();
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    const KernelTable& kernels = **SelectKernels(instruction_set);
+    SCOPED_TRACE(kernels.name);
+    for (TensorView::DType dtype :
+         {TensorView::DType::kBF16, TensorView::DType::kF16, TensorView::DType::kF32}) {
+      const TestTensor tensor(dtype, 0, 60, 70);
+      for (const auto& [format, bits] :
+           {std::pair(WeightFormat::kInt8, 8), std::pair(WeightFormat::kInt4, 4)}) {
+        auto matrix = PackedMatrix::Pack({tensor.view()}, format, kernels, team.get());
+        ASSERT_TRUE(matrix.ok()) << matrix.status();
+        // Two tiles of two groups of 64 inputs, and scales of 16 bits.
+        EXPECT_EQ(matrix->num_bytes(), size_t{2} * 2 * 32 * (64 * static_cast<size_t>(bits) / 8 + 2));
+        std::vector<float> weights(70);
+        for (uint32_t output = 0; output < 60; ++output) {
+          matrix->CopyOutput(output, weights.data());
+          const float greatest = Element(output, 3);
+          for (uint32_t k = 0; k < 70; ++k) {
+            const float bound = greatest * (bits == 8 ? 0.51f / 127 : 0.75f / 7);
+            EXPECT_NEAR(weights[k], Element(output, k), bound) << output << " " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PackedMatrix, MultipliesTheTilesAskedFor) {
   const auto team = ThreadTeam::Create(1).value();
   const TestTensor tensor(TensorView::DType::kBF16, 0, 60, 5);
   for (InstructionSet instruction_set : SupportedInstructionSets()) {
     const KernelTable& kernels = **SelectKernels(instruction_set);
     SCOPED_TRACE(kernels.name);
-    auto matrix = PackedMatrix::Pack({tensor.view()}, kernels, team.get());
+    auto matrix = PackedMatrix::Pack({tensor.view()}, WeightFormat::kBf16, kernels, team.get());
     ASSERT_TRUE(matrix.ok()) << matrix.status();
     auto inputs = ProductInputs::Allocate(kernels, 2, 5);
     ASSERT_TRUE(inputs.ok()) << inputs.status();

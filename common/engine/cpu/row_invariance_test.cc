@@ -31,9 +31,10 @@ bool SameBits(const Logits& a, const Logits& b) {
 // The plainest run: one thread, one row a step, all positions in order in blocks 0, 1, 2, ...
 class Reference {
  public:
-  Reference(std::shared_ptr<const Model> model, InstructionSet instruction_set) {
-    auto engine = CreateCpuEngine(std::move(model),
-                                  {.num_blocks = 48, .max_rows = 1, .instruction_set = instruction_set});
+  Reference(std::shared_ptr<const Model> model, InstructionSet instruction_set, WeightType weight_type) {
+    auto engine = CreateCpuEngine(
+        std::move(model),
+        {.num_blocks = 48, .max_rows = 1, .instruction_set = instruction_set, .weight_type = weight_type});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
@@ -69,24 +70,27 @@ class Reference {
   std::map<TokenIds, Logits> known_;
 };
 
-// AMX has products of its own; all others are to give the bits of the fastest of them.
+// AMX has products of its own with bfloat16 weights; everything else is to give the bits of the fastest of
+// the others.
 class References {
  public:
-  explicit References(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
+  References(std::shared_ptr<const Model> model, WeightType weight_type)
+      : model_(std::move(model)), weight_type_(weight_type) {}
 
   Reference* For(InstructionSet instruction_set) {
     const std::vector<InstructionSet> supported = SupportedInstructionSets();
-    if (instruction_set != InstructionSet::kAmx) {
+    if (instruction_set != InstructionSet::kAmx || weight_type_ != WeightType::kAsInFile) {
       instruction_set = *std::find_if(supported.begin(), supported.end(),
                                       [](InstructionSet each) { return each != InstructionSet::kAmx; });
     }
     std::unique_ptr<Reference>& reference = references_[instruction_set];
-    if (reference == nullptr) reference = std::make_unique<Reference>(model_, instruction_set);
+    if (reference == nullptr) reference = std::make_unique<Reference>(model_, instruction_set, weight_type_);
     return reference.get();
   }
 
  private:
   std::shared_ptr<const Model> model_;
+  WeightType weight_type_;
   std::map<InstructionSet, std::unique_ptr<Reference>> references_;
 };
 
@@ -351,6 +355,7 @@ RandomModelOptions BiasedModel() {
 struct TestModel {
   const char* name;
   RandomModelOptions (*options)();
+  WeightType weight_type = WeightType::kAsInFile;
 };
 
 // In failures.
@@ -363,7 +368,7 @@ class RowInvariance : public testing::TestWithParam<TestModel> {};
 TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   const auto model = MakeRandomModel(GetParam().options());
   ASSERT_NE(model, nullptr);
-  References references(model);
+  References references(model, GetParam().weight_type);
   int num_compared = 0;
   int num_cache_hits = 0;
   int num_copied = 0;
@@ -372,9 +377,11 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   for (InstructionSet instruction_set : supported) {
     for (int num_threads : {1, 2, 3}) {
       if (instruction_set != supported.front() && num_threads != 2) continue;
-      auto engine = CreateCpuEngine(
-          model,
-          {.num_blocks = 60, .max_rows = 61, .num_threads = num_threads, .instruction_set = instruction_set});
+      auto engine = CreateCpuEngine(model, {.num_blocks = 60,
+                                            .max_rows = 61,
+                                            .num_threads = num_threads,
+                                            .instruction_set = instruction_set,
+                                            .weight_type = GetParam().weight_type});
       ASSERT_TRUE(engine.ok()) << engine.status();
       const uint64_t num_seeds = instruction_set == supported.front() ? 8 : 3;
       for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
@@ -397,8 +404,11 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
 
 INSTANTIATE_TEST_SUITE_P(All, RowInvariance,
                          testing::Values(TestModel{"Llama", LlamaModel}, TestModel{"Qwen", QwenModel},
-                                         TestModel{"Mistral", MistralModel},
-                                         TestModel{"Biased", BiasedModel}),
+                                         TestModel{"Mistral", MistralModel}, TestModel{"Biased", BiasedModel},
+                                         TestModel{"LlamaInt8", LlamaModel, WeightType::kInt8},
+                                         TestModel{"QwenInt4", QwenModel, WeightType::kInt4},
+                                         TestModel{"MistralInt4", MistralModel, WeightType::kInt4},
+                                         TestModel{"BiasedInt8", BiasedModel, WeightType::kInt8}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
 // Contexts of several chunks of attention, most of which all sessions share: trees, chunks of prompts and
@@ -409,7 +419,7 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
   if (options.config.sliding_window.has_value()) options.config.sliding_window = 301;
   const auto model = MakeRandomModel(options);
   ASSERT_NE(model, nullptr);
-  References references(model);
+  References references(model, GetParam().weight_type);
   int num_compared = 0;
   int num_cache_hits = 0;
   for (InstructionSet instruction_set : SupportedInstructionSets()) {
@@ -419,7 +429,8 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
       auto engine = CreateCpuEngine(model, {.num_blocks = 300,
                                             .max_rows = 150,
                                             .num_threads = num_threads,
-                                            .instruction_set = instruction_set});
+                                            .instruction_set = instruction_set,
+                                            .weight_type = GetParam().weight_type});
       ASSERT_TRUE(engine.ok()) << engine.status();
       SCOPED_TRACE(absl::StrCat(InstructionSetName(instruction_set), ", ", num_threads, " threads"));
       Simulation simulation(
@@ -435,16 +446,25 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
   EXPECT_GT(num_cache_hits, 5);
 }
 
-TEST(RowInvarianceOfDemoModel, Holds) {
+class RowInvarianceOfDemoModel : public testing::TestWithParam<WeightType> {};
+
+TEST_P(RowInvarianceOfDemoModel, Holds) {
   auto model = Model::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-draft-general-1m"));
   ASSERT_TRUE(model.ok()) << model.status();
-  References references(*model);
-  auto engine = CreateCpuEngine(*model, {.num_blocks = 60, .max_rows = 61, .num_threads = 2});
+  References references(*model, GetParam());
+  auto engine = CreateCpuEngine(
+      *model, {.num_blocks = 60, .max_rows = 61, .num_threads = 2, .weight_type = GetParam()});
   ASSERT_TRUE(engine.ok()) << engine.status();
   Simulation simulation(engine->get(), references.For(SupportedInstructionSets().front()), 1);
   simulation.Run(12);
   EXPECT_GT(simulation.num_compared(), 50);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, RowInvarianceOfDemoModel,
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4),
+                         [](const auto& param_info) {
+                           return std::string(WeightTypeName(param_info.param));
+                         });
 
 }  // namespace
 }  // namespace tandem

@@ -1,0 +1,106 @@
+#include "common/engine/cpu/integer_layouts.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/engine/cpu/weight_quantizer.h"
+
+namespace tandem {
+namespace {
+
+// Where weight (output, k) of a group stands among its integers: a byte, or half a byte.
+struct Place {
+  size_t byte = 0;
+  bool high = false;
+};
+
+Place InLines(uint32_t output, uint32_t k) {
+  return {.byte = size_t{k / 2} * 2 * kTileOutputs + 2 * output + k % 2};
+}
+
+Place InHalvedLines(uint32_t output, uint32_t k) {
+  return {.byte = InLines(output, k % 32).byte, .high = k >= 32};
+}
+
+Place InAmxTiles(uint32_t output, uint32_t k) {
+  return {.byte = size_t{output / 16} * 1024 + k / 4 * 64 + output % 16 * 4 + k % 4};
+}
+
+Place InHalvedAmxTiles(uint32_t output, uint32_t k) {
+  return {.byte = size_t{output / 16} * 512 + k % 32 / 4 * 64 + output % 16 * 4 + k % 4, .high = k >= 32};
+}
+
+uint32_t ScaleIndex(uint32_t output) {
+  return output < kLanes ? 2 * output : 2 * (output - kLanes) + 1;
+}
+
+uint32_t NumGroups(uint32_t depth) {
+  return (depth + kInputGroup - 1) / kInputGroup;
+}
+
+template <auto kPlace, size_t kGroupBytes, auto kQuantize>
+void Pack(const float* weights, uint32_t depth, uint32_t output, void* tile) {
+  for (uint32_t group = 0; group < NumGroups(depth); ++group) {
+    const uint32_t begin = group * kInputGroup;
+    float padded[kInputGroup] = {};
+    std::copy(weights + begin, weights + std::min(begin + kInputGroup, depth), padded);
+    const QuantizedGroup quantized = kQuantize(padded);
+    char* const to = static_cast<char*>(tile) + group * kGroupBytes;
+    reinterpret_cast<uint16_t*>(to)[ScaleIndex(output)] =
+        static_cast<uint16_t>(std::bit_cast<uint32_t>(quantized.scale) >> 16);
+    auto* const integers = reinterpret_cast<uint8_t*>(to + kScaleLineBytes);
+    for (uint32_t k = 0; k < kInputGroup; ++k) {
+      const auto bits = static_cast<uint8_t>(quantized.values[k]);
+      const Place place = kPlace(output, k);
+      if constexpr (kGroupBytes == kInt8GroupBytes) {
+        integers[place.byte] = bits;
+      } else {
+        integers[place.byte] |= static_cast<uint8_t>(place.high ? bits << 4 : bits & 0x0f);
+      }
+    }
+  }
+}
+
+template <auto kPlace, size_t kGroupBytes>
+void Unpack(const void* tile, uint32_t depth, uint32_t output, float* weights) {
+  for (uint32_t k = 0; k < depth; ++k) {
+    const char* const from = static_cast<const char*>(tile) + k / kInputGroup * kGroupBytes;
+    const uint16_t scale = reinterpret_cast<const uint16_t*>(from)[ScaleIndex(output)];
+    const Place place = kPlace(output, k % kInputGroup);
+    auto value = static_cast<int8_t>(from[kScaleLineBytes + place.byte]);
+    if constexpr (kGroupBytes == kInt4GroupBytes) {
+      if (!place.high) value = static_cast<int8_t>(value << 4);
+      value = static_cast<int8_t>(value >> 4);
+    }
+    weights[k] = std::bit_cast<float>(static_cast<uint32_t>(scale) << 16) * static_cast<float>(value);
+  }
+}
+
+template <auto kPlace, size_t kGroupBytes, auto kQuantize>
+WeightLayout MakeLayout() {
+  WeightLayout layout;
+  layout.tile_bytes = [](uint32_t depth) { return uint64_t{NumGroups(depth)} * kGroupBytes; };
+  layout.pack = Pack<kPlace, kGroupBytes, kQuantize>;
+  layout.unpack = Unpack<kPlace, kGroupBytes>;
+  return layout;
+}
+
+}  // namespace
+
+WeightLayout Int8Lines() {
+  return MakeLayout<InLines, kInt8GroupBytes, QuantizeInt8>();
+}
+
+WeightLayout Int4Lines() {
+  return MakeLayout<InHalvedLines, kInt4GroupBytes, QuantizeInt4>();
+}
+
+WeightLayout Int8AmxTiles() {
+  return MakeLayout<InAmxTiles, kInt8GroupBytes, QuantizeInt8>();
+}
+
+WeightLayout Int4AmxTiles() {
+  return MakeLayout<InHalvedAmxTiles, kInt4GroupBytes, QuantizeInt4>();
+}
+
+}  // namespace tandem

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+
+#include "common/engine/cpu/kernel_table.h"
+
+// Weights as integers of 8 or 4 bits. A tile holds, for each group of kInputGroup inputs (the last filled up
+// with zeros), a line of 64 bytes with the scales of its outputs in bfloat16, and the integers. The scales
+// stand in pairs: output i at 2 i, output i + 16 at 2 i + 1. That makes 8.25 and 4.25 bits per weight.
+
+namespace tandem {
+
+inline constexpr size_t kScaleLineBytes = 64;
+inline constexpr size_t kInt8GroupBytes = kScaleLineBytes + size_t{kInputGroup} * kTileOutputs;
+inline constexpr size_t kInt4GroupBytes = kScaleLineBytes + size_t{kInputGroup} * kTileOutputs / 2;
+
+// [32][32][2]: a line per pair of inputs, with the outputs' pairs of weights.
+WeightLayout Int8Lines();
+
+// [16][32][2]: as lines 0 to 15 of Int8Lines in the low, 16 to 31 in the high halves of the bytes.
+WeightLayout Int4Lines();
+
+// [2][16][16][4]: for 16 outputs at a time, a line per four inputs with the outputs' weights for them, which
+// is what an AMX tile holds.
+WeightLayout Int8AmxTiles();
+
+// [2][8][16][4]: as lines 0 to 7 of each of those tiles in the low, 8 to 15 in the high halves of the bytes.
+WeightLayout Int4AmxTiles();
+
+}  // namespace tandem

@@ -1,0 +1,243 @@
+#pragma once
+
+#include "common/engine/cpu/integer_layouts.h"
+#include "common/engine/cpu/kernel_templates.h"
+
+// Products with weights of 8 and 4 bits, written once over a vector of floats V (kernel_templates.h) and a
+// policy I for the integers, which provides
+//
+//   kMaxRows                        rows of inputs whose sums stay in registers
+//   Sum, Weights                    16 sums of 32 bits; 16 outputs' pairs of weights, as wide as I multiplies
+//   Zero()
+//   Widen(line)                     Weights from 32 bytes
+//   WidenHalves(line, low, high)    Weights from the low and the high halves of 32 bytes
+//   MultiplyAdd(sum, weights, pair) sum + the two products of each output's weights with two 16-bit inputs
+//   ToFloat(sum)                    V, correctly rounded
+
+namespace tandem {
+namespace {
+
+// Inputs of one group: x is about scale * round(x * inverse).
+struct InputScale {
+  float scale;
+  float inverse;  // 0 where nothing is to be multiplied: all zeros, or not all finite.
+};
+
+// `greatest` is the greatest magnitude of the group, as bits, so that what is not finite is greater than all
+// else.
+TANDEM_INLINE InputScale ScaleOfInputs(uint32_t greatest) {
+  constexpr uint32_t kInfinity = 0x7f800000;
+  constexpr uint32_t kSmallest = 27u << 23;  // 2^-100
+  if (greatest >= kInfinity) return {__builtin_nanf(""), 0.0f};
+  if (greatest < kSmallest) return {0.0f, 0.0f};
+  float magnitude;
+  __builtin_memcpy(&magnitude, &greatest, sizeof(magnitude));
+  return {magnitude / kGreatestInput, kGreatestInput / magnitude};
+}
+
+TANDEM_INLINE uint32_t NumGroups(uint32_t depth) {
+  return (depth + kInputGroup - 1) / kInputGroup;
+}
+
+// A row of prepared inputs: the integers as 16 bits, [groups][kInputGroup], then the scales [groups].
+constexpr size_t kGroupIntegerBytes = kInputGroup * sizeof(int16_t);
+
+TANDEM_INLINE size_t IntegerRowBytes(uint32_t depth) {
+  const size_t groups = NumGroups(depth);
+  return groups * kGroupIntegerBytes + (groups * sizeof(float) + 63) / 64 * 64;
+}
+
+template <typename V>
+uint64_t IntegerPreparedBytes(uint32_t max_rows, uint32_t depth) {
+  return uint64_t{max_rows} * IntegerRowBytes(depth);
+}
+
+// Rounds a group of inputs; returns its scale.
+template <typename V>
+TANDEM_INLINE float RoundInputs(const float* inputs, int16_t* integers) {
+  uint32_t bits[kInputGroup];
+  __builtin_memcpy(bits, inputs, sizeof(bits));
+  uint32_t greatest = 0;
+  for (uint32_t k = 0; k < kInputGroup; ++k) {
+    const uint32_t magnitude = bits[k] & 0x7fffffffu;
+    greatest = magnitude > greatest ? magnitude : greatest;
+  }
+  const InputScale scale = ScaleOfInputs(greatest);
+  if (scale.inverse == 0.0f) {
+    __builtin_memset(integers, 0, kGroupIntegerBytes);
+    return scale.scale;
+  }
+  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum.
+  constexpr uint32_t kRounderBits = 0x4b400000;
+  const V inverse = V::Broadcast(scale.inverse);
+  const V rounder = V::Broadcast(12582912.0f);
+  alignas(64) float rounded[kInputGroup];
+  for (uint32_t k = 0; k < kInputGroup; k += kLanes) {
+    V::Store(V::Fma(V::Load(inputs + k), inverse, rounder), rounded + k);
+  }
+  __builtin_memcpy(bits, rounded, sizeof(bits));
+  for (uint32_t k = 0; k < kInputGroup; ++k) integers[k] = static_cast<int16_t>(bits[k] - kRounderBits);
+  return scale.scale;
+}
+
+template <typename V>
+void PrepareIntegers(const PrepareArgs& args) {
+  for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
+    const float* input = args.inputs + row * args.input_stride;
+    char* to = static_cast<char*>(args.prepared) + row * IntegerRowBytes(args.depth);
+    auto* scales = reinterpret_cast<float*>(to + NumGroups(args.depth) * kGroupIntegerBytes);
+    for (uint32_t column = args.begin_column; column < args.end_column; column += kInputGroup) {
+      const uint32_t group = column / kInputGroup;
+      auto* integers = reinterpret_cast<int16_t*>(to + group * kGroupIntegerBytes);
+      const uint32_t left = args.end_column - column;
+      if (left >= kInputGroup) {
+        scales[group] = RoundInputs<V>(input + column, integers);
+      } else {
+        alignas(64) float padded[kInputGroup] = {};
+        for (uint32_t k = 0; k < left; ++k) padded[k] = input[column + k];
+        scales[group] = RoundInputs<V>(padded, integers);
+      }
+    }
+  }
+}
+
+// Weights of Int8Lines.
+struct Int8Weights {
+  static constexpr size_t kGroupBytes = kInt8GroupBytes;
+  static constexpr uint32_t kGroupLines = 32;
+
+  // One line times `kRows` rows of inputs.
+  template <typename I, int kRows>
+  static TANDEM_INLINE void MultiplyLine(const char* line, const char* inputs, size_t row_bytes,
+                                         uint32_t index, typename I::Sum (&sums)[kRows][2]) {
+    const auto low = I::Widen(line);
+    const auto high = I::Widen(line + 32);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      const char* pair = inputs + row * row_bytes + index * 4;
+      sums[row][0] = I::MultiplyAdd(sums[row][0], low, pair);
+      sums[row][1] = I::MultiplyAdd(sums[row][1], high, pair);
+    }
+  }
+};
+
+// Weights of Int4Lines.
+struct Int4Weights {
+  static constexpr size_t kGroupBytes = kInt4GroupBytes;
+  static constexpr uint32_t kGroupLines = 16;
+
+  template <typename I, int kRows>
+  static TANDEM_INLINE void MultiplyLine(const char* line, const char* inputs, size_t row_bytes,
+                                         uint32_t index, typename I::Sum (&sums)[kRows][2]) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      typename I::Weights first;
+      typename I::Weights second;
+      I::WidenHalves(line + half * 32, &first, &second);
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) {
+        const char* pair = inputs + row * row_bytes + index * 4;
+        sums[row][half] = I::MultiplyAdd(sums[row][half], first, pair);
+        sums[row][half] = I::MultiplyAdd(sums[row][half], second, pair + kGroupLines * 4);
+      }
+    }
+  }
+};
+
+template <typename V>
+TANDEM_INLINE void StoreOutputs(V value, uint32_t output, uint32_t end_output, float* row) {
+  if (output + kLanes <= end_output) {
+    V::Store(value, row + output);
+  } else if (output < end_output) {
+    StoreFirst(value, end_output - output, row + output);
+  }
+}
+
+// A tile of weights times `kRows` rows.
+template <typename V, typename I, typename Weights, int kRows>
+void MultiplyIntegerTile(const char* tile, const ProductArgs& args, const char* inputs, float* const* outputs,
+                         uint32_t first_output) {
+  constexpr size_t kPrefetchBytes = 2048;
+  const uint32_t num_groups = NumGroups(args.depth);
+  const size_t row_bytes = IntegerRowBytes(args.depth);
+  V totals[kRows][2];
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row) {
+    totals[row][0] = V::Broadcast(0.0f);
+    totals[row][1] = V::Broadcast(0.0f);
+  }
+  for (uint32_t group = 0; group < num_groups; ++group, tile += Weights::kGroupBytes) {
+    typename I::Sum sums[kRows][2];
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      sums[row][0] = I::Zero();
+      sums[row][1] = I::Zero();
+    }
+    const char* line = tile + kScaleLineBytes;
+    for (uint32_t index = 0; index < Weights::kGroupLines; ++index, line += 64) {
+      __builtin_prefetch(line + kPrefetchBytes);
+      Weights::template MultiplyLine<I, kRows>(line, inputs + group * kGroupIntegerBytes, row_bytes, index,
+                                               sums);
+    }
+    V low;
+    V high;
+    V::LoadBf16Pairs(reinterpret_cast<const uint16_t*>(tile), &low, &high);
+    const char* scale = inputs + num_groups * kGroupIntegerBytes + group * sizeof(float);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row, scale += row_bytes) {
+      const V input_scale = V::Broadcast(*reinterpret_cast<const float*>(scale));
+      totals[row][0] = V::Fma(I::ToFloat(sums[row][0]), V::Multiply(low, input_scale), totals[row][0]);
+      totals[row][1] = V::Fma(I::ToFloat(sums[row][1]), V::Multiply(high, input_scale), totals[row][1]);
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    StoreOutputs(totals[row][0], first_output, args.end_output, outputs[row]);
+    StoreOutputs(totals[row][1], first_output + kLanes, args.end_output, outputs[row]);
+  }
+}
+
+template <typename V, typename I, typename Weights, int kRows>
+TANDEM_INLINE void DispatchIntegerRows(uint32_t num_rows, const char* tile, const ProductArgs& args,
+                                       const char* inputs, float* const* outputs, uint32_t first_output) {
+  if (num_rows == kRows) {
+    MultiplyIntegerTile<V, I, Weights, kRows>(tile, args, inputs, outputs, first_output);
+  } else if constexpr (kRows > 1) {
+    DispatchIntegerRows<V, I, Weights, kRows - 1>(num_rows, tile, args, inputs, outputs, first_output);
+  }
+}
+
+// Goes once through the weights: a tile at a time, which stays in the cache for all chunks of rows.
+template <typename V, typename I, typename Weights>
+void MultiplyIntegers(const ProductArgs& args) {
+  const size_t tile_bytes = NumGroups(args.depth) * Weights::kGroupBytes;
+  const size_t row_bytes = IntegerRowBytes(args.depth);
+  const uint32_t num_chunks = (args.num_rows + I::kMaxRows - 1) / I::kMaxRows;
+  for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
+    uint32_t row = 0;
+    for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
+      // Chunks as equal as possible.
+      const uint32_t num_rows = (args.num_rows - row) / (num_chunks - chunk);
+      DispatchIntegerRows<V, I, Weights, I::kMaxRows>(
+          num_rows, static_cast<const char*>(args.tiles) + tile * tile_bytes, args,
+          static_cast<const char*>(args.prepared) + row * row_bytes, args.outputs + row,
+          args.first_output + tile * kTileOutputs);
+      row += num_rows;
+    }
+  }
+}
+
+template <typename V, typename I>
+void SetIntegerProducts(KernelTable* table) {
+  ProductKernel& int8 = table->products[static_cast<int>(WeightFormat::kInt8)];
+  int8.layout = Int8Lines();
+  int8.prepared_bytes = IntegerPreparedBytes<V>;
+  int8.prepare = PrepareIntegers<V>;
+  int8.multiply = MultiplyIntegers<V, I, Int8Weights>;
+  ProductKernel& int4 = table->products[static_cast<int>(WeightFormat::kInt4)];
+  int4 = int8;
+  int4.layout = Int4Lines();
+  int4.multiply = MultiplyIntegers<V, I, Int4Weights>;
+}
+
+}  // namespace
+}  // namespace tandem

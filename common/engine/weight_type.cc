@@ -1,0 +1,80 @@
+#include "common/engine/weight_type.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16, WeightType::kInt8,
+                                       WeightType::kInt4};
+
+absl::string_view DTypeName(TensorView::DType dtype) {
+  switch (dtype) {
+    case TensorView::DType::kF32:
+      return "f32";
+    case TensorView::DType::kF16:
+      return "f16";
+    case TensorView::DType::kBF16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+absl::Status ExpectBf16(const Model& model, const TensorView& matrix) {
+  if (matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("weight type bf16: ", model.folder(), " has a matrix ",
+                                                 ShapeText(matrix.shape), " in ", DTypeName(matrix.dtype),
+                                                 "; expected bf16, or the weight type auto, int8 or int4"));
+}
+
+}  // namespace
+
+absl::string_view WeightTypeName(WeightType type) {
+  switch (type) {
+    case WeightType::kAsInFile:
+      return "auto";
+    case WeightType::kBf16:
+      return "bf16";
+    case WeightType::kInt8:
+      return "int8";
+    case WeightType::kInt4:
+      return "int4";
+  }
+  return "unknown";
+}
+
+std::vector<std::string> WeightTypeNames() {
+  std::vector<std::string> names;
+  for (const WeightType each : kWeightTypes) names.emplace_back(WeightTypeName(each));
+  return names;
+}
+
+absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
+  for (const WeightType each : kWeightTypes) {
+    if (name == WeightTypeName(each)) return each;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight type \"", name, "\", expected one of ", absl::StrJoin(WeightTypeNames(), ", ")));
+}
+
+absl::string_view KeptWeightType(const Model& model, WeightType type) {
+  if (type == WeightType::kInt8 || type == WeightType::kInt4) return WeightTypeName(type);
+  return DTypeName(model.embedding().dtype);
+}
+
+absl::Status ValidateWeightType(const Model& model, WeightType type) {
+  if (type != WeightType::kBf16) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.embedding()));
+  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.output()));
+  for (const LayerWeights& layer : model.layers()) {
+    for (const TensorView& matrix :
+         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
+      TANDEM_RETURN_IF_ERROR(ExpectBf16(model, matrix));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// What numbers an engine keeps a model's matrices in, chosen when the model is loaded. Norms and biases are
+// float32 with all of them.
+enum class WeightType {
+  kAsInFile,  // "auto": nothing is rounded.
+  kBf16,      // The same, and an error unless the files hold bfloat16.
+  kInt8,      // 8.25 bits a weight: integers of 8 bits, and a scale for every 64 of an output.
+  kInt4,      // 4.25 bits a weight, likewise. The output head and the embedding have 8.25.
+};
+
+// As on command lines, "auto" first.
+std::vector<std::string> WeightTypeNames();
+// By one of those names; InvalidArgument for anything else.
+absl::StatusOr<WeightType> ParseWeightType(absl::string_view name);
+absl::string_view WeightTypeName(WeightType type);
+
+// What an engine keeps the matrices of `model` in: "int8", "int4", or what its files hold: "bf16", "f16" or
+// "f32".
+absl::string_view KeptWeightType(const Model& model, WeightType type);
+
+// InvalidArgument for kBf16 and a model with matrices in something else.
+absl::Status ValidateWeightType(const Model& model, WeightType type);
+
+}  // namespace tandem
