@@ -78,12 +78,16 @@ TEST(EngineBenchTest, ArgumentsThatMakeNoSenseAreErrors) {
   EXPECT_THAT(ErrorOf(options), HasSubstr("a context of 0 tokens"));
 }
 
-TEST(EngineBenchTest, ADtypeThatTheEngineLacksIsAnError) {
-  EngineBenchOptions options = SmallBench();
-  options.weight_dtype = WeightDtype::kInt4;
-  const absl::Status status = RunEngineBench(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("int4"));
+TEST(EngineBenchTest, NarrowWeightsAreFewerBytes) {
+  uint64_t before = std::numeric_limits<uint64_t>::max();
+  for (WeightDtype dtype : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4}) {
+    EngineBenchOptions options = SmallBench();
+    options.weight_dtype = dtype;
+    const auto result = RunEngineBench(options);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_LT(result->model_bytes, before) << WeightDtypeName(dtype);
+    before = result->model_bytes;
+  }
 }
 
 TEST(EngineRunnerTest, TreeRowsSeeTheirPathOnly) {
