@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -28,6 +29,10 @@ float SumInHalves(std::vector<float> lanes) {
 TEST(Kernels, SelectsWhatTheMachineHas) {
   const std::vector<InstructionSet> supported = SupportedInstructionSets();
   EXPECT_EQ(supported.back(), InstructionSet::kPortable);
+  // Set where the machine is known, so that kernels cannot go untested unnoticed.
+  if (const char* expected = std::getenv("TANDEM_EXPECTED_KERNELS")) {
+    EXPECT_EQ(InstructionSetName(supported.front()), expected);
+  }
   EXPECT_EQ(SelectKernels(InstructionSet::kAuto).value(), SelectKernels(supported.front()).value());
   for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAmx,
                               InstructionSet::kNeon, InstructionSet::kNeonBf16}) {

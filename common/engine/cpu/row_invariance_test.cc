@@ -70,8 +70,12 @@ class Reference {
   std::map<TokenIds, Logits> known_;
 };
 
-// AMX has products of its own with bfloat16 weights; everything else is to give the bits of the fastest of
-// the others.
+// Whether products with bfloat16 weights differ from the portable ones, see kernel_table.h.
+bool HasItsOwnBits(InstructionSet instruction_set) {
+  return instruction_set == InstructionSet::kAmx || instruction_set == InstructionSet::kNeonBf16;
+}
+
+// Everything but those products is to give the bits of the fastest of the other instruction sets.
 class References {
  public:
   References(std::shared_ptr<const Model> model, WeightType weight_type)
@@ -79,9 +83,9 @@ class References {
 
   Reference* For(InstructionSet instruction_set) {
     const std::vector<InstructionSet> supported = SupportedInstructionSets();
-    if (instruction_set != InstructionSet::kAmx || weight_type_ != WeightType::kAsInFile) {
+    if (!HasItsOwnBits(instruction_set) || weight_type_ != WeightType::kAsInFile) {
       instruction_set = *std::find_if(supported.begin(), supported.end(),
-                                      [](InstructionSet each) { return each != InstructionSet::kAmx; });
+                                      [](InstructionSet each) { return !HasItsOwnBits(each); });
     }
     std::unique_ptr<Reference>& reference = references_[instruction_set];
     if (reference == nullptr) reference = std::make_unique<Reference>(model_, instruction_set, weight_type_);
