@@ -78,12 +78,17 @@ TEST(EngineBenchTest, ArgumentsThatMakeNoSenseAreErrors) {
   EXPECT_THAT(ErrorOf(options), HasSubstr("a context of 0 tokens"));
 }
 
-TEST(EngineBenchTest, ADtypeThatTheEngineLacksIsAnError) {
+TEST(EngineBenchTest, FewerBitsAreFewerBytesOfWork) {
   EngineBenchOptions options = SmallBench();
-  options.weight_dtype = WeightDtype::kInt4;
-  const absl::Status status = RunEngineBench(options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("int4"));
+  uint64_t last = UINT64_MAX;
+  for (WeightDtype dtype : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4}) {
+    options.weight_dtype = dtype;
+    const auto result = RunEngineBench(options);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const uint64_t bytes = result->runs.front().passes.front().work.weight_bytes;
+    EXPECT_LT(bytes, last);
+    last = bytes;
+  }
 }
 
 TEST(EngineRunnerTest, TreeRowsSeeTheirPathOnly) {

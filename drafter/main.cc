@@ -143,7 +143,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
     v1::ServerInfo info = Describe(service, start);
     info.mutable_models()->Add(models.begin(), models.end());
     info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
-    if (pace.has_value()) info.set_simulated_pace(DescribePace(*pace));
+    if (load_options.pace.has_value()) info.set_simulated_pace(DescribePace(*load_options.pace));
     return info;
   };
   TANDEM_ASSIGN_OR_RETURN(
