@@ -38,7 +38,7 @@ class EngineRunner {
   };
 
   // `model` is used while this runs, not later. Errors: the engine's; InvalidArgument for sizes beyond the
-  // model's context; Unimplemented for a dtype that the engine does not have.
+  // model's context.
   static absl::StatusOr<std::unique_ptr<EngineRunner>> Create(const std::shared_ptr<const Model>& model,
                                                               const Options& options);
 
