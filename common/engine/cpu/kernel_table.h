@@ -14,9 +14,10 @@
 //   exponential   one fixed polynomial
 //   attention     see attention_templates.h
 //
-// Products of `amx` with weights in bfloat16 take each input as the sum of two bfloat16 numbers, which keeps
-// 16 of its 24 significant bits, and add up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` do
-// likewise, 4 terms at a time; see kernels_neon_bf16.cc.
+// Products of `amx` with weights in bfloat16 round each input to bfloat16, which keeps 8 of its 24
+// significant bits; those of `amx-split` take it as the sum of two bfloat16 numbers, which keeps 16. Both add
+// up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` split inputs likewise and add up 4 terms at
+// a time; see kernels_neon_bf16.cc.
 //
 // Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
 // groups of kInputGroup inputs, the last one filled up with zeros. A group of weights of one output is a
@@ -91,6 +92,8 @@ struct ProductArgs {
 // Products with weights of one format.
 struct ProductKernel {
   WeightLayout layout;
+  // Significant bits of an input that count: 24 where inputs are multiplied as they are.
+  uint32_t input_bits = 24;
   // How the inputs are laid out before a product, and in how many bytes; null where they are read as they
   // are. Kernels with the same `prepare` can use one another's prepared inputs.
   uint64_t (*prepared_bytes)(uint32_t max_rows, uint32_t depth) = nullptr;
@@ -120,6 +123,7 @@ const KernelTable& Avx2Kernels();    // Defined on x86-64; needs AVX2 and FMA.
 const KernelTable& Avx512Kernels();  // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
 // Likewise; needs AVX-512 VNNI as well, for products with weights of 8 and 4 bits. The rest is the same.
 const KernelTable& Avx512VnniKernels();
+const KernelTable& AmxSplitKernels();  // As AmxKernels.
 const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
 const KernelTable& NeonKernels();  // Defined on 64-bit Arm.
 const KernelTable& NeonBf16Kernels();  // Likewise; needs the bfloat16 extension (FEAT_BF16).

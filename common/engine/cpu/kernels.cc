@@ -13,8 +13,8 @@ namespace tandem {
 namespace {
 
 constexpr InstructionSet kInstructionSets[] = {
-    InstructionSet::kAuto,     InstructionSet::kAmx,  InstructionSet::kAvx512,  InstructionSet::kAvx2,
-    InstructionSet::kNeonBf16, InstructionSet::kNeon, InstructionSet::kPortable};
+    InstructionSet::kAuto, InstructionSet::kAmx,      InstructionSet::kAmxSplit, InstructionSet::kAvx512,
+    InstructionSet::kAvx2, InstructionSet::kNeonBf16, InstructionSet::kNeon,     InstructionSet::kPortable};
 
 #ifdef TANDEM_X86_KERNELS
 bool HasVnni() {
@@ -34,6 +34,8 @@ absl::string_view InstructionSetName(InstructionSet instruction_set) {
       return "avx2";
     case InstructionSet::kAvx512:
       return "avx512";
+    case InstructionSet::kAmxSplit:
+      return "amx-split";
     case InstructionSet::kAmx:
       return "amx";
     case InstructionSet::kNeon:
@@ -63,8 +65,10 @@ std::vector<InstructionSet> SupportedInstructionSets() {
 #ifdef TANDEM_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    if (__builtin_cpu_supports("avx512bf16") && HasVnni() && AmxAvailable())
+    if (__builtin_cpu_supports("avx512bf16") && HasVnni() && AmxAvailable()) {
       supported.push_back(InstructionSet::kAmx);
+      supported.push_back(InstructionSet::kAmxSplit);
+    }
     supported.push_back(InstructionSet::kAvx512);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -88,6 +92,8 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
   }
   switch (instruction_set) {
 #ifdef TANDEM_X86_KERNELS
+    case InstructionSet::kAmxSplit:
+      return &AmxSplitKernels();
     case InstructionSet::kAmx:
       return &AmxKernels();
     case InstructionSet::kAvx512:

@@ -6,24 +6,22 @@
 
 // Products on AMX tiles: 16 rows of 64 bytes, and an instruction that multiplies two of them.
 //
-// An input x is taken as high + low, high being x rounded to bfloat16 and low the rest rounded to bfloat16.
-// The two stand in neighbouring rows of an input tile, so a tile holds 8 rows of inputs for 32 columns, and
-// the sums of both stand in neighbouring rows of the output tile:
+// A tile multiplies bfloat16 numbers. With one part, an input is rounded to bfloat16. With two parts it is
+// taken as high + low, high being the input rounded to bfloat16 and low the rest rounded to bfloat16; the two
+// stand in neighbouring rows of an input tile, their sums in neighbouring rows of the output tile, and
 //
 //   outputs[row][n] = (sum over k of high * weight) + (sum over k of low * weight)
 //
-// Each of the two sums goes through the columns 32 at a time in ascending order; what the instruction does
-// with the 32 terms is the processor's, and the same for every row of a tile. Rows never meet, so that a
-// row's result does not depend on which tile row it stands in or on what the other rows hold (law 1).
-//
-// Reading the weights takes longer than multiplying them with two times 8 rows, so that the low parts cost
-// nothing there.
+// A sum goes through the columns 32 at a time in ascending order; what the instruction does with the 32 terms
+// is the processor's, and the same for every row of a tile. Rows never meet, so that a row's result does not
+// depend on which tile row it stands in or on what the other rows hold (law 1).
 
 namespace tandem {
 namespace {
 
 // Rows of inputs in a tile.
-constexpr uint32_t kBlockRows = 8;
+template <int kParts>
+constexpr uint32_t kBlockRows = 16 / kParts;
 // Columns that a tile of inputs spans, and inputs that a tile of weights spans.
 constexpr uint32_t kTileDepth = 32;
 constexpr uint32_t kHalfOutputs = 16;
@@ -40,10 +38,11 @@ struct alignas(64) TileConfig {
 };
 
 // Fewer rows of inputs than fill a tile cost less to load and to multiply.
+template <int kParts>
 void ConfigureTiles(uint32_t num_rows) {
   TileConfig config;
-  if (num_rows < kBlockRows) {
-    for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(2 * num_rows);
+  if (num_rows < kBlockRows<kParts>) {
+    for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(kParts * num_rows);
   }
   _tile_loadconfig(&config);
 }
@@ -52,21 +51,24 @@ constexpr uint32_t NumSteps(uint32_t depth) {
   return (depth + kTileDepth - 1) / kTileDepth;
 }
 
-// Prepared inputs: [rows / 8][steps][16][32], row 2 r of a tile the high, row 2 r + 1 the low part of row r.
+// Prepared inputs: [rows / kBlockRows][steps][16][32]; in a tile, the parts of a row one after the other, the
+// high part first.
 constexpr size_t BlockBytes(uint32_t depth) {
   return NumSteps(depth) * kTileBytes;
 }
 
+template <int kParts>
 uint64_t PreparedBytes(uint32_t max_rows, uint32_t depth) {
   // Two blocks at a time are read.
-  return (uint64_t{max_rows} + 2 * kBlockRows - 1) / (2 * kBlockRows) * 2 * BlockBytes(depth);
+  return (uint64_t{max_rows} + 2 * kBlockRows<kParts> - 1) / (2 * kBlockRows<kParts>)*2 * BlockBytes(depth);
 }
 
+template <int kParts>
 void Prepare(const PrepareArgs& args) {
   for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
     const float* input = args.inputs + row * args.input_stride;
-    char* block = static_cast<char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth) +
-                  row % kBlockRows * 2 * kTileStride;
+    char* block = static_cast<char*>(args.prepared) + row / kBlockRows<kParts> * BlockBytes(args.depth) +
+                  row % kBlockRows<kParts> * kParts * kTileStride;
     for (uint32_t column = args.begin_column; column < args.end_column; column += kTileDepth) {
       const uint32_t left = args.end_column - column;
       const __mmask16 first_mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
@@ -76,29 +78,34 @@ void Prepare(const PrepareArgs& args) {
       const __m512 first = _mm512_maskz_loadu_ps(first_mask, input + column);
       const __m512 second = _mm512_maskz_loadu_ps(second_mask, input + column + 16);
       const __m512i high = (__m512i)_mm512_cvtne2ps_pbh(second, first);
-      const __m512 first_high =
-          _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
-      const __m512 second_high = _mm512_castsi512_ps(
-          _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16));
-      const __m512i low =
-          (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(second, second_high), _mm512_sub_ps(first, first_high));
       char* to = block + column / kTileDepth * kTileBytes;
       _mm512_store_si512(to, high);
-      _mm512_store_si512(to + kTileStride, low);
+      if constexpr (kParts == 2) {
+        const __m512 first_high =
+            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
+        const __m512 second_high = _mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16));
+        const __m512i low = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(second, second_high),
+                                                         _mm512_sub_ps(first, first_high));
+        _mm512_store_si512(to + kTileStride, low);
+      }
     }
   }
 }
 
-// Adds high and low sums of a tile's rows and stores the outputs that are not padding.
+// Adds the sums of the parts of a tile's rows and stores the outputs that are not padding.
+template <int kParts>
 inline void StoreSums(const float* sums, uint32_t num_rows, float* const* outputs, uint32_t first_output,
                       uint32_t end_output) {
   if (first_output >= end_output) return;
   const uint32_t left = end_output - first_output;
   const __mmask16 mask = left >= kHalfOutputs ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
   for (uint32_t row = 0; row < num_rows; ++row) {
-    const __m512 high = _mm512_load_ps(sums + row * 2 * kHalfOutputs);
-    const __m512 low = _mm512_load_ps(sums + (row * 2 + 1) * kHalfOutputs);
-    _mm512_mask_storeu_ps(outputs[row] + first_output, mask, _mm512_add_ps(high, low));
+    __m512 sum = _mm512_load_ps(sums + row * kParts * kHalfOutputs);
+    if constexpr (kParts == 2) {
+      sum = _mm512_add_ps(sum, _mm512_load_ps(sums + (row * 2 + 1) * kHalfOutputs));
+    }
+    _mm512_mask_storeu_ps(outputs[row] + first_output, mask, sum);
   }
 }
 
@@ -113,7 +120,7 @@ inline void PrefetchStep(const char* weights) {
   }
 }
 
-// Up to 8 rows times two tiles of weights: four sums under way keep the multiplier busy.
+// A block of rows times two tiles of weights: four sums under way keep the multiplier busy.
 void MultiplyOneBlockTwice(const char* inputs, const char* weights, size_t tile_bytes, uint32_t num_steps,
                            float (*sums)[kTileBytes / sizeof(float)]) {
   _tile_zero(0);
@@ -161,7 +168,7 @@ void MultiplyOneBlock(const char* inputs, const char* weights, uint32_t num_step
   _tile_stored(1, sums[1], kTileStride);
 }
 
-// 16 rows, in two blocks, times a tile of weights. `prefetch(step)` asks for weights that are needed later.
+// Two blocks of rows times a tile of weights. `prefetch(step)` asks for weights that are needed later.
 template <typename Prefetch>
 inline void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weights, uint32_t num_steps,
                               float (*sums)[kTileBytes / sizeof(float)], Prefetch prefetch) {
@@ -192,7 +199,8 @@ inline void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char
 
 using Sums = float[4][kTileBytes / sizeof(float)];
 
-// Up to 8 rows.
+// As many rows as fill one block, or fewer.
+template <int kParts>
 void MultiplyOneBlockOfRows(const ProductArgs& args) {
   const uint32_t num_steps = NumSteps(args.depth);
   const size_t tile_bytes = num_steps * 2 * kTileBytes;
@@ -204,7 +212,7 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
   for (; tile + 2 <= args.num_tiles; tile += 2) {
     MultiplyOneBlockTwice(inputs, weights, tile_bytes, num_steps, sums);
     for (uint32_t i = 0; i < 4; ++i) {
-      StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+      StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
     }
     weights += 2 * tile_bytes;
     output += 2 * kTileOutputs;
@@ -212,14 +220,16 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
   if (tile == args.num_tiles) return;
   MultiplyOneBlock(inputs, weights, num_steps, sums);
   for (uint32_t i = 0; i < 2; ++i) {
-    StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+    StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
   }
 }
 
-constexpr uint32_t kPairRows = 2 * kBlockRows;
+template <int kParts>
+constexpr uint32_t kPairRows = 2 * kBlockRows<kParts>;
 
 // Rows that go through the weights together: as many as leave their inputs in the second-level cache beside a
 // tile of weights.
+template <int kParts>
 uint32_t RowsAtOnce(uint32_t depth) {
   constexpr size_t kInputBytes = size_t{5} << 18;
   constexpr size_t kFewestPairs = 4;
@@ -228,25 +238,27 @@ uint32_t RowsAtOnce(uint32_t depth) {
   return static_cast<uint32_t>(pairs < kFewestPairs ? kFewestPairs
                                : pairs > kMostPairs ? kMostPairs
                                                     : pairs) *
-         kPairRows;
+         kPairRows<kParts>;
 }
 
 // Rows [begin_row, end_row) times one tile of weights. The first rows bring the weights into the second-level
 // cache, and the others, which find them there, ask for the next tile's meanwhile.
+template <int kParts>
 void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_row, uint32_t end_row,
                   uint32_t first_output) {
   constexpr uint32_t kLinesAhead = 8;
   const uint32_t num_steps = NumSteps(args.depth);
   const size_t block_bytes = BlockBytes(args.depth);
-  const char* inputs = static_cast<const char*>(args.prepared) + begin_row / kBlockRows * block_bytes;
+  const char* inputs = static_cast<const char*>(args.prepared) + begin_row / kBlockRows<kParts> * block_bytes;
   const char* next = weights + num_steps * 2 * kTileBytes;
   alignas(64) Sums sums;
-  for (uint32_t row = begin_row; row < end_row; row += kPairRows) {
+  for (uint32_t row = begin_row; row < end_row; row += kPairRows<kParts>) {
     if (row == begin_row) {
       MultiplyTwoBlocks(inputs, block_bytes, weights, num_steps, sums,
                         [&](uint32_t step) { PrefetchStep(weights + step * 2 * kTileBytes); });
     } else {
-      const char* ahead = next + size_t{(row - begin_row) / kPairRows - 1} * num_steps * kLinesAhead * 64;
+      const char* ahead =
+          next + size_t{(row - begin_row) / kPairRows<kParts> - 1} * num_steps * kLinesAhead * 64;
       MultiplyTwoBlocks(inputs, block_bytes, weights, num_steps, sums, [&](uint32_t step) {
         for (uint32_t line = 0; line < kLinesAhead; ++line) {
           _mm_prefetch(ahead + (step * kLinesAhead + line) * 64, _MM_HINT_T1);
@@ -254,53 +266,64 @@ void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_r
       });
     }
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t first = row + i / 2 * kBlockRows;
+      const uint32_t first = row + i / 2 * kBlockRows<kParts>;
       if (first >= end_row) break;
-      StoreSums(sums[i], end_row - first < kBlockRows ? end_row - first : kBlockRows, args.outputs + first,
-                first_output + i % 2 * kHalfOutputs, args.end_output);
+      StoreSums<kParts>(sums[i], end_row - first < kBlockRows<kParts> ? end_row - first : kBlockRows<kParts>,
+                        args.outputs + first, first_output + i % 2 * kHalfOutputs, args.end_output);
     }
     inputs += 2 * block_bytes;
   }
 }
 
+template <int kParts>
 void MultiplyManyRows(const ProductArgs& args) {
   const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
-  const uint32_t rows_at_once = RowsAtOnce(args.depth);
+  const uint32_t rows_at_once = RowsAtOnce<kParts>(args.depth);
   for (uint32_t row = 0; row < args.num_rows; row += rows_at_once) {
     const uint32_t end_row = args.num_rows - row < rows_at_once ? args.num_rows : row + rows_at_once;
     for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
-      MultiplyTile(args, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, end_row,
-                   args.first_output + tile * kTileOutputs);
+      MultiplyTile<kParts>(args, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, end_row,
+                           args.first_output + tile * kTileOutputs);
     }
   }
 }
 
+template <int kParts>
 void Multiply(const ProductArgs& args) {
-  ConfigureTiles(args.num_rows);
-  if (args.num_rows <= kBlockRows) {
-    MultiplyOneBlockOfRows(args);
+  ConfigureTiles<kParts>(args.num_rows);
+  if (args.num_rows <= kBlockRows<kParts>) {
+    MultiplyOneBlockOfRows<kParts>(args);
   } else {
-    MultiplyManyRows(args);
+    MultiplyManyRows<kParts>(args);
   }
   // Empty tiles need not be saved when the kernel switches threads.
   _tile_release();
 }
 
+template <int kParts>
+KernelTable MakeAmxKernels(const char* name) {
+  KernelTable table = Avx512Kernels();
+  table.name = name;
+  ProductKernel& product = table.products[static_cast<int>(WeightFormat::kBf16)];
+  product.layout = Bf16AmxTiles();
+  product.input_bits = 8 * kParts;
+  product.prepared_bytes = PreparedBytes<kParts>;
+  product.prepare = Prepare<kParts>;
+  product.multiply = Multiply<kParts>;
+  table.products[static_cast<int>(WeightFormat::kInt8)] = AmxInt8Product();
+  table.products[static_cast<int>(WeightFormat::kInt4)] = AmxInt4Product();
+  return table;
+}
+
 }  // namespace
 
 const KernelTable& AmxKernels() {
-  static const KernelTable kTable = [] {
-    KernelTable table = Avx512Kernels();
-    table.name = "amx";
-    ProductKernel& product = table.products[static_cast<int>(WeightFormat::kBf16)];
-    product.layout = Bf16AmxTiles();
-    product.prepared_bytes = PreparedBytes;
-    product.prepare = Prepare;
-    product.multiply = Multiply;
-    table.products[static_cast<int>(WeightFormat::kInt8)] = AmxInt8Product();
-    table.products[static_cast<int>(WeightFormat::kInt4)] = AmxInt4Product();
-    return table;
-  }();
+  static const KernelTable kTable = MakeAmxKernels<1>("amx");
+  return kTable;
+}
+
+const KernelTable& AmxSplitKernels() {
+  static const KernelTable kTable = MakeAmxKernels<2>("amx-split");
   return kTable;
 }
 

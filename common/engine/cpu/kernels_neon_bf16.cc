@@ -158,6 +158,7 @@ const KernelTable& NeonBf16Kernels() {
     table.name = "neon-bf16";
     ProductKernel& product = table.products[static_cast<int>(WeightFormat::kBf16)];
     product.layout = Bf16Quads();
+    product.input_bits = 16;
     product.prepared_bytes = PreparedBytes;
     product.prepare = Prepare;
     product.multiply = Multiply;

@@ -72,7 +72,8 @@ class Reference {
 
 // Whether products with bfloat16 weights differ from the portable ones, see kernel_table.h.
 bool HasItsOwnBits(InstructionSet instruction_set) {
-  return instruction_set == InstructionSet::kAmx || instruction_set == InstructionSet::kNeonBf16;
+  const KernelTable* kernels = SelectKernels(instruction_set).value();
+  return kernels->products[static_cast<size_t>(WeightFormat::kBf16)].input_bits != 24;
 }
 
 // Everything but those products is to give the bits of the fastest of the other instruction sets.
