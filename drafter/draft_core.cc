@@ -124,10 +124,11 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
 
   HostedSession& session = sessions_[key];
   if (session.draft == nullptr || session.hosted != hosted ||
-      session.draft->cache_salt() != open.cache_salt) {
+      session.draft->cache_salt() != open.cache_salt ||
+      session.draft->vocabulary_fingerprint() != open.vocabulary_fingerprint) {
     session.hosted = hosted;
-    session.draft =
-        std::make_unique<DraftSession>(&hosted->model, open.cache_salt, options_.expand_width, &counters_);
+    session.draft = std::make_unique<DraftSession>(
+        &hosted->model, open.cache_salt, open.vocabulary_fingerprint, options_.expand_width, &counters_);
   }
   if (absl::Status status = session.draft->Open(open); !status.ok()) {
     return Refuse(key, open.epoch, status);

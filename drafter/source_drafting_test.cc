@@ -107,6 +107,27 @@ TEST(SourceDraftingTest, SaltsSeparateWhatTriesLearn) {
   }
 }
 
+// What one target's tokens teach must not reach another's verifier: to it, tokens beyond its logits break the
+// protocol.
+TEST(SourceDraftingTest, VocabulariesSeparateWhatTriesLearn) {
+  Drafter drafter = SourceOnly("trie");
+  const DraftBudget budget{.depth = 3, .nodes = 3, .branching = 1};
+  Peer teacher(&drafter, 1);
+  teacher.Open({1}, budget);
+  teacher.CommitTokens({5, 6, 100000, 8});
+  for (uint64_t other : {0, 1}) {
+    Peer peer(&drafter, 2 + other);
+    OpenSession open = peer.MakeOpen({2, 5, 6}, budget);
+    open.vocabulary_fingerprint += other;
+    drafter.core.TakeResponses();
+    peer.Send(open);
+    const auto responses = drafter.core.TakeResponses();
+    ASSERT_EQ(responses.size(), 2u);
+    EXPECT_EQ(std::get<Grow>(responses[1].second.event).tokens,
+              other == 0 ? (TokenIds{100000, 8}) : TokenIds{});
+  }
+}
+
 TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   Drafter drafter({}, {}, /*prefix_cache=*/true, "ngram");
   // The prompt ends in two tokens that were followed by one of the engine's guesses.
