@@ -160,6 +160,21 @@ TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   EXPECT_NE(peer.tree().FindChild(0, guesses[0].token), nullptr) << "what only the engine guesses is kept";
 }
 
+TEST(SourceDraftingTest, AMergedModelSharesItsRoomWithTheModelItIsMadeOf) {
+  Drafter drafter({}, {.num_blocks = 5}, /*prefix_cache=*/true, "ngram");
+  Peer plain(&drafter, 1), merged(&drafter, 2);
+  const DraftBudget budget{.depth = 3, .nodes = 6, .branching = 2};
+  OpenSession open = plain.MakeOpen(Prompt(40), DraftBudget{});
+  open.draft_model = "plain";
+  plain.Send(open);
+  drafter.core.TakeResponses();
+  merged.Open(Prompt(40, 4), budget);
+  merged.RunDryAndDeliver();
+  // What pauses gives way, whichever of the two it drafts with.
+  EXPECT_FALSE(merged.tree().empty());
+  EXPECT_TRUE(drafter.core.CheckBlocks().ok()) << drafter.core.CheckBlocks();
+}
+
 TEST(SourceDraftingTest, WhatASourceProposedIsForwardedAndGoneOnFrom) {
   Drafter drafter({}, {}, /*prefix_cache=*/true, "suffix");
   TokenIds prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
