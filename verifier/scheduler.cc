@@ -129,6 +129,10 @@ void Scheduler::OpenDraft(Session& session) {
   }
   const RoundCosts costs = CostsOf(session);
   if (!session.WantsDrafts(costs)) {
+    // One that asks to be opened again holds a session all the same.
+    if (session.drafting()) {
+      listener_->OnDraftRequest(link, {.session = session.id(), .event = CloseSession{}});
+    }
     session.SuspendDraft();
     return;
   }

@@ -499,6 +499,22 @@ TEST_F(SchedulerTest, ResyncOpensANewEpochOnce) {
   EXPECT_GT(records_[1].summary.accepted_tokens, 0u);
 }
 
+TEST_F(SchedulerTest, AResyncThatDraftsNothingClosesTheSession) {
+  Make(FixedWindow(4));
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  ASSERT_EQ(NumSent<OpenSession>(), 1u);
+  ASSERT_TRUE(scheduler_->SetWindowPolicy("fsm", {.fsm = {.initial_depth = 0}}).ok());
+  Send(1, ResyncNeeded{.epoch = 1});
+  EXPECT_EQ(NumSent<OpenSession>(), 1u);
+  EXPECT_EQ(NumSent<CloseSession>(), 1u);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+  EXPECT_EQ(NumSent<CloseSession>(), NumSent<OpenSession>());
+}
+
 TEST_F(SchedulerTest, ADrafterWithoutRoomIsAskedAgainLaterAndLater) {
   Make(FixedWindow(4));
   const Ask ask{.rules = {.max_tokens = 60}, .drafted = true};
