@@ -56,11 +56,11 @@ void DraftCore::OnLinkClosed(LinkId link) {
   UnparkSessions();
 }
 
-// The session of the model that has memory and nothing to draft, and was served longest ago.
-DraftCore::HostedSession* DraftCore::IdleSession(const HostedModel* hosted) {
+// The session that has memory of the pool and nothing to draft, and was served longest ago.
+DraftCore::HostedSession* DraftCore::IdleSession(const BlockPool* pool) {
   HostedSession* longest = nullptr;
   for (auto& [key, session] : sessions_) {
-    if (session.hosted != hosted || session.draft->parked() || !session.draft->idle()) continue;
+    if (session.hosted->model.pool != pool || session.draft->parked() || !session.draft->idle()) continue;
     if (longest == nullptr || session.last_served < longest->last_served) longest = &session;
   }
   return longest;
@@ -74,7 +74,7 @@ void DraftCore::UnparkSessions() {
   absl::c_stable_sort(parked, [](const auto* a, const auto* b) { return a->last_served < b->last_served; });
   for (HostedSession* session : parked) {
     while (!session->draft->Unpark()) {
-      HostedSession* const idle = IdleSession(session->hosted);
+      HostedSession* const idle = IdleSession(session->hosted->model.pool);
       if (idle == nullptr) break;
       idle->draft->Park();
     }
@@ -124,10 +124,11 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
 
   HostedSession& session = sessions_[key];
   if (session.draft == nullptr || session.hosted != hosted ||
-      session.draft->cache_salt() != open.cache_salt) {
+      session.draft->cache_salt() != open.cache_salt ||
+      session.draft->vocabulary_fingerprint() != open.vocabulary_fingerprint) {
     session.hosted = hosted;
-    session.draft =
-        std::make_unique<DraftSession>(&hosted->model, open.cache_salt, options_.expand_width, &counters_);
+    session.draft = std::make_unique<DraftSession>(
+        &hosted->model, open.cache_salt, open.vocabulary_fingerprint, options_.expand_width, &counters_);
   }
   if (absl::Status status = session.draft->Open(open); !status.ok()) {
     return Refuse(key, open.epoch, status);
@@ -273,9 +274,10 @@ std::vector<std::pair<LinkId, DraftResponse>> DraftCore::TakeResponses() {
 
 absl::Status DraftCore::CheckBlocks() const {
   for (const auto& hosted : models_) {
+    if (hosted->model.pool == nullptr) continue;
     std::vector<BlockId> held;
     for (const auto& [key, session] : sessions_) {
-      if (session.hosted == hosted.get()) session.draft->ListBlocks(&held);
+      if (session.hosted->model.pool == hosted->model.pool) session.draft->ListBlocks(&held);
     }
     TANDEM_RETURN_IF_ERROR(hosted->model.pool->CheckConserved(held));
   }

@@ -102,7 +102,7 @@ class DraftCore {
   HostedModel* FindModel(absl::string_view name);
   HostedModel* NextModel();
   void UnparkSessions();
-  HostedSession* IdleSession(const HostedModel* hosted);
+  HostedSession* IdleSession(const BlockPool* pool);
   std::vector<Share> PlanStep(const HostedModel* hosted);
 
   const Options options_;

@@ -27,14 +27,17 @@ absl::Status Lost(absl::string_view reason) {
 
 }  // namespace
 
-DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint32_t expand_width,
-                           DraftCounters* counters)
+DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
+                           uint32_t expand_width, DraftCounters* counters)
     : model_(model),
       cache_salt_(cache_salt),
+      vocabulary_fingerprint_(vocabulary_fingerprint),
       expand_width_(expand_width),
       counters_(counters),
       kv_(model->pool, cache_salt) {
-  for (SourceHost* source : model->sources) sources_.push_back(source->NewSession(cache_salt));
+  for (SourceHost* source : model->sources) {
+    sources_.push_back(source->NewSession(cache_salt, vocabulary_fingerprint));
+  }
 }
 
 DraftSession::~DraftSession() {

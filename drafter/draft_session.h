@@ -90,15 +90,17 @@ class StepBatch {
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
  public:
-  // `expand_width`: most nodes forwarded in a step. All pointers outlive the session.
-  DraftSession(const DraftModel* model, uint64_t cache_salt, uint32_t expand_width, DraftCounters* counters);
+  // `vocabulary_fingerprint`: of the session's tokens. `expand_width`: most nodes forwarded in a step. All
+  // pointers outlive the session.
+  DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
+               uint32_t expand_width, DraftCounters* counters);
   ~DraftSession();
   DraftSession(const DraftSession&) = delete;
   DraftSession& operator=(const DraftSession&) = delete;
 
   // Starts, or starts anew (resync): the tree goes, the keys and values of the common prefix stay. The
-  // message has been checked and names this session's model and salt. Parked when there is no room now;
-  // ResourceExhausted when the pool is too small for the window.
+  // message has been checked and names this session's model, salt and vocabulary. Parked when there is no
+  // room now; ResourceExhausted when the pool is too small for the window.
   absl::Status Open(const OpenSession& open);
 
   // Applies a commit. Old and repeated ones are ignored. Aborted: the session has lost the thread and does
@@ -133,6 +135,7 @@ class DraftSession {
   std::vector<Grow> TakeGrowth();
 
   uint64_t cache_salt() const { return cache_salt_; }
+  uint64_t vocabulary_fingerprint() const { return vocabulary_fingerprint_; }
   uint32_t epoch() const { return epoch_; }
   // Nodes that wait to be forwarded.
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
@@ -205,6 +208,7 @@ class DraftSession {
 
   const DraftModel* model_;
   const uint64_t cache_salt_;
+  const uint64_t vocabulary_fingerprint_;
   const uint32_t expand_width_;
   DraftCounters* counters_;
 

@@ -47,7 +47,8 @@ inline std::vector<TokenProbability> GreedyGuesses(const FakeEngine& engine, con
   return sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(context.size()), count);
 }
 
-// A drafter with one model, named "draft", of an engine, of a source, or of both.
+// A drafter with a model, named "draft", of an engine, of a source, or of both. With both, the engine alone
+// is another model, named "plain".
 struct Drafter {
   explicit Drafter(const DraftCore::Options& core_options = {}, FakeEngine::Options engine_options = {},
                    bool prefix_cache = true, const char* source_spec = nullptr, bool with_engine = true)
@@ -55,14 +56,21 @@ struct Drafter {
         pool({.num_blocks = engine_options.num_blocks, .prefix_cache = prefix_cache}),
         source(ParseSourceSpec(source_spec != nullptr ? source_spec : "ngram").value()),
         has_source(source_spec != nullptr),
-        core(core_options,
-             {{.name = "draft",
-               .engine = with_engine ? &engine : nullptr,
-               .pool = with_engine ? &pool : nullptr,
-               .vocabulary_fingerprint = kFingerprint,
-               .context_length = static_cast<uint32_t>(engine_options.max_context),
-               .sources = has_source ? std::vector<SourceHost*>{&source} : std::vector<SourceHost*>{}}},
-             &clock) {}
+        core(core_options, Models(with_engine, static_cast<uint32_t>(engine_options.max_context)), &clock) {}
+
+  std::vector<DraftModel> Models(bool with_engine, uint32_t context_length) {
+    DraftModel model{.name = "draft",
+                     .engine = with_engine ? &engine : nullptr,
+                     .pool = with_engine ? &pool : nullptr,
+                     .vocabulary_fingerprint = kFingerprint,
+                     .context_length = context_length};
+    std::vector<DraftModel> models = {model};
+    if (!has_source) return models;
+    models[0].sources = {&source};
+    model.name = "plain";
+    if (with_engine) models.push_back(model);
+    return models;
+  }
 
   // Runs until there is nothing to do; the number of steps.
   int RunDry(int max_steps = 10000) {

@@ -107,6 +107,27 @@ TEST(SourceDraftingTest, SaltsSeparateWhatTriesLearn) {
   }
 }
 
+// What one target's tokens teach must not reach another's verifier: to it, tokens beyond its logits break the
+// protocol.
+TEST(SourceDraftingTest, VocabulariesSeparateWhatTriesLearn) {
+  Drafter drafter = SourceOnly("trie");
+  const DraftBudget budget{.depth = 3, .nodes = 3, .branching = 1};
+  Peer teacher(&drafter, 1);
+  teacher.Open({1}, budget);
+  teacher.CommitTokens({5, 6, 100000, 8});
+  for (uint64_t other : {0, 1}) {
+    Peer peer(&drafter, 2 + other);
+    OpenSession open = peer.MakeOpen({2, 5, 6}, budget);
+    open.vocabulary_fingerprint += other;
+    drafter.core.TakeResponses();
+    peer.Send(open);
+    const auto responses = drafter.core.TakeResponses();
+    ASSERT_EQ(responses.size(), 2u);
+    EXPECT_EQ(std::get<Grow>(responses[1].second.event).tokens,
+              other == 0 ? (TokenIds{100000, 8}) : TokenIds{});
+  }
+}
+
 TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   Drafter drafter({}, {}, /*prefix_cache=*/true, "ngram");
   // The prompt ends in two tokens that were followed by one of the engine's guesses.
@@ -137,6 +158,21 @@ TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   EXPECT_EQ(both->score, CombineScores(engine_score, source_score));
   EXPECT_GT(both->score, source_score);
   EXPECT_NE(peer.tree().FindChild(0, guesses[0].token), nullptr) << "what only the engine guesses is kept";
+}
+
+TEST(SourceDraftingTest, AMergedModelSharesItsRoomWithTheModelItIsMadeOf) {
+  Drafter drafter({}, {.num_blocks = 5}, /*prefix_cache=*/true, "ngram");
+  Peer plain(&drafter, 1), merged(&drafter, 2);
+  const DraftBudget budget{.depth = 3, .nodes = 6, .branching = 2};
+  OpenSession open = plain.MakeOpen(Prompt(40), DraftBudget{});
+  open.draft_model = "plain";
+  plain.Send(open);
+  drafter.core.TakeResponses();
+  merged.Open(Prompt(40, 4), budget);
+  merged.RunDryAndDeliver();
+  // What pauses gives way, whichever of the two it drafts with.
+  EXPECT_FALSE(merged.tree().empty());
+  EXPECT_TRUE(drafter.core.CheckBlocks().ok()) << drafter.core.CheckBlocks();
 }
 
 TEST(SourceDraftingTest, WhatASourceProposedIsForwardedAndGoneOnFrom) {

@@ -152,7 +152,7 @@ void Scheduler::CountYield(Session& session, uint32_t committed, absl::Time now)
   const std::optional<double> seconds = session.TakeRoundSeconds(now);
   DrafterRecord* const record = session.record();
   if (record == nullptr || (!session.drafting() && !session.draft_suspended()) ||
-      !session.policy().heeds_worth() || !seconds.has_value())
+      !session.policy().heeds_worth() || !seconds.has_value() || *seconds < 0.0)
     return;
   if (session.round_was_drafted() != record->payoff.drafting()) return;
   // What the same step would have taken without trees when the engine was measured.

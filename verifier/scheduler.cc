@@ -60,7 +60,8 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
                                                pool_, engine_->config().vocab_size));
   if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
-    waiting_.back()->SetLocalDrafter(local_drafters_->NewSession(waiting_.back()->request().cache_salt));
+    waiting_.back()->SetLocalDrafter(
+        local_drafters_->NewSession(waiting_.back()->request().cache_salt, options_.vocabulary_fingerprint));
   }
   return absl::OkStatus();
 }
@@ -128,6 +129,10 @@ void Scheduler::OpenDraft(Session& session) {
   }
   const RoundCosts costs = CostsOf(session);
   if (!session.WantsDrafts(costs)) {
+    // One that asks to be opened again holds a session all the same.
+    if (session.drafting()) {
+      listener_->OnDraftRequest(link, {.session = session.id(), .event = CloseSession{}});
+    }
     session.SuspendDraft();
     return;
   }

@@ -351,6 +351,25 @@ TEST_F(SchedulerTest, DeadlinesEndRequestsInEveryState) {
   EXPECT_LE(clock_.Now(), deadline + absl::Milliseconds(2));
 }
 
+TEST_F(SchedulerTest, AClockThatIsSetBackEndsTheWaitForDrafts) {
+  Make({.window_policy = "fixed", .max_draft_wait = absl::Milliseconds(1)});
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  AnswerOpens();
+  scheduler_->Step();
+  ASSERT_GT(scheduler_->NextWake(), clock_.Now());
+  const size_t num_rounds = records_[1].rounds.size();
+  clock_.Advance(-absl::Hours(1));
+  EXPECT_EQ(scheduler_->NextWake(), absl::InfinitePast());
+  scheduler_->Step();
+  ASSERT_EQ(records_[1].rounds.size(), num_rounds + 1);
+  EXPECT_EQ(records_[1].rounds.back().wait_seconds, 0.0);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+}
+
 TEST_F(SchedulerTest, WaitsForDraftsUntilTheyComeOrNoLonger) {
   Make({.window_policy = "fixed", .max_draft_wait = absl::Milliseconds(1)});
   const Ask ask{.drafted = true};
@@ -497,6 +516,22 @@ TEST_F(SchedulerTest, ResyncOpensANewEpochOnce) {
   });
   ExpectReference(1, ask);
   EXPECT_GT(records_[1].summary.accepted_tokens, 0u);
+}
+
+TEST_F(SchedulerTest, AResyncThatDraftsNothingClosesTheSession) {
+  Make(FixedWindow(4));
+  const Ask ask{.drafted = true};
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, ask).ok());
+  scheduler_->Step();
+  ASSERT_EQ(NumSent<OpenSession>(), 1u);
+  ASSERT_TRUE(scheduler_->SetWindowPolicy("fsm", {.fsm = {.initial_depth = 0}}).ok());
+  Send(1, ResyncNeeded{.epoch = 1});
+  EXPECT_EQ(NumSent<OpenSession>(), 1u);
+  EXPECT_EQ(NumSent<CloseSession>(), 1u);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+  EXPECT_EQ(NumSent<CloseSession>(), NumSent<OpenSession>());
 }
 
 TEST_F(SchedulerTest, ADrafterWithoutRoomIsAskedAgainLaterAndLater) {

@@ -201,7 +201,8 @@ void Session::WaitFor(absl::Time now, absl::Duration alone, absl::Duration held,
 
 bool Session::ReadyForRound(absl::Time now) const {
   if (!prefilled() || finished_) return false;
-  if (!drafting_ || budget_.depth == 0 || now >= wait_until_) return true;
+  // A clock that was set back must not make the wait any longer.
+  if (!drafting_ || budget_.depth == 0 || now >= wait_until_ || now < wait_since_) return true;
   // Of an EAGLE-2 tree only the last nodes say which are the best.
   if (budget_.shape == TreeShape::kEagle2) return mirror_.exhausted();
   return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes || mirror_.depth() >= awaited_depth_;
@@ -283,7 +284,8 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   tail_ends_.clear();
   GiveSlots();
   round_waited_ = wait_until_ > absl::InfinitePast();
-  round_wait_seconds_ = round_waited_ ? absl::ToDoubleSeconds(std::min(now, wait_until_) - wait_since_) : 0.0;
+  const absl::Duration waited = std::min(now, wait_until_) - wait_since_;
+  round_wait_seconds_ = round_waited_ ? std::max(absl::ToDoubleSeconds(waited), 0.0) : 0.0;
 
   const auto root = static_cast<uint32_t>(kv_.tokens().size()) - 1;
   first_row_ = static_cast<uint32_t>(rows.size());

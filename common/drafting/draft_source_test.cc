@@ -60,7 +60,7 @@ TEST_P(EverySourceTest, ProposalsKeepTheirPromisesWhateverTheText) {
       for (TokenId& token : tokens) token = static_cast<TokenId>(random() % num_tokens);
       return tokens;
     };
-    const std::unique_ptr<DraftSource> source = host_.NewSession(seed % 2);
+    const std::unique_ptr<DraftSource> source = host_.NewSession(seed % 2, 0);
     TokenIds all = draw();
     source->Start(all, static_cast<uint32_t>(all.size() / 2));
     for (int round = 0; round < 60; ++round) {
@@ -81,7 +81,7 @@ TEST_P(EverySourceTest, ProposalsKeepTheirPromisesWhateverTheText) {
 }
 
 TEST_P(EverySourceTest, FindsWhatWasSaidBeforeAndGrowsSurer) {
-  const std::unique_ptr<DraftSource> source = host_.NewSession(0);
+  const std::unique_ptr<DraftSource> source = host_.NewSession(0, 0);
   source->Start(TokenIds{50}, 1);
   EXPECT_THAT(source->Propose({.depth = 4, .nodes = 4, .branching = 1}), IsEmpty());
   float first = 0.0f;
@@ -100,7 +100,7 @@ TEST_P(EverySourceTest, FindsWhatWasSaidBeforeAndGrowsSurer) {
 }
 
 TEST_P(EverySourceTest, ScoresFallWhenTheTextNeverRepeatsItself) {
-  const std::unique_ptr<DraftSource> source = host_.NewSession(0);
+  const std::unique_ptr<DraftSource> source = host_.NewSession(0, 0);
   source->Start(TokenIds{1}, 1);
   float first = 0.0f;
   float last = 0.0f;
@@ -123,8 +123,8 @@ TEST_P(EverySourceTest, ASecondStartThatGoesOnCountsTheRestOnly) {
   TokenIds text;
   for (int i = 0; i < 200; ++i) text.push_back(static_cast<TokenId>(random() % 6));
   SourceHost other_host(ParseSourceSpec(GetParam()).value());
-  const std::unique_ptr<DraftSource> once = host_.NewSession(0);
-  const std::unique_ptr<DraftSource> twice = other_host.NewSession(0);
+  const std::unique_ptr<DraftSource> once = host_.NewSession(0, 0);
+  const std::unique_ptr<DraftSource> twice = other_host.NewSession(0, 0);
   once->Start(text, 50);
   twice->Start(absl::MakeConstSpan(text).first(120), 50);
   twice->Start(text, 50);
@@ -146,12 +146,12 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EverySourceTest,
 TEST(SourceHostTest, TriesLearnAcrossSessionsOfATenantAndNotBeyond) {
   SourceHost host(ParseSourceSpec("trie").value());
   const ProposalLimits limits{.depth = 4, .nodes = 4, .branching = 1};
-  const std::unique_ptr<DraftSource> teacher = host.NewSession(1);
+  const std::unique_ptr<DraftSource> teacher = host.NewSession(1, 0);
   teacher->Start(TokenIds{1, 5, 6, 7, 8, 9}, 1);
-  const std::unique_ptr<DraftSource> same = host.NewSession(1);
+  const std::unique_ptr<DraftSource> same = host.NewSession(1, 0);
   same->Start(TokenIds{2, 5, 6}, 3);
   EXPECT_EQ(Tokens(same->Propose(limits)), (TokenIds{7, 8, 9}));
-  const std::unique_ptr<DraftSource> other = host.NewSession(2);
+  const std::unique_ptr<DraftSource> other = host.NewSession(2, 0);
   other->Start(TokenIds{2, 5, 6}, 3);
   EXPECT_THAT(other->Propose(limits), IsEmpty());
 }

@@ -61,13 +61,14 @@ std::vector<Continuation> LearnedTrie::Continuations(NodeIndex node) const {
   return continuations;
 }
 
-std::shared_ptr<LearnedTrie> TrieStore::ForTenant(uint64_t salt) {
-  if (!tries_.contains(salt) && tries_.size() >= options_.max_tenants) {
+std::shared_ptr<LearnedTrie> TrieStore::ForTenant(uint64_t salt, uint64_t vocabulary_fingerprint) {
+  const std::pair key(salt, vocabulary_fingerprint);
+  if (!tries_.contains(key) && tries_.size() >= options_.max_tenants) {
     tries_.erase(std::min_element(tries_.begin(), tries_.end(), [](const auto& a, const auto& b) {
       return a.second.last_used < b.second.last_used;
     }));
   }
-  Entry& entry = tries_[salt];
+  Entry& entry = tries_[key];
   if (entry.trie == nullptr) entry.trie = std::make_shared<LearnedTrie>(options_.max_nodes);
   entry.last_used = ++uses_;
   return entry.trie;

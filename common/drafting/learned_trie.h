@@ -57,8 +57,8 @@ class LearnedTrie {
   uint64_t generation_ = 0;
 };
 
-// The tries of all tenants, by the salt that separates them. The one that was used longest ago goes when
-// there are too many; sessions that use it keep it.
+// The tries of all tenants, by the salt that separates them and the vocabulary that their tokens are of. The
+// one that was used longest ago goes when there are too many; sessions that use it keep it.
 class TrieStore {
  public:
   struct Options {
@@ -67,7 +67,7 @@ class TrieStore {
   };
   explicit TrieStore(const Options& options) : options_(options) {}
 
-  std::shared_ptr<LearnedTrie> ForTenant(uint64_t salt);
+  std::shared_ptr<LearnedTrie> ForTenant(uint64_t salt, uint64_t vocabulary_fingerprint);
   size_t num_tenants() const { return tries_.size(); }
 
  private:
@@ -76,7 +76,7 @@ class TrieStore {
     uint64_t last_used = 0;
   };
   const Options options_;
-  std::map<uint64_t, Entry> tries_;
+  std::map<std::pair<uint64_t, uint64_t>, Entry> tries_;
   uint64_t uses_ = 0;
 };
 

@@ -90,14 +90,14 @@ TEST(LearnedTrieTest, SmallestTrieHoldsUp) {
 
 TEST(TrieStoreTest, SeparatesTenantsAndDropsTheOneUsedLongestAgo) {
   TrieStore store({.max_nodes = 100, .max_tenants = 2});
-  const std::shared_ptr<LearnedTrie> one = store.ForTenant(1);
-  const std::shared_ptr<LearnedTrie> two = store.ForTenant(2);
+  const std::shared_ptr<LearnedTrie> one = store.ForTenant(1, 0);
+  const std::shared_ptr<LearnedTrie> two = store.ForTenant(2, 0);
   EXPECT_NE(one, two);
-  EXPECT_EQ(store.ForTenant(1), one);
-  store.ForTenant(3);
+  EXPECT_EQ(store.ForTenant(1, 0), one);
+  store.ForTenant(3, 0);
   EXPECT_EQ(store.num_tenants(), 2u);
-  EXPECT_EQ(store.ForTenant(1), one);
-  EXPECT_NE(store.ForTenant(2), two);
+  EXPECT_EQ(store.ForTenant(1, 0), one);
+  EXPECT_NE(store.ForTenant(2, 0), two);
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ absl::StatusOr<SourceSpec> ParseSourceSpec(absl::string_view text) {
   return spec;
 }
 
-std::unique_ptr<DraftSource> SourceHost::NewSession(uint64_t cache_salt) {
+std::unique_ptr<DraftSource> SourceHost::NewSession(uint64_t cache_salt, uint64_t vocabulary_fingerprint) {
   switch (spec_.kind) {
     case SourceSpec::Kind::kNgram:
       return std::make_unique<BlendedSource<NgramIndex>>(NgramIndex(spec_.ngram), &acceptance_);
@@ -102,8 +102,8 @@ std::unique_ptr<DraftSource> SourceHost::NewSession(uint64_t cache_salt) {
     case SourceSpec::Kind::kTrie:
       break;
   }
-  return std::make_unique<BlendedSource<TrieIndex>>(TrieIndex(spec_.trie, tries_.ForTenant(cache_salt)),
-                                                    &acceptance_);
+  return std::make_unique<BlendedSource<TrieIndex>>(
+      TrieIndex(spec_.trie, tries_.ForTenant(cache_salt, vocabulary_fingerprint)), &acceptance_);
 }
 
 }  // namespace tandem

@@ -41,8 +41,9 @@ class SourceHost {
   SourceHost(const SourceHost&) = delete;
   SourceHost& operator=(const SourceHost&) = delete;
 
-  // `cache_salt` separates tenants: no source learns from another tenant's tokens.
-  std::unique_ptr<DraftSource> NewSession(uint64_t cache_salt);
+  // `cache_salt` separates tenants: no source learns from another tenant's tokens, nor from those of another
+  // vocabulary, which this one may not even have.
+  std::unique_ptr<DraftSource> NewSession(uint64_t cache_salt, uint64_t vocabulary_fingerprint);
 
  private:
   const SourceSpec spec_;

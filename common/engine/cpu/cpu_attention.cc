@@ -30,6 +30,8 @@ uint32_t NumSharedBlocks(const RowContext& a, const RowContext& b) {
 bool ComesBefore(const RowContext& a, const RowContext& b) {
   const uint32_t shared = NumSharedBlocks(a, b);
   if (shared < NumBlocks(a) && shared < NumBlocks(b)) return a.blocks[shared] < b.blocks[shared];
+  // Tails do not count before the blocks have: a long one would stand in two places.
+  if (NumBlocks(a) != NumBlocks(b)) return NumBlocks(a) < NumBlocks(b);
   return a.length() < b.length();
 }
 

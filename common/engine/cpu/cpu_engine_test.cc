@@ -14,7 +14,9 @@
 namespace tandem {
 namespace {
 
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 RandomModelOptions SmallModel() {
   ModelConfig config;
@@ -148,6 +150,24 @@ TEST_F(CpuEngineTest, WritesTheLogitsThatAreWantedAndNoOthers) {
   EXPECT_EQ(logits.back(), 12345.0f);
   logits.pop_back();
   EXPECT_EQ(logits, expected);
+}
+
+TEST_F(CpuEngineTest, InputsArePreparedForMatricesOfAnyTypes) {
+  using DType = TensorView::DType;
+  for (const auto& [others, gate] : {std::pair(DType::kBF16, DType::kF32), {DType::kF32, DType::kBF16}}) {
+    RandomModelOptions options = SmallModel();
+    options.dtype = others;
+    options.gate_dtype = gate;
+    model_ = MakeRandomModel(options);
+    engine_ =
+        CreateCpuEngine(model_, {.num_blocks = 4, .instruction_set = InstructionSet::kPortable}).value();
+    const std::vector<float> expected = Run({1, 2, 3, 4, 5}, {0});
+    for (const InstructionSet each : SupportedInstructionSets()) {
+      engine_ = CreateCpuEngine(model_, {.num_blocks = 4, .instruction_set = each}).value();
+      EXPECT_THAT(Run({1, 2, 3, 4, 5}, {0}), Pointwise(FloatNear(1e-3f), expected))
+          << InstructionSetName(each);
+    }
+  }
 }
 
 TEST_F(CpuEngineTest, UsesTheWholeContext) {

@@ -36,6 +36,14 @@ class Packer {
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
     return Matrix(parts, FormatFor(type_, parts));
   }
+  // Two matrices that take the same inputs, in one format: inputs are prepared for one.
+  absl::Status Pair(const TensorView& first, const TensorView& second, PackedMatrix* packed_first,
+                    PackedMatrix* packed_second) {
+    const WeightFormat format = FormatFor(type_, {first, second});
+    TANDEM_ASSIGN_OR_RETURN(*packed_first, Matrix({first}, format));
+    TANDEM_ASSIGN_OR_RETURN(*packed_second, Matrix({second}, format));
+    return absl::OkStatus();
+  }
   // Of tokens: the embedding or the output head.
   absl::StatusOr<PackedMatrix> TokenMatrix(const TensorView& tensor) {
     return Matrix({tensor}, FormatFor(OfTokens(type_), {tensor}));
@@ -85,8 +93,7 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* pa
   TANDEM_ASSIGN_OR_RETURN(to.attention_out, packer->Matrix({from.attention_out}));
   to.attention_out_bias = packer->Vector(from.attention_out_bias);
   to.post_attention_norm = packer->Vector(from.post_attention_norm);
-  TANDEM_ASSIGN_OR_RETURN(to.gate, packer->Matrix({from.gate}));
-  TANDEM_ASSIGN_OR_RETURN(to.up, packer->Matrix({from.up}));
+  TANDEM_RETURN_IF_ERROR(packer->Pair(from.gate, from.up, &to.gate, &to.up));
   TANDEM_ASSIGN_OR_RETURN(to.down, packer->Matrix({from.down}));
   to.gate_bias = packer->Vector(from.gate_bias);
   to.up_bias = packer->Vector(from.up_bias);

@@ -21,6 +21,9 @@ class SafetensorsWriter {
  public:
   SafetensorsWriter(TensorView::DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
 
+  // Of the tensors to come.
+  void set_dtype(TensorView::DType dtype) { dtype_ = dtype; }
+
   // Uniform in center +- spread.
   void Add(const std::string& name, const std::vector<int64_t>& shape, double center, double spread) {
     const size_t begin = data_.size();
@@ -67,7 +70,7 @@ class SafetensorsWriter {
     data_.append(reinterpret_cast<const char*>(&half), 2);
   }
 
-  const TensorView::DType dtype_;
+  TensorView::DType dtype_;
   uint64_t seed_;
   std::vector<std::string> entries_;
   std::string data_;
@@ -95,7 +98,8 @@ std::string ConfigJson(const ModelConfig& config) {
   return absl::StrCat(json, "}");
 }
 
-void AddLayer(const ModelConfig& config, int32_t index, SafetensorsWriter* writer) {
+void AddLayer(const RandomModelOptions& options, int32_t index, SafetensorsWriter* writer) {
+  const ModelConfig& config = options.config;
   const std::string layer = absl::StrCat("model.layers.", index, ".");
   const std::string attention = absl::StrCat(layer, "self_attn.");
   const std::string mlp = absl::StrCat(layer, "mlp.");
@@ -116,7 +120,9 @@ void AddLayer(const ModelConfig& config, int32_t index, SafetensorsWriter* write
     add_norm(absl::StrCat(attention, "q_norm.weight"), config.head_dim);
     add_norm(absl::StrCat(attention, "k_norm.weight"), config.head_dim);
   }
+  writer->set_dtype(options.gate_dtype.value_or(options.dtype));
   add_projection(absl::StrCat(mlp, "gate_proj"), intermediate, hidden, config.mlp_bias);
+  writer->set_dtype(options.dtype);
   add_projection(absl::StrCat(mlp, "up_proj"), intermediate, hidden, config.mlp_bias);
   add_projection(absl::StrCat(mlp, "down_proj"), hidden, intermediate, config.mlp_bias);
 }
@@ -129,7 +135,7 @@ std::shared_ptr<const Model> MakeRandomModel(const RandomModelOptions& options) 
   writer.Add("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, 0, 1);
   if (!config.tied_embeddings) writer.AddMatrix("lm_head.weight", config.vocab_size, config.hidden_size);
   writer.Add("model.norm.weight", {config.hidden_size}, 1, 0.5);
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) AddLayer(config, layer, &writer);
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) AddLayer(options, layer, &writer);
 
   std::string folder = absl::StrCat(testing::TempDir(), "/tandem-random-model-XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "common/model/model.h"
 
@@ -11,6 +12,7 @@ namespace tandem {
 struct RandomModelOptions {
   ModelConfig config;  // The architecture is LlamaForCausalLM, MistralForCausalLM or Qwen3ForCausalLM.
   TensorView::DType dtype = TensorView::DType::kF32;
+  std::optional<TensorView::DType> gate_dtype;  // Where the gates' is another.
   uint64_t seed = 1;
 };
 
