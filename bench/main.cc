@@ -9,6 +9,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "bench/engine_bench.h"
 #include "bench/engine_report.h"
 #include "bench/engine_turns.h"
@@ -54,7 +55,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app->add_option("--instruction-set", flags->instruction_set, "auto, amx, avx512, avx2 or portable.")
+  app->add_option("--instruction-set", flags->instruction_set,
+                  absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8 or int4.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
@@ -88,7 +90,8 @@ void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
   app->add_option("--threads", options.threads, "Threads.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app->add_option("--instruction-set", flags->instruction_set, "auto, amx, avx512, avx2 or portable.")
+  app->add_option("--instruction-set", flags->instruction_set,
+                  absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
   app->add_flag("--json", flags->json, "Print JSON.");
 }
