@@ -70,6 +70,20 @@ class Reference {
   std::map<TokenIds, Logits> known_;
 };
 
+// Sanitizers make everything some twenty times slower: with them, less of the same for the fastest
+// instruction set alone.
+#ifdef TANDEM_SANITIZED
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+std::vector<InstructionSet> TestedInstructionSets() {
+  std::vector<InstructionSet> tested = SupportedInstructionSets();
+  if (kSanitized) tested.resize(1);
+  return tested;
+}
+
 // Whether products with bfloat16 weights differ from the portable ones, see kernel_table.h.
 bool HasItsOwnBits(InstructionSet instruction_set) {
   const KernelTable* kernels = SelectKernels(instruction_set).value();
@@ -378,17 +392,17 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   int num_cache_hits = 0;
   int num_copied = 0;
   // Every number of threads with the best instruction set, every instruction set with some number.
-  const std::vector<InstructionSet> supported = SupportedInstructionSets();
+  const std::vector<InstructionSet> supported = TestedInstructionSets();
   for (InstructionSet instruction_set : supported) {
     for (int num_threads : {1, 2, 3}) {
-      if (instruction_set != supported.front() && num_threads != 2) continue;
+      if ((kSanitized || instruction_set != supported.front()) && num_threads != 2) continue;
       auto engine = CreateCpuEngine(model, {.num_blocks = 60,
                                             .max_rows = 61,
                                             .num_threads = num_threads,
                                             .instruction_set = instruction_set,
                                             .weight_type = GetParam().weight_type});
       ASSERT_TRUE(engine.ok()) << engine.status();
-      const uint64_t num_seeds = instruction_set == supported.front() ? 8 : 3;
+      const uint64_t num_seeds = kSanitized ? 2 : instruction_set == supported.front() ? 8 : 3;
       for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
         SCOPED_TRACE(absl::StrCat("instruction set ", static_cast<int>(instruction_set), ", ", num_threads,
                                   " threads, seed ", seed));
@@ -402,9 +416,9 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
     }
   }
   // The simulation has to reach what it is there for.
-  EXPECT_GT(num_compared, 1000);
-  EXPECT_GT(num_cache_hits, 50);
-  EXPECT_GT(num_copied, 100);
+  EXPECT_GT(num_compared, kSanitized ? 50 : 1000);
+  EXPECT_GT(num_cache_hits, kSanitized ? 0 : 50);
+  EXPECT_GT(num_copied, kSanitized ? 2 : 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RowInvariance,
@@ -427,10 +441,10 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
   References references(model, GetParam().weight_type);
   int num_compared = 0;
   int num_cache_hits = 0;
-  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+  for (InstructionSet instruction_set : TestedInstructionSets()) {
     const bool is_portable = instruction_set == InstructionSet::kPortable;
     for (int num_threads : {1, 3}) {
-      if (is_portable && num_threads == 1) continue;
+      if ((kSanitized || is_portable) && num_threads == 1) continue;
       auto engine = CreateCpuEngine(model, {.num_blocks = 300,
                                             .max_rows = 150,
                                             .num_threads = num_threads,
@@ -441,14 +455,14 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
       Simulation simulation(
           engine->get(), references.For(instruction_set), static_cast<uint64_t>(num_threads),
           {.num_shared = 530, .max_new = 30, .max_tokens = 620, .max_sessions = 6, .max_chunk = 150});
-      simulation.Run(is_portable ? 10 : 20);
+      simulation.Run(kSanitized || is_portable ? 10 : 20);
       if (HasFailure()) return;
       num_compared += simulation.num_compared();
       num_cache_hits += simulation.num_cache_hits();
     }
   }
-  EXPECT_GT(num_compared, 300);
-  EXPECT_GT(num_cache_hits, 5);
+  EXPECT_GT(num_compared, kSanitized ? 20 : 300);
+  EXPECT_GT(num_cache_hits, kSanitized ? 0 : 5);
 }
 
 class RowInvarianceOfDemoModel : public testing::TestWithParam<WeightType> {};
