@@ -12,7 +12,7 @@ aarch64=false
 ctest_arguments=()
 cores=$(nproc)
 # The concurrent parts, which ThreadSanitizer looks at. Matched against test names.
-readonly threaded_tests='rpc|router|verifier|drafter|engine|metrics|simulation'
+readonly threaded_tests='rpc|router|verifier|drafter|engine_cpu|metrics|simulation'
 # Scripts; measuring programs; and e2e_test, which takes many minutes with a sanitizer:
 # tests/run.sh --preset asan -- -R e2e_test runs it.
 readonly unsanitized='^tidy|^quickstart|^e2e|^bench'
