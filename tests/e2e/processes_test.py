@@ -156,9 +156,14 @@ class MetricsTest(ProcessTest):
 
 
 class DrafterLossTest(ProcessTest):
-    def assert_comes_back(self):
-        """Speculation works again for new requests."""
-        wait_until(lambda: self.generate(request_for()).read().accepted > 0, "speculation to come back")
+    def start_stack(self, *args, **kwargs):
+        """Until something is drafted: the verifier connects to a drafter when the first request names it."""
+        super().start_stack(*args, **kwargs)
+        self.assert_drafts()
+
+    def assert_drafts(self):
+        """Speculation works for new requests."""
+        wait_until(lambda: self.generate(request_for()).read().accepted > 0, "speculation")
 
     def test_killed_in_the_middle(self):
         # The port is known so that the same endpoint can come back.
@@ -178,7 +183,7 @@ class DrafterLossTest(ProcessTest):
         self.assertNotEqual(without.stats.drafter_lost, "")
 
         self.drafter = self.start_drafter(port=port).wait_ready()
-        self.assert_comes_back()
+        self.assert_drafts()
 
     def test_silent_in_the_middle(self):
         self.start_stack()
@@ -191,7 +196,7 @@ class DrafterLossTest(ProcessTest):
         # A new request finds a drafter that takes the connection and says nothing.
         self.assertEqual(self.generate(request_for()).read().output, self.undrafted(request_for()))
         self.drafter.send(signal.SIGCONT)
-        self.assert_comes_back()
+        self.assert_drafts()
 
     def test_drained_in_the_middle(self):
         self.start_stack()
