@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "common/engine/cpu/amx_integer_products.h"
+#include "common/engine/cpu/amx_tiles.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/weight_layouts.h"
 
@@ -21,31 +22,9 @@ namespace {
 
 // Rows of inputs in a tile.
 template <int kParts>
-constexpr uint32_t kBlockRows = 16 / kParts;
+constexpr uint32_t kBlockRows = kTileRows / kParts;
 // Columns that a tile of inputs spans, and inputs that a tile of weights spans.
 constexpr uint32_t kTileDepth = 32;
-constexpr uint32_t kHalfOutputs = 16;
-constexpr size_t kTileBytes = 1024;
-constexpr size_t kTileStride = 64;
-
-// Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// Fewer rows of inputs than fill a tile cost less to load and to multiply.
-template <int kParts>
-void ConfigureTiles(uint32_t num_rows) {
-  TileConfig config;
-  if (num_rows < kBlockRows<kParts>) {
-    for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(kParts * num_rows);
-  }
-  _tile_loadconfig(&config);
-}
 
 constexpr uint32_t NumSteps(uint32_t depth) {
   return (depth + kTileDepth - 1) / kTileDepth;
@@ -97,9 +76,7 @@ void Prepare(const PrepareArgs& args) {
 template <int kParts>
 inline void StoreSums(const float* sums, uint32_t num_rows, float* const* outputs, uint32_t first_output,
                       uint32_t end_output) {
-  if (first_output >= end_output) return;
-  const uint32_t left = end_output - first_output;
-  const __mmask16 mask = left >= kHalfOutputs ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+  const __mmask16 mask = OutputMask(first_output, end_output);
   for (uint32_t row = 0; row < num_rows; ++row) {
     __m512 sum = _mm512_load_ps(sums + row * kParts * kHalfOutputs);
     if constexpr (kParts == 2) {
@@ -120,9 +97,10 @@ inline void PrefetchStep(const char* weights) {
   }
 }
 
-// A block of rows times two tiles of weights: four sums under way keep the multiplier busy.
-void MultiplyOneBlockTwice(const char* inputs, const char* weights, size_t tile_bytes, uint32_t num_steps,
-                           float (*sums)[kTileBytes / sizeof(float)]) {
+// A block of rows times one or two tiles of weights. With two, four sums under way keep the multiplier busy.
+template <int kTiles>
+void MultiplyOneBlock(const char* inputs, const char* weights, size_t tile_bytes, uint32_t num_steps,
+                      float (*sums)[kTileBytes / sizeof(float)]) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -135,37 +113,23 @@ void MultiplyOneBlockTwice(const char* inputs, const char* weights, size_t tile_
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, weights + kTileBytes, kTileStride);
     _tile_dpbf16ps(1, 4, 7);
-    PrefetchStep(second);
-    _tile_loadd(6, second, kTileStride);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, second + kTileBytes, kTileStride);
-    _tile_dpbf16ps(3, 4, 7);
+    if constexpr (kTiles == 2) {
+      PrefetchStep(second);
+      _tile_loadd(6, second, kTileStride);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(7, second + kTileBytes, kTileStride);
+      _tile_dpbf16ps(3, 4, 7);
+    }
     inputs += kTileBytes;
     weights += 2 * kTileBytes;
     second += 2 * kTileBytes;
   }
   _tile_stored(0, sums[0], kTileStride);
   _tile_stored(1, sums[1], kTileStride);
-  _tile_stored(2, sums[2], kTileStride);
-  _tile_stored(3, sums[3], kTileStride);
-}
-
-void MultiplyOneBlock(const char* inputs, const char* weights, uint32_t num_steps,
-                      float (*sums)[kTileBytes / sizeof(float)]) {
-  _tile_zero(0);
-  _tile_zero(1);
-  for (uint32_t step = 0; step < num_steps; ++step) {
-    _tile_loadd(4, inputs, kTileStride);
-    PrefetchStep(weights);
-    _tile_loadd(6, weights, kTileStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, weights + kTileBytes, kTileStride);
-    _tile_dpbf16ps(1, 4, 7);
-    inputs += kTileBytes;
-    weights += 2 * kTileBytes;
+  if constexpr (kTiles == 2) {
+    _tile_stored(2, sums[2], kTileStride);
+    _tile_stored(3, sums[3], kTileStride);
   }
-  _tile_stored(0, sums[0], kTileStride);
-  _tile_stored(1, sums[1], kTileStride);
 }
 
 // Two blocks of rows times a tile of weights. `prefetch(step)` asks for weights that are needed later.
@@ -210,7 +174,7 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
   uint32_t output = args.first_output;
   uint32_t tile = 0;
   for (; tile + 2 <= args.num_tiles; tile += 2) {
-    MultiplyOneBlockTwice(inputs, weights, tile_bytes, num_steps, sums);
+    MultiplyOneBlock<2>(inputs, weights, tile_bytes, num_steps, sums);
     for (uint32_t i = 0; i < 4; ++i) {
       StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
     }
@@ -218,7 +182,7 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
     output += 2 * kTileOutputs;
   }
   if (tile == args.num_tiles) return;
-  MultiplyOneBlock(inputs, weights, num_steps, sums);
+  MultiplyOneBlock<1>(inputs, weights, tile_bytes, num_steps, sums);
   for (uint32_t i = 0; i < 2; ++i) {
     StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
   }
@@ -226,20 +190,6 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
 
 template <int kParts>
 constexpr uint32_t kPairRows = 2 * kBlockRows<kParts>;
-
-// Rows that go through the weights together: as many as leave their inputs in the second-level cache beside a
-// tile of weights.
-template <int kParts>
-uint32_t RowsAtOnce(uint32_t depth) {
-  constexpr size_t kInputBytes = size_t{5} << 18;
-  constexpr size_t kFewestPairs = 4;
-  constexpr size_t kMostPairs = 16;
-  const size_t pairs = kInputBytes / (2 * BlockBytes(depth));
-  return static_cast<uint32_t>(pairs < kFewestPairs ? kFewestPairs
-                               : pairs > kMostPairs ? kMostPairs
-                                                    : pairs) *
-         kPairRows<kParts>;
-}
 
 // Rows [begin_row, end_row) times one tile of weights. The first rows bring the weights into the second-level
 // cache, and the others, which find them there, ask for the next tile's meanwhile.
@@ -278,7 +228,7 @@ void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_r
 template <int kParts>
 void MultiplyManyRows(const ProductArgs& args) {
   const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
-  const uint32_t rows_at_once = RowsAtOnce<kParts>(args.depth);
+  const uint32_t rows_at_once = PairsAtOnce(BlockBytes(args.depth)) * kPairRows<kParts>;
   for (uint32_t row = 0; row < args.num_rows; row += rows_at_once) {
     const uint32_t end_row = args.num_rows - row < rows_at_once ? args.num_rows : row + rows_at_once;
     for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
@@ -290,7 +240,7 @@ void MultiplyManyRows(const ProductArgs& args) {
 
 template <int kParts>
 void Multiply(const ProductArgs& args) {
-  ConfigureTiles<kParts>(args.num_rows);
+  ConfigureTiles(args.num_rows < kBlockRows<kParts> ? kParts * args.num_rows : kTileRows);
   if (args.num_rows <= kBlockRows<kParts>) {
     MultiplyOneBlockOfRows<kParts>(args);
   } else {

@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "common/engine/cpu/amx_integer_products.h"
+#include "common/engine/cpu/amx_tiles.h"
 #include "common/engine/cpu/integer_layouts.h"
 #include "common/engine/cpu/integer_products.h"
 
@@ -20,32 +21,11 @@ namespace tandem {
 namespace {
 
 // Rows of inputs in a tile.
-constexpr uint32_t kBlockRows = 8;
-constexpr uint32_t kHalfOutputs = 16;
-constexpr size_t kTileBytes = 1024;
-constexpr size_t kTileStride = 64;
+constexpr uint32_t kBlockRows = kTileRows / 2;
 // A block's tile of inputs for one group, and the line with the scales of its rows.
 constexpr size_t kStepBytes = kTileBytes + 64;
 
 using Sums = int32_t[kTileBytes / sizeof(int32_t)];
-
-// Tiles 0 to 3 are sums, 4 and 5 inputs, 6 and 7 weights.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// Fewer rows of inputs than fill a tile cost less to load, to multiply and to store.
-void ConfigureTiles(uint32_t num_rows) {
-  TileConfig config;
-  if (num_rows < kBlockRows) {
-    for (int tile = 0; tile < 6; ++tile) config.rows[tile] = static_cast<uint8_t>(2 * num_rows);
-  }
-  _tile_loadconfig(&config);
-}
 
 // Prepared inputs: [rows / 8][groups] of a tile, row 2 r of it the high, row 2 r + 1 the low parts of row r,
 // and 8 scales.
@@ -130,6 +110,7 @@ struct Int4Tiles {
       _mm512_store_si512(scratch + line * 64, _mm512_shuffle_epi8(values, low));
       _mm512_store_si512(scratch + (line + 8) * 64, _mm512_shuffle_epi8(values, high));
     }
+    CompleteWrites();
     return scratch;
   }
 };
@@ -159,9 +140,8 @@ TANDEM_INLINE void StoreTotals(const float* totals, uint32_t width, uint32_t num
                                uint32_t first_output, uint32_t end_output) {
   for (uint32_t row = 0; row < num_rows; ++row, totals += width) {
     for (uint32_t i = 0; i < width && first_output + i < end_output; i += kHalfOutputs) {
-      const uint32_t left = end_output - first_output - i;
-      const __mmask16 mask = left >= kHalfOutputs ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
-      _mm512_mask_storeu_ps(outputs[row] + first_output + i, mask, _mm512_load_ps(totals + i));
+      _mm512_mask_storeu_ps(outputs[row] + first_output + i, OutputMask(first_output + i, end_output),
+                            _mm512_load_ps(totals + i));
     }
   }
 }
@@ -237,17 +217,8 @@ void MultiplyFewRows(const ProductArgs& args) {
   }
 }
 
-// Rows that go through the weights together: as many as leave their inputs in the second-level cache.
-constexpr uint32_t kMostRows = 256;
 constexpr uint32_t kPairRows = 2 * kBlockRows;
-
-uint32_t RowsAtOnce(uint32_t depth) {
-  constexpr size_t kInputBytes = size_t{5} << 18;
-  const size_t pairs = kInputBytes / (2 * BlockBytes(depth));
-  constexpr size_t kFewest = 4;
-  constexpr size_t kMost = kMostRows / kPairRows;
-  return static_cast<uint32_t>(pairs < kFewest ? kFewest : pairs > kMost ? kMost : pairs) * kPairRows;
-}
+constexpr uint32_t kMostRows = kMostPairs * kPairRows;
 
 // A tile of weights times many rows: all blocks of rows, two at a time, go through a group of weights, which
 // stays in two tiles.
@@ -314,7 +285,7 @@ void MultiplyTile(const ProductArgs& args, const char* inputs, const char* weigh
 template <typename Weights>
 void MultiplyManyRows(const ProductArgs& args) {
   const size_t tile_bytes = NumGroups(args.depth) * Weights::kGroupBytes;
-  const uint32_t most_rows = RowsAtOnce(args.depth);
+  const uint32_t most_rows = PairsAtOnce(BlockBytes(args.depth)) * kPairRows;
   for (uint32_t row = 0; row < args.num_rows; row += most_rows) {
     const uint32_t num_rows = args.num_rows - row < most_rows ? args.num_rows - row : most_rows;
     const char* inputs = static_cast<const char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth);
@@ -327,7 +298,7 @@ void MultiplyManyRows(const ProductArgs& args) {
 
 template <typename Weights>
 void Multiply(const ProductArgs& args) {
-  ConfigureTiles(args.num_rows);
+  ConfigureTiles(2 * args.num_rows);
   if (args.num_rows <= kBlockRows) {
     MultiplyFewRows<Weights>(args);
   } else {
