@@ -1,6 +1,7 @@
 #include "bench/engine_bench.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -38,6 +39,7 @@ EngineRunner::Options RunnerOptions(const EngineBenchOptions& options, int threa
   runner.threads = threads;
   runner.instruction_set = options.instruction_set;
   runner.weight_dtype = options.weight_dtype;
+  runner.device = options.device;
   runner.tree = options.tree;
   runner.most_rows = options.rows.empty() ? 1 : *std::max_element(options.rows.begin(), options.rows.end());
   runner.most_context =
@@ -134,7 +136,15 @@ absl::StatusOr<MachineFloor> MachineFloor::Create(int threads, absl::string_view
   return floor;
 }
 
+absl::StatusOr<MachineFloor> MachineFloor::CreateForCuda(int index) {
+  MachineFloor floor;
+  TANDEM_ASSIGN_OR_RETURN(floor.copy_bytes_per_second_, MeasureCudaCopyBandwidth(index));
+  floor.peak_ = {"not measured", std::numeric_limits<double>::infinity()};
+  return floor;
+}
+
 absl::StatusOr<double> MachineFloor::ReadBandwidth(uint64_t num_bytes) {
+  if (team_ == nullptr) return copy_bytes_per_second_;
   for (const Bandwidth& known : bandwidths_) {
     if (SameSize(known.num_bytes, num_bytes)) return known.bytes_per_second;
   }
@@ -149,6 +159,7 @@ absl::StatusOr<double> MachineFloor::Seconds(const StepWork& work) {
 }
 
 absl::Status MachineFloor::Refresh() {
+  if (team_ == nullptr) return absl::OkStatus();
   const std::vector<PeakRate> again = MeasurePeakRates(team_.get());
   for (size_t i = 0; i < again.size() && i < peaks_.size(); ++i) {
     peaks_[i].operations_per_second =
@@ -178,11 +189,13 @@ absl::StatusOr<EngineBenchResult> RunEngineBench(const EngineBenchOptions& optio
     TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<EngineRunner> runner,
                             EngineRunner::Create(model, RunnerOptions(options, threads)));
     TANDEM_ASSIGN_OR_RETURN(MachineFloor floor,
-                            MachineFloor::Create(threads, kernels->name, options.weight_dtype));
+                            options.device.is_cuda
+                                ? MachineFloor::CreateForCuda(options.device.index)
+                                : MachineFloor::Create(threads, kernels->name, options.weight_dtype));
     for (const Plan& plan : plans) {
       TANDEM_ASSIGN_OR_RETURN(EngineBenchRun run, RunPlan(options, plan, runner.get(), &floor));
       run.threads = threads;
-      run.kernels = kernels->name;
+      run.kernels = options.device.is_cuda ? "cuda" : kernels->name;
       result.runs.push_back(std::move(run));
     }
   }

@@ -17,10 +17,11 @@ struct EngineBenchOptions {
   std::vector<uint32_t> rows = {1, 2, 4, 8, 16, 32, 64};
   std::vector<uint32_t> contexts = {128};  // Tokens before the measured rows.
   uint32_t prefill = 0;                    // Tokens of a prompt to measure too; 0: none.
-  TreeShape tree = TreeShape::kBinary;
+  RowTree tree = RowTree::kBinary;
   std::vector<int> threads = {1};
   InstructionSet instruction_set = InstructionSet::kAuto;
   WeightDtype weight_dtype = WeightDtype::kBf16;
+  DeviceSpec device;  // On a GPU, threads and instruction set do not matter.
   // Repetitions of every pass; fewer, but at least 3, once a context took `most_seconds`.
   int repetitions = 50;
   double most_seconds = 20.0;
@@ -68,6 +69,8 @@ struct EngineBenchResult {
 class MachineFloor {
  public:
   static absl::StatusOr<MachineFloor> Create(int threads, absl::string_view kernels, WeightDtype dtype);
+  // Of a GPU: what a copy within its memory reaches, and nothing about its arithmetic.
+  static absl::StatusOr<MachineFloor> CreateForCuda(int index);
 
   const std::vector<PeakRate>& peaks() const { return peaks_; }
   const PeakRate& peak() const { return peak_; }
@@ -83,12 +86,13 @@ class MachineFloor {
     double bytes_per_second = 0.0;
   };
 
-  std::unique_ptr<ThreadTeam> team_;
+  std::unique_ptr<ThreadTeam> team_;  // None for a GPU.
   std::string kernels_;
   WeightDtype dtype_ = WeightDtype::kBf16;
   std::vector<PeakRate> peaks_;
   PeakRate peak_;
   std::vector<Bandwidth> bandwidths_;
+  double copy_bytes_per_second_ = 0.0;  // Of a GPU.
 };
 
 // Passes of different sizes take turns, so that a change of the machine's pace meets all of them alike.

@@ -95,7 +95,7 @@ TEST(EngineRunnerTest, TreeRowsSeeTheirPathOnly) {
   const auto model = LoadModel(SmallBench().model);
   ASSERT_TRUE(model.ok()) << model.status();
   EngineRunner::Options options = {.most_rows = 7, .most_context = 20};
-  const auto logits = [&](TreeShape tree, uint32_t num_rows, uint32_t row) {
+  const auto logits = [&](RowTree tree, uint32_t num_rows, uint32_t row) {
     options.tree = tree;
     const auto runner = EngineRunner::Create(*model, options);
     EXPECT_TRUE((*runner)->TreeStep(num_rows).ok());
@@ -103,9 +103,9 @@ TEST(EngineRunnerTest, TreeRowsSeeTheirPathOnly) {
     return std::vector<float>(span.begin(), span.end());
   };
   // Row 1 is row 0's child in both; row 2 follows row 0 in one and row 1 in the other.
-  EXPECT_EQ(logits(TreeShape::kBinary, 7, 1), logits(TreeShape::kChain, 2, 1));
-  EXPECT_NE(logits(TreeShape::kBinary, 3, 2), logits(TreeShape::kChain, 3, 2));
-  EXPECT_NE(logits(TreeShape::kBinary, 2, 1), logits(TreeShape::kSiblings, 2, 1));
+  EXPECT_EQ(logits(RowTree::kBinary, 7, 1), logits(RowTree::kChain, 2, 1));
+  EXPECT_NE(logits(RowTree::kBinary, 3, 2), logits(RowTree::kChain, 3, 2));
+  EXPECT_NE(logits(RowTree::kBinary, 2, 1), logits(RowTree::kSiblings, 2, 1));
 }
 
 TEST(SpreadTest, QuartilesAndMedian) {

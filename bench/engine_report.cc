@@ -45,7 +45,7 @@ std::string EngineBenchTable(const EngineBenchOptions& options, const EngineBenc
     if (run.context == 0) {
       absl::StrAppend(&text, "prefill");
     } else {
-      absl::StrAppendFormat(&text, "%s tree below a context of %u", TreeShapeName(options.tree), run.context);
+      absl::StrAppendFormat(&text, "%s tree below a context of %u", RowTreeName(options.tree), run.context);
     }
     absl::StrAppendFormat(&text, "; peak %s %.1f Gop/s (", run.peak.name,
                           1e-9 * run.peak.operations_per_second);
@@ -74,7 +74,7 @@ std::string EngineBenchJson(const EngineBenchOptions& options, const EngineBench
                {"num_parameters", result.num_parameters},
                {"model_bytes", result.model_bytes},
                {"weight_dtype", std::string(WeightDtypeName(options.weight_dtype))},
-               {"tree", std::string(TreeShapeName(options.tree))},
+               {"tree", std::string(RowTreeName(options.tree))},
                {"runs", Json::array()}};
   for (const EngineBenchRun& run : result.runs) {
     Json entry = {{"threads", run.threads},     {"kernels", run.kernels}, {"context", run.context},

@@ -9,6 +9,7 @@
 #include "bench/model_shapes.h"
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cuda/create_cuda_engine.h"
 
 namespace tandem {
 namespace {
@@ -57,7 +58,14 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   engine_options.max_rows = std::max(options.most_rows, kPromptRows);
   // The tree's context, and a prompt or a greedy continuation beside it.
   engine_options.num_blocks = (2 * options.most_context + options.most_rows) / kBlockTokens + 8;
-  TANDEM_ASSIGN_OR_RETURN(runner->engine_, CreateCpuEngine(model, engine_options));
+  if (options.device.is_cuda) {
+    TANDEM_ASSIGN_OR_RETURN(
+        runner->engine_,
+        CreateCudaEngine(*model, engine_options.weight_type, {.index = options.device.index},
+                         {.num_blocks = engine_options.num_blocks, .max_rows = engine_options.max_rows}));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(runner->engine_, CreateCpuEngine(model, engine_options));
+  }
   const bool is_f32 = model->output().dtype == TensorView::DType::kF32;
   runner->stored_dtype_ =
       is_f32 && options.weight_dtype == WeightDtype::kBf16 ? WeightDtype::kF32 : options.weight_dtype;

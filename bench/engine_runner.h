@@ -10,6 +10,7 @@
 #include "bench/step_work.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/cuda/open_device.h"
 #include "common/engine/engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
@@ -32,7 +33,8 @@ class EngineRunner {
     int threads = 1;
     InstructionSet instruction_set = InstructionSet::kAuto;
     WeightDtype weight_dtype = WeightDtype::kBf16;
-    TreeShape tree = TreeShape::kBinary;
+    DeviceSpec device;
+    RowTree tree = RowTree::kBinary;
     uint32_t most_rows = 64;      // Of a tree.
     uint32_t most_context = 128;  // Of a tree's context, and of a prompt.
   };

@@ -1,4 +1,4 @@
-// tandem-bench: measurements of Tandem's parts. All but `serve` build without gRPC, with
+// tandem-bench: measurements of Tandem's parts. All but `serve` and `rounds` build without gRPC, with
 // -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
@@ -17,6 +17,7 @@
 #include "bench/quality_report.h"
 #include "common/base/status_macros.h"
 #ifdef TANDEM_BENCH_SERVE
+#include "bench/rounds/rounds_bench.h"
 #include "bench/serve/serve_bench.h"
 #endif
 
@@ -29,6 +30,7 @@ struct EngineFlags {
   std::string instruction_set = "auto";
   std::string weight_dtype = "bf16";
   std::string tree = "binary";
+  std::string device = "cpu";
   std::string json_path;
   bool turns = false;
 };
@@ -59,6 +61,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8 or int4.")->capture_default_str();
+  app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
@@ -113,7 +116,12 @@ absl::Status RunEngine(EngineFlags flags) {
   EngineBenchOptions& options = flags.options;
   TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(options.weight_dtype, ParseWeightDtype(flags.weight_dtype));
-  TANDEM_ASSIGN_OR_RETURN(options.tree, ParseTreeShape(flags.tree));
+  TANDEM_ASSIGN_OR_RETURN(options.tree, ParseRowTree(flags.tree));
+  TANDEM_ASSIGN_OR_RETURN(options.device, ParseDeviceSpec(flags.device));
+  TANDEM_RETURN_IF_ERROR(PrepareDevice(options.device));
+  if (options.device.is_cuda && flags.turns) {
+    return absl::InvalidArgumentError("--turns: expected --device cpu");
+  }
   if (flags.turns) return RunEngineTurns(options, std::cin, std::cout);
   // Opened first: a wrong path should not cost minutes.
   std::ofstream file;
@@ -163,11 +171,17 @@ int Main(int argc, char** argv) {
   bench::ServeOptions serve_options;
   CLI::App* serve = app.add_subcommand("serve", "Load on a router: configurations against one another.");
   bench::AddServeOptions(serve, &serve_options);
+  bench::RoundsOptions rounds_options;
+  CLI::App* rounds = app.add_subcommand(
+      "rounds",
+      "Tokens that a round of the textbook loop makes, by tree size, with and without seeded drafts.");
+  bench::AddRoundsOptions(rounds, &rounds_options);
 #endif
   CLI11_PARSE(app, argc, argv);
 
 #ifdef TANDEM_BENCH_SERVE
   if (serve->parsed()) return bench::RunServe(serve_options);
+  if (rounds->parsed()) return bench::RunRounds(rounds_options);
 #endif
 
   const absl::Status status = shapes->parsed()    ? PrintShapes(shape)

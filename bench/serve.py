@@ -6,16 +6,19 @@ but the standard library; plots need the environment that --plots makes.
 """
 
 import argparse
+import collections
 import contextlib
 import json
 import os
 import pathlib
+import re
 import secrets
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / "deploy" / "demo-models"
@@ -26,15 +29,16 @@ STOP_SECONDS = 10
 
 
 class Server:
-    """One server process, pinned to cores. `address` is where it listens."""
+    """One server process, pinned to cores. `address` is where it listens, `metrics_port` where its metrics are."""
 
     def __init__(self, name, command, cores, log_path, environment):
         self.name = name
         self.address = None
+        self.metrics_port = None
         self._ready = threading.Event()
         self._log_path = log_path
         self._process = subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0", "--metrics-listen", "", "--log-format", "json"],
+            [*command, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=environment,
@@ -56,6 +60,8 @@ class Server:
                 except ValueError:
                     continue
                 self.entries.append(entry)
+                if "metrics_port" in entry:
+                    self.metrics_port = int(entry["metrics_port"])
                 if entry.get("event") in ("serving", "listening"):
                     self.address = entry["address"]
                     self._ready.set()
@@ -67,6 +73,12 @@ class Server:
             tail = pathlib.Path(self._log_path).read_text(encoding="utf-8")[-2000:]
             raise RuntimeError(f"{self.name} does not serve; the end of its log:\n{tail}")
         return self
+
+    def metrics(self):
+        """/metrics as text."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=STOP_SECONDS) as reply:
+            return reply.read().decode()
 
     def stop(self):
         if self._process.poll() is None:
@@ -91,22 +103,32 @@ class Cores:
         return {self._cores[min(index, len(self._cores) - 1)]}
 
 
+class SharedCores(Cores):
+    """All cores for each part."""
+
+    def of(self, part):
+        return set(self._cores)
+
+
 class Stack:
     """A router before verifiers, one for each target, and one drafter process.
 
-    `targets` maps served names to (model folder, flags of the verifier); drafters to model folders.
+    `targets` maps served names to (model folder, flags of the verifier), `drafters` to what tandem-drafter takes as
+    --model: a folder or a source; `merged` to MODEL+SOURCE of these.
     """
 
-    def __init__(self, bin_dir, work_dir, targets, drafters, verifier_flags=(), drafter_flags=()):
+    def __init__(self, bin_dir, work_dir, targets, drafters, verifier_flags=(), drafter_flags=(), merged=None,
+                 cores=Cores):  # fmt: skip
         self.token = secrets.token_hex(16)
         self.verifiers = {}
+        self._merged = merged or {}
         self._stop = contextlib.ExitStack()
         self._bin_dir = pathlib.Path(bin_dir)
         self._work_dir = pathlib.Path(work_dir)
         self._work_dir.mkdir(parents=True, exist_ok=True)
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}
         self.environment["no_proxy"] = self.environment["no_grpc_proxy"] = "127.0.0.1,localhost"
-        self.cores = Cores(os.sched_getaffinity(0))
+        self.cores = cores(os.sched_getaffinity(0))
         try:
             self._start(targets, drafters, verifier_flags, drafter_flags)
         except BaseException:
@@ -123,7 +145,8 @@ class Stack:
     def _start(self, targets, drafters, verifier_flags, drafter_flags):
         self.drafter = None
         if drafters:
-            models = [f"--model={name}={folder}" for name, folder in drafters.items()]
+            models = [f"--model={name}={model}" for name, model in drafters.items()]
+            models += [f"--merge={name}={parts}" for name, parts in self._merged.items()]
             self.drafter = self._launch("drafter", "drafter", "tandem-drafter", *models, *drafter_flags)
         for name, (folder, flags) in targets.items():
             model = f"--model={name}={folder}"
@@ -139,7 +162,8 @@ class Stack:
                 for name, (folder, _) in targets.items()
             ],
             "drafters": [
-                {"name": name, "endpoint": self.drafter.address, "draft_model": name} for name in drafters
+                {"name": name, "endpoint": self.drafter.address, "draft_model": name}
+                for name in (*drafters, *self._merged)
             ],
             "tenants": [{"name": "bench", "token": self.token}],
         }
@@ -165,11 +189,49 @@ class Stack:
         self._stop.close()
 
 
-def parse_shape(text):
-    name, equals, flags = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=FLAGS, such as chain='--branching 1'")
-    return name, shlex.split(flags)
+def calibration_curves(expositions):
+    """Reliability curves of drafters' scores, from the metrics of verifiers: one for each drafter, over all of them.
+
+    A bin has the candidates of one range of scores that the target judged: their number, mean score, mean of the
+    acceptance that was expected of them, and the share that was accepted.
+    """
+    sums = {}
+    for exposition in expositions:
+        for line in exposition.splitlines():
+            match = re.fullmatch(r"tandem_spec_decode_calibration_(\w+)_total\{(.*)\} (\S+)", line)
+            if match is None:
+                continue
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2]))
+            ranges = sums.setdefault(labels["drafter"], {})
+            counts = ranges.setdefault(float(labels["score"]), collections.Counter())
+            counts[match[1]] += float(match[3])
+    curves = []
+    for drafter, ranges in sorted(sums.items()):
+        bins = [
+            {
+                "count": int(counts["nodes"]),
+                "score": counts["score_sum"] / counts["nodes"],
+                "expected": counts["expected_nodes"] / counts["nodes"],
+                "accepted": counts["accepted_nodes"] / counts["nodes"],
+            }
+            for _, counts in sorted(ranges.items())
+            if counts["nodes"] > 0
+        ]
+        if bins:
+            curves.append({"drafter": drafter, "bins": bins})
+    return curves
+
+
+def named(example):
+    """A parser of NAME=VALUE."""
+
+    def parse(text):
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, such as {example}")
+        return name, value
+
+    return parse
 
 
 def parse_arguments(arguments):
@@ -180,8 +242,12 @@ def parse_arguments(arguments):
     add("--bin-dir", type=pathlib.Path, default=REPOSITORY / "build/release/bin", help="the binaries")
     add("--out", type=pathlib.Path, default=REPOSITORY / "build/serve", help="for results and logs")
     add("--target", type=pathlib.Path, default=MODELS / "tandem-target-15m", help="folder of the target model")
-    add("--shape", type=parse_shape, action="append", metavar="NAME=FLAGS",
+    add("--shape", type=named("chain='--branching 1'"), action="append", metavar="NAME=FLAGS",
         help="a verifier with these flags, served as NAME (repeatable); sweep over them with --model")  # fmt: skip
+    add("--draft-model", type=named("ngram=ngram:min=2"), action="append", default=[], metavar="NAME=MODEL",
+        help="a further drafter: a folder, or a source as tandem-drafter knows them (repeatable)")  # fmt: skip
+    add("--merge", type=named("both=general-1m+ngram"), action="append", default=[], metavar="NAME=MODEL+SOURCE",
+        help="a further drafter, which merges two (repeatable)")  # fmt: skip
     add("--simulate-target-ms", metavar="FIRST[+FURTHER]", help="slow the verifiers down")
     add("--simulate-draft-ms", metavar="FIRST[+FURTHER]", help="slow the drafter down")
     add("--verifier-flags", default="--no-prefix-cache", help="for every verifier (default %(default)s)")
@@ -211,9 +277,9 @@ def make_plots(results, folder):
 
 def main():
     args = parse_arguments(sys.argv[1:])
-    shapes = dict(args.shape or [("target", [])])
-    targets = {name: (args.target, flags) for name, flags in shapes.items()}
-    drafters = {name: MODELS / f"tandem-draft-{name}" for name in DRAFTERS}
+    shapes = dict(args.shape or [("target", "")])
+    targets = {name: (args.target, shlex.split(flags)) for name, flags in shapes.items()}
+    drafters = {name: MODELS / f"tandem-draft-{name}" for name in DRAFTERS} | dict(args.draft_model)
     verifier_flags = shlex.split(args.verifier_flags) + simulation_flags("target", args.simulate_target_ms)
     drafter_flags = shlex.split(args.drafter_flags) + simulation_flags("draft", args.simulate_draft_ms)
     results = args.out / "serve.json"
@@ -222,11 +288,17 @@ def main():
         for file in sorted(PROMPTS.iterdir()):
             bench += ["--prompts", f"{file.stem}={file}"]
         bench += ["--chat", "maths"]
-    with Stack(args.bin_dir, args.out, targets, drafters, verifier_flags, drafter_flags) as stack:
+    with Stack(
+        args.bin_dir, args.out, targets, drafters, verifier_flags, drafter_flags, dict(args.merge)
+    ) as stack:
         for name, verifier in stack.verifiers.items():
             bench += ["--server", f"verifier {name}={verifier.address}"]
         bench += ["--server", f"drafter={stack.drafter.address}"]
         code = stack.run("tandem-bench", *bench).returncode
+        if results.exists():
+            report = json.loads(results.read_text(encoding="utf-8"))
+            report["calibration"] = calibration_curves(verifier.metrics() for verifier in stack.verifiers.values())
+            results.write_text(json.dumps(report), encoding="utf-8")
     if code != 0:
         return code
     print(f"\nresults: {results}")

@@ -48,6 +48,18 @@ class DriverTest(unittest.TestCase):
                 self.assertTrue(growth)
                 self.assertTrue(all(message["received"] > request["start"] for message in growth))
 
+        (curve,) = report["calibration"]
+        self.assertEqual(curve["drafter"], "code-1m")
+        judged = sum(one["count"] for one in curve["bins"])
+        self.assertGreater(judged, 0)
+        # Warm-up's candidates count here as well; so does not what lay below a wrong one.
+        self.assertGreaterEqual(judged, sum(sum(r["accepted_per_position"]) for r in report["summaries"]))
+        self.assertEqual([one["score"] for one in curve["bins"]], sorted(one["score"] for one in curve["bins"]))
+        for one in curve["bins"]:
+            for share in ("score", "expected", "accepted"):
+                self.assertGreaterEqual(one[share], 0.0)
+                self.assertLessEqual(one[share], 1.0)
+
     def test_a_server_that_does_not_start_is_named(self):
         done = self.run_driver("--simulate-target-ms", "soon", "--", "--drafter", "off")
         self.assertNotEqual(done.returncode, 0)

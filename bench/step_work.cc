@@ -83,35 +83,35 @@ absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("weight dtype \"", name, "\", expected bf16, int8 or int4"));
 }
 
-absl::string_view TreeShapeName(TreeShape shape) {
+absl::string_view RowTreeName(RowTree shape) {
   switch (shape) {
-    case TreeShape::kBinary:
+    case RowTree::kBinary:
       return "binary";
-    case TreeShape::kChain:
+    case RowTree::kChain:
       return "chain";
-    case TreeShape::kSiblings:
+    case RowTree::kSiblings:
       return "siblings";
   }
   return "unknown";
 }
 
-absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name) {
-  for (const TreeShape known : {TreeShape::kBinary, TreeShape::kChain, TreeShape::kSiblings}) {
-    if (name == TreeShapeName(known)) return known;
+absl::StatusOr<RowTree> ParseRowTree(absl::string_view name) {
+  for (const RowTree known : {RowTree::kBinary, RowTree::kChain, RowTree::kSiblings}) {
+    if (name == RowTreeName(known)) return known;
   }
   return absl::InvalidArgumentError(absl::StrCat("tree \"", name, "\", expected binary, chain or siblings"));
 }
 
-std::vector<int32_t> TreeParents(TreeShape shape, uint32_t num_rows) {
+std::vector<int32_t> TreeParents(RowTree shape, uint32_t num_rows) {
   std::vector<int32_t> parents(num_rows, -1);
   for (uint32_t row = 1; row < num_rows; ++row) {
-    if (shape == TreeShape::kBinary) parents[row] = static_cast<int32_t>((row - 1) / 2);
-    if (shape == TreeShape::kChain) parents[row] = static_cast<int32_t>(row - 1);
+    if (shape == RowTree::kBinary) parents[row] = static_cast<int32_t>((row - 1) / 2);
+    if (shape == RowTree::kChain) parents[row] = static_cast<int32_t>(row - 1);
   }
   return parents;
 }
 
-std::vector<uint32_t> TreeDepths(TreeShape shape, uint32_t num_rows) {
+std::vector<uint32_t> TreeDepths(RowTree shape, uint32_t num_rows) {
   const std::vector<int32_t> parents = TreeParents(shape, num_rows);
   std::vector<uint32_t> depths(num_rows, 1);
   for (uint32_t row = 0; row < num_rows; ++row) {
@@ -121,7 +121,7 @@ std::vector<uint32_t> TreeDepths(TreeShape shape, uint32_t num_rows) {
 }
 
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      TreeShape tree) {
+                      RowTree tree) {
   uint64_t lengths = 0;
   for (const uint32_t depth : TreeDepths(tree, num_rows)) lengths += uint64_t{context} + depth;
   return CountWork(config, dtype, num_rows, num_rows, lengths, lengths, uint64_t{context} + num_rows);

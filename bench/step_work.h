@@ -18,16 +18,16 @@ absl::string_view WeightDtypeName(WeightDtype dtype);
 
 // How the rows of a step hang together below the context they share: row 0 follows the context, the others
 // their parents. kSiblings puts every row at the same position, which no chain of ancestors connects.
-enum class TreeShape { kBinary, kChain, kSiblings };
+enum class RowTree { kBinary, kChain, kSiblings };
 
 // "binary", "chain" or "siblings"; InvalidArgument for anything else.
-absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name);
-absl::string_view TreeShapeName(TreeShape shape);
+absl::StatusOr<RowTree> ParseRowTree(absl::string_view name);
+absl::string_view RowTreeName(RowTree shape);
 
 // The parent of every row, -1 where it follows the context directly.
-std::vector<int32_t> TreeParents(TreeShape shape, uint32_t num_rows);
+std::vector<int32_t> TreeParents(RowTree shape, uint32_t num_rows);
 // How many rows lie on the path to each row, itself included.
-std::vector<uint32_t> TreeDepths(TreeShape shape, uint32_t num_rows);
+std::vector<uint32_t> TreeDepths(RowTree shape, uint32_t num_rows);
 
 // What one forward pass cannot do without.
 struct StepWork {
@@ -41,7 +41,7 @@ struct StepWork {
 
 // A tree of `num_rows` below `context` computed tokens, all rows with logits.
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      TreeShape tree);
+                      RowTree tree);
 // Tokens `first` to `first + num_tokens` of a prompt in one pass; logits of the last one when `with_logits`.
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
                         bool with_logits);

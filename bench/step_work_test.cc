@@ -25,21 +25,21 @@ ModelConfig SmallConfig() {
 }
 
 TEST(TreeTest, ParentsComeFirstAndDepthsFollow) {
-  EXPECT_THAT(TreeParents(TreeShape::kBinary, 6), ElementsAre(-1, 0, 0, 1, 1, 2));
-  EXPECT_THAT(TreeDepths(TreeShape::kBinary, 6), ElementsAre(1, 2, 2, 3, 3, 3));
-  EXPECT_THAT(TreeParents(TreeShape::kChain, 3), ElementsAre(-1, 0, 1));
-  EXPECT_THAT(TreeDepths(TreeShape::kChain, 3), ElementsAre(1, 2, 3));
-  EXPECT_THAT(TreeDepths(TreeShape::kSiblings, 3), ElementsAre(1, 1, 1));
+  EXPECT_THAT(TreeParents(RowTree::kBinary, 6), ElementsAre(-1, 0, 0, 1, 1, 2));
+  EXPECT_THAT(TreeDepths(RowTree::kBinary, 6), ElementsAre(1, 2, 2, 3, 3, 3));
+  EXPECT_THAT(TreeParents(RowTree::kChain, 3), ElementsAre(-1, 0, 1));
+  EXPECT_THAT(TreeDepths(RowTree::kChain, 3), ElementsAre(1, 2, 3));
+  EXPECT_THAT(TreeDepths(RowTree::kSiblings, 3), ElementsAre(1, 1, 1));
 }
 
 TEST(TreeStepWorkTest, ReadsWeightsOnceAndEveryRowComputes) {
-  const StepWork one = TreeStepWork(SmallConfig(), WeightDtype::kBf16, 1, 20, TreeShape::kChain);
+  const StepWork one = TreeStepWork(SmallConfig(), WeightDtype::kBf16, 1, 20, RowTree::kChain);
   EXPECT_EQ(one.weight_bytes, 2u * (2 * 2560 + 160 + 16));
   // Keys and values of 16 floats in two layers.
   EXPECT_EQ(one.kv_bytes, 21u * 2 * 2 * 16 * 4);
   EXPECT_EQ(one.operations, 2u * (2 * 2560 + 160 + 2 * 2 * 16 * 21));
 
-  const StepWork three = TreeStepWork(SmallConfig(), WeightDtype::kBf16, 3, 20, TreeShape::kChain);
+  const StepWork three = TreeStepWork(SmallConfig(), WeightDtype::kBf16, 3, 20, RowTree::kChain);
   EXPECT_EQ(three.weight_bytes, 2u * (2 * 2560 + 160 + 3 * 16));
   EXPECT_EQ(three.kv_bytes, 23u * 2 * 2 * 16 * 4);
   EXPECT_EQ(three.operations, 2u * (3 * (2 * 2560 + 160) + 2 * 2 * 16 * (21 + 22 + 23)));
@@ -47,7 +47,7 @@ TEST(TreeStepWorkTest, ReadsWeightsOnceAndEveryRowComputes) {
 
 TEST(TreeStepWorkTest, DtypesHaveTheirSizes) {
   const auto bytes = [](WeightDtype dtype) {
-    return TreeStepWork(SmallConfig(), dtype, 1, 20, TreeShape::kChain).weight_bytes;
+    return TreeStepWork(SmallConfig(), dtype, 1, 20, RowTree::kChain).weight_bytes;
   };
   EXPECT_EQ(bytes(WeightDtype::kF32), 4u * 5296);
   EXPECT_EQ(bytes(WeightDtype::kInt8), 5296u);
@@ -76,8 +76,8 @@ TEST(ParseTest, NamesOfDtypesAndTrees) {
   EXPECT_EQ(*ParseWeightDtype("int8"), WeightDtype::kInt8);
   EXPECT_THAT(std::string(ParseWeightDtype("fp8").status().message()),
               HasSubstr("\"fp8\", expected bf16, int8 or int4"));
-  EXPECT_EQ(*ParseTreeShape("chain"), TreeShape::kChain);
-  EXPECT_THAT(std::string(ParseTreeShape("star").status().message()),
+  EXPECT_EQ(*ParseRowTree("chain"), RowTree::kChain);
+  EXPECT_THAT(std::string(ParseRowTree("star").status().message()),
               HasSubstr("\"star\", expected binary, chain or siblings"));
 }
 

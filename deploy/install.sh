@@ -19,10 +19,10 @@ packages=(
   cmake ninja-build g++ ccache pkg-config git ca-certificates protobuf-compiler protobuf-compiler-grpc clang-format
   python3 python3-venv
   # Libraries.
-  libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev
-  libyaml-cpp-dev libcli11-dev libssl-dev
+  libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libpcre2-dev libutf8proc-dev
+  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev
   # Tests and benchmarks.
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev libbenchmark-dev openssl prometheus etcd-server etcd-client chromium
 )
 # For the preset aarch64.
 cross_packages=(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to streamed text: installs, builds, starts one drafter process (with four draft models), one
-# verifier and one router on loopback, streams three generations, then measures what speculation gains. Everything
-# it starts ends with it.
+# verifier and one router on loopback, streams three generations with drafters that the router chooses, then measures
+# what speculation gains. Everything it starts ends with it.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,6 +15,7 @@ json_file=""
 tokens=96
 pairs=5
 serve=false
+admin=false
 cores=$(nproc)
 verifier_threads=$((cores > 1 ? cores - 1 : 1))
 drafter_threads=1
@@ -27,10 +28,12 @@ usage() {
 usage: deploy/quickstart.sh [options]
 
 Installs what is missing, builds Tandem, starts its services with the demo models, streams a story, a piece of
-code and a maths answer, and prints how fast the target model runs with speculation off and on. The services stop
-when the script ends. The first run takes several minutes, most of it building; later runs start in seconds.
+code and a maths answer, each with the drafter that the router chooses, and prints how fast the target model runs
+with speculation off and on. The services stop when the script ends. The first run takes several minutes, most of
+it building; later runs start in seconds.
 
   --serve               do not measure; keep the services up for your own calls until Ctrl-C
+  --admin               with --serve: whoever has its token may also change tenants and drafters, and calibrate
   --json FILE           also write the measured figures to FILE
   --tokens N            most tokens per generation (default $tokens)
   --pairs N             off/on pairs measured per row of the table (default $pairs)
@@ -61,6 +64,10 @@ parse_options() {
         serve=true
         shift
         ;;
+      --admin)
+        admin=true
+        shift
+        ;;
       --json | --tokens | --pairs | --build-dir | --bin-dir | --verifier-threads | --drafter-threads)
         (($# >= 2)) || fail "$1 needs a value"
         set_option "$1" "$2"
@@ -73,6 +80,7 @@ parse_options() {
         ;;
     esac
   done
+  if $admin && ! $serve; then fail "--admin goes with --serve"; fi
 }
 
 set_option() {
@@ -142,19 +150,20 @@ start() {
   names+=("$name")
 }
 
-# wait_for INDEX ENDPOINT: returns when the service answers GetServerInfo. Fails at once when its process ends.
+# wait_for INDEX ENDPOINT: returns when the service takes requests. Fails at once when its process ends.
 wait_for() {
   local pid=${pids[$1]} name=${names[$1]} endpoint=$2
   local deadline=$((SECONDS + start_deadline_seconds))
-  until "$bin_dir/tandem" info --endpoint "$endpoint" --token "$token" --json >/dev/null 2>"$scratch/info.err"; do
+  until "$bin_dir/tandem" info --endpoint "$endpoint" --token "$token" --json 2>"$scratch/info.err" |
+    grep -q '"serving":true'; do
     kill -0 "$pid" 2>/dev/null || fail "$name ended while starting; its log is below"
     if ((SECONDS >= deadline)); then
       cat "$scratch/info.err" >&2
-      fail "$name did not answer on $endpoint within $start_deadline_seconds s"
+      fail "$name did not serve on $endpoint within $start_deadline_seconds s"
     fi
     sleep 0.1 # Between two polls; the deadline above bounds them.
   done
-  echo "    $name answers on $endpoint"
+  echo "    $name serves on $endpoint"
 }
 
 free_ports() {
@@ -188,16 +197,22 @@ write_router_config() {
   echo "tenants:"
   echo "  - name: quickstart"
   echo "    token: '$token'"
-  echo "    drafter: ${drafters[0]}"
+  echo "    drafter_policy: auto"
+  if $admin; then echo "    admin: true"; fi
 }
 
 start_services() {
   local ports
-  read -r -a ports < <(free_ports 6)
-  ((${#ports[@]} == 6)) || fail "could not find free ports"
+  read -r -a ports < <(free_ports 7)
+  ((${#ports[@]} == 7)) || fail "could not find free ports"
   local drafter="127.0.0.1:${ports[0]}" verifier="127.0.0.1:${ports[1]}"
   router="127.0.0.1:${ports[2]}"
-  if $serve; then router=$serve_endpoint; fi
+  local live=()
+  if $serve; then
+    router=$serve_endpoint
+    live_page="127.0.0.1:${ports[6]}"
+    live=(--live-listen "$live_page" --live-all --live-prompts)
+  fi
 
   local draft_models=() name
   for name in "${drafters[@]}"; do
@@ -210,7 +225,7 @@ start_services() {
   start verifier "$bin_dir/tandem-verifier" --model "$target=$models/$target" --listen "$verifier" \
     --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads"
   start router "$bin_dir/tandem-router" --config "$scratch/router.yaml" --listen "$router" \
-    --metrics-listen "127.0.0.1:${ports[5]}"
+    --calibration "$models/calibration.bin" --metrics-listen "127.0.0.1:${ports[5]}" "${live[@]}"
   wait_for 0 "$drafter"
   wait_for 1 "$verifier"
   wait_for 2 "$router"
@@ -237,11 +252,12 @@ say "Starting the services"
 start_services
 
 report=(python3 "$repository/deploy/quickstart_report.py" --tandem "$bin_dir/tandem" --endpoint "$router"
-  --token "$token" --max-tokens "$tokens" --pairs "$pairs")
+  --token "$token" --drafters "$(IFS=, && echo "${drafters[*]}")" --max-tokens "$tokens" --pairs "$pairs")
 if $serve; then
   "${report[@]}" --no-measuring
   say "Serving on $router until Ctrl-C. In another terminal:"
   echo "    $bin_dir/tandem chat --endpoint $router --token $token"
+  echo "    and to see each round of what it generates: http://$live_page/"
   wait -n "${pids[@]}" || true # Whatever its status: no service may end before Ctrl-C.
   fail "a service ended; the logs are below"
 fi

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Shows and measures speculative decoding on a running Tandem stack.
 
-Streams one generation per kind of prompt, then generates every prompt with speculation off and on, one right
-after the other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs
-differs. Called by quickstart.sh; needs nothing but the standard library.
+Streams one generation per kind of prompt with the drafter that the router chooses, and says what the choice rests
+on. Then generates every prompt with speculation off and on, on by the drafter trained for it, one right after the
+other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs differs. Called
+by quickstart.sh; needs nothing but the standard library.
 """
 
 import argparse
@@ -70,19 +71,32 @@ class Stack:
     def __init__(self, args):
         self._args = args
 
+    def _base(self, verb, prompt, workload):
+        command = [self._args.tandem, verb, prompt, "--endpoint", self._args.endpoint, "--token", self._args.token]
+        return command + ["--chat"] if workload.chat else command
+
     def command(self, prompt, workload, temperature, *flags):
-        command = [self._args.tandem, "generate", prompt]
-        command += ["--endpoint", self._args.endpoint, "--token", self._args.token]
+        command = self._base("generate", prompt, workload)
         command += ["--max-tokens", str(self._args.max_tokens)]
         command += ["--temperature", str(temperature), "--seed", str(SEED)]
-        if workload.chat:
-            command.append("--chat")
         return command + list(flags)
 
     def stream(self, prompt, workload, temperature):
-        """Shows a generation as it comes."""
-        command = self.command(prompt, workload, temperature, "--drafter", workload.drafter, "--stats")
+        """Shows a generation as it comes, with the drafter that the router chooses."""
+        command = self.command(prompt, workload, temperature, "--stats")
         subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
+
+    def time_drafters(self, workload, drafters):
+        """Uses every drafter once, so that the router knows what they cost on this machine."""
+        for drafter in drafters:
+            command = self.command(workload.prompts[0], workload, 0.0, "--drafter", drafter, "--json")
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=CALL_TIMEOUT_SECONDS)
+
+    def explain(self, prompt, workload):
+        """What the choice for this prompt rests on."""
+        command = self._base("explain", prompt, workload) + ["--json"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
+        return json.loads(done.stdout)
 
     def measure(self, prompt, workload, temperature, speculate):
         """One generation's JSON."""
@@ -153,6 +167,16 @@ def measure_row(stack, workload, temperature, num_pairs, progress):
     }
 
 
+def describe_choice(explanation):
+    """One line: what is chosen and why, and the tokens per second and acceptance that each candidate promises."""
+    candidates = []
+    for candidate in sorted(explanation["candidates"], key=lambda c: -c["tokens_per_second"]):
+        text = f"{candidate['drafter'] or 'none'} {candidate['tokens_per_second']:.0f}"
+        candidates.append(f"{text} ({candidate['acceptance']['mean']:.2f})" if candidate["drafter"] else text)
+    chosen = f"{explanation['drafter'] or 'none'} ({explanation['reason']})"
+    return f"the router chooses {chosen}; predicted tokens/s (and acceptance): {', '.join(candidates)}"
+
+
 COLUMNS = (
     ("prompts", "<", lambda row: row["prompts"]),
     ("drafter", "<", lambda row: row["drafter"]),
@@ -201,6 +225,7 @@ def parse_arguments():
     parser.add_argument("--tandem", required=True, help="path of the tandem binary")
     parser.add_argument("--endpoint", required=True, help="the router, host:port")
     parser.add_argument("--token", required=True, help="the tenant's token")
+    parser.add_argument("--drafters", required=True, type=lambda text: text.split(","), help="all, with commas between")
     parser.add_argument("--max-tokens", type=int, default=96, help="most tokens per generation")
     parser.add_argument("--pairs", type=int, default=5, help="off/on pairs per row")
     parser.add_argument("--no-measuring", action="store_true", help="only stream")
@@ -213,8 +238,12 @@ def main():
     stack = Stack(args)
 
     for workload in WORKLOADS:
-        print(f"\n==> {workload.kind}, drafted by {workload.drafter}", flush=True)
-        print(f"    prompt: {workload.prompts[0]!r}\n", flush=True)
+        # Of every kind, so that each candidate's figures are of the same prompts.
+        stack.time_drafters(workload, args.drafters)
+    for workload in WORKLOADS:
+        print(f"\n==> {workload.kind}", flush=True)
+        print(f"    prompt: {workload.prompts[0]!r}", flush=True)
+        print(f"    {describe_choice(stack.explain(workload.prompts[0], workload))}\n", flush=True)
         stack.stream(workload.prompts[0], workload, temperature=0.8)
 
     if args.no_measuring:

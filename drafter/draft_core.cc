@@ -18,11 +18,14 @@ namespace {
 constexpr double kNewestStep = 0.2;
 // A session that has waited for more steps than this goes before any other.
 constexpr uint64_t kOverdueSteps = 8;
+// So many closed sessions are remembered, over all links, so that an Open that comes after its
+// Close does not bring one back for ever.
+constexpr size_t kClosedSessions = 256;
 
 }  // namespace
 
 DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock)
-    : options_(options), clock_(clock) {
+    : options_(options), clock_(clock), scores_(options.scores, clock) {
   assert(!models.empty() && options.expand_width > 0 && options.max_step_rows > 0);
   for (DraftModel& model : models) {
     assert(model.context_length >= 4 && FindModel(model.name) == nullptr);
@@ -41,17 +44,36 @@ DraftCore::HostedModel* DraftCore::FindModel(absl::string_view name) {
 void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
   const Key key(link, request.session);
   if (const auto* open = std::get_if<OpenSession>(&request.event)) {
-    OnOpen(key, *open);
+    if (!WasClosed(key, open->epoch)) OnOpen(key, *open);
   } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
     OnCommit(key, *commit);
   } else {
-    sessions_.erase(key);
+    OnClose(key);
   }
   UnparkSessions();
 }
 
+void DraftCore::OnClose(const Key& key) {
+  const auto found = sessions_.find(key);
+  if (found == sessions_.end()) return;
+  RememberEnd(key, found->second.draft->epoch());
+  sessions_.erase(found);
+}
+
+void DraftCore::RememberEnd(const Key& key, uint32_t epoch) {
+  if (closed_.size() >= kClosedSessions) closed_.pop_front();
+  closed_.emplace_back(key, epoch);
+}
+
+// Whether an Open of this epoch was sent before a Close that has arrived: it came twice, or late.
+bool DraftCore::WasClosed(const Key& key, uint32_t epoch) const {
+  return absl::c_any_of(closed_,
+                        [&](const auto& closed) { return closed.first == key && epoch <= closed.second; });
+}
+
 void DraftCore::OnLinkClosed(LinkId link) {
   sessions_.erase(sessions_.lower_bound(Key(link, 0)), sessions_.upper_bound(Key(link, UINT64_MAX)));
+  std::erase_if(closed_, [link](const auto& closed) { return closed.first.first == link; });
   std::erase_if(responses_, [link](const auto& response) { return response.first == link; });
   UnparkSessions();
 }
@@ -71,6 +93,7 @@ void DraftCore::UnparkSessions() {
   for (auto& [key, session] : sessions_) {
     if (session.draft->parked() && !session.draft->idle()) parked.push_back(&session);
   }
+  for (HostedSession* session : parked) scores_.GiveWay(session->hosted->model.pool);
   absl::c_stable_sort(parked, [](const auto* a, const auto* b) { return a->last_served < b->last_served; });
   for (HostedSession* session : parked) {
     while (!session->draft->Unpark()) {
@@ -87,6 +110,11 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
     return absl::FailedPreconditionError(
         absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
                         model.vocabulary_fingerprint, open.vocabulary_fingerprint));
+  }
+  if (open.sampled_drafts && model.engine == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("draft model ", model.name,
+                     " is a source and has no distribution that sampled drafts could be drawn from"));
   }
   if (open.tokens.empty()) return absl::InvalidArgumentError("open: no tokens, expected at least one");
   if (open.tokens.size() > INT32_MAX) {
@@ -127,8 +155,9 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
       session.draft->cache_salt() != open.cache_salt ||
       session.draft->vocabulary_fingerprint() != open.vocabulary_fingerprint) {
     session.hosted = hosted;
-    session.draft = std::make_unique<DraftSession>(
-        &hosted->model, open.cache_salt, open.vocabulary_fingerprint, options_.expand_width, &counters_);
+    session.draft =
+        std::make_unique<DraftSession>(&hosted->model, open.cache_salt, open.vocabulary_fingerprint,
+                                       options_.expand_width, options_.draw_seed, &counters_);
   }
   if (absl::Status status = session.draft->Open(open); !status.ok()) {
     return Refuse(key, open.epoch, status);
@@ -178,7 +207,15 @@ void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
   }
 }
 
-bool DraftCore::HasWork() const {
+void DraftCore::OnScore(ScoreId id, ScoreRequest request, absl::Time deadline) {
+  const HostedModel* const hosted = FindModel(request.draft_model);
+  if (hosted == nullptr) {
+    return scores_.Refuse(id, absl::NotFoundError(absl::StrCat("no draft model ", request.draft_model)));
+  }
+  scores_.Submit(id, &hosted->model, std::move(request), deadline);
+}
+
+bool DraftCore::HasDrafting() const {
   return absl::c_any_of(sessions_, [](const auto& entry) { return entry.second.draft->NumRowsWanted() > 0; });
 }
 
@@ -231,7 +268,26 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
   return plan;
 }
 
-void DraftCore::Step() {
+bool DraftCore::IsScoresTurn() {
+  if (!scores_.CanStep()) return false;
+  if (HasDrafting() && ++steps_since_score_ < options_.steps_per_score) return false;
+  steps_since_score_ = 0;
+  return true;
+}
+
+bool DraftCore::Step() {
+  scores_.Expire();
+  if (!IsScoresTurn()) {
+    DraftStep();
+    return true;
+  }
+  const bool undisturbed =
+      absl::c_all_of(sessions_, [](const auto& entry) { return entry.second.draft->idle(); });
+  scores_.Step(undisturbed ? options_.max_score_rows : options_.max_score_rows_beside_drafting);
+  return false;
+}
+
+void DraftCore::DraftStep() {
   HostedModel* hosted = NextModel();
   if (hosted == nullptr) return;
   hosted->last_served = ++step_number_;
@@ -248,6 +304,7 @@ void DraftCore::Step() {
   const absl::Status stepped = hosted->model.engine->Step(batch_.rows());
   // The clock may be set back, and peers take a negative time for a violation.
   const absl::Duration took = std::max(clock_->Now() - start, absl::ZeroDuration());
+  hosted->drafted += took;
   if (!hosted->step_time.has_value()) {
     hosted->step_time = took;
   } else if (grows) {
@@ -279,6 +336,7 @@ absl::Status DraftCore::CheckBlocks() const {
     for (const auto& [key, session] : sessions_) {
       if (session.hosted->model.pool == hosted->model.pool) session.draft->ListBlocks(&held);
     }
+    scores_.ListBlocks(hosted->model.pool, &held);
     TANDEM_RETURN_IF_ERROR(hosted->model.pool->CheckConserved(held));
   }
   return absl::OkStatus();
@@ -288,8 +346,13 @@ DraftStats DraftCore::stats() const {
   DraftStats stats{.counters = counters_,
                    .num_sessions = static_cast<uint32_t>(sessions_.size()),
                    .refused_sessions = refused_sessions_,
-                   .resyncs = resyncs_};
+                   .resyncs = resyncs_,
+                   .num_scores = scores_.size(),
+                   .answered_scores = scores_.answered()};
   for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.draft->num_waiting();
+  for (const auto& hosted : models_) {
+    stats.step_seconds[hosted->model.name] = absl::ToDoubleSeconds(hosted->drafted);
+  }
   absl::flat_hash_set<const BlockPool*> pools;  // A merged model shares its pool with the one it is made of.
   for (const auto& hosted : models_) {
     if (hosted->model.pool == nullptr || !pools.insert(hosted->model.pool).second) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/speculation/draft_messages.h"
 #include "drafter/draft_session.h"
+#include "drafter/score_queue.h"
 
 namespace tandem {
 
@@ -29,6 +31,9 @@ struct DraftStats {
   // Tokens of keys and values, over all models: held by sessions, and in all.
   uint64_t kv_tokens_used = 0;
   uint64_t kv_tokens = 0;
+  uint32_t num_scores = 0;  // Waiting or under way.
+  std::map<absl::StatusCode, uint64_t> answered_scores;
+  std::map<std::string, double> step_seconds;  // Of drafting, by draft model.
 };
 
 // The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for
@@ -37,6 +42,7 @@ struct DraftStats {
 //   OnRequest, OnLinkClosed --.                .--> TakeResponses
 //                              >-- sessions --<
 //                     Step ---'                '--> stats
+//                         '------- scores ---------> TakeScores
 //
 // Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward
 // pass of one model over the rows of many sessions; sessions whose verifier has nothing to verify come
@@ -44,6 +50,9 @@ struct DraftStats {
 //
 // A session for which there are no keys and values is parked and comes back when there are. Sessions that
 // have something to draft come before those whose verifiers have told them to pause.
+//
+// Scores come last: they take a step when nobody drafts, a small one while sessions are open, and, however
+// busy the drafter is, one small step in Options::steps_per_score.
 //
 // Does no I/O and has no threads; belongs to the thread that owns the engines.
 class DraftCore {
@@ -54,6 +63,15 @@ class DraftCore {
     uint32_t expand_width = 4;
     // Most rows of a step, prompts and nodes together. While a prompt waits, growth leaves it a quarter.
     uint32_t max_step_rows = 128;
+    // Of sampled drafts: with the same one a request's drafts are drawn alike again.
+    uint64_t draw_seed = 0;
+    ScoreQueue::Options scores;
+    // Rows of a score's step: while no session could want the engine before it ends, and otherwise, when it
+    // should take no longer than a step of growth does.
+    uint32_t max_score_rows = 64;
+    uint32_t max_score_rows_beside_drafting = 8;
+    // While there is always something to draft, one step in this many goes to scores; at least 1.
+    uint32_t steps_per_score = 32;
   };
   // At least one model, with names of their own. The clock outlives this.
   DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock);
@@ -64,12 +82,18 @@ class DraftCore {
   // Drops the link's sessions and the responses that are still for it.
   void OnLinkClosed(LinkId link);
 
-  bool HasWork() const;
-  // Does nothing when there is no work. An engine that fails costs the sessions of that step: they are
-  // refused.
-  void Step();
+  // Drafter.Score; every id gets one answer from TakeScores.
+  void OnScore(ScoreId id, ScoreRequest request, absl::Time deadline);
+  void CancelScore(ScoreId id, const absl::Status& reason) { scores_.Cancel(id, reason); }
+  void CancelScores(const absl::Status& reason) { scores_.CancelAll(reason); }
+
+  bool HasWork() const { return HasDrafting() || scores_.CanStep(); }
+  // Does nothing when there is no work. An engine that fails costs the sessions of that step, or the score:
+  // they are refused. Whether it drafted, and did not score.
+  bool Step();
 
   std::vector<std::pair<LinkId, DraftResponse>> TakeResponses();
+  std::vector<ScoreAnswer> TakeScores() { return scores_.TakeAnswers(); }
   DraftStats stats() const;
   // For tests and simulations: whether all blocks are accounted for.
   absl::Status CheckBlocks() const;
@@ -80,6 +104,7 @@ class DraftCore {
     DraftModel model;
     // Moving average over steps that grew a tree.
     std::optional<absl::Duration> step_time;
+    absl::Duration drafted;  // All steps together.
     uint64_t last_served = 0;
   };
   struct HostedSession {
@@ -96,11 +121,17 @@ class DraftCore {
   absl::Status CheckOpen(const OpenSession& open, const HostedModel& hosted) const;
   void OnOpen(const Key& key, const OpenSession& open);
   void OnCommit(const Key& key, const Commit& commit);
+  void OnClose(const Key& key);
+  void RememberEnd(const Key& key, uint32_t epoch);
+  bool WasClosed(const Key& key, uint32_t epoch) const;
   void Refuse(const Key& key, uint32_t epoch, absl::Status status);
   void AskForOpen(const Key& key, uint32_t epoch, absl::string_view reason);
   void SendGrowth(const Key& key, HostedSession* session);
   HostedModel* FindModel(absl::string_view name);
   HostedModel* NextModel();
+  bool HasDrafting() const;
+  bool IsScoresTurn();
+  void DraftStep();
   void UnparkSessions();
   HostedSession* IdleSession(const BlockPool* pool);
   std::vector<Share> PlanStep(const HostedModel* hosted);
@@ -110,10 +141,14 @@ class DraftCore {
   DraftCounters counters_;  // Before sessions_, which add to it to the end.
   std::vector<std::unique_ptr<HostedModel>> models_;
   std::map<Key, HostedSession> sessions_;  // Ordered, so that every run schedules alike.
+  // The last sessions that were closed, oldest first, and the epoch of each.
+  std::deque<std::pair<Key, uint32_t>> closed_;
   StepBatch batch_;
   uint64_t step_number_ = 0;
   std::map<absl::StatusCode, uint64_t> refused_sessions_;
   uint64_t resyncs_ = 0;
+  ScoreQueue scores_;
+  uint32_t steps_since_score_ = 0;
   std::vector<std::pair<LinkId, DraftResponse>> responses_;
 };
 

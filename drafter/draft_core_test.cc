@@ -317,6 +317,19 @@ TEST(DraftCoreTest, TheSamePromptIsPrefilledOnce) {
   EXPECT_EQ(drafter.core.stats().counters.prefill_tokens - prefilled, 104u);
 }
 
+TEST(DraftCoreTest, AnOpenThatComesAfterItsCloseOpensNothing) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  OpenSession open = peer.MakeOpen(Prompt(12), {.depth = 3, .nodes = 6, .branching = 2});
+  drafter.core.OnRequest(kLink, {1, open});
+  drafter.core.OnRequest(kLink, {1, CloseSession{}});
+  drafter.core.OnRequest(kLink, {1, open});
+  EXPECT_EQ(drafter.core.stats().num_sessions, 0u);
+  ++open.epoch;
+  drafter.core.OnRequest(kLink, {1, open});
+  EXPECT_EQ(drafter.core.stats().num_sessions, 1u);
+}
+
 TEST(DraftCoreTest, ALongPromptIsDraftedFromItsEnd) {
   Drafter drafter({}, {.max_context = 32});
   Peer peer(&drafter, 1);

@@ -25,14 +25,26 @@ absl::Status Lost(absl::string_view reason) {
   return absl::AbortedError(reason);
 }
 
+// Of a tree's budget, an eighth is forwarded in a step.
+constexpr uint32_t kNodesPerStepNode = 8;
+
+// Requests with different seeds draw differently, and so do drafters.
+PhiloxKey DrawKey(uint64_t draw_seed, uint64_t request_seed) {
+  const PhiloxCounter words =
+      Philox4x32({static_cast<uint32_t>(request_seed), static_cast<uint32_t>(request_seed >> 32), 0, 0},
+                 {static_cast<uint32_t>(draw_seed), static_cast<uint32_t>(draw_seed >> 32)});
+  return {words[0], words[1]};
+}
+
 }  // namespace
 
 DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
-                           uint32_t expand_width, DraftCounters* counters)
+                           uint32_t expand_width, uint64_t draw_seed, DraftCounters* counters)
     : model_(model),
       cache_salt_(cache_salt),
       vocabulary_fingerprint_(vocabulary_fingerprint),
       expand_width_(expand_width),
+      draw_seed_(draw_seed),
       counters_(counters),
       kv_(model->pool, cache_salt) {
   for (SourceHost* source : model->sources) {
@@ -54,6 +66,8 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   next_id_ = 1;
   said_exhausted_ = false;
   root_ready_ = !has_engine();
+  sampled_ = open.sampled_drafts;
+  draw_key_ = DrawKey(draw_seed_, open.sampling.seed);
   const absl::Span<const TokenId> tokens = open.tokens;
   SetBudget(open.budget);
   if (has_engine()) {
@@ -151,6 +165,7 @@ void DraftSession::SetBudget(const DraftBudget& budget) {
       std::min<uint64_t>(budget.nodes, kMaxTreeNodes) * levels / budget.depth, kMaxTreeNodes));
   limits_.branching = std::min(budget.branching, kMaxBranching);
   limits_.shape = budget.shape;
+  limits_.step_nodes = std::clamp(limits_.nodes / kNodesPerStepNode, 1u, expand_width_);
   if (budget.shape == TreeShape::kChain) {
     limits_.branching = 1;
     limits_.nodes = std::min(limits_.nodes, limits_.depth);
@@ -233,13 +248,16 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   for (const auto& source : sources_) source->Observe(commit.tokens);
 
   const uint32_t children = reaches_root ? states_.at(path.back()).num_children : 0;
+  std::unique_ptr<Draws> draws = reaches_root ? std::move(states_.at(path.back()).draws) : nullptr;
   for (NodeId id : path) Forget(id, &counters_->accepted_nodes);
   if (!reaches_root) {
     DropTree(&counters_->pruned_nodes);
   } else if (commit.new_root.has_value()) {
+    root_draws_ = std::move(draws);
     RerootAt(path.back());
     root_children_ = children;
   } else {
+    root_draws_ = std::move(draws);
     SalvageBelow(path.back());
   }
   RebuildQueues();
@@ -307,19 +325,24 @@ void DraftSession::SalvageBelow(NodeId new_root) {
   std::erase_if(loose, [](const Candidate& candidate) { return candidate.parent == 0; });
   tree_.Clear();
   root_children_ = 0;
+  if (root_draws_ != nullptr) root_draws_->sent = false;
   // Where the children of an old parent go now.
   absl::flat_hash_map<NodeId, NodeId> new_parents = {{new_root, 0}};
   for (const TreeNode& node : order) {
     const auto parent = new_parents.find(node.parent == 0 ? new_root : node.parent);
     if (parent == new_parents.end() || node.depth > limits_.depth || tree_.size() >= limits_.nodes ||
         NumChildren(parent->second) >= limits_.branching) {
-      loose.push_back(
-          {.parent = node.parent == 0 ? new_root : node.parent, .token = node.token, .score = node.score});
+      loose.push_back({.parent = node.parent == 0 ? new_root : node.parent,
+                       .token = node.token,
+                       .score = node.score,
+                       .draw = states_.at(node.id).draw});
       Forget(node.id, &counters_->stale_nodes);
       continue;
     }
-    const TreeNode again = AddNode(parent->second, node.token, node.score);
+    const TreeNode again = AddNode(parent->second, node.token, node.score, states_.at(node.id).draw);
     NodeState& state = states_.at(node.id);
+    states_.at(again.id).draws = std::move(state.draws);
+    if (states_.at(again.id).draws != nullptr) states_.at(again.id).draws->sent = false;
     states_.at(again.id).forwarded = state.forwarded;
     states_.at(again.id).slot = std::exchange(state.slot, std::nullopt);
     new_parents.emplace(node.id, again.id);
@@ -347,6 +370,7 @@ void DraftSession::DropTree(uint64_t* fate) {
   for (const TreeNode& node : tree_.nodes()) Forget(node.id, fate);
   tree_.Clear();
   root_children_ = 0;
+  root_draws_.reset();
   candidates_.clear();
   held_back_.clear();
   waiting_.clear();

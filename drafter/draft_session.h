@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/base/philox.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
 #include "common/drafting/source_host.h"
@@ -84,16 +85,23 @@ class StepBatch {
 // children. What the model's sources propose below the root, anew after each commit, are candidates too, as
 // soon as their parents are nodes; they wait to be forwarded like others, unless there is no engine.
 //
+// For a verifier whose rule computes with draft distributions, drafts are sampled: a node's children are
+// drawn from the model's distribution below it, without replacement, and the distribution is sent with the
+// first of them. The draws are a function of the drafter's draw seed, the request's seed and the text above,
+// so that a node that has to be forwarded again finds the same children. Neither what becomes of a child nor
+// its score depends on the token that it drew, except below it: the verifier's rule would not be exact
+// otherwise. Sources have no say then.
+//
 // The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part.
 // The window only moves when it is full, and then to three quarters of the context.
 //
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
  public:
-  // `vocabulary_fingerprint`: of the session's tokens. `expand_width`: most nodes forwarded in a step. All
-  // pointers outlive the session.
+  // `vocabulary_fingerprint`: of the session's tokens. `expand_width`: most nodes forwarded in a step; small
+  // trees take fewer. `draw_seed`: of sampled drafts. All pointers outlive the session.
   DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
-               uint32_t expand_width, DraftCounters* counters);
+               uint32_t expand_width, uint64_t draw_seed, DraftCounters* counters);
   ~DraftSession();
   DraftSession(const DraftSession&) = delete;
   DraftSession& operator=(const DraftSession&) = delete;
@@ -143,11 +151,19 @@ class DraftSession {
  private:
   static constexpr int32_t kRootOfProposal = -1;
   static constexpr int32_t kNotProposed = -2;
+  // Children as they were drawn.
+  struct Draws {
+    DraftDistribution distribution;
+    std::vector<TokenProbability> children;  // In the order of the draws, with their scores.
+    bool sent = false;
+  };
   struct NodeState {
     std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
     bool forwarded = false;      // Its keys and values are in `slot`, and its children are known.
     uint32_t num_children = 0;
     int32_t proposed = kNotProposed;  // Which node of the proposal it is.
+    uint32_t draw = 0;                // Which of its parent's draws it is.
+    std::unique_ptr<Draws> draws;     // Of its children; once forwarded, where drafts are sampled.
   };
   struct Candidate {
     NodeId parent = 0;
@@ -155,6 +171,7 @@ class DraftSession {
     float score = 0.0f;         // The engine's, 0 if it has none.
     float source_score = 0.0f;  // The sources'.
     float path_score = 0.0f;
+    uint32_t draw = 0;  // Which of its parent's draws it is; these become nodes in order.
 
     float merged_score() const { return CombineScores(score, source_score); }
   };
@@ -163,6 +180,8 @@ class DraftSession {
     uint32_t depth = 0;
     uint32_t nodes = 0;
     uint32_t branching = 1;  // Keeps its last value in a pause.
+    // Nodes a step forwards. They are chosen before any of their children is known, so small trees take few.
+    uint32_t step_nodes = 1;
     TreeShape shape = TreeShape::kBestFirst;
   };
 
@@ -190,7 +209,7 @@ class DraftSession {
   uint32_t& NumChildren(NodeId parent);
   bool CanForward(const TreeNode& node) const;
   void Wait(const TreeNode& node);
-  TreeNode AddNode(NodeId parent, TokenId token, float score);
+  TreeNode AddNode(NodeId parent, TokenId token, float score, uint32_t draw);
   void RescoreCandidates();
   void RebuildQueues();
   void Promote();
@@ -205,11 +224,16 @@ class DraftSession {
   void FlushGrowth();
   void AddNodeRow(NodeId id, StepBatch* batch);
   absl::Status AddCandidates(NodeId parent, float* logits);
+  std::unique_ptr<Draws>& DrawsBelow(NodeId parent);
+  std::unique_ptr<Draws> DrawChildren(NodeId parent, float* logits) const;
+  void AddDistribution(NodeId parent, Grow* grow);
+  absl::Status NotFinite() const;
 
   const DraftModel* model_;
   const uint64_t cache_salt_;
   const uint64_t vocabulary_fingerprint_;
   const uint32_t expand_width_;
+  const uint64_t draw_seed_;
   DraftCounters* counters_;
 
   uint32_t epoch_ = 0;
@@ -218,6 +242,8 @@ class DraftSession {
   uint64_t prefix_hash_ = 0;
   bool lost_ = false;
   bool parked_ = false;
+  bool sampled_ = false;
+  PhiloxKey draw_key_ = {};
   Limits limits_;
 
   std::optional<TargetSampler> sampler_;  // Has the committed tokens; guesses what the target's will choose.
@@ -229,6 +255,7 @@ class DraftSession {
   CandidateTree tree_;
   absl::flat_hash_map<NodeId, NodeState> states_;
   uint32_t root_children_ = 0;
+  std::unique_ptr<Draws> root_draws_;
   NodeId next_id_ = 1;
   std::vector<Candidate> candidates_;  // A heap, best first.
   std::vector<Candidate> held_back_;   // Outside the budget as it is now.

@@ -329,9 +329,11 @@ struct ReferenceNode {
   }
 };
 
-// Best-first growth written down naively: no cache, no heap, every context spelled out.
+// Best-first growth written down naively: no cache, no heap, every context spelled out. A step forwards an
+// eighth of `nodes`, from 1 to `expand_width` of them.
 inline std::vector<ReferenceNode> BestFirst(const FakeEngine& engine, const TokenIds& prompt, uint32_t depth,
-                                            uint32_t nodes, uint32_t branching, size_t width) {
+                                            uint32_t nodes, uint32_t branching, uint32_t expand_width) {
+  const size_t width = std::clamp(nodes / 8, 1u, expand_width);
   struct Item {
     ReferenceNode node;
     TokenIds context;

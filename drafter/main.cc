@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
+#include "common/rpc/server_flags.h"
+#include "common/rpc/tracing.h"
 #include "drafter/metrics.h"
 #include "drafter/model_host.h"
 #include "drafter/service.h"
@@ -29,17 +32,18 @@ namespace {
 struct DrafterFlags {
   std::vector<std::string> models;
   std::vector<std::string> merges;
-  std::string listen = "127.0.0.1:7003";
-  std::string metrics_listen = "127.0.0.1:9103";
-  bool reflection = false;
+  ServerFlags server{
+      .listen = "127.0.0.1:7003", .metrics_listen = "127.0.0.1:9103", .drain_grace = absl::Seconds(5)};
   uint32_t threads = 1;
   std::string cpu_list;
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
-  absl::Duration drain_grace = absl::Seconds(5);
   std::string simulated_pace;
+  std::string device = "cpu";
+  uint64_t gpu_memory_mib = 0;
+  bool gpu_low_priority = true;
 };
 
 void Declare(DrafterFlags& options, Flags& flags) {
@@ -64,12 +68,14 @@ void Declare(DrafterFlags& options, Flags& flags) {
           "8.25 and 4.25 bits a weight.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold for each model, over all sessions and the cache.")
-      .InRange(256, 1e9);
-  flags.Group("Network")
-      .Add("listen", &options.listen, "Address to serve gRPC on.")
-      .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
-      .Add("reflection", &options.reflection, "Serve gRPC reflection.")
-      .Add("drain-grace", &options.drain_grace, "How long SIGTERM waits for streams to end.");
+      .InRange(256, 1e9)
+      .Add("device", &options.device, "What computes: cpu, or a GPU as cuda or cuda:N.")
+      .Add("gpu-memory-limit", &options.gpu_memory_mib,
+           "MiB of GPU memory that each model may take, keys and values included; 0 for what there is.")
+      .InRange(0, 1e7)
+      .Add("gpu-low-priority", &options.gpu_low_priority,
+           "Let other work on the GPU go first: what drafts on a shared GPU should not delay what verifies.");
+  DeclareServerFlags(options.server, flags);
   flags.Group("Measurements")
       .Add("simulate-draft-ms", &options.simulated_pace,
            "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
@@ -78,10 +84,19 @@ void Declare(DrafterFlags& options, Flags& flags) {
   flags.Group("Drafting")
       .Add("max-sessions", &options.core.max_sessions, "Sessions drafted for at once; more are refused.")
       .InRange(1, 1e6)
-      .Add("expand-width", &options.core.expand_width, "Tree nodes of one session expanded in one step.")
+      .Add(
+          "expand-width", &options.core.expand_width,
+          "Most tree nodes of one session that one step expands; small trees take an eighth of their budget.")
       .InRange(1, 64)
       .Add("step-rows", &options.core.max_step_rows, "Prompt tokens and tree nodes computed in one step.")
-      .InRange(1, 512);
+      .InRange(1, 512)
+      .Add("draw-seed", &options.core.draw_seed,
+           "What drafts are drawn with for verifiers that accept them by ratio of probabilities; 0 draws one "
+           "at the "
+           "start.")
+      .Add("max-scores", &options.core.scores.max_scores,
+           "Outputs that may wait to be scored for routers; more are refused.")
+      .InRange(1, 1e6);
 }
 
 // The CPUs of --cpu-list; errors name the flag.
@@ -113,10 +128,10 @@ absl::Status ValidateWeightTypes(const ModelHost& host, WeightType type) {
 }
 
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
-// until they have.
+// until they have. Cancelled by a signal until then.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
                  const std::vector<MergeSpec>& merges, const ModelHost::Options& load_options,
-                 ShutdownSignals& signals) {
+                 const Security& security, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(load_options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges));
@@ -138,24 +153,26 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
       {"tandem_model_load_progress_ratio", "Share of the models' weights that is loaded.", {}},
       [&host] { return host->load_progress(); });
   DrafterMetrics metrics(&registry);
-  DrafterService service(&metrics);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
+                          Tracing::Start(options.server.tracing, "tandem-drafter", Version(), &registry));
+  DrafterService service(&metrics, tracing->tracer());
   const auto server_info = [&] {
     v1::ServerInfo info = Describe(service, start);
     info.mutable_models()->Add(models.begin(), models.end());
-    info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
+    info.set_device(load_options.device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
     if (load_options.pace.has_value()) info.set_simulated_pace(DescribePace(*load_options.pace));
     return info;
   };
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ServerRunner> server,
-      ServerRunner::Start({.listen_address = options.listen,
-                           .metrics_address = options.metrics_listen,
-                           .metrics = &registry,
-                           .reflection = options.reflection},
-                          {{v1::Drafter::service_full_name(), &service}}, {.server_info = server_info}));
+  ServerOptions server_options = MakeServerOptions(options.server, security, &registry);
+  server_options.stalled = [&service] { return service.busy_time(); };
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerRunner> server,
+                          ServerRunner::Start(server_options, {{v1::Drafter::service_full_name(), &service}},
+                                              {.server_info = server_info}));
   server->SetServing(false);
-  LogInfo("loading",
-          {{"address", server->address()}, {"metrics_port", absl::StrCat(server->metrics_port())}});
+  LogInfo("loading", {{"address", server->address()},
+                      {"metrics_port", absl::StrCat(server->metrics_port())},
+                      {"health_port", absl::StrCat(server->health_port())}});
+  // A signal ends this at once: nothing runs yet that would have to be drained.
   TANDEM_RETURN_IF_ERROR(host->Load(load_options));
   service.Serve(options.core, host->draft_models());
   server->SetServing(true);
@@ -163,8 +180,8 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                       {"models", absl::StrCat(models.size())},
                       {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))}});
   signals.Wait();
-  LogInfo("draining", {{"grace", absl::FormatDuration(options.drain_grace)}});
-  server->Drain(options.drain_grace, [&](absl::Time deadline) { service.Drain(deadline); });
+  LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
+  server->Drain(options.server.drain_times(), [&](absl::Time deadline) { service.Drain(deadline); });
   return absl::OkStatus();
 }
 
@@ -188,6 +205,11 @@ int Main(int argc, const char* const* argv) {
   if (!cpus.ok()) return fail(cpus.status());
   const absl::StatusOr<WeightType> weight_type = ParseWeightType(options.weight_dtype);
   if (!weight_type.ok()) return fail(weight_type.status());
+  const absl::StatusOr<DeviceSpec> device = ParseDeviceSpec(options.device);
+  if (!device.ok()) return fail(device.status());
+  if (const absl::Status prepared = PrepareDevice(*device); !prepared.ok()) return fail(prepared);
+  const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_DRAFTER);
+  if (!security.ok()) return fail(security.status());
   std::optional<Pace> pace;
   if (!options.simulated_pace.empty()) {
     const absl::StatusOr<Pace> parsed = ParsePace(options.simulated_pace);
@@ -203,14 +225,26 @@ int Main(int argc, const char* const* argv) {
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }
+  if (options.core.draw_seed == 0) {
+    std::random_device entropy;
+    options.core.draw_seed = uint64_t{entropy()} << 32 | entropy();
+  }
   const absl::Status status = Run(options, *specs, *merges,
                                   {.kv_tokens = options.kv_tokens,
                                    .num_threads = static_cast<int>(options.threads),
                                    .cpus = *cpus,
                                    .instruction_set = *instruction_set,
                                    .weight_type = *weight_type,
-                                   .pace = pace},
-                                  signals);
+                                   .device = *device,
+                                   .gpu_memory_limit = options.gpu_memory_mib << 20,
+                                   .gpu_low_priority = options.gpu_low_priority,
+                                   .pace = pace,
+                                   .stopped = [&signals] { return signals.Arrived(); }},
+                                  *security, signals);
+  if (absl::IsCancelled(status) && signals.Arrived()) {
+    LogInfo("stopped while loading", {{"state", std::string(status.message())}});
+    return kExitOk;
+  }
   return status.ok() ? kExitOk : fail(status);
 }
 

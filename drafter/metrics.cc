@@ -1,15 +1,23 @@
 #include "drafter/metrics.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 
 namespace tandem {
 
 DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
-    : refused_sessions_(
+    : model_step_seconds_(registry->AddCounter({"tandem_drafter_model_step_seconds_total",
+                                                "Time of the forward passes that draft, by draft model; "
+                                                "sources draft in no time.",
+                                                {"draft_model"}})),
+      refused_sessions_(
           registry->AddCounter({"tandem_drafter_sessions_refused_total",
                                 "Sessions refused or ended, by status code: failed_precondition "
                                 "is another vocabulary, not_found no such draft model.",
-                                {"reason"}})) {
+                                {"reason"}})),
+      scores_(registry->AddCounter(
+          {"tandem_drafter_scores_total", "Scores of outputs answered, by status code.", {"outcome"}})) {
   const auto counter = [&](const char* name, const char* help) {
     return registry->AddCounter({name, help, {}}).With();
   };
@@ -21,6 +29,13 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
           ->AddHistogram({"tandem_drafter_step_seconds", "Time of one forward pass of a draft model.", {}},
                          ExponentialBuckets(0.00005, 2.0, 15))
           .With();
+  score_seconds_ = registry
+                       ->AddHistogram({"tandem_drafter_score_seconds",
+                                       "From the arrival of a score to its result, waiting included.",
+                                       {}},
+                                      LatencyBuckets())
+                       .With();
+  scores_waiting_ = gauge("tandem_drafter_scores_waiting", "Scores that wait or are under way.");
   CounterFamily& nodes =
       registry->AddCounter({"tandem_drafter_nodes_total",
                             "Nodes that left a candidate tree: committed (accepted), off the committed path "
@@ -49,6 +64,10 @@ void DrafterMetrics::RecordStep(absl::Duration took) {
   step_seconds_.Observe(absl::ToDoubleSeconds(took));
 }
 
+void DrafterMetrics::RecordScore(absl::Duration took) {
+  score_seconds_.Observe(absl::ToDoubleSeconds(took));
+}
+
 void DrafterMetrics::Update(const DraftStats& stats) {
   const auto add = [](const Counter& counter, uint64_t now, uint64_t before) {
     if (now > before) counter.Increment(static_cast<double>(now - before));
@@ -64,6 +83,14 @@ void DrafterMetrics::Update(const DraftStats& stats) {
     add(refused_sessions_.With({absl::AsciiStrToLower(absl::StatusCodeToString(code))}), count,
         last_.refused_sessions[code]);
   }
+  for (const auto& [code, count] : stats.answered_scores) {
+    add(scores_.With({absl::AsciiStrToLower(absl::StatusCodeToString(code))}), count,
+        last_.answered_scores[code]);
+  }
+  for (const auto& [model, seconds] : stats.step_seconds) {
+    model_step_seconds_.With({model}).Increment(std::max(seconds - last_.step_seconds[model], 0.0));
+  }
+  scores_waiting_.Set(stats.num_scores);
   sessions_.Set(stats.num_sessions);
   backlog_nodes_.Set(stats.backlog_nodes);
   kv_tokens_used_.Set(static_cast<double>(stats.kv_tokens_used));

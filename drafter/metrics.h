@@ -10,17 +10,20 @@
 
 namespace tandem {
 
-// A drafter's metrics (DESIGN section 7). The methods are called by the engine thread.
+// A drafter's metrics, as docs/metrics.md lists them. The methods are called by the engine thread.
 class DrafterMetrics {
  public:
   explicit DrafterMetrics(MetricsRegistry* registry);
 
   void RecordStep(absl::Duration took);
+  // Of a score that was answered with a result.
+  void RecordScore(absl::Duration took);
   // Brings counters and gauges up to `stats`.
   void Update(const DraftStats& stats);
 
  private:
   Histogram step_seconds_;
+  Histogram score_seconds_;
   Counter accepted_nodes_;
   Counter pruned_nodes_;
   Counter stale_nodes_;
@@ -28,7 +31,10 @@ class DrafterMetrics {
   Counter ignored_commits_;
   Counter parked_sessions_;
   Counter resyncs_;
+  CounterFamily& model_step_seconds_;
   CounterFamily& refused_sessions_;
+  CounterFamily& scores_;
+  Gauge scores_waiting_;
   Gauge sessions_;
   Gauge backlog_nodes_;
   Gauge kv_tokens_used_;

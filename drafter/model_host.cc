@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "common/engine/cuda/create_cuda_engine.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace tandem {
@@ -111,17 +112,36 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
   return host;
 }
 
+namespace {
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const Model>& model,
+                                                   const ModelHost::Options& options,
+                                                   LoadProgress* progress) {
+  const auto num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
+  if (options.device.is_cuda) {
+    return CreateCudaEngine(*model, options.weight_type,
+                            {.index = options.device.index,
+                             .memory_limit = options.gpu_memory_limit,
+                             .low_priority = options.gpu_low_priority},
+                            {.num_blocks = num_blocks, .progress = progress});
+  }
+  CpuEngineOptions engine_options;
+  engine_options.num_blocks = num_blocks;
+  engine_options.num_threads = options.num_threads;
+  engine_options.cpus = options.cpus;
+  engine_options.instruction_set = options.instruction_set;
+  engine_options.weight_type = options.weight_type;
+  engine_options.progress = progress;
+  return CreateCpuEngine(model, engine_options);
+}
+
+}  // namespace
+
 absl::Status ModelHost::Load(const Options& options) {
   for (Hosted& hosted : hosted_) {
     if (hosted.source != nullptr) continue;
-    CpuEngineOptions engine_options;
-    engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
-    engine_options.num_threads = options.num_threads;
-    engine_options.cpus = options.cpus;
-    engine_options.instruction_set = options.instruction_set;
-    engine_options.weight_type = options.weight_type;
-    engine_options.progress = hosted.progress.get();
-    TANDEM_ASSIGN_OR_RETURN(hosted.engine, CreateCpuEngine(hosted.model, engine_options));
+    hosted.progress->StopWhen(options.stopped);
+    TANDEM_ASSIGN_OR_RETURN(hosted.engine, OpenEngine(hosted.model, options, hosted.progress.get()));
     hosted.progress->Finish();
     if (options.pace.has_value()) hosted.engine = PaceEngine(std::move(hosted.engine), *options.pace);
     hosted.pool = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = hosted.engine->num_blocks()});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cuda/open_device.h"
 #include "common/engine/engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
@@ -49,8 +51,14 @@ class ModelHost {
     std::vector<int> cpus;  // One for each thread, or none: CpuEngineOptions.
     InstructionSet instruction_set = InstructionSet::kAuto;
     WeightType weight_type = WeightType::kAsInFile;
+    // Where the engines are; on a GPU, threads, CPUs and instruction set do not matter.
+    DeviceSpec device;
+    uint64_t gpu_memory_limit = 0;  // Bytes of each model: CudaDeviceOptions.
+    bool gpu_low_priority = false;
     // Makes passes last longer than they need; for measurements.
     std::optional<Pace> pace;
+    // Asked between tensors, from Load's thread: true ends Load with Cancelled. Unset: never.
+    std::function<bool()> stopped;
   };
 
   // Errors are those of Model::Load, Tokenizer::Load and ParseSourceSpec, and InvalidArgument when the
@@ -58,6 +66,7 @@ class ModelHost {
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const std::vector<ModelSpec>& specs,
                                                          const std::vector<MergeSpec>& merges = {});
 
+  // Errors are those of the engines, and Cancelled.
   absl::Status Load(const Options& options);
   // Share of all weights that Load has done, in [0, 1]. Safe from any thread.
   double load_progress() const;

@@ -47,6 +47,17 @@ TEST(ModelHostTest, LoadsSeveralModels) {
   EXPECT_EQ(general.model->config().vocab_size, models[1].engine->config().vocab_size);
 }
 
+TEST(ModelHostTest, LoadingStopsWhenItShould) {
+  auto host = ModelHost::Open(
+      {{"code", DemoModel("tandem-draft-code-1m")}, {"general", DemoModel("tandem-draft-general-1m")}});
+  ASSERT_TRUE(host.ok()) << host.status();
+  // In the second model.
+  EXPECT_TRUE(absl::IsCancelled(
+      (*host)->Load({.kv_tokens = 1000, .stopped = [&host] { return (*host)->load_progress() > 0.5; }})));
+  EXPECT_GT((*host)->load_progress(), 0.5);
+  EXPECT_LT((*host)->load_progress(), 1.0);
+}
+
 TEST(ModelHostTest, HostsSourcesAndMergesThemWithModels) {
   const auto specs = ParseModelSpecs(
       {absl::StrCat("code=", DemoModel("tandem-draft-code-1m")), "trie", "lookup=ngram:min=2,max=7"});

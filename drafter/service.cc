@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/rpc/draft_wire.h"
+#include "common/rpc/trace_metadata.h"
+#include "drafter/score_wire.h"
 
 namespace tandem {
 namespace {
@@ -20,7 +22,8 @@ uint32_t EpochOf(const v1::DraftRequest& message) {
 
 }  // namespace
 
-DrafterService::DrafterService(DrafterMetrics* metrics) : metrics_(metrics) {}
+DrafterService::DrafterService(DrafterMetrics* metrics, const Tracer& tracer)
+    : metrics_(metrics), tracer_(tracer) {}
 
 DrafterService::~DrafterService() {
   Stop();
@@ -33,11 +36,13 @@ void DrafterService::Stop() {
   }
   if (engine_thread_.joinable()) engine_thread_.join();
   core_ = nullptr;
+  traces_ = nullptr;
 }
 
 void DrafterService::Serve(const DraftCore::Options& options, std::vector<DraftModel> models) {
   assert(core_ == nullptr);
   core_ = std::make_unique<DraftCore>(options, std::move(models), &clock_);
+  traces_ = std::make_unique<DraftTraces>(tracer_, &clock_);
   engine_thread_ = std::thread([this] { Run(); });
   absl::MutexLock lock(&mutex_);
   serving_ = true;
@@ -69,6 +74,37 @@ grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* DrafterService::Dr
                         .on_closed = [this, link](const absl::Status& s) { OnClosed(link, s); }});
 }
 
+grpc::ServerUnaryReactor* DrafterService::Score(grpc::CallbackServerContext* context,
+                                                const v1::ScoreRequest* request,
+                                                v1::ScoreResponse* response) {
+  absl::StatusOr<ScoreRequest> decoded = ScoreRequestFromProto(*request);
+  Span span = tracer_.StartServer("tandem.v1.Drafter/Score", TraceContextOf(context->client_metadata()),
+                                  clock_.Now());
+  span.SetCall("tandem.v1.Drafter", "Score");
+  span.Set("tandem.draft_model", request->draft_model());
+  span.Set("tandem.score.tokens", request->tokens_size());
+  auto* const call = new ScoreCall(response, std::move(span));
+  absl::Status refused = decoded.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_ || stopping_) {
+      refused = absl::UnavailableError("the drafter is shutting down");
+    } else if (!serving_) {
+      refused = absl::UnavailableError("the drafter is still loading its models");
+    } else if (refused.ok()) {
+      const ScoreId id = ++last_score_;
+      call->SetOnCancel([this, id] {
+        absl::MutexLock inner(&mutex_);
+        score_inbox_.push_back({id, ScoreCancelled{}});
+      });
+      score_inbox_.push_back({id, ScoreArrived{call, *std::move(decoded), DeadlineOf(*context)}});
+      return call;
+    }
+  }
+  call->End(refused);
+  return call;
+}
+
 void DrafterService::OnMessage(LinkId link, const v1::DraftRequest& message) {
   absl::StatusOr<DraftRequest> request = DraftRequestFromProto(message);
   Event event{.link = link};
@@ -94,29 +130,39 @@ void DrafterService::Run() {
   while (true) {
     const bool busy = core_->HasWork();
     std::vector<Event> events;
+    std::vector<ScoreEvent> score_events;
+    bool stopping = false;
+    bool draining = false;
     {
       absl::MutexLock lock(&mutex_);
       if (!busy) {
         mutex_.Await(absl::Condition(
             +[](DrafterService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) {
-              return !self->inbox_.empty() || self->stopping_;
+              return !self->inbox_.empty() || !self->score_inbox_.empty() || self->stopping_;
             },
             this));
       }
-      if (stopping_) return;
+      stopping = stopping_;
+      draining = draining_;
       std::swap(events, inbox_);
+      std::swap(score_events, score_inbox_);
     }
+    busy_time_.Begin(clock_.Now());
+    for (ScoreEvent& event : score_events) HandleScore(std::move(event));
+    if (stopping || draining) EndScores(absl::UnavailableError("the drafter is shutting down"));
+    if (stopping) break;
     for (Event& event : events) Handle(std::move(event));
     // Growth that commits have released goes out before the next step begins.
     SendResponses();
     if (core_->HasWork()) {
       const absl::Time start = clock_.Now();
-      core_->Step();
-      metrics_->RecordStep(clock_.Now() - start);
+      if (core_->Step()) metrics_->RecordStep(clock_.Now() - start);
       SendResponses();
     }
     PublishStats();
+    busy_time_.End();
   }
+  busy_time_.End();
 }
 
 void DrafterService::PublishStats() {
@@ -135,26 +181,73 @@ void DrafterService::Handle(Event event) {
   assert(stream != streams_.end());
   if (std::holds_alternative<LinkClosed>(event.what)) {
     core_->OnLinkClosed(event.link);
+    traces_->OnLinkClosed(event.link);
     streams_.erase(stream);
     return;
   }
   if (auto* rejected = std::get_if<Rejected>(&event.what)) {
+    const DraftTraces::Ids ids = traces_->IdsOf(event.link, rejected->session);
     LogWarning("invalid message from a verifier", {{"link", absl::StrCat(event.link)},
                                                    {"session", absl::StrCat(rejected->session)},
+                                                   {"request_id", ids.request_id},
+                                                   {"trace_id", ids.trace_id},
                                                    {"error", std::string(rejected->status.message())}});
     core_->Reject(event.link, rejected->session, rejected->epoch, std::move(rejected->status));
   } else {
-    core_->OnRequest(event.link, std::get<DraftRequest>(event.what));
+    const DraftRequest& request = std::get<DraftRequest>(event.what);
+    core_->OnRequest(event.link, request);
+    traces_->OnRequest(event.link, request);
   }
   stream->second->Acknowledge();
 }
 
+void DrafterService::HandleScore(ScoreEvent event) {
+  if (auto* arrived = std::get_if<ScoreArrived>(&event.what)) {
+    score_calls_.emplace(event.id, arrived->call);
+    core_->OnScore(event.id, std::move(arrived->request), arrived->deadline);
+  } else {
+    core_->CancelScore(event.id, absl::CancelledError("the caller cancelled the score or is gone"));
+  }
+}
+
+void DrafterService::EndScores(const absl::Status& reason) {
+  core_->CancelScores(reason);
+  SendResponses();
+}
+
 void DrafterService::SendResponses() {
+  std::vector<ScoreAnswer> answers = core_->TakeScores();
+  // Before the callers can know.
+  if (!answers.empty()) metrics_->Update(core_->stats());
+  for (ScoreAnswer& answer : answers) {
+    const auto call = score_calls_.find(answer.id);
+    assert(call != score_calls_.end());
+    if (answer.result.ok()) {
+      metrics_->RecordScore(answer.took);
+      *call->second->response() = ScoreResultToProto(*answer.result);
+    }
+    call->second->End(answer.result.status());
+    score_calls_.erase(call);
+  }
   for (auto& [link, response] : core_->TakeResponses()) {
+    LogRefusal(link, response);
+    traces_->OnResponse(link, response);
     const auto stream = streams_.find(link);
     // A stream that takes no more is about to report that it is closed.
     if (stream != streams_.end()) stream->second->Write(DraftResponseToProto(response));
   }
+  traces_->DropUnanswered();
+}
+
+// A verifier that opens sessions in vain must not be able to fill the log: it has the reason.
+void DrafterService::LogRefusal(LinkId link, const DraftResponse& response) const {
+  const auto* const refused = std::get_if<SessionRefused>(&response.event);
+  if (refused == nullptr || !LogEnabled(LogLevel::kDebug)) return;
+  const DraftTraces::Ids ids = traces_->IdsOf(link, response.session);
+  LogDebug("session refused", {{"link", absl::StrCat(link)},
+                               {"request_id", ids.request_id},
+                               {"trace_id", ids.trace_id},
+                               {"code", absl::StatusCodeToString(refused->status.code())}});
 }
 
 void DrafterService::Drain(absl::Time deadline) {
@@ -168,6 +261,8 @@ void DrafterService::Drain(absl::Time deadline) {
     stream->Disconnect(absl::UnavailableError("the drafter is shutting down"));
   }
   absl::MutexLock lock(&mutex_);
+  // Wakes the engine thread, which ends the scores.
+  if (serving_) score_inbox_.push_back({0, ScoreCancelled{}});
   mutex_.AwaitWithDeadline(absl::Condition(
                                +[](DrafterService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) {
                                  return self->open_.empty();

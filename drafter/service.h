@@ -12,11 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/busy_time.h"
 #include "common/base/clock.h"
 #include "common/rpc/server_bidi.h"
 #include "common/speculation/draft_messages.h"
+#include "common/tracing/span.h"
 #include "drafter/draft_core.h"
+#include "drafter/draft_traces.h"
 #include "drafter/metrics.h"
+#include "drafter/score_call.h"
 #include "tandem/v1/drafter.grpc.pb.h"
 
 namespace tandem {
@@ -27,17 +31,20 @@ namespace tandem {
 //   gRPC threads --- post ---> inbox ---> engine thread: requests, one step, responses ---> streams' write
 //   queues
 //
+// Scores take the same way, and their calls are finished by the engine thread.
+//
 // A message that breaks the protocol costs the session it names. A verifier that reads too slowly loses its
 // stream, and with it its sessions (ServerBidi says how). While a stream has many messages in the inbox it is
 // not read any further.
 //
 //   loading ---Serve---> serving ---Drain---> draining ---destruction---> stopped
-//   Draft: UNAVAILABLE                        streams are ended with UNAVAILABLE
+//   Draft, Score: UNAVAILABLE                 streams and scores are ended with UNAVAILABLE
 //
 // Destroy after the server has stopped.
 class DrafterService final : public v1::Drafter::CallbackService {
  public:
-  explicit DrafterService(DrafterMetrics* metrics);
+  // Both outlive the service.
+  explicit DrafterService(DrafterMetrics* metrics, const Tracer& tracer = Tracer::Off());
   ~DrafterService() override;
 
   // Starts to draft; call at most once. What the models point to outlives the service.
@@ -45,6 +52,8 @@ class DrafterService final : public v1::Drafter::CallbackService {
 
   grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
+                                  v1::ScoreResponse* response) override;
 
   // Ends all streams, refuses new ones, and returns when none is left or at the deadline.
   void Drain(absl::Time deadline);
@@ -55,6 +64,8 @@ class DrafterService final : public v1::Drafter::CallbackService {
 
   // As of the engine thread's last round.
   DraftStats stats() const;
+  // How long the engine thread has been at its present round.
+  absl::Duration busy_time() const { return busy_time_.At(clock_.Now()); }
 
  private:
   using Stream = ServerBidi<v1::DraftRequest, v1::DraftResponse>;
@@ -73,27 +84,47 @@ class DrafterService final : public v1::Drafter::CallbackService {
     std::variant<LinkOpened, DraftRequest, Rejected, LinkClosed> what;
   };
 
+  struct ScoreArrived {
+    ScoreCall* call = nullptr;
+    ScoreRequest request;
+    absl::Time deadline;
+  };
+  struct ScoreCancelled {};
+  struct ScoreEvent {
+    ScoreId id = 0;
+    std::variant<ScoreArrived, ScoreCancelled> what;
+  };
+
   void OnMessage(LinkId link, const v1::DraftRequest& message);
   void OnClosed(LinkId link, const absl::Status& status);
   void Run();
   void Handle(Event event);
+  void HandleScore(ScoreEvent event);
+  void EndScores(const absl::Status& reason);
   void SendResponses();
+  void LogRefusal(LinkId link, const DraftResponse& response) const;
   void PublishStats();
 
   DrafterMetrics* const metrics_;
+  const Tracer& tracer_;
   const SystemClock clock_;
+  BusyTime busy_time_;
   std::thread engine_thread_;
 
   // The engine thread's.
   std::unique_ptr<DraftCore> core_;
+  std::unique_ptr<DraftTraces> traces_;
   std::map<LinkId, std::shared_ptr<Stream>> streams_;
+  std::map<ScoreId, ScoreCall*> score_calls_;  // Not finished yet.
 
   mutable absl::Mutex mutex_;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Event> inbox_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ScoreEvent> score_inbox_ ABSL_GUARDED_BY(mutex_);
   LinkId last_link_ ABSL_GUARDED_BY(mutex_) = 0;
+  ScoreId last_score_ ABSL_GUARDED_BY(mutex_) = 0;
   // Streams that are open, for Drain.
   std::map<LinkId, std::shared_ptr<Stream>> open_ ABSL_GUARDED_BY(mutex_);
   DraftStats stats_ ABSL_GUARDED_BY(mutex_);

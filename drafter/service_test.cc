@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kFingerprint = 0xabcd;
+constexpr uint64_t kVocabularyFingerprint = 0xabcd;
 
 v1::DraftRequest OpenRequest(SessionId session, const DraftModel& model, const TokenIds& tokens) {
   return DraftRequestToProto({session, OpenSession{.epoch = 1,
@@ -82,7 +82,7 @@ class DrafterServiceTest : public ::testing::Test {
     return {.name = "draft",
             .engine = &engine_,
             .pool = &pool_,
-            .vocabulary_fingerprint = kFingerprint,
+            .vocabulary_fingerprint = kVocabularyFingerprint,
             .context_length = 4096};
   }
 
@@ -233,7 +233,7 @@ TEST_F(DrafterServiceTest, IsUnavailableWhileItLoadsAndWhenItDrains) {
   ASSERT_TRUE(client.Write(OpenRequest(1, FakeModel(), {1, 2, 3})));
   ASSERT_TRUE(client.Read().has_value());
   EXPECT_EQ(client.ReadGrowth(1).size(), 6u);
-  server_->Drain(absl::Seconds(30), [&](absl::Time deadline) {
+  server_->Drain({.grace = absl::Seconds(30)}, [&](absl::Time deadline) {
     service_.Drain(deadline);
     Client late(channel_);
     EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/speculation/draft_distribution.h"
+#include "common/speculation/verification_rule.h"
 #include "drafter/draft_session.h"
 
 namespace tandem {
@@ -16,6 +20,9 @@ namespace {
 
 // So few committed tokens without keys and values count as part of growth, not as a prompt: a round's commit.
 constexpr uint32_t kGlueTokens = 16;
+// Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
+// children.
+constexpr size_t kSampledTokens = 32;
 
 }  // namespace
 
@@ -43,7 +50,8 @@ float* StepBatch::NewLogits(int32_t vocab_size) {
 
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
 bool DraftSession::IsWorse(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.path_score, b.parent, b.token) < std::tuple(b.path_score, a.parent, a.token);
+  return std::tuple(a.path_score, b.parent, b.draw, b.token) <
+         std::tuple(b.path_score, a.parent, a.draw, a.token);
 }
 
 uint32_t DraftSession::NumUncomputed() const {
@@ -60,7 +68,7 @@ uint32_t DraftSession::NumRowsWanted() const {
   if (parked_ || idle()) return 0;
   if (!root_ready_) return NumUncomputed();
   if (tree_.size() >= limits_.nodes) return 0;
-  return std::min(expand_width_, num_waiting());
+  return std::min(limits_.step_nodes, num_waiting());
 }
 
 float DraftSession::BestPathScore() const {
@@ -73,9 +81,9 @@ uint32_t& DraftSession::NumChildren(NodeId parent) {
   return parent == 0 ? root_children_ : states_.at(parent).num_children;
 }
 
-TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score) {
+TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score, uint32_t draw) {
   const TreeNode node = tree_.Add(next_id_++, parent, token, score);
-  states_.emplace(node.id, NodeState{});
+  states_.emplace(node.id, NodeState{.draw = draw});
   ++NumChildren(parent);
   ++counters_->sent_nodes;
   announced_.push_back(node);
@@ -144,8 +152,8 @@ void DraftSession::Promote() {
 // Makes nodes of the best candidates, until as many nodes as one step takes wait in front of the next.
 void DraftSession::PromoteBest() {
   while (tree_.size() < limits_.nodes && !candidates_.empty()) {
-    if (root_ready_ && waiting_.size() >= expand_width_ &&
-        tree_.Find(waiting_[expand_width_ - 1])->path_score >= candidates_.front().path_score) {
+    if (root_ready_ && waiting_.size() >= limits_.step_nodes &&
+        tree_.Find(waiting_[limits_.step_nodes - 1])->path_score >= candidates_.front().path_score) {
       return;
     }
     std::pop_heap(candidates_.begin(), candidates_.end(), IsWorse);
@@ -163,7 +171,7 @@ void DraftSession::PromoteOne(const Candidate& candidate) {
     held_back_.push_back(candidate);
     return;
   }
-  const TreeNode node = AddNode(candidate.parent, candidate.token, candidate.merged_score());
+  const TreeNode node = AddNode(candidate.parent, candidate.token, candidate.merged_score(), candidate.draw);
   if (CanForward(node) && !IsLayerFull(node.depth)) Wait(node);
 }
 
@@ -207,7 +215,7 @@ void DraftSession::PromoteLayers() {
 
 // What the sources make of the text so far, in place of what they made of it before.
 void DraftSession::ProposeFromSources() {
-  if (sources_.empty()) return;
+  if (sources_.empty() || sampled_) return;
   proposal_.clear();
   for (auto& [id, state] : states_) state.proposed = kNotProposed;
   for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
@@ -278,6 +286,7 @@ void DraftSession::FlushGrowth() {
       grow.parents.push_back(announced_[i].parent);
       grow.tokens.push_back(announced_[i].token);
       grow.scores.push_back(announced_[i].score);
+      if (sampled_) AddDistribution(announced_[i].parent, &grow);
     }
     growth_.push_back(std::move(grow));
   }
@@ -339,16 +348,67 @@ absl::Status DraftSession::OnStep() {
 
 absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
   const int32_t vocab_size = model_->engine->config().vocab_size;
+  if (sampled_) {
+    std::unique_ptr<Draws>& draws = DrawsBelow(parent);
+    // What has been drawn stays drawn, even if the model sees another window by now.
+    if (draws == nullptr) draws = DrawChildren(parent, logits);
+    if (draws == nullptr) return NotFinite();
+    OfferChildren(parent, draws->children, &Candidate::score);
+    return absl::OkStatus();
+  }
   const TreeNode* above = tree_.Find(parent);
   const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
   const std::vector<TokenProbability> top =
       sampler_->Guess(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), position, limits_.branching);
-  if (top.empty()) {
-    return absl::InternalError(
-        absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
-  }
+  if (top.empty()) return NotFinite();
   OfferChildren(parent, top, &Candidate::score);
   return absl::OkStatus();
+}
+
+absl::Status DraftSession::NotFinite() const {
+  return absl::InternalError(
+      absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
+}
+
+std::unique_ptr<DraftSession::Draws>& DraftSession::DrawsBelow(NodeId parent) {
+  return parent == 0 ? root_draws_ : states_.at(parent).draws;
+}
+
+// A child's score is how likely it is to be needed and right as far as can be told before it is drawn: the
+// largest probability that is left, if none of its elder siblings is right. Scores never increase, so that
+// siblings become nodes in order.
+std::unique_ptr<DraftSession::Draws> DraftSession::DrawChildren(NodeId parent, float* logits) const {
+  auto draws = std::make_unique<Draws>();
+  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
+  for (const TokenProbability& token :
+       sampler_->MostLikely(absl::MakeSpan(logits, vocab_size), kSampledTokens)) {
+    draws->distribution.tokens.push_back(token.token);
+    draws->distribution.probabilities.push_back(token.probability);
+  }
+  if (draws->distribution.tokens.empty()) return nullptr;
+  uint64_t text = prefix_hash_;
+  for (NodeId id : tree_.Path(parent)) text = ExtendPrefixHash(text, tree_.Find(id)->token);
+  RemainingDraft left(&draws->distribution);
+  double reached = 1.0;
+  float score = 1.0f;
+  for (uint32_t i = 0; i < limits_.branching && !left.empty(); ++i) {
+    const double expected = left.LargestProbability();
+    score = std::clamp(static_cast<float>(reached * expected), std::numeric_limits<float>::min(), score);
+    reached *= 1.0 - expected;
+    const PhiloxCounter words =
+        Philox4x32({static_cast<uint32_t>(text), static_cast<uint32_t>(text >> 32), i, 0}, draw_key_);
+    const TokenId token = left.Draw(UniformFromBits(uint64_t{words[0]} << 32 | words[1]));
+    left.Remove(token);
+    draws->children.push_back({.token = token, .probability = score});
+  }
+  return draws;
+}
+
+void DraftSession::AddDistribution(NodeId parent, Grow* grow) {
+  Draws& draws = *DrawsBelow(parent);
+  if (std::exchange(draws.sent, true)) return;
+  grow->distributions.push_back(draws.distribution);
+  grow->distributions.back().parent = parent;
 }
 
 // Makes candidates of guesses of what comes after `parent`. What is a node already stays as it is: a source
@@ -376,6 +436,7 @@ void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbabilit
     } else {
       known.push_back({.parent = parent, .token = child.token});
       known.back().*score_of = child.probability;
+      if (sampled_) known.back().draw = static_cast<uint32_t>(&child - children.data());
     }
   }
   for (Candidate& candidate : known) {

@@ -19,6 +19,7 @@ using testing_peer::Prompt;
 TEST(TreeGrowthTest, GrowsBestFirst) {
   for (uint32_t width : {1u, 3u, 4u}) {
     for (DraftBudget budget : {DraftBudget{.depth = 4, .nodes = 20, .branching = 3},
+                               DraftBudget{.depth = 5, .nodes = 40, .branching = 4},
                                DraftBudget{.depth = 6, .nodes = 6, .branching = 1},
                                DraftBudget{.depth = 2, .nodes = 64, .branching = 4}}) {
       Drafter drafter({.expand_width = width});

@@ -1,46 +1,121 @@
 #include "router/admission.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/status.h"
 
 namespace tandem::router {
+namespace {
+
+// Bounds on how long refused clients are told to wait.
+constexpr absl::Duration kMinRetryDelay = absl::Milliseconds(100);
+constexpr absl::Duration kMaxRetryDelay = absl::Seconds(30);
+// Weight of the latest turn in the smoothed one.
+constexpr double kTurnSmoothing = 0.1;
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the router is shutting down");
+}
+
+}  // namespace
 
 Admission::Ticket& Admission::Ticket::operator=(Ticket&& other) noexcept {
   if (this == &other) return *this;
   Release();
   admission_ = std::exchange(other.admission_, nullptr);
-  tenant_ = other.tenant_;
+  id_ = other.id_;
+  waits_at_first_ = other.waits_at_first_;
   return *this;
 }
 
 void Admission::Ticket::Release() {
-  if (admission_ != nullptr) std::exchange(admission_, nullptr)->Release(tenant_);
+  if (admission_ != nullptr) std::exchange(admission_, nullptr)->Release(id_);
 }
 
-absl::StatusOr<Admission::Ticket> Admission::Admit(size_t tenant) {
-  const uint32_t tenant_limit = table_.tenants[tenant].max_concurrent_requests;
+absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, size_t tenant_index,
+                                                   OnPlace on_place) {
+  const Tenant& tenant = table.tenants[tenant_index];
+  std::vector<OnPlace> placed;
+  absl::StatusOr<Ticket> ticket = [&]() -> absl::StatusOr<Ticket> {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return ShuttingDown();
+    tenants_[tenant.name].limit = tenant.max_concurrent_requests;
+    total_limit_ = table.max_concurrent_requests;
+    // A limit may have been raised.
+    placed = FillPlaces();
+    return AdmitNext(tenant, std::move(on_place));
+  }();
+  for (const OnPlace& call : placed) {
+    if (call) call(absl::OkStatus());
+  }
+  return ticket;
+}
+
+absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, OnPlace on_place) {
+  TenantState& state = tenants_[tenant.name];
+  if (tenant.tokens_per_minute > 0) {
+    const absl::Duration wait = state.tokens.WaitTime(tenant.tokens_per_minute, clock_.Now());
+    if (wait > absl::ZeroDuration()) {
+      return WithRetryAfter(absl::ResourceExhaustedError(
+                                absl::StrCat("tenant \"", tenant.name, "\" has used up its ",
+                                             tenant.tokens_per_minute, " tokens per minute; retry later")),
+                            wait);
+    }
+  }
+  // Whoever waits and could have a place has one, so that nobody is overtaken here.
+  const bool has_place = total_ < total_limit_ && HasRoom(tenant.name);
+  if (!has_place && queue_.size(tenant.name) >= tenant.max_queued_requests) return QueueFull(tenant);
+  const uint64_t id = next_id_++;
+  requests_[id] = {.tenant = tenant.name, .has_place = has_place};
+  if (has_place) {
+    ++state.in_flight;
+    ++total_;
+  } else {
+    requests_[id].on_place = std::move(on_place);
+    if (queue_.size() == 0) last_turn_ = clock_.Now();
+    queue_.Push(id, tenant.name, tenant.weight);
+  }
+  return Ticket(this, id, !has_place);
+}
+
+absl::Status Admission::QueueFull(const Tenant& tenant) const {
+  const TenantState& state = tenants_.at(tenant.name);
+  std::string what = HasRoom(tenant.name) ? absl::StrCat("the router has ", total_, " requests in flight")
+                                          : absl::StrCat("tenant \"", tenant.name, "\" has ", state.in_flight,
+                                                         " requests in flight");
+  absl::StrAppend(&what, ", its limit");
+  if (tenant.max_queued_requests > 0) {
+    absl::StrAppend(&what, ", and ", queue_.size(tenant.name), " of the tenant's wait, their limit");
+  }
+  const absl::Duration delay = turn_ * static_cast<double>(queue_.size() + 1);
+  return WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(what, "; retry later")),
+                        std::clamp(delay, kMinRetryDelay, kMaxRetryDelay));
+}
+
+void Admission::Charge(const Tenant& tenant, uint64_t tokens) {
+  if (tenant.tokens_per_minute == 0) return;
   absl::MutexLock lock(&mutex_);
-  if (draining_) return absl::UnavailableError("the router is shutting down");
-  if (tenant_limit > 0 && in_flight_[tenant] >= tenant_limit) {
-    return absl::ResourceExhaustedError(absl::StrCat("tenant \"", table_.tenants[tenant].name, "\" has ",
-                                                     in_flight_[tenant],
-                                                     " requests in flight, its limit; retry later"));
-  }
-  if (total_ >= table_.max_concurrent_requests) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the router has ", total_, " requests in flight, its limit; retry later"));
-  }
-  ++in_flight_[tenant];
-  ++total_;
-  return Ticket(this, tenant);
+  tenants_[tenant.name].tokens.Charge(static_cast<double>(tokens), tenant.tokens_per_minute, clock_.Now());
 }
 
 void Admission::Drain(absl::Time deadline) {
+  std::vector<OnPlace> refused;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    while (const std::optional<FairQueue::Id> id = queue_.Pop([](const std::string&) { return true; })) {
+      const auto request = requests_.find(*id);
+      refused.push_back(std::move(request->second.on_place));
+      requests_.erase(request);
+    }
+  }
+  for (const OnPlace& on_place : refused) {
+    if (on_place) on_place(ShuttingDown());
+  }
   const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return total_ == 0; };
   absl::MutexLock lock(&mutex_);
-  draining_ = true;
   mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
 }
 
@@ -49,10 +124,55 @@ uint32_t Admission::in_flight() const {
   return total_;
 }
 
-void Admission::Release(size_t tenant) {
+size_t Admission::queued() const {
   absl::MutexLock lock(&mutex_);
-  --in_flight_[tenant];
-  --total_;
+  return queue_.size();
+}
+
+void Admission::Release(uint64_t id) {
+  std::vector<OnPlace> placed;
+  OnPlace dropped;  // May hold what must not be destroyed under the mutex.
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto request = requests_.find(id);
+    if (request == requests_.end()) return;  // Refused by Drain.
+    dropped = std::move(request->second.on_place);
+    if (request->second.has_place) {
+      --tenants_[request->second.tenant].in_flight;
+      --total_;
+    } else {
+      queue_.Remove(id);
+    }
+    requests_.erase(request);
+    placed = FillPlaces();
+  }
+  for (const OnPlace& on_place : placed) {
+    if (on_place) on_place(absl::OkStatus());
+  }
+}
+
+bool Admission::HasRoom(const std::string& tenant) const {
+  const TenantState& state = tenants_.at(tenant);
+  return state.limit == 0 || state.in_flight < state.limit;
+}
+
+std::vector<Admission::OnPlace> Admission::FillPlaces() {
+  std::vector<OnPlace> placed;
+  const auto has_room = [this](const std::string& tenant)
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return HasRoom(tenant); };
+  while (total_ < total_limit_) {
+    const std::optional<FairQueue::Id> id = queue_.Pop(has_room);
+    if (!id.has_value()) break;
+    Request& request = requests_.at(*id);
+    request.has_place = true;
+    ++tenants_[request.tenant].in_flight;
+    ++total_;
+    placed.push_back(std::move(request.on_place));
+    const absl::Time now = clock_.Now();
+    turn_ += kTurnSmoothing * (std::max(now - last_turn_, absl::ZeroDuration()) - turn_);
+    last_turn_ = now;
+  }
+  return placed;
 }
 
 }  // namespace tandem::router

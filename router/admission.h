@@ -2,62 +2,117 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "router/config.h"
+#include "router/fair_queue.h"
+#include "router/token_bucket.h"
 
 namespace tandem::router {
 
-// Bounds the requests in flight, per tenant and in all, so that overload is refused at the door and not piled
-// up. Thread-safe; outlives its tickets.
+// Bounds the requests in flight, per tenant and in all, so that overload waits or is refused at the door and
+// does not pile up behind it. Where no place is free a request waits in its tenant's bounded queue; places
+// that become free go to tenants in proportion to their weights (FairQueue), past those that are at a limit
+// of their own.
+//
+// Thread-safe; outlives its tickets. What is kept of a tenant is kept for good, a few bytes each.
 class Admission {
  public:
-  // A place among the requests in flight, given back on destruction.
+  // Called once for a request that had to wait: OK when its ticket holds a place from now on; Unavailable
+  // when the router shuts down, the ticket being void then. On a thread that gave a place back, which may
+  // hold locks of its own: it may only post elsewhere. Not called, or without effect, once the ticket is
+  // given back.
+  using OnPlace = std::function<void(absl::Status)>;
+
+  // A place among the requests in flight, or one in the queue for it, given back on destruction.
   class Ticket {
    public:
     Ticket() = default;
-    Ticket(Ticket&& other) noexcept : admission_(other.admission_), tenant_(other.tenant_) {
-      other.admission_ = nullptr;
-    }
+    Ticket(Ticket&& other) noexcept
+        : admission_(std::exchange(other.admission_, nullptr)),
+          id_(other.id_),
+          waits_at_first_(other.waits_at_first_) {}
     Ticket& operator=(Ticket&& other) noexcept;
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
     ~Ticket() { Release(); }
 
+    // Whether the request had to queue when it came, so that OnPlace is what starts it.
+    bool waits_at_first() const { return waits_at_first_; }
+
    private:
     friend class Admission;
-    Ticket(Admission* admission, size_t tenant) : admission_(admission), tenant_(tenant) {}
+    Ticket(Admission* admission, uint64_t id, bool waits)
+        : admission_(admission), id_(id), waits_at_first_(waits) {}
     void Release();
 
     Admission* admission_ = nullptr;
-    size_t tenant_ = 0;
+    uint64_t id_ = 0;
+    bool waits_at_first_ = false;
   };
 
-  // Keeps a reference to `table`.
-  explicit Admission(const RoutingTable& table) : table_(table), in_flight_(table.tenants.size(), 0) {}
+  // `clock` outlives the object.
+  explicit Admission(const Clock* clock) : clock_(*clock) {}
 
-  // ResourceExhausted, naming the limit, when the tenant or the router has no place left. `tenant` indexes
-  // the table's tenants.
-  absl::StatusOr<Ticket> Admit(size_t tenant);
+  // A place, or one in the queue. `tenant` indexes the tenants of `table`, whose limits and weights hold from
+  // now on; counting goes by the tenant's name, across tables. ResourceExhausted, naming the limit and with
+  // google.rpc.RetryInfo, when the tenant has used up its tokens or its queue is full; Unavailable while
+  // shutting down.
+  absl::StatusOr<Ticket> Admit(const RoutingTable& table, size_t tenant, OnPlace on_place = nullptr);
 
-  // Refuses everybody from now on with Unavailable, and returns once nothing is in flight or `deadline` has
-  // passed.
+  // Counts tokens of a request against its tenant's quota; `tenant` is one that was admitted.
+  void Charge(const Tenant& tenant, uint64_t tokens);
+
+  // Refuses everybody from now on with Unavailable, those who wait too, and returns once nothing is in flight
+  // or `deadline` has passed.
   void Drain(absl::Time deadline);
 
   uint32_t in_flight() const;
+  size_t queued() const;
 
  private:
-  void Release(size_t tenant);
+  struct TenantState {
+    uint32_t in_flight = 0;
+    uint32_t limit = 0;  // 0: none.
+    TokenBucket tokens;
+  };
+  struct Request {
+    std::string tenant;
+    bool has_place = false;
+    OnPlace on_place;
+  };
 
-  const RoutingTable& table_;
+  absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, OnPlace on_place)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release(uint64_t id);
+  bool HasRoom(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives free places to those who wait; what is returned is to be called without the mutex.
+  std::vector<OnPlace> FillPlaces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status QueueFull(const Tenant& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
   mutable absl::Mutex mutex_;
-  std::vector<uint32_t> in_flight_ ABSL_GUARDED_BY(mutex_);  // Per tenant.
+  std::map<std::string, TenantState> tenants_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Request> requests_ ABSL_GUARDED_BY(mutex_);  // Of the tickets that are out.
+  FairQueue queue_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t total_limit_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  // How long it takes until a place becomes free while somebody waits, smoothed; and when the last one did.
+  absl::Duration turn_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
+  absl::Time last_turn_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };
 
 }  // namespace tandem::router

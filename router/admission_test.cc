@@ -1,8 +1,19 @@
 #include "router/admission.h"
 
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,70 +22,225 @@ namespace {
 
 using ::testing::HasSubstr;
 
-RoutingTable Limits(uint32_t first_tenant, uint32_t total) {
+RoutingTable Limits(uint32_t first_tenant, uint32_t total, uint32_t queued = 0) {
   RoutingTable table;
-  table.tenants.push_back({.name = "acme", .max_concurrent_requests = first_tenant});
-  table.tenants.push_back({.name = "zeta"});
+  table.tenants.push_back(
+      {.name = "acme", .max_concurrent_requests = first_tenant, .max_queued_requests = queued});
+  table.tenants.push_back({.name = "zeta", .max_queued_requests = queued});
   table.max_concurrent_requests = total;
   return table;
 }
 
-TEST(AdmissionTest, BoundsATenant) {
+class AdmissionTest : public ::testing::Test {
+ protected:
+  ManualClock clock_;
+  Admission admission_{&clock_};
+};
+
+TEST_F(AdmissionTest, BoundsATenant) {
   const RoutingTable table = Limits(2, 100);
-  Admission admission(table);
-  auto first = admission.Admit(0);
-  auto second = admission.Admit(0);
+  auto first = admission_.Admit(table, 0);
+  auto second = admission_.Admit(table, 0);
   ASSERT_TRUE(first.ok() && second.ok());
-  const auto third = admission.Admit(0);
+  EXPECT_FALSE(first->waits_at_first());
+  const auto third = admission_.Admit(table, 0);
   EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(third.status().message(), HasSubstr("tenant \"acme\" has 2 requests in flight"));
-  EXPECT_TRUE(admission.Admit(1).ok()) << "other tenants are not held back";
+  EXPECT_TRUE(RetryAfter(third.status()).has_value());
+  EXPECT_TRUE(admission_.Admit(table, 1).ok()) << "other tenants are not held back";
 
   *first = Admission::Ticket();
-  EXPECT_TRUE(admission.Admit(0).ok());
+  EXPECT_TRUE(admission_.Admit(table, 0).ok());
 }
 
-TEST(AdmissionTest, BoundsAllTenants) {
+TEST_F(AdmissionTest, BoundsAllTenants) {
   const RoutingTable table = Limits(0, 3);
-  Admission admission(table);
   {
-    const auto a = admission.Admit(0);
-    const auto b = admission.Admit(0);
-    const auto c = admission.Admit(1);
+    const auto a = admission_.Admit(table, 0);
+    const auto b = admission_.Admit(table, 0);
+    const auto c = admission_.Admit(table, 1);
     ASSERT_TRUE(a.ok() && b.ok() && c.ok());
-    EXPECT_EQ(admission.in_flight(), 3u);
-    const auto refused = admission.Admit(1);
+    EXPECT_EQ(admission_.in_flight(), 3u);
+    const auto refused = admission_.Admit(table, 1);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(refused.status().message(), HasSubstr("the router has 3 requests"));
   }
-  EXPECT_EQ(admission.in_flight(), 0u);
+  EXPECT_EQ(admission_.in_flight(), 0u);
 }
 
-TEST(AdmissionTest, TicketIsGivenBackOnce) {
+TEST_F(AdmissionTest, TicketIsGivenBackOnce) {
   const RoutingTable table = Limits(0, 10);
-  Admission admission(table);
   {
-    Admission::Ticket ticket = *admission.Admit(0);
+    Admission::Ticket ticket = *admission_.Admit(table, 0);
     Admission::Ticket moved = std::move(ticket);
-    Admission::Ticket other = *admission.Admit(1);
-    EXPECT_EQ(admission.in_flight(), 2u);
+    Admission::Ticket other = *admission_.Admit(table, 1);
+    EXPECT_EQ(admission_.in_flight(), 2u);
     other = std::move(moved);
-    EXPECT_EQ(admission.in_flight(), 1u);
+    EXPECT_EQ(admission_.in_flight(), 1u);
   }
-  EXPECT_EQ(admission.in_flight(), 0u);
+  EXPECT_EQ(admission_.in_flight(), 0u);
 }
 
-TEST(AdmissionTest, DrainRefusesAndWaits) {
-  const RoutingTable table = Limits(0, 10);
-  Admission admission(table);
-  absl::StatusOr<Admission::Ticket> running = admission.Admit(0);
-  admission.Drain(absl::InfinitePast());
-  EXPECT_EQ(admission.Admit(1).status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(admission.in_flight(), 1u);
+TEST_F(AdmissionTest, LimitsOfTheLatestTableHold) {
+  const auto first = admission_.Admit(Limits(1, 100), 0);
+  ASSERT_TRUE(first.ok());
+  EXPECT_FALSE(admission_.Admit(Limits(1, 100), 0).ok());
+  EXPECT_TRUE(admission_.Admit(Limits(2, 100), 0).ok());
+}
+
+TEST_F(AdmissionTest, WaitsAndIsGivenAPlace) {
+  const RoutingTable table = Limits(1, 100, 2);
+  auto first = admission_.Admit(table, 0);
+  std::vector<int> placed;
+  const auto waiting = [&](int number) {
+    return [&placed, number](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      placed.push_back(number);
+    };
+  };
+  auto second = admission_.Admit(table, 0, waiting(2));
+  auto third = admission_.Admit(table, 0, waiting(3));
+  ASSERT_TRUE(second.ok() && third.ok());
+  EXPECT_TRUE(second->waits_at_first());
+  EXPECT_EQ(admission_.queued(), 2u);
+  EXPECT_EQ(admission_.in_flight(), 1u);
+  const auto fourth = admission_.Admit(table, 0, waiting(4));
+  EXPECT_EQ(fourth.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(fourth.status().message(), HasSubstr("2 of the tenant's wait, their limit"));
+
+  // Leaving the queue frees the place in it at once.
+  *second = Admission::Ticket();
+  EXPECT_EQ(admission_.queued(), 1u);
+  EXPECT_TRUE(placed.empty());
+  *first = Admission::Ticket();
+  EXPECT_EQ(placed, std::vector<int>{3});
+  EXPECT_EQ(admission_.in_flight(), 1u);
+  EXPECT_EQ(admission_.queued(), 0u);
+}
+
+TEST_F(AdmissionTest, TokensPerMinute) {
+  RoutingTable table = Limits(0, 100);
+  table.tenants[0].tokens_per_minute = 600;
+  admission_.Charge(table.tenants[0], 600);
+  const auto refused = admission_.Admit(table, 0);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(), HasSubstr("tenant \"acme\" has used up its 600 tokens per minute"));
+  const absl::Duration delay = RetryAfter(refused.status()).value();
+  EXPECT_NEAR(absl::ToDoubleSeconds(delay), 0.1, 1e-6);
+  clock_.Advance(delay - absl::Milliseconds(1));
+  EXPECT_FALSE(admission_.Admit(table, 0).ok());
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(admission_.Admit(table, 0).ok());
+  admission_.Charge(table.tenants[0], 1201);
+  EXPECT_NEAR(absl::ToDoubleSeconds(RetryAfter(admission_.Admit(table, 0).status()).value()), 120.1, 1e-6);
+  // What is left over is kept for a minute and no longer.
+  clock_.Advance(absl::Hours(10));
+  ASSERT_TRUE(admission_.Admit(table, 0).ok());
+  admission_.Charge(table.tenants[0], 600);
+  EXPECT_FALSE(admission_.Admit(table, 0).ok());
+  EXPECT_TRUE(admission_.Admit(table, 1).ok()) << "others have their own";
+}
+
+TEST_F(AdmissionTest, DrainRefusesAndWaits) {
+  const RoutingTable table = Limits(0, 1, 5);
+  absl::StatusOr<Admission::Ticket> running = admission_.Admit(table, 0);
+  absl::Status told;
+  absl::StatusOr<Admission::Ticket> waiting =
+      admission_.Admit(table, 0, [&](absl::Status status) { told = std::move(status); });
+  admission_.Drain(absl::InfinitePast());
+  EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(admission_.Admit(table, 1).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(admission_.in_flight(), 1u);
+  EXPECT_EQ(admission_.queued(), 0u);
   std::thread ends([&] { *running = Admission::Ticket(); });
-  admission.Drain(absl::InfiniteFuture());
-  EXPECT_EQ(admission.in_flight(), 0u);
+  admission_.Drain(absl::InfiniteFuture());
+  EXPECT_EQ(admission_.in_flight(), 0u);
   ends.join();
+}
+
+// One place, tenants that always want one: each gets its weight's share, and counts are conserved throughout.
+TEST_F(AdmissionTest, SharesByWeight) {
+  RoutingTable table;
+  table.max_concurrent_requests = 4;
+  const std::vector<uint32_t> weights = {1, 2, 5};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    table.tenants.push_back({.name = absl::StrCat("t", i), .max_queued_requests = 8, .weight = weights[i]});
+  }
+  struct Call {
+    size_t tenant;
+    Admission::Ticket ticket;
+  };
+  std::deque<int> running;
+  std::vector<int> served(weights.size(), 0);
+  // Goes first: tickets that are given back start those that wait, which write to the above.
+  std::map<int, Call> calls;
+  int next = 0;
+  const auto submit = [&](size_t tenant) {
+    const int id = next++;
+    auto ticket = admission_.Admit(table, tenant, [&, id, tenant](const absl::Status& status) {
+      ASSERT_TRUE(status.ok());
+      running.push_back(id);
+      ++served[tenant];
+    });
+    ASSERT_TRUE(ticket.ok());
+    if (!ticket->waits_at_first()) running.push_back(id);
+    calls.emplace(id, Call{tenant, *std::move(ticket)});
+  };
+  for (int i = 0; i < 8; ++i) {
+    for (size_t tenant = 0; tenant < weights.size(); ++tenant) submit(tenant);
+  }
+  constexpr int kTurns = 8000;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    ASSERT_EQ(running.size(), 4u);
+    ASSERT_EQ(admission_.in_flight(), 4u);
+    ASSERT_EQ(admission_.queued() + 4, calls.size());
+    const int done = running.front();
+    running.pop_front();
+    const size_t tenant = calls.at(done).tenant;
+    calls.erase(done);
+    submit(tenant);
+  }
+  for (size_t tenant = 0; tenant < weights.size(); ++tenant) {
+    EXPECT_NEAR(served[tenant], kTurns * weights[tenant] / 8.0, 10) << tenant;
+  }
+}
+
+// Threads that come, wait, give up and go at random: no place is lost or given twice.
+TEST(AdmissionThreadsTest, CountsAreConserved) {
+  const SystemClock clock;
+  Admission admission(&clock);
+  RoutingTable table = Limits(2, 3, 4);
+  std::atomic<int> in_flight{0};
+  std::vector<std::thread> threads;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      for (int i = 0; i < 500; ++i) {
+        auto placed = std::make_shared<std::atomic<bool>>(false);
+        auto ticket = admission.Admit(table, random() % 2, [placed](const absl::Status& status) {
+          EXPECT_TRUE(status.ok());
+          *placed = true;
+        });
+        if (!ticket.ok()) {
+          EXPECT_EQ(ticket.status().code(), absl::StatusCode::kResourceExhausted);
+          continue;
+        }
+        bool holds = !ticket->waits_at_first();
+        // Some wait for their place, the others give up.
+        if (!holds && random() % 2 == 0) {
+          while (!*placed) std::this_thread::yield();
+          holds = true;
+        }
+        if (!holds) continue;
+        EXPECT_LE(++in_flight, 3);
+        std::this_thread::yield();
+        --in_flight;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(admission.in_flight(), 0u);
+  EXPECT_EQ(admission.queued(), 0u);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "router/config.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/hash.h"
 #include "common/speculation/window_policy.h"
+#include "router/dns_name.h"
 
 namespace tandem::router {
 namespace {
@@ -90,6 +89,8 @@ class Resolver {
         const std::string& verifier = model.verifiers(j);
         const std::string verifier_path = absl::StrCat(path, ".verifiers[", j, "]");
         CheckEndpoint(verifier_path, verifier);
+        if (const auto name = ParseDnsName(verifier); !name.ok())
+          Error(verifier_path, name.status().message());
         if (!verifier.empty() && std::find(resolved.verifiers.begin(), resolved.verifiers.end(), verifier) !=
                                      resolved.verifiers.end()) {
           Error(verifier_path, Quoted(verifier), " is listed twice");
@@ -108,8 +109,11 @@ class Resolver {
       CheckEndpoint(path + ".endpoint", drafter.endpoint());
       if (drafter.draft_model().empty())
         Error(path + ".draft_model", "missing, expected a draft model's name");
-      table_.drafters.push_back(
-          {.name = drafter.name(), .endpoint = drafter.endpoint(), .draft_model = drafter.draft_model()});
+      table_.drafters.push_back({.name = drafter.name(),
+                                 .endpoint = drafter.endpoint(),
+                                 .draft_model = drafter.draft_model(),
+                                 .trusted = drafter.trusted(),
+                                 .draining = drafter.draining()});
     }
   }
 
@@ -137,23 +141,70 @@ class Resolver {
     Tenant resolved{.name = tenant.name(),
                     .window_policy = tenant.window_policy(),
                     .max_concurrent_requests = tenant.max_concurrent_requests(),
+                    .tokens_per_minute = tenant.tokens_per_minute(),
+                    .admin = tenant.admin(),
                     .cache_salt = HashBytes(tenant.name())};
-    resolved.token_digest = ResolveToken(path, tenant);
-    if (resolved.token_digest.has_value()) {
-      auto [first, inserted] = tokens_.emplace(*resolved.token_digest, path);
+    if (tenant.has_max_queued_requests()) resolved.max_queued_requests = tenant.max_queued_requests();
+    if (tenant.weight() > kMaxWeight) {
+      Error(path + ".weight", tenant.weight(), ", expected at most ", kMaxWeight);
+    }
+    if (tenant.weight() > 0) resolved.weight = tenant.weight();
+    resolved.token = ResolveToken(path, tenant);
+    if (resolved.token.has_value()) {
+      // Two salted digests of one token look different; Tenants refuses it then.
+      auto [first, inserted] = tokens_.emplace(resolved.token->Text(), path);
       if (!inserted) Error(path, "has the same token as ", first->second, "; tokens must be unique");
     }
     ResolveTenantModels(path, {tenant.models().begin(), tenant.models().end()}, resolved);
     if (!tenant.drafter().empty()) {
       resolved.drafter = Find(path + ".drafter", tenant.drafter(), "drafter", drafter_names_);
     }
+    ResolvePolicy(path, tenant, resolved);
     CheckWindowPolicy(path + ".window_policy", tenant.window_policy());
     ResolveTenantDrafters(path, {tenant.allowed_drafters().begin(), tenant.allowed_drafters().end()},
                           resolved);
     table_.tenants.push_back(std::move(resolved));
   }
 
-  std::optional<Sha256Digest> ResolveToken(const std::string& path, const v1::TenantConfig& tenant) {
+  void ResolvePolicy(const std::string& path, const v1::TenantConfig& tenant, Tenant& resolved) {
+    const v1::DrafterPolicy policy = tenant.drafter_policy();
+    if (!v1::DrafterPolicy_IsValid(policy)) {
+      Error(path + ".drafter_policy", static_cast<int>(policy), ", expected auto, pinned, canary or off");
+      return;
+    }
+    resolved.policy = policy;
+    const bool canary = policy == v1::DRAFTER_POLICY_CANARY;
+    if ((canary || policy == v1::DRAFTER_POLICY_PINNED) && tenant.drafter().empty()) {
+      Error(path + ".drafter", "missing; drafter_policy ", canary ? "canary" : "pinned", " needs one");
+    }
+    if (canary != tenant.has_canary()) {
+      Error(path + ".canary",
+            canary ? "missing; drafter_policy canary needs it" : "given, but drafter_policy is not canary");
+    }
+    if (canary && tenant.has_canary()) resolved.canary = ResolveCanary(path + ".canary", tenant);
+  }
+
+  Canary ResolveCanary(const std::string& path, const v1::TenantConfig& tenant) {
+    const v1::CanaryConfig& config = tenant.canary();
+    Canary canary;
+    if (config.drafter() == tenant.drafter() && !config.drafter().empty()) {
+      Error(path + ".drafter", Quoted(config.drafter()), " is the tenant's drafter already");
+    }
+    canary.drafter = Find(path + ".drafter", config.drafter(), "drafter", drafter_names_).value_or(0);
+    // Written so that NaN fails.
+    if (!(config.percent() >= 0.0 && config.percent() <= 100.0)) {
+      Error(path + ".percent", config.percent(), ", expected 0 to 100");
+    }
+    if (!(config.min_share() >= 0.0 && config.min_share() <= 1.0)) {
+      Error(path + ".min_share", config.min_share(), ", expected 0 to 1");
+    }
+    canary.percent = config.percent();
+    if (config.min_share() > 0.0) canary.min_share = config.min_share();
+    if (config.min_rounds() > 0) canary.min_rounds = config.min_rounds();
+    return canary;
+  }
+
+  std::optional<TokenDigest> ResolveToken(const std::string& path, const v1::TenantConfig& tenant) {
     if (tenant.token().empty() == tenant.token_sha256().empty()) {
       Error(path, "expected exactly one of token and token_sha256, found ",
             tenant.token().empty() ? "none" : "both");
@@ -164,18 +215,12 @@ class Resolver {
         Error(path + ".token", "expected printable ASCII characters without blanks");
         return std::nullopt;
       }
-      return Sha256(tenant.token());
+      return DigestToken(tenant.token(), /*salt=*/"");
     }
-    const std::string& hex = tenant.token_sha256();
-    Sha256Digest digest;
-    if (hex.size() != 2 * digest.size() ||
-        !std::all_of(hex.begin(), hex.end(), [](char c) { return absl::ascii_isxdigit(c); })) {
-      Error(path + ".token_sha256", "expected 64 hexadecimal digits, found ", hex.size(), " characters");
-      return std::nullopt;
-    }
-    const std::string bytes = absl::HexStringToBytes(hex);
-    std::copy(bytes.begin(), bytes.end(), digest.begin());
-    return digest;
+    const absl::StatusOr<TokenDigest> digest = ParseTokenDigest(tenant.token_sha256());
+    if (digest.ok()) return *digest;
+    Error(path + ".token_sha256", digest.status().message());
+    return std::nullopt;
   }
 
   void ResolveTenantModels(const std::string& path, const std::vector<std::string>& names, Tenant& tenant) {
@@ -198,9 +243,10 @@ class Resolver {
     }
     if (names.empty()) {
       for (size_t i = 0; i < table_.drafters.size(); ++i) tenant.allowed_drafters.push_back(i);
-    } else if (tenant.drafter.has_value()) {
+    } else {
       // A request that names what it would get anyway is harmless.
-      tenant.allowed_drafters.push_back(*tenant.drafter);
+      if (tenant.drafter.has_value()) tenant.allowed_drafters.push_back(*tenant.drafter);
+      if (tenant.canary.has_value()) tenant.allowed_drafters.push_back(tenant.canary->drafter);
     }
     std::sort(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end());
     tenant.allowed_drafters.erase(std::unique(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end()),
@@ -227,17 +273,11 @@ class Resolver {
   NameIndex model_names_;
   NameIndex drafter_names_;
   NameIndex tenant_names_;
-  std::map<Sha256Digest, std::string> tokens_;  // Token's digest -> path of the tenant that has it.
+  std::map<std::string, std::string> tokens_;  // Token's digest -> path of the tenant that has it.
   std::vector<std::string> errors_;
 };
 
 }  // namespace
-
-Sha256Digest Sha256(absl::string_view bytes) {
-  Sha256Digest digest;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
-  return digest;
-}
 
 absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config) {
   return Resolver(config).Resolve();

@@ -63,6 +63,15 @@ TEST(ConfigTest, ResolvesReferences) {
   EXPECT_EQ(table->max_concurrent_requests, 1024u);
 }
 
+TEST(ConfigTest, DraftersAreTrustedOnlyWhereItIsSaid) {
+  v1::RouterConfig config = Parse(kValid);
+  config.mutable_drafters(1)->set_trusted(true);
+  const absl::StatusOr<RoutingTable> table = ResolveConfig(config);
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_FALSE(table->drafters[0].trusted);
+  EXPECT_TRUE(table->drafters[1].trusted);
+}
+
 TEST(ConfigTest, AnonymousMayUseEverything) {
   v1::RouterConfig config = Parse(kValid);
   config.clear_tenants();
@@ -74,7 +83,7 @@ TEST(ConfigTest, AnonymousMayUseEverything) {
   EXPECT_THAT(table->tenants[0].models, ElementsAre(0, 1));
   EXPECT_THAT(table->tenants[0].allowed_drafters, ElementsAre(0, 1, 2));
   EXPECT_EQ(table->tenants[0].drafter, std::nullopt);
-  EXPECT_EQ(table->tenants[0].token_digest, std::nullopt);
+  EXPECT_FALSE(table->tenants[0].token.has_value());
 }
 
 TEST(ConfigTest, DigestOfTokenIsItsSha256) {
@@ -86,17 +95,33 @@ TEST(ConfigTest, DigestOfTokenIsItsSha256) {
       "BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   const absl::StatusOr<RoutingTable> table = ResolveConfig(config);
   ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_EQ(table->tenants[0].token_digest, Sha256("abc"));
+  EXPECT_EQ(table->tenants[0].token->Text(), DigestToken("abc", "").Text());
+}
+
+TEST(ConfigTest, DigestsMayBeSalted) {
+  const std::string text = DigestToken("abc", "0123456789abcdef").Text();
+  // printf abc | openssl sha256 -binary | cat <(printf 0123456789abcdef) - | openssl sha256
+  EXPECT_EQ(text,
+            "30313233343536373839616263646566:"
+            "d1ac8e7e6da0030b25557037ddeb0347b6d7e216819a8e43ffd51899f11ac3d1");
+  v1::RouterConfig config = Parse(kValid);
+  config.mutable_tenants(0)->clear_token();
+  config.mutable_tenants(0)->set_token_sha256(text);
+  const auto table = ResolveConfig(config);
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_TRUE(table->tenants[0].token->Matches(Sha256("abc")));
+  EXPECT_FALSE(table->tenants[0].token->Matches(Sha256("abd")));
+  EXPECT_FALSE(table->tenants[0].token->Matches(DigestToken("abc", "0123456789abcdef").digest));
 }
 
 // Each case breaks the valid configuration in one place.
-struct BadCase {
+struct BadConfig {
   const char* name;
   void (*change)(v1::RouterConfig&);
   const char* error;
 };
 
-class BadConfigTest : public ::testing::TestWithParam<BadCase> {};
+class BadConfigTest : public ::testing::TestWithParam<BadConfig> {};
 
 TEST_P(BadConfigTest, NamesTheField) {
   v1::RouterConfig config = Parse(kValid);
@@ -107,67 +132,96 @@ TEST_P(BadConfigTest, NamesTheField) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadConfigTest,
     ::testing::Values(
-        BadCase{"NoModels", [](auto& c) { c.clear_models(); }, "models: empty"},
-        BadCase{"NoModelName", [](auto& c) { c.mutable_models(0)->clear_name(); }, "models[0].name: missing"},
-        BadCase{"BlankInName", [](auto& c) { c.mutable_models(0)->set_name("a b"); },
-                "models[0].name: \"a b\""},
-        BadCase{"LongName", [](auto& c) { c.mutable_drafters(0)->set_name(std::string(129, 'x')); },
-                "drafters[0].name: "},
-        BadCase{"NoFolder", [](auto& c) { c.mutable_models(1)->clear_folder(); },
-                "models[1].folder: missing"},
-        BadCase{"SameModelName", [](auto& c) { c.mutable_models(1)->set_name("big"); },
-                "models[1].name: \"big\" is used twice"},
-        BadCase{"NoVerifiers", [](auto& c) { c.mutable_models(0)->clear_verifiers(); },
-                "models[0].verifiers: empty, expected at least one verifier"},
-        BadCase{"EmptyVerifier", [](auto& c) { c.mutable_models(0)->set_verifiers(1, ""); },
-                "models[0].verifiers[1]: empty"},
-        BadCase{"SameVerifier", [](auto& c) { c.mutable_models(0)->set_verifiers(1, "v0:7002"); },
-                "models[0].verifiers[1]: \"v0:7002\" is listed twice"},
-        BadCase{"NoEndpoint", [](auto& c) { c.mutable_drafters(1)->clear_endpoint(); },
-                "drafters[1].endpoint: empty"},
-        BadCase{"NoDraftModel", [](auto& c) { c.mutable_drafters(1)->clear_draft_model(); },
-                "drafters[1].draft_model: missing"},
-        BadCase{"SameDrafterName", [](auto& c) { c.mutable_drafters(1)->set_name("code"); },
-                "drafters[1].name: \"code\" is used twice"},
-        BadCase{"NoTenants", [](auto& c) { c.clear_tenants(); }, "tenants: empty"},
-        BadCase{"SameTenantName", [](auto& c) { c.mutable_tenants(1)->set_name("acme"); },
-                "tenants[1].name: \"acme\" is used twice"},
-        BadCase{"NoToken", [](auto& c) { c.mutable_tenants(0)->clear_token(); },
-                "tenants[0]: expected exactly one of token and token_sha256, found none"},
-        BadCase{"TwoTokens", [](auto& c) { c.mutable_tenants(0)->set_token_sha256(std::string(64, '0')); },
-                "tenants[0]: expected exactly one of token and token_sha256, found both"},
-        BadCase{"SameToken", [](auto& c) { c.mutable_tenants(1)->set_token("secret-a"); },
-                "tenants[1]: has the same token as tenants[0]"},
-        BadCase{"BlankInToken", [](auto& c) { c.mutable_tenants(1)->set_token("a b"); },
-                "tenants[1].token: "},
-        BadCase{"ShortDigest",
-                [](auto& c) {
-                  c.mutable_tenants(1)->clear_token();
-                  c.mutable_tenants(1)->set_token_sha256("abcd");
-                },
-                "tenants[1].token_sha256: expected 64 hexadecimal digits, found 4"},
-        BadCase{"DigestNotHex",
-                [](auto& c) {
-                  c.mutable_tenants(1)->clear_token();
-                  c.mutable_tenants(1)->set_token_sha256(std::string(64, 'g'));
-                },
-                "tenants[1].token_sha256: expected 64 hexadecimal digits"},
-        BadCase{"UnknownModel", [](auto& c) { c.mutable_tenants(1)->set_models(0, "huge"); },
-                "tenants[1].models[0]: \"huge\" is not a configured model"},
-        BadCase{"UnknownDrafter", [](auto& c) { c.mutable_tenants(1)->set_drafter("foo"); },
-                "tenants[1].drafter: \"foo\" is not a configured drafter"},
-        BadCase{"UnknownAllowed", [](auto& c) { c.mutable_tenants(1)->set_allowed_drafters(0, "foo"); },
-                "tenants[1].allowed_drafters[0]: \"foo\" is not a configured drafter"},
-        BadCase{"UnknownPolicy", [](auto& c) { c.mutable_tenants(1)->set_window_policy("fxed"); },
-                "tenants[1].window_policy: \"fxed\", expected one of "},
-        BadCase{"AnonymousTaken",
-                [](auto& c) {
-                  c.set_allow_anonymous(true);
-                  c.mutable_tenants(0)->set_name("anonymous");
-                },
-                "tenants[0].name: \"anonymous\" is taken"},
-        BadCase{"NoConcurrency", [](auto& c) { c.set_max_concurrent_requests(0); },
-                "max_concurrent_requests: 0, expected at least 1"}),
+        BadConfig{"NoModels", [](auto& c) { c.clear_models(); }, "models: empty"},
+        BadConfig{"NoModelName", [](auto& c) { c.mutable_models(0)->clear_name(); },
+                  "models[0].name: missing"},
+        BadConfig{"BlankInName", [](auto& c) { c.mutable_models(0)->set_name("a b"); },
+                  "models[0].name: \"a b\""},
+        BadConfig{"LongName", [](auto& c) { c.mutable_drafters(0)->set_name(std::string(129, 'x')); },
+                  "drafters[0].name: "},
+        BadConfig{"NoFolder", [](auto& c) { c.mutable_models(1)->clear_folder(); },
+                  "models[1].folder: missing"},
+        BadConfig{"SameModelName", [](auto& c) { c.mutable_models(1)->set_name("big"); },
+                  "models[1].name: \"big\" is used twice"},
+        BadConfig{"NoVerifiers", [](auto& c) { c.mutable_models(0)->clear_verifiers(); },
+                  "models[0].verifiers: empty, expected at least one verifier"},
+        BadConfig{"EmptyVerifier", [](auto& c) { c.mutable_models(0)->set_verifiers(1, ""); },
+                  "models[0].verifiers[1]: empty"},
+        BadConfig{"SameVerifier", [](auto& c) { c.mutable_models(0)->set_verifiers(1, "v0:7002"); },
+                  "models[0].verifiers[1]: \"v0:7002\" is listed twice"},
+        BadConfig{"BadVerifierName",
+                  [](auto& c) { c.mutable_models(0)->set_verifiers(1, "dns:///verifier"); },
+                  "models[0].verifiers[1]: \"dns:///verifier\", expected \"dns:///host:port\""},
+        BadConfig{"NoEndpoint", [](auto& c) { c.mutable_drafters(1)->clear_endpoint(); },
+                  "drafters[1].endpoint: empty"},
+        BadConfig{"NoDraftModel", [](auto& c) { c.mutable_drafters(1)->clear_draft_model(); },
+                  "drafters[1].draft_model: missing"},
+        BadConfig{"SameDrafterName", [](auto& c) { c.mutable_drafters(1)->set_name("code"); },
+                  "drafters[1].name: \"code\" is used twice"},
+        BadConfig{"NoTenants", [](auto& c) { c.clear_tenants(); }, "tenants: empty"},
+        BadConfig{"SameTenantName", [](auto& c) { c.mutable_tenants(1)->set_name("acme"); },
+                  "tenants[1].name: \"acme\" is used twice"},
+        BadConfig{"NoToken", [](auto& c) { c.mutable_tenants(0)->clear_token(); },
+                  "tenants[0]: expected exactly one of token and token_sha256, found none"},
+        BadConfig{"TwoTokens", [](auto& c) { c.mutable_tenants(0)->set_token_sha256(std::string(64, '0')); },
+                  "tenants[0]: expected exactly one of token and token_sha256, found both"},
+        BadConfig{"SameToken", [](auto& c) { c.mutable_tenants(1)->set_token("secret-a"); },
+                  "tenants[1]: has the same token as tenants[0]"},
+        BadConfig{"BlankInToken", [](auto& c) { c.mutable_tenants(1)->set_token("a b"); },
+                  "tenants[1].token: "},
+        BadConfig{"ShortDigest",
+                  [](auto& c) {
+                    c.mutable_tenants(1)->clear_token();
+                    c.mutable_tenants(1)->set_token_sha256("abcd");
+                  },
+                  "tenants[1].token_sha256: expected 64 hexadecimal digits, found 4"},
+        BadConfig{"DigestNotHex",
+                  [](auto& c) {
+                    c.mutable_tenants(1)->clear_token();
+                    c.mutable_tenants(1)->set_token_sha256(std::string(64, 'g'));
+                  },
+                  "tenants[1].token_sha256: expected 64 hexadecimal digits"},
+        BadConfig{"UnknownModel", [](auto& c) { c.mutable_tenants(1)->set_models(0, "huge"); },
+                  "tenants[1].models[0]: \"huge\" is not a configured model"},
+        BadConfig{"UnknownDrafter", [](auto& c) { c.mutable_tenants(1)->set_drafter("foo"); },
+                  "tenants[1].drafter: \"foo\" is not a configured drafter"},
+        BadConfig{"UnknownAllowed", [](auto& c) { c.mutable_tenants(1)->set_allowed_drafters(0, "foo"); },
+                  "tenants[1].allowed_drafters[0]: \"foo\" is not a configured drafter"},
+        BadConfig{"UnknownPolicy", [](auto& c) { c.mutable_tenants(1)->set_window_policy("fxed"); },
+                  "tenants[1].window_policy: \"fxed\", expected one of "},
+        BadConfig{"PinnedToNothing",
+                  [](auto& c) {
+                    c.mutable_tenants(0)->clear_drafter();
+                    c.mutable_tenants(0)->set_drafter_policy(v1::DRAFTER_POLICY_PINNED);
+                  },
+                  "tenants[0].drafter: missing; drafter_policy pinned needs one"},
+        BadConfig{"NoCanary",
+                  [](auto& c) { c.mutable_tenants(0)->set_drafter_policy(v1::DRAFTER_POLICY_CANARY); },
+                  "tenants[0].canary: missing"},
+        BadConfig{"CanaryWithoutPolicy", [](auto& c) { c.mutable_tenants(0)->mutable_canary(); },
+                  "tenants[0].canary: given, but drafter_policy is not canary"},
+        BadConfig{"UnknownCanary",
+                  [](auto& c) {
+                    c.mutable_tenants(0)->set_drafter_policy(v1::DRAFTER_POLICY_CANARY);
+                    c.mutable_tenants(0)->mutable_canary()->set_drafter("foo");
+                  },
+                  "tenants[0].canary.drafter: \"foo\" is not a configured drafter"},
+        BadConfig{"CanaryPercent",
+                  [](auto& c) {
+                    c.mutable_tenants(0)->set_drafter_policy(v1::DRAFTER_POLICY_CANARY);
+                    c.mutable_tenants(0)->mutable_canary()->set_percent(101.0);
+                  },
+                  "tenants[0].canary.percent: 101, expected 0 to 100"},
+        BadConfig{"Weight", [](auto& c) { c.mutable_tenants(0)->set_weight(1001); },
+                  "tenants[0].weight: 1001, expected at most 1000"},
+        BadConfig{"AnonymousTaken",
+                  [](auto& c) {
+                    c.set_allow_anonymous(true);
+                    c.mutable_tenants(0)->set_name("anonymous");
+                  },
+                  "tenants[0].name: \"anonymous\" is taken"},
+        BadConfig{"NoConcurrency", [](auto& c) { c.set_max_concurrent_requests(0); },
+                  "max_concurrent_requests: 0, expected at least 1"}),
     [](const auto& bad) { return bad.param.name; });
 
 TEST(ConfigTest, ReportsEveryErrorAndNoToken) {

@@ -9,23 +9,56 @@
 #include "absl/types/span.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/release.h"
 #include "common/rpc/status.h"
+#include "common/rpc/trace_metadata.h"
 #include "router/authentication.h"
+#include "router/live_start.h"
+#include "router/routing_admin.h"
 
 namespace tandem::router {
 namespace {
 
-// How long refused clients are told to wait.
-constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 // The client's clock decides its deadline; a cancellation this close to ours was that.
 constexpr absl::Duration kDeadlineTolerance = absl::Milliseconds(20);
 // Where services find the request's id in a call's metadata.
 constexpr char kRequestIdKey[] = "tandem-request-id";
 
+// What clients are told to wait when every verifier is full.
+constexpr absl::Duration kRetryDelay = absl::Seconds(1);
+// How often verifiers are tried again when there is output already, and the pause before the first time; each
+// is twice as long as the one before.
+constexpr size_t kFurtherAttempts = 6;
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
+// As many as verifiers take.
+constexpr int kMostAlternates = 8;
+
+void FillTarget(const Drafter& drafter, v1::DrafterTarget& target) {
+  target.set_name(drafter.name);
+  target.set_endpoint(drafter.endpoint);
+  target.set_draft_model(drafter.draft_model);
+  target.set_trusted(drafter.trusted);
+}
+
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
   return absl::FromChrono(deadline);
+}
+
+// Pins the tenant to its own drafter, because the one on trial accepts too little.
+void EndCanary(Router& router, const RoutingTable& table, const Tenant& tenant, const std::string& reason) {
+  const std::string& own = table.drafters[*tenant.drafter].name;
+  const std::string& canary = table.drafters[tenant.canary->drafter].name;
+  const absl::StatusOr<bool> rolled_back =
+      RollBackCanary(router.routing(), tenant.name, own, canary, reason, router.clock().Now());
+  if (!rolled_back.ok()) {
+    LogError("a canary could not be rolled back",
+             {{"tenant", tenant.name}, {"error", std::string(rolled_back.status().message())}});
+  } else if (*rolled_back) {
+    router.metrics().RecordRollback(tenant.name, canary);
+    LogWarning("canary rolled back", {{"tenant", tenant.name}, {"drafter", canary}, {"reason", reason}});
+  }
 }
 
 }  // namespace
@@ -36,50 +69,74 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(Router& rout
   std::shared_ptr<GenerateCall> call(new GenerateCall(router, *context));
   absl::MutexLock lock(&call->mutex_);
   call->self_ = call;
-  absl::Status admitted = call->Admit(*context, request);
+  // A copy, because gRPC frees the request when the call is done, which a cancellation may bring about before
+  // the worker is.
+  auto start = [call,
+                kept = std::make_shared<const v1::GenerateRequest>(request)](const absl::Status& placed) {
+    call->router_.workers().Post([call, kept, placed] { call->Prepare(*kept, placed); });
+  };
+  absl::Status admitted = call->Admit(*context, request, start);
   if (!admitted.ok()) {
     call->End(std::move(admitted));
     call->Advance();
     return call.get();
   }
-  // A copy, because gRPC frees the request when the call is done, which a cancellation may bring about before
-  // the worker is.
-  router.workers().Post([call, request] { call->Prepare(request); });
+  if (!call->ticket_.waits_at_first()) start(absl::OkStatus());
   return call.get();
 }
 
 GenerateCall::GenerateCall(Router& router, const grpc::CallbackServerContext& context)
     : router_(router),
       lease_(router),
+      routing_(router.snapshot()),
       deadline_(DeadlineOf(context)),
-      record_(router.metrics(), router.clock().Now()) {}
+      record_(router.metrics(), router.clock().Now()),
+      trace_(router.tracer(), TraceContextOf(context.client_metadata()), router.clock().Now()),
+      live_(router.live()) {}
 
 absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context,
-                                 const v1::GenerateRequest& request) {
+                                 const v1::GenerateRequest& request, Admission::OnPlace on_place) {
   TANDEM_ASSIGN_OR_RETURN(const size_t tenant,
-                          AuthenticateCall(router_.tenants(), context.client_metadata()));
-  tenant_ = &router_.table().tenants[tenant];
+                          AuthenticateCall(routing_->tenants(), context.client_metadata()));
+  tenant_ = &routing_->table().tenants[tenant];
   record_.SetTenant(tenant_->name);
+  trace_.Describe(request, tenant_->name);
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
-  TANDEM_ASSIGN_OR_RETURN(model_, SelectModel(router_.table(), *tenant_, request.model()));
+  TANDEM_ASSIGN_OR_RETURN(model_, SelectModel(routing_->table(), *tenant_, request.model()));
   record_.SetModel(router_.model(model_).name);
-  TANDEM_ASSIGN_OR_RETURN(drafter_, SelectDrafter(router_.table(), *tenant_, request.speculation()));
   request_id_ = request.request_id();
   if (request_id_.empty()) request_id_ = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
-  absl::StatusOr<Admission::Ticket> ticket = router_.admission().Admit(tenant);
-  if (!ticket.ok()) return WithRetryAfter(ticket.status(), kRetryDelay);
-  ticket_ = *std::move(ticket);
-  record_.OnAdmitted();
+  trace_.SetRequest(request_id_, router_.model(model_).name);
+  TANDEM_ASSIGN_OR_RETURN(drafter_,
+                          SelectDrafter(routing_->table(), *tenant_, request.speculation(), request_id_));
+  TANDEM_ASSIGN_OR_RETURN(ticket_, router_.admission().Admit(routing_->table(), tenant, std::move(on_place)));
+  record_.OnAdmitted(ticket_.waits_at_first());
+  live_.OnAdmitted(tenant_->name);
   return absl::OkStatus();
 }
 
-void GenerateCall::Prepare(const v1::GenerateRequest& request) {
+void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Status& placed) {
+  const absl::Time now = router_.clock().Now();
   {
     absl::MutexLock lock(&mutex_);
     if (status_.has_value()) return;
+    trace_.OnTaken(now);
+    if (placed.ok()) record_.OnPlaced(now);
+    if (!placed.ok() || now >= deadline_) {
+      End(!placed.ok() ? placed : absl::DeadlineExceededError("the call's deadline passed while it waited"));
+      Advance();
+      return;
+    }
   }
   absl::StatusOr<v1::VerifierGenerateRequest> prepared =
       PrepareRequest(request, router_.model(model_), [this] { return router_.Draw(); });
+  const absl::Time choosing = router_.clock().Now();
+  if (prepared.ok()) ChooseDrafter(*prepared);
+  std::optional<LiveStart> shown;
+  if (prepared.ok() && router_.live() != nullptr &&
+      router_.live()->feed.Wanted(request.output().live_page())) {
+    shown = DescribeStart(router_, *routing_, *tenant_, model_, drafter_, *prepared, request_id_);
+  }
 
   absl::MutexLock lock(&mutex_);
   if (status_.has_value()) return;
@@ -96,29 +153,123 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   if (speculation.window_policy().empty()) speculation.set_window_policy(tenant_->window_policy);
   std::string drafter_name;
   if (drafter_.drafter.has_value()) {
-    const Drafter& drafter = router_.table().drafters[*drafter_.drafter];
+    const Drafter& drafter = routing_->table().drafters[*drafter_.drafter];
     drafter_name = drafter.name;
-    prepared_.mutable_drafter()->set_name(drafter.name);
-    prepared_.mutable_drafter()->set_endpoint(drafter.endpoint);
-    prepared_.mutable_drafter()->set_draft_model(drafter.draft_model);
+    FillTarget(drafter, *prepared_.mutable_drafter());
+    AddAlternates(*drafter_.drafter);
   }
   speculation.set_drafter(drafter_name);
+  TracePreparation(now, choosing);
+  if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
+  // What the client has already is computed like a prompt.
+  router_.admission().Charge(*tenant_,
+                             uint64_t{0} + prepared_.prompt().ids_size() + prepared_.emitted().ids_size());
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
-  relay_.emplace(Relay::Names{.model = prepared_.model(), .drafter = drafter_name});
-  verifiers_ = router_.verifiers().Order(
-      model_, absl::MakeConstSpan(prepared_.prompt().ids().data(), prepared_.prompt().ids_size()),
-      tenant_->cache_salt);
+  const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
+  relay_.emplace(Relay::Names{.model = prepared_.model(), .drafter = drafter_name},
+                 std::vector<uint32_t>(emitted.begin(), emitted.end()));
+  router_.verifiers().CountRequest();
+  router_.running_calls().Add(shared_from_this());
+  // Of a resumed request only the rest is seen here: nothing to score.
+  if (router_.feedback() != nullptr && emitted.empty()) {
+    feedback_ = router_.feedback()->Sample(prepared_, router_.model(model_).vocabulary_fingerprint);
+    if (feedback_.has_value() && prompt_.feature_model != nullptr) {
+      feedback_->features = feedback_features_ = std::make_shared<ChoiceFeatures>(model_, prompt_);
+    }
+  }
   StartAttempt();
+  Advance();  // When there was no place for it.
+}
+
+void GenerateCall::TracePreparation(absl::Time taken, absl::Time choosing) {
+  trace_.OnPrepared({.tokenizing = taken,
+                     .choosing = choosing,
+                     .done = router_.clock().Now(),
+                     .prompt_tokens = static_cast<uint32_t>(prepared_.prompt().ids_size()),
+                     .drafter = prepared_.speculation().drafter(),
+                     .reason = drafter_.reason,
+                     .num_candidates = drafter_.candidates.size(),
+                     .predicted = decision_.predicted.has_value() ? decision_.predicted->mean : -1.0});
+}
+
+// Whom else the tenant may use, in case this one is lost; those elsewhere first, since what takes a process
+// away takes all its draft models. A drafter that the request itself names is not replaced.
+void GenerateCall::AddAlternates(size_t drafter) {
+  if (drafter_.reason == "request") return;
+  const std::vector<Drafter>& drafters = routing_->table().drafters;
+  for (const bool elsewhere : {true, false}) {
+    for (size_t other : tenant_->allowed_drafters) {
+      if (other == drafter || drafters[other].draining) continue;
+      if ((drafters[other].endpoint != drafters[drafter].endpoint) != elsewhere) continue;
+      if (prepared_.alternates_size() >= kMostAlternates) return;
+      FillTarget(drafters[other], *prepared_.add_alternates());
+    }
+  }
+}
+
+void GenerateCall::ChooseDrafter(const v1::VerifierGenerateRequest& prepared) {
+  if (drafter_.candidates.empty() && !drafter_.drafter.has_value()) return;
+  const TokenIds prompt(prepared.prompt().ids().begin(), prepared.prompt().ids().end());
+  prompt_ = router_.chooser().Prepare(model_, prompt);
+  if (drafter_.candidates.empty()) return;
+  std::vector<std::string> names;
+  for (size_t drafter : drafter_.candidates) names.push_back(routing_->table().drafters[drafter].name);
+  decision_ = router_.chooser().Decide(model_, prompt_, names);
+  drafter_.reason = decision_.reason;
+  if (decision_.drafter.has_value()) drafter_.drafter = drafter_.candidates[*decision_.drafter];
+}
+
+void GenerateCall::Learn(const v1::GenerationFinished& finished) {
+  const std::string& drafter = prepared_.drafter().name();
+  const RequestOutcome outcome = outcome_.Conclude(drafter, finished.speculation());
+  if (decision_.predicted.has_value() && outcome.trials() > 0) {
+    record_.OnPrediction(decision_.predicted->mean, decision_.predicted->low, decision_.predicted->high,
+                         outcome.acceptance());
+  }
+  if (feedback_features_ != nullptr && outcome.trials() > 0) {
+    feedback_features_->SetRealised(outcome.acceptance());
+  }
+  decision_.pending = nullptr;
+  DrafterChooser& chooser = router_.chooser();
+  chooser.Learn(model_, drafter, prompt_, outcome);
+  if (chooser.FitDue(model_)) {
+    router_.workers().Post([self = shared_from_this()] { self->router_.chooser().Fit(self->model_); });
+  }
 }
 
 void GenerateCall::StartAttempt() {
-  Verifier* verifier = verifiers_[attempts_];
   const int attempt = ++attempts_;
+  std::weak_ptr<GenerateCall> weak = weak_from_this();
+  absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> begun = router_.verifiers().Begin(
+      model_, absl::MakeConstSpan(prepared_.prompt().ids().data(), prepared_.prompt().ids_size()),
+      tenant_->cache_salt, tried_, [weak, attempt](const absl::Status& reason) {
+        std::shared_ptr<GenerateCall> call = weak.lock();
+        if (call == nullptr) return;
+        call->OnVerifierDone(attempt, reason);
+        ReleaseElsewhere(std::move(call));
+      });
+  if (!begun.ok()) {
+    const size_t num_verifiers = router_.verifiers().size(model_);
+    if (relay_->tokens().empty() || in_vain_ >= num_verifiers + kFurtherAttempts) {
+      End(WithRetryAfter(begun.status(), kRetryDelay));
+      return;
+    }
+    // What has output waits for a place.
+    const size_t pauses = in_vain_ < num_verifiers ? 0 : in_vain_ - num_verifiers;
+    in_vain_ = num_verifiers + pauses + 1;
+    RetryAt(router_.clock().Now() + kFirstPause * (1 << static_cast<int>(pauses)));
+    return;
+  }
+  attempt_ = *std::move(begun);
+  Verifier* const verifier = &attempt_->verifier();
   relay_->OnAttempt(verifier->endpoint);
+  prepared_.mutable_emitted()->mutable_ids()->Assign(relay_->tokens().begin(), relay_->tokens().end());
   stream_ = VerifierStream::Create(kMaxQueuedEvents);
   if (deadline_ != absl::InfiniteFuture()) stream_->context().set_deadline(absl::ToChronoTime(deadline_));
   stream_->context().AddMetadata(kRequestIdKey, request_id_);
-  verifier->in_flight.fetch_add(1, std::memory_order_relaxed);
+  AddTraceContext(
+      trace_.OnAttempt(attempt, verifier->endpoint, relay_->tokens().size(), router_.clock().Now()),
+      stream_->context());
   std::shared_ptr<GenerateCall> self = shared_from_this();
   stream_->Start(
       prepared_,
@@ -128,22 +279,88 @@ void GenerateCall::StartAttempt() {
       },
       {.on_message =
            [self, attempt](v1::GenerateResponse event) { self->OnVerifierEvent(attempt, std::move(event)); },
-       .on_done =
-           [self, attempt, verifier](absl::Status status) {
-             verifier->in_flight.fetch_sub(1, std::memory_order_relaxed);
-             self->OnVerifierDone(attempt, status);
-           }});
+       .on_done = [self, attempt](absl::Status status) { self->OnVerifierDone(attempt, status); }});
+}
+
+void GenerateCall::Retry(const absl::Status& reason) {
+  const size_t num_verifiers = router_.verifiers().size(model_);
+  const bool untried = in_vain_ < num_verifiers;
+  const bool has_output = !relay_->tokens().empty();
+  if (!untried && (!has_output || in_vain_ >= num_verifiers + kFurtherAttempts)) {
+    End(absl::IsUnavailable(reason)
+            ? absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
+                                                  "\" can be reached; tried ", attempts_,
+                                                  ", the last: ", reason.message()))
+            : reason);
+    return;
+  }
+  if (!router_.verifiers().TakeRetry()) {
+    record_.OnRetry("refused");
+    End(absl::UnavailableError(
+        absl::StrCat(reason.message(), "; the router's budget for retries is used up")));
+    return;
+  }
+  record_.OnRetry(has_output ? "mid-stream" : "no output");
+  live_.OnNote(absl::StrCat("Goes on at another verifier: ", reason.message()));
+  LogWarning("verifier lost, trying the next",
+             {{"request_id", request_id_},
+              {"trace_id", trace_.trace_id()},
+              {"tokens", absl::StrCat(relay_->tokens().size())},
+              {"error", std::string(reason.message().data(), reason.message().size())}});
+  if (untried) {
+    StartAttempt();
+  } else {
+    const auto pauses = static_cast<int>(in_vain_ - num_verifiers);
+    RetryAt(router_.clock().Now() + kFirstPause * (1 << pauses));
+  }
+}
+
+void GenerateCall::RetryAt(absl::Time when) {
+  retry_alarm_ = std::make_unique<grpc::Alarm>();
+  retry_alarm_->Set(absl::ToChronoTime(when), [self = shared_from_this()](bool in_time) mutable {
+    // The next pause's alarm destroys this very function: nothing captured is touched after that.
+    std::shared_ptr<GenerateCall> call = std::move(self);
+    if (in_time) call->OnRetryTime();
+    ReleaseElsewhere(std::move(call));
+  });
+}
+
+void GenerateCall::OnRetryTime() {
+  absl::MutexLock lock(&mutex_);
+  if (status_.has_value()) return;
+  StartAttempt();
+  Advance();
+}
+
+std::shared_ptr<Verifier> GenerateCall::Rebind(const std::string& from, const v1::DrafterTarget& to) {
+  absl::MutexLock lock(&mutex_);
+  if (status_.has_value() || !prepared_.has_drafter() || prepared_.drafter().name() != from) return nullptr;
+  *prepared_.mutable_drafter() = to;
+  return attempt_ == nullptr ? nullptr : attempt_->shared_verifier();
+}
+
+void GenerateCall::Abandon(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  End(status);
+  Advance();
 }
 
 void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
   absl::MutexLock lock(&mutex_);
-  if (status_.has_value() || attempt != attempts_) return;
+  if (!IsCurrent(attempt)) return;
+  attempt_->OnEvent();
+  // The limit is what the first verifier had room for, wherever the output goes on.
+  if (event.has_started() && event.started().max_tokens() > 0 && !prepared_.stopping().has_max_tokens()) {
+    prepared_.mutable_stopping()->set_max_tokens(event.started().max_tokens());
+  }
   const absl::StatusOr<bool> send = relay_->OnEvent(event);
   if (!send.ok()) {
     End(send.status());
   } else if (*send) {
+    if (event.has_chunk()) progress_ = true;
     RecordEvent(event);
-    queue_.push_back(std::move(event));
+    live_.OnEvent(event);
+    queue_.push_back({std::move(event), attempt});
   } else {
     stream_->Acknowledge();
   }
@@ -153,26 +370,66 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
 void GenerateCall::RecordEvent(const v1::GenerateResponse& event) {
   const absl::Time now = router_.clock().Now();
   if (event.has_started()) record_.OnStarted();
-  if (event.has_chunk()) record_.OnTokens(static_cast<uint32_t>(event.chunk().tokens_size()), now);
-  if (event.has_finished()) record_.OnFinished(event.finished());
+  if (event.has_chunk()) {
+    const auto count = static_cast<uint32_t>(event.chunk().tokens_size());
+    record_.OnTokens(count, now);
+    outcome_.OnTokens(count, now);
+    trace_.OnTokens(now);
+    if (feedback_.has_value()) {
+      feedback_->tokens.insert(feedback_->tokens.end(), event.chunk().tokens().begin(),
+                               event.chunk().tokens().end());
+    }
+  }
+  if (event.has_finished()) {
+    if (!record_.OnFinished(event.finished())) {
+      LogWarning("a verifier's speculation statistics contradict themselves",
+                 {{"request_id", request_id_},
+                  {"trace_id", trace_.trace_id()},
+                  {"model", prepared_.model()},
+                  {"drafter", prepared_.drafter().name()}});
+    }
+    trace_.OnFinished(event.finished());
+    Learn(event.finished());
+    ObserveCanary(event.finished().speculation());
+  }
+}
+
+void GenerateCall::ObserveCanary(const v1::SpeculationStats& stats) {
+  if (!tenant_->canary.has_value() || !drafter_.drafter.has_value() || drafter_.reason == "request") return;
+  // Another one has taken over meanwhile: the rounds are nobody's alone.
+  const std::string& drafter = routing_->table().drafters[*drafter_.drafter].name;
+  if (stats.drafter() != drafter || prepared_.drafter().name() != drafter || !stats.drafter_lost().empty())
+    return;
+  std::optional<std::string> reason =
+      router_.canaries().OnFinished(routing_->table(), *tenant_, *drafter_.drafter, stats);
+  if (!reason.has_value()) return;
+  // On a worker, because it writes to the store.
+  router_.workers().Post([self = shared_from_this(), reason = *std::move(reason)] {
+    EndCanary(self->router_, self->routing_->table(), *self->tenant_, reason);
+  });
 }
 
 void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  if (status_.has_value() || attempt != attempts_) return;
+  if (!IsCurrent(attempt)) return;
+  trace_.OnAttemptEnd(status.code(), router_.clock().Now());
   Relay::End end = relay_->OnEnd(status);
+  if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
+    attempt_->OnFailure();
+  } else {
+    attempt_->OnSuccess();
+  }
   if (!end.retry) {
     End(std::move(end.status));
-  } else if (static_cast<size_t>(attempts_) < verifiers_.size()) {
-    LogWarning("verifier unavailable, trying the next",
-               {{"request_id", request_id_},
-                {"verifier", verifiers_[attempts_ - 1]->endpoint},
-                {"error", std::string(status.message().data(), status.message().size())}});
-    StartAttempt();
   } else {
-    End(absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
-                                            "\" can be reached; tried ", attempts_,
-                                            ", the last: ", end.status.message())));
+    // All but the one that failed longest ago, so that further attempts go round.
+    tried_.push_back(attempt_->index());
+    if (tried_.size() >= router_.verifiers().size(model_)) tried_.erase(tried_.begin());
+    attempt_.reset();
+    in_vain_ = std::exchange(progress_, false) ? 0 : in_vain_ + 1;
+    // Of one that has stalled; the others are over.
+    if (stream_ != nullptr) std::exchange(stream_, nullptr)->TryCancel();
+    Retry(end.status);
   }
   Advance();
 }
@@ -180,6 +437,10 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
 void GenerateCall::End(absl::Status status) {
   if (status_.has_value()) return;
   status_ = std::move(status);
+  trace_.OnAttemptEnd(status_->code(), router_.clock().Now());
+  router_.running_calls().Remove(this);
+  attempt_.reset();
+  if (retry_alarm_ != nullptr) retry_alarm_->Cancel();
   // Harmless when it has ended by itself.
   if (stream_ != nullptr) std::exchange(stream_, nullptr)->TryCancel();
 }
@@ -188,22 +449,44 @@ void GenerateCall::Advance() {
   if (writing_ || finished_) return;
   if (!queue_.empty()) {
     writing_ = true;
-    StartWrite(&queue_.front());
+    StartWrite(&queue_.front().event);
     return;
   }
   if (!status_.has_value()) return;
   finished_ = true;
   // Before the client can know, so that what it sees next counts this request as over.
   record_.OnEnd(status_->code(), router_.clock().Now());
+  live_.OnEnded(*status_);
+  if (relay_.has_value()) router_.admission().Charge(*tenant_, relay_->num_tokens());
   ticket_ = Admission::Ticket();
   LogEnd();
+  OfferFeedback();
+  // Of callers that nobody knows there is no more to be told than in the log.
+  if (tenant_ != nullptr) {
+    trace_.OnEnd(status_->code(), relay_.has_value() ? relay_->num_tokens() : 0, router_.clock().Now());
+  }
   Finish(ToGrpcStatus(*status_));
+}
+
+void GenerateCall::OfferFeedback() {
+  if (!feedback_.has_value() || !status_->ok()) return feedback_.reset();
+  std::vector<FeedbackDrafter> candidates;
+  for (const size_t index : tenant_->allowed_drafters) {
+    const Drafter& drafter = routing_->table().drafters[index];
+    if (drafter.draining) continue;
+    candidates.push_back({drafter.name, drafter.endpoint, drafter.draft_model});
+  }
+  feedback_->trace = std::make_shared<Span>(trace_.StartFeedback(router_.clock().Now()));
+  router_.workers().Post(
+      [feedback = router_.feedback(), request = *std::exchange(feedback_, std::nullopt),
+       candidates = std::move(candidates)]() mutable { feedback->Offer(std::move(request), candidates); });
 }
 
 void GenerateCall::LogEnd() const {
   // Callers that nobody knows must not be able to fill the log.
   if (tenant_ == nullptr) return;
   LogInfo("request ended", {{"request_id", request_id_},
+                            {"trace_id", trace_.trace_id()},
                             {"tenant", tenant_->name},
                             {"model", prepared_.model()},
                             {"drafter", prepared_.drafter().name()},
@@ -214,10 +497,11 @@ void GenerateCall::LogEnd() const {
 void GenerateCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   writing_ = false;
+  const int attempt = queue_.front().attempt;
   queue_.pop_front();
   if (!ok) {
     OnClientGone();
-  } else if (stream_ != nullptr) {
+  } else if (stream_ != nullptr && attempt == attempts_) {
     stream_->Acknowledge();
   }
   Advance();

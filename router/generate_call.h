@@ -11,14 +11,23 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/client_stream_reader.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "router/admission.h"
+#include "router/choice/drafter_chooser.h"
+#include "router/choice_feedback.h"
+#include "router/feedback/feedback_sink.h"
+#include "router/live/live_call.h"
 #include "router/metrics.h"
 #include "router/relay.h"
 #include "router/request.h"
+#include "router/request_outcome.h"
+#include "router/request_trace.h"
 #include "router/router.h"
+#include "router/running_calls.h"
 #include "router/selection.h"
+#include "router/verifier_pool.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/verifier.pb.h"
 
@@ -33,6 +42,11 @@ namespace tandem::router {
 //   (worker)        |  verifier -> queue_ -> client                       queue_ is delivered
 //                   '-- client cancels, is gone, or the deadline passes: queue_ is dropped, FINISHED at once
 //
+// A verifier that is lost half way, or stalls, is replaced: the next attempt is given prompt and output so
+// far and goes on with the next token (DESIGN law 2), so that the client sees one stream. Each verifier is
+// tried once; once there is output, which it would be a waste to lose, they are tried again after a growing
+// pause, some times. All within the router's retry budget and the call's deadline.
+//
 // Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a
 // client that reads slowly holds back its verifier and not memory here. gRPC's Finish is called exactly once
 // and never while a write is in flight. `status_` is decided once; whatever happens after that changes
@@ -44,6 +58,7 @@ namespace tandem::router {
 // Lifetime: shared by gRPC's side of the call (until OnDone), the worker that prepares it and the verifier's
 // stream.
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+                           public RunningCall,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   static constexpr size_t kMaxQueuedEvents = 8;
@@ -59,10 +74,32 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   GenerateCall(Router& router, const grpc::CallbackServerContext& context);
 
   // Authenticates, admits and selects; what remains is work for Prepare.
-  absl::Status Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request);
-  // On a worker: validates, tokenizes and opens the first attempt.
-  void Prepare(const v1::GenerateRequest& request);
+  absl::Status Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request,
+                     Admission::OnPlace on_place);
+  // On a worker, once the call has its place in flight, or `placed` says why it gets none: validates,
+  // tokenizes and opens the first attempt.
+  void Prepare(const v1::GenerateRequest& request, const absl::Status& placed);
+  // What the worker did since `taken`: `choosing` is when the prompt was tokenized.
+  void TracePreparation(absl::Time taken, absl::Time choosing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // On a worker: the features of the prompt, and the drafter where that is left to them.
+  void ChooseDrafter(const v1::VerifierGenerateRequest& prepared);
+  // What the choice of drafters learns from the request.
+  void Learn(const v1::GenerationFinished& finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the drafter did goes to the tenant's canary, if it has one.
+  void ObserveCanary(const v1::SpeculationStats& stats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddAlternates(size_t drafter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The current attempt failed: begins another one, now or after a pause, or ends the call.
+  void Retry(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RetryAt(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnRetryTime();
+  // Whether what happens to the attempt of this number still matters.
+  bool IsCurrent(int attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !status_.has_value() && attempt == attempts_ && attempt_ != nullptr;
+  }
+  const std::string& tenant() const override { return tenant_->name; }
+  std::shared_ptr<Verifier> Rebind(const std::string& from, const v1::DrafterTarget& to) override;
+  void Abandon(const absl::Status& status) override;
   void OnVerifierEvent(int attempt, v1::GenerateResponse event);
   void OnVerifierDone(int attempt, const absl::Status& status);
   void RecordEvent(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -71,6 +108,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the output scored by all drafters that could have drafted for it, if the request was sampled for
+  // that.
+  void OfferFeedback() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One line that finds the request again; never its prompt or output.
   void LogEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -81,26 +121,41 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   Router& router_;
   const Router::Lease lease_;
+  const std::shared_ptr<const RoutingSnapshot> routing_;
   const absl::Time deadline_;  // InfiniteFuture without one.
 
   // Set by Start and Prepare, one after the other, and constant from then on.
-  const Tenant* tenant_ = nullptr;
+  const Tenant* tenant_ = nullptr;  // In routing_.
   size_t model_ = 0;
   std::string request_id_;
   DrafterSelection drafter_;
+  PromptHandle prompt_;                                // Of requests that may be drafted.
+  std::shared_ptr<ChoiceFeatures> feedback_features_;  // Of those that are to be scored.
+  DrafterDecision decision_;
 
   absl::Mutex mutex_;
   std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);
   Admission::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);
+  RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
+  OutcomeRecorder outcome_ ABSL_GUARDED_BY(mutex_);
+  LiveCall live_ ABSL_GUARDED_BY(mutex_);
   v1::VerifierGenerateRequest prepared_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Verifier*> verifiers_ ABSL_GUARDED_BY(mutex_);  // In the order in which to try them.
   std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
-  // Attempts begun; the current one, number attempts_, runs on verifiers_[attempts_ - 1].
-  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);  // The current attempt's.
+  std::optional<FeedbackRequest> feedback_ ABSL_GUARDED_BY(mutex_);  // When sampled, until the end.
+  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;           // Begun; the current one has this number.
+  size_t in_vain_ ABSL_GUARDED_BY(mutex_) = 0;         // That brought no token, since one did.
+  bool progress_ ABSL_GUARDED_BY(mutex_) = false;      // The current one has brought some.
+  std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // Verifiers of the attempts that failed.
+  std::unique_ptr<VerifierPool::Attempt> attempt_ ABSL_GUARDED_BY(mutex_);  // The current one,
+  std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);          // and its stream.
+  std::unique_ptr<grpc::Alarm> retry_alarm_ ABSL_GUARDED_BY(mutex_);        // Between attempts.
   // The front one is being written while writing_.
-  std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  struct Queued {
+    v1::GenerateResponse event;
+    int attempt = 0;  // That it came from.
+  };
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);

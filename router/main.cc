@@ -11,11 +11,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
@@ -23,22 +25,55 @@
 #include "common/config/yaml_proto.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "router/config.h"
+#include "common/rpc/server_flags.h"
+#include "common/rpc/tracing.h"
+#include "router/admin_service.h"
+#include "router/choice/drafter_chooser.h"
+#include "router/choice_feedback.h"
+#include "router/etcd/etcd_address.h"
+#include "router/etcd/etcd_store.h"
+#include "router/feedback/feedback.h"
+#include "router/feedback/score_client.h"
+#include "router/learned_state.h"
+#include "router/live/live_call.h"
+#include "router/live/live_server.h"
 #include "router/router.h"
+#include "router/routing_service.h"
 #include "router/served_model.h"
 #include "router/service.h"
+#include "router/state/open_store.h"
+#include "router/state/routing_state.h"
+#include "router/tenants_file.h"
 #include "tandem/v1/config.pb.h"
 
 namespace tandem::router {
 namespace {
 
+// Less than a busy machine may take to answer.
+constexpr absl::Duration kShortestStallTimeout = absl::Milliseconds(100);
+
+// A --state that does not outlive the process.
+constexpr char kMemoryState[] = "memory:";
+
 struct RouterFlags {
   std::string config;
-  std::string listen = "127.0.0.1:7001";
-  std::string metrics_listen = "127.0.0.1:9101";
+  std::string tenants;
+  std::string state = kMemoryState;
+  EtcdAccess etcd;
+  ServerFlags server{
+      .listen = "127.0.0.1:7001", .metrics_listen = "127.0.0.1:9101", .drain_grace = absl::Seconds(30)};
   int32_t tokenizer_threads = 2;
-  bool reflection = false;
-  absl::Duration drain_grace = absl::Seconds(30);
+  std::string calibration;
+  int32_t feature_dimension = FeatureModel::kDefaultDimension;
+  double feedback_share = 0.05;
+  uint32_t feedback_in_flight = 8;
+  absl::Duration verifier_stall_timeout = absl::Seconds(2);
+  uint32_t verifier_max_requests = 1024;
+  uint32_t retry_percent = 10;
+  std::string live_listen;
+  bool live_all = false;
+  bool live_prompts = false;
+  uint32_t live_watchers = 16;
 };
 
 // Random bits for seeds and request ids, from the system's entropy. Thread-safe.
@@ -62,67 +97,190 @@ class RandomBits {
 
 // Everything that the configuration file names, loaded.
 struct LoadedConfig {
-  RoutingTable table;
+  v1::RouterConfig file;     // Without the tenants file.
+  std::string tenants_file;  // Its content.
+  std::unique_ptr<RoutingState> routing;
   std::vector<ServedModel> models;
+  std::string plain_tokens;  // Names of the tenants whose tokens are not hashed.
 };
+
+absl::StatusOr<std::unique_ptr<RoutingStore>> OpenState(const RouterFlags& flags) {
+  if (absl::StartsWith(flags.state, kEtcdScheme)) return OpenEtcdStore(flags.state, flags.etcd);
+  return OpenStore(flags.state);
+}
+
+// The store without its content, for --check-config.
+absl::StatusOr<std::unique_ptr<RoutingStore>> CheckState(const RouterFlags& flags) {
+  if (absl::StartsWith(flags.state, kEtcdScheme)) {
+    TANDEM_RETURN_IF_ERROR(CheckEtcdStore(flags.state, flags.etcd));
+  }
+  return OpenStore(kMemoryState);
+}
 
 // Reads and checks the configuration and the tokenizers of its models. The error lists every problem, one a
 // line.
-absl::StatusOr<LoadedConfig> LoadConfig(const std::string& path) {
-  v1::RouterConfig config;
-  TANDEM_RETURN_IF_ERROR(ReadYamlFile(path, &config));
+absl::StatusOr<LoadedConfig> LoadConfig(const RouterFlags& flags, bool check_only) {
+  LoadedConfig loaded;
+  TANDEM_RETURN_IF_ERROR(ReadYamlFile(flags.config, &loaded.file));
+  v1::RouterConfig config = loaded.file;
   std::vector<std::string> errors;
-  absl::StatusOr<RoutingTable> table = ResolveConfig(config);
-  if (!table.ok()) errors.push_back(std::string(table.status().message()));
-  std::vector<ServedModel> models;
+  if (flags.tenants.empty()) {
+    if (const absl::Status status = ResolveConfig(config).status(); !status.ok()) {
+      errors.push_back(std::string(status.message()));
+    }
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(loaded.tenants_file, ReadTenantsFile(flags.tenants));
+    absl::StatusOr<v1::RouterConfig> both = AddTenants(loaded.file, loaded.tenants_file, flags.tenants);
+    if (!both.ok()) errors.push_back(std::string(both.status().message()));
+    if (both.ok()) config = *std::move(both);
+  }
   for (int i = 0; i < config.models_size(); ++i) {
     // ResolveConfig has reported a folder that is missing.
     if (config.models(i).folder().empty()) continue;
     absl::StatusOr<ServedModel> model = LoadServedModel(config.models(i).name(), config.models(i).folder());
     if (model.ok()) {
-      models.push_back(*std::move(model));
+      loaded.models.push_back(*std::move(model));
     } else {
       errors.push_back(absl::StrCat("models[", i, "].folder: ", model.status().message()));
     }
   }
   if (!errors.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));
-  return LoadedConfig{.table = *std::move(table), .models = std::move(models)};
+  std::vector<std::string> plain;
+  for (const v1::TenantConfig& tenant : config.tenants()) {
+    if (!tenant.token().empty()) plain.push_back(tenant.name());
+  }
+  loaded.plain_tokens = absl::StrJoin(plain, ", ");
+  // Last, because it may write to the state.
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoutingStore> store,
+                          check_only ? CheckState(flags) : OpenState(flags));
+  TANDEM_ASSIGN_OR_RETURN(loaded.routing, RoutingState::Open(config, std::move(store)));
+  return loaded;
 }
 
-absl::Status Serve(const RouterFlags& flags, LoadedConfig config, ShutdownSignals& signals) {
+// `state` outlives the registry's last scrape.
+void AddStateMetrics(RoutingState* state, MetricsRegistry* registry) {
+  registry->AddGaugeCallback(
+      {"tandem_router_state_connected", "1 while the store of tenants and drafters answers.", {}},
+      [state] { return state->store().health().ok() ? 1.0 : 0.0; });
+  registry->AddGaugeCallback(
+      {"tandem_router_state_stale",
+       "1 while what is in force is not what the store says, because that cannot be used or read.",
+       {}},
+      [state] { return state->condition().stale ? 1.0 : 0.0; });
+  registry->AddGaugeCallback(
+      {"tandem_router_state_damaged_records", "Tenants and drafters in the store that cannot be read.", {}},
+      [state] { return static_cast<double>(state->condition().damaged_records); });
+}
+
+// Larger than any that is written.
+constexpr size_t kMaxCalibrationBytes = size_t{256} << 20;
+
+// Learning that a killed router loses, at most.
+constexpr absl::Duration kSaveInterval = absl::Seconds(30);
+
+absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security& security,
+                   ShutdownSignals& signals) {
+  if (!config.plain_tokens.empty()) {
+    LogWarning("the configuration has tokens in the clear; `tandem hash-token` hashes them",
+               {{"tenants", config.plain_tokens}});
+  }
   const SystemClock clock;
   RandomBits random;
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
   RouterMetrics metrics(&registry);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
+                          Tracing::Start(flags.server.tracing, "tandem-router", Version(), &registry));
+  DrafterChooser chooser({.dimension = static_cast<uint32_t>(flags.feature_dimension)},
+                         ChooserModels(config.models));
+  std::optional<CalibrationFile> calibration;
+  if (!flags.calibration.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(std::string bytes, ReadFile(flags.calibration, kMaxCalibrationBytes));
+    calibration = {.path = flags.calibration, .bytes = std::move(bytes)};
+  }
+  TANDEM_RETURN_IF_ERROR(ReadLearned(calibration, config.routing->store(), chooser));
+  ChoiceFeedback sink(&chooser);
+  Feedback feedback({.share = flags.feedback_share,
+                     .max_in_flight = flags.feedback_in_flight,
+                     .draw = [&random] { return random.Draw(); }},
+                    std::make_unique<ScoreClient>(security.channel), &sink, &clock, &registry);
   Router::Options options;
-  options.table = std::move(config.table);
+  options.routing = std::move(config.routing);
   options.models = std::move(config.models);
   options.tokenizer_threads = flags.tokenizer_threads;
+  options.chooser = &chooser;
+  options.verifiers.stall_timeout = flags.verifier_stall_timeout;
+  options.verifiers.choice.max_in_flight = flags.verifier_max_requests;
+  options.verifiers.retries.share = flags.retry_percent / 100.0;
+  options.verifiers.credentials = security.channel;
   options.clock = &clock;
   options.metrics = &metrics;
+  if (flags.feedback_share > 0.0) options.feedback = &feedback;
   options.draw = [&random] { return random.Draw(); };
+  options.tracer = &tracing->tracer();
+  std::optional<LiveView> live;
+  if (!flags.live_listen.empty()) {
+    live.emplace(LiveFeed::Options{.all_requests = flags.live_all,
+                                   .prompts = flags.live_prompts,
+                                   .max_watchers = flags.live_watchers},
+                 absl::StrCat(absl::Hex(random.Draw(), absl::kZeroPad16)));
+    options.live = &*live;
+  }
   Router router(std::move(options));
   GenerationService service(router);
+  RouterAdminService admin(router);
+  RoutingService routing_service(router);
+  AddStateMetrics(&router.routing(), &registry);
+  std::optional<TenantsFileFollower> tenants_file;
+  if (!flags.tenants.empty()) {
+    tenants_file.emplace(
+        TenantsFileFollower::Options{.path = flags.tenants, .config = std::move(config.file)},
+        std::move(config.tenants_file), &router.routing(), &registry);
+  }
+  // Until the last request is over.
+  std::optional<LearnedStateSaver> saver;
+  if (flags.state != kMemoryState) saver.emplace(&chooser, &router.routing().store(), kSaveInterval);
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
-                          ServerRunner::Start({.listen_address = flags.listen,
-                                               .metrics_address = flags.metrics_listen,
-                                               .metrics = &registry,
-                                               .reflection = flags.reflection},
-                                              {{v1::Generation::service_full_name(), &service}},
+                          ServerRunner::Start(MakeServerOptions(flags.server, security, &registry),
+                                              {{v1::Generation::service_full_name(), &service},
+                                               {v1::RouterAdmin::service_full_name(), &admin},
+                                               {v1::Routing::service_full_name(), &routing_service}},
                                               MakeAdminCallbacks(router, clock.Now())));
+  std::unique_ptr<LiveServer> live_server;
+  if (live.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(live_server,
+                            LiveServer::Start({.address = flags.live_listen,
+                                               .insecure = flags.server.insecure,
+                                               .routing = [&router] { return router.snapshot(); }},
+                                              &*live));
+  }
+  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
   LogInfo("listening", {{"address", server->address()},
                         {"metrics_port", absl::StrCat(server->metrics_port())},
-                        {"models", absl::StrCat(router.table().models.size())},
-                        {"drafters", absl::StrCat(router.table().drafters.size())},
-                        {"tenants", absl::StrCat(router.table().tenants.size())}});
+                        {"health_port", absl::StrCat(server->health_port())},
+                        {"live_port", absl::StrCat(live_server == nullptr ? 0 : live_server->port())},
+                        {"models", absl::StrCat(routing->table().models.size())},
+                        {"drafters", absl::StrCat(routing->table().drafters.size())},
+                        {"tenants", absl::StrCat(routing->table().tenants.size())}});
   const int signal = signals.Wait();
   LogInfo("draining",
           {{"signal", absl::StrCat(signal)}, {"in_flight", absl::StrCat(router.admission().in_flight())}});
-  server->Drain(flags.drain_grace, [&router](absl::Time deadline) { router.admission().Drain(deadline); });
+  server->Drain(flags.server.drain_times(), [&router](absl::Time deadline) { router.Drain(deadline); });
   LogInfo("stopped");
   return absl::OkStatus();
+}
+
+void DeclareLivePageFlags(RouterFlags& options, Flags& flags) {
+  flags.Group("Live page (docs/live.md)")
+      .Add("live-listen", &options.live_listen,
+           "Address to serve a page on that shows generations as they happen, over plain HTTP; empty for "
+           "none. Where other machines can connect it needs --insecure, and asks for an admin's token.")
+      .Add("live-all", &options.live_all,
+           "Show the requests of all tenants, their text included, and not only those that ask for it.")
+      .Add("live-prompts", &options.live_prompts, "Show the prompts of those requests as well.")
+      .Add("live-watchers", &options.live_watchers, "Browsers that may watch at once.")
+      .InRange(1, 256);
 }
 
 int Main(int argc, char** argv) {
@@ -132,30 +290,87 @@ int Main(int argc, char** argv) {
               "Takes generation requests, picks a verifier and a drafter for each, and carries tokens back.");
   flags.Group("Configuration")
       .Add("config", &options.config, "YAML file with models, drafters and tenants (tandem.v1.RouterConfig).")
-      .Required();
-  flags.Group("Network")
-      .Add("listen", &options.listen, "Address to listen on.")
-      .Add("metrics-listen", &options.metrics_listen, "Address of /metrics; empty: none.")
-      .Add("reflection", &options.reflection, "Serve gRPC reflection, for grpcurl.")
-      .Add("drain-grace", &options.drain_grace, "How long requests may go on after SIGTERM.");
+      .Required()
+      .Add("tenants", &options.tenants,
+           "YAML file with more drafters and tenants, which is read again whenever it changes; empty: none.")
+      .Add(
+          "state", &options.state,
+          "Where tenants, drafters and what was learned of them are kept: memory:, sqlite:///path/of/file, "
+          "or "
+          "etcd://host:port[,host:port]/prefix, which several routers share. The configuration file fills it "
+          "the first time.")
+      .Add("state-tls-ca", &options.etcd.tls.ca,
+           "PEM file of the certificates that sign those of etcd; with it, connections to etcd use TLS.")
+      .Add("state-tls-certificate", &options.etcd.tls.certificate,
+           "PEM file of the certificate to show to etcd.")
+      .Add("state-tls-key", &options.etcd.tls.key, "PEM file of that certificate's private key.")
+      .Add("state-username", &options.etcd.username, "User of etcd; empty: none.")
+      .Add("state-password-file", &options.etcd.password_file, "File with the user's password.")
+      .Add("state-insecure", &options.etcd.insecure_password,
+           "Use an etcd on another machine without TLS, and show it the user's password in the clear. "
+           "Without a user --insecure is enough.");
+  flags.Group("Choice of drafters (tenants with drafter_policy: auto)")
+      .Add("calibration", &options.calibration,
+           "File that `tandem calibrate` wrote; empty: begin by exploring.")
+      .Add("feature-dimension", &options.feature_dimension, "Numbers a prompt is described by.")
+      .InRange(FeatureModel::kLeastDimension, FeatureModel::kMaxDimension);
+  DeclareServerFlags(options.server, flags);
+  flags.Group("Failures")
+      .Add("verifier-stall-timeout", &options.verifier_stall_timeout,
+           "How long a verifier that runs requests may send nothing and not answer its health service before "
+           "they go on elsewhere.")
+      .Add("verifier-max-requests", &options.verifier_max_requests, "Requests at one verifier at once.")
+      .InRange(1, 1e6)
+      .Add("retry-percent", &options.retry_percent,
+           "Retries on other verifiers per hundred requests, in the long run; some are always allowed.")
+      .InRange(0, 100);
   flags.Group("Resources")
       .Add("tokenizer-threads", &options.tokenizer_threads, "Threads that tokenize prompts.")
       .InRange(1, 256);
+  flags.Group("Feedback")
+      .Add("feedback-share", &options.feedback_share,
+           "Share of finished requests whose output every drafter that their tenant may use is asked to "
+           "score, "
+           "at low priority. 0: none.")
+      .InRange(0, 1)
+      .Add("feedback-in-flight", &options.feedback_in_flight,
+           "Requests scored at a time; while there are more, sampled ones are dropped.")
+      .InRange(1, 1024);
+  DeclareLivePageFlags(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 
-  absl::StatusOr<LoadedConfig> config = LoadConfig(options.config);
+  if (options.verifier_stall_timeout < kShortestStallTimeout) {
+    std::cerr << "tandem-router: --verifier-stall-timeout: expected at least "
+              << absl::FormatDuration(kShortestStallTimeout) << "\n";
+    return kExitUsage;
+  }
+  if (options.live_listen.empty() && (options.live_all || options.live_prompts)) {
+    std::cerr
+        << "tandem-router: --live-all and --live-prompts are of the live page; expected --live-listen too\n";
+    return kExitUsage;
+  }
+  const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_ROUTER);
+  if (!security.ok()) {
+    std::cerr << "tandem-router: " << security.status().message() << "\n";
+    return kExitFailure;
+  }
+  options.etcd.insecure = options.server.insecure;
+  absl::StatusOr<LoadedConfig> config = LoadConfig(options, flags.check_config());
   if (!config.ok()) {
-    std::cerr << "tandem-router: " << options.config << " cannot be used:\n"
+    const bool with_state = options.state != kMemoryState;
+    std::cerr << "tandem-router: " << options.config << (with_state ? " with " + options.state : "")
+              << " cannot be used:\n"
               << config.status().message() << "\n";
     return kExitFailure;
   }
   if (flags.check_config()) {
-    std::cout << options.config << " is good: " << config->table.models.size() << " models, "
-              << config->table.drafters.size() << " drafters, " << config->table.tenants.size()
+    const std::shared_ptr<const RoutingSnapshot> routing = config->routing->snapshot();
+    std::cout << options.config << " is good: " << routing->table().models.size() << " models, "
+              << routing->table().drafters.size() << " drafters, " << routing->table().tenants.size()
               << " tenants\n";
     return kExitOk;
   }
-  if (const absl::Status status = Serve(options, *std::move(config), signals); !status.ok()) {
+  if (const absl::Status status = Serve(options, *std::move(config), *security, signals); !status.ok()) {
     LogError("cannot serve", {{"error", std::string(status.message())}});
     return kExitFailure;
   }

@@ -1,11 +1,15 @@
 #include "router/metrics.h"
 
 #include <algorithm>
-
-#include "common/base/log.h"
+#include <cmath>
+#include <vector>
 
 namespace tandem::router {
 namespace {
+
+std::vector<double> AcceptanceBuckets() {
+  return {0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9};
+}
 
 // Drafted rounds that accepted nothing.
 uint32_t NumFruitlessRounds(const v1::SpeculationStats& stats) {
@@ -50,6 +54,10 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
     : requests_(registry->AddCounter({"tandem_router_requests_total",
                                       "Requests that got their terminal status, by its code.",
                                       {"tenant", "model", "code"}})),
+      queued_(registry->AddGauge({"tandem_router_queued", "Requests that wait for a place.", {}}).With()),
+      queue_seconds_(registry->AddHistogram(
+          {"tandem_router_queue_seconds", "From a request's arrival to its place in flight.", {"tenant"}},
+          ExponentialBuckets(0.0005, 4.0, 10))),
       waiting_(
           registry->AddGauge({"tandem_router_waiting", "Admitted requests that no verifier has started.", {}})
               .With()),
@@ -71,14 +79,47 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
       drafter_selected_(registry->AddCounter({"tandem_router_drafter_selected_total",
                                               "Requests sent to a verifier, by the drafter chosen and why.",
                                               {"tenant", "drafter", "reason"}})),
+      canary_rollbacks_(
+          registry->AddCounter({"tandem_router_canary_rollbacks_total",
+                                "Canaries that were rolled back because they accepted too little.",
+                                {"tenant", "drafter"}})),
+      predicted_acceptance_(
+          registry->AddHistogram({"tandem_router_choice_predicted_acceptance",
+                                  "Predicted acceptance of the drafter that was chosen by it.",
+                                  {"tenant", "drafter"}},
+                                 AcceptanceBuckets())),
+      realised_acceptance_(registry->AddHistogram({"tandem_router_choice_realised_acceptance",
+                                                   "What that acceptance turned out to be.",
+                                                   {"tenant", "drafter"}},
+                                                  AcceptanceBuckets())),
+      acceptance_error_(registry->AddHistogram(
+          {"tandem_router_choice_acceptance_error", "Absolute difference of the two.", {"tenant", "drafter"}},
+          {0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5})),
+      acceptance_surprises_(
+          registry->AddCounter({"tandem_router_choice_surprises_total",
+                                "Requests whose acceptance lay outside of the predicted interval of 90 %.",
+                                {"tenant", "drafter"}})),
+      retries_(registry->AddCounter({"tandem_router_retries_total",
+                                     "Requests that lost their verifier, by what became of them.",
+                                     {"model", "kind"}})),
       prompt_tokens_(registry->AddCounter(
           {"tandem_router_prompt_tokens_total", "Prompt tokens sent to verifiers.", {"tenant", "model"}})),
       output_tokens_(registry->AddCounter(
           {"tandem_router_output_tokens_total", "Tokens received from verifiers.", {"tenant", "model"}})),
       spec_decode_(registry) {}
 
-void RouterMetrics::Request::OnAdmitted() {
+void RouterMetrics::Request::OnAdmitted(bool queued) {
+  phase_ = queued ? Phase::kQueued : Phase::kWaiting;
+  (queued ? metrics_.queued_ : metrics_.waiting_).Add(1);
+}
+
+void RouterMetrics::Request::OnPlaced(absl::Time now) {
+  const bool queued = phase_ == Phase::kQueued;
+  // Without the queue, what passed since the arrival is no waiting for a place.
+  metrics_.queue_seconds_.With({tenant_}).Observe(queued ? absl::ToDoubleSeconds(now - arrival_) : 0.0);
+  if (!queued) return;
   phase_ = Phase::kWaiting;
+  metrics_.queued_.Add(-1);
   metrics_.waiting_.Add(1);
 }
 
@@ -90,6 +131,17 @@ void RouterMetrics::Request::OnPrepared(const std::string& drafter, absl::string
   metrics_.prompt_tokens_.With({tenant_, model_}).Increment(prompt_tokens);
   inter_token_ = metrics_.inter_token_.With({tenant_, model_});
   output_tokens_ = metrics_.output_tokens_.With({tenant_, model_});
+}
+
+void RouterMetrics::Request::OnPrediction(double mean, double low, double high, double realised) {
+  metrics_.predicted_acceptance_.With({tenant_, drafter_}).Observe(mean);
+  metrics_.realised_acceptance_.With({tenant_, drafter_}).Observe(realised);
+  metrics_.acceptance_error_.With({tenant_, drafter_}).Observe(std::abs(mean - realised));
+  if (realised < low || realised > high) metrics_.acceptance_surprises_.With({tenant_, drafter_}).Increment();
+}
+
+void RouterMetrics::Request::OnRetry(absl::string_view kind) {
+  metrics_.retries_.With({model_, kind}).Increment();
 }
 
 void RouterMetrics::Request::OnStarted() {
@@ -111,17 +163,15 @@ void RouterMetrics::Request::OnTokens(uint32_t count, absl::Time now) {
   output_tokens_.Increment(count);
 }
 
-void RouterMetrics::Request::OnFinished(const v1::GenerationFinished& finished) {
-  if (drafter_.empty()) return;
-  if (!IsPlausible(finished.speculation(), num_tokens_)) {
-    LogWarning("a verifier's speculation statistics contradict themselves",
-               {{"model", model_}, {"drafter", drafter_}});
-    return;
-  }
+bool RouterMetrics::Request::OnFinished(const v1::GenerationFinished& finished) {
+  if (drafter_.empty()) return true;
+  if (!IsPlausible(finished.speculation(), num_tokens_)) return false;
   RecordRounds(finished.speculation(), metrics_.spec_decode_.With(tenant_, model_, drafter_));
+  return true;
 }
 
 void RouterMetrics::Request::OnEnd(absl::StatusCode code, absl::Time now) {
+  if (phase_ == Phase::kQueued) metrics_.queued_.Add(-1);
   if (phase_ == Phase::kWaiting) metrics_.waiting_.Add(-1);
   if (phase_ == Phase::kRunning) metrics_.running_.Add(-1);
   phase_ = Phase::kEnded;

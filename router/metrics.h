@@ -19,9 +19,18 @@ namespace tandem::router {
 //   `started` tandem_router_time_to_first_token_seconds{tenant,model}     arrival to the first chunk with
 //   tokens tandem_router_inter_token_seconds{tenant,model}             between tokens; a chunk's share its
 //   gap evenly tandem_router_request_seconds{tenant,model}                 arrival to the terminal status
+//   tandem_router_queued                                        requests that wait for a place
+//   tandem_router_queue_seconds{tenant}                         how long requests waited for their place
+//   tandem_router_canary_rollbacks_total{tenant,drafter}        canaries that accepted too little
 //   tandem_router_drafter_selected_total{tenant,drafter,reason} requests sent to a verifier, by choice of
 //   drafter tandem_router_prompt_tokens_total{tenant,model}, tandem_router_output_tokens_total{tenant,model}
-//   tandem_spec_decode_*{tenant,target,drafter}                 from finished requests' statistics
+//   tandem_router_choice_predicted_acceptance{tenant,drafter},
+//   tandem_router_choice_realised_acceptance{tenant,drafter},
+//   tandem_router_choice_acceptance_error{tenant,drafter}              of requests whose drafter was chosen
+//   by prediction: the means are sum / count, and the error is absolute
+//   tandem_router_choice_surprises_total{tenant,drafter}    of these, realised outside of the interval
+//   that is to hold 90 of 100 tandem_spec_decode_*{tenant,target,drafter}                 from finished
+//   requests' statistics
 //
 // Thread-safe.
 class RouterMetrics {
@@ -37,12 +46,21 @@ class RouterMetrics {
 
     void SetTenant(const std::string& tenant) { tenant_ = tenant; }
     void SetModel(const std::string& model) { model_ = model; }
-    void OnAdmitted();
+    // `queued`: it waits for a place.
+    void OnAdmitted(bool queued);
+    // It has its place among the requests in flight.
+    void OnPlaced(absl::Time now);
     // The prompt is tokenized and the drafter chosen; `drafter` is empty for none.
     void OnPrepared(const std::string& drafter, absl::string_view reason, uint32_t prompt_tokens);
     void OnStarted();
+    // The drafter was chosen by a prediction of its acceptance, in [low, high], and this came of it.
+    void OnPrediction(double mean, double low, double high, double realised);
+    // Its verifier was lost. `kind`: "no output" or "mid-stream" when another one takes over, or "refused" by
+    // the retry budget.
+    void OnRetry(absl::string_view kind);
     void OnTokens(uint32_t count, absl::Time now);
-    void OnFinished(const v1::GenerationFinished& finished);
+    // False if its speculation statistics contradict themselves, which are not counted then.
+    bool OnFinished(const v1::GenerationFinished& finished);
     void OnEnd(absl::StatusCode code, absl::Time now);
 
    private:
@@ -51,24 +69,37 @@ class RouterMetrics {
     std::string tenant_;
     std::string model_;
     std::string drafter_;
-    enum class Phase { kNew, kWaiting, kRunning, kEnded } phase_ = Phase::kNew;
+    enum class Phase { kNew, kQueued, kWaiting, kRunning, kEnded } phase_ = Phase::kNew;
     uint32_t num_tokens_ = 0;
     absl::Time last_tokens_at_;
     Histogram inter_token_;
     Counter output_tokens_;
   };
 
+  // A canary was rolled back by itself.
+  void RecordRollback(const std::string& tenant, const std::string& drafter) {
+    canary_rollbacks_.With({tenant, drafter}).Increment();
+  }
+
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.value()); }
   uint32_t running() const { return static_cast<uint32_t>(running_.value()); }
 
  private:
   CounterFamily& requests_;
+  Gauge queued_;
+  HistogramFamily& queue_seconds_;
   Gauge waiting_;
   Gauge running_;
   HistogramFamily& time_to_first_token_;
   HistogramFamily& inter_token_;
   HistogramFamily& request_seconds_;
   CounterFamily& drafter_selected_;
+  CounterFamily& canary_rollbacks_;
+  HistogramFamily& predicted_acceptance_;
+  HistogramFamily& realised_acceptance_;
+  HistogramFamily& acceptance_error_;
+  CounterFamily& acceptance_surprises_;
+  CounterFamily& retries_;
   CounterFamily& prompt_tokens_;
   CounterFamily& output_tokens_;
   SpecDecodeMetrics spec_decode_;

@@ -28,7 +28,7 @@ RouterMetrics::Request Begin(RouterMetrics& metrics) {
   RouterMetrics::Request request(metrics, kArrival);
   request.SetTenant("acme");
   request.SetModel("big");
-  request.OnAdmitted();
+  request.OnAdmitted(/*queued=*/false);
   request.OnPrepared("code", "tenant", 5);
   return request;
 }
@@ -87,8 +87,10 @@ TEST(MetricsTest, ImplausibleStatisticsAreNotCounted) {
     request.OnTokens(10, kArrival);
     v1::GenerationFinished finished = Finished();
     change(*finished.mutable_speculation());
-    request.OnFinished(finished);
-    return registry.Expose().find("tandem_spec_decode_num_drafts_total{") != std::string::npos;
+    const bool plausible = request.OnFinished(finished);
+    const bool counted = registry.Expose().find("tandem_spec_decode_num_drafts_total{") != std::string::npos;
+    EXPECT_EQ(plausible, counted);
+    return counted;
   };
   EXPECT_TRUE(counted([](v1::SpeculationStats&) {}));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_drafted_rounds(4000000000); }));

@@ -1,14 +1,82 @@
 #include "router/relay.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 
 namespace tandem::router {
+namespace {
+
+// Deeper trees than any verifier makes; what claims more is counted as this.
+constexpr uint32_t kDeepestWindow = 1024;
+
+void CountAt(google::protobuf::RepeatedField<uint32_t>& counts, uint32_t index, uint32_t by) {
+  while (counts.size() <= static_cast<int>(index)) counts.Add(0);
+  counts[static_cast<int>(index)] += by;
+}
+
+void AddCounts(const google::protobuf::RepeatedField<uint32_t>& from,
+               google::protobuf::RepeatedField<uint32_t>& to) {
+  for (int i = 0; i < from.size(); ++i) CountAt(to, static_cast<uint32_t>(i), from[i]);
+}
+
+void AddStats(const v1::SpeculationStats& from, v1::SpeculationStats& to) {
+  to.set_rounds(to.rounds() + from.rounds());
+  to.set_drafted_rounds(to.drafted_rounds() + from.drafted_rounds());
+  to.set_hits(to.hits() + from.hits());
+  to.set_misses(to.misses() + from.misses());
+  to.set_draft_tokens(to.draft_tokens() + from.draft_tokens());
+  to.set_accepted_tokens(to.accepted_tokens() + from.accepted_tokens());
+  AddCounts(from.accepted_per_position(), *to.mutable_accepted_per_position());
+  AddCounts(from.window_histogram(), *to.mutable_window_histogram());
+}
+
+}  // namespace
 
 void Relay::OnAttempt(absl::string_view endpoint) {
   endpoint_ = std::string(endpoint.data(), endpoint.size());
   attempt_started_ = false;
+  AddStats(current_, lost_);
+  current_.Clear();
+}
+
+absl::Status Relay::CheckChunk(const v1::GenerationChunk& chunk) const {
+  if (!attempt_started_) return ProtocolError("a chunk before started");
+  if (chunk.offset() != tokens_.size()) {
+    return ProtocolError(absl::StrCat("a chunk at offset ", chunk.offset(), ", expected ", tokens_.size()));
+  }
+  return absl::OkStatus();
+}
+
+void Relay::Count(const v1::GenerationChunk& chunk) {
+  tokens_.insert(tokens_.end(), chunk.tokens().begin(), chunk.tokens().end());
+  uint32_t accepted = 0;
+  for (const v1::TokenDetail& detail : chunk.details()) {
+    accepted += detail.source() == v1::TOKEN_SOURCE_ACCEPTED ? 1 : 0;
+  }
+  current_.set_rounds(current_.rounds() + 1);
+  CountAt(*current_.mutable_window_histogram(), std::min(chunk.window(), kDeepestWindow), 1);
+  if (chunk.kind() != v1::ROUND_KIND_HIT && chunk.kind() != v1::ROUND_KIND_MISS) return;
+  current_.set_drafted_rounds(current_.drafted_rounds() + 1);
+  if (chunk.kind() == v1::ROUND_KIND_HIT) {
+    current_.set_hits(current_.hits() + 1);
+  } else {
+    current_.set_misses(current_.misses() + 1);
+  }
+  current_.set_draft_tokens(current_.draft_tokens() + chunk.draft_tokens());
+  current_.set_accepted_tokens(current_.accepted_tokens() + accepted);
+  for (uint32_t i = 0; i < accepted; ++i) CountAt(*current_.mutable_accepted_per_position(), i, 1);
+}
+
+void Relay::AddLostRounds(v1::SpeculationStats& stats) const {
+  if (lost_.rounds() == 0) return;
+  AddStats(lost_, stats);
+  const auto accepted = static_cast<float>(stats.accepted_tokens());
+  stats.set_mean_acceptance_length(
+      stats.drafted_rounds() == 0 ? 1.0f : 1.0f + accepted / static_cast<float>(stats.drafted_rounds()));
+  stats.set_draft_acceptance_rate(
+      stats.draft_tokens() == 0 ? 0.0f : accepted / static_cast<float>(stats.draft_tokens()));
 }
 
 absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
@@ -24,17 +92,14 @@ absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
       return true;
     }
     case v1::GenerateResponse::kChunk: {
-      const v1::GenerationChunk& chunk = event.chunk();
-      if (!attempt_started_) return ProtocolError("a chunk before started");
-      if (chunk.offset() != num_tokens_) {
-        return ProtocolError(absl::StrCat("a chunk at offset ", chunk.offset(), ", expected ", num_tokens_));
-      }
-      num_tokens_ += static_cast<uint32_t>(chunk.tokens_size());
+      if (absl::Status status = CheckChunk(event.chunk()); !status.ok()) return status;
+      Count(event.chunk());
       return true;
     }
     case v1::GenerateResponse::kFinished:
       if (!attempt_started_) return ProtocolError("finished before started");
       finished_ = true;
+      AddLostRounds(*event.mutable_finished()->mutable_speculation());
       return true;
     case v1::GenerateResponse::EVENT_NOT_SET:
       // An event of a later protocol version, which clients of this one do not know either.
@@ -51,33 +116,32 @@ Relay::End Relay::OnEnd(const absl::Status& status) const {
     case absl::StatusCode::kOk:
       return {.status = ProtocolError("the end of the stream without finished")};
     case absl::StatusCode::kUnavailable:
-      if (num_tokens_ == 0) {
-        return {.retry = true,
-                .status = absl::UnavailableError(absl::StrCat(verifier, ": ", status.message()))};
-      }
-      return {.status = absl::UnavailableError(
-                  absl::StrCat(verifier, " was lost after ", num_tokens_, " tokens: ", status.message()))};
+    // The client did not cancel, or nobody would listen: the verifier gave the request up.
+    case absl::StatusCode::kCancelled: {
+      const absl::string_view how = absl::IsCancelled(status) ? " gave the request up" : " was lost";
+      return {.retry = true,
+              .status = absl::UnavailableError(
+                  absl::StrCat(verifier, how, " after ", num_tokens(), " tokens: ", status.message()))};
+    }
+    // Another one may have room.
+    case absl::StatusCode::kResourceExhausted:
+      return {.retry = true, .status = status};
     // What the verifier says about the request is for the client, details included.
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kDeadlineExceeded:
       return {.status = status};
-    // The client did not cancel, or nobody would listen: the verifier gave the request up.
-    case absl::StatusCode::kCancelled:
-      return {.status = absl::UnavailableError(absl::StrCat(verifier, " gave the request up after ",
-                                                            num_tokens_, " tokens: ", status.message()))};
     default:
       return {.status = absl::InternalError(absl::StrCat(verifier, " failed with ",
                                                          absl::StatusCodeToString(status.code()), " after ",
-                                                         num_tokens_, " tokens: ", status.message()))};
+                                                         num_tokens(), " tokens: ", status.message()))};
   }
 }
 
 absl::Status Relay::ProtocolError(absl::string_view what) const {
-  return absl::InternalError(
-      absl::StrCat("verifier ", endpoint_, " broke the protocol: ", what, " after ", num_tokens_, " tokens"));
+  return absl::InternalError(absl::StrCat("verifier ", endpoint_, " broke the protocol: ", what, " after ",
+                                          num_tokens(), " tokens"));
 }
 
 }  // namespace tandem::router

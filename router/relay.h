@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
@@ -13,8 +16,10 @@ namespace tandem::router {
 // What becomes of one request's events on their way from verifiers to the client. Holds no I/O: the call
 // feeds it what a verifier sent and does what it says.
 //
-//   attempt 1: started, (lost)              started goes on to the client, the loss does not
-//   attempt 2: started, chunk..., finished  started is swallowed, the rest goes on
+//   attempt 1: started, chunk, (lost)       goes on to the client, but for the loss
+//   attempt 2: started, chunk..., finished  is given the tokens so far; started is swallowed, the rest goes
+//   on,
+//                                           finished with the statistics of both
 //
 // A verifier is trusted no further than needed to keep the client's contract: one `started`, chunks without
 // gaps, one `finished` at the end, and one terminal status. Not thread-safe.
@@ -26,9 +31,11 @@ class Relay {
     std::string drafter;  // Empty for none.
   };
 
-  explicit Relay(Names names) : names_(std::move(names)) {}
+  // `emitted`: the output's tokens that the client has already, when it resumes a stream.
+  explicit Relay(Names names, std::vector<uint32_t> emitted = {})
+      : names_(std::move(names)), num_resumed_(emitted.size()), tokens_(std::move(emitted)) {}
 
-  // A new attempt on the verifier at `endpoint` begins.
+  // A new attempt on the verifier at `endpoint` begins. It is to be given tokens() as emitted.
   void OnAttempt(absl::string_view endpoint);
 
   // An event of the current attempt. True: send it on; it may have been completed in place. False: drop it.
@@ -37,26 +44,36 @@ class Relay {
   absl::StatusOr<bool> OnEvent(v1::GenerateResponse& event);
 
   struct End {
-    bool retry = false;   // Nothing was lost: try the next verifier.
+    bool retry = false;   // The verifier was lost, or is full: another one can go on.
     absl::Status status;  // The request's terminal status when there is no retry, or none left to try.
   };
 
   // The current attempt's call ended with `status`.
   End OnEnd(const absl::Status& status) const;
 
+  // The output so far, what the client resumed with included.
+  absl::Span<const uint32_t> tokens() const { return tokens_; }
   // Tokens sent on so far.
-  uint32_t num_tokens() const { return num_tokens_; }
+  uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size() - num_resumed_); }
   bool finished() const { return finished_; }
 
  private:
   absl::Status ProtocolError(absl::string_view what) const;
+  absl::Status CheckChunk(const v1::GenerationChunk& chunk) const;
+  void Count(const v1::GenerationChunk& chunk);
+  void AddLostRounds(v1::SpeculationStats& stats) const;
 
   const Names names_;
+  const size_t num_resumed_;
+  std::vector<uint32_t> tokens_;
   std::string endpoint_;
   bool attempt_started_ = false;  // The current attempt has sent `started`.
   bool started_ = false;          // The client has been sent it.
   bool finished_ = false;
-  uint32_t num_tokens_ = 0;
+  // What the rounds of attempts were, by their chunks: those of the current one, and of those that were lost,
+  // which will never tell themselves.
+  v1::SpeculationStats current_;
+  v1::SpeculationStats lost_;
 };
 
 }  // namespace tandem::router

@@ -8,6 +8,7 @@
 namespace tandem::router {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 v1::GenerateResponse Started() {
@@ -62,12 +63,75 @@ TEST(RelayTest, WhatHappensAfterFinishedDoesNotMatter) {
   EXPECT_TRUE(relay.OnEnd(absl::UnavailableError("connection reset")).status.ok());
 }
 
-TEST(RelayTest, RetriesUnavailableBeforeTheFirstTokenOnly) {
+TEST(RelayTest, WhatALostVerifierCanBeReplacedIn) {
   EXPECT_TRUE(AfterEvents({}).OnEnd(absl::UnavailableError("refused")).retry);
   EXPECT_TRUE(AfterEvents({Started()}).OnEnd(absl::UnavailableError("reset")).retry);
+  EXPECT_TRUE(AfterEvents({Started()}).OnEnd(absl::CancelledError("shutting down")).retry);
+  EXPECT_TRUE(AfterEvents({}).OnEnd(absl::ResourceExhaustedError("full")).retry);
+  EXPECT_FALSE(AfterEvents({}).OnEnd(absl::InvalidArgumentError("no")).retry);
+  EXPECT_FALSE(AfterEvents({}).OnEnd(absl::InternalError("no")).retry);
   const Relay::End end = AfterEvents({Started(), Chunk(0, 2)}).OnEnd(absl::UnavailableError("reset"));
-  EXPECT_FALSE(end.retry);
+  EXPECT_TRUE(end.retry);
   EXPECT_EQ(end.status, absl::UnavailableError("verifier v0:1 was lost after 2 tokens: reset"));
+}
+
+v1::GenerateResponse Round(uint32_t offset, v1::RoundKind kind, uint32_t window, uint32_t drafted,
+                           uint32_t accepted) {
+  v1::GenerateResponse event = Chunk(offset, static_cast<int>(accepted) + 1);
+  event.mutable_chunk()->set_kind(kind);
+  event.mutable_chunk()->set_window(window);
+  event.mutable_chunk()->set_draft_tokens(drafted);
+  for (uint32_t i = 0; i <= accepted; ++i) {
+    event.mutable_chunk()->add_details()->set_source(i < accepted ? v1::TOKEN_SOURCE_ACCEPTED
+                                                                  : v1::TOKEN_SOURCE_TARGET);
+  }
+  return event;
+}
+
+TEST(RelayTest, ASecondVerifierGoesOnAndStatisticsAddUp) {
+  Relay relay = AfterEvents({Started(), Round(0, v1::ROUND_KIND_UNDRAFTED, 0, 0, 0),
+                             Round(1, v1::ROUND_KIND_HIT, 3, 5, 2), Round(4, v1::ROUND_KIND_MISS, 2, 4, 0)});
+  EXPECT_EQ(relay.tokens().size(), 5u);
+  relay.OnAttempt("v1:1");
+  v1::GenerateResponse started = Started();
+  EXPECT_FALSE(*relay.OnEvent(started));
+  v1::GenerateResponse wrong = Round(3, v1::ROUND_KIND_HIT, 1, 1, 0);
+  EXPECT_FALSE(Relay(relay).OnEvent(wrong).ok()) << "it has to go on where the first one was lost";
+  v1::GenerateResponse chunk = Round(5, v1::ROUND_KIND_HIT, 2, 3, 1);
+  EXPECT_TRUE(*relay.OnEvent(chunk));
+  EXPECT_EQ(relay.num_tokens(), 7u);
+
+  v1::GenerateResponse finished = Finished();
+  v1::SpeculationStats& stats = *finished.mutable_finished()->mutable_speculation();
+  stats.set_rounds(1);
+  stats.set_drafted_rounds(1);
+  stats.set_hits(1);
+  stats.set_draft_tokens(3);
+  stats.set_accepted_tokens(1);
+  stats.add_accepted_per_position(1);
+  for (uint32_t rounds : {0, 0, 1}) stats.add_window_histogram(rounds);
+  EXPECT_TRUE(*relay.OnEvent(finished));
+  EXPECT_EQ(stats.rounds(), 4u);
+  EXPECT_EQ(stats.drafted_rounds(), 3u);
+  EXPECT_EQ(stats.hits(), 2u);
+  EXPECT_EQ(stats.misses(), 1u);
+  EXPECT_EQ(stats.draft_tokens(), 12u);
+  EXPECT_EQ(stats.accepted_tokens(), 3u);
+  EXPECT_THAT(stats.accepted_per_position(), ElementsAre(2, 1));
+  EXPECT_THAT(stats.window_histogram(), ElementsAre(1, 0, 2, 1));
+  EXPECT_FLOAT_EQ(stats.mean_acceptance_length(), 2.0f);
+  EXPECT_FLOAT_EQ(stats.draft_acceptance_rate(), 0.25f);
+}
+
+TEST(RelayTest, AResumedStreamGoesOnBehindWhatTheClientHas) {
+  Relay relay({.model = "big"}, {7, 8, 9});
+  relay.OnAttempt("v0:1");
+  v1::GenerateResponse started = Started();
+  EXPECT_TRUE(*relay.OnEvent(started)) << "it is a stream of its own";
+  v1::GenerateResponse chunk = Chunk(3, 2);
+  EXPECT_TRUE(*relay.OnEvent(chunk));
+  EXPECT_EQ(relay.num_tokens(), 2u);
+  EXPECT_THAT(relay.tokens(), ElementsAre(7, 8, 9, 0, 1));
 }
 
 TEST(RelayTest, SecondStartedIsSwallowedAfterARetry) {

@@ -74,7 +74,19 @@ absl::Status ValidateStopping(const v1::StopConditions& stopping) {
   return absl::OkStatus();
 }
 
+// What asks for drafting while the mode says that there shall be none is refused, so that nothing a client
+// sets goes without effect.
 absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
+  if (!v1::SpeculationMode_IsValid(speculation.mode())) {
+    return Invalid("speculation.mode: ", static_cast<int>(speculation.mode()), ", expected 0, 1 or 2");
+  }
+  if (speculation.mode() == v1::SPECULATION_MODE_OFF) {
+    constexpr absl::string_view kOff = "set, but speculation.mode is OFF";
+    if (!speculation.drafter().empty()) return Invalid("speculation.drafter: ", kOff);
+    if (!speculation.window_policy().empty()) return Invalid("speculation.window_policy: ", kOff);
+    if (speculation.max_window() > 0) return Invalid("speculation.max_window: ", kOff);
+    return absl::OkStatus();
+  }
   if (speculation.window_policy().empty()) return absl::OkStatus();
   const std::vector<std::string> known = WindowPolicyNames();
   if (std::find(known.begin(), known.end(), speculation.window_policy()) != known.end())
@@ -148,6 +160,10 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
   TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
   TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));
   TANDEM_RETURN_IF_ERROR(ValidateSpeculation(request.speculation()));
+  // Whatever seed the router would draw is not the one that the output began with.
+  if (!request.resume().emitted().ids().empty() && !request.sampling().has_seed()) {
+    return Invalid("resume: sampling.seed is expected, as the stream that broke off had it in `started`");
+  }
   if (request.output().has_logprobs() && request.output().logprobs() > kMaxLogprobs) {
     return Invalid("output.logprobs: ", request.output().logprobs(), ", expected at most ", kMaxLogprobs);
   }
@@ -169,8 +185,18 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   *prepared.mutable_sampling() = SamplingToProto(sampling);
   *prepared.mutable_stopping() = request.stopping();
   *prepared.mutable_output() = request.output();
+  // That is between the client and the router.
+  prepared.mutable_output()->clear_live_page();
   *prepared.mutable_speculation() = request.speculation();
   TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model));
+  TANDEM_RETURN_IF_ERROR(
+      ValidateTokens("resume.emitted.ids", request.resume().emitted().ids(), model.vocab_size));
+  if (request.resume().emitted().ids_size() > model.context_length - prepared.prompt().ids_size()) {
+    return Invalid("resume.emitted: ", request.resume().emitted().ids_size(),
+                   " tokens, expected at most the ", model.context_length - prepared.prompt().ids_size(),
+                   " that the model's context has room for");
+  }
+  if (request.has_resume()) *prepared.mutable_emitted() = request.resume().emitted();
   return prepared;
 }
 

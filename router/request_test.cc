@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-v1::GenerateRequest Parse(const std::string& text) {
+v1::GenerateRequest ParseRequest(const std::string& text) {
   v1::GenerateRequest request;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
   return request;
@@ -31,7 +31,7 @@ absl::StatusOr<v1::VerifierGenerateRequest> Process(const v1::GenerateRequest& r
 }
 
 TEST(RequestTest, TextIsEncodedAndOptionsCarriedOver) {
-  const auto prepared = Process(Parse(R"pb(
+  const auto prepared = Process(ParseRequest(R"pb(
                                   text: "abc"
                                   stopping { max_tokens: 5 stop: "x" stop_token_ids: 9 }
                                   output { logprobs: 2 }
@@ -51,8 +51,8 @@ TEST(RequestTest, TextIsEncodedAndOptionsCarriedOver) {
 }
 
 TEST(RequestTest, ChatIsLaidOut) {
-  const auto prepared =
-      Process(Parse(R"pb(chat { messages { role: "user" content: "ab" } })pb"), testing::LetterModel());
+  const auto prepared = Process(ParseRequest(R"pb(chat { messages { role: "user" content: "ab" } })pb"),
+                                testing::LetterModel());
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_THAT(prepared->prompt().ids(), ElementsAre(1, 2, 'a', 'b', 3));
 }
@@ -61,8 +61,8 @@ TEST(RequestTest, AbsentSamplingTakesTheModelsDefaults) {
   ServedModel model = testing::LetterModel();
   model.defaults.temperature = 0.25;
   model.defaults.top_k = 7;
-  const auto prepared = Process(Parse(R"pb(text: "a"
-                                           sampling { top_k: 3 seed: 9 })pb"),
+  const auto prepared = Process(ParseRequest(R"pb(text: "a"
+                                                  sampling { top_k: 3 seed: 9 })pb"),
                                 model);
   ASSERT_TRUE(prepared.ok()) << prepared.status();
   EXPECT_EQ(prepared->sampling().temperature(), 0.25f);
@@ -71,14 +71,28 @@ TEST(RequestTest, AbsentSamplingTakesTheModelsDefaults) {
   EXPECT_TRUE(prepared->sampling().has_top_p()) << "verifiers need no defaults of their own";
 }
 
-struct BadCase {
+// Each of them is effective: it reaches the verifier as it came.
+TEST(RequestTest, EveryControlOfSpeculationIsCarriedOver) {
+  for (const char* options :
+       {"", "mode: SPECULATION_MODE_ON", "mode: SPECULATION_MODE_OFF", "drafter: \"code\"",
+        "window_policy: \"goodput\"", "max_window: 4",
+        "mode: SPECULATION_MODE_ON drafter: \"code\" window_policy: \"fsm\" max_window: 1"}) {
+    v1::GenerateRequest request = ParseRequest(R"pb(text: "a")pb");
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(options, request.mutable_speculation()));
+    const auto prepared = Process(request, testing::LetterModel());
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    EXPECT_EQ(prepared->speculation().ShortDebugString(), request.speculation().ShortDebugString());
+  }
+}
+
+struct BadRequest {
   const char* request;
   const char* error;
 };
 
 TEST(RequestTest, BadRequestsNameTheField) {
   const ServedModel model = testing::LetterModel();  // 256 token ids, 32 tokens of context.
-  const BadCase cases[] = {
+  const BadRequest cases[] = {
       {"", "prompt: missing"},
       {R"(text: "")", "text: empty"},
       {R"(token_ids { })", "token_ids: empty"},
@@ -106,9 +120,16 @@ TEST(RequestTest, BadRequestsNameTheField) {
       {R"(text: "a" sampling { logit_bias { key: 1 value: inf } })", "sampling.logit_bias[1]"},
       {R"(text: "a" speculation { window_policy: "fxed" })",
        "speculation.window_policy: \"fxed\", expected one of"},
+      {R"(text: "a" speculation { mode: 7 })", "speculation.mode: 7, expected 0, 1 or 2"},
+      {R"(text: "a" speculation { mode: SPECULATION_MODE_OFF drafter: "code" })",
+       "speculation.drafter: set, but speculation.mode is OFF"},
+      {R"(text: "a" speculation { mode: SPECULATION_MODE_OFF window_policy: "fixed" })",
+       "speculation.window_policy: set, but speculation.mode is OFF"},
+      {R"(text: "a" speculation { mode: SPECULATION_MODE_OFF max_window: 2 })",
+       "speculation.max_window: set, but speculation.mode is OFF"},
   };
-  for (const BadCase& c : cases) {
-    const absl::Status status = Process(Parse(c.request), model).status();
+  for (const BadRequest& c : cases) {
+    const absl::Status status = Process(ParseRequest(c.request), model).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.request;
     EXPECT_THAT(status.message(), HasSubstr(c.error)) << c.request;
   }

@@ -1,23 +1,52 @@
 #include "router/router.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
+#include <vector>
 
 namespace tandem::router {
+namespace {
+
+// Before a drain's end, for the last messages to leave.
+constexpr absl::Duration kEndingTime = absl::Seconds(1);
+
+}  // namespace
+
+std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>& models) {
+  std::vector<DrafterChooser::Model> described;
+  for (const ServedModel& model : models) {
+    described.push_back({.name = model.name,
+                         .vocab_size = static_cast<uint32_t>(model.vocab_size),
+                         .vocabulary_fingerprint = model.vocabulary_fingerprint});
+  }
+  return described;
+}
 
 Router::Router(Options options)
     : options_(std::move(options)),
-      tenants_(options_.table),
-      admission_(options_.table),
-      verifiers_(options_.table),
+      admission_(options_.clock),
+      verifiers_(options_.routing->snapshot()->table(), options_.verifiers, options_.clock),
+      own_chooser_(
+          options_.chooser != nullptr
+              ? nullptr
+              : std::make_unique<DrafterChooser>(DrafterChooser::Options{}, ChooserModels(options_.models))),
+      chooser_(options_.chooser != nullptr ? options_.chooser : own_chooser_.get()),
       workers_(options_.tokenizer_threads) {
-  assert(options_.models.size() == options_.table.models.size());
+  assert(options_.models.size() == snapshot()->table().models.size());
 }
 
 Router::~Router() {
   const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return leases_ == 0; };
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&none_left));
+}
+
+void Router::Drain(absl::Time deadline) {
+  const absl::Duration rest = std::max(deadline - clock().Now(), absl::ZeroDuration());
+  admission_.Drain(deadline - std::min(kEndingTime, rest / 2));
+  running_calls_.EndAll(absl::UnavailableError("the router is shutting down"));
+  admission_.Drain(deadline);
 }
 
 void Router::ChangeLeases(int by) {

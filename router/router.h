@@ -9,15 +9,25 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/tracing/span.h"
 #include "router/admission.h"
-#include "router/config.h"
+#include "router/canary_monitor.h"
+#include "router/choice/drafter_chooser.h"
+#include "router/feedback/feedback.h"
+#include "router/live/live_call.h"
 #include "router/metrics.h"
+#include "router/running_calls.h"
 #include "router/served_model.h"
-#include "router/tenants.h"
+#include "router/state/routing_snapshot.h"
+#include "router/state/routing_state.h"
+#include "router/swap.h"
 #include "router/verifier_pool.h"
 #include "router/worker_pool.h"
 
 namespace tandem::router {
+
+// What the choice of drafters has to know of the models.
+std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>& models);
 
 // What the router's calls share. Thread-safe. Calls may outlive their RPC by the time a worker or a verifier
 // takes to let go of them; the destructor waits for them, so destroy the router after its server has shut
@@ -25,12 +35,17 @@ namespace tandem::router {
 class Router {
  public:
   struct Options {
-    RoutingTable table;
-    std::vector<ServedModel> models;  // One for each of the table's, in its order.
+    std::unique_ptr<RoutingState> routing;
+    std::vector<ServedModel> models;    // One for each of the routing table's, in its order.
+    DrafterChooser* chooser = nullptr;  // Of `models`; outlives the router. None: it has its own.
     int tokenizer_threads = 2;
-    const Clock* clock = nullptr;      // Outlives the router.
-    RouterMetrics* metrics = nullptr;  // Outlives the router.
-    std::function<uint64_t()> draw;    // Random bits for seeds and request ids. Thread-safe.
+    const Clock* clock = nullptr;  // Outlives the router.
+    VerifierPool::Options verifiers;
+    RouterMetrics* metrics = nullptr;       // Outlives the router.
+    Feedback* feedback = nullptr;           // Outlives the router; none: no request is scored.
+    LiveView* live = nullptr;               // Outlives the router; none: no live page.
+    std::function<uint64_t()> draw;         // Random bits for seeds and request ids. Thread-safe.
+    const Tracer* tracer = &Tracer::Off();  // Outlives the router.
   };
 
   explicit Router(Options options);
@@ -48,23 +63,38 @@ class Router {
     Router& router_;
   };
 
-  const RoutingTable& table() const { return options_.table; }
+  // Refuses new requests and returns once none is in flight or `deadline` has passed. Shortly before that,
+  // those that run end with UNAVAILABLE, by which clients know to go on at another router.
+  void Drain(absl::Time deadline);
+
+  // What routing goes by now. A call takes it once and keeps it.
+  std::shared_ptr<const RoutingSnapshot> snapshot() const { return options_.routing->snapshot(); }
+  RoutingState& routing() { return *options_.routing; }
   const ServedModel& model(size_t index) const { return options_.models[index]; }
   const Clock& clock() const { return *options_.clock; }
   uint64_t Draw() const { return options_.draw(); }
-  const Tenants& tenants() const { return tenants_; }
+  const Tracer& tracer() const { return *options_.tracer; }
   Admission& admission() { return admission_; }
+  CanaryMonitor& canaries() { return canaries_; }
   RouterMetrics& metrics() { return *options_.metrics; }
+  Feedback* feedback() { return options_.feedback; }
+  LiveView* live() { return options_.live; }
   VerifierPool& verifiers() { return verifiers_; }
+  RunningCalls& running_calls() { return running_calls_; }
   WorkerPool& workers() { return workers_; }
+  // Its models are those of model().
+  DrafterChooser& chooser() { return *chooser_; }
 
  private:
   void ChangeLeases(int by);
 
   const Options options_;
-  const Tenants tenants_;
   Admission admission_;
+  CanaryMonitor canaries_;
   VerifierPool verifiers_;
+  RunningCalls running_calls_;  // Asks verifiers.
+  std::unique_ptr<DrafterChooser> own_chooser_;
+  DrafterChooser* const chooser_;
   absl::Mutex mutex_;
   int leases_ ABSL_GUARDED_BY(mutex_) = 0;
   WorkerPool workers_;

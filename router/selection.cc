@@ -7,12 +7,21 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "router/drafter_policy.h"
 
 namespace tandem::router {
 namespace {
 
 std::string Shown(absl::string_view name) {
   return absl::CHexEscape(name.substr(0, 128));
+}
+
+// For requests that insist on speculation.
+std::string WhyNothingDrafts(absl::string_view reason) {
+  absl::string_view why = "the tenant has no drafter and the request names none";
+  if (reason == "off") why = "speculation is off for the tenant";
+  if (reason == "draining") why = "the drafter takes no new sessions";
+  return absl::StrCat("speculation.mode: ON, but nothing could draft: ", why);
 }
 
 }  // namespace
@@ -26,7 +35,8 @@ absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tena
 }
 
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
-                                               const v1::SpeculationOptions& options) {
+                                               const v1::SpeculationOptions& options,
+                                               absl::string_view request_id) {
   std::optional<size_t> requested;
   if (!options.drafter().empty()) {
     for (size_t drafter : tenant.allowed_drafters) {
@@ -47,14 +57,25 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
       return absl::InvalidArgumentError(
           absl::StrCat("speculation.mode: ", static_cast<int>(options.mode()), ", expected 0, 1 or 2"));
   }
-  if (requested.has_value()) return DrafterSelection{.drafter = requested, .reason = "request"};
-  if (tenant.drafter.has_value()) return DrafterSelection{.drafter = tenant.drafter, .reason = "tenant"};
-  if (options.mode() == v1::SPECULATION_MODE_ON) {
-    return absl::FailedPreconditionError(
-        "speculation.mode: ON, but nothing could draft: the tenant has no drafter and the request names "
-        "none");
+  DrafterSelection selection;
+  if (requested.has_value() && tenant.policy != v1::DRAFTER_POLICY_OFF) {
+    selection = table.drafters[*requested].draining
+                    ? DrafterSelection{.reason = "draining"}
+                    : DrafterSelection{.drafter = requested, .reason = "request"};
+  } else {
+    const DrafterCandidates candidates = NarrowDrafters(table, tenant, request_id);
+    selection.reason = candidates.reason;
+    if (candidates.choose) {
+      selection.candidates = candidates.drafters;
+    } else if (!candidates.drafters.empty()) {
+      selection.drafter = candidates.drafters.front();
+    }
   }
-  return DrafterSelection{.reason = "none"};
+  if (!selection.drafter.has_value() && selection.candidates.empty() &&
+      options.mode() == v1::SPECULATION_MODE_ON) {
+    return absl::FailedPreconditionError(WhyNothingDrafts(selection.reason));
+  }
+  return selection;
 }
 
 std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,

@@ -21,15 +21,22 @@ absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tena
 
 struct DrafterSelection {
   std::optional<size_t> drafter;  // Index into the table's drafters; absent: plain decoding.
-  // Why, as in the metric label: "request" or "tenant" (whose choice it was), "off" (speculation is off for
-  // the request), "none" (neither named a drafter).
+  // Why, as in the metric label: "request" or "tenant" (whose choice it was), "canary" (the tenant's drafter
+  // on trial), "off" (speculation is off for the request or its tenant), "draining" (the drafter takes no new
+  // sessions), "none" (neither named a drafter). For `candidates`, the choice says why.
   absl::string_view reason;
+  // Not empty: one of these, or plain decoding, is to be chosen once the prompt is tokenized
+  // (DrafterChooser). Indices into the table's drafters.
+  std::vector<size_t> candidates;
 };
 
-// The drafter of a request: its own choice, else its tenant's. InvalidArgument for a drafter that is unknown
-// or not allowed; FailedPrecondition when the request insists on speculation and nothing could draft for it.
+// The drafter of a request: its own choice, else its tenant's policy's (NarrowDrafters), which for AUTO
+// leaves candidates to choose from. A tenant's OFF holds whatever the request names. InvalidArgument for a
+// drafter that is unknown or not allowed; FailedPrecondition when the request insists on speculation and
+// nothing could draft for it.
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
-                                               const v1::SpeculationOptions& options);
+                                               const v1::SpeculationOptions& options,
+                                               absl::string_view request_id = "");
 
 // A verifier as the choice sees it.
 struct VerifierLoad {

@@ -65,6 +65,50 @@ TEST(SelectDrafterTest, RequestThenTenantThenNone) {
   EXPECT_EQ(selection->reason, "off");
 }
 
+TEST(SelectDrafterTest, PolicyAutoLeavesTheChoiceOpen) {
+  const RoutingTable table = Table();
+  const Tenant tenant{.drafter = 0, .policy = v1::DRAFTER_POLICY_AUTO, .allowed_drafters = {0, 2}};
+  auto selection = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_UNSPECIFIED));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_EQ(selection->drafter, std::nullopt);
+  EXPECT_THAT(selection->candidates, ElementsAre(0, 2));
+
+  selection = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_UNSPECIFIED, "general"));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_EQ(selection->drafter, 2u);
+  EXPECT_TRUE(selection->candidates.empty());
+  selection = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_OFF));
+  ASSERT_TRUE(selection.ok());
+  EXPECT_TRUE(selection->candidates.empty());
+}
+
+TEST(SelectDrafterTest, FollowsTheTenantsPolicy) {
+  RoutingTable table = Table();
+  Tenant tenant{.drafter = 0,
+                .policy = v1::DRAFTER_POLICY_CANARY,
+                .canary = Canary{.drafter = 2, .percent = 100.0},
+                .allowed_drafters = {0, 1, 2}};
+  const auto selection = [&](const std::string& drafter = "") {
+    return SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_UNSPECIFIED, drafter), "id").value();
+  };
+  EXPECT_EQ(selection().drafter, 2u);
+  EXPECT_EQ(selection().reason, "canary");
+  EXPECT_EQ(selection("math").drafter, 1u) << "a request's own choice comes first";
+
+  tenant.policy = v1::DRAFTER_POLICY_OFF;
+  EXPECT_EQ(selection("math").drafter, std::nullopt);
+  EXPECT_EQ(selection().reason, "off");
+  const absl::Status insists = SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_ON), "id").status();
+  EXPECT_EQ(insists.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(insists.message(), HasSubstr("speculation is off for the tenant"));
+
+  tenant.policy = v1::DRAFTER_POLICY_PINNED;
+  table.drafters[1].draining = true;
+  EXPECT_EQ(selection("math").drafter, std::nullopt);
+  EXPECT_EQ(selection("math").reason, "draining");
+  EXPECT_EQ(selection().drafter, 0u);
+}
+
 TEST(SelectDrafterTest, Errors) {
   const RoutingTable table = Table();
   const Tenant tenant{.allowed_drafters = {0, 1}};

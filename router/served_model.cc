@@ -32,6 +32,8 @@ class TokenizerEncoder final : public PromptEncoder {
     return tokenizer_->Encode(prompt, {.parse_special = true, .add_special_tokens = true});
   }
 
+  absl::string_view TokenBytes(TokenId token) const override { return tokenizer_->TokenBytes(token); }
+
  private:
   const std::shared_ptr<const Tokenizer> tokenizer_;
 };

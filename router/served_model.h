@@ -12,7 +12,7 @@
 
 namespace tandem::router {
 
-// How a model's prompts become tokens. Thread-safe.
+// How a model's prompts become tokens, and tokens text. Thread-safe.
 class PromptEncoder {
  public:
   virtual ~PromptEncoder() = default;
@@ -20,6 +20,9 @@ class PromptEncoder {
   virtual absl::StatusOr<TokenIds> EncodeText(absl::string_view text) const = 0;
   // Messages laid out by the model's chat template, up to where the assistant answers.
   virtual absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat) const = 0;
+  // The bytes that a token adds to a text, for people to read: it may hold half a character. Empty for what
+  // is no token. The view lives as long as the encoder.
+  virtual absl::string_view TokenBytes(TokenId token) const = 0;
 };
 
 // What the router knows of a target model: its tokenizer and limits, no weights. Immutable.

@@ -1,5 +1,6 @@
 #include "router/service.h"
 
+#include <memory>
 #include <string>
 
 #include "common/config/version.h"
@@ -14,7 +15,8 @@ v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
   info.set_role(v1::SERVER_ROLE_ROUTER);
   info.set_version(std::string(Version().data(), Version().size()));
   info.set_uptime_seconds(absl::ToDoubleSeconds(router.clock().Now() - started_at));
-  for (size_t i = 0; i < router.table().models.size(); ++i) {
+  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
+  for (size_t i = 0; i < routing->table().models.size(); ++i) {
     const ServedModel& model = router.model(i);
     v1::ModelInfo& described = *info.add_models();
     described.set_name(model.name);
@@ -23,7 +25,7 @@ v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
     described.set_context_length(static_cast<uint32_t>(model.context_length));
     described.set_architecture(model.architecture);
   }
-  for (const Drafter& drafter : router.table().drafters) {
+  for (const Drafter& drafter : routing->table().drafters) {
     v1::DrafterTarget& described = *info.add_drafters();
     described.set_name(drafter.name);
     described.set_endpoint(drafter.endpoint);
@@ -45,7 +47,7 @@ AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at) {
   return {.server_info = [&router, started_at] { return DescribeRouter(router, started_at); },
           .authorize =
               [&router](const CallMetadata& metadata) {
-                return AuthenticateCall(router.tenants(), metadata).status();
+                return AuthenticateCall(router.snapshot()->tenants(), metadata).status();
               }};
 }
 

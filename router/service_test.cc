@@ -14,6 +14,7 @@
 #include "google/protobuf/text_format.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
+#include "router/testing/client_call.h"
 #include "router/testing/letter_encoder.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"
@@ -23,10 +24,12 @@ namespace tandem::router {
 namespace {
 
 using testing::ChunkEvent;
+using testing::ClientCall;
 using ::testing::ElementsAre;
 using testing::FinishedEvent;
 using ::testing::HasSubstr;
 using testing::LettersConfig;
+using testing::Parse;
 using testing::Saying;
 using testing::StartedEvent;
 using testing::StubVerifier;
@@ -35,63 +38,24 @@ using testing::TestRouter;
 // Nothing can listen here: connecting fails at once.
 constexpr char kNobody[] = "unix:/nonexistent/tandem-verifier";
 
-// A client's call, read step by step.
-class ClientCall {
- public:
-  ClientCall(TestRouter& router, const v1::GenerateRequest& request, const std::string& token = "secret-z",
-             absl::Duration timeout = absl::Seconds(60))
-      : stub_(v1::Generation::NewStub(CreateChannel(router.endpoint()))) {
-    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
-    context_.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    reader_ = stub_->Generate(&context_, request);
-  }
-
-  ~ClientCall() {
-    if (!finished_) {
-      context_.TryCancel();
-      Finish();
-    }
-  }
-
-  // The next event; one without anything set at the end.
-  v1::GenerateResponse Read() {
-    v1::GenerateResponse event;
-    if (!reader_->Read(&event)) event.Clear();
-    return event;
-  }
-
-  void Cancel() { context_.TryCancel(); }
-
-  // Reads what is left and returns the status.
-  grpc::Status Finish() {
-    v1::GenerateResponse event;
-    while (reader_->Read(&event)) {
-      if (event.has_chunk()) text_ += event.chunk().text();
-      if (event.has_finished()) text_ += event.finished().text();
-    }
-    finished_ = true;
-    return reader_->Finish();
-  }
-
-  // What Finish read.
-  const std::string& text() const { return text_; }
-
- private:
-  std::unique_ptr<v1::Generation::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
-  std::string text_;
-  bool finished_ = false;
-};
-
-v1::GenerateRequest Parse(const std::string& text) {
-  v1::GenerateRequest request;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
-  return request;
-}
-
 v1::GenerateRequest Hello() {
   return Parse(R"pb(text: "hello")pb");
+}
+
+TEST(ServiceTest, SaysWhichDraftersAreTrusted) {
+  for (const bool trusted : {false, true}) {
+    StubVerifier verifier;
+    v1::RouterConfig config = LettersConfig({verifier.endpoint()});
+    config.mutable_drafters(0)->set_trusted(trusted);
+    TestRouter router(config);
+    ClientCall client(router, Hello(), "secret-a");
+    const auto call = verifier.NextCall();
+    ASSERT_NE(call, nullptr);
+    EXPECT_EQ(call->request().drafter().name(), "code");
+    EXPECT_EQ(call->request().drafter().trusted(), trusted);
+    client.Cancel();
+    client.Finish();
+  }
 }
 
 TEST(ServiceTest, RelaysAGeneration) {
@@ -268,6 +232,7 @@ class BlockingEncoder final : public PromptEncoder {
     return TokenIds{1, 2};
   }
   absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&) const override { return TokenIds{1}; }
+  absl::string_view TokenBytes(TokenId) const override { return ""; }
 
   mutable absl::Notification entered;
   absl::Notification proceed;
@@ -380,9 +345,8 @@ TEST(ServiceTest, UnavailableWhenNoVerifierAnswers) {
   EXPECT_THAT(status.error_message(), HasSubstr("no verifier of model \"letters\" can be reached; tried 2"));
 }
 
-TEST(ServiceTest, VerifierLostAfterTokensIsUnavailable) {
+TEST(ServiceTest, WithoutAnotherVerifierALostOneIsUnavailable) {
   StubVerifier verifier;
-  StubVerifier other;
   TestRouter router(LettersConfig({verifier.endpoint()}));
   ClientCall client(router, Hello());
   const auto call = verifier.NextCall();
@@ -392,9 +356,11 @@ TEST(ServiceTest, VerifierLostAfterTokensIsUnavailable) {
   EXPECT_TRUE(client.Read().has_started());
   EXPECT_EQ(client.Read().chunk().text(), "abc");
   verifier.Disconnect();
+  // Not before it has been tried again some times.
   const grpc::Status status = client.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("after 3 tokens"));
+  EXPECT_THAT(status.error_message(), HasSubstr("tried 8"));
 }
 
 TEST(ServiceTest, TokensBeforeAFailureAreDelivered) {

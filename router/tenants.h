@@ -19,8 +19,8 @@ class Tenants {
   // without saying why: an absent, malformed and unknown token look the same from outside. A call without the
   // metadata is the anonymous tenant's, if there is one.
   //
-  // The SHA-256 of the presented token is compared with every tenant's in constant time, so that response
-  // times say nothing about configured tokens.
+  // The presented token is compared with every tenant's in constant time (TokenDigest), so that response
+  // times say nothing about configured tokens. One that several tenants have is nobody's.
   std::optional<size_t> Authenticate(std::optional<absl::string_view> authorization) const;
 
  private:

@@ -7,8 +7,8 @@ namespace {
 
 RoutingTable TwoTenants() {
   RoutingTable table;
-  table.tenants.push_back({.name = "acme", .token_digest = Sha256("secret-a")});
-  table.tenants.push_back({.name = "zeta", .token_digest = Sha256("secret-z")});
+  table.tenants.push_back({.name = "acme", .token = DigestToken("secret-a", "")});
+  table.tenants.push_back({.name = "zeta", .token = DigestToken("secret-z", "0123456789abcdef")});
   return table;
 }
 
@@ -28,6 +28,14 @@ TEST(TenantsTest, RefusesEverythingElse) {
     EXPECT_EQ(tenants.Authenticate(authorization), std::nullopt) << authorization;
   }
   EXPECT_EQ(tenants.Authenticate(std::nullopt), std::nullopt);
+}
+
+TEST(TenantsTest, ATokenOfTwoTenantsIsNobodys) {
+  RoutingTable table = TwoTenants();
+  table.tenants.push_back({.name = "omega", .token = DigestToken("secret-z", "another-salt-16b")});
+  const Tenants tenants(table);
+  EXPECT_EQ(tenants.Authenticate("Bearer secret-z"), std::nullopt);
+  EXPECT_EQ(tenants.Authenticate("Bearer secret-a"), 0u);
 }
 
 TEST(TenantsTest, AnonymousServesCallsWithoutTokenOnly) {

@@ -1,34 +1,361 @@
 #include "router/verifier_pool.h"
 
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/rpc/channel.h"
-#include "router/selection.h"
+#include "common/rpc/release.h"
+#include "common/rpc/status.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
 
 namespace tandem::router {
+namespace {
 
-VerifierPool::VerifierPool(const RoutingTable& table) {
-  for (const TargetModel& model : table.models) {
-    std::vector<std::unique_ptr<Verifier>>& verifiers = by_model_.emplace_back();
-    for (const std::string& endpoint : model.verifiers) {
-      auto verifier = std::make_unique<Verifier>();
-      verifier->endpoint = endpoint;
-      verifier->channel = CreateChannel(endpoint);
-      verifier->stub = v1::Verifier::NewStub(verifier->channel);
-      verifiers.push_back(std::move(verifier));
+constexpr absl::Duration kProbePeriod = absl::Seconds(1);
+// How often to ask for the address of one that does not answer. By itself gRPC asks every 30 s at most, and
+// after pauses that grow to two minutes where there was no such name: too late for one that took long to
+// start.
+constexpr absl::Duration kLookUpPeriod = absl::Seconds(3);
+constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
+constexpr absl::Duration kShortestTick = absl::Milliseconds(5);
+// HealthCheckRequest{service: "tandem.v1.Verifier"} and HealthCheckResponse{status: SERVING}, one field each.
+constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
+constexpr absl::string_view kHealthRequest("\x0a\x12tandem.v1.Verifier", 20);
+constexpr absl::string_view kServing("\x08\x01", 2);
+
+constexpr size_t kNoName = static_cast<size_t>(-1);
+
+std::string Content(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string content;
+  if (!buffer.Valid() || !buffer.Dump(&slices).ok()) return content;
+  for (const grpc::Slice& slice : slices) {
+    content.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return content;
+}
+
+}  // namespace
+
+struct VerifierPool::Attempt::Entry {
+  size_t model = 0;
+  size_t index = 0;
+  std::atomic<int64_t> heard_nanos{0};  // When something last came from it, or a request began there.
+  // Guarded by the model's mutex.
+  std::shared_ptr<Verifier> verifier;
+  size_t name = kNoName;  // Among the model's names.
+  bool probing = false;
+  bool serving = true;
+  absl::Time probed = absl::InfinitePast();
+  absl::Time looked_up = absl::InfinitePast();
+  absl::flat_hash_map<const Attempt*, std::shared_ptr<const OnLost>> attempts;
+};
+
+struct VerifierPool::Model {
+  size_t index = 0;
+  std::vector<DnsName> names;
+  std::unique_ptr<absl::Mutex> mutex = std::make_unique<absl::Mutex>();
+  // Guarded by it. Entries are never removed.
+  std::unique_ptr<VerifierChoice> choice;
+  std::vector<std::unique_ptr<Attempt::Entry>> entries;
+};
+
+VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index)
+    : pool_(pool), entry_(entry), verifier_(entry.verifier), model_(model), index_(index) {}
+
+VerifierPool::VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock)
+    : options_(options), clock_(clock), budget_(options.retries, clock->Now()) {
+  bool any_name = false;
+  // Threads and entries point to them.
+  models_.reserve(table.models.size());
+  for (size_t m = 0; m < table.models.size(); ++m) {
+    Model& model = models_.emplace_back();
+    model.index = m;
+    model.choice = std::make_unique<VerifierChoice>(options.choice, std::vector<std::string>());
+    for (const std::string& endpoint : table.models[m].verifiers) {
+      absl::StatusOr<std::optional<DnsName>> name = ParseDnsName(endpoint);
+      if (name.ok() && name->has_value()) {
+        model.names.push_back(*std::move(*name));
+        any_name = true;
+      } else {
+        absl::MutexLock lock(model.mutex.get());
+        AddEntry(model, endpoint, kNoName);
+        // Until it is known to be otherwise.
+        model.choice->SetServing(model.entries.size() - 1, true);
+        model.entries.back()->serving = true;
+      }
+    }
+  }
+  monitor_ = std::thread([this] { Monitor(); });
+  if (any_name) resolver_ = std::thread([this] { ResolveNames(); });
+}
+
+void VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t name) {
+  auto verifier = std::make_shared<Verifier>();
+  verifier->endpoint = endpoint;
+  // A certificate has the name and not the address.
+  verifier->channel =
+      tandem::CreateChannel(endpoint, options_.credentials, name == kNoName ? "" : model.names[name].host);
+  verifier->stub = v1::Verifier::NewStub(verifier->channel);
+  size_t index = 0;
+  for (; index < model.entries.size(); ++index) {
+    const Attempt::Entry& entry = *model.entries[index];
+    if (!model.choice->listed(index) && entry.attempts.empty() && !entry.probing) break;
+  }
+  if (index == model.entries.size()) model.entries.push_back(std::make_unique<Attempt::Entry>());
+  Attempt::Entry& entry = *model.entries[index];
+  entry.model = model.index;
+  entry.index = index;
+  entry.verifier = std::move(verifier);
+  entry.name = name;
+  entry.serving = false;
+  entry.probed = absl::InfinitePast();
+  model.choice->Replace(index, endpoint);
+}
+
+void VerifierPool::ResolveNames() {
+  // By name, to log what is new only.
+  std::map<std::pair<size_t, size_t>, std::string> errors;
+  const auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_; };
+  while (true) {
+    for (Model& model : models_) {
+      for (size_t name = 0; name < model.names.size(); ++name) {
+        {
+          // A name server that does not answer holds up the end for one name, not for all.
+          absl::MutexLock lock(&mutex_);
+          if (stopping_) return;
+        }
+        const absl::StatusOr<std::vector<std::string>> addresses = options_.resolve(model.names[name]);
+        std::string& error = errors[{model.index, name}];
+        if (addresses.ok()) {
+          error.clear();
+          SetAddresses(model, name, *addresses);
+        } else if (std::exchange(error, std::string(addresses.status().message())) != error) {
+          LogError("a verifier's name cannot be resolved; those that are known stay", {{"error", error}});
+        }
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping), options_.resolve_period)) return;
+  }
+}
+
+void VerifierPool::SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses) {
+  std::set<std::string> wanted(addresses.begin(), addresses.end());
+  absl::MutexLock lock(model.mutex.get());
+  for (size_t i = 0; i < model.entries.size(); ++i) {
+    Attempt::Entry& entry = *model.entries[i];
+    if (entry.name != name) continue;
+    const std::string& endpoint = entry.verifier->endpoint;
+    const bool was_listed = model.choice->listed(i);
+    const bool is_listed = wanted.erase(endpoint) > 0;
+    model.choice->SetListed(i, is_listed);
+    if (was_listed != is_listed) {
+      LogInfo(is_listed ? "verifier is back" : "verifier is gone", {{"verifier", endpoint}});
+    }
+    // Perhaps another process by now.
+    if (is_listed && !was_listed) entry.probed = absl::InfinitePast();
+  }
+  for (const std::string& endpoint : wanted) {
+    LogInfo("verifier is new", {{"verifier", endpoint}, {"name", model.names[name].host}});
+    AddEntry(model, endpoint, name);
+  }
+}
+
+VerifierPool::~VerifierPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  monitor_.join();
+  if (resolver_.joinable()) resolver_.join();
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](VerifierPool* pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool->mutex_) { return pool->probes_ == 0; },
+      this));
+}
+
+absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(size_t model_index,
+                                                                           absl::Span<const uint32_t> prompt,
+                                                                           uint64_t salt,
+                                                                           absl::Span<const size_t> tried,
+                                                                           OnLost on_lost) {
+  Model& model = models_[model_index];
+  const absl::Time now = clock_->Now();
+  absl::MutexLock lock(model.mutex.get());
+  const std::vector<size_t> order = model.choice->Order(prompt, salt, tried, now);
+  if (model.choice->num_listed() == 0) {
+    return absl::UnavailableError("no verifier of the model is known: its name has no address yet");
+  }
+  if (order.empty()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("every verifier of the model has ", options_.choice.max_in_flight, " requests running"));
+  }
+  Attempt::Entry& entry = *model.entries[order.front()];
+  auto attempt = std::unique_ptr<Attempt>(new Attempt(*this, entry, model_index, order.front()));
+  model.choice->OnBegin(order.front());
+  // Silence before there was anything to say is no stall.
+  if (entry.attempts.empty()) entry.heard_nanos.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
+  entry.attempts.emplace(attempt.get(), std::make_shared<const OnLost>(std::move(on_lost)));
+  return attempt;
+}
+
+VerifierPool::Attempt::~Attempt() {
+  Model& model = pool_.models_[model_];
+  absl::MutexLock lock(model.mutex.get());
+  model.choice->OnEnd(index_);
+  entry_.attempts.erase(this);
+}
+
+void VerifierPool::Attempt::OnEvent() {
+  entry_.heard_nanos.store(absl::ToUnixNanos(pool_.clock_->Now()), std::memory_order_relaxed);
+}
+
+void VerifierPool::Attempt::OnSuccess() {
+  Model& model = pool_.models_[model_];
+  absl::MutexLock lock(model.mutex.get());
+  model.choice->OnSuccess(index_, pool_.clock_->Now());
+}
+
+void VerifierPool::Attempt::OnFailure() {
+  Model& model = pool_.models_[model_];
+  absl::MutexLock lock(model.mutex.get());
+  model.choice->OnFailure(index_, pool_.clock_->Now());
+  // So that the next second's requests need not find out one by one.
+  entry_.probed = absl::InfinitePast();
+}
+
+size_t VerifierPool::size(size_t model) const {
+  absl::MutexLock lock(models_[model].mutex.get());
+  return models_[model].choice->num_listed();
+}
+
+void VerifierPool::CountRequest() {
+  absl::MutexLock lock(&budget_mutex_);
+  budget_.OnRequest(clock_->Now());
+}
+
+bool VerifierPool::TakeRetry() {
+  absl::MutexLock lock(&budget_mutex_);
+  return budget_.Take(clock_->Now());
+}
+
+void VerifierPool::Monitor() {
+  const absl::Duration tick = std::clamp(options_.stall_timeout / 8, kShortestTick, kLongestTick);
+  absl::MutexLock lock(&mutex_);
+  const auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_; };
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), tick)) {
+    mutex_.Unlock();
+    ProbeDue(clock_->Now());
+    mutex_.Lock();
+  }
+}
+
+absl::Duration VerifierPool::Quiet(const Attempt::Entry& entry, absl::Time now) const {
+  return now - absl::FromUnixNanos(entry.heard_nanos.load(std::memory_order_relaxed));
+}
+
+// One question to one verifier; lives until it is answered.
+class VerifierPool::Probe {
+ public:
+  static void Send(VerifierPool& pool, Attempt::Entry& entry, const std::shared_ptr<grpc::Channel>& channel,
+                   absl::Time now, absl::Duration patience) {
+    auto probe = std::make_shared<Probe>();
+    probe->stub = std::make_unique<grpc::GenericStub>(channel);
+    grpc::Slice slice(kHealthRequest.data(), kHealthRequest.size());
+    probe->request = grpc::ByteBuffer(&slice, 1);
+    probe->context.set_deadline(absl::ToChronoTime(now + patience));
+    probe->stub->UnaryCall(&probe->context, kHealthMethod, grpc::StubOptions(), &probe->request,
+                           &probe->response, [probe, at = &pool, &entry](grpc::Status status) mutable {
+                             VerifierPool& answered_to = *at;
+                             answered_to.OnProbed(entry, FromGrpcStatus(status),
+                                                  Content(probe->response) == kServing);
+                             // What is captured may go with it.
+                             ReleaseElsewhere(std::move(probe));
+                             absl::MutexLock lock(&answered_to.mutex_);
+                             --answered_to.probes_;
+                           });
+  }
+
+  std::unique_ptr<grpc::GenericStub> stub;
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  grpc::ByteBuffer response;
+};
+
+void VerifierPool::ProbeDue(absl::Time now) {
+  for (Model& model : models_) {
+    // There may be more by the next turn, but never fewer.
+    for (size_t i = 0; true; ++i) {
+      Attempt::Entry* entry = nullptr;
+      std::shared_ptr<grpc::Channel> channel;
+      {
+        absl::MutexLock lock(model.mutex.get());
+        if (i >= model.entries.size()) break;
+        entry = model.entries[i].get();
+        channel = entry->verifier->channel;
+        // One that is gone matters as long as something runs there.
+        if (!model.choice->listed(i) && entry->attempts.empty()) continue;
+        const bool quiet = !entry->attempts.empty() && Quiet(*entry, now) > options_.stall_timeout / 4;
+        if (entry->probing || (!quiet && now - entry->probed < kProbePeriod)) continue;
+        entry->probing = true;
+        entry->probed = now;
+      }
+      {
+        absl::MutexLock lock(&mutex_);
+        ++probes_;
+      }
+      Probe::Send(*this, *entry, channel, now, options_.stall_timeout / 2);
     }
   }
 }
 
-std::vector<Verifier*> VerifierPool::Order(size_t model, absl::Span<const uint32_t> prompt, uint64_t salt) {
-  std::vector<VerifierLoad> loads;
-  for (const std::unique_ptr<Verifier>& verifier : by_model_[model]) {
-    const grpc_connectivity_state state = verifier->channel->GetState(/*try_to_connect=*/true);
-    loads.push_back({.endpoint = verifier->endpoint,
-                     .healthy = state != GRPC_CHANNEL_TRANSIENT_FAILURE && state != GRPC_CHANNEL_SHUTDOWN,
-                     .in_flight = verifier->in_flight.load(std::memory_order_relaxed)});
+bool VerifierPool::OtherServes(const Model& model, size_t index) {
+  for (size_t other = 0; other < model.choice->size(); ++other) {
+    if (other != index && model.choice->listed(other) && model.choice->serving(other)) return true;
   }
-  std::vector<Verifier*> order;
-  for (size_t index : OrderVerifiers(loads, prompt, salt)) order.push_back(by_model_[model][index].get());
-  return order;
+  return false;
+}
+
+void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving) {
+  // A server without health service has answered as well.
+  const bool answered = status.ok() || absl::IsUnimplemented(status) || absl::IsNotFound(status);
+  if (answered) entry.heard_nanos.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
+  const bool fit = answered && (serving || !status.ok());
+  std::vector<std::shared_ptr<const OnLost>> lost;
+  const absl::Time now = clock_->Now();
+  std::shared_ptr<grpc::Channel> to_look_up;
+  {
+    absl::MutexLock lock(models_[entry.model].mutex.get());
+    entry.probing = false;
+    if (!answered && now - entry.looked_up >= kLookUpPeriod) {
+      entry.looked_up = now;
+      to_look_up = entry.verifier->channel;
+    }
+    models_[entry.model].choice->SetServing(entry.index, fit);
+    if (std::exchange(entry.serving, fit) != fit) {
+      LogInfo(fit ? "verifier is serving" : "verifier is not serving",
+              {{"verifier", entry.verifier->endpoint},
+               {"reason", answered ? "" : std::string(status.message().data(), status.message().size())}});
+    }
+    // Tokens that came meanwhile are an answer too, and without another verifier there is nowhere to go.
+    if (!answered && Quiet(entry, clock_->Now()) >= 0.7 * options_.stall_timeout &&
+        OtherServes(models_[entry.model], entry.index)) {
+      for (const auto& [attempt, on_lost] : entry.attempts) lost.push_back(on_lost);
+    }
+  }
+  if (to_look_up != nullptr) grpc::experimental::ChannelResetConnectionBackoff(to_look_up.get());
+  const absl::Status reason = absl::UnavailableError(
+      absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",
+                   absl::StatusCodeToString(status.code())));
+  for (const std::shared_ptr<const OnLost>& on_lost : lost) (*on_lost)(reason);
 }
 
 }  // namespace tandem::router

@@ -3,37 +3,131 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "router/config.h"
+#include "router/dns_name.h"
+#include "router/retry_budget.h"
+#include "router/verifier_choice.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
 namespace tandem::router {
 
-// One verifier and the channel to it, which is kept for the router's lifetime.
+// One verifier and the channel to it, which is kept as long as somebody uses it.
 struct Verifier {
   std::string endpoint;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Verifier::Stub> stub;
-  std::atomic<uint32_t> in_flight{0};  // Requests of this router that run there.
 };
 
-// The verifiers of every model. Thread-safe.
+// The verifiers of every model: who takes the next request, and whether those that have some are still there.
+//
+// A thread asks grpc.health.v1 of every verifier once a second, and of one that runs requests and has sent
+// nothing for a quarter of the stall timeout at once. One that has said nothing at all for the stall timeout,
+// no answer and no token, is lost, connected or not (a process that was stopped keeps its connections): its
+// requests are told, so that they can go on elsewhere, if there is another one. A long prompt or a slow step
+// is not a stall, since the health service answers meanwhile. The address of one that does not answer is
+// asked for anew every few seconds.
+//
+// "dns:///host:port" among a model's verifiers stands for every address of the name. A thread asks for them
+// every `resolve_period`: new ones get requests once their health service says that they serve, and those
+// that are gone get no more; what runs there goes on. A name that cannot be resolved keeps what it had.
+//
+// Thread-safe. Destroy it after the last Attempt.
 class VerifierPool {
  public:
-  explicit VerifierPool(const RoutingTable& table);
+  struct Options {
+    VerifierChoice::Options choice;
+    RetryBudget::Options retries;
+    absl::Duration stall_timeout = absl::Seconds(2);
+    std::shared_ptr<grpc::ChannelCredentials> credentials;  // Null: without TLS.
+    Resolve resolve = ResolveBySystem;
+    absl::Duration resolve_period = absl::Seconds(5);
+  };
+  VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock);
+  ~VerifierPool();
+  VerifierPool(const VerifierPool&) = delete;
+  VerifierPool& operator=(const VerifierPool&) = delete;
 
-  // A model's verifiers in the order in which to try them for a prompt (OrderVerifiers). A verifier counts as
-  // healthy unless its channel, which keeps trying by itself, has failed to connect. The pointers live as
-  // long as the pool.
-  std::vector<Verifier*> Order(size_t model, absl::Span<const uint32_t> prompt, uint64_t salt);
+  // What a call is told when its verifier is lost. From the pool's thread or gRPC's.
+  using OnLost = std::function<void(const absl::Status& reason)>;
+
+  // A request on a verifier, from Begin until it is destroyed. Thread-safe.
+  class Attempt {
+   public:
+    ~Attempt();
+    Verifier& verifier() const { return *verifier_; }
+    const std::shared_ptr<Verifier>& shared_verifier() const { return verifier_; }
+    size_t index() const { return index_; }  // Among the model's.
+    // Something came from the verifier.
+    void OnEvent();
+    // The call has ended: the verifier did what it should (a refusal included), or it did not. Once.
+    void OnSuccess();
+    void OnFailure();
+
+   private:
+    friend class VerifierPool;
+    struct Entry;
+    Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index);
+    VerifierPool& pool_;
+    Entry& entry_;
+    const std::shared_ptr<Verifier> verifier_;
+    const size_t model_;
+    const size_t index_;
+  };
+
+  // Where to run a request, `tried` being the verifiers (by index) that failed it already: VerifierChoice.
+  // ResourceExhausted if all have as many requests as they may, Unavailable if no name has an address.
+  absl::StatusOr<std::unique_ptr<Attempt>> Begin(size_t model, absl::Span<const uint32_t> prompt,
+                                                 uint64_t salt, absl::Span<const size_t> tried,
+                                                 OnLost on_lost);
+  // How many verifiers a model has now.
+  size_t size(size_t model) const;
+
+  // Counts a request, and asks for the right to run one once more.
+  void CountRequest();
+  bool TakeRetry();
 
  private:
-  std::vector<std::vector<std::unique_ptr<Verifier>>> by_model_;
+  struct Model;
+  class Probe;
+
+  // The thread that asks for names.
+  void ResolveNames();
+  void SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses);
+  // A verifier of the model, in the place of one that is gone or in a new one. `name`: which of its names, or
+  // none of them.
+  void AddEntry(Model& model, const std::string& endpoint, size_t name);
+  void Monitor();
+  void ProbeDue(absl::Time now);
+  void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);
+  static bool OtherServes(const Model& model, size_t index);
+  absl::Duration Quiet(const Attempt::Entry& entry, absl::Time now) const;
+
+  const Options options_;
+  const Clock* const clock_;
+  std::vector<Model> models_;
+  absl::Mutex budget_mutex_;
+  RetryBudget budget_ ABSL_GUARDED_BY(budget_mutex_);
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int probes_ ABSL_GUARDED_BY(mutex_) = 0;  // Under way.
+  std::thread monitor_;
+  std::thread resolver_;
 };
 
 }  // namespace tandem::router

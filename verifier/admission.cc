@@ -57,9 +57,9 @@ void Scheduler::ReserveRoots() {
 }
 
 void Scheduler::Preempt(Session& session) {
+  if (session.standby() != nullptr) FinishSwap(session);
   if (session.drafting()) {
-    listener_->OnDraftRequest(session.request().drafter->link,
-                              {.session = session.id(), .event = CloseSession{}});
+    CloseDraft(session);
     session.StopDraft("the verifier ran out of keys and values", /*for_good=*/false);
   }
   session.Preempt();

@@ -13,10 +13,6 @@ namespace {
 
 using AdmissionTest = SchedulerTest;
 
-Scheduler::Options FixedWindow(uint32_t depth) {
-  return {.limits = {.max_depth = depth, .nodes_per_level = 1}, .window_policy = "fixed"};
-}
-
 // Eight requests whose blocks would fit one at a time only, if they were reserved in full.
 std::map<SessionId, Ask> ManyAsks(bool drafted) {
   const std::vector<SamplingParameters> samplings = {

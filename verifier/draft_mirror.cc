@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/speculation/draft_distribution.h"
 
 namespace tandem {
 namespace {
@@ -12,10 +15,22 @@ namespace {
 // anyway.
 constexpr size_t kRememberedCommits = 64;
 
+// Draft distributions of parents whose own is known.
+std::string FindRepetition(const Grow& grow, absl::FunctionRef<bool(NodeId)> is_told) {
+  for (const DraftDistribution& distribution : grow.distributions) {
+    if (!is_told(distribution.parent)) continue;
+    return absl::StrCat("a second draft distribution of node ", distribution.parent,
+                        ", after its first child");
+  }
+  return "";
+}
+
 }  // namespace
 
-uint32_t DraftMirror::Open(uint32_t commit_no, uint64_t prefix_hash) {
+uint32_t DraftMirror::Open(uint32_t commit_no, uint64_t prefix_hash, bool sampled) {
   tree_.Clear();
+  distributions_.clear();
+  sampled_ = sampled;
   next_id_ = 1;
   exhausted_ = false;
   commits_.assign(1, {commit_no, prefix_hash});
@@ -52,7 +67,87 @@ std::string DraftMirror::FindViolation(const Grow& grow) const {
                           ", expected an earlier node");
     }
   }
+  return FindDistributionViolation(grow);
+}
+
+std::string DraftMirror::FindDistributionViolation(const Grow& grow) const {
+  if (!sampled_ && !grow.distributions.empty()) {
+    return absl::StrCat(grow.distributions.size(), " draft distributions, which were not asked for");
+  }
+  absl::flat_hash_set<NodeId> parents;
+  for (const DraftDistribution& distribution : grow.distributions) {
+    if (!parents.insert(distribution.parent).second) {
+      return absl::StrCat("node ", distribution.parent, " has two draft distributions");
+    }
+    if (std::string violation = tandem::FindViolation(distribution, vocab_size_); !violation.empty()) {
+      return violation;
+    }
+  }
   return "";
+}
+
+const DraftDistribution* DraftMirror::TakeDistribution(const Grow& grow, NodeId parent,
+                                                       std::vector<NodeId>* added) {
+  const NodeId key = Canonical(parent);
+  if (const auto known = distributions_.find(key); known != distributions_.end()) return known->second.get();
+  // By the very same name: 0 may be the root of an older commit.
+  const auto sent =
+      std::find_if(grow.distributions.begin(), grow.distributions.end(),
+                   [&](const DraftDistribution& distribution) { return distribution.parent == parent; });
+  if (sent == grow.distributions.end()) return nullptr;
+  added->push_back(key);
+  return distributions_.emplace(key, std::make_shared<DraftDistribution>(*sent)).first->second.get();
+}
+
+std::string DraftMirror::JudgeDraw(const Grow& grow, uint32_t index, std::vector<NodeId>* added) {
+  if (!sampled_) return "";
+  const DraftDistribution* const distribution = TakeDistribution(grow, grow.parents[index], added);
+  const NodeId id = grow.first_id + index;
+  if (distribution == nullptr) {
+    return absl::StrCat("node ", id, " is a child of ", grow.parents[index],
+                        ", which has no draft distribution, and drafts are to be sampled");
+  }
+  if (std::find(distribution->tokens.begin(), distribution->tokens.end(), grow.tokens[index]) ==
+      distribution->tokens.end()) {
+    return absl::StrCat("node ", id, " has token ", grow.tokens[index],
+                        ", which its parent's draft distribution does not have");
+  }
+  return "";
+}
+
+// What is left belongs to nodes of the tree, and to the root as it was a node.
+void DraftMirror::PruneDistributions(NodeId new_root) {
+  auto old = std::exchange(distributions_, {});
+  for (auto& [id, distribution] : old) {
+    if (id == new_root) {
+      distributions_.emplace(0, std::move(distribution));
+    } else if (tree_.Find(id) != nullptr) {
+      distributions_.emplace(id, std::move(distribution));
+    }
+  }
+}
+
+std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const TreeNode> selected) const {
+  std::vector<DrawGroup> groups;
+  if (!sampled_ || selected.empty()) return groups;
+  const auto index_of = [&](NodeId id) -> std::optional<uint32_t> {
+    const auto at = std::lower_bound(selected.begin(), selected.end(), id,
+                                     [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
+    if (at == selected.end() || at->id != id) return std::nullopt;
+    return static_cast<uint32_t>(at - selected.begin());
+  };
+  absl::flat_hash_map<NodeId, size_t> group_of;
+  for (const TreeNode& node : tree_.nodes()) {
+    if (node.parent != 0 && !index_of(node.parent).has_value()) continue;
+    const auto [at, is_new] = group_of.try_emplace(node.parent, groups.size());
+    if (is_new) groups.push_back({.parent = node.parent, .distribution = distributions_.at(node.parent)});
+    groups[at->second].children.push_back({.token = node.token, .node = index_of(node.id)});
+  }
+  for (DrawGroup& group : groups) {
+    while (!group.children.empty() && !group.children.back().node.has_value()) group.children.pop_back();
+  }
+  std::erase_if(groups, [](const DrawGroup& group) { return group.children.empty(); });
+  return groups;
 }
 
 DraftMirror::NodeFate DraftMirror::Judge(NodeId parent, TokenId token, bool current_commit) const {
@@ -93,7 +188,10 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
   const auto seen = std::find_if(commits_.begin(), commits_.end(), [&](const KnownCommit& commit) {
     return commit.commit_no == grow.seen_commit;
   });
-  if (seen == commits_.end()) return stale();
+  if (seen == commits_.end()) {
+    next_id_ = grow.first_id + count;
+    return stale();
+  }
   if (seen->prefix_hash != grow.prefix_hash) {
     report.result = GrowResult::kResyncNeeded;
     report.violation = absl::StrCat("the drafter's prefix at commit ", grow.seen_commit, " is not ours");
@@ -101,10 +199,29 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
   }
   const bool current_commit = grow.seen_commit == commits_.back().commit_no;
   const uint32_t size_before = tree_.size();
+  std::vector<NodeId> new_distributions;
+  const auto take_back = [&] {
+    tree_.Truncate(size_before);
+    for (NodeId parent : new_distributions) distributions_.erase(parent);
+  };
+  const auto is_told = [&](NodeId parent) {
+    return (parent != 0 || current_commit) && distributions_.contains(Canonical(parent));
+  };
+  if (std::string violation = FindRepetition(grow, is_told); !violation.empty()) {
+    return invalid(std::move(violation));
+  }
   for (uint32_t i = 0; i < count; ++i) {
     const NodeId id = grow.first_id + i;
+    if (grow.parents[i] >= next_id_ && grow.parents[i] < grow.first_id) {
+      tree_.Truncate(size_before);
+      return invalid(absl::StrCat("node ", id, " has parent ", grow.parents[i], ", which was never sent"));
+    }
     switch (Judge(grow.parents[i], grow.tokens[i], current_commit)) {
       case NodeFate::kAdd:
+        if (std::string violation = JudgeDraw(grow, i, &new_distributions); !violation.empty()) {
+          take_back();
+          return invalid(std::move(violation));
+        }
         tree_.Add(id, grow.parents[i], grow.tokens[i], grow.scores[i]);
         ++report.added;
         break;
@@ -112,7 +229,7 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
         ++report.stale;
         break;
       case NodeFate::kInvalid:
-        tree_.Truncate(size_before);
+        take_back();
         return invalid(absl::StrCat("node ", id, " repeats a token of its parent or grows the tree beyond ",
                                     kMaxTreeNodes, " nodes or ", kMaxTreeDepth, " levels"));
     }
@@ -167,11 +284,13 @@ std::optional<NodeId> DraftMirror::Commit(absl::Span<const TokenId> tokens, uint
     const TreeNode* child = tree_.FindChild(at, token);
     if (child == nullptr) {
       tree_.Clear();
+      distributions_.clear();
       return std::nullopt;
     }
     at = child->id;
   }
   tree_.Reroot(at);
+  PruneDistributions(at);
   return at;
 }
 

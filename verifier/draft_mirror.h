@@ -2,15 +2,18 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/verification_rule.h"
 
 namespace tandem {
 
@@ -30,7 +33,9 @@ class DraftMirror {
   explicit DraftMirror(int32_t vocab_size) : vocab_size_(vocab_size) {}
 
   // Starts a new epoch at commit `commit_no`, whose committed tokens have `prefix_hash`. Returns the epoch.
-  uint32_t Open(uint32_t commit_no, uint64_t prefix_hash);
+  // With `sampled`, every child must come from a draft distribution that has been sent; without, there is
+  // none.
+  uint32_t Open(uint32_t commit_no, uint64_t prefix_hash, bool sampled = false);
 
   enum class GrowResult {
     kAccepted,      // At least one node was added, or every node was stale or known.
@@ -57,6 +62,9 @@ class DraftMirror {
   std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
   // Levels of the tree.
   uint32_t depth() const;
+  // How the children of the root and of `selected` were drawn, as far as any is among `selected`, whose ids
+  // increase. None when drafts are not sampled.
+  std::vector<DrawGroup> DrawsOf(absl::Span<const TreeNode> selected) const;
 
   // The round's outcome: the tokens it committed, the last of them the target's own. If they are a path of
   // the tree, whether or not its nodes were the ones verified, the node at its end becomes the root; else the
@@ -76,16 +84,25 @@ class DraftMirror {
 
   // Why the message is not well-formed, whatever the state; empty if it is.
   std::string FindViolation(const Grow& grow) const;
+  std::string FindDistributionViolation(const Grow& grow) const;
   // What to do with one node: add it, drop it as stale, or blame the drafter.
   enum class NodeFate { kAdd, kStale, kInvalid };
   NodeFate Judge(NodeId parent, TokenId token, bool current_commit) const;
+  NodeId Canonical(NodeId parent) const { return parent == tree_.root_id() ? 0 : parent; }
+  // The distribution of a parent, which it may have got just now, in `grow`.
+  const DraftDistribution* TakeDistribution(const Grow& grow, NodeId parent, std::vector<NodeId>* added);
+  // Why a child may not be added; empty if it may.
+  std::string JudgeDraw(const Grow& grow, uint32_t index, std::vector<NodeId>* added);
+  void PruneDistributions(NodeId new_root);
 
-  const int32_t vocab_size_;
+  int32_t vocab_size_;
   CandidateTree tree_;
   uint32_t epoch_ = 0;
   NodeId next_id_ = 1;  // The lowest id that this epoch has not used.
   bool exhausted_ = false;
   std::deque<KnownCommit> commits_;  // The most recent ones; the last is current.
+  bool sampled_ = false;
+  absl::flat_hash_map<NodeId, std::shared_ptr<const DraftDistribution>> distributions_;  // 0: of the root.
 };
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
 #include "verifier/draft_mirror.h"
 
+#include <functional>
 #include <limits>
 
 #include "gmock/gmock.h"
@@ -147,8 +148,27 @@ TEST_F(DraftMirrorTest, HostileGrowthIsRefusedWhole) {
   ExpectInvalid(with([](Grow& g) { g.scores[1] = 1.5f; }), "has score 1.5");
   ExpectInvalid(with([](Grow& g) { g.parents[0] = 4; }), "has parent 4");  // Its own parent.
   ExpectInvalid(with([](Grow& g) { g.parents[0] = 5; }), "has parent 5");  // A cycle of two.
+  ExpectInvalid(with([](Grow& g) {
+                  g.first_id = 9, g.parents = {3, 7};
+                }),
+                "has parent 7, which was never sent");
   ExpectInvalid(with([](Grow& g) { g.parents = {3, 3}, g.tokens = {20, 20}; }), "repeats a token");
   EXPECT_EQ(mirror_.OnGrow(good).added, 2u);  // Nothing of the above has stuck.
+}
+
+// What was not taken was sent all the same.
+TEST_F(DraftMirrorTest, GrowthBelowWhatWasStaleIsStale) {
+  for (uint32_t commit = 1; commit <= 100; ++commit) mirror_.Commit({5}, commit, kHash + commit);
+  ASSERT_EQ(mirror_.OnGrow(FirstGrowth()).result, GrowResult::kStale);
+  const auto report = mirror_.OnGrow({.epoch = 1,
+                                      .seen_commit = 100,
+                                      .prefix_hash = kHash + 100,
+                                      .first_id = 4,
+                                      .parents = {3},
+                                      .tokens = {20},
+                                      .scores = {0.5f}});
+  EXPECT_EQ(report.result, GrowResult::kAccepted);
+  EXPECT_EQ(report.stale, 1u);
 }
 
 TEST_F(DraftMirrorTest, TreesAreBounded) {
@@ -175,6 +195,116 @@ TEST_F(DraftMirrorTest, ExhaustedHoldsUntilTheNextCommit) {
   EXPECT_TRUE(mirror_.exhausted());
   mirror_.Commit({10}, 1, kHash + 1);
   EXPECT_FALSE(mirror_.exhausted());
+}
+
+// Distributions of the root and of node 1, and what FirstGrowth draws from them.
+Grow FirstDraws() {
+  Grow grow = FirstGrowth();
+  grow.distributions = {{.parent = 0, .tokens = {10, 11, 13}, .probabilities = {0.5f, 0.25f, 0.25f}},
+                        {.parent = 1, .tokens = {12}, .probabilities = {1.0f}}};
+  return grow;
+}
+
+class SampledMirrorTest : public DraftMirrorTest {
+ protected:
+  SampledMirrorTest() { mirror_.Open(/*commit_no=*/0, kHash, /*sampled=*/true); }
+
+  static Grow OfThisEpoch(Grow grow) {
+    grow.epoch = 2;
+    return grow;
+  }
+  // Like ExpectInvalid, and nothing is left of what came with it.
+  void ExpectBadDraws(const std::function<void(Grow&)>& spoil, const std::string& what) {
+    Grow grow = OfThisEpoch(FirstDraws());
+    spoil(grow);
+    ExpectInvalid(grow, what);
+  }
+};
+
+TEST_F(SampledMirrorTest, TellsHowWhatIsSelectedWasDrawn) {
+  EXPECT_EQ(mirror_.OnGrow(OfThisEpoch(FirstDraws())).added, 3u);
+  const std::vector<TreeNode> all = mirror_.Select(10, 10);
+  const std::vector<DrawGroup> groups = mirror_.DrawsOf(all);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].parent, 0u);
+  EXPECT_THAT(groups[0].distribution->tokens, ElementsAre(10, 11, 13));
+  ASSERT_EQ(groups[0].children.size(), 2u);
+  EXPECT_EQ(groups[0].children[1].token, 11);
+  EXPECT_EQ(groups[0].children[1].node, 1u);
+  EXPECT_EQ(groups[1].parent, 1u);
+  EXPECT_EQ(groups[1].children[0].node, 2u);
+  // What was drawn before is told even when it is not verified; what was drawn after is of no matter.
+  const TreeNode second[] = {all[1]};
+  const std::vector<DrawGroup> of_second = mirror_.DrawsOf(second);
+  ASSERT_EQ(of_second.size(), 1u);
+  ASSERT_EQ(of_second[0].children.size(), 2u);
+  EXPECT_EQ(of_second[0].children[0].token, 10);
+  EXPECT_EQ(of_second[0].children[0].node, std::nullopt);
+  const TreeNode first[] = {all[0]};
+  EXPECT_EQ(mirror_.DrawsOf(first)[0].children.size(), 1u);
+}
+
+TEST_F(SampledMirrorTest, DistributionsFollowTheRoot) {
+  mirror_.OnGrow(OfThisEpoch(FirstDraws()));
+  EXPECT_EQ(mirror_.Commit({10}, 1, kHash + 1), NodeId{1});
+  std::vector<TreeNode> all = mirror_.Select(10, 10);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_THAT(mirror_.DrawsOf(all)[0].distribution->tokens, ElementsAre(12));
+  // A younger child of what is now the root, drawn from what is known; and one from before, of the old root,
+  // whose distribution must not be mistaken for the new one's.
+  const DraftMirror::GrowReport report =
+      mirror_.OnGrow({.epoch = 2,
+                      .seen_commit = 0,
+                      .prefix_hash = kHash,
+                      .first_id = 4,
+                      .parents = {0, 3},
+                      .tokens = {13, 50},
+                      .scores = {0.5f, 0.5f},
+                      .distributions = {{.parent = 0, .tokens = {13}, .probabilities = {1.0f}},
+                                        {.parent = 3, .tokens = {50}, .probabilities = {1.0f}}}});
+  EXPECT_EQ(report.added, 1u);
+  EXPECT_EQ(report.stale, 1u);
+  all = mirror_.Select(10, 10);
+  EXPECT_THAT(mirror_.DrawsOf(all)[0].distribution->tokens, ElementsAre(12));
+  EXPECT_THAT(mirror_.DrawsOf(all)[1].distribution->tokens, ElementsAre(50));
+  EXPECT_EQ(mirror_.Commit({99}, 2, kHash + 2), std::nullopt);
+  // Of a fresh root nothing is known.
+  const DraftMirror::GrowReport fresh = mirror_.OnGrow({.epoch = 2,
+                                                        .seen_commit = 2,
+                                                        .prefix_hash = kHash + 2,
+                                                        .first_id = 6,
+                                                        .parents = {0},
+                                                        .tokens = {12},
+                                                        .scores = {0.5f}});
+  EXPECT_EQ(fresh.result, GrowResult::kInvalid);
+}
+
+TEST_F(SampledMirrorTest, HostileDistributionsAreRefused) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ExpectBadDraws([](Grow& grow) { grow.distributions.clear(); }, "which has no draft distribution");
+  ExpectBadDraws([](Grow& grow) { grow.distributions.pop_back(); }, "which has no draft distribution");
+  ExpectBadDraws([](Grow& grow) { grow.tokens[1] = 14; }, "token 14, which its parent's draft distribution");
+  ExpectBadDraws([](Grow& grow) { grow.distributions[1].parent = 0; }, "two draft distributions");
+  ExpectBadDraws([=](Grow& grow) { grow.distributions[0].probabilities[0] = nan; }, "probability nan");
+  ExpectBadDraws([](Grow& grow) { grow.distributions[0].probabilities[0] = 0.0f; }, "probability 0");
+  ExpectBadDraws([](Grow& grow) { grow.distributions[0].probabilities[0] = 0.7f; }, "sums to 1.2");
+  ExpectBadDraws([](Grow& grow) { grow.distributions[0].tokens[2] = 100; }, "token 100");
+  ExpectBadDraws([](Grow& grow) { grow.distributions[0].tokens[2] = 10; }, "token 10 at 2");
+  ExpectBadDraws([](Grow& grow) { grow.distributions[0].tokens.resize(2000, 1); }, "2000 tokens");
+  ExpectBadDraws([](Grow& grow) { grow.tokens[1] = 10; }, "repeats a token");
+  // None of that has left anything behind, and a second word on the same parent is one too many.
+  EXPECT_EQ(mirror_.OnGrow(OfThisEpoch(FirstDraws())).added, 3u);
+  Grow again = OfThisEpoch(FirstDraws());
+  again.first_id = 4;
+  again.parents = {0};
+  again.tokens = {13};
+  again.scores = {0.5f};
+  again.distributions.pop_back();
+  ExpectInvalid(again, "a second draft distribution of node 0");
+}
+
+TEST_F(DraftMirrorTest, DistributionsThatNobodyAskedForAreRefused) {
+  ExpectInvalid(FirstDraws(), "2 draft distributions, which were not asked for");
 }
 
 }  // namespace

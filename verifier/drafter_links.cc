@@ -32,12 +32,14 @@ double Uniform() {
 // One endpoint. Its stream's callbacks hold it, so that it lives until the last of them has run.
 class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
  public:
-  Link(LinkId id, std::string endpoint, std::shared_ptr<const Callbacks> callbacks, const Clock* clock)
+  Link(LinkId id, std::string endpoint, std::shared_ptr<const Callbacks> callbacks, const Clock* clock,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : id_(id),
         endpoint_(std::move(endpoint)),
         callbacks_(std::move(callbacks)),
         clock_(clock),
-        stub_(v1::Drafter::NewStub(CreateChannel(endpoint_))),
+        channel_(tandem::CreateChannel(endpoint_, credentials)),
+        stub_(v1::Drafter::NewStub(channel_)),
         backoff_(clock, Uniform) {}
 
   const std::string& endpoint() const { return endpoint_; }
@@ -48,13 +50,17 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     if (stream_ == nullptr && !retrying_ && !closing_) Open();
   }
 
-  void Send(const DraftRequest& request) {
+  size_t Send(const DraftRequest& request) {
     std::shared_ptr<Stream> stream;
     {
       absl::MutexLock lock(&mutex_);
       stream = stream_;
     }
-    if (stream != nullptr) stream->Write(DraftRequestToProto(request));
+    if (stream == nullptr) return 0;
+    v1::DraftRequest message = DraftRequestToProto(request);
+    const size_t bytes = message.ByteSizeLong();
+    stream->Write(std::move(message));
+    return bytes;
   }
 
   void Acknowledge() {
@@ -103,7 +109,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     }
     absl::StatusOr<DraftResponse> response = DraftResponseFromProto(message);
     if (response.ok()) {
-      callbacks_->on_response(id_, *std::move(response));
+      callbacks_->on_response(id_, *std::move(response), message.ByteSizeLong());
     } else {
       callbacks_->on_malformed(id_, response.status());
     }
@@ -128,13 +134,17 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   void Retry() {
     absl::MutexLock lock(&mutex_);
     retrying_ = false;
-    if (!closing_) Open();
+    if (closing_) return;
+    // Its address is asked for anew: gRPC's own pauses before that grow to two minutes.
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    Open();
   }
 
   const LinkId id_;
   const std::string endpoint_;
   const std::shared_ptr<const Callbacks> callbacks_;
   const Clock* const clock_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Drafter::Stub> stub_;
   absl::Mutex mutex_;
   ReconnectBackoff backoff_ ABSL_GUARDED_BY(mutex_);
@@ -146,8 +156,11 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-DrafterLinks::DrafterLinks(Callbacks callbacks, const Clock* clock)
-    : callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))), clock_(clock) {}
+DrafterLinks::DrafterLinks(Callbacks callbacks, const Clock* clock,
+                           std::shared_ptr<grpc::ChannelCredentials> credentials)
+    : callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))),
+      clock_(clock),
+      credentials_(std::move(credentials)) {}
 
 DrafterLinks::~DrafterLinks() {
   std::vector<std::shared_ptr<Link>> links;
@@ -171,7 +184,7 @@ absl::StatusOr<LinkId> DrafterLinks::Acquire(const std::string& endpoint) {
       id = found->second;
     } else {
       id = static_cast<LinkId>(links_.size());
-      links_.push_back(std::make_shared<Link>(id, endpoint, callbacks_, clock_));
+      links_.push_back(std::make_shared<Link>(id, endpoint, callbacks_, clock_, credentials_));
       ids_[endpoint] = id;
     }
     link = links_[id];
@@ -185,14 +198,14 @@ std::string DrafterLinks::EndpointOf(LinkId link) const {
   return link < links_.size() ? links_[link]->endpoint() : "";
 }
 
-void DrafterLinks::Send(LinkId link, const DraftRequest& request) {
+size_t DrafterLinks::Send(LinkId link, const DraftRequest& request) {
   std::shared_ptr<Link> target;
   {
     absl::MutexLock lock(&mutex_);
-    if (link >= links_.size()) return;
+    if (link >= links_.size()) return 0;
     target = links_[link];
   }
-  target->Send(request);
+  return target->Send(request);
 }
 
 void DrafterLinks::Acknowledge(LinkId link) {

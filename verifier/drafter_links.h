@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
 #include "common/speculation/draft_messages.h"
+#include "grpcpp/security/credentials.h"
 #include "verifier/session.h"
 
 namespace tandem {
@@ -31,11 +33,14 @@ class DrafterLinks {
   struct Callbacks {
     std::function<void(LinkId)> on_up;
     std::function<void(LinkId, absl::Status)> on_down;
-    std::function<void(LinkId, DraftResponse)> on_response;
+    // `bytes`: of the message.
+    std::function<void(LinkId, DraftResponse, size_t bytes)> on_response;
     // A message that could not be decoded.
     std::function<void(LinkId, absl::Status)> on_malformed;
   };
-  DrafterLinks(Callbacks callbacks, const Clock* clock);
+  // Null `credentials`: without TLS.
+  DrafterLinks(Callbacks callbacks, const Clock* clock,
+               std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
   // Ends all streams and waits until no callback can come any more.
   ~DrafterLinks();
   DrafterLinks(const DrafterLinks&) = delete;
@@ -45,8 +50,9 @@ class DrafterLinks {
   absl::StatusOr<LinkId> Acquire(const std::string& endpoint);
   std::string EndpointOf(LinkId link) const;
 
-  // Dropped when the stream is down; the session is told by on_down.
-  void Send(LinkId link, const DraftRequest& request);
+  // Dropped when the stream is down; the session is told by on_down. Returns the bytes of the message, 0 if
+  // it was dropped.
+  size_t Send(LinkId link, const DraftRequest& request);
   // A response has been dealt with. A drafter that sends faster than that is not read from.
   void Acknowledge(LinkId link);
 
@@ -55,6 +61,7 @@ class DrafterLinks {
 
   const std::shared_ptr<const Callbacks> callbacks_;
   const Clock* const clock_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);  // By id.
   absl::flat_hash_map<std::string, LinkId> ids_ ABSL_GUARDED_BY(mutex_);

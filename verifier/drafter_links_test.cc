@@ -24,7 +24,7 @@ class Record {
   DrafterLinks::Callbacks Callbacks() {
     return {.on_up = [this](LinkId) { Count(&ups_); },
             .on_down = [this](LinkId, absl::Status) { Count(&downs_); },
-            .on_response = [this](LinkId, DraftResponse) { Count(&responses_); },
+            .on_response = [this](LinkId, DraftResponse, size_t) { Count(&responses_); },
             .on_malformed = [this](LinkId, absl::Status) { Count(&malformed_); }};
   }
   bool WaitForDowns(int count) { return WaitFor(&downs_, count); }

@@ -1,5 +1,6 @@
 #include "verifier/engine_loop.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 
 namespace tandem {
 namespace {
+
+// Before a drain's end, for the last messages to leave.
+constexpr absl::Duration kHandOverTime = absl::Seconds(1);
 
 // What a client that found the queue full is told to wait.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
@@ -20,14 +24,20 @@ struct Overloaded : Handlers... {
 template <class... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
+size_t NumNodes(const DraftResponse& response) {
+  const Grow* const grow = std::get_if<Grow>(&response.event);
+  return grow == nullptr ? 0 : grow->tokens.size();
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
                        std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
-                       VerifierMetrics* metrics)
+                       VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials)
     : engine_(std::move(engine)),
       pool_(std::move(pool)),
       metrics_(metrics),
+      clock_(clock),
       scheduler_(options, engine_.get(), pool_.get(), std::move(round_time), clock, this) {
   links_ = std::make_unique<DrafterLinks>(
       DrafterLinks::Callbacks{.on_up = [this](LinkId link) { inbox_.Push(LinkUpEvent{link}); },
@@ -36,15 +46,15 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                                     inbox_.Push(LinkDownEvent{link, std::move(reason)});
                                   },
                               .on_response =
-                                  [this, clock](LinkId link, DraftResponse response) {
+                                  [this, clock](LinkId link, DraftResponse response, size_t bytes) {
                                     response.received = clock->Now();
-                                    inbox_.Push(DraftEvent{link, std::move(response)});
+                                    inbox_.Push(DraftEvent{link, std::move(response), bytes});
                                   },
                               .on_malformed =
                                   [this](LinkId link, absl::Status reason) {
                                     inbox_.Push(MalformedEvent{link, std::move(reason)});
                                   }},
-      clock);
+      clock, std::move(credentials));
   PublishLoad();
   thread_ = std::thread([this] { Run(); });
 }
@@ -67,6 +77,60 @@ void EngineLoop::Cancel(SessionId session, absl::Status reason) {
   inbox_.Push(CancelEvent{session, std::move(reason)});
 }
 
+void EngineLoop::SwapDrafter(DrafterSwap swap, OnSwapped done) {
+  inbox_.Push(SwapEvent{std::move(swap), std::make_shared<SwapCount>(std::move(done))});
+}
+
+// Every outcome comes, at the latest with the session's end; what is dropped uncounted went with the loop.
+EngineLoop::SwapCount::~SwapCount() {
+  if (complete_) {
+    done_(result_);
+  } else {
+    done_(absl::UnavailableError("the verifier is shutting down"));
+  }
+}
+
+void EngineLoop::SwapCount::Count(const absl::Status& outcome) {
+  if (outcome.ok()) {
+    ++result_.swapped;
+  } else if (absl::IsCancelled(outcome)) {
+    ++result_.ended;
+  } else if (result_.refused++ == 0) {
+    result_.refusal = outcome.ToString();
+  }
+}
+
+void EngineLoop::HandleSwap(SwapEvent& event) {
+  const DrafterSwap& swap = event.swap;
+  std::vector<SessionId> concerned;
+  for (const auto& [session, call] : calls_) {
+    const bool listed = std::find(swap.request_ids.begin(), swap.request_ids.end(), call.request_id) !=
+                        swap.request_ids.end();
+    if (swap.request_ids.empty() ? call.tenant == swap.tenant : listed) concerned.push_back(session);
+  }
+  for (SessionId session : concerned) {
+    // Before the outcome, which may come at once, and behind that of a swap it puts an end to.
+    swaps_[session].push_back(event.count);
+    if (scheduler_.SwapDrafter(session, swap.from, swap.to).ok()) continue;
+    swaps_[session].pop_back();
+    if (swaps_[session].empty()) swaps_.erase(session);
+  }
+  event.count->set_complete();
+}
+
+void EngineLoop::OnSwapEnded(SessionId session, const absl::Status& status) {
+  const auto found = swaps_.find(session);
+  found->second.front()->Count(status);
+  found->second.pop_front();
+}
+
+void EngineLoop::OnDrafterChanged(SessionId session, const DrafterBinding& binding) {
+  GenerateCall& call = calls_.at(session);
+  call.speculation = metrics_->SpeculationOf(call.tenant, binding.name);
+  call.drafting = metrics_->DraftingOf(call.tenant, binding.name);
+  metrics_->RecordDrafterChange();
+}
+
 void EngineLoop::SetWindowPolicy(std::string name, WindowPolicyOptions options) {
   inbox_.Push(PolicyEvent{std::move(name), std::move(options)});
 }
@@ -79,6 +143,23 @@ void EngineLoop::WaitUntilIdle(absl::Time deadline) {
                                     },
                                     this),
                                 deadline);
+}
+
+void EngineLoop::Drain(absl::Time deadline) {
+  const absl::Time now = clock_->Now();
+  WaitUntilIdle(deadline - std::min(kHandOverTime, std::max((deadline - now) / 2, absl::ZeroDuration())));
+  inbox_.Push(HandOverEvent{});
+  WaitUntilIdle(deadline);
+}
+
+void EngineLoop::HandOver() {
+  if (!calls_.empty()) LogInfo("handing over", {{"requests", absl::StrCat(calls_.size())}});
+  // Those in a step that is under way end with it; the others end at once.
+  std::vector<SessionId> sessions;
+  for (const auto& [session, call] : calls_) sessions.push_back(session);
+  for (SessionId session : sessions) {
+    scheduler_.Cancel(session, absl::UnavailableError("the verifier is shutting down"));
+  }
 }
 
 EngineLoop::Load EngineLoop::load() const {
@@ -104,6 +185,7 @@ void EngineLoop::Run() {
     events.clear();
   };
   while (inbox_.WaitUntil(scheduler_.NextWake(), &events)) {
+    busy_time_.Begin(clock_->Now());
     handle_all();
     if (scheduler_.Forward()) {
       // What arrived during the forward pass belongs in front of its conclusion.
@@ -112,10 +194,9 @@ void EngineLoop::Run() {
       scheduler_.Conclude();
     }
     PublishLoad();
+    busy_time_.End();
   }
-  while (!calls_.empty()) {
-    scheduler_.Cancel(calls_.begin()->first, absl::UnavailableError("the verifier is shutting down"));
-  }
+  HandOver();
 }
 
 void EngineLoop::Handle(Event event) {
@@ -145,6 +226,11 @@ void EngineLoop::Handle(Event event) {
                    scheduler_.OnLinkDown(down.link, down.reason);
                  },
                  [&](DraftEvent& draft) {
+                   const auto call = calls_.find(Session::IdOfDraft(draft.response.session));
+                   if (call != calls_.end()) {
+                     call->second.drafting.RecordReceived(draft.bytes, NumNodes(draft.response));
+                     call->second.trace.OnDraftResponse(draft.response, draft.response.received);
+                   }
                    scheduler_.OnDraftResponse(draft.link, draft.response);
                    links_->Acknowledge(draft.link);
                    down_links_.erase(draft.link);
@@ -153,6 +239,7 @@ void EngineLoop::Handle(Event event) {
                    scheduler_.OnMalformedResponse(malformed.link, malformed.reason.message());
                    links_->Acknowledge(malformed.link);
                  },
+                 [&](SwapEvent& swap) { HandleSwap(swap); }, [&](HandOverEvent&) { HandOver(); },
                  [&](PolicyEvent& policy) {
                    const absl::Status set = scheduler_.SetWindowPolicy(policy.name, policy.options);
                    if (set.ok()) {
@@ -166,6 +253,7 @@ void EngineLoop::Handle(Event event) {
 
 void EngineLoop::OnStarted(SessionId session) {
   GenerateCall& call = calls_.at(session);
+  call.trace.OnStarted(clock_->Now());
   call.stream->Write(std::move(call.started));
 }
 
@@ -176,22 +264,49 @@ void EngineLoop::OnTokens(SessionId session, CommittedTokens tokens) {
 
 void EngineLoop::OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) {
   const auto found = calls_.find(session);
-  const GenerateCall call = std::move(found->second);
+  GenerateCall call = std::move(found->second);
   calls_.erase(found);
+  swaps_.erase(session);
   metrics_->RecordFinished(status, summary);
+  call.trace.OnFinished(status, summary, clock_->Now());
+  LogEnd(call, status, summary);
+  call.drafting.RecordRequest(call.supplies);
   if (status.ok()) call.stream->Write(FinishedToProto(summary));
   call.stream->Finish(status);
   absl::MutexLock lock(&load_mutex_);
   ++ended_;
 }
 
+// What went well, or was no longer wanted, is for those who look for it.
+void EngineLoop::LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary) {
+  const LogLevel level = status.ok() || absl::IsCancelled(status) ? LogLevel::kDebug : LogLevel::kInfo;
+  if (!LogEnabled(level)) return;
+  Log(level, "request ended",
+      {{"request_id", call.request_id},
+       {"trace_id", call.trace.trace_id()},
+       {"tenant", call.tenant},
+       {"drafter", summary.drafter},
+       {"tokens", absl::StrCat(summary.output_tokens)},
+       {"code", absl::StatusCodeToString(status.code())}});
+}
+
 void EngineLoop::OnDraftRequest(LinkId link, DraftRequest request) {
-  links_->Send(link, request);
+  const auto call = calls_.find(Session::IdOfDraft(request.session));
+  // Commits, one for each round, say nothing of whose they are.
+  if (call != calls_.end() && !std::holds_alternative<Commit>(request.event)) {
+    if (auto* const open = std::get_if<OpenSession>(&request.event)) {
+      open->request_id = call->second.request_id;
+    }
+    call->second.trace.OnDraftRequest([this, link] { return links_->EndpointOf(link); }, request,
+                                      clock_->Now());
+  }
+  const size_t bytes = links_->Send(link, request);
+  if (call != calls_.end()) call->second.drafting.RecordSent(bytes);
 }
 
 void EngineLoop::OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) {
   const std::string endpoint = links_->EndpointOf(link);
-  metrics_->RecordViolation(endpoint);
+  metrics_->RecordViolation(endpoint, quarantined);
   LogWarning(
       quarantined ? "drafter quarantined: it broke the protocol too often" : "drafter broke the protocol",
       {{"endpoint", endpoint}, {"what", std::string(what)}});
@@ -203,8 +318,13 @@ void EngineLoop::OnStep(const StepReport& report) {
 
 void EngineLoop::OnRound(SessionId session, const RoundReport& report) {
   metrics_->RecordRound(report);
-  if (report.kind != RoundKind::kUndrafted) {
-    calls_.at(session).speculation.RecordRound(report.nodes, report.accepted);
+  GenerateCall& call = calls_.at(session);
+  if (call.trace.recording()) call.trace.OnRound(report, clock_->Now());
+  call.drafting.RecordRound(report);
+  if (report.supply.has_value()) ++call.supplies[static_cast<size_t>(*report.supply)];
+  if (report.kind != RoundKind::kUndrafted) call.speculation.RecordRound(report.nodes, report.accepted);
+  for (const JudgedNode& node : report.judged) {
+    call.calibration.Record(node.score, node.calibrated, node.accepted);
   }
 }
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,7 +15,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/busy_time.h"
 #include "common/base/clock.h"
 #include "common/base/mailbox.h"
 #include "common/engine/block_pool.h"
@@ -22,6 +27,7 @@
 #include "verifier/drafter_links.h"
 #include "verifier/metrics.h"
 #include "verifier/scheduler.h"
+#include "verifier/session_trace.h"
 
 namespace tandem {
 
@@ -33,7 +39,28 @@ struct GenerateCall {
   v1::GenerateResponse started;  // Sent when the session is admitted.
   bool with_logprobs = false;
   SpecDecodeMetrics::Series speculation;
+  VerifierMetrics::DraftSeries drafting;
+  std::array<uint32_t, kNumDraftSupplies> supplies = {};  // Rounds, by DraftSupply.
+  CalibrationMetrics::Series calibration;
+  std::string tenant;
+  std::string request_id;
+  SessionTrace trace;
 };
+
+// Which sessions are to go over to which drafter.
+struct DrafterSwap {
+  std::vector<std::string> request_ids;  // These,
+  std::string tenant;                    // or if there are none, all of this tenant,
+  std::string from;                      // as far as they are bound to this drafter; empty: to any.
+  DrafterBinding to;
+};
+struct DrafterSwapResult {
+  uint32_t swapped = 0;
+  uint32_t refused = 0;
+  uint32_t ended = 0;
+  std::string refusal;  // Why the first of the refused ones was.
+};
+using OnSwapped = std::function<void(const absl::StatusOr<DrafterSwapResult>&)>;
 
 // The thread that owns the engine. Everything that happens to sessions is posted to it; between forward
 // passes it hands the posted events to the scheduler, and carries what the scheduler says to streams,
@@ -47,21 +74,27 @@ class EngineLoop final : private SchedulerListener {
     std::string window_policy;  // Of requests that name none.
   };
 
-  // `metrics` and `clock` outlive the loop.
+  // `metrics` and `clock` outlive the loop. Null `credentials`: drafters are called without TLS.
   EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
              std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
-             VerifierMetrics* metrics);
+             VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
   ~EngineLoop() override;
 
   DrafterLinks& links() { return *links_; }
   SessionId NewSession() { return next_session_.fetch_add(1); }
   void Begin(SessionId session, SessionRequest request, GenerateCall call);
   void Cancel(SessionId session, absl::Status reason);
+  // See Scheduler::SwapDrafter. `done` is called once, on the engine thread when the last outcome is known,
+  // or with UNAVAILABLE when the loop ends first.
+  void SwapDrafter(DrafterSwap swap, OnSwapped done);
   // See Scheduler::SetWindowPolicy; a name that is not known is logged and changes nothing.
   void SetWindowPolicy(std::string name, WindowPolicyOptions options);
 
-  // Blocks until nothing runs or waits, or the deadline has passed.
-  void WaitUntilIdle(absl::Time deadline);
+  // Blocks until nothing runs or waits, or the deadline has passed. Shortly before that, what there still is
+  // ends with UNAVAILABLE, by which routers know to go on with it elsewhere.
+  void Drain(absl::Time deadline);
+  // How long the engine thread has been at its present step, by the clock.
+  absl::Duration busy_time() const { return busy_time_.At(clock_->Now()); }
   Load load() const;
 
  private:
@@ -84,20 +117,45 @@ class EngineLoop final : private SchedulerListener {
   struct DraftEvent {
     LinkId link;
     DraftResponse response;
+    size_t bytes;
   };
   struct MalformedEvent {
     LinkId link;
     absl::Status reason;
   };
+  // A swap whose outcomes are being counted. Its end is told by whoever holds it last.
+  class SwapCount {
+   public:
+    explicit SwapCount(OnSwapped done) : done_(std::move(done)) {}
+    ~SwapCount();
+    void Count(const absl::Status& outcome);
+    void set_complete() { complete_ = true; }
+
+   private:
+    const OnSwapped done_;
+    DrafterSwapResult result_;
+    bool complete_ = false;  // Every session that is concerned has been asked.
+  };
+  struct SwapEvent {
+    DrafterSwap swap;
+    std::shared_ptr<SwapCount> count;
+  };
   struct PolicyEvent {
     std::string name;
     WindowPolicyOptions options;
   };
+  struct HandOverEvent {};
   using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, DraftEvent, MalformedEvent,
-                             PolicyEvent>;
+                             SwapEvent, PolicyEvent, HandOverEvent>;
 
   void Run();
   void Handle(Event event);
+  void HandleSwap(SwapEvent& event);
+  // One line that finds the request again; never its prompt or output.
+  static void LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary);
+  // Ends every session with UNAVAILABLE.
+  void HandOver();
+  void WaitUntilIdle(absl::Time deadline);
   void PublishLoad();
 
   void OnStarted(SessionId session) override;
@@ -108,16 +166,22 @@ class EngineLoop final : private SchedulerListener {
   void OnStep(const StepReport& report) override;
   void OnRound(SessionId session, const RoundReport& report) override;
   void OnStaleNodes(LinkId link, uint32_t count) override;
+  void OnDrafterChanged(SessionId session, const DrafterBinding& binding) override;
+  void OnSwapEnded(SessionId session, const absl::Status& status) override;
 
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<BlockPool> pool_;
   VerifierMetrics* const metrics_;
+  const Clock* const clock_;
+  BusyTime busy_time_;
   Scheduler scheduler_;
   Mailbox<Event> inbox_;
   std::unique_ptr<DrafterLinks> links_;
   std::atomic<SessionId> next_session_{1};
   // Engine thread only.
   absl::flat_hash_map<SessionId, GenerateCall> calls_;
+  // Oldest first: a new swap of a session ends the one before.
+  absl::flat_hash_map<SessionId, std::deque<std::shared_ptr<SwapCount>>> swaps_;
   absl::flat_hash_set<LinkId> down_links_;  // Whose last stream ended and that have not answered since.
 
   mutable absl::Mutex load_mutex_;

@@ -17,6 +17,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_list.h"
+#include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
@@ -24,6 +25,8 @@
 #include "common/model/model_spec.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/server.h"
+#include "common/rpc/server_flags.h"
+#include "common/rpc/tracing.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/engine_loop.h"
 #include "verifier/metrics.h"
@@ -38,9 +41,9 @@ constexpr absl::Duration kPolicyFilePeriod = absl::Seconds(1);
 
 struct VerifierFlags {
   std::string model;
-  std::string listen = "127.0.0.1:7002";
-  std::string metrics_listen = "127.0.0.1:9102";
-  bool reflection = false;
+  ServerFlags server{
+      .listen = "127.0.0.1:7002", .metrics_listen = "127.0.0.1:9102", .drain_grace = absl::Seconds(30)};
+  std::string metrics_compat = "none";
   uint32_t threads = 1;
   std::string cpu_list;
   std::string instruction_set = "auto";
@@ -55,11 +58,37 @@ struct VerifierFlags {
   WindowPolicyOptions policy_options;  // As the file has them.
   WindowLimits limits;
   std::string tree_shape = "best-first";
-  std::string local_drafter = "none";
+  std::string verification_rule = "seeded";
+  VerificationRuleKind rule = VerificationRuleKind::kSeeded;  // What that says.
+  std::string local_drafter = "ngram";
   absl::Duration max_draft_wait = absl::Milliseconds(100);
-  absl::Duration drain_grace = absl::Seconds(30);
   std::string simulated_pace;
+  std::string device = "cpu";
+  uint64_t gpu_memory_mib = 0;
+  bool gpu_low_priority = false;
+  uint32_t num_gpus = 1;
+  uint32_t gpu_rank = 0;
+  std::string gpu_rendezvous;
 };
+
+void DeclareGpu(VerifierFlags& options, Flags& flags) {
+  flags.Group("GPU")
+      .Add("device", &options.device, "What computes: cpu, or a GPU as cuda or cuda:N.")
+      .Add("gpu-memory-limit", &options.gpu_memory_mib,
+           "MiB of GPU memory to take at most, keys and values included; 0 for what there is.")
+      .InRange(0, 1e7)
+      .Add("gpu-low-priority", &options.gpu_low_priority, "Let other work on the GPU go first.")
+      .Add("gpus", &options.num_gpus,
+           "GPUs that share the model by tensor parallelism, each with a process of its own: the one of rank "
+           "0 "
+           "serves, the others follow it.")
+      .InRange(1, kMostRanks)
+      .Add("gpu-rank", &options.gpu_rank, "Which of the GPUs this process has.")
+      .InRange(0, kMostRanks - 1)
+      .Add("gpu-rendezvous", &options.gpu_rendezvous,
+           "With several GPUs: a file through which the processes find one another; it must not exist "
+           "before.");
+}
 
 void Declare(VerifierFlags& options, Flags& flags) {
   flags.Group("Model")
@@ -83,16 +112,15 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .InRange(256, 1e9)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.");
+  DeclareGpu(options, flags);
   flags.Group("Measurements")
       .Add("simulate-target-ms", &options.simulated_pace,
            "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
            "and "
            "each further row: what a larger target would do to everything else. Never for service.");
-  flags.Group("Network")
-      .Add("listen", &options.listen, "Address to serve gRPC on.")
-      .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
-      .Add("reflection", &options.reflection, "Serve gRPC reflection.")
-      .Add("drain-grace", &options.drain_grace, "How long SIGTERM waits for running requests.");
+  DeclareServerFlags(options.server, flags);
+  flags.Group("Metrics").AddChoice("metrics-compat", &options.metrics_compat, {"none", "vllm"},
+                                   "Whose names to tell metrics under besides Tandem's own.");
   flags.Group("Batching")
       .Add("max-running", &options.max_running, "Requests computed at once.")
       .InRange(1, 256)
@@ -120,6 +148,11 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .AddChoice(
           "tree-shape", &options.tree_shape, TreeShapeNames(),
           "What drafters try first: the best candidate, one for each level, or the best of each level.")
+      .AddChoice(
+          "verification-rule", &options.verification_rule, VerificationRuleNames(),
+          "How drafts are accepted above temperature 0: by the target's seeded choice, which makes outputs "
+          "depend on nothing that drafters do; or by ratio of probabilities, token by token or for a whole "
+          "chain, which only drafters marked as trusted can be used with.")
       .AddChoice("local-drafter", &options.local_drafter, {"none", "ngram", "suffix"},
                  "Source that drafts in the verifier where no drafter has sent anything.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
@@ -134,6 +167,21 @@ absl::StatusOr<std::vector<int>> PinnedCpus(const VerifierFlags& options) {
   return cpus;
 }
 
+absl::Status CheckDeviceFlags(const VerifierFlags& options) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  TANDEM_RETURN_IF_ERROR(PrepareDevice(device));
+  if (options.gpu_rank >= options.num_gpus) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gpu-rank: ", options.gpu_rank, ", expected less than --gpus, ", options.num_gpus));
+  }
+  if (options.num_gpus == 1) return absl::OkStatus();
+  if (!device.is_cuda) return absl::InvalidArgumentError("--gpus: several, expected --device=cuda or cuda:N");
+  if (options.gpu_rendezvous.empty()) {
+    return absl::InvalidArgumentError("--gpu-rendezvous: expected a file, as there are several GPUs");
+  }
+  return absl::OkStatus();
+}
+
 // The target as files: what --check-config looks at, and what Serve begins with.
 struct OpenedTarget {
   std::shared_ptr<const Model> model;
@@ -144,6 +192,7 @@ struct OpenedTarget {
 
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   TANDEM_RETURN_IF_ERROR(PinnedCpus(options).status());
+  TANDEM_RETURN_IF_ERROR(CheckDeviceFlags(options));
   if (!options.simulated_pace.empty()) TANDEM_RETURN_IF_ERROR(ParsePace(options.simulated_pace).status());
   TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(options.model));
   OpenedTarget target;
@@ -156,7 +205,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
                    .defaults = target.model->generation_defaults(),
                    .max_window = options.limits.max_depth,
                    .max_length = static_cast<uint32_t>(
-                       std::min<uint64_t>(static_cast<uint64_t>(config.max_context), options.kv_tokens))};
+                       std::min<uint64_t>(static_cast<uint64_t>(config.max_context), options.kv_tokens)),
+                   .verification_rule = options.rule};
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer, Tokenizer::LoadForModel(spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
   return target;
@@ -179,17 +229,59 @@ struct TargetEngine {
   RoundTimeModel round_time;
 };
 
-absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const OpenedTarget& target) {
-  const absl::Time start = absl::Now();
-  LoadProgress progress(target.served.name, target.model->weight_bytes());
+uint32_t NumBlocks(const VerifierFlags& options) {
+  return static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
+}
+
+absl::StatusOr<std::unique_ptr<CudaEngine>> OpenCudaEngine(const VerifierFlags& options,
+                                                           const DeviceSpec& device,
+                                                           const OpenedTarget& target,
+                                                           LoadProgress* progress) {
+  return CreateCudaEngine(*target.model, target.weight_type,
+                          {.index = device.index,
+                           .memory_limit = options.gpu_memory_mib << 20,
+                           .low_priority = options.gpu_low_priority,
+                           .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
+                           .rendezvous = options.gpu_rendezvous},
+                          {.num_blocks = NumBlocks(options), .progress = progress});
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options, const OpenedTarget& target,
+                                                   LoadProgress* progress) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  if (device.is_cuda) return OpenCudaEngine(options, device, target, progress);
   CpuEngineOptions engine_options;
-  engine_options.num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
+  engine_options.num_blocks = NumBlocks(options);
   engine_options.num_threads = static_cast<int>(options.threads);
   TANDEM_ASSIGN_OR_RETURN(engine_options.cpus, PinnedCpus(options));
-  engine_options.progress = &progress;
+  engine_options.progress = progress;
   engine_options.weight_type = target.weight_type;
   TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateCpuEngine(target.model, engine_options));
+  return CreateCpuEngine(target.model, engine_options);
+}
+
+// A process of a rank other than 0: it has no server of its own, and ends with that of rank 0. Cancelled by a
+// signal while it loads.
+absl::Status FollowRankZero(const VerifierFlags& options, const ShutdownSignals& signals) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  TANDEM_ASSIGN_OR_RETURN(const OpenedTarget target, OpenTarget(options));
+  LoadProgress progress(target.served.name, target.model->weight_bytes());
+  progress.StopWhen([&signals] { return signals.Arrived(); });
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<CudaEngine> engine,
+                          OpenCudaEngine(options, device, target, &progress));
+  progress.Finish();
+  LogInfo("following", {{"rank", absl::StrCat(options.gpu_rank)}, {"gpus", absl::StrCat(options.num_gpus)}});
+  return engine->Follow();
+}
+
+// Cancelled by a signal, which is looked for between tensors and forward passes.
+absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const OpenedTarget& target,
+                                         const ShutdownSignals& signals) {
+  const auto stopped = [&signals] { return signals.Arrived(); };
+  const absl::Time start = absl::Now();
+  LoadProgress progress(target.served.name, target.model->weight_bytes());
+  progress.StopWhen(stopped);
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, OpenEngine(options, target, &progress));
   progress.Finish();
   if (!options.simulated_pace.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
@@ -198,7 +290,7 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
   }
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
-  TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get()));
+  TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get(), stopped));
   LogInfo("target ready", {{"model", target.served.name},
                            {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))},
                            {"step_ms_1_row", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(1))},
@@ -207,8 +299,7 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
 }
 
 // What does not change while the server runs.
-absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, const OpenedTarget& target,
-                                              const BlockPool& pool) {
+absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, const OpenedTarget& target) {
   TANDEM_ASSIGN_OR_RETURN(const InstructionSet instruction_set, ParseInstructionSet(options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(instruction_set));
   v1::ServerInfo info;
@@ -217,8 +308,8 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   *info.add_models() = ModelInfoToProto(target.served.name, *target.model,
                                         std::string(KeptWeightType(*target.model, target.weight_type)),
                                         target.vocabulary_fingerprint);
-  info.set_kv_tokens_total(uint64_t{pool.num_blocks()} * kBlockTokens);
-  info.set_device(absl::StrCat("cpu (", kernels->name, ")"));
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  info.set_device(device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
   if (!options.simulated_pace.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
     info.set_simulated_pace(DescribePace(pace));
@@ -226,66 +317,91 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   return info;
 }
 
-absl::Status Serve(VerifierFlags options, ShutdownSignals& signals) {
+absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, const OpenedTarget& target) {
+  std::optional<SourceSpec> local_drafter;
+  if (options.local_drafter != "none") {
+    TANDEM_ASSIGN_OR_RETURN(local_drafter, ParseSourceSpec(options.local_drafter));
+  }
+  return Scheduler::Options{.max_running = options.max_running,
+                            .max_waiting = options.max_waiting,
+                            .prefill_chunk = options.prefill_chunk,
+                            .limits = options.limits,
+                            .window_policy = options.window_policy,
+                            .policy_options = options.policy_options,
+                            .max_draft_wait = options.max_draft_wait,
+                            .vocabulary_fingerprint = target.vocabulary_fingerprint,
+                            .local_drafter = local_drafter,
+                            .verification_rule = options.rule};
+}
+
+// The server is up while the model loads, so that probes and dashboards can watch; health is NOT_SERVING
+// until it has. Cancelled by a signal until then.
+absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   const std::string flag_policy = options.window_policy;
   TANDEM_ASSIGN_OR_RETURN(std::string policy_file, ReadPolicyFile(&options));
   TANDEM_ASSIGN_OR_RETURN(const OpenedTarget target, OpenTarget(options));
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
-  VerifierMetrics metrics(&registry, target.served.name);
-  TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, StartEngine(options, target));
-  TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target, *engine.pool));
-
-  std::optional<SourceSpec> local_drafter;
-  if (options.local_drafter != "none") {
-    TANDEM_ASSIGN_OR_RETURN(local_drafter, ParseSourceSpec(options.local_drafter));
-  }
+  VerifierMetrics metrics(&registry, target.served.name, options.metrics_compat == "vllm");
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
+                          Tracing::Start(options.server.tracing, "tandem-verifier", Version(), &registry));
+  TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target));
+  TANDEM_ASSIGN_OR_RETURN(const Scheduler::Options scheduling, SchedulingOf(options, target));
   const SystemClock clock;
-  EngineLoop loop({.max_running = options.max_running,
-                   .max_waiting = options.max_waiting,
-                   .prefill_chunk = options.prefill_chunk,
-                   .limits = options.limits,
-                   .window_policy = options.window_policy,
-                   .policy_options = options.policy_options,
-                   .max_draft_wait = options.max_draft_wait,
-                   .vocabulary_fingerprint = target.vocabulary_fingerprint,
-                   .local_drafter = local_drafter},
-                  std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
-                  &metrics);
-  std::optional<PolicyFileWatch> policy_watch;
-  if (!options.window_policy_file.empty()) {
-    policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,
-                         [&](const WindowPolicyFile& file) {
-                           loop.SetWindowPolicy(file.policy.empty() ? flag_policy : file.policy,
-                                                file.options);
-                         });
-  }
-  VerifierService service(&target.served, &loop, &metrics);
+  std::unique_ptr<EngineLoop> loop;
+  uint64_t kv_tokens_total = 0;
+  VerifierService service(&target.served, nullptr, &metrics, tracing->tracer());
+  // From gRPC's threads: both are written before the service has the loop.
   const auto server_info = [&] {
-    const EngineLoop::Load load = loop.load();
     v1::ServerInfo info = fixed_info;
     info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
+    const EngineLoop* const serving = service.loop();
+    if (serving == nullptr) return info;
+    const EngineLoop::Load load = serving->load();
+    info.set_kv_tokens_total(kv_tokens_total);
     info.set_window_policy(load.window_policy);
     info.set_running(load.running);
     info.set_waiting(load.waiting);
     info.set_kv_tokens_used(load.kv_tokens_used);
     return info;
   };
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<ServerRunner> server,
-      ServerRunner::Start({.listen_address = options.listen,
-                           .metrics_address = options.metrics_listen,
-                           .metrics = &registry,
-                           .reflection = options.reflection},
-                          {{v1::Verifier::service_full_name(), &service}}, {.server_info = server_info}));
-  LogInfo("serving",
-          {{"address", server->address()}, {"metrics_port", absl::StrCat(server->metrics_port())}});
+  ServerOptions server_options = MakeServerOptions(options.server, security, &registry);
+  server_options.stalled = [&service] {
+    const EngineLoop* const serving = service.loop();
+    return serving == nullptr ? absl::ZeroDuration() : serving->busy_time();
+  };
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
+                          ServerRunner::Start(server_options, {{v1::Verifier::service_full_name(), &service}},
+                                              {.server_info = server_info}));
+  server->SetServing(false);
+  const auto announce = [&server](absl::string_view event) {
+    LogInfo(event, {{"address", server->address()},
+                    {"metrics_port", absl::StrCat(server->metrics_port())},
+                    {"health_port", absl::StrCat(server->health_port())}});
+  };
+  announce("loading");
+  // A signal ends this at once: nothing runs yet that would have to be drained.
+  TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, StartEngine(options, target, signals));
+  kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
+  loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
+                                      std::move(engine.round_time), &clock, &metrics, security.channel);
+  std::optional<PolicyFileWatch> policy_watch;
+  if (!options.window_policy_file.empty()) {
+    policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,
+                         [&](const WindowPolicyFile& file) {
+                           loop->SetWindowPolicy(file.policy.empty() ? flag_policy : file.policy,
+                                                 file.options);
+                         });
+  }
+  service.Serve(loop.get());
+  server->SetServing(true);
+  announce("serving");
   signals.Wait();
-  LogInfo("draining", {{"grace", absl::FormatDuration(options.drain_grace)}});
-  server->Drain(options.drain_grace, [&](absl::Time deadline) {
+  LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
+  server->Drain(options.server.drain_times(), [&](absl::Time deadline) {
     service.StopAdmission();
-    loop.WaitUntilIdle(deadline);
+    loop->Drain(deadline);
   });
   return absl::OkStatus();
 }
@@ -299,18 +415,29 @@ int Main(int argc, const char* const* argv) {
   Declare(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
   const absl::StatusOr<TreeShape> shape = ParseTreeShape(options.tree_shape);
+  const absl::StatusOr<VerificationRuleKind> rule = ParseVerificationRule(options.verification_rule);
+  const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_VERIFIER);
   absl::Status status = shape.status();
+  status.Update(rule.status());
+  status.Update(security.status());
   if (shape.ok()) options.limits.shape = *shape;
+  if (rule.ok()) options.rule = *rule;
   if (!status.ok()) {
     // Said below.
   } else if (flags.check_config()) {
     status = ReadPolicyFile(&options).status();
     status.Update(OpenTarget(options).status());
     if (status.ok()) LogInfo("the configuration is valid", {{"model", options.model}});
+  } else if (options.gpu_rank > 0) {
+    status = FollowRankZero(options, signals);
   } else {
-    status = Serve(options, signals);
+    status = Serve(options, *security, signals);
   }
   if (status.ok()) return kExitOk;
+  if (absl::IsCancelled(status) && signals.Arrived()) {
+    LogInfo("stopped while loading", {{"state", std::string(status.message())}});
+    return kExitOk;
+  }
   LogError("cannot serve", {{"error", status.ToString()}});
   return kExitFailure;
 }

@@ -1,18 +1,65 @@
 #include "verifier/metrics.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
-namespace tandem {
+#include "absl/strings/str_cat.h"
 
-VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
+namespace tandem {
+namespace {
+
+// By the values of DraftSupply.
+constexpr std::array<absl::string_view, kNumDraftSupplies> kSupplyNames = {"drafted", "unwanted", "opening",
+                                                                           "late", "lost"};
+
+}  // namespace
+
+VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, bool vllm_names)
     : target_(std::move(target)),
       speculation_(registry),
+      calibration_(registry),
+      round_seconds_(registry->AddCounter(
+          {"tandem_verifier_round_seconds_total",
+           "Time of rounds, waiting included, summed over requests; none of a request's first round.",
+           {"tenant", "drafter"}})),
+      plain_seconds_(registry->AddCounter(
+          {"tandem_verifier_plain_seconds_total",
+           "What the tokens of these rounds would have taken one by one, by the round-time model.",
+           {"tenant", "drafter"}})),
+      drafter_rounds_(registry->AddCounter(
+          {"tandem_verifier_drafter_rounds_total",
+           "Rounds of requests with a drafter, by what it brought: candidates (drafted); nothing, as none "
+           "were wanted (unwanted), before its first answer (opening), not in time (late), or because it was "
+           "out of reach, refused, quarantined or full (lost).",
+           {"tenant", "drafter", "supply"}})),
+      drafter_requests_(registry->AddCounter(
+          {"tandem_verifier_drafter_requests_total",
+           "Finished requests with a drafter: drafted, if at least every tenth round was, and otherwise by "
+           "why most of the others were not.",
+           {"tenant", "drafter", "supply"}})),
+      window_depth_(registry->AddHistogram({"tandem_verifier_window_depth",
+                                            "Depth of the tree that a round of a request with a drafter "
+                                            "verified.",
+                                            {"drafter"}},
+                                           {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32})),
+      wire_bytes_(registry->AddCounter({"tandem_verifier_draft_wire_bytes_total",
+                                        "Bytes of the messages to (sent) and from (received) drafters.",
+                                        {"tenant", "drafter", "direction"}})),
+      received_nodes_(registry->AddCounter({"tandem_verifier_draft_received_nodes_total",
+                                            "Candidates that drafters sent.",
+                                            {"tenant", "drafter"}})),
       step_seconds_(
           registry
               ->AddHistogram({"tandem_verifier_step_seconds", "Time of one forward pass of the target.", {}},
                              ExponentialBuckets(0.0001, 2.0, 16))
               .With()),
+      modelled_step_seconds_(registry
+                                 ->AddCounter({"tandem_verifier_modelled_step_seconds_total",
+                                               "What the steps would have taken at the speed that was "
+                                               "measured at warm-up.",
+                                               {}})
+                                 .With()),
       batch_tokens_(
           registry
               ->AddHistogram(
@@ -46,6 +93,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
                                      "Candidates that arrived after a commit had ruled them out.",
                                      {}})
                        .With()),
+      drafter_changes_(registry
+                           ->AddCounter({"tandem_verifier_drafter_changes_total",
+                                         "Times a running request went over to another drafter.",
+                                         {}})
+                           .With()),
       declined_nodes_(registry
                           ->AddCounter({"tandem_verifier_declined_nodes_total",
                                         "Candidates within the window that were not worth a row.",
@@ -66,7 +118,10 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
           {"tandem_verifier_requests_total", "Finished requests by their terminal status.", {"code"}})),
       violations_(registry->AddCounter({"tandem_verifier_protocol_violations_total",
                                         "Messages of a drafter that broke the draft protocol.",
-                                        {"drafter"}})),
+                                        {"endpoint"}})),
+      quarantines_(registry->AddCounter({"tandem_verifier_drafter_quarantines_total",
+                                         "Times a drafter was quarantined for breaking the draft protocol.",
+                                         {"endpoint"}})),
       drafter_connected_(registry->AddGauge(
           {"tandem_verifier_drafter_connected", "1 while the stream to the drafter is open.", {"endpoint"}})),
       running_(
@@ -81,6 +136,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
               .With()),
       kv_tokens_capacity_(
           registry->AddGauge({"tandem_verifier_kv_tokens_capacity", "Tokens of keys and values in all.", {}})
+              .With()),
+      kv_usage_(
+          registry
+              ->AddGauge(
+                  {"tandem_verifier_kv_usage_ratio", "Share of the tokens of keys and values held.", {}})
               .With()) {
   CounterFamily& rounds = registry->AddCounter({"tandem_verifier_rounds_total",
                                                 "Verification rounds: drafts were there (hit), were waited "
@@ -89,10 +149,73 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target)
   rounds_hit_ = rounds.With({"hit"});
   rounds_miss_ = rounds.With({"miss"});
   rounds_undrafted_ = rounds.With({"undrafted"});
+  if (vllm_names) vllm_ = AddVllmMetrics(registry, target_);
+}
+
+// Names, meanings and labels as of vLLM 0.10 (docs.vllm.ai, "Production Metrics"); one engine, number 0.
+VerifierMetrics::VllmMetrics VerifierMetrics::AddVllmMetrics(MetricsRegistry* registry,
+                                                             const std::string& target) {
+  const auto counter = [&](const char* name, const char* help) {
+    return registry->AddCounter({name, help, {"model_name", "engine"}}).With({target, "0"});
+  };
+  const auto gauge = [&](const char* name, const char* help) {
+    return registry->AddGauge({name, help, {"model_name", "engine"}}).With({target, "0"});
+  };
+  VllmMetrics vllm;
+  vllm.drafts = counter("vllm:spec_decode_num_drafts_total", "Rounds with at least one draft token.");
+  vllm.draft_tokens = counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.");
+  vllm.accepted_tokens = counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted.");
+  CounterFamily& positions = registry->AddCounter({"vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                                                   "Draft tokens accepted at each position.",
+                                                   {"model_name", "engine", "position"}});
+  for (size_t i = 0; i < vllm.accepted_at.size(); ++i) {
+    vllm.accepted_at[i] = positions.With({target, "0", absl::StrCat(i)});
+  }
+  vllm.running = gauge("vllm:num_requests_running", "Requests being computed.");
+  vllm.waiting = gauge("vllm:num_requests_waiting", "Requests waiting to be admitted.");
+  vllm.kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of keys and values held, of 1.");
+  return vllm;
+}
+
+VerifierMetrics::DraftSeries VerifierMetrics::DraftingOf(absl::string_view tenant,
+                                                         absl::string_view drafter) {
+  DraftSeries series;
+  const absl::string_view label = drafter.empty() ? "none" : drafter;
+  series.round_seconds_ = round_seconds_.With({tenant, label});
+  series.plain_seconds_ = plain_seconds_.With({tenant, label});
+  if (drafter.empty()) return series;
+  for (size_t i = 0; i < kNumDraftSupplies; ++i) {
+    series.supplies_[i] = drafter_rounds_.With({tenant, drafter, kSupplyNames[i]});
+    series.requests_[i] = drafter_requests_.With({tenant, drafter, kSupplyNames[i]});
+  }
+  series.window_ = window_depth_.With({drafter});
+  series.sent_bytes_ = wire_bytes_.With({tenant, drafter, "sent"});
+  series.received_bytes_ = wire_bytes_.With({tenant, drafter, "received"});
+  series.received_nodes_ = received_nodes_.With({tenant, drafter});
+  return series;
+}
+
+void VerifierMetrics::DraftSeries::RecordRequest(
+    const std::array<uint32_t, kNumDraftSupplies>& rounds) const {
+  constexpr auto kDrafted = static_cast<size_t>(DraftSupply::kDrafted);
+  const uint32_t all = std::accumulate(rounds.begin(), rounds.end(), 0u);
+  if (all == 0) return;
+  const auto most = std::max_element(rounds.begin() + kDrafted + 1, rounds.end());
+  const bool drafted = rounds[kDrafted] > 0 && rounds[kDrafted] >= all / 10;
+  requests_[drafted ? kDrafted : static_cast<size_t>(most - rounds.begin())].Increment();
+}
+
+void VerifierMetrics::DraftSeries::RecordRound(const RoundReport& report) const {
+  round_seconds_.Increment(report.round_seconds);
+  plain_seconds_.Increment(report.plain_seconds);
+  if (!report.supply.has_value()) return;
+  supplies_[static_cast<size_t>(*report.supply)].Increment();
+  window_.Observe(report.depth);
 }
 
 void VerifierMetrics::RecordStep(const StepReport& report) {
   step_seconds_.Observe(report.seconds);
+  modelled_step_seconds_.Increment(report.modelled_seconds);
   batch_tokens_.Observe(report.rows);
   prefill_tokens_.Increment(report.prefill_rows);
   preemptions_.Increment(report.preemptions);
@@ -115,6 +238,12 @@ void VerifierMetrics::RecordRound(const RoundReport& report) {
   expected_accepted_.Increment(report.expected_accepted);
   exposed_draft_seconds_.Increment(std::max(report.wait_seconds, 0.0));
   if (report.wait_seconds > 0.0) draft_wait_seconds_.Observe(report.wait_seconds);
+  if (!vllm_.has_value() || report.kind == RoundKind::kUndrafted) return;
+  vllm_->drafts.Increment();
+  vllm_->draft_tokens.Increment(report.nodes);
+  vllm_->accepted_tokens.Increment(report.accepted);
+  const size_t positions = std::min<size_t>(report.accepted, vllm_->accepted_at.size());
+  for (size_t i = 0; i < positions; ++i) vllm_->accepted_at[i].Increment();
 }
 
 void VerifierMetrics::RecordStaleNodes(uint32_t count) {
@@ -126,12 +255,16 @@ void VerifierMetrics::RecordFinished(const absl::Status& status, const SessionSu
   cached_prompt_tokens_.Increment(summary.cached_prompt_tokens);
 }
 
-void VerifierMetrics::RecordViolation(absl::string_view drafter) {
-  violations_.With({drafter}).Increment();
+void VerifierMetrics::RecordViolation(absl::string_view endpoint, bool quarantined) {
+  violations_.With({endpoint}).Increment();
+  if (quarantined) quarantines_.With({endpoint}).Increment();
 }
 
 void VerifierMetrics::SetDrafterConnected(absl::string_view endpoint, bool connected) {
   drafter_connected_.With({endpoint}).Set(connected ? 1.0 : 0.0);
+  // From 0 on: an increase is seen only of what was there before.
+  violations_.With({endpoint});
+  quarantines_.With({endpoint});
 }
 
 void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used,
@@ -140,6 +273,13 @@ void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_to
   waiting_.Set(waiting);
   kv_tokens_used_.Set(static_cast<double>(kv_tokens_used));
   kv_tokens_capacity_.Set(static_cast<double>(kv_tokens_total));
+  const double usage =
+      static_cast<double>(kv_tokens_used) / static_cast<double>(std::max<uint64_t>(kv_tokens_total, 1));
+  kv_usage_.Set(usage);
+  if (!vllm_.has_value()) return;
+  vllm_->running.Set(running);
+  vllm_->waiting.Set(waiting);
+  vllm_->kv_usage.Set(usage);
 }
 
 }  // namespace tandem

@@ -1,21 +1,57 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/metrics/calibration_metrics.h"
 #include "common/metrics/metrics.h"
 #include "common/metrics/spec_decode_metrics.h"
 #include "verifier/scheduler.h"
 
 namespace tandem {
 
-// A verifier's metrics (DESIGN section 7). Its methods are called by the engine thread.
+// A verifier's metrics, as docs/metrics.md lists them. Its methods are called by the engine thread.
 class VerifierMetrics {
  public:
-  VerifierMetrics(MetricsRegistry* registry, std::string target);
+  // `vllm_names`: what has a name at vLLM is told under that name as well.
+  VerifierMetrics(MetricsRegistry* registry, std::string target, bool vllm_names = false);
 
+  // What drafting brings and costs, of one tenant and drafter; cheap to copy, for a session to keep.
+  class DraftSeries {
+   public:
+    DraftSeries() = default;
+    void RecordRound(const RoundReport& report) const;
+    // A request that is over; its rounds by DraftSupply.
+    void RecordRequest(const std::array<uint32_t, kNumDraftSupplies>& rounds) const;
+    void RecordSent(size_t bytes) const { sent_bytes_.Increment(static_cast<double>(bytes)); }
+    void RecordReceived(size_t bytes, size_t nodes) const {
+      received_bytes_.Increment(static_cast<double>(bytes));
+      received_nodes_.Increment(static_cast<double>(nodes));
+    }
+
+   private:
+    friend class VerifierMetrics;
+    Counter round_seconds_;
+    Counter plain_seconds_;
+    // What follows drops everything where there is no drafter.
+    std::array<Counter, kNumDraftSupplies> supplies_;
+    std::array<Counter, kNumDraftSupplies> requests_;
+    Histogram window_;
+    Counter sent_bytes_;
+    Counter received_bytes_;
+    Counter received_nodes_;
+  };
+  // `drafter` is empty for none.
+  DraftSeries DraftingOf(absl::string_view tenant, absl::string_view drafter);
+
+  CalibrationMetrics::Series CalibrationOf(absl::string_view drafter) {
+    return calibration_.With(target_, drafter);
+  }
   SpecDecodeMetrics::Series SpeculationOf(absl::string_view tenant, absl::string_view drafter) {
     return speculation_.With(tenant, target_, drafter);
   }
@@ -24,14 +60,36 @@ class VerifierMetrics {
   void RecordRound(const RoundReport& report);
   void RecordStaleNodes(uint32_t count);
   void RecordFinished(const absl::Status& status, const SessionSummary& summary);
-  void RecordViolation(absl::string_view drafter);
+  void RecordDrafterChange() { drafter_changes_.Increment(); }
+  void RecordViolation(absl::string_view endpoint, bool quarantined);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
   void SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used, uint64_t kv_tokens_total);
 
  private:
+  // The same under vLLM's names.
+  struct VllmMetrics {
+    Counter drafts;
+    Counter draft_tokens;
+    Counter accepted_tokens;
+    std::array<Counter, SpecDecodeMetrics::kPositions> accepted_at;
+    Gauge running;
+    Gauge waiting;
+    Gauge kv_usage;
+  };
+  static VllmMetrics AddVllmMetrics(MetricsRegistry* registry, const std::string& target);
+
   const std::string target_;
   SpecDecodeMetrics speculation_;
+  CalibrationMetrics calibration_;
+  CounterFamily& round_seconds_;
+  CounterFamily& plain_seconds_;
+  CounterFamily& drafter_rounds_;
+  CounterFamily& drafter_requests_;
+  HistogramFamily& window_depth_;
+  CounterFamily& wire_bytes_;
+  CounterFamily& received_nodes_;
   Histogram step_seconds_;
+  Counter modelled_step_seconds_;
   Histogram batch_tokens_;
   Histogram draft_wait_seconds_;
   Counter prefill_tokens_;
@@ -39,6 +97,7 @@ class VerifierMetrics {
   Counter cached_prompt_tokens_;
   Counter output_tokens_;
   Counter stale_nodes_;
+  Counter drafter_changes_;
   Counter declined_nodes_;
   Counter expected_accepted_;
   Counter exposed_draft_seconds_;
@@ -47,11 +106,14 @@ class VerifierMetrics {
   Counter rounds_undrafted_;
   CounterFamily& requests_;
   CounterFamily& violations_;
+  CounterFamily& quarantines_;
   GaugeFamily& drafter_connected_;
   Gauge running_;
   Gauge waiting_;
   Gauge kv_tokens_used_;
   Gauge kv_tokens_capacity_;
+  Gauge kv_usage_;
+  std::optional<VllmMetrics> vllm_;
 };
 
 }  // namespace tandem

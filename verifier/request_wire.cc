@@ -119,6 +119,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   request.max_window = speculation.max_window();
   request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF;
   request.trace_rounds = proto.output().round_trace();
+  request.trace_trees = proto.output().round_tree();
   TANDEM_ASSIGN_OR_RETURN(StopRules rules, StopRulesFromProto(proto.stopping(), target));
   rules.max_tokens = request.max_tokens;
   rules.include_special_tokens = proto.output().include_special_tokens();
@@ -133,19 +134,21 @@ double UnixSeconds(absl::Time time) {
   return absl::ToDoubleSeconds(time - absl::UnixEpoch());
 }
 
-v1::RoundTrace TraceToProto(const RoundTrace& trace) {
-  v1::RoundTrace proto;
-  switch (trace.report.kind) {
+v1::RoundKind KindToProto(RoundKind kind) {
+  switch (kind) {
     case RoundKind::kHit:
-      proto.set_kind(v1::ROUND_KIND_HIT);
-      break;
+      return v1::ROUND_KIND_HIT;
     case RoundKind::kMiss:
-      proto.set_kind(v1::ROUND_KIND_MISS);
-      break;
+      return v1::ROUND_KIND_MISS;
     case RoundKind::kUndrafted:
-      proto.set_kind(v1::ROUND_KIND_UNDRAFTED);
       break;
   }
+  return v1::ROUND_KIND_UNDRAFTED;
+}
+
+v1::RoundTrace TraceToProto(const RoundTrace& trace) {
+  v1::RoundTrace proto;
+  proto.set_kind(KindToProto(trace.report.kind));
   proto.set_depth(trace.report.depth);
   proto.set_nodes(trace.report.nodes);
   proto.set_wait_seconds(trace.report.wait_seconds);
@@ -156,6 +159,13 @@ v1::RoundTrace TraceToProto(const RoundTrace& trace) {
     entry.set_received(UnixSeconds(growth.received));
     entry.set_nodes(growth.nodes);
     entry.set_step_seconds(growth.step_seconds);
+  }
+  for (const TracedNode& node : trace.tree) {
+    v1::TreeNodeTrace& entry = *proto.add_tree();
+    entry.set_parent(node.parent);
+    entry.set_token(static_cast<uint32_t>(node.token));
+    entry.set_score(node.score);
+    entry.set_accepted(node.accepted);
   }
   return proto;
 }
@@ -168,6 +178,9 @@ v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
   chunk.set_offset(tokens.offset);
   chunk.set_text(std::move(tokens.text));
   if (tokens.trace.has_value()) *chunk.mutable_round() = TraceToProto(*tokens.trace);
+  chunk.set_kind(KindToProto(tokens.kind));
+  chunk.set_window(tokens.depth);
+  chunk.set_draft_tokens(tokens.nodes);
   for (const CommittedToken& token : tokens.tokens) {
     chunk.add_tokens(static_cast<uint32_t>(token.token));
     v1::TokenDetail& detail = *chunk.add_details();
@@ -220,6 +233,14 @@ v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
       summary.draft_tokens == 0 ? 0.0f : accepted / static_cast<float>(summary.draft_tokens));
   for (uint32_t count : summary.accepted_per_position) stats.add_accepted_per_position(count);
   for (uint32_t count : summary.window_histogram) stats.add_window_histogram(count);
+  stats.set_drafter_accepted_tokens(summary.drafter_accepted_tokens);
+  stats.set_drafter_rejections(summary.drafter_rejections);
+  v1::MeasuredCosts& costs = *stats.mutable_costs();
+  if (summary.exposed_level_seconds >= 0.0) {
+    costs.set_exposed_level_seconds(static_cast<float>(summary.exposed_level_seconds));
+    costs.set_hidden_level_seconds(static_cast<float>(summary.hidden_level_seconds));
+  }
+  for (double seconds : summary.verify_seconds) costs.add_verify_seconds(static_cast<float>(seconds));
   return response;
 }
 

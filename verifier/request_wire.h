@@ -22,6 +22,7 @@ struct ServedTarget {
   // Most tokens of a request, prompt and output together: the context, or what the keys and values hold if
   // less.
   uint32_t max_length = 0;
+  VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
 };
 
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument

@@ -13,14 +13,15 @@ namespace {
 
 class RoundTraceTest : public SchedulerTest {
  protected:
-  void Begin(bool trace_rounds) {
+  void Begin(bool trace_rounds, bool trace_trees = false) {
     Make({.limits = {.max_depth = 4, .nodes_per_level = 1}, .window_policy = "fixed"});
     scheduler_->OnLinkUp(kLink);
     SessionRequest request{.prompt = ask_.prompt,
                            .max_tokens = ask_.rules.max_tokens,
                            .sampling = ask_.sampling,
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask_.rules),
-                           .trace_rounds = trace_rounds};
+                           .trace_rounds = trace_rounds,
+                           .trace_trees = trace_trees};
     request.drafter = DrafterBinding{.link = kLink, .name = "drafter", .draft_model = "draft"};
     ASSERT_TRUE(scheduler_->Submit(1, std::move(request)).ok());
   }
@@ -32,6 +33,23 @@ class RoundTraceTest : public SchedulerTest {
   const Ask ask_{.rules = {.max_tokens = 16}, .drafted = true};
   std::vector<std::optional<RoundTrace>> traces_;
 };
+
+// Traced or not: of the candidates, two that were right, one that was not, and none of what lies below it.
+TEST_F(RoundTraceTest, ReportsTellWhatTheTargetJudged) {
+  Begin(/*trace_rounds=*/false);
+  scheduler_->Step();
+  AnswerOpens();
+  Draft(ask_, 2, 2);
+  scheduler_->Step();
+  const std::vector<JudgedNode> judged = records_[1].rounds.back().judged;
+  ASSERT_EQ(judged.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(judged[i].accepted, i < 2);
+    EXPECT_FLOAT_EQ(judged[i].score, 0.9f);
+    EXPECT_NEAR(judged[i].calibrated, 0.9, 1e-6);  // Of which nothing is known yet.
+  }
+  RunToTheEnd();
+}
 
 TEST_F(RoundTraceTest, TellWhatEveryRoundDidAndWhatTheDrafterSent) {
   Begin(/*trace_rounds=*/true);
@@ -53,11 +71,43 @@ TEST_F(RoundTraceTest, TellWhatEveryRoundDidAndWhatTheDrafterSent) {
     EXPECT_EQ(trace.verify_time, absl::Milliseconds(2));
     EXPECT_GT(trace.verify_start, before);
     before = trace.verify_start;
+    EXPECT_EQ(rounds[i].forward_start, trace.verify_start);
+    EXPECT_EQ(rounds[i].forward_time, trace.verify_time);
+    EXPECT_EQ(rounds[i].with_prefill, i == 0) << "a prompt this short is computed with its first round";
     for (const GrowthTrace& growth : trace.growth) sent += growth.nodes;
+    EXPECT_TRUE(trace.tree.empty()) << "nobody asked for it";
     // Nothing is kept from one round to the next but its drafts.
     EXPECT_LE(trace.growth.size(), 1u);
   }
   EXPECT_GE(sent, records_[1].summary.draft_tokens);
+}
+
+// Chains of two that are right and two that are not: each node hangs from the one before, and what is
+// accepted are the tokens that the round commits.
+TEST_F(RoundTraceTest, TellTheTreeAndWhatWasAcceptedOfIt) {
+  Begin(/*trace_rounds=*/true, /*trace_trees=*/true);
+  RunToTheEnd([&] {
+    AnswerOpens();
+    Draft(ask_, 2, 2);
+  });
+  const std::vector<RoundReport>& rounds = records_[1].rounds;
+  ASSERT_EQ(traces_.size(), rounds.size());
+  const TokenIds& output = records_[1].tokens;
+  size_t offset = 0;
+  size_t accepted_in_all = 0;
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    const std::vector<TracedNode>& tree = traces_[i]->tree;
+    ASSERT_EQ(tree.size(), rounds[i].nodes);
+    for (size_t node = 0; node < tree.size(); ++node) {
+      EXPECT_EQ(tree[node].parent, node) << "a chain";
+      EXPECT_FLOAT_EQ(tree[node].score, 0.9f);
+      EXPECT_EQ(tree[node].accepted, node < rounds[i].accepted);
+      if (tree[node].accepted) EXPECT_EQ(tree[node].token, output[offset + node]);
+    }
+    accepted_in_all += rounds[i].accepted;
+    offset += rounds[i].committed;
+  }
+  EXPECT_GT(accepted_in_all, 0u);
 }
 
 TEST_F(RoundTraceTest, AFloodOfMessagesIsCutOff) {

@@ -66,12 +66,13 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
 
 // Windows that verify whatever they hold come first, oldest session first; the rest of the rows goes to
 // whoever uses them best.
-void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t other_rows) {
+void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t prompt_rows) {
   std::vector<Session*> by_worth;
   std::vector<ChoiceSession> candidates;
   ChoiceCosts costs{.round_time = &round_time_,
                     .context = MeanContext(),
-                    .fixed_rows = other_rows + static_cast<uint32_t>(sessions.size()),
+                    .fixed_rows = static_cast<uint32_t>(sessions.size()),
+                    .prompt_rows = prompt_rows,
                     .fixed_tokens = static_cast<double>(sessions.size())};
   uint32_t left = max_nodes;
   for (Session* session : sessions) {
@@ -133,6 +134,13 @@ void Scheduler::DecideWaits(absl::Time now) {
                    .first_level = session->FirstLevelAcceptance(),
                    .expected_accepted = session->ExpectedAccepted(session->budget().depth),
                    .drafted_ahead = session->limits().lookahead > 0};
+    // A guess that the verifier makes by itself is there at once.
+    const Session::LocalGuess local = session->GuessLocally();
+    const double local_seconds = round_time_.Seconds(costs.batch + local.nodes, costs.context);
+    if (local.nodes > 0 && (1.0 + local.expected_accepted) * (wait.expected_seconds + wait.drafted_seconds) >=
+                               (1.0 + wait.expected_accepted) * local_seconds) {
+      continue;
+    }
     const double alone = WorthwhileWait(wait);
     // Those that lack drafts are held for together, so each answers for its share of what the others lose.
     // Nobody is held for a drafter of which nothing is known.
@@ -148,13 +156,14 @@ bool Scheduler::IsHeld(absl::Time now) const {
                      [now](const auto& entry) { return entry.second->hold_until(now) > now; });
 }
 
-void Scheduler::CountYield(Session& session, uint32_t committed, absl::Time now) {
-  const std::optional<double> seconds = session.TakeRoundSeconds(now);
+void Scheduler::CountYield(Session& session, uint32_t committed, std::optional<double> seconds) {
   DrafterRecord* const record = session.record();
   if (record == nullptr || (!session.drafting() && !session.draft_suspended()) ||
       !session.policy().heeds_worth() || !seconds.has_value() || *seconds < 0.0)
     return;
   if (session.round_was_drafted() != record->payoff.drafting()) return;
+  // A step that is mostly prompts says little of drafting, and makes every token of a round look cheap.
+  if (num_prefill_rows_ > rounds_.size()) return;
   // What the same step would have taken without trees when the engine was measured.
   const double plain_seconds =
       round_time_.Uncorrected(static_cast<uint32_t>(rounds_.size()) + num_prefill_rows_, step_context_);

@@ -30,7 +30,8 @@ Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, Ro
       pool_(pool),
       round_time_(std::move(round_time)),
       clock_(clock),
-      listener_(listener) {
+      listener_(listener),
+      rule_(MakeVerificationRule(options.verification_rule)) {
   if (options.local_drafter.has_value()) {
     local_drafters_ = std::make_unique<SourceHost>(*options.local_drafter);
   }
@@ -39,6 +40,7 @@ Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, Ro
 Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
+  highest_session_ = std::max(highest_session_, session);
   const uint64_t length = request.prompt.size() + uint64_t{request.max_tokens};
   const uint64_t num_blocks = length / kBlockTokens + (length % kBlockTokens != 0);
   if (num_blocks > pool_->num_blocks()) {
@@ -55,10 +57,17 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   }
   WindowLimits limits = options_.limits;
   if (request.max_window > 0) limits.max_depth = std::min(limits.max_depth, request.max_window);
+  const bool samples_drafts = SamplesDrafts(options_.verification_rule, request.sampling);
+  if (samples_drafts && options_.verification_rule == VerificationRuleKind::kBlock) {
+    limits.shape = TreeShape::kChain;  // What the rule is made for.
+    limits.branching = 1;
+    limits.nodes_per_level = 1;
+  }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
   DrafterRecord* const record = request.drafter.has_value() ? records_.Of(*request.drafter) : nullptr;
   waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
                                                pool_, engine_->config().vocab_size));
+  if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
   if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
     waiting_.back()->SetLocalDrafter(
         local_drafters_->NewSession(waiting_.back()->request().cache_salt, options_.vocabulary_fingerprint));
@@ -68,12 +77,13 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
 
 void Scheduler::Finish(SessionId id, const absl::Status& status) {
   const auto found = running_.find(id);
+  // While it still counts as running.
+  found->second->SummariseCosts(CostsOf(*found->second));
   const std::unique_ptr<Session> session = std::move(found->second);
   running_.erase(found);
   short_of_memory_ = false;
-  if (session->drafting()) {
-    listener_->OnDraftRequest(session->request().drafter->link, {.session = id, .event = CloseSession{}});
-  }
+  GiveUpSwap(*session, absl::CancelledError("the request ended"), /*close=*/true);
+  if (session->drafting()) CloseDraft(*session);
   listener_->OnFinished(id, status, session->summary());
 }
 
@@ -123,34 +133,37 @@ void Scheduler::OpenDraft(Session& session) {
   const LinkId link = session.request().drafter->link;
   if (!LinkUsable(link)) {
     const bool quarantined = IsQuarantined(link);
-    session.StopDraft(quarantined ? "the drafter is quarantined" : "the drafter is not connected",
-                      quarantined);
+    LoseDraft(session, quarantined ? "the drafter is quarantined" : "the drafter is not connected",
+              quarantined);
+    return;
+  }
+  if (session.samples_drafts() && !session.request().drafter->trusted) {
+    LoseDraft(session, UntrustedDrafter(options_.verification_rule).ToString(), /*for_good=*/true);
     return;
   }
   const RoundCosts costs = CostsOf(session);
   if (!session.WantsDrafts(costs)) {
     // One that asks to be opened again holds a session all the same.
-    if (session.drafting()) {
-      listener_->OnDraftRequest(link, {.session = session.id(), .event = CloseSession{}});
-    }
-    session.SuspendDraft();
+    SuspendDraft(session);
     return;
   }
-  listener_->OnDraftRequest(
-      link, {.session = session.id(), .event = session.StartDraft(options_.vocabulary_fingerprint, costs)});
+  listener_->OnDraftRequest(link, {.session = session.draft_id(),
+                                   .event = session.StartDraft(options_.vocabulary_fingerprint, costs)});
 }
 
 void Scheduler::RetryDrafts(absl::Time now) {
   for (auto& [id, session] : running_) {
-    if (session->draft_retry_at().value_or(absl::InfiniteFuture()) <= now) OpenDraft(*session);
+    if (session->draft_retry_at().value_or(absl::InfiniteFuture()) > now) continue;
+    session->ForgetRebinds();
+    OpenDraft(*session);
   }
 }
 
 void Scheduler::OnRefused(Session& session, const absl::Status& reason) {
   // Room may come; no other reason passes while the session lives.
   const bool no_room = absl::IsResourceExhausted(reason);
-  session.StopDraft(absl::StrCat("refused: ", reason.ToString()), /*for_good=*/!no_room);
-  if (no_room) {
+  LoseDraft(session, absl::StrCat("refused: ", reason.ToString()), /*for_good=*/!no_room);
+  if (no_room && !session.drafting() && !session.draft_suspended()) {
     session.PostponeDraft(clock_->Now(), options_.first_draft_retry, options_.longest_draft_retry);
   }
 }
@@ -159,15 +172,31 @@ void Scheduler::OnLinkUp(LinkId link) {
   links_[link].up = true;
   if (IsQuarantined(link)) return;
   for (auto& [id, session] : running_) {
-    if (session->can_draft() && session->request().drafter->link == link) OpenDraft(*session);
+    if (session->can_draft() && session->request().drafter->link == link) {
+      session->ForgetRebinds();
+      OpenDraft(*session);
+    } else if (session->request().drafter.has_value() && !session->drafting() &&
+               !session->draft_suspended() && !session->draft_retry_at().has_value()) {
+      session->ForgetRebinds();
+      TakeAlternate(*session, /*drop_current=*/!session->can_draft());
+    }
   }
 }
 
+// The link may have a new connection by now, on which what was sent last has arrived: it is closed there.
 void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
   links_[link].up = false;
   for (auto& [id, session] : running_) {
+    if (session->standby() != nullptr && session->standby()->binding.link == link) {
+      GiveUpSwap(
+          *session,
+          absl::UnavailableError(absl::StrCat("the connection to the drafter was lost: ", reason.message())),
+          /*close=*/true);
+    }
     if (session->drafting() && session->request().drafter->link == link) {
-      session->StopDraft(absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
+      // One that stays opens its session there again.
+      if (!session->alternates().empty()) CloseDraft(*session);
+      LoseDraft(*session, absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
     }
   }
 }
@@ -181,9 +210,12 @@ void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
     state.quarantined_until = clock_->Now() + state.next_quarantine;
     state.next_quarantine = std::min(2 * state.next_quarantine, kLongestQuarantine);
     for (auto& [id, session] : running_) {
+      if (session->standby() != nullptr && session->standby()->binding.link == link) {
+        GiveUpSwap(*session, absl::FailedPreconditionError("the drafter is quarantined"), /*close=*/true);
+      }
       if (session->drafting() && session->request().drafter->link == link) {
-        listener_->OnDraftRequest(link, {.session = id, .event = CloseSession{}});
-        session->StopDraft("the drafter is quarantined", /*for_good=*/true);
+        CloseDraft(*session);
+        LoseDraft(*session, "the drafter is quarantined", /*for_good=*/true);
       }
     }
   }
@@ -214,15 +246,25 @@ void Scheduler::Resync(LinkId link, Session& session) {
   }
   // Each costs a message with the whole prompt: a drafter that never gets any further is not to be fed for
   // ever.
-  listener_->OnDraftRequest(link, {.session = session.id(), .event = CloseSession{}});
-  session.StopDraft("the drafter asks to be opened again and again", /*for_good=*/true);
+  CloseDraft(session);
+  LoseDraft(session, "the drafter asks to be opened again and again", /*for_good=*/true);
   RecordViolation(link, "resync after resync without growth in between");
 }
 
 void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
-  const auto found = running_.find(response.session);
-  if (found == running_.end()) return;  // Finished meanwhile; its close is on the way.
+  const SessionId id = Session::IdOfDraft(response.session);
+  const auto found = running_.find(id);
+  if (found == running_.end()) {
+    // Most have finished meanwhile, and their close is on the way.
+    if (id <= highest_session_) return;
+    return RecordViolation(link, absl::StrCat("session ", response.session, " was never opened"));
+  }
   Session& session = *found->second;
+  if (session.standby() != nullptr && session.standby()->draft_id == response.session) {
+    OnStandbyResponse(link, session, response);
+    return;
+  }
+  if (response.session != session.draft_id()) return;  // Of a drafter that it is no longer bound to.
   if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
   if (const auto* grow = std::get_if<Grow>(&response.event)) {
     const bool stamped = response.received != absl::InfinitePast();
@@ -325,23 +367,41 @@ absl::Status Scheduler::RunEngine() {
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   session.set_last_served(++num_rounds_);
   Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
-  CountYield(session, result.report.committed, now);
-  if (result.suspend_draft) {
-    listener_->OnDraftRequest(session.request().drafter->link,
-                              {.session = session.id(), .event = CloseSession{}});
-    session.SuspendDraft();
+  const std::optional<double> seconds = session.TakeRoundSeconds(now);
+  CountYield(session, result.report.committed, seconds);
+  if (seconds.has_value() && *seconds >= 0.0) {
+    // The prompts beside it would have been computed once.
+    const auto rounds = static_cast<uint32_t>(rounds_.size());
+    const double plain_forwards =
+        round_time_.Seconds(rounds + num_prefill_rows_, step_context_) +
+        (result.report.committed - 1.0) * round_time_.Seconds(rounds, step_context_);
+    // What comes between forward passes would come between plain ones as well, but for what was waited.
+    const double between =
+        std::max(*seconds - absl::ToDoubleSeconds(forward_time_) - step_wait_seconds_, 0.0);
+    result.report.round_seconds = *seconds;
+    result.report.plain_seconds = plain_forwards + result.report.committed * between;
   }
+  result.report.forward_start = forward_start_;
+  result.report.forward_time = forward_time_;
+  result.report.with_prefill = std::find(prefills_.begin(), prefills_.end(), &session) != prefills_.end();
+  if (result.suspend_draft) SuspendDraft(session);
   if (result.resume_draft) OpenDraft(session);
   // The first of the three things below that someone waits for is the drafter's commit.
   if (result.commit.has_value()) {
     listener_->OnDraftRequest(session.request().drafter->link,
-                              {.session = session.id(), .event = *std::move(result.commit)});
+                              {.session = session.draft_id(), .event = *std::move(result.commit)});
+  }
+  if (result.standby_commit.has_value()) {
+    listener_->OnDraftRequest(session.standby()->binding.link, {.session = session.standby()->draft_id,
+                                                                .event = *std::move(result.standby_commit)});
   }
   if (session.request().trace_rounds) {
     result.committed.trace = RoundTrace{.report = result.report,
                                         .verify_start = forward_start_,
                                         .verify_time = forward_time_,
-                                        .growth = session.TakeGrowthTrace()};
+                                        .growth = session.TakeGrowthTrace(),
+                                        .tree = {}};
+    if (session.request().trace_trees) result.committed.trace->tree = session.TraceTree();
   }
   listener_->OnTokens(session.id(), std::move(result.committed));
   listener_->OnRound(session.id(), result.report);
@@ -349,6 +409,10 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
 
 absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   copies_.clear();
+  step_wait_seconds_ = 0.0;
+  for (const Session* session : rounds_) {
+    step_wait_seconds_ = std::max(step_wait_seconds_, session->round_wait_seconds());
+  }
   for (Session* session : rounds_) ConcludeRound(*session, now);
   ObserveYields();
   TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies_));
@@ -367,6 +431,7 @@ bool Scheduler::Forward() {
   ExpireDeadlines(start);
   short_of_memory_ = false;
   Admit();
+  SettleSwaps(start);
   RetryDrafts(start);
   rows_.clear();
   rounds_.clear();
@@ -400,7 +465,9 @@ void Scheduler::Conclude() {
                           .prefill_rows = num_prefill_rows_,
                           .sessions = static_cast<uint32_t>(rounds_.size()),
                           .preemptions = num_preemptions_,
-                          .seconds = absl::ToDoubleSeconds(forward_time_)};
+                          .seconds = absl::ToDoubleSeconds(forward_time_),
+                          .modelled_seconds = round_time_.Uncorrected(
+                              std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_)};
   round_time_.Observe(report.rows, report.seconds, step_context_);
   listener_->OnStep(report);
 }

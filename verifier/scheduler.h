@@ -20,6 +20,7 @@
 #include "common/engine/engine.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/round_time_model.h"
+#include "common/speculation/verification_rule.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/drafter_record.h"
 #include "verifier/session.h"
@@ -33,6 +34,7 @@ struct StepReport {
   uint32_t sessions = 0;
   uint32_t preemptions = 0;  // Sessions that gave up their keys and values to others before this step.
   double seconds = 0.0;
+  double modelled_seconds = 0.0;  // By the round-time model as warm-up measured it.
 };
 
 // What the scheduler tells the world. Called on the thread that drives the scheduler, from within its
@@ -55,6 +57,11 @@ class SchedulerListener {
 
   virtual void OnStep(const StepReport&) {}
   virtual void OnRound(SessionId, const RoundReport&) {}
+  // The session is bound to another drafter than it was, by SwapDrafter or because the one before was lost.
+  virtual void OnDrafterChanged(SessionId, const DrafterBinding&) {}
+  // What became of a SwapDrafter: OK, the session is bound to the new drafter; CANCELLED, it ended before
+  // that was decided; anything else, why it keeps the old one. Once for each SwapDrafter that returned OK.
+  virtual void OnSwapEnded(SessionId, const absl::Status&) {}
   // Growth that came too late: below something the target did not choose.
   virtual void OnStaleNodes(LinkId, uint32_t) {}
 };
@@ -93,9 +100,13 @@ class Scheduler {
     // twice as long each time.
     absl::Duration first_draft_retry = absl::Seconds(1);
     absl::Duration longest_draft_retry = absl::Seconds(30);
+    // How long a drafter that is to take over may take to draft, or at least to answer.
+    absl::Duration swap_timeout = absl::Seconds(2);
     uint64_t vocabulary_fingerprint = 0;
     // Drafts where no drafter has.
     std::optional<SourceSpec> local_drafter;
+    // Of requests with a temperature above 0; at 0 all rules are the seeded one.
+    VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
   };
 
   // All pointers outlive the scheduler. `pool` holds the engine's blocks.
@@ -114,6 +125,13 @@ class Scheduler {
   void OnDraftResponse(LinkId link, const DraftResponse& response);
   // The drafter sent something that could not even be decoded.
   void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
+
+  // Binds the session to the drafter `to`, make before break: `to` is opened while the old drafter still
+  // drafts, and takes over with its first candidates; the old one is closed then. Where nothing drafts at the
+  // moment, `to` is bound at once, and the old one becomes the first of the alternates. OnSwapEnded tells the
+  // outcome, perhaps before this returns. NOT_FOUND if there is no such session; FAILED_PRECONDITION if it
+  // has no drafter, or another than `from` (empty: any). A swap that is under way is given up for this one.
+  absl::Status SwapDrafter(SessionId session, absl::string_view from, DrafterBinding to);
 
   // The policy of requests that name none, those that run included, and the options of all policies that are
   // made from now on. InvalidArgument if there is no policy of that name.
@@ -163,6 +181,20 @@ class Scheduler {
   void OpenDraft(Session& session);
   void RetryDrafts(absl::Time now);
   void OnRefused(Session& session, const absl::Status& reason);
+
+  // Going over to another drafter (drafter_swap.cc).
+  Session* Find(SessionId id);
+  void Bind(Session& session, DrafterBinding to);
+  void LoseDraft(Session& session, absl::string_view reason, bool for_good);
+  bool TakeAlternate(Session& session, bool drop_current);
+  void CloseDraft(const Session& session);
+  void SuspendDraft(Session& session);
+  void FinishSwap(Session& session);
+  void GiveUpSwap(Session& session, const absl::Status& reason, bool close);
+  void SettleSwaps(absl::Time now);
+  void OnStandbyResponse(LinkId link, Session& session, const DraftResponse& response);
+  void ReopenStandby(LinkId link, Session& session);
+
   void Finish(SessionId id, const absl::Status& status);
   void OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received);
   void Resync(LinkId link, Session& session);
@@ -176,10 +208,11 @@ class Scheduler {
   RoundCosts CostsOf(const Session& session) const;
   uint32_t NumDecoding() const;
   uint32_t MeanContext() const;
-  void ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t other_rows);
+  void ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t prompt_rows);
   void DecideWaits(absl::Time now);
   bool IsHeld(absl::Time now) const;
-  void CountYield(Session& session, uint32_t committed, absl::Time now);
+  // `seconds`: what the round took; nothing if that is not known.
+  void CountYield(Session& session, uint32_t committed, std::optional<double> seconds);
   void ObserveYields();
 
   // One forward pass: which rows, what came out.
@@ -199,12 +232,14 @@ class Scheduler {
   RoundTimeModel round_time_;
   const Clock* const clock_;
   SchedulerListener* const listener_;
+  const std::unique_ptr<const VerificationRule> rule_;
   std::unique_ptr<SourceHost> local_drafters_;  // None: rounds without a drafter's candidates are undrafted.
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
   bool short_of_memory_ = false;  // No session has ended since the first of them found too little.
   // By id, which is by age: sessions are planned oldest first.
   absl::btree_map<SessionId, std::unique_ptr<Session>> running_;
+  SessionId highest_session_ = 0;  // Of all that were ever submitted.
   absl::flat_hash_map<LinkId, Link> links_;
   DrafterRecords records_;
 
@@ -222,6 +257,7 @@ class Scheduler {
   absl::Status forwarded_;
   absl::Time forward_start_;
   absl::Duration forward_time_;
+  double step_wait_seconds_ = 0.0;  // The longest that one of its rounds waited.
   uint32_t step_context_ = 0;
   std::vector<std::pair<SessionId, absl::Status>> cancelled_;
 };

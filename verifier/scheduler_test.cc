@@ -12,10 +12,6 @@
 namespace tandem {
 namespace {
 
-Scheduler::Options FixedWindow(uint32_t depth) {
-  return {.limits = {.max_depth = depth, .nodes_per_level = 1}, .window_policy = "fixed"};
-}
-
 std::vector<SamplingParameters> ManySamplings() {
   return {
       {.temperature = 0.0f},
@@ -137,6 +133,15 @@ TEST_F(SchedulerTest, CountsWhatWasAccepted) {
   // output.
   EXPECT_EQ(summary.draft_tokens, 4u + 4 + 4 + 4 + 2);
   EXPECT_EQ(summary.window_histogram, (std::vector<uint32_t>{1, 0, 1, 0, 4}));
+  const std::vector<RoundReport>& rounds = records_[1].rounds;
+  ASSERT_EQ(rounds.size(), 6u);
+  EXPECT_EQ(rounds[0].supply, DraftSupply::kOpening);
+  for (size_t i = 1; i < rounds.size(); ++i) {
+    EXPECT_EQ(rounds[i].supply, DraftSupply::kDrafted);
+    // Three tokens, each in a step of 2 ms, instead of one such step and what was waited.
+    EXPECT_NEAR(rounds[i].plain_seconds, 0.006, 1e-6);
+    EXPECT_NEAR(rounds[i].round_seconds, 0.002 + rounds[i].wait_seconds, 1e-6);
+  }
   EXPECT_EQ(summary.drafter, "drafter");
   EXPECT_EQ(summary.drafter_lost, "");
 }
@@ -499,6 +504,7 @@ TEST_F(SchedulerTest, ARefusedSessionGoesOnWithoutDrafts) {
   ExpectReference(1, ask);
   EXPECT_EQ(requests_.size(), sent);
   EXPECT_EQ(records_[1].summary.drafter_lost, "refused: FAILED_PRECONDITION: another vocabulary");
+  EXPECT_EQ(records_[1].rounds.back().supply, DraftSupply::kLost);
 }
 
 TEST_F(SchedulerTest, ResyncOpensANewEpochOnce) {

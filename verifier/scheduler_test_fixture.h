@@ -25,6 +25,11 @@ inline std::shared_ptr<const Tokenizer> TestTokenizer() {
   return *tokenizer;
 }
 
+// Rounds of `depth` levels of one node each, whatever it costs.
+inline Scheduler::Options FixedWindow(uint32_t depth) {
+  return {.limits = {.max_depth = depth, .nodes_per_level = 1}, .window_policy = "fixed"};
+}
+
 // Every step takes two milliseconds.
 class SteppingEngine final : public Engine {
  public:
@@ -50,6 +55,7 @@ struct Ask {
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   bool drafted = false;
+  bool trusted = false;
 };
 
 // What became of one request.
@@ -101,7 +107,8 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
                            .cache_salt = ask.cache_salt,
                            .deadline = ask.deadline};
     if (ask.drafted)
-      request.drafter = DrafterBinding{.link = kLink, .name = "drafter", .draft_model = "draft"};
+      request.drafter =
+          DrafterBinding{.link = kLink, .name = "drafter", .draft_model = "draft", .trusted = ask.trusted};
     return scheduler_->Submit(id, std::move(request));
   }
 

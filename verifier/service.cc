@@ -1,17 +1,61 @@
 #include "verifier/service.h"
 
 #include <chrono>
+#include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/rpc/trace_metadata.h"
 
 namespace tandem {
 
-absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGenerateRequest& request,
-                                                            absl::Time deadline) {
+namespace {
+
+constexpr int kMostAlternates = 8;
+
+void Describe(const v1::VerifierGenerateRequest& request, const std::string& model, Span& span) {
+  if (!span.recording()) return;
+  span.SetCall("tandem.v1.Verifier", "Generate");
+  span.Set("gen_ai.provider.name", "tandem");
+  span.Set("gen_ai.response.model", model);
+  span.Set("tandem.request_id", request.request_id());
+  span.Set("tandem.tenant", request.tenant());
+  span.Set("tandem.emitted_tokens", request.emitted().ids_size());
+}
+
+// The end of a call that the engine never sees.
+void EndAtOnce(absl::StatusCode code, Span& span) {
+  span.SetStatus(code);
+  span.End(absl::Now());
+}
+
+}  // namespace
+
+absl::StatusOr<DrafterBinding> VerifierService::BindingOf(const v1::DrafterTarget& target,
+                                                          absl::string_view field) {
+  if (target.endpoint().empty() || target.draft_model().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": endpoint and draft_model are expected"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const LinkId link, loop_.load()->links().Acquire(target.endpoint()));
+  return DrafterBinding{
+      .link = link, .name = target.name(), .draft_model = target.draft_model(), .trusted = target.trusted()};
+}
+
+absl::Status VerifierService::CheckServing() const {
   if (draining_) return absl::UnavailableError("the verifier is shutting down");
+  if (loop_ == nullptr) return absl::UnavailableError("the verifier is still loading its model");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGenerateRequest& request,
+                                                            absl::Time deadline, const TraceContext& trace) {
+  TANDEM_RETURN_IF_ERROR(CheckServing());
   TANDEM_ASSIGN_OR_RETURN(SessionRequest session, SessionRequestFromProto(request, *target_, deadline));
   if (!v1::SpeculationMode_IsValid(request.speculation().mode())) {
     return absl::InvalidArgumentError(
@@ -24,52 +68,141 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     }
     return session;
   }
-  if (request.drafter().endpoint().empty() || request.drafter().draft_model().empty()) {
-    return absl::InvalidArgumentError("drafter: endpoint and draft_model are expected");
+  if (request.alternates_size() > kMostAlternates) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("alternates: ", request.alternates_size(), ", expected at most ", kMostAlternates));
   }
-  const absl::StatusOr<LinkId> link = loop_->links().Acquire(request.drafter().endpoint());
-  if (!link.ok()) {  // A drafter's troubles cost speed, never a request (law 3).
-    LogWarning("a request goes undrafted", {{"reason", std::string(link.status().message())}});
+  if (SamplesDrafts(target_->verification_rule, session.sampling) && !request.drafter().trusted()) {
+    const absl::Status untrusted = UntrustedDrafter(target_->verification_rule);
+    if (request.speculation().mode() == v1::SPECULATION_MODE_ON) return untrusted;
+    // It is bound all the same, so that the request's statistics say why nobody drafted.
+    LogWarning("a request goes undrafted", {{"request_id", request.request_id()},
+                                            {"trace_id", TraceIdText(trace)},
+                                            {"drafter", request.drafter().name()},
+                                            {"reason", std::string(untrusted.message())}});
+  }
+  std::vector<DrafterBinding> bindings;
+  absl::Status lost;
+  const auto bind = [&](const v1::DrafterTarget& target, const std::string& field) {
+    absl::StatusOr<DrafterBinding> binding = BindingOf(target, field);
+    if (binding.ok()) bindings.push_back(*std::move(binding));
+    if (absl::IsInvalidArgument(binding.status())) return binding.status();
+    if (!binding.ok()) {  // A drafter's troubles cost speed, never a request (law 3).
+      LogWarning("a request goes without a drafter", {{"request_id", request.request_id()},
+                                                      {"trace_id", TraceIdText(trace)},
+                                                      {"reason", std::string(binding.status().message())}});
+      lost.Update(binding.status());
+    }
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(bind(request.drafter(), "drafter"));
+  for (int i = 0; i < request.alternates_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(bind(request.alternates(i), absl::StrCat("alternates[", i, "]")));
+  }
+  if (bindings.empty()) {
+    if (request.speculation().mode() == v1::SPECULATION_MODE_ON) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("speculation.mode: ON, but nothing could draft: ", lost.message()));
+    }
     return session;
   }
-  session.drafter = DrafterBinding{
-      .link = *link, .name = request.drafter().name(), .draft_model = request.drafter().draft_model()};
+  session.drafter = std::move(bindings.front());
+  session.alternates.assign(std::make_move_iterator(bindings.begin() + 1),
+                            std::make_move_iterator(bindings.end()));
   return session;
+}
+
+absl::StatusOr<DrafterSwap> VerifierService::MakeSwap(const v1::SwapDrafterRequest& request) {
+  TANDEM_RETURN_IF_ERROR(CheckServing());
+  if (request.tenant().empty() == (request.request_ids_size() == 0)) {
+    return absl::InvalidArgumentError("request_ids, tenant: exactly one of the two is expected");
+  }
+  DrafterSwap swap{.request_ids = {request.request_ids().begin(), request.request_ids().end()},
+                   .tenant = request.tenant(),
+                   .from = request.from()};
+  TANDEM_ASSIGN_OR_RETURN(swap.to, BindingOf(request.to(), "to"));
+  return swap;
+}
+
+grpc::ServerUnaryReactor* VerifierService::SwapDrafter(grpc::CallbackServerContext* context,
+                                                       const v1::SwapDrafterRequest* request,
+                                                       v1::SwapDrafterResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  absl::StatusOr<DrafterSwap> swap = MakeSwap(*request);
+  if (!swap.ok()) {
+    reactor->Finish(ToGrpcStatus(swap.status()));
+    return reactor;
+  }
+  LogInfo("swapping drafters", {{"tenant", request->tenant()},
+                                {"requests", absl::StrCat(request->request_ids_size())},
+                                {"from", request->from()},
+                                {"to", request->to().name()}});
+  loop_.load()->SwapDrafter(*std::move(swap),
+                            [reactor, response](const absl::StatusOr<DrafterSwapResult>& result) {
+                              if (result.ok()) {
+                                response->set_swapped(result->swapped);
+                                response->set_refused(result->refused);
+                                response->set_ended(result->ended);
+                                response->set_refusal(result->refusal);
+                              }
+                              reactor->Finish(ToGrpcStatus(result.status()));
+                            });
+  return reactor;
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
     grpc::CallbackServerContext* context, const v1::VerifierGenerateRequest* request) {
-  const SessionId id = loop_->NewSession();
+  const absl::Time arrival = absl::Now();
+  Span span =
+      tracer_.StartServer("tandem.v1.Verifier/Generate", TraceContextOf(context->client_metadata()), arrival);
+  Describe(*request, target_->name, span);
+  EngineLoop* const loop = loop_;
+  const SessionId id = loop == nullptr ? SessionId{} : loop->NewSession();
   std::shared_ptr<GenerateStream> stream = GenerateStream::Create();
-  auto* reactor = stream->Start(
-      {.on_cancelled = [loop = loop_, id](absl::Status reason) { loop->Cancel(id, std::move(reason)); }});
+  auto* reactor = stream->Start({.on_cancelled = [loop, id](absl::Status reason) {
+    if (loop != nullptr) loop->Cancel(id, std::move(reason));
+  }});
   const bool bounded = context->deadline() != std::chrono::system_clock::time_point::max();
-  absl::StatusOr<SessionRequest> session =
-      MakeSession(*request, bounded ? absl::FromChrono(context->deadline()) : absl::InfiniteFuture());
+  // By the loop that was there when the call came; there may be one by now.
+  absl::StatusOr<SessionRequest> session = absl::UnavailableError("the verifier is still loading its model");
+  if (loop != nullptr) {
+    session = MakeSession(*request, bounded ? absl::FromChrono(context->deadline()) : absl::InfiniteFuture(),
+                          span.context());
+  }
   if (!session.ok()) {
+    EndAtOnce(session.status().code(), span);
     stream->Finish(session.status());
     return reactor;
   }
-  GenerateCall call{.stream = std::move(stream), .with_logprobs = session->num_logprobs >= 0};
+  GenerateCall call{.stream = std::move(stream),
+                    .with_logprobs = session->num_logprobs >= 0,
+                    .tenant = request->tenant(),
+                    .request_id = request->request_id()};
   v1::GenerationStarted& started = *call.started.mutable_started();
   started.set_request_id(request->request_id());
   started.set_model(target_->name);
   started.set_seed(session->sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(session->prompt.size()));
+  started.set_max_tokens(session->max_tokens);
   if (session->replayed_end.has_value()) {  // Nothing is left to generate.
     SessionSummary summary{.end = *std::move(session->replayed_end)};
     summary.prompt_tokens = static_cast<uint32_t>(session->prompt.size());
     summary.output_tokens = session->output->num_tokens();
+    EndAtOnce(absl::StatusCode::kOk, span);
     call.stream->Write(std::move(call.started));
     call.stream->Write(FinishedToProto(summary));
     call.stream->Finish(absl::OkStatus());
     return reactor;
   }
+  call.drafting =
+      metrics_->DraftingOf(request->tenant(), session->drafter.has_value() ? session->drafter->name : "");
   if (session->drafter.has_value()) {
     started.set_drafter(session->drafter->name);
     call.speculation = metrics_->SpeculationOf(request->tenant(), session->drafter->name);
+    call.calibration = metrics_->CalibrationOf(session->drafter->name);
   }
-  loop_->Begin(id, *std::move(session), std::move(call));
+  call.trace = SessionTrace(std::move(span), arrival);
+  loop->Begin(id, *std::move(session), std::move(call));
   return reactor;
 }
 

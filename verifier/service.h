@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/tracing/span.h"
 #include "tandem/v1/admin.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 #include "verifier/engine_loop.h"
@@ -16,22 +17,38 @@ namespace tandem {
 // comes back.
 class VerifierService final : public v1::Verifier::CallbackService {
  public:
-  // All outlive the service.
-  VerifierService(const ServedTarget* target, EngineLoop* loop, VerifierMetrics* metrics)
-      : target_(target), loop_(loop), metrics_(metrics) {}
+  // All outlive the service, as the tracer does what it serves. Without a loop calls are refused with
+  // UNAVAILABLE until Serve gives it one.
+  VerifierService(const ServedTarget* target, EngineLoop* loop, VerifierMetrics* metrics,
+                  const Tracer& tracer = Tracer::Off())
+      : target_(target), loop_(loop), metrics_(metrics), tracer_(tracer) {}
+
+  void Serve(EngineLoop* loop) { loop_ = loop; }
+  const EngineLoop* loop() const { return loop_; }
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::VerifierGenerateRequest* request) override;
+
+  grpc::ServerUnaryReactor* SwapDrafter(grpc::CallbackServerContext* context,
+                                        const v1::SwapDrafterRequest* request,
+                                        v1::SwapDrafterResponse* response) override;
 
   // From now on calls are refused with UNAVAILABLE.
   void StopAdmission() { draining_ = true; }
 
  private:
-  absl::StatusOr<SessionRequest> MakeSession(const v1::VerifierGenerateRequest& request, absl::Time deadline);
+  // A drafter by its address, connected to if it is not. InvalidArgument names `field`.
+  absl::StatusOr<DrafterBinding> BindingOf(const v1::DrafterTarget& target, absl::string_view field);
+  // Unavailable while the model loads and once the server shuts down.
+  absl::Status CheckServing() const;
+  absl::StatusOr<DrafterSwap> MakeSwap(const v1::SwapDrafterRequest& request);
+  absl::StatusOr<SessionRequest> MakeSession(const v1::VerifierGenerateRequest& request, absl::Time deadline,
+                                             const TraceContext& trace);
 
   const ServedTarget* const target_;
-  EngineLoop* const loop_;
+  std::atomic<EngineLoop*> loop_;
   VerifierMetrics* const metrics_;
+  const Tracer& tracer_;
   std::atomic<bool> draining_{false};
 };
 

@@ -10,8 +10,6 @@
 namespace tandem {
 namespace {
 
-// Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
-constexpr size_t kDraftSecondsHistory = 6;
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
 // A local candidate must be as likely as this to be right, all nodes above it included.
@@ -97,7 +95,6 @@ uint32_t Session::DepthWanted(const RoundCosts& costs) {
 }
 
 OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
-  const absl::Span<const TokenId> tokens = kv_.tokens();
   drafting_ = true;
   draft_opened_ = false;
   draft_suspended_ = false;
@@ -107,8 +104,15 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
   drafts_pay_ = costs.drafting_pays;
   last_round_.reset();
   budget_ = limits_.BudgetFor(DepthWanted(costs));
-  return {.epoch = mirror_.Open(commit_no_, prefix_hash_),
-          .draft_model = request_.drafter->draft_model,
+  return MakeOpen(mirror_.Open(commit_no_, prefix_hash_, samples_drafts()), request_.drafter->draft_model,
+                  vocabulary_fingerprint, budget_);
+}
+
+OpenSession Session::MakeOpen(uint32_t epoch, const std::string& draft_model, uint64_t vocabulary_fingerprint,
+                              const DraftBudget& budget) const {
+  const absl::Span<const TokenId> tokens = kv_.tokens();
+  return {.epoch = epoch,
+          .draft_model = draft_model,
           .vocabulary_fingerprint = vocabulary_fingerprint,
           .commit_no = commit_no_,
           .tokens = TokenIds(tokens.begin(), tokens.end()),
@@ -116,6 +120,18 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
           .sampling = request_.sampling,
           .prompt_length = static_cast<uint32_t>(request_.prompt.size()),
           .cache_salt = request_.cache_salt,
+          .budget = budget,
+          .sampled_drafts = samples_drafts()};
+}
+
+Commit Session::MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const {
+  const std::optional<NodeId> new_root = mirror.Commit(tokens, commit_no_, prefix_hash_);
+  return {.epoch = mirror.epoch(),
+          .commit_no = commit_no_,
+          .tokens = tokens,
+          .new_root = new_root,
+          .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
+          .prefix_hash = prefix_hash_,
           .budget = budget_};
 }
 
@@ -180,6 +196,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
   }
   if (report.added > 0) {
     resyncs_in_a_row_ = 0;
+    rebinds_in_a_row_ = 0;
     waits_in_vain_ = 0;
     draft_retry_delay_ = absl::ZeroDuration();
   }
@@ -219,9 +236,13 @@ double Session::FirstLevelAcceptance() const {
 void Session::PrepareRound(uint32_t max_nodes) {
   selected_.clear();
   num_declined_ = 0;
+  round_record_ = record_;
+  // An output's last token has no use for drafts.
+  drafts_wanted_ = drafting_ && budget_.depth > 0 && OutputLength() + 1 < request_.max_tokens;
+  drafts_offered_ = drafts_wanted_ && !mirror_.tree().empty();
   if (drafting_ && budget_.depth > 0) SelectDrafted(max_nodes);
   drafted_locally_ = selected_.empty() && local_drafter_ != nullptr;
-  if (drafted_locally_) SelectLocally(max_nodes);
+  if (drafted_locally_) selected_ = LocalNodes(max_nodes);
 }
 
 void Session::SelectDrafted(uint32_t max_nodes) {
@@ -283,6 +304,7 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   tails_.clear();
   tail_ends_.clear();
   GiveSlots();
+  draws_ = drafted_locally_ ? std::vector<DrawGroup>() : mirror_.DrawsOf(selected_);
   round_waited_ = wait_until_ > absl::InfinitePast();
   const absl::Duration waited = std::min(now, wait_until_) - wait_since_;
   round_wait_seconds_ = round_waited_ ? std::max(absl::ToDoubleSeconds(waited), 0.0) : 0.0;
@@ -312,84 +334,123 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   }
 }
 
-// Chooses from the source's candidates those that are likely enough to be worth a row. Their ids are good for
-// this round only: the drafter does not know them.
-void Session::SelectLocally(uint32_t max_nodes) {
+// Of the source's candidates those that are likely enough to be worth a row. Their ids are good for one round
+// only: the drafter does not know them.
+std::vector<TreeNode> Session::LocalNodes(uint32_t max_nodes) const {
   const uint32_t remaining = request_.max_tokens - OutputLength();
   const std::vector<ProposedNode> proposal =
       local_drafter_->Propose({.depth = std::min(limits_.max_depth, remaining - 1),
                                .nodes = std::min(limits_.max_nodes, max_nodes),
                                .branching = limits_.branching});
+  std::vector<TreeNode> nodes;
   for (const ProposedNode& proposed : proposal) {
-    const TreeNode* above = proposed.parent < 0 ? nullptr : &selected_[static_cast<size_t>(proposed.parent)];
+    const TreeNode* above = proposed.parent < 0 ? nullptr : &nodes[static_cast<size_t>(proposed.parent)];
     const float path_score = (above == nullptr ? 1.0f : above->path_score) * proposed.score;
     // Best first: what follows is no better.
-    if (path_score < kLeastLocalScore || proposed.token >= vocab_size_) return;
-    selected_.push_back({.id = static_cast<NodeId>(selected_.size()) + 1,
-                         .parent = above == nullptr ? 0 : above->id,
-                         .token = proposed.token,
-                         .depth = above == nullptr ? 1 : above->depth + 1,
-                         .score = proposed.score,
-                         .path_score = path_score});
+    if (path_score < kLeastLocalScore || proposed.token >= vocab_size_) break;
+    nodes.push_back({.id = static_cast<NodeId>(nodes.size()) + 1,
+                     .parent = above == nullptr ? 0 : above->id,
+                     .token = proposed.token,
+                     .depth = above == nullptr ? 1 : above->depth + 1,
+                     .score = proposed.score,
+                     .path_score = path_score});
   }
+  return nodes;
 }
 
-std::optional<uint32_t> Session::SelectedChild(NodeId parent, TokenId token) const {
-  for (uint32_t i = 0; i < selected_.size(); ++i) {
-    if (selected_[i].parent == parent && selected_[i].token == token) return i;
+Session::LocalGuess Session::GuessLocally() const {
+  LocalGuess guess;
+  if (local_drafter_ == nullptr) return guess;
+  for (const TreeNode& node : LocalNodes(limits_.max_nodes)) {
+    ++guess.nodes;
+    guess.expected_accepted += double{node.path_score};
   }
-  return std::nullopt;
+  return guess;
 }
 
 void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies) {
+  static const SeededRule* const seeded = new SeededRule();
   result.committed.offset = OutputLength();
   accepted_.clear();
   walked_to_the_end_ = true;
   auto position = static_cast<uint32_t>(kv_.tokens().size());
-  uint32_t row = first_row_;
-  NodeId at = 0;
-  while (true) {
-    float* logits = rows[row].logits;
-    CommittedToken token;
-    token.choice = sampler_.Choose(absl::MakeSpan(logits, static_cast<size_t>(vocab_size_)), position++,
-                                   request_.num_logprobs);
-    token.token = token.choice.token;
-    sampler_.Append(token.token);
-    const std::optional<uint32_t> child = SelectedChild(at, token.token);
-    token.drafted = child.has_value();
+  const auto logits = [&](std::optional<uint32_t> node) {
+    const uint32_t row = node.has_value() ? first_row_ + 1 + *node : first_row_;
+    return absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
+  };
+  const VerifiedRound round{.position = position,
+                            .seed = request_.sampling.seed,
+                            .num_logprobs = request_.num_logprobs,
+                            .nodes = selected_,
+                            .groups = draws_,
+                            .logits = logits};
+  const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
+  for (VerifiedToken& verified : rule->Verify(round, sampler_)) {
+    CommittedToken token{.token = verified.choice.token, .drafted = verified.node.has_value()};
+    token.choice = std::move(verified.choice);
     OutputPiece piece = request_.output->Push(token.token);
     token.text_bytes = static_cast<uint32_t>(piece.text.size());
     result.committed.text += piece.text;
     result.committed.tokens.push_back(std::move(token));
-    if (child.has_value()) {
-      at = selected_[*child].id;
-      accepted_.push_back(at);
-      copies->push_back({.from = slots_[*child], .to = kv_.CommittedSlot(position - 1)});
-      row = first_row_ + 1 + *child;
+    if (verified.node.has_value()) {
+      accepted_.push_back(selected_[*verified.node].id);
+      copies->push_back({.from = slots_[*verified.node], .to = kv_.CommittedSlot(position)});
     }
+    ++position;
     if (piece.end.has_value()) {
       summary_.end = *std::move(piece.end);
       finished_ = true;
-      walked_to_the_end_ = !child.has_value();
+      walked_to_the_end_ = !verified.node.has_value();
       return;
     }
-    if (!child.has_value()) return;
   }
 }
 
 // Every verified child of a node on the walk was compared with the target's choice there; no other node was.
-void Session::ObserveScores() {
+void Session::ObserveScores(std::vector<JudgedNode>* judged) {
   const NodeId last = accepted_.empty() ? 0 : accepted_.back();
+  const float temperature = request_.sampling.temperature;
+  std::vector<uint32_t> depths;
+  // All of them before the first observation, after which the calibration would have to be fitted anew.
   for (const TreeNode& node : selected_) {
     const bool below_the_walk =
         node.parent == 0 || std::find(accepted_.begin(), accepted_.end(), node.parent) != accepted_.end();
     if (!below_the_walk || (node.parent == last && !walked_to_the_end_)) continue;
-    const bool accepted = std::find(accepted_.begin(), accepted_.end(), node.id) != accepted_.end();
-    record_->calibration.Observe(request_.sampling.temperature, node.depth, node.score, accepted);
+    judged->push_back(
+        {.score = node.score,
+         .calibrated = record_->calibration.Calibrated(temperature, node.depth, node.score),
+         .accepted = std::find(accepted_.begin(), accepted_.end(), node.id) != accepted_.end()});
+    depths.push_back(node.depth);
+  }
+  for (size_t i = 0; i < judged->size(); ++i) {
+    record_->calibration.Observe(temperature, depths[i], (*judged)[i].score, (*judged)[i].accepted);
   }
 }
 
-void Session::ObserveRound(const RoundReport& report, const TokenIds& committed, bool rejected) {
+std::vector<TracedNode> Session::TraceTree() const {
+  std::vector<TracedNode> tree;
+  tree.reserve(selected_.size());
+  for (const TreeNode& node : selected_) {
+    const auto parent =
+        std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(tree.size()),
+                     [&](const TreeNode& above) { return above.id == node.parent; });
+    tree.push_back({.parent = node.parent == 0 ? 0 : static_cast<uint32_t>(parent - selected_.begin()) + 1,
+                    .token = node.token,
+                    .score = node.score,
+                    .accepted = std::find(accepted_.begin(), accepted_.end(), node.id) != accepted_.end()});
+  }
+  return tree;
+}
+
+std::optional<DraftSupply> Session::SupplyOfRound() const {
+  if (!request_.drafter.has_value()) return std::nullopt;
+  if (!selected_.empty() && !drafted_locally_) return DraftSupply::kDrafted;
+  if (!drafting_ && !draft_suspended_) return DraftSupply::kLost;
+  if (!drafts_wanted_ || drafts_offered_) return DraftSupply::kUnwanted;
+  return draft_opened_ ? DraftSupply::kLate : DraftSupply::kOpening;
+}
+
+void Session::ObserveRound(RoundReport& report, const TokenIds& committed, bool rejected) {
   ++summary_.rounds;
   CountAt(summary_.window_histogram, report.depth);
   if (report.kind != RoundKind::kUndrafted) {
@@ -400,14 +461,17 @@ void Session::ObserveRound(const RoundReport& report, const TokenIds& committed,
     for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
   }
   if (!drafting_ && !draft_suspended_) return;
+  if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.
   // To the drafter's account, a round that was drafted locally is undrafted.
   RoundOutcome outcome{.wait_seconds = report.wait_seconds, .committed = committed};
   if (!drafted_locally_) {
+    summary_.drafter_accepted_tokens += report.accepted;
+    summary_.drafter_rejections += rejected ? 1 : 0;
     outcome.depth = report.depth;
     outcome.accepted = report.accepted;
     outcome.rejected = rejected;
     outcome.declined = report.nodes == 0 && report.declined > 0;
-    ObserveScores();
+    ObserveScores(&report.judged);
   }
   acceptance_.Observe(outcome);
   record_->acceptance.Observe(outcome);
@@ -415,6 +479,15 @@ void Session::ObserveRound(const RoundReport& report, const TokenIds& committed,
   if (budget_.depth > 0) {
     draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(outcome.depth, 1));
   }
+}
+
+void Session::SummariseCosts(const RoundCosts& costs) {
+  for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
+    summary_.verify_seconds.push_back(costs.VerifySeconds(window));
+  }
+  if (summary_.drafter.empty()) return;
+  summary_.exposed_level_seconds = costs.draft_seconds_per_level;
+  summary_.hidden_level_seconds = costs.hidden_draft_seconds_per_level;
 }
 
 // The commit that is being sent left no tree: growth below it tells how long a draft takes from nothing.
@@ -450,8 +523,12 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   report.declined = num_declined_;
   for (const TreeNode& node : selected_) report.expected_accepted += node.path_score;
   report.wait_seconds = round_wait_seconds_;
+  report.supply = SupplyOfRound();
   report.kind =
       selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
+  result.committed.kind = report.kind;
+  result.committed.depth = report.depth;
+  result.committed.nodes = report.nodes;
   const NodeId last_accepted = accepted_.empty() ? 0 : accepted_.back();
   const bool rejected =
       !finished_ && std::any_of(selected_.begin(), selected_.end(),
@@ -467,20 +544,17 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
   if (draft_suspended_) result.resume_draft = DepthWanted(costs) > 0;
   if (!drafting_) return result;
-  const std::optional<NodeId> new_root = mirror_.Commit(tokens, commit_no_, prefix_hash_);
   budget_ = limits_.BudgetFor(DepthWanted(costs));
   rounds_without_budget_ = budget_.depth == 0 ? rounds_without_budget_ + 1 : 0;
   if (rounds_without_budget_ > kRoundsToSuspension) {
     result.suspend_draft = true;
     return result;
   }
-  result.commit = Commit{.epoch = mirror_.epoch(),
-                         .commit_no = commit_no_,
-                         .tokens = std::move(tokens),
-                         .new_root = new_root,
-                         .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
-                         .prefix_hash = prefix_hash_,
-                         .budget = budget_};
+  result.commit = MakeCommit(mirror_, tokens);
+  if (standby_ != nullptr) {
+    result.standby_commit = MakeCommit(standby_->mirror, tokens);
+    standby_->budget = budget_;
+  }
   ExpectGrowth(now);
   return result;
 }

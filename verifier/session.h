@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "common/speculation/level_acceptance.h"
 #include "common/speculation/node_choice.h"
 #include "common/speculation/target_sampler.h"
+#include "common/speculation/verification_rule.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/draft_mirror.h"
 #include "verifier/output_assembler.h"
@@ -28,6 +30,9 @@ namespace tandem {
 
 struct DrafterRecord;
 
+// Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
+inline constexpr size_t kDraftSecondsHistory = 6;
+
 // A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
 using LinkId = uint64_t;
 
@@ -35,6 +40,7 @@ struct DrafterBinding {
   LinkId link = 0;
   std::string name;         // For statistics.
   std::string draft_model;  // To open there.
+  bool trusted = false;     // Whether what it says of its distributions may be believed.
 };
 
 // A request as the scheduler takes it: checked, and with defaults filled in.
@@ -49,10 +55,12 @@ struct SessionRequest {
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
-  bool speculate = true;      // Whether to draft locally where the drafter does not.
-  std::string window_policy;  // Empty: the scheduler's.
-  uint32_t max_window = 0;    // 0: the scheduler's.
+  std::vector<DrafterBinding> alternates;  // In whose stead to take them; only with a drafter.
+  bool speculate = true;                   // Whether to draft locally where the drafter does not.
+  std::string window_policy;               // Empty: the scheduler's.
+  uint32_t max_window = 0;                 // 0: the scheduler's.
   bool trace_rounds = false;
+  bool trace_trees = false;  // With trace_rounds.
 };
 
 struct CommittedToken {
@@ -64,6 +72,23 @@ struct CommittedToken {
 
 enum class RoundKind { kHit, kMiss, kUndrafted };
 
+// What a round of a request with a drafter got from it.
+enum class DraftSupply {
+  kDrafted,   // Candidates that were verified.
+  kUnwanted,  // None were wanted: the window is 0, or what was there was not worth a row.
+  kOpening,   // Nothing yet: the drafter has not answered since the session was opened there.
+  kLate,      // Nothing in time.
+  kLost,      // Nothing: it is out of reach, refused, quarantined or full.
+};
+inline constexpr size_t kNumDraftSupplies = 5;
+
+// A candidate that the target judged: a verified node below one that was right, or below the root.
+struct JudgedNode {
+  float score = 0.0f;       // The drafter's.
+  double calibrated = 0.0;  // The probability of acceptance that was made of it.
+  bool accepted = false;
+};
+
 struct RoundReport {
   RoundKind kind = RoundKind::kUndrafted;
   uint32_t depth = 0;
@@ -73,6 +98,17 @@ struct RoundReport {
   uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
   double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
   double wait_seconds = 0.0;
+  std::optional<DraftSupply> supply;  // Of requests that have a drafter.
+  // From the end of the round before to the end of this one, waiting included; and what the committed tokens
+  // would have taken one by one: as many rounds without trees and waits, by the round-time model. 0 of a
+  // request's first round.
+  double round_seconds = 0.0;
+  double plain_seconds = 0.0;
+  std::vector<JudgedNode> judged;  // Of the drafter's candidates; none of what was drafted locally.
+  // The forward pass, and whether it computed the last of the request's prompt as well.
+  absl::Time forward_start;
+  absl::Duration forward_time;
+  bool with_prefill = false;
 };
 
 // A drafter's message with new candidates.
@@ -83,18 +119,30 @@ struct GrowthTrace {
 };
 inline constexpr size_t kMaxTracedGrowth = 64;  // Of one round.
 
+// A candidate of the tree that a round verified.
+struct TracedNode {
+  uint32_t parent = 0;  // Its parent's place in the list, from 1; 0: the root.
+  TokenId token = 0;
+  float score = 0.0f;
+  bool accepted = false;
+};
+
 // How a round went, for requests that ask.
 struct RoundTrace {
   RoundReport report;
   absl::Time verify_start;
   absl::Duration verify_time;
   std::vector<GrowthTrace> growth;  // Since the round before.
+  std::vector<TracedNode> tree;     // Of requests that ask for it; a parent before its children.
 };
 
 struct CommittedTokens {
   uint32_t offset = 0;  // In the output.
   std::vector<CommittedToken> tokens;
   std::string text;
+  RoundKind kind = RoundKind::kUndrafted;
+  uint32_t depth = 0;  // Of the tree that was verified,
+  uint32_t nodes = 0;  // and its nodes.
   std::optional<RoundTrace> trace;
 };
 
@@ -115,6 +163,13 @@ struct SessionSummary {
   uint32_t accepted_tokens = 0;
   std::vector<uint32_t> accepted_per_position;
   std::vector<uint32_t> window_histogram;
+  // Of rounds with the drafter's candidates: accepted tokens, and walks that ended in a rejection.
+  uint32_t drafter_accepted_tokens = 0;
+  uint32_t drafter_rejections = 0;
+  // What rounds cost at the end; negative: no drafter.
+  double exposed_level_seconds = -1.0;
+  double hidden_level_seconds = -1.0;
+  std::vector<double> verify_seconds;  // By window.
 };
 
 // One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
@@ -125,7 +180,8 @@ struct SessionSummary {
 //     '-------------------------------------------- Preempt --------------------------------------------'
 //
 // A round verifies the root (the last committed token) and the chosen nodes of the tree in one forward pass,
-// then walks: take the target's choice, descend while it is a child (law 2).
+// then walks: take the target's choice, descend while it is a child (law 2). A rule that samples drafts takes
+// the place of the walk where it is set.
 class Session {
  public:
   // `record` is that of the request's drafter, and outlives the session; nullptr if there is none.
@@ -137,6 +193,8 @@ class Session {
   const SequenceKv& kv() const { return kv_; }
   const SessionSummary& summary() const { return summary_; }
   bool finished() const { return finished_; }
+  // Writes what rounds cost now to the summary.
+  void SummariseCosts(const RoundCosts& costs);
 
   // Takes the blocks that the tokens up to now need, and what the prefix cache has of them.
   // ResourceExhausted, holding nothing, if the pool cannot give them now and have `blocks_to_spare` left.
@@ -174,8 +232,44 @@ class Session {
   // The drafter asks to be opened again: how many times in a row, without growth in between.
   uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
+  bool draft_opened() const { return draft_opened_; }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
+  // What drafters know the session by: its id, and in the highest byte how often it was bound to another
+  // drafter, so that two that are one process tell old and new apart.
+  SessionId draft_id() const { return DraftId(generation_); }
+  static SessionId IdOfDraft(SessionId draft_id) { return draft_id & kIdMask; }
+
+  // Another drafter (drafter_swap.cc). Rebind, while nothing drafts: `to` may from now on.
+  void Rebind(DrafterBinding to, DrafterRecord* record);
+  std::vector<DrafterBinding>& alternates() { return request_.alternates; }
+  // How often in a row, without growth in between, it went over to an alternate.
+  uint32_t CountRebind() { return ++rebinds_in_a_row_; }
+  void ForgetRebinds() { rebinds_in_a_row_ = 0; }
+
+  // A drafter that is to take over, and drafts along until it has something to offer.
+  struct Standby {
+    DrafterBinding binding;
+    DrafterRecord* record = nullptr;
+    DraftMirror mirror;
+    SessionId draft_id = 0;
+    absl::Time deadline;
+    DraftBudget budget;  // As it was last told.
+    uint32_t resyncs = 0;
+    bool opened = false;
+    bool grown = false;  // Has sent candidates that were not stale.
+
+    bool Ready() const { return grown || (opened && (budget.depth == 0 || mirror.exhausted())); }
+  };
+  Standby* standby() { return standby_.get(); }
+  const Standby* standby() const { return standby_.get(); }
+  // Only while drafting. Returns the message that opens the session there; ReopenStandby after a resync.
+  OpenSession OpenStandby(DrafterBinding to, DrafterRecord* record, uint64_t vocabulary_fingerprint,
+                          absl::Time deadline);
+  OpenSession ReopenStandby(uint64_t vocabulary_fingerprint);
+  void DropStandby() { standby_.reset(); }
+  // The standby is the drafter from now on; nobody is told here.
+  void PromoteStandby();
   DrafterRecord* record() const { return record_; }
   const WindowPolicy& policy() const { return *policy_; }
   // From the next commit on.
@@ -183,8 +277,21 @@ class Session {
   // Prompt and output so far.
   absl::Span<const TokenId> tokens() const { return kv_.tokens(); }
 
+  // Verifies by a rule that needs drafts to be drawn from distributions that are told. Before Start; `rule`
+  // outlives the session.
+  void SampleDrafts(const VerificationRule* rule) { sampling_rule_ = rule; }
+  // Its drafter must be trusted then.
+  bool samples_drafts() const { return sampling_rule_ != nullptr; }
+
   // A source for the rounds that no drafter has sent candidates for. Before Start.
   void SetLocalDrafter(std::unique_ptr<DraftSource> source) { local_drafter_ = std::move(source); }
+  // What it proposes for the next round now, at no wait: nodes that are worth a row, and how many of them are
+  // expected to be accepted.
+  struct LocalGuess {
+    uint32_t nodes = 0;
+    double expected_accepted = 0.0;
+  };
+  LocalGuess GuessLocally() const;
 
   // Between rounds: whether there is no candidate for the next one, but the drafter may send some. Then
   // WaitFor says how long the round waits if nobody else has anything to do, and how long the others' step is
@@ -219,19 +326,24 @@ class Session {
   struct RoundResult {
     CommittedTokens committed;
     RoundReport report;
-    std::optional<Commit> commit;  // For the drafter, when it is drafting.
-    bool suspend_draft = false;    // No commit: nothing has been drafted for a while.
-    bool resume_draft = false;     // There is something to draft again.
+    std::optional<Commit> commit;          // For the drafter, when it is drafting,
+    std::optional<Commit> standby_commit;  // and for the one that is to take over.
+    bool suspend_draft = false;            // No commit: nothing has been drafted for a while.
+    bool resume_draft = false;             // There is something to draft again.
   };
   // Walks the tree over the rows' logits, commits, and chooses the next window. Adds to `copies` what has to
   // be copied before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
                             std::vector<KvCopy>* copies);
+  // The tree that the last concluded round verified, with what was accepted of it.
+  std::vector<TracedNode> TraceTree() const;
   // What the drafter sent since the last call; empty unless the request asks for traces.
   std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
   // Seconds since the round before was concluded, if this has been asked after it as well: what this round
   // took, waiting included.
   std::optional<double> TakeRoundSeconds(absl::Time now);
+  // How long the round in flight waited for drafts.
+  double round_wait_seconds() const { return round_wait_seconds_; }
   // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
   bool round_was_drafted() const { return round_drafts_pay_; }
   // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
@@ -243,22 +355,33 @@ class Session {
   const WindowLimits& limits() const { return limits_; }
 
  private:
+  static constexpr int kGenerationShift = 56;
+  static constexpr SessionId kIdMask = (SessionId{1} << kGenerationShift) - 1;
+
+  SessionId DraftId(uint32_t generation) const {
+    return id_ | SessionId{generation & 0xff} << kGenerationShift;
+  }
+  OpenSession MakeOpen(uint32_t epoch, const std::string& draft_model, uint64_t vocabulary_fingerprint,
+                       const DraftBudget& budget) const;
+  Commit MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const;
+  void ResetDrafterState();
   uint32_t OutputLength() const;
   void SelectDrafted(uint32_t max_nodes);
-  void SelectLocally(uint32_t max_nodes);
+  std::vector<TreeNode> LocalNodes(uint32_t max_nodes) const;
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
-  void ObserveRound(const RoundReport& report, const TokenIds& committed, bool rejected);
-  void ObserveScores();
+  std::optional<DraftSupply> SupplyOfRound() const;
+  void ObserveRound(RoundReport& report, const TokenIds& committed, bool rejected);
+  void ObserveScores(std::vector<JudgedNode>* judged);
   void ExpectGrowth(absl::Time now);
-  std::optional<uint32_t> SelectedChild(NodeId parent, TokenId token) const;
 
   const SessionId id_;
   SessionRequest request_;
   const WindowLimits limits_;
   std::unique_ptr<WindowPolicy> policy_;
-  DrafterRecord* const record_;
+  DrafterRecord* record_;
+  DrafterRecord* round_record_ = nullptr;  // Of the drafter that drafted what is being verified.
   const int32_t vocab_size_;
   TargetSampler sampler_;
   SequenceKv kv_;
@@ -268,6 +391,10 @@ class Session {
   SessionSummary summary_;
 
   DraftMirror mirror_;
+  uint32_t generation_ = 0;       // How often another drafter was bound,
+  uint32_t last_generation_ = 0;  // the standby included, and those that never took over.
+  uint32_t rebinds_in_a_row_ = 0;
+  std::unique_ptr<Standby> standby_;  // Only while drafting.
   LevelAcceptance acceptance_;
   bool drafting_ = false;         // Open was sent and nothing ended it.
   uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.
@@ -294,14 +421,18 @@ class Session {
   bool round_drafts_pay_ = true;
   bool drafts_pay_ = true;
 
-  std::unique_ptr<DraftSource> local_drafter_;  // May be none.
+  std::unique_ptr<DraftSource> local_drafter_;       // May be none.
+  const VerificationRule* sampling_rule_ = nullptr;  // None: the seeded rule.
 
   // The round in flight.
   bool drafted_locally_ = false;
+  bool drafts_wanted_ = false;   // The window had room,
+  bool drafts_offered_ = false;  // and the drafter's candidates were there.
   uint32_t first_row_ = 0;
   std::vector<TreeNode> selected_;
-  std::vector<SlotId> slots_;  // Of each selected node.
-  std::vector<SlotId> tails_;  // Their contexts beyond the committed prefix, one after the other.
+  std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.
+  std::vector<SlotId> slots_;     // Of each selected node.
+  std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.
   std::vector<uint32_t> tail_ends_;
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;

@@ -16,13 +16,21 @@ constexpr uint32_t kContexts[] = {64, 512};
 constexpr uint32_t kLargestRows = 64;
 constexpr int kRepetitions = 5;
 
+// A pass, unless the warm-up should stop.
+absl::Status StepUnless(const std::function<bool()>& stopped, Engine* engine,
+                        absl::Span<const StepRow> rows) {
+  if (stopped != nullptr && stopped()) return absl::CancelledError("the warm-up was stopped");
+  return engine->Step(rows);
+}
+
 // Computes the first `length` tokens of `kv`.
-absl::Status Prefill(Engine* engine, const SequenceKv& kv, uint32_t length) {
+absl::Status Prefill(const std::function<bool()>& stopped, Engine* engine, const SequenceKv& kv,
+                     uint32_t length) {
   std::vector<StepRow> rows;
   for (uint32_t position = 0; position < length; ++position) {
     rows.push_back({.token = 0, .context = kv.CommittedRow(position)});
     if (rows.size() < std::min(kLargestRows, engine->max_rows()) && position + 1 < length) continue;
-    TANDEM_RETURN_IF_ERROR(engine->Step(rows));
+    TANDEM_RETURN_IF_ERROR(StepUnless(stopped, engine, rows));
     rows.clear();
   }
   return absl::OkStatus();
@@ -30,7 +38,8 @@ absl::Status Prefill(Engine* engine, const SequenceKv& kv, uint32_t length) {
 
 }  // namespace
 
-absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool) {
+absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool,
+                                                 const std::function<bool()>& stopped) {
   const ModelConfig& config = engine->config();
   const uint32_t largest = std::min(kLargestRows, engine->max_rows());
   // Half of the pool at most: the rows need slots of their own.
@@ -51,7 +60,7 @@ absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool
     slots.push_back(slot);
   }
   std::vector<float> logits(size_t{largest} * static_cast<size_t>(config.vocab_size));
-  TANDEM_RETURN_IF_ERROR(Prefill(engine, kv, contexts.back() - 1));
+  TANDEM_RETURN_IF_ERROR(Prefill(stopped, engine, kv, contexts.back() - 1));
 
   const auto fastest_step = [&](uint32_t num_rows, uint32_t context) -> absl::StatusOr<double> {
     std::vector<StepRow> rows;
@@ -65,7 +74,7 @@ absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool
     absl::Duration fastest = absl::InfiniteDuration();
     for (int repetition = 0; repetition < kRepetitions; ++repetition) {
       const absl::Time start = absl::Now();
-      TANDEM_RETURN_IF_ERROR(engine->Step(rows));
+      TANDEM_RETURN_IF_ERROR(StepUnless(stopped, engine, rows));
       fastest = std::min(fastest, absl::Now() - start);
     }
     return absl::ToDoubleSeconds(fastest);

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Tests of what compare.py computes, without llama.cpp: programs are played by a small script."""
+"""Tests of what compare.py and compare_servers.py compute, without llama.cpp: a small script plays the programs."""
 
+import pathlib
 import sys
+import tempfile
 import unittest
 
 import compare
+import compare_servers
 
 ECHO = """
 import json, sys
@@ -58,6 +61,27 @@ class CompareTest(unittest.TestCase):
     def test_common_prefix(self):
         self.assertEqual(compare.common_prefix([1, 2, 3], [1, 2, 4]), 2)
         self.assertEqual(compare.common_prefix([1, 2], [1, 2, 4]), 2)
+
+
+class CompareServersTest(unittest.TestCase):
+    def test_a_summary_has_medians_of_the_turns(self):
+        turns = [{"code": {"ours": 30.0}, "story": {"ours": rate}} for rate in (10.0, 30.0, 60.0)]
+        self.assertEqual(compare_servers.summarise(turns), {"ours": {"code": 30.0, "story": 30.0, "all": 30.0}})
+        table = compare_servers.markdown(compare_servers.summarise(turns)).split("\n")
+        self.assertEqual(table, ["| tokens/s | code | story | all |", "| --- | --- | --- | --- |", "| ours | 30 | 30 | 30 |"])
+
+    def test_prompts_of_every_kind(self):
+        prompts = compare_servers.read_prompts(compare_servers.serve.PROMPTS, 2)
+        self.assertEqual({kind: len(texts) for kind, texts in prompts.items()}, {"code": 2, "maths": 2, "story": 2})
+        self.assertRegex(prompts["maths"][0], r"^Question: .*\nAnswer:$")
+
+    def test_a_server_that_ends_is_reported_with_its_output(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = "import sys; sys.exit('no such model')"
+            server = compare_servers.HttpServer([sys.executable, "-c", script], pathlib.Path(folder) / "log")
+            with self.assertRaisesRegex(RuntimeError, "no such model"):
+                server.wait_ready()
+            server.stop()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Writes a model folder (Llama, Qwen2 or Qwen3, one safetensors file) as GGUF, in bfloat16 or Q8_0.
 
-The same weights, so that llama.cpp and Tandem can be measured side by side. The file has no tokenizer: what is
-measured takes token ids.
+The same weights, so that llama.cpp and Tandem can be measured side by side. With --vocabulary the file has the
+tokenizer too, which servers need; what measures the engine takes token ids.
 """
 
 import argparse
+import json
 import math
+import pathlib
 import re
 
 import gguf
@@ -38,6 +40,30 @@ def llama3_factors(config):
     return np.array(factors, dtype=np.float32)
 
 
+def add_vocabulary(writer, folder):
+    """The tokenizer of `folder`: bytes merged in pairs, split as Llama 3 does; ValueError for another kind."""
+    tokenizer = json.loads((pathlib.Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
+    config = json.loads((pathlib.Path(folder) / "tokenizer_config.json").read_text(encoding="utf-8"))
+    split = tokenizer["pre_tokenizer"]["pretokenizers"][0].get("pattern", {}).get("Regex", "")
+    if tokenizer["model"]["type"] != "BPE" or r"\p{N}{1,3}" not in split:
+        raise ValueError(f"{folder}/tokenizer.json: expected byte-level BPE that splits digits in threes")
+    ids = dict(tokenizer["model"]["vocab"])
+    kinds = dict.fromkeys(ids, gguf.TokenType.NORMAL)
+    for token in tokenizer["added_tokens"]:
+        ids[token["content"]] = token["id"]
+        kinds[token["content"]] = gguf.TokenType.CONTROL
+    texts = sorted(ids, key=ids.get)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list(texts)
+    writer.add_token_types([kinds[text] for text in texts])
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(ids[config["bos_token"]])
+    writer.add_eos_token_id(ids[config["eos_token"]])
+    writer.add_add_bos_token(True)
+
+
 def add_fields(writer, config, dtype):
     writer.add_file_type(FILE_TYPES[dtype])
     writer.add_context_length(config["max_position_embeddings"])
@@ -52,7 +78,6 @@ def add_fields(writer, config, dtype):
     writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
 
 
 def add_tensor(writer, name, array, source_dtype, dtype):
@@ -64,14 +89,18 @@ def add_tensor(writer, name, array, source_dtype, dtype):
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
-def export(folder, path, dtype):
-    """Writes `path`. KeyError for a configuration or a tensor that this does not know."""
+def export(folder, path, dtype, vocabulary=False):
+    """Writes `path`. KeyError for a configuration or a tensor that this does not know, ValueError for a tokenizer."""
     model = model_folder.ModelFolder(folder)
     config = dict(model.config)
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture], use_temp_file=True)
     add_fields(writer, config, dtype)
+    if vocabulary:
+        add_vocabulary(writer, folder)
+    else:
+        writer.add_tokenizer_model("none")
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(config))
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
@@ -96,8 +125,9 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("path")
     parser.add_argument("--dtype", choices=sorted(FILE_TYPES), default="bf16")
+    parser.add_argument("--vocabulary", action="store_true", help="with the tokenizer, for servers")
     args = parser.parse_args()
-    export(args.folder, args.path, args.dtype)
+    export(args.folder, args.path, args.dtype, args.vocabulary)
 
 
 if __name__ == "__main__":

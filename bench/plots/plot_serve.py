@@ -7,8 +7,9 @@
   timeline.png      when drafter and verifier worked during a few rounds of one generation
   reliability.png   how often draft tokens of a score were accepted (when the file has "calibration")
 
-window.png and timeline.png need --trace-rounds. "calibration" is a list of objects with "drafter" and "bins", each
-bin with "score" (the mean score), "accepted" (the share accepted) and "count".
+window.png and timeline.png need --trace-rounds. "calibration", which bench/serve.py adds, is a list of objects with
+"drafter" and "bins", each bin with "score" (the mean score), "expected" (what was made of it), "accepted" (the share
+accepted) and "count".
 """
 
 import argparse

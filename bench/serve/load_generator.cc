@@ -46,10 +46,11 @@ class Progress {
 
 }  // namespace
 
-RouterBackend::RouterBackend(const std::string& endpoint, std::string token, absl::Duration timeout)
+RouterBackend::RouterBackend(const std::string& endpoint, std::string token, absl::Duration timeout,
+                             const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : token_(std::move(token)),
       timeout_(timeout),
-      channel_(CreateChannel(endpoint)),
+      channel_(CreateChannel(endpoint, credentials)),
       stub_(v1::Generation::NewStub(channel_)) {}
 
 void RouterBackend::Start(const v1::GenerateRequest& request, std::function<void(RequestRecord)> done) {

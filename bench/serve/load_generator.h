@@ -9,6 +9,7 @@
 #include "bench/serve/request_record.h"
 #include "bench/serve/schedule.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem::bench {
@@ -25,8 +26,9 @@ class GenerateBackend {
 // A router. Safe from any thread.
 class RouterBackend final : public GenerateBackend {
  public:
-  // A request that takes longer than `timeout` fails.
-  RouterBackend(const std::string& endpoint, std::string token, absl::Duration timeout);
+  // A request that takes longer than `timeout` fails. Null `credentials`: without TLS.
+  RouterBackend(const std::string& endpoint, std::string token, absl::Duration timeout,
+                const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr);
   void Start(const v1::GenerateRequest& request, std::function<void(RequestRecord)> done) override;
 
  private:

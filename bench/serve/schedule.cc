@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/philox.h"
 
 namespace tandem::bench {
@@ -26,6 +28,16 @@ std::string Describe(const Configuration& configuration, bool with_model) {
 
 }  // namespace
 
+absl::StatusOr<PolicyChoice> ParsePolicyChoice(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  PolicyChoice choice{.policy = std::string(parts[0])};
+  if (parts.size() > 1 && (!absl::SimpleAtoi(parts[1], &choice.max_window) || choice.max_window == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--policy: \"", text, "\", expected a number above 0 after the colon"));
+  }
+  return choice;
+}
+
 std::vector<Configuration> MakeConfigurations(const Matrix& matrix) {
   const std::vector<std::string> models = OrDefault(matrix.models);
   const bool with_model = models.size() > 1;
@@ -43,9 +55,12 @@ std::vector<Configuration> MakeConfigurations(const Matrix& matrix) {
       continue;
     }
     for (const std::string& model : models) {
-      for (const std::string& policy : OrDefault(matrix.policies)) {
-        for (const uint32_t max_window : OrDefault(matrix.max_windows)) {
-          add({.model = model, .drafter = drafter, .policy = policy, .max_window = max_window});
+      for (const std::string& text : OrDefault(matrix.policies)) {
+        const PolicyChoice choice = ParsePolicyChoice(text).value();
+        const std::vector<uint32_t> windows =
+            choice.max_window > 0 ? std::vector<uint32_t>{choice.max_window} : OrDefault(matrix.max_windows);
+        for (const uint32_t max_window : windows) {
+          add({.model = model, .drafter = drafter, .policy = choice.policy, .max_window = max_window});
         }
       }
     }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace tandem::bench {
@@ -21,12 +23,21 @@ struct Configuration {
 struct Matrix {
   std::vector<std::string> models;    // Empty: the tenant's default.
   std::vector<std::string> drafters;  // "off" is plain decoding.
-  std::vector<std::string> policies;
+  std::vector<std::string> policies;  // "fsm", or "fixed:4" for a largest window of its own.
   std::vector<uint32_t> max_windows;
 };
 
-// The product of the matrix's lists; an empty list leaves the setting to the server. Plain decoding has no
-// policy and no window, and runs once, on the first model. Labels tell apart what differs.
+// A policy of a Matrix taken apart; the window is 0 if it names none. InvalidArgument: the window is not a
+// number above 0.
+struct PolicyChoice {
+  std::string policy;
+  uint32_t max_window = 0;
+};
+absl::StatusOr<PolicyChoice> ParsePolicyChoice(absl::string_view text);
+
+// The product of the matrix's lists, whose policies ParsePolicyChoice takes; one with a window of its own is
+// not combined with max_windows. An empty list leaves the setting to the server. Plain decoding has no policy
+// and no window, and runs once, on the first model. Labels tell apart what differs.
 std::vector<Configuration> MakeConfigurations(const Matrix& matrix);
 
 // What may change outputs.

@@ -21,12 +21,21 @@ TEST(ConfigurationsTest, AreTheProductOfTheListsWithPlainDecodingOnce) {
   EXPECT_THAT(Labels({.drafters = {"off", "a"}}), ElementsAre("off", "a"));
   EXPECT_THAT(Labels({.drafters = {"off", "a", "b", "a"}, .policies = {"fixed", "fsm"}, .max_windows = {4}}),
               ElementsAre("off", "a fixed w4", "a fsm w4", "b fixed w4", "b fsm w4"));
+  EXPECT_THAT(Labels({.drafters = {"a"}, .policies = {"fixed:2", "fsm", "fixed:1"}, .max_windows = {4, 8}}),
+              ElementsAre("a fixed w2", "a fsm w4", "a fsm w8", "a fixed w1"));
   const Matrix shapes{.models = {"chain", "tree"}, .drafters = {"a", "off"}, .max_windows = {2, 8}};
   EXPECT_THAT(Labels(shapes), ElementsAre("a w2 @chain", "a w8 @chain", "a w2 @tree", "a w8 @tree", "off"));
   const std::vector<Configuration> configurations = MakeConfigurations(shapes);
   EXPECT_EQ(configurations.back().drafter, "");
   EXPECT_EQ(configurations.back().model, "chain");
   EXPECT_EQ(configurations.back().max_window, 0u);
+}
+
+TEST(ConfigurationsTest, AWindowIsANumberAboveZero) {
+  for (const char* wrong : {"fixed:", "fixed:0", "fixed:-1", "fixed:x", "fixed:99999999999", "fixed:1:2"}) {
+    EXPECT_FALSE(ParsePolicyChoice(wrong).ok()) << wrong;
+  }
+  EXPECT_EQ(ParsePolicyChoice("")->max_window, 0u);
 }
 
 TEST(SamplingsTest, SeedsCountAboveTemperatureZero) {

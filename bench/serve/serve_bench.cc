@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tandem/v1/admin.grpc.pb.h"
@@ -73,7 +74,8 @@ uint32_t FindBaseline(const ServeOptions& options, const std::vector<Configurati
   return 0;
 }
 
-absl::StatusOr<ServerDescription> DescribeServer(const std::string& name_and_endpoint) {
+absl::StatusOr<ServerDescription> DescribeServer(
+    const std::string& name_and_endpoint, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(name_and_endpoint, absl::MaxSplits('=', 1));
   if (parts.first.empty() || parts.second.empty()) {
@@ -84,7 +86,7 @@ absl::StatusOr<ServerDescription> DescribeServer(const std::string& name_and_end
   context.set_deadline(absl::ToChronoTime(absl::Now() + kInfoTimeout));
   ServerDescription server{.name = parts.first};
   const grpc::Status status =
-      v1::Admin::NewStub(CreateChannel(parts.second))->GetServerInfo(&context, {}, &server.info);
+      v1::Admin::NewStub(CreateChannel(parts.second, credentials))->GetServerInfo(&context, {}, &server.info);
   if (!status.ok()) {
     const absl::Status cause = FromGrpcStatus(status);
     return absl::Status(cause.code(), absl::StrCat("--server ", name_and_endpoint, ": ", cause.message()));
@@ -218,13 +220,17 @@ absl::Status RunExperiment(const ServeOptions& options, GenerateBackend& backend
 int RunServe(const ServeOptions& options) {
   absl::StatusOr<Experiment> experiment = PrepareExperiment(options);
   if (!experiment.ok()) return Fail(experiment.status());
+  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials =
+      OpenClientSecurity(options.tls, absl::Now());
+  if (!credentials.ok()) return Fail(credentials.status());
   std::vector<ServerDescription> servers;
   for (const std::string& server : options.servers) {
-    absl::StatusOr<ServerDescription> description = DescribeServer(server);
+    absl::StatusOr<ServerDescription> description = DescribeServer(server, *credentials);
     if (!description.ok()) return Fail(description.status());
     servers.push_back(*std::move(description));
   }
-  RouterBackend backend(options.endpoint, options.token, absl::Seconds(options.timeout_seconds));
+  RouterBackend backend(options.endpoint, options.token, absl::Seconds(options.timeout_seconds),
+                        *credentials);
   const absl::Status run = RunExperiment(options, backend, *experiment, [&](size_t turn, size_t turns) {
     if (!options.quiet) ShowProgress(turn, turns);
   });

@@ -2,6 +2,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::bench {
 namespace {
@@ -47,7 +48,8 @@ void AddSweep(CLI::App* app, ServeOptions* options) {
   app->add_option("--drafter", options->matrix.drafters, "Drafters by name; off for plain decoding")
       ->delimiter(',')
       ->required();
-  app->add_option("--policy", options->matrix.policies, "Window policies; default: the verifier's")
+  app->add_option("--policy", options->matrix.policies,
+                  "Window policies; fixed:4 has a largest window of its own; default: the verifier's")
       ->delimiter(',');
   app->add_option("--max-window", options->matrix.max_windows, "Largest windows; default: the verifier's")
       ->delimiter(',');
@@ -80,6 +82,12 @@ void AddServeOptions(CLI::App* app, ServeOptions* options) {
       ->envname("TANDEM_ENDPOINT")
       ->capture_default_str();
   app->add_option("--token", options->token, "The tenant's token")->envname("TANDEM_TOKEN");
+  app->add_option("--tls-ca", options->tls.ca,
+                  "PEM file of the certificates that sign the servers'; with it connections use TLS")
+      ->envname("TANDEM_TLS_CA");
+  app->add_option("--tls-certificate", options->tls.certificate, "PEM file of a certificate to show")
+      ->envname("TANDEM_TLS_CERTIFICATE");
+  app->add_option("--tls-key", options->tls.key, "PEM file of its private key")->envname("TANDEM_TLS_KEY");
   app->add_option("--timeout", options->timeout_seconds, "Most seconds for one request")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
@@ -96,6 +104,9 @@ void AddServeOptions(CLI::App* app, ServeOptions* options) {
 absl::Status CheckServeOptions(const ServeOptions& options) {
   if (options.matrix.drafters.empty()) {
     return absl::InvalidArgumentError("--drafter: none, expected at least one, or off");
+  }
+  for (const std::string& policy : options.matrix.policies) {
+    TANDEM_RETURN_IF_ERROR(ParsePolicyChoice(policy).status());
   }
   if (options.max_prompt_tokens > 0 && options.tokenizer.empty()) {
     return absl::InvalidArgumentError("--max-prompt-tokens: needs --tokenizer, which counts them");

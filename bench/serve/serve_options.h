@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "bench/serve/schedule.h"
+#include "common/rpc/tls_files.h"
 
 namespace CLI {
 class App;
@@ -17,6 +18,7 @@ namespace tandem::bench {
 struct ServeOptions {
   std::string endpoint = "127.0.0.1:7001";
   std::string token;
+  TlsFiles tls;                      // For the router and for `servers`.
   double timeout_seconds = 300.0;    // Of one request.
   std::vector<std::string> servers;  // NAME=ENDPOINT, asked what they are.
 

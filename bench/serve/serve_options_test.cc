@@ -47,6 +47,17 @@ TEST(ServeOptionsTest, ParsesASweep) {
   EXPECT_EQ(LoadsOf({}).size(), 1u);
 }
 
+TEST(ServeOptionsTest, TakesTlsFilesAsTheCommandLineDoes) {
+  ServeOptions options;
+  EXPECT_EQ(Parse({"--prompts", "a=b", "--drafter", "off", "--tls-ca", "ca.pem", "--tls-certificate",
+                   "me.pem", "--tls-key", "me.key"},
+                  &options),
+            "");
+  EXPECT_EQ(options.tls.ca, "ca.pem");
+  EXPECT_EQ(options.tls.certificate, "me.pem");
+  EXPECT_EQ(options.tls.key, "me.key");
+}
+
 TEST(ServeOptionsTest, SaysWhatIsWrong) {
   const std::pair<std::vector<std::string>, const char*> kCases[] = {
       {{"--drafter", "off"}, "--prompts"},

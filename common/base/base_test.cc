@@ -1,11 +1,11 @@
-#include <cstdio>
-#include <fstream>
-
 #include "common/base/checked_math.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
+#include "common/base/log.h"
 #include "common/base/philox.h"
+#include "common/base/temporary_folder.h"
+#include "common/base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,13 +44,47 @@ TEST(HashTest, PrefixHashExtendsTokenByToken) {
 TEST(FileTest, ErrorsNameThePathAndTheLimit) {
   EXPECT_EQ(ReadFile("/nonexistent/file", 10).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ReadFile("/proc", 10).status().code(), absl::StatusCode::kInvalidArgument);
-  const std::string path = ::testing::TempDir() + "/base_test_file";
-  std::ofstream(path) << "twelve bytes";
+  const TemporaryFolder folder;
+  const std::string path = folder.Write("file", "twelve bytes");
   EXPECT_EQ(*ReadFile(path, 12), "twelve bytes");
   const absl::Status too_long = ReadFile(path, 11).status();
   EXPECT_THAT(std::string(too_long.message()), HasSubstr(path + ": 12 bytes, expected at most 11"));
   EXPECT_EQ(MappedFile::Open(path)->bytes(), "twelve bytes");
-  std::remove(path.c_str());
+}
+
+TEST(Utf8Test, WhatIsNoCharacterIsReplaced) {
+  EXPECT_EQ(CleanUtf8(""), "");
+  for (const char* good :
+       {"plain", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_EQ(CleanUtf8(good), good);
+  }
+  // Stray, cut short, overlong, a surrogate, beyond the last one, and bytes that nothing begins with.
+  for (const auto& [bad, num_bytes] :
+       {std::pair("\x80", 1), std::pair("\xC2", 1), std::pair("\xE0\xA0", 2), std::pair("\xC0\xAF", 2),
+        std::pair("\xE0\x80\x80", 3), std::pair("\xED\xA0\x80", 3), std::pair("\xF0\x80\x80\x80", 4),
+        std::pair("\xF4\x90\x80\x80", 4), std::pair("\xF5", 1), std::pair("\xFF", 1)}) {
+    std::string expected = "a";
+    for (int i = 0; i < num_bytes; ++i) expected += "\xEF\xBF\xBD";
+    EXPECT_EQ(CleanUtf8("a" + std::string(bad) + "b"), expected + "b");
+  }
+  EXPECT_EQ(CleanUtf8("ab\xC3\xA4", 3), "ab") << "cut between characters";
+  EXPECT_EQ(CleanUtf8("ab\xC3\xA4", 4), "ab\xC3\xA4");
+  EXPECT_EQ(CleanUtf8("a\xFF", 3), "a");
+}
+
+TEST(LogTest, AJsonLineIsOneObjectWhateverItsValuesAre) {
+  SetLogFormat(LogFormat::kJson);
+  ::testing::internal::CaptureStderr();
+  LogInfo("request ended", {{"request_id", "a\"b\\\n\x01\xFF"}, {"trace_id", "4bf9"}});
+  LogDebug("too fine");
+  const std::string line = ::testing::internal::GetCapturedStderr();
+  SetLogFormat(LogFormat::kText);
+  EXPECT_THAT(line,
+              HasSubstr("\"event\":\"request ended\",\"request_id\":\"a\\\"b\\\\\\n\\u0001\xEF\xBF\xBD\","
+                        "\"trace_id\":\"4bf9\"}\n"));
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_TRUE(LogEnabled(LogLevel::kInfo));
+  EXPECT_FALSE(LogEnabled(LogLevel::kDebug));
 }
 
 TEST(ManualClockTest, MovesOnlyWhenTold) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/utf8.h"
 
 namespace tandem {
 namespace {
@@ -86,7 +87,7 @@ std::string JsonLine(LogLevel level, absl::string_view time, absl::string_view s
     line.push_back(',');
     AppendQuoted(key, line);
     line.push_back(':');
-    AppendQuoted(value, line);
+    AppendQuoted(CleanUtf8(value), line);
   };
   if (!service.empty()) append("service", service);
   append("event", event);
@@ -108,8 +109,12 @@ void SetLogService(absl::string_view service) {
   ServiceName() = std::string(service);
 }
 
+bool LogEnabled(LogLevel level) {
+  return level >= minimum_level;
+}
+
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
-  if (level < minimum_level) return;
+  if (!LogEnabled(level)) return;
   const std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
   absl::MutexLock lock(&ServiceMutex());
   const std::string& service = ServiceName();

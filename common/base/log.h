@@ -13,8 +13,9 @@ namespace tandem {
 //   LogInfo("drafter connected", {{"endpoint", endpoint}, {"models", absl::StrCat(n)}});
 //
 // Text format: `2026-11-21T03:25:46.123Z info drafter connected endpoint=... models=4`; values with blanks
-// are quoted. JSON format (`--log-format=json`): one object a line. Prompts and outputs are never logged.
-// Every function here is safe to call from any thread.
+// are quoted. JSON format (`--log-format=json`): one object a line, in UTF-8 whatever the values are. Lines
+// about a request have its `request_id` and `trace_id` (docs/tracing.md). Prompts and outputs are never
+// logged. Every function here is safe to call from any thread.
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };
@@ -28,6 +29,9 @@ void SetLogLevel(LogLevel minimum);
 void SetLogFormat(LogFormat format);
 // Put in front of every line, such as "verifier".
 void SetLogService(absl::string_view service);
+
+// Whether lines of this level are written: to spare the making of their fields.
+bool LogEnabled(LogLevel level);
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 

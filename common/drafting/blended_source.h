@@ -42,7 +42,8 @@ class BlendedSource final : public DraftSource {
  public:
   using Context = typename Index::Context;
 
-  BlendedSource(Index index, MatchAcceptance* prior) : index_(std::move(index)), acceptance_(prior) {}
+  BlendedSource(Index index, MatchAcceptance* prior, bool teaches_prior = true)
+      : index_(std::move(index)), acceptance_(prior, teaches_prior) {}
 
   void Start(absl::Span<const TokenId> tokens, uint32_t prompt_length) override {
     if (length_ > 0 && length_ <= tokens.size() &&

@@ -74,6 +74,11 @@ std::shared_ptr<LearnedTrie> TrieStore::ForTenant(uint64_t salt, uint64_t vocabu
   return entry.trie;
 }
 
+std::shared_ptr<LearnedTrie> TrieStore::Peek(uint64_t salt, uint64_t vocabulary_fingerprint) const {
+  const auto found = tries_.find(std::pair(salt, vocabulary_fingerprint));
+  return found != tries_.end() ? found->second.trie : std::make_shared<LearnedTrie>(2);
+}
+
 void TrieIndex::Clear() {
   recent_.clear();
   open_.clear();
@@ -82,7 +87,7 @@ void TrieIndex::Clear() {
 void TrieIndex::Append(TokenId token, bool is_output) {
   recent_.push_back(token);
   if (recent_.size() > options_.max_context) recent_.pop_front();
-  if (!is_output) return;
+  if (!is_output || !teaches_) return;
   if (generation_ != trie_->generation()) open_.clear();
   generation_ = trie_->generation();
   open_.push_back(LearnedTrie::kRoot);

@@ -68,6 +68,8 @@ class TrieStore {
   explicit TrieStore(const Options& options) : options_(options) {}
 
   std::shared_ptr<LearnedTrie> ForTenant(uint64_t salt, uint64_t vocabulary_fingerprint);
+  // The tenant's if there is one, else an empty one that is not kept: looking makes nobody else's go.
+  std::shared_ptr<LearnedTrie> Peek(uint64_t salt, uint64_t vocabulary_fingerprint) const;
   size_t num_tenants() const { return tries_.size(); }
 
  private:
@@ -80,7 +82,8 @@ class TrieStore {
   uint64_t uses_ = 0;
 };
 
-// The contexts of a session's text that the tenant's trie knows. Teaches the trie the session's output.
+// The contexts of a session's text that the tenant's trie knows. Teaches the trie the session's output,
+// unless told not to.
 class TrieIndex {
  public:
   struct Options {
@@ -92,8 +95,8 @@ class TrieIndex {
     LearnedTrie::NodeIndex node = LearnedTrie::kRoot;
   };
 
-  TrieIndex(const Options& options, std::shared_ptr<LearnedTrie> trie)
-      : options_(options), trie_(std::move(trie)) {}
+  TrieIndex(const Options& options, std::shared_ptr<LearnedTrie> trie, bool teaches = true)
+      : options_(options), trie_(std::move(trie)), teaches_(teaches) {}
 
   void Clear();
   void Append(TokenId token, bool is_output);
@@ -106,6 +109,7 @@ class TrieIndex {
  private:
   Options options_;
   std::shared_ptr<LearnedTrie> trie_;
+  bool teaches_;
   std::deque<TokenId> recent_;
   std::vector<LearnedTrie::NodeIndex> open_;  // The ends of branches that still grow, oldest first.
   uint64_t generation_ = 0;                   // Of the trie when they were taken.

@@ -1,6 +1,7 @@
 #include "common/drafting/learned_trie.h"
 
 #include <map>
+#include <memory>
 #include <random>
 
 #include "gmock/gmock.h"
@@ -86,6 +87,34 @@ TEST(LearnedTrieTest, SmallestTrieHoldsUp) {
     index.Append(static_cast<TokenId>(random() % 5), /*is_output=*/true);
     ASSERT_LE(trie->num_nodes(), 2u);
   }
+}
+
+TEST(LearnedTrieTest, AReplayTeachesNothing) {
+  auto trie = std::make_shared<LearnedTrie>(100);
+  TrieIndex teacher({}, trie);
+  Learn(teacher, {1, 2, 3, 4});
+  const size_t num_nodes = trie->num_nodes();
+  TrieIndex replay({}, trie, /*teaches=*/false);
+  Learn(replay, {5, 6, 2, 3});
+  EXPECT_EQ(trie->num_nodes(), num_nodes);
+  ASSERT_FALSE(replay.Contexts().empty());
+  EXPECT_THAT(replay.Continuations(replay.Contexts()[0]), ElementsAre(Continuation{4, 1}));
+
+  MatchAcceptance prior;
+  const float before = prior.Value(2, true);
+  MatchAcceptance reader(&prior, /*teaches_prior=*/false);
+  reader.Observe(2, true, false);
+  EXPECT_EQ(prior.Value(2, true), before);
+  EXPECT_LT(reader.Value(2, true), before);
+}
+
+TEST(TrieStoreTest, LookingMakesNobodyGo) {
+  TrieStore store({.max_nodes = 100, .max_tenants = 1});
+  const std::shared_ptr<LearnedTrie> one = store.ForTenant(1, 0);
+  EXPECT_EQ(store.Peek(1, 0), one);
+  EXPECT_EQ(store.Peek(2, 0)->num_nodes(), 1u);
+  EXPECT_EQ(store.num_tenants(), 1u);
+  EXPECT_EQ(store.ForTenant(1, 0), one);
 }
 
 TEST(TrieStoreTest, SeparatesTenantsAndDropsTheOneUsedLongestAgo) {

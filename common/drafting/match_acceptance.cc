@@ -37,7 +37,7 @@ void MatchAcceptance::Observe(uint32_t match_length, bool single, bool right) {
   }
   outcomes.all += 1.0f;
   if (right) outcomes.right += 1.0f;
-  if (prior_ != nullptr) prior_->Observe(match_length, single, right);
+  if (prior_ != nullptr && teaches_prior_) prior_->Observe(match_length, single, right);
 }
 
 float MatchAcceptance::Value(uint32_t match_length, bool single) const {

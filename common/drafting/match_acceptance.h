@@ -12,8 +12,9 @@ namespace tandem {
 // one, from a table. Old outcomes fade, so that it follows a change of text.
 class MatchAcceptance {
  public:
-  // `prior` is borrowed, learns too, and outlives this.
-  explicit MatchAcceptance(MatchAcceptance* prior = nullptr) : prior_(prior) {}
+  // `prior` is borrowed, learns too if it is to be taught, and outlives this.
+  explicit MatchAcceptance(MatchAcceptance* prior = nullptr, bool teaches_prior = true)
+      : prior_(prior), teaches_prior_(teaches_prior) {}
 
   // A context of `match_length` tokens with one continuation or several: was the next token one of them?
   void Observe(uint32_t match_length, bool single, bool right);
@@ -29,6 +30,7 @@ class MatchAcceptance {
   static size_t KindOf(uint32_t match_length, bool single);
 
   MatchAcceptance* const prior_;
+  const bool teaches_prior_;
   std::array<Outcomes, 2 * kNumLengths> outcomes_;
 };
 

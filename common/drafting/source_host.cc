@@ -94,16 +94,27 @@ absl::StatusOr<SourceSpec> ParseSourceSpec(absl::string_view text) {
 }
 
 std::unique_ptr<DraftSource> SourceHost::NewSession(uint64_t cache_salt, uint64_t vocabulary_fingerprint) {
+  return Make(cache_salt, vocabulary_fingerprint, /*teaches=*/true);
+}
+
+std::unique_ptr<DraftSource> SourceHost::NewReplay(uint64_t cache_salt, uint64_t vocabulary_fingerprint) {
+  return Make(cache_salt, vocabulary_fingerprint, /*teaches=*/false);
+}
+
+std::unique_ptr<DraftSource> SourceHost::Make(uint64_t cache_salt, uint64_t vocabulary_fingerprint,
+                                              bool teaches) {
   switch (spec_.kind) {
     case SourceSpec::Kind::kNgram:
-      return std::make_unique<BlendedSource<NgramIndex>>(NgramIndex(spec_.ngram), &acceptance_);
+      return std::make_unique<BlendedSource<NgramIndex>>(NgramIndex(spec_.ngram), &acceptance_, teaches);
     case SourceSpec::Kind::kSuffix:
-      return std::make_unique<BlendedSource<SuffixIndex>>(SuffixIndex(spec_.suffix), &acceptance_);
+      return std::make_unique<BlendedSource<SuffixIndex>>(SuffixIndex(spec_.suffix), &acceptance_, teaches);
     case SourceSpec::Kind::kTrie:
       break;
   }
-  return std::make_unique<BlendedSource<TrieIndex>>(
-      TrieIndex(spec_.trie, tries_.ForTenant(cache_salt, vocabulary_fingerprint)), &acceptance_);
+  std::shared_ptr<LearnedTrie> trie = teaches ? tries_.ForTenant(cache_salt, vocabulary_fingerprint)
+                                              : tries_.Peek(cache_salt, vocabulary_fingerprint);
+  return std::make_unique<BlendedSource<TrieIndex>>(TrieIndex(spec_.trie, std::move(trie), teaches),
+                                                    &acceptance_, teaches);
 }
 
 }  // namespace tandem

@@ -44,8 +44,16 @@ class SourceHost {
   // `cache_salt` separates tenants: no source learns from another tenant's tokens, nor from those of another
   // vocabulary, which this one may not even have.
   std::unique_ptr<DraftSource> NewSession(uint64_t cache_salt, uint64_t vocabulary_fingerprint);
+  // As NewSession, to tell what would have been drafted for tokens that are known: what sessions share is
+  // read and not taught, so that an output counts once.
+  std::unique_ptr<DraftSource> NewReplay(uint64_t cache_salt, uint64_t vocabulary_fingerprint);
+  // Whether sessions learn whole outputs from one another. A replay may then meet what it learned when the
+  // output was made.
+  bool remembers_outputs() const { return spec_.kind == SourceSpec::Kind::kTrie; }
 
  private:
+  std::unique_ptr<DraftSource> Make(uint64_t cache_salt, uint64_t vocabulary_fingerprint, bool teaches);
+
   const SourceSpec spec_;
   MatchAcceptance acceptance_;
   TrieStore tries_;

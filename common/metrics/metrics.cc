@@ -1,5 +1,6 @@
 #include "common/metrics/metrics.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
@@ -48,6 +50,9 @@ struct PrometheusType<Histogram> {
   using Type = prometheus::Histogram;
 };
 
+// Of metrics that are told under another server's names as well; Prometheus leaves colons to recording rules.
+constexpr absl::string_view kForeignPrefix = "vllm:";
+
 [[maybe_unused]] bool IsIdentifier(absl::string_view name) {
   if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
   return std::all_of(name.begin(), name.end(), [](unsigned char c) {
@@ -57,7 +62,8 @@ struct PrometheusType<Histogram> {
 
 // Mistakes of the program, found the first time a debug build runs it.
 void AssertValid([[maybe_unused]] const MetricDefinition& definition, [[maybe_unused]] bool counter) {
-  assert(IsIdentifier(definition.name) && "metric names are lower-case identifiers");
+  assert(IsIdentifier(absl::StripPrefix(definition.name, kForeignPrefix)) &&
+         "metric names are lower-case identifiers");
   assert(!definition.help.empty() && "every metric says what it measures");
   assert(counter == absl::EndsWith(definition.name, "_total") && "counters, and only they, end in _total");
   for ([[maybe_unused]] const std::string& key : definition.labels) {
@@ -91,7 +97,7 @@ bool IsUsableLabel(absl::string_view value) {
   return true;
 }
 
-// Gauges that are read when they are scraped.
+// What is read when it is scraped: gauges, and as their names tell, counters.
 class CallbackGauges final : public prometheus::Collectable {
  public:
   void Add(MetricDefinition definition, std::function<double()> read) {
@@ -108,9 +114,12 @@ class CallbackGauges final : public prometheus::Collectable {
     std::vector<prometheus::MetricFamily> families;
     for (const Entry& gauge : gauges) {
       prometheus::ClientMetric metric;
-      metric.gauge.value = gauge.read();
-      families.push_back(
-          {gauge.definition.name, gauge.definition.help, prometheus::MetricType::Gauge, {std::move(metric)}});
+      const bool is_counter = absl::EndsWith(gauge.definition.name, "_total");
+      (is_counter ? metric.counter.value : metric.gauge.value) = gauge.read();
+      families.push_back({gauge.definition.name,
+                          gauge.definition.help,
+                          is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge,
+                          {std::move(metric)}});
     }
     return families;
   }
@@ -124,6 +133,13 @@ class CallbackGauges final : public prometheus::Collectable {
   mutable absl::Mutex mutex_;
   std::vector<Entry> gauges_ ABSL_GUARDED_BY(mutex_);
 };
+
+// CPU time of this process, all its threads.
+double CpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 // Resident memory from /proc; not-a-number where there is no such thing.
 double ResidentBytes() {
@@ -292,6 +308,8 @@ void MetricsRegistry::AddProcessMetrics(absl::string_view version) {
       .With({})
       .Set(now);
   AddGaugeCallback({.name = "process_resident_memory_bytes", .help = "Resident memory."}, ResidentBytes);
+  state_->callbacks->Add({.name = "process_cpu_seconds_total", .help = "CPU time of all threads."},
+                         CpuSeconds);
 }
 
 std::string MetricsRegistry::Expose() const {

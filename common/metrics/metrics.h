@@ -117,7 +117,7 @@ class MetricsRegistry {
   // Calls `read` at every scrape, from the scraping thread, for a gauge without labels.
   void AddGaugeCallback(MetricDefinition definition, std::function<double()> read);
 
-  // tandem_build_info{version}, process_start_time_seconds and process_resident_memory_bytes.
+  // tandem_build_info{version}, and process_ start_time_seconds, resident_memory_bytes and cpu_seconds_total.
   void AddProcessMetrics(absl::string_view version);
 
   // Everything in Prometheus' text format.

@@ -5,10 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <limits>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/metrics/calibration_metrics.h"
 #include "common/metrics/spec_decode_metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -178,6 +180,33 @@ TEST(SpecDecodeMetricsTest, CountsRoundsByPosition) {
   EXPECT_THAT(text, HasSubstr(absl::StrCat(at("15"), "1\n")));
   EXPECT_THAT(text, HasSubstr(absl::StrCat(at("other"), "2\n")));
   EXPECT_THAT(text, Not(HasSubstr("position=\"16\"")));
+}
+
+TEST(CalibrationMetricsTest, CountsByTheRangeOfTheScore) {
+  MetricsRegistry registry;
+  CalibrationMetrics metrics(&registry);
+  const CalibrationMetrics::Series series = metrics.With("target", "code");
+  series.Record(0.3f, 0.5, true);  // Ranges hold their upper ends.
+  series.Record(0.25f, 0.25, false);
+  series.Record(1.0f, 0.75, true);
+  series.Record(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), false);
+  series.Record(-1.0f, -1.0, false);
+  series.Record(7.0f, 7.0, false);
+  const std::string text = registry.Expose();
+  const auto expect = [&](const std::string& what, const std::string& score, const std::string& value) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_calibration_", what,
+                                             "_total{drafter=\"code\",score=\"", score,
+                                             "\",target=\"target\"} ", value, "\n")));
+  };
+  expect("nodes", "0.3", "2");
+  expect("accepted_nodes", "0.3", "1");
+  expect("expected_nodes", "0.3", "0.75");
+  expect("nodes", "1.0", "2");
+  expect("score_sum", "1.0", "2");
+  expect("expected_nodes", "1.0", "1.75");
+  expect("nodes", "0.1", "2");
+  expect("score_sum", "0.1", "0");
+  expect("nodes", "0.4", "0");
 }
 
 }  // namespace

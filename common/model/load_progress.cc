@@ -48,8 +48,8 @@ LoadProgress::~LoadProgress() {
   if (drawn_width_ > 0 && !finished_) options_.draw("\n");
 }
 
-void LoadProgress::Add(uint64_t bytes) {
-  if (finished_) return;
+absl::Status LoadProgress::Add(uint64_t bytes) {
+  if (finished_) return absl::OkStatus();
   done_bytes_ += std::min(bytes, total_bytes_ - done_bytes_);
   const double ratio =
       total_bytes_ == 0 ? 0.0 : static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_);
@@ -61,6 +61,9 @@ void LoadProgress::Add(uint64_t bytes) {
              now - last_report_ >= kLogInterval) {
     LogLine(now);
   }
+  if (stopped_ == nullptr || !stopped_()) return absl::OkStatus();
+  return absl::CancelledError(
+      absl::StrCat("the loading of ", model_, " was stopped at ", Percent(ratio), " %"));
 }
 
 void LoadProgress::Finish() {

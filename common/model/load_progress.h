@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -14,13 +16,14 @@
 namespace tandem {
 
 // Tells people how far the loading of a model is: on a terminal one line that is redrawn (percent, bytes,
-// rate), else a log line every 5 %, at most one a second.
+// rate), else a log line every 5 %, at most one a second. Tells the loading in turn when it is to stop.
 //
 //   LoadProgress progress("tandem-target-15m", model.weight_bytes());
-//   for (...) { pack a tensor; progress.Add(tensor.num_bytes()); }
+//   progress.StopWhen([&] { return signals.Arrived(); });
+//   for (...) { pack a tensor; TANDEM_RETURN_IF_ERROR(progress.Add(tensor.num_bytes())); }
 //   progress.Finish();
 //
-// Thread rule: one thread calls Add and Finish; any thread may read ratio(). The ratio never falls.
+// Thread rule: one thread calls StopWhen, Add and Finish; any thread may read ratio(). The ratio never falls.
 class LoadProgress {
  public:
   struct Options {
@@ -37,8 +40,10 @@ class LoadProgress {
   LoadProgress(const LoadProgress&) = delete;
   LoadProgress& operator=(const LoadProgress&) = delete;
 
-  // More than `total_bytes` altogether counts as all of them.
-  void Add(uint64_t bytes);
+  // From now on every Add asks whether loading should stop; unset: it never should.
+  void StopWhen(std::function<bool()> stopped) { stopped_ = std::move(stopped); }
+  // More than `total_bytes` altogether counts as all of them. Cancelled when loading should stop.
+  absl::Status Add(uint64_t bytes);
   // Reports the end with the time taken; the ratio is 1 from here on. Further calls do nothing.
   void Finish();
 
@@ -52,6 +57,7 @@ class LoadProgress {
   const std::string model_;
   const uint64_t total_bytes_;
   Options options_;
+  std::function<bool()> stopped_;
   const SystemClock system_clock_;
   absl::Time start_;
   absl::Time last_report_ = absl::InfinitePast();

@@ -31,14 +31,14 @@ TEST_F(LoadProgressTest, LogsEveryFivePercentAtMostOnceASecond) {
   LoadProgress progress("m", 100'000'000, Options(/*terminal=*/false));
   for (int percent = 1; percent <= 7; ++percent) {
     clock_.Advance(absl::Seconds(1));
-    progress.Add(1'000'000);
+    ASSERT_TRUE(progress.Add(1'000'000).ok());
   }
   EXPECT_THAT(output_, ElementsAre("m 5% 5.0 MB of 100.0 MB 1.0 MB/s"));
   // 10 % is reached within the same second as 9 %, and is reported when a second has passed.
-  progress.Add(2'000'000);
+  ASSERT_TRUE(progress.Add(2'000'000).ok());
   clock_.Advance(absl::Seconds(1));
-  progress.Add(2'000'000);
-  progress.Add(30'000'000);
+  ASSERT_TRUE(progress.Add(2'000'000).ok());
+  ASSERT_TRUE(progress.Add(30'000'000).ok());
   EXPECT_EQ(output_.size(), 2u);
   progress.Finish();
   EXPECT_THAT(output_, ElementsAre("m 5% 5.0 MB of 100.0 MB 1.0 MB/s", "m 11% 11.0 MB of 100.0 MB 1.4 MB/s",
@@ -49,14 +49,14 @@ TEST_F(LoadProgressTest, RedrawsOneLineOnATerminal) {
   {
     LoadProgress progress("model", 2'000'000'000, Options(/*terminal=*/true));
     clock_.Advance(absl::Seconds(1));
-    progress.Add(500'000'000);
-    progress.Add(1);  // Within 100 ms of the line before: not drawn.
+    ASSERT_TRUE(progress.Add(500'000'000).ok());
+    ASSERT_TRUE(progress.Add(1).ok());  // Within 100 ms of the line before: not drawn.
     EXPECT_THAT(output_,
                 ElementsAre("\rmodel [######..................]  25% 500.0 MB of 2.00 GB 500.0 MB/s"));
     clock_.Advance(absl::Seconds(1));
     progress.Finish();
     progress.Finish();
-    progress.Add(1);
+    ASSERT_TRUE(progress.Add(1).ok());
   }
   ASSERT_EQ(output_.size(), 3u);
   EXPECT_THAT(output_[1],
@@ -64,10 +64,23 @@ TEST_F(LoadProgressTest, RedrawsOneLineOnATerminal) {
   EXPECT_EQ(output_[2], "\n");
 }
 
+TEST_F(LoadProgressTest, LoadingStopsWhenItShould) {
+  LoadProgress progress("m", 200, Options(/*terminal=*/false));
+  bool stopped = false;
+  progress.StopWhen([&] { return stopped; });
+  EXPECT_TRUE(progress.Add(10).ok());
+  stopped = true;
+  const absl::Status status = progress.Add(64);
+  EXPECT_TRUE(absl::IsCancelled(status));
+  EXPECT_EQ(status.message(), "the loading of m was stopped at 37 %");
+  progress.StopWhen(nullptr);
+  EXPECT_TRUE(progress.Add(1).ok());
+}
+
 TEST_F(LoadProgressTest, EndsTheLineWhenLoadingFails) {
   {
     LoadProgress progress("model", 10, Options(/*terminal=*/true));
-    progress.Add(1);
+    ASSERT_TRUE(progress.Add(1).ok());
   }
   EXPECT_EQ(output_.back(), "\n");
 }
@@ -75,15 +88,15 @@ TEST_F(LoadProgressTest, EndsTheLineWhenLoadingFails) {
 TEST_F(LoadProgressTest, TheRatioIsMonotoneAndNeverAboveOne) {
   LoadProgress progress("m", 4, Options(/*terminal=*/false));
   EXPECT_EQ(progress.ratio(), 0.0);
-  progress.Add(1);
+  ASSERT_TRUE(progress.Add(1).ok());
   EXPECT_EQ(progress.ratio(), 0.25);
-  progress.Add(~uint64_t{0});
+  ASSERT_TRUE(progress.Add(~uint64_t{0}).ok());
   EXPECT_EQ(progress.ratio(), 1.0);
-  progress.Add(1);
+  ASSERT_TRUE(progress.Add(1).ok());
   EXPECT_EQ(progress.ratio(), 1.0);
 
   LoadProgress empty("m", 0, Options(/*terminal=*/false));
-  empty.Add(3);
+  ASSERT_TRUE(empty.Add(3).ok());
   EXPECT_EQ(empty.ratio(), 0.0);
   empty.Finish();
   EXPECT_EQ(empty.ratio(), 1.0);

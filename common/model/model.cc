@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
 #include "common/model/random_weights.h"
 #include "common/model/strict_json.h"
@@ -97,6 +98,8 @@ class FileTensors final : public TensorSource {
     }
     return absl::OkStatus();
   }
+
+  void Release(const TensorView& tensor) const override { DropMappedPages(tensor.data, tensor.num_bytes()); }
 
  private:
   WeightFiles files_;

@@ -71,6 +71,9 @@ class Model {
   // hold.
   uint64_t weight_bytes() const { return weight_bytes_; }
   uint64_t num_parameters() const { return num_parameters_; }
+  // Lets go of the memory of a tensor that has been copied, so that a model and its copy need not fit there
+  // together. The view stays valid: what is read again comes from the file again.
+  void Release(const TensorView& tensor) const { weights_->Release(tensor); }
 
  private:
   class Reader;

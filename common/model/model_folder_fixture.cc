@@ -1,36 +1,8 @@
 #include "common/model/model_folder_fixture.h"
 
-#include <stdlib.h>
-
-#include <stdexcept>
-
 #include "absl/strings/str_cat.h"
-#include "gtest/gtest.h"
 
 namespace tandem {
-
-TemporaryFolder::TemporaryFolder() : path_(absl::StrCat(::testing::TempDir(), "/tandem_model_XXXXXX")) {
-  if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a folder like " + path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryFolder::PathOf(absl::string_view name) const {
-  return name.empty() ? path_ : absl::StrCat(path_, "/", name);
-}
-
-std::string TemporaryFolder::Write(absl::string_view name, absl::string_view content) const {
-  const std::string path = PathOf(name);
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(content.data(), content.size());
-  return path;
-}
-
-void TemporaryFolder::Remove(absl::string_view name) const {
-  std::filesystem::remove(PathOf(name));
-}
 
 std::string SafetensorsBytes(absl::string_view header, absl::string_view data) {
   std::string bytes;

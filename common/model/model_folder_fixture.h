@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,27 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/string_view.h"
+#include "common/base/temporary_folder.h"
 
 namespace tandem {
-
-// For tests: a folder that is removed with its content.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  // The folder itself when `name` is empty.
-  std::string PathOf(absl::string_view name) const;
-  // Returns the file's path.
-  std::string Write(absl::string_view name, absl::string_view content) const;
-  void Remove(absl::string_view name) const;
-
- private:
-  std::string path_;
-};
 
 // The bytes of a safetensors file with this header, whatever it says.
 std::string SafetensorsBytes(absl::string_view header, absl::string_view data);

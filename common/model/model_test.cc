@@ -1,6 +1,10 @@
 #include "common/model/model.h"
 
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -178,7 +182,7 @@ class ModelFolderTest : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kUnusable = absl::StatusCode::kInvalidArgument;
 constexpr absl::StatusCode kNotFound = absl::StatusCode::kNotFound;
 
 TEST_F(ModelFolderTest, LoadsAsWritten) {
@@ -204,30 +208,30 @@ TEST_F(ModelFolderTest, GenerationConfigNamesTheEndTokens) {
   WriteConfig({{"eos_token_id", nullptr}});
   EXPECT_THAT(Load().value()->generation_defaults().eos_tokens, IsEmpty());
   folder_.Write("generation_config.json", R"({"eos_token_id":[3,10]})");
-  ExpectError(kInvalid, "generation_config.json", "found 10, expected ids below vocab_size, which is 10");
+  ExpectError(kUnusable, "generation_config.json", "found 10, expected ids below vocab_size, which is 10");
   folder_.Write("generation_config.json", "{");
-  ExpectError(kInvalid, "generation_config.json", "expected JSON");
+  ExpectError(kUnusable, "generation_config.json", "expected JSON");
 }
 
 TEST_F(ModelFolderTest, EndTokenBeyondTheVocabularyIsRefused) {
   WriteConfig({{"eos_token_id", 10}});
-  ExpectError(kInvalid, "config.json",
+  ExpectError(kUnusable, "config.json",
               "field eos_token_id: found 10, expected ids below vocab_size, which is 10");
 }
 
 TEST_F(ModelFolderTest, ConfigurationAndWeightsMustAgree) {
   WriteConfig({{"vocab_size", 11}});
-  ExpectError(kInvalid, "model.safetensors",
+  ExpectError(kUnusable, "model.safetensors",
               "tensor \"model.embed_tokens.weight\": shape [10, 8], expected [11, 8] as in config.json");
   WriteConfig({{"num_key_value_heads", 2}});
-  ExpectError(kInvalid, "model.safetensors", "self_attn.k_proj.weight\": shape [4, 8], expected [8, 8]");
+  ExpectError(kUnusable, "model.safetensors", "self_attn.k_proj.weight\": shape [4, 8], expected [8, 8]");
   WriteConfig({{"num_hidden_layers", 2}});
-  ExpectError(kInvalid, "model.safetensors",
+  ExpectError(kUnusable, "model.safetensors",
               "tensor \"model.layers.1.input_layernorm.weight\" is missing, expected with shape [8]");
   WriteConfig({{"attention_bias", true}});
-  ExpectError(kInvalid, "model.safetensors", "q_proj.bias\" is missing, expected with shape [8]");
+  ExpectError(kUnusable, "model.safetensors", "q_proj.bias\" is missing, expected with shape [8]");
   WriteConfig({{"architectures", {"Qwen3ForCausalLM"}}, {"model_type", "qwen3"}, {"head_dim", 4}});
-  ExpectError(kInvalid, "model.safetensors", "q_norm.weight\" is missing, expected with shape [4]");
+  ExpectError(kUnusable, "model.safetensors", "q_norm.weight\" is missing, expected with shape [4]");
 }
 
 TEST_F(ModelFolderTest, AnyTensorMissingIsAnErrorNamingIt) {
@@ -236,7 +240,7 @@ TEST_F(ModelFolderTest, AnyTensorMissingIsAnErrorNamingIt) {
     TensorShapes some = all;
     some.erase(some.begin() + i);
     folder_.Write("model.safetensors", SafetensorsBytes(some));
-    ExpectError(kInvalid, "model.safetensors", absl::StrCat("tensor \"", all[i].first, "\" is missing"));
+    ExpectError(kUnusable, "model.safetensors", absl::StrCat("tensor \"", all[i].first, "\" is missing"));
   }
 }
 
@@ -250,7 +254,7 @@ TEST_F(ModelFolderTest, UnknownTensorsAreRefusedRotaryBuffersAreNot) {
   tensors.push_back({"model.layers.1.input_layernorm.weight", {8}});
   folder_.Write("model.safetensors", SafetensorsBytes(tensors));
   ExpectError(
-      kInvalid, "model.safetensors",
+      kUnusable, "model.safetensors",
       "tensor \"model.layers.1.input_layernorm.weight\": expected only the tensors of the LlamaForCausalLM");
 }
 
@@ -311,16 +315,16 @@ TEST_F(ModelFolderTest, ATensorMustLieInItsShardAndNoOther) {
   Json wrong = map;
   wrong["model.norm.weight"] = "s1.safetensors";
   WriteShards(shards, wrong);
-  ExpectError(kInvalid, "s1.safetensors", "tensor \"model.norm.weight\" is missing, expected as ");
+  ExpectError(kUnusable, "s1.safetensors", "tensor \"model.norm.weight\" is missing, expected as ");
 
   std::vector<TensorShapes> twice = shards;
   twice[1].push_back({"model.norm.weight", {8}});
   WriteShards(twice, map);
-  ExpectError(kInvalid, "s1.safetensors", "tensor \"model.norm.weight\": lies in a second shard too");
+  ExpectError(kUnusable, "s1.safetensors", "tensor \"model.norm.weight\": lies in a second shard too");
 
   map.erase("model.norm.weight");
   WriteShards(shards, map);
-  ExpectError(kInvalid, "s0.safetensors", "tensor \"model.norm.weight\": not listed in ");
+  ExpectError(kUnusable, "s0.safetensors", "tensor \"model.norm.weight\": not listed in ");
 }
 
 TEST_F(ModelFolderTest, AnIndexNamesFilesOfItsFolderOnly) {
@@ -332,13 +336,13 @@ TEST_F(ModelFolderTest, AnIndexNamesFilesOfItsFolderOnly) {
     Json spoilt = map;
     spoilt["model.norm.weight"] = name;
     WriteShards(shards, spoilt);
-    ExpectError(kInvalid, "model.safetensors.index.json",
+    ExpectError(kUnusable, "model.safetensors.index.json",
                 "expected the name of a .safetensors file in the same folder");
   }
   Json number = map;
   number["model.norm.weight"] = 5;
   WriteShards(shards, number);
-  ExpectError(kInvalid, "model.safetensors.index.json", "tensor \"model.norm.weight\": found 5");
+  ExpectError(kUnusable, "model.safetensors.index.json", "tensor \"model.norm.weight\": found 5");
 }
 
 TEST_F(ModelFolderTest, AnIndexMustHaveAMap) {
@@ -346,14 +350,14 @@ TEST_F(ModelFolderTest, AnIndexMustHaveAMap) {
   for (const char* text :
        {"{}", "[]", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":null})"}) {
     folder_.Write("model.safetensors.index.json", text);
-    ExpectError(kInvalid, "model.safetensors.index.json", "expected a non-empty object \"weight_map\"");
+    ExpectError(kUnusable, "model.safetensors.index.json", "expected a non-empty object \"weight_map\"");
   }
   folder_.Write("model.safetensors.index.json",
                 R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})");
-  ExpectError(kInvalid, "model.safetensors.index.json", "key \"a\" stands twice");
+  ExpectError(kUnusable, "model.safetensors.index.json", "key \"a\" stands twice");
 }
 
-ModelConfig SmallConfig() {
+ModelConfig RandomModelConfig() {
   ModelConfig config;
   config.architecture = "Qwen2ForCausalLM";
   config.hidden_size = 48;
@@ -368,8 +372,42 @@ ModelConfig SmallConfig() {
   return config;
 }
 
+// Memory of mapped files in this process, in bytes.
+uint64_t MappedBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    uint64_t kib = 0;
+    if (std::sscanf(line.c_str(), "RssFile: %" SCNu64 " kB", &kib) == 1) return kib * 1024;
+  }
+  ADD_FAILURE() << "/proc/self/status has no RssFile";
+  return 0;
+}
+
+TEST(ModelTest, WhatWasReleasedTakesNoMemoryAndCanBeReadAgain) {
+  const auto model = Model::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const TensorView& embedding = (*model)->embedding();
+  const auto bytes = [&] {
+    return std::string(static_cast<const char*>(embedding.data), embedding.num_bytes());
+  };
+  const std::string before = bytes();
+  const uint64_t mapped = MappedBytes();
+  (*model)->Release(embedding);
+  EXPECT_LT(MappedBytes() + embedding.num_bytes() * 9 / 10, mapped);
+  EXPECT_EQ(bytes(), before);
+}
+
+TEST(RandomModelTest, WhatWasReleasedStays) {
+  const auto model = Model::Random(RandomModelConfig(), 7);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const TensorView& gate = (*model)->layers()[0].gate;
+  const std::string before(static_cast<const char*>(gate.data), gate.num_bytes());
+  (*model)->Release(gate);
+  EXPECT_EQ(std::string(static_cast<const char*>(gate.data), gate.num_bytes()), before);
+}
+
 TEST(RandomModelTest, HoldsTheTensorsOfItsConfiguration) {
-  ModelConfig config = SmallConfig();
+  ModelConfig config = RandomModelConfig();
   const auto model = Model::Random(config, /*seed=*/7);
   ASSERT_TRUE(model.ok()) << model.status();
   const std::map<std::string, TensorView> tensors = ByName(**model);
@@ -386,7 +424,7 @@ TEST(RandomModelTest, HoldsTheTensorsOfItsConfiguration) {
 }
 
 TEST(RandomModelTest, ValuesAreNormalNumbersOfTheRightSize) {
-  const auto model = Model::Random(SmallConfig(), /*seed=*/7);
+  const auto model = Model::Random(RandomModelConfig(), /*seed=*/7);
   ASSERT_TRUE(model.ok()) << model.status();
   for (const auto& [name, view] : ByName(**model)) {
     std::vector<float> values(static_cast<size_t>(view.num_elements()));
@@ -408,8 +446,8 @@ TEST(RandomModelTest, TheSeedAndTheNameDecide) {
   const auto bytes = [](const TensorView& view) {
     return std::string(static_cast<const char*>(view.data), view.num_bytes());
   };
-  const auto one = Model::Random(SmallConfig(), 1), again = Model::Random(SmallConfig(), 1),
-             other = Model::Random(SmallConfig(), 2);
+  const auto one = Model::Random(RandomModelConfig(), 1), again = Model::Random(RandomModelConfig(), 1),
+             other = Model::Random(RandomModelConfig(), 2);
   ASSERT_TRUE(one.ok() && again.ok() && other.ok());
   EXPECT_EQ(bytes((*one)->layers()[0].gate), bytes((*again)->layers()[0].gate));
   EXPECT_NE(bytes((*one)->layers()[0].gate), bytes((*other)->layers()[0].gate));
@@ -418,7 +456,7 @@ TEST(RandomModelTest, TheSeedAndTheNameDecide) {
 }
 
 TEST(RandomModelTest, RefusesSizesThatMakeNoTensor) {
-  ModelConfig config = SmallConfig();
+  ModelConfig config = RandomModelConfig();
   config.vocab_size = 0;
   EXPECT_EQ(Model::Random(config, 1).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,6 +1,7 @@
 #include "common/model/safetensors.h"
 
 #include <cstring>
+#include <filesystem>
 #include <string>
 
 #include "absl/strings/str_cat.h"

@@ -21,6 +21,8 @@ class TensorSource {
   virtual absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
   // Called once the model has taken what it needs: an error when something it should know about is left.
   virtual absl::Status Finish(const std::string& architecture) = 0;
+  // See Model::Release.
+  virtual void Release(const TensorView& /*tensor*/) const {}
 };
 
 }  // namespace tandem

@@ -2,12 +2,13 @@
 
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace tandem {
 
-std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target) {
+std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target,
+                                             const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                             const std::string& server_name) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -23,7 +24,9 @@ std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
+  return grpc::CreateCustomChannel(
+      target, credentials != nullptr ? credentials : grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace tandem

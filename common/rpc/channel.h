@@ -5,6 +5,7 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 
 namespace tandem {
 
@@ -15,8 +16,12 @@ inline constexpr int kMaxMetadataBytes = 16 << 10;
 inline constexpr absl::Duration kKeepaliveInterval = absl::Seconds(20);
 inline constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
 
-// A channel to `target`, such as "verifier-0:7002", without TLS. Channels to one target do not share
-// connections, and a lost connection is tried again at most every 2 seconds.
-std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target);
+// A channel to `target`, such as "verifier-0:7002"; null `credentials` (common/rpc/security.h): without TLS.
+// Channels to one target do not share connections, and a lost connection is tried again at most every 2
+// seconds. The server's certificate has to name `server_name` where it is given, and otherwise the target's
+// host.
+std::shared_ptr<grpc::Channel> CreateChannel(
+    const std::string& target, const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr,
+    const std::string& server_name = "");
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/rpc/sampling_wire.h"
 #include "google/protobuf/repeated_field.h"
 
@@ -21,6 +22,9 @@ using ProtoIds = google::protobuf::RepeatedField<uint32_t>;
 
 constexpr size_t kMaxLogText = 1024;
 constexpr size_t kMaxModelName = 256;
+constexpr size_t kMaxRequestId = 128;
+// A tracestate may come with members that are not passed on.
+constexpr size_t kMaxTraceHeader = 4096;
 
 template <class... Parts>
 absl::Status Invalid(const Parts&... parts) {
@@ -117,6 +121,10 @@ absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   open.prompt_length = proto.prompt_length();
   open.cache_salt = proto.cache_salt();
   TANDEM_ASSIGN_OR_RETURN(open.budget, BudgetFromProto("open.budget", proto.budget()));
+  open.sampled_drafts = proto.sampled_drafts();
+  if (proto.traceparent().size() <= kMaxTraceHeader) open.traceparent = proto.traceparent();
+  if (proto.tracestate().size() <= kMaxTraceHeader) open.tracestate = proto.tracestate();
+  open.request_id = CleanUtf8(proto.request_id(), kMaxRequestId);
   return open;
 }
 
@@ -131,6 +139,10 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   proto->set_prompt_length(open.prompt_length);
   proto->set_cache_salt(open.cache_salt);
   BudgetToProto(open.budget, proto->mutable_budget());
+  proto->set_sampled_drafts(open.sampled_drafts);
+  proto->set_traceparent(open.traceparent);
+  proto->set_tracestate(open.tracestate);
+  proto->set_request_id(open.request_id);
 }
 
 absl::StatusOr<Commit> CommitFromProto(const v1::Commit& proto) {
@@ -192,8 +204,28 @@ absl::Status CheckGrow(const v1::Grow& proto) {
   return absl::OkStatus();
 }
 
+// Sizes only, before anything is copied: the mirror judges the numbers.
+absl::Status CheckDistributions(const v1::Grow& proto) {
+  if (proto.distributions_size() > proto.parents_size()) {
+    return Invalid("grow.distributions: ", proto.distributions_size(),
+                   ", expected at most one for each of the ", proto.parents_size(), " nodes");
+  }
+  for (int i = 0; i < proto.distributions_size(); ++i) {
+    const v1::DraftDistribution& distribution = proto.distributions(i);
+    const int count = distribution.tokens_size();
+    if (count == 0 || count > static_cast<int>(kMaxDraftSupport) ||
+        distribution.probabilities_size() != count) {
+      return Invalid("grow.distributions[", i, "]: ", count, " tokens and ",
+                     distribution.probabilities_size(), " probabilities, expected as many of each, 1 to ",
+                     kMaxDraftSupport);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Grow> GrowFromProto(const v1::Grow& proto) {
   TANDEM_RETURN_IF_ERROR(CheckGrow(proto));
+  TANDEM_RETURN_IF_ERROR(CheckDistributions(proto));
   Grow grow;
   grow.epoch = proto.epoch();
   grow.seen_commit = proto.seen_commit();
@@ -204,6 +236,12 @@ absl::StatusOr<Grow> GrowFromProto(const v1::Grow& proto) {
   grow.scores.assign(proto.scores().begin(), proto.scores().end());
   grow.exhausted = proto.exhausted();
   grow.step_seconds = proto.step_seconds();
+  for (const v1::DraftDistribution& distribution : proto.distributions()) {
+    DraftDistribution& read = grow.distributions.emplace_back();
+    read.parent = distribution.parent();
+    TANDEM_ASSIGN_OR_RETURN(read.tokens, TokensFromProto("grow.distributions.tokens", distribution.tokens()));
+    read.probabilities.assign(distribution.probabilities().begin(), distribution.probabilities().end());
+  }
   return grow;
 }
 
@@ -217,6 +255,13 @@ void GrowToProto(const Grow& grow, v1::Grow* proto) {
   proto->mutable_scores()->Add(grow.scores.begin(), grow.scores.end());
   proto->set_exhausted(grow.exhausted);
   proto->set_step_seconds(grow.step_seconds);
+  for (const DraftDistribution& distribution : grow.distributions) {
+    v1::DraftDistribution& written = *proto->add_distributions();
+    written.set_parent(distribution.parent);
+    TokensToProto(distribution.tokens, written.mutable_tokens());
+    written.mutable_probabilities()->Add(distribution.probabilities.begin(),
+                                         distribution.probabilities.end());
+  }
 }
 
 absl::StatusOr<SessionRefused> RefusedFromProto(const v1::SessionRefused& proto) {

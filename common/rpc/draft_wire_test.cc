@@ -32,6 +32,9 @@ v1::DraftRequest ValidOpen() {
   open.prompt_length = 2;
   open.cache_salt = 13;
   open.budget = {.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2, .shape = TreeShape::kEagle2};
+  open.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  open.tracestate = "v=1";
+  open.request_id = "req-1";
   request.event = open;
   return DraftRequestToProto(request);
 }
@@ -60,7 +63,9 @@ v1::DraftResponse ValidGrow() {
                         .tokens = {4, 5, 6},
                         .scores = {0.5f, 0.25f, 1.0f},
                         .exhausted = true,
-                        .step_seconds = 0.01f};
+                        .step_seconds = 0.01f,
+                        .distributions = {{.parent = 0, .tokens = {4, 9}, .probabilities = {0.75f, 0.25f}},
+                                          {.parent = 20, .tokens = {5}, .probabilities = {1.0f}}}};
   return DraftResponseToProto(response);
 }
 
@@ -84,6 +89,22 @@ TEST(DraftWireTest, OpenRoundTrips) {
   EXPECT_EQ(
       open.budget,
       (DraftBudget{.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2, .shape = TreeShape::kEagle2}));
+  EXPECT_EQ(open.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  EXPECT_EQ(open.tracestate, "v=1");
+  EXPECT_EQ(open.request_id, "req-1");
+}
+
+TEST(DraftWireTest, WhatTracesAndLogsSayFailsNoOpenAndIsBounded) {
+  v1::DraftRequest request = ValidOpen();
+  request.mutable_open()->set_traceparent(std::string(1 << 20, 'x'));
+  request.mutable_open()->set_tracestate(std::string(1 << 20, 'x'));
+  request.mutable_open()->set_request_id(std::string(1000, 'x'));
+  const auto read = DraftRequestFromProto(request);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const auto& open = std::get<OpenSession>(read->event);
+  EXPECT_EQ(open.traceparent, "");
+  EXPECT_EQ(open.tracestate, "");
+  EXPECT_EQ(open.request_id, std::string(128, 'x'));
 }
 
 TEST(DraftWireTest, ShapesOfANewerVerifierCountAsBestFirst) {
@@ -103,6 +124,7 @@ TEST(DraftWireTest, GrowthMayBeEmptyOnlyToSayThatItIsTheLast) {
   response.mutable_grow()->clear_parents();
   response.mutable_grow()->clear_tokens();
   response.mutable_grow()->clear_scores();
+  response.mutable_grow()->clear_distributions();
   const auto read = DraftResponseFromProto(response);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(std::get<Grow>(read->event).exhausted);
@@ -217,6 +239,22 @@ TEST(DraftWireTest, ResponsesThatBreakTheProtocolAreRefused) {
       {[](auto* r) { r->mutable_grow()->set_tokens(2, ~0u); }, "grow.tokens[2]"},
       {[](auto* r) { r->mutable_grow()->set_step_seconds(std::nanf("")); }, "grow.step_seconds"},
       {[](auto* r) { r->mutable_grow()->set_step_seconds(-1.0f); }, "grow.step_seconds"},
+      {[](auto* r) { r->mutable_grow()->mutable_distributions(0)->clear_tokens(); },
+       "grow.distributions[0]: 0 tokens and 2 probabilities"},
+      {[](auto* r) { r->mutable_grow()->mutable_distributions(1)->clear_probabilities(); },
+       "grow.distributions[1]: 1 tokens and 0 probabilities"},
+      {[](auto* r) {
+         auto* distribution = r->mutable_grow()->mutable_distributions(1);
+         distribution->mutable_tokens()->Resize(kMaxDraftSupport + 1, 1);
+         distribution->mutable_probabilities()->Resize(kMaxDraftSupport + 1, 0.1f);
+       },
+       "grow.distributions[1]: 129 tokens"},
+      {[](auto* r) { r->mutable_grow()->mutable_distributions(0)->set_tokens(1, ~0u); },
+       "grow.distributions.tokens[1]"},
+      {[](auto* r) {
+         for (int i = 0; i < 2; ++i) *r->mutable_grow()->add_distributions() = r->grow().distributions(0);
+       },
+       "grow.distributions: 4, expected at most one for each of the 3 nodes"},
       {[](auto* r) { r->mutable_refused()->set_code(0); }, "refused.code: 0"},
       {[](auto* r) { r->mutable_refused()->set_code(17); }, "refused.code: 17"},
       {[](auto* r) { r->mutable_refused()->set_code(-1); }, "refused.code: -1"},
@@ -227,6 +265,25 @@ TEST(DraftWireTest, ResponsesThatBreakTheProtocolAreRefused) {
     const auto result = DraftResponseFromProto(response);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << bad.error;
     EXPECT_THAT(std::string(result.status().message()), HasSubstr(bad.error));
+  }
+}
+
+TEST(DraftWireTest, DraftDistributionsRoundTrip) {
+  const auto response = DraftResponseFromProto(ValidGrow());
+  ASSERT_TRUE(response.ok()) << response.status();
+  const auto& distributions = std::get<Grow>(response->event).distributions;
+  ASSERT_EQ(distributions.size(), 2u);
+  EXPECT_EQ(distributions[0].parent, 0u);
+  EXPECT_THAT(distributions[0].tokens, ElementsAre(4, 9));
+  EXPECT_THAT(distributions[0].probabilities, ElementsAre(0.75f, 0.25f));
+  EXPECT_EQ(distributions[1].parent, 20u);
+  for (const bool sampled : {false, true}) {
+    v1::DraftRequest request = ValidOpen();
+    request.mutable_open()->set_sampled_drafts(sampled);
+    const auto open = DraftRequestFromProto(request);
+    ASSERT_TRUE(open.ok());
+    EXPECT_EQ(std::get<OpenSession>(open->event).sampled_drafts, sampled);
+    EXPECT_EQ(DraftRequestToProto(*open).open().sampled_drafts(), sampled);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "common/rpc/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <utility>
@@ -8,7 +9,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -23,6 +26,7 @@ namespace {
 // For last messages to leave once the service has nothing left to do. Watchers of the health service, which
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
+constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
 
 // Decides about reflection for one server. Linking gRPC's reflection library puts its plugin into every
 // server, so it has to be taken out where it is not wanted.
@@ -77,12 +81,15 @@ class ServerRunner::AdminService final : public v1::Admin::CallbackService {
     absl::Status status;
     if (callbacks_.authorize) status = callbacks_.authorize(context->client_metadata());
     if (status.ok() && callbacks_.server_info) *info = callbacks_.server_info();
+    if (status.ok()) info->set_serving(serving_.load(std::memory_order_relaxed));
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
+  void SetServing(bool serving) { serving_.store(serving, std::memory_order_relaxed); }
 
  private:
   const AdminCallbacks callbacks_;
+  std::atomic<bool> serving_{false};
 };
 
 ServerRunner::ServerRunner() = default;
@@ -98,6 +105,8 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   if (!options.metrics_address.empty() && options.metrics == nullptr) {
     return absl::InvalidArgumentError("metrics address given without metrics to show");
   }
+  TANDEM_RETURN_IF_ERROR(
+      CheckListenAddress(options.listen_address, options.credentials != nullptr, options.insecure));
   std::unique_ptr<ServerRunner> runner(new ServerRunner());
   runner->admin_ = std::make_unique<AdminService>(std::move(admin));
 
@@ -115,6 +124,9 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   runner->service_names_.push_back(v1::Admin::service_full_name());
   builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
 
+  if (options.metrics != nullptr && options.tls.any()) {
+    runner->certificate_watch_ = std::make_unique<CertificateWatch>(options.tls, options.metrics);
+  }
   if (!options.metrics_address.empty()) {
     TANDEM_ASSIGN_OR_RETURN(runner->metrics_server_,
                             MetricsServer::Start(options.metrics_address, options.metrics));
@@ -129,8 +141,30 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   const bool is_unix = absl::StartsWith(options.listen_address, "unix:");
   runner->port_ = is_unix ? 0 : port;
   runner->address_ = BoundAddress(options.listen_address, port);
+  if (!options.health_address.empty()) {
+    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options.health_address));
+  }
   runner->SetServing(true);
+  runner->SetServing(kLivenessService, true);
+  if (options.stalled && options.liveness_timeout > absl::ZeroDuration()) {
+    runner->liveness_ =
+        std::thread([at = runner.get(), stalled = options.stalled, timeout = options.liveness_timeout] {
+          at->WatchLiveness(stalled, timeout);
+        });
+  }
   return runner;
+}
+
+absl::Status ServerRunner::StartHealthServer(const std::string& address) {
+  grpc::ServerBuilder builder;
+  SetLimits(ServerOptions(), &builder);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
+  nothing_else_ = std::make_unique<grpc::CallbackGenericService>();
+  builder.RegisterCallbackGenericService(nothing_else_.get());
+  builder.SetOption(std::make_unique<ReflectionOption>(false));
+  health_server_ = builder.BuildAndStart();
+  if (health_server_ != nullptr) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("health address \"", address, "\" cannot be bound"));
 }
 
 ServerRunner::~ServerRunner() {
@@ -141,29 +175,73 @@ int ServerRunner::metrics_port() const {
   return metrics_server_ == nullptr ? 0 : metrics_server_->port();
 }
 
+void ServerRunner::SetHealth(const std::string& name, bool serving) {
+  if (name.empty()) admin_->SetServing(serving);
+  server_->GetHealthCheckService()->SetServingStatus(name, serving);
+  if (health_server_ != nullptr) health_server_->GetHealthCheckService()->SetServingStatus(name, serving);
+}
+
 void ServerRunner::SetServing(bool serving) {
-  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  health->SetServingStatus("", serving);
-  for (const std::string& name : service_names_) health->SetServingStatus(name, serving);
+  absl::MutexLock lock(&mutex_);
+  if (draining_) return;
+  SetHealth("", serving);
+  for (const std::string& name : service_names_) SetHealth(name, serving);
 }
 
 void ServerRunner::SetServing(const std::string& service, bool serving) {
-  server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  absl::MutexLock lock(&mutex_);
+  if (!draining_) SetHealth(service, serving);
 }
 
-void ServerRunner::Drain(absl::Duration grace, const std::function<void(absl::Time)>& drain) {
-  if (std::exchange(draining_, true)) return;
-  const absl::Time deadline = absl::Now() + grace;
-  // From here on the health service ignores SetServing.
-  server_->GetHealthCheckService()->Shutdown();
+void ServerRunner::WatchLiveness(const std::function<absl::Duration()>& stalled, absl::Duration timeout) {
+  const auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_; };
+  bool lives = true;
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), std::min(kLivenessPeriod, timeout / 4))) {
+    mutex_.Unlock();
+    const absl::Duration still = stalled();
+    if (lives != (still < timeout)) {
+      lives = !lives;
+      if (lives) {
+        LogInfo("work goes on again");
+      } else {
+        LogError("work stands still", {{"for", absl::FormatDuration(still)}});
+      }
+    }
+    mutex_.Lock();
+    // During a drain as well: one that hangs may be ended.
+    if (!stopping_) SetHealth(kLivenessService, lives);
+  }
+}
+
+void ServerRunner::Drain(const DrainTimes& times, const std::function<void(absl::Time)>& drain) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return;
+    SetHealth("", false);
+    for (const std::string& name : service_names_) SetHealth(name, false);
+    // From here on SetServing is ignored.
+    draining_ = true;
+  }
+  absl::SleepFor(times.delay);
+  const absl::Time deadline = absl::Now() + times.grace;
   if (!drain) return Stop(deadline);
   drain(deadline);
   Stop(std::min(deadline, absl::Now() + kFlushTime));
 }
 
 void ServerRunner::Stop(absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (liveness_.joinable()) liveness_.join();
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
+  if (health_server_ == nullptr) return;
+  // To the last: its probes decide whether the process is let finish.
+  health_server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  health_server_->Wait();
 }
 
 std::shared_ptr<grpc::Channel> ServerRunner::InProcessChannel() {

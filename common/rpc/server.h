@@ -4,13 +4,19 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/certificate_watch.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/tls_files.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
@@ -47,8 +53,30 @@ struct ServerOptions {
   bool reflection = false;
   // Unset: no TLS.
   std::shared_ptr<grpc::ServerCredentials> credentials;
+  // Files of whose certificates `metrics` tells when they expire; empty: none.
+  TlsFiles tls;
+  // Listen without TLS even where other machines can connect (common/rpc/security.h).
+  bool insecure = false;
+  // "host:port" of a second server without TLS that has grpc.health.v1 and nothing else; empty: none.
+  std::string health_address;
+  // For how long what the server is for has stood still though it should go on; zero while it goes on or has
+  // nothing to do. Asked about once a second, from a thread of its own. Unset: the server lives.
+  std::function<absl::Duration()> stalled;
+  // From when on kLivenessService is NOT_SERVING; zero: never.
+  absl::Duration liveness_timeout = absl::Seconds(60);
   // Streams in flight per connection.
   int max_concurrent_streams = 4096;
+};
+
+// The name under which health says whether the process should be let live. It is SERVING while models load
+// and during a drain. All other names say whether to send requests.
+inline constexpr char kLivenessService[] = "liveness";
+
+// How a server ends: for `delay` it says that it will, by its health, and still takes new calls; what runs
+// then has `grace` to end.
+struct DrainTimes {
+  absl::Duration delay;
+  absl::Duration grace;
 };
 
 // Turns SIGTERM and SIGINT into something a thread can wait for. The handlers only write to a pipe. One
@@ -63,24 +91,27 @@ class ShutdownSignals {
 
   // Blocks until a signal arrives and returns its number; at once if one has already.
   int Wait();
+  // Whether one has arrived that Wait has not returned yet.
+  bool Arrived() const;
 };
 
-// A running gRPC server with what every Tandem server has: size limits, keepalive, grpc.health.v1 (overall
-// and per service), the Admin service, reflection and metrics by option.
+// A running gRPC server with what every Tandem server has: size limits, keepalive, grpc.health.v1 (overall,
+// per service, and of kLivenessService), the Admin service, reflection and metrics by option.
 //
 //   ShutdownSignals signals;
 //   TANDEM_ASSIGN_OR_RETURN(auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info =
-//   ...})); LogInfo("listening", {{"address", server->address()}}); signals.Wait(); server->Drain(grace,
-//   [&](absl::Time deadline) { core.Drain(deadline); });
+//   ...})); LogInfo("listening", {{"address", server->address()}}); signals.Wait(); server->Drain({.grace =
+//   grace}, [&](absl::Time deadline) { core.Drain(deadline); });
 //
 //     SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, new calls still taken until `drain`
-//     returns
+//     refuses them
 //     --> calls still running at the deadline are cancelled --> stopped
 //
 // Start, Drain and destruction belong to one thread; the rest may be called from any.
 class ServerRunner {
  public:
-  // Unavailable, naming the address, when it cannot be bound; InvalidArgument when it cannot be understood.
+  // Unavailable, naming the address, when it cannot be bound; InvalidArgument when it cannot be understood,
+  // or when it needs TLS.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(const ServerOptions& options,
                                                              const std::vector<ServedService>& services,
                                                              AdminCallbacks admin);
@@ -93,16 +124,18 @@ class ServerRunner {
   const std::string& address() const { return address_; }
   // The bound metrics port; 0 without metrics.
   int metrics_port() const;
+  // The bound port of health_address; 0 without.
+  int health_port() const { return health_port_; }
 
   // Health, overall and of every service, or of one. Everything is serving after Start. Ignored after Drain.
   void SetServing(bool serving);
   void SetServing(const std::string& service, bool serving);
 
-  // Reports NOT_SERVING, calls `drain` with the deadline now + grace (it should refuse new work, let what
-  // runs finish and return when it has, or at the deadline), then stops the server, giving calls that remain
-  // a second to end. What still runs then, or at the deadline, is cancelled. Without `drain`, calls get the
-  // whole grace period. Only the first call counts.
-  void Drain(absl::Duration grace, const std::function<void(absl::Time)>& drain);
+  // Reports NOT_SERVING, waits for the delay, calls `drain` with the deadline now + grace (it should refuse
+  // new work, let what runs finish and return when it has, or at the deadline), then stops the server, giving
+  // calls that remain a second to end. What still runs then, or at the deadline, is cancelled. Without
+  // `drain`, calls get the whole grace period. Only the first call counts.
+  void Drain(const DrainTimes& times, const std::function<void(absl::Time)>& drain);
 
   // A channel inside the process, for tests.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -111,15 +144,26 @@ class ServerRunner {
   class AdminService;
 
   ServerRunner();
+  absl::Status StartHealthServer(const std::string& address);
+  // Of both servers.
+  void SetHealth(const std::string& name, bool serving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WatchLiveness(const std::function<absl::Duration()>& stalled, absl::Duration timeout);
   void Stop(absl::Time deadline);
 
   std::unique_ptr<AdminService> admin_;
   std::vector<std::string> service_names_;
+  std::unique_ptr<CertificateWatch> certificate_watch_;
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::CallbackGenericService> nothing_else_;  // What health_server_ serves besides.
+  std::unique_ptr<grpc::Server> health_server_;
   int port_ = 0;
+  int health_port_ = 0;
   std::string address_;
-  bool draining_ = false;
+  absl::Mutex mutex_;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread liveness_;
 };
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -55,6 +56,11 @@ int ShutdownSignals::Wait() {
     if (errno != EINTR) std::abort();
   }
   return byte;
+}
+
+bool ShutdownSignals::Arrived() const {
+  pollfd end = {.fd = read_end, .events = POLLIN, .revents = 0};
+  return poll(&end, 1, 0) > 0;
 }
 
 }  // namespace tandem

@@ -358,7 +358,8 @@ TEST_F(StreamsTest, ServerBidiOverflowCancelsTheCall) {
   int written = 0;
   while (written < 1000 && served->Write(Pong(written, size_t{1} << 20))) ++written;
   ASSERT_LT(written, 1000);
-  EXPECT_GE(written, 4);
+  EXPECT_GE(written,
+            3);  // A message is a little more than its MiB; one more fits once the first is on its way.
   ASSERT_TRUE(drafter_.log.Await("closed RESOURCE_EXHAUSTED"));
   stream->Cancel();
   ASSERT_TRUE(client_log_.Await("closed CANCELLED"));

@@ -47,6 +47,12 @@ struct OpenSession {
   uint32_t prompt_length = 0;
   uint64_t cache_salt = 0;
   DraftBudget budget;
+  bool sampled_drafts = false;  // Children are to be drawn, and what they are drawn from is to be sent.
+  // On whose behalf, for traces and logs; nothing is decided by them. As the W3C headers have it; may be
+  // empty.
+  std::string traceparent;
+  std::string tracestate;
+  std::string request_id;
 };
 
 struct Commit {
@@ -71,6 +77,14 @@ struct SessionOpened {
   uint32_t context_length = 0;
 };
 
+// What the children of a node are drawn from, without replacement and in the order of their ids.
+// Probabilities are relative to their sum, which is 1 but for rounding: both sides divide by it.
+struct DraftDistribution {
+  NodeId parent = 0;
+  TokenIds tokens;  // Distinct.
+  std::vector<float> probabilities;
+};
+
 struct Grow {
   uint32_t epoch = 0;
   uint32_t seen_commit = 0;
@@ -81,6 +95,8 @@ struct Grow {
   std::vector<float> scores;
   bool exhausted = false;
   float step_seconds = 0.0f;
+  std::vector<DraftDistribution>
+      distributions;  // Where asked for: one for each parent, with its first child.
 };
 
 struct ResyncNeeded {
@@ -104,5 +120,6 @@ struct DraftResponse {
 inline constexpr uint32_t kMaxGrowNodes = 256;
 inline constexpr uint32_t kMaxTreeNodes = 1024;
 inline constexpr uint32_t kMaxTreeDepth = 128;
+inline constexpr uint32_t kMaxDraftSupport = 128;  // Tokens of one draft distribution.
 
 }  // namespace tandem

@@ -10,7 +10,7 @@ constexpr double kWeight = 0.1;
 // No step takes longer than a round would wait for it.
 constexpr double kLongest = 10.0;
 // One delayed message must not pull the average far.
-constexpr double kLargestSurprise = 4.0;
+constexpr double kLargestDraftSurprise = 4.0;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void DraftTimes::Average::Add(double seconds) {
     known = true;
     return;
   }
-  value += kWeight * (std::min(seconds, kLargestSurprise * value) - value);
+  value += kWeight * (std::min(seconds, kLargestDraftSurprise * value) - value);
 }
 
 void DraftTimes::ObserveLevel(double seconds) {

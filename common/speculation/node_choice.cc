@@ -37,8 +37,8 @@ bool Before(const Entry& a, const Entry& b) {
   return std::tie(a.session, a.index) < std::tie(b.session, b.index);
 }
 
-double SecondsOf(const ChoiceCosts& costs, size_t num_nodes) {
-  const auto rows = static_cast<uint32_t>(std::max<size_t>(costs.fixed_rows + num_nodes, 1));
+double SecondsOf(const ChoiceCosts& costs, size_t num_nodes, uint32_t prompt_rows) {
+  const auto rows = static_cast<uint32_t>(std::max<size_t>(costs.fixed_rows + num_nodes + prompt_rows, 1));
   return std::max(costs.round_time->Seconds(rows, costs.context), costs.hidden_draft_seconds) +
          costs.exposed_seconds;
 }
@@ -63,20 +63,30 @@ NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCos
   num_wanted = std::min(num_wanted, all.size());
 
   NodeChoice choice{.nodes = std::vector<std::vector<uint32_t>>(sessions.size())};
-  double tokens = costs.fixed_tokens;
-  double best_rate = -1.0;
-  size_t best_count = 0;
-  for (size_t count = 0; count <= all.size(); ++count) {
-    if (count > 0) tokens += all[count - 1].path_probability;
-    if (count < num_wanted) continue;
-    const double seconds = SecondsOf(costs, count);
-    const double rate = seconds > 0.0 ? tokens / seconds : tokens;
-    if (rate <= best_rate) continue;
-    best_rate = rate;
-    best_count = count;
-    choice.expected_tokens = tokens;
-    choice.seconds = seconds;
+  // expected[n]: tokens with the n best candidates.
+  std::vector<double> expected = {costs.fixed_tokens};
+  for (const Entry& entry : all) expected.push_back(expected.back() + entry.path_probability);
+  // The count from num_wanted on with the greatest worth; the least of equals.
+  const auto best = [&](const auto& worth) {
+    size_t best_count = num_wanted;
+    for (size_t count = num_wanted + 1; count <= all.size(); ++count) {
+      if (worth(count) > worth(best_count)) best_count = count;
+    }
+    return best_count;
+  };
+  const auto rate = [&](size_t count) {
+    const double seconds = SecondsOf(costs, count, /*prompt_rows=*/0);
+    return seconds > 0.0 ? expected[count] / seconds : expected[count];
+  };
+  size_t best_count = best(rate);
+  if (costs.prompt_rows > 0) {
+    const double best_rate = rate(best_count);
+    best_count = best([&](size_t count) {
+      return expected[count] - best_rate * SecondsOf(costs, count, costs.prompt_rows);
+    });
   }
+  choice.expected_tokens = expected[best_count];
+  choice.seconds = SecondsOf(costs, best_count, costs.prompt_rows);
   for (size_t i = 0; i < best_count; ++i) choice.nodes[all[i].session].push_back(all[i].index);
   for (std::vector<uint32_t>& nodes : choice.nodes) std::sort(nodes.begin(), nodes.end());
   return choice;

@@ -26,7 +26,8 @@ struct ChoiceSession {
 struct ChoiceCosts {
   const RoundTimeModel* round_time = nullptr;
   uint32_t context = 0;
-  uint32_t fixed_rows = 0;    // Roots, rows of prompts, nodes of other policies' sessions.
+  uint32_t fixed_rows = 0;    // Roots, nodes of other policies' sessions.
+  uint32_t prompt_rows = 0;   // Of prompts, which have to be computed once, now or later.
   double fixed_tokens = 0.0;  // Those that come without any node: one per session with a round.
   uint32_t most_nodes = UINT32_MAX;
   // Drafting that goes on during the step and that the next step needs: the step's cost is the larger of the
@@ -47,6 +48,12 @@ struct NodeChoice {
 // as many as maximise expected committed tokens per second,
 //
 //   (fixed_tokens + sum of path probabilities) / (max(b_p(rows), hidden) + exposed).
+//
+// rows being fixed_rows and those of the chosen nodes. A step that computes prompts as well takes longer,
+// whatever is chosen, and making it richer does not make that rarer: there a node has to be worth its further
+// time at the rate that steps without prompts would have,
+//
+//   tokens - best rate without prompts * seconds with prompts  is greatest.
 //
 // Since a step's time depends on the number of rows alone, for each number the most probable candidates are
 // the best, and with a path probability never above the parent's they are closed under parents: the choice is

@@ -130,6 +130,25 @@ TEST(NodeChoiceTest, RowsUnderTheDraftAreFree) {
   EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], ElementsAre(0, 1));
 }
 
+TEST(NodeChoiceTest, PromptsInTheStepDoNotMakeNodesCheap) {
+  // Every row takes as long: a node pays only if it is certain, beside prompts or not.
+  const RoundTimeModel linear({{1, 1.0}, {2, 2.0}});
+  const std::vector<ChoiceSession> sessions = {{.candidates = {{.probability = 0.8}}}};
+  for (uint32_t prompt_rows : {0u, 1u, 100u}) {
+    const ChoiceCosts costs{
+        .round_time = &linear, .fixed_rows = 8, .prompt_rows = prompt_rows, .fixed_tokens = 8.0};
+    const NodeChoice choice = ChooseNodes(sessions, costs);
+    EXPECT_THAT(choice.nodes[0], IsEmpty()) << prompt_rows;
+    EXPECT_DOUBLE_EQ(choice.seconds, 8.0 + prompt_rows);
+  }
+  // Rows that are almost free with few of them, and dear beside a prompt: what pays alone need not pay there.
+  const RoundTimeModel bent({{1, 10.0}, {16, 10.5}, {32, 26.5}});
+  ChoiceCosts costs{.round_time = &bent, .fixed_rows = 8, .fixed_tokens = 8.0};
+  EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], ElementsAre(0));
+  costs.prompt_rows = 30;
+  EXPECT_THAT(ChooseNodes(sessions, costs).nodes[0], IsEmpty());
+}
+
 TEST(NodeChoiceTest, GivesRowsToWhoeverUsesThemBest) {
   const RoundTimeModel round_time({{1, 1.0}, {3, 1.0}, {4, 9.0}});
   const std::vector<ChoiceSession> sessions = {

@@ -10,6 +10,9 @@ namespace {
 constexpr double kCorrectionWeight = 0.05;
 // One step that the operating system interrupted must not pull the model far.
 constexpr double kLargestSurprise = 4.0;
+// Steps of less than a thousandth or more than a thousand times what warm-up measured are not believed. At 0
+// the correction could never leave it again, since it moves in proportion.
+constexpr double kLargestCorrection = 1000.0;
 
 // Between which two of `points` a value lies, and how far from the first to the second: below 0 never, above
 // 1 beyond the last.
@@ -74,10 +77,11 @@ double RoundTimeModel::Uncorrected(uint32_t rows, uint32_t context) const {
 
 void RoundTimeModel::Observe(uint32_t rows, double seconds, uint32_t context) {
   const double predicted = Uncorrected(rows, context);
-  if (predicted <= 0.0) return;
+  if (!(predicted > 0.0) || !(seconds >= 0.0)) return;
   const double ratio =
       std::clamp(seconds / predicted, correction_ / kLargestSurprise, correction_ * kLargestSurprise);
-  correction_ += kCorrectionWeight * (ratio - correction_);
+  correction_ = std::clamp(correction_ + kCorrectionWeight * (ratio - correction_), 1.0 / kLargestCorrection,
+                           kLargestCorrection);
 }
 
 }  // namespace tandem

@@ -26,7 +26,7 @@ class RoundTimeModel {
   }
   // What warm-up measured, whatever steps take now.
   double Uncorrected(uint32_t rows, uint32_t context = 0) const;
-  // A step that was measured in service.
+  // A step that was measured in service. Times that are negative or not a number say nothing.
   void Observe(uint32_t rows, double seconds, uint32_t context = 0);
   double correction() const { return correction_; }
 

@@ -59,6 +59,19 @@ TEST(RoundTimeModelTest, CorrectionIsRelativeToTheContext) {
   EXPECT_THAT(model.Uncorrected(1, 100), DoubleEq(3.0));
 }
 
+TEST(RoundTimeModelTest, NoTimeIsTooStrangeToRecoverFrom) {
+  for (const double strange : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), 1e300,
+                               std::numeric_limits<double>::infinity()}) {
+    SCOPED_TRACE(strange);
+    RoundTimeModel model({{1, 1.0}, {8, 2.0}});
+    for (int i = 0; i < 100'000; ++i) model.Observe(1, strange);
+    EXPECT_GT(model.correction(), 0.0);
+    EXPECT_LE(model.correction(), 1000.0);
+    for (int i = 0; i < 1000; ++i) model.Observe(1, 1.0);
+    EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.01));
+  }
+}
+
 TEST(DraftTimesTest, TellsLevelsAndTheWayApart) {
   DraftTimes times;
   EXPECT_FALSE(times.knows_first_growth());

@@ -11,8 +11,8 @@ namespace tandem {
 namespace {
 
 constexpr int32_t kVocabSize = 100;
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 TEST(SamplingParametersTest, AcceptsDefaultsAndBothEndsOfEveryRange) {
   EXPECT_TRUE(Validate({}, kVocabSize).ok());
@@ -38,17 +38,17 @@ TEST(SamplingParametersTest, NamesFieldValueAndRange) {
   const Refusal refusals[] = {
       {[](P& p) { p.temperature = -0.5f; }, "sampling.temperature: -0.5, expected [0, 100]"},
       {[](P& p) { p.temperature = 101; }, "sampling.temperature: 101, expected [0, 100]"},
-      {[](P& p) { p.temperature = kNan; }, "sampling.temperature: nan, expected [0, 100]"},
+      {[](P& p) { p.temperature = kNotANumber; }, "sampling.temperature: nan, expected [0, 100]"},
       {[](P& p) { p.top_p = 1.5f; }, "sampling.top_p: 1.5, expected (0, 1]"},
       {[](P& p) { p.top_p = 0; }, "sampling.top_p: 0, expected (0, 1]"},
-      {[](P& p) { p.top_p = kNan; }, "sampling.top_p: nan, expected (0, 1]"},
+      {[](P& p) { p.top_p = kNotANumber; }, "sampling.top_p: nan, expected (0, 1]"},
       {[](P& p) { p.min_p = -1; }, "sampling.min_p: -1, expected [0, 1]"},
-      {[](P& p) { p.min_p = kInfinity; }, "sampling.min_p: inf, expected [0, 1]"},
+      {[](P& p) { p.min_p = kInfinite; }, "sampling.min_p: inf, expected [0, 1]"},
       {[](P& p) { p.repetition_penalty = 0; }, "sampling.repetition_penalty: 0, expected (0, 10]"},
       {[](P& p) { p.repetition_penalty = 11; }, "sampling.repetition_penalty: 11, expected (0, 10]"},
       {[](P& p) { p.presence_penalty = 2.5f; }, "sampling.presence_penalty: 2.5, expected [-2, 2]"},
       {[](P& p) { p.frequency_penalty = -3; }, "sampling.frequency_penalty: -3, expected [-2, 2]"},
-      {[](P& p) { p.frequency_penalty = kNan; }, "sampling.frequency_penalty: nan, expected [-2, 2]"},
+      {[](P& p) { p.frequency_penalty = kNotANumber; }, "sampling.frequency_penalty: nan, expected [-2, 2]"},
       {[](P& p) {
          p.logit_bias = {{-1, 0.0f}};
        },
@@ -62,7 +62,7 @@ TEST(SamplingParametersTest, NamesFieldValueAndRange) {
        },
        "sampling.logit_bias[7]: 1001, expected [-1000, 1000]"},
       {[](P& p) {
-         p.logit_bias = {{7, kNan}};
+         p.logit_bias = {{7, kNotANumber}};
        },
        "sampling.logit_bias[7]: nan, expected [-1000, 1000]"},
       {[](P& p) {

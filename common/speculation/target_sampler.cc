@@ -8,7 +8,6 @@
 namespace tandem {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // A bias that bans its token.
 constexpr float kBan = -100.0f;
 
@@ -40,7 +39,7 @@ void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
     logit -= sampling_.frequency_penalty * static_cast<float>(count);
   }
   for (const auto& [token, bias] : sampling_.logit_bias) {
-    logits[token] = bias <= kBan ? -kInfinity : logits[token] + bias;
+    logits[token] = bias <= kBan ? -std::numeric_limits<float>::infinity() : logits[token] + bias;
   }
 }
 
@@ -87,22 +86,9 @@ std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uin
   return guesses;
 }
 
-TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, int num_logprobs) {
-  assert(logits.size() == static_cast<size_t>(vocab_size_));
-  ApplyPenaltiesAndBias(logits);
-  const PeakLogit peak = FindPeak(logits);
-  TokenChoice choice;
-  if (peak.logit == -kInfinity) {
-    if (num_logprobs >= 0) choice.logprob = -kInfinity;
-    return choice;
-  }
-  if (num_logprobs < 0) {
-    choice.token = Draw(logits, peak, position);
-    return choice;
-  }
-  std::vector<float> unscaled(logits.begin(), logits.end());
-  choice.token = Draw(logits, peak, position);
-  const TokenGaps gaps(absl::MakeSpan(unscaled), peak, /*temperature=*/1.0f);
+void TargetSampler::AddLogprobs(absl::Span<float> logits, const PeakLogit& peak, int num_logprobs,
+                                TokenChoice& choice) {
+  const TokenGaps gaps(logits, peak, /*temperature=*/1.0f);
   // log softmax(v) = -gap(v) - log(sum of exp(-gap)).
   const double log_total = NaturalLog(std::ldexp(static_cast<double>(gaps.TotalWeight()), -kWeightBits));
   const auto logprob = [&](TokenId token) {
@@ -112,7 +98,77 @@ TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, i
   for (TokenId token : gaps.MostLikely(static_cast<size_t>(num_logprobs))) {
     choice.top_logprobs.push_back({token, logprob(token)});
   }
+}
+
+TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, int num_logprobs) {
+  assert(logits.size() == static_cast<size_t>(vocab_size_));
+  ApplyPenaltiesAndBias(logits);
+  const PeakLogit peak = FindPeak(logits);
+  TokenChoice choice;
+  if (peak.logit == -std::numeric_limits<float>::infinity()) {
+    if (num_logprobs >= 0) choice.logprob = -std::numeric_limits<float>::infinity();
+    return choice;
+  }
+  if (num_logprobs < 0) {
+    choice.token = Draw(logits, peak, position);
+    return choice;
+  }
+  std::vector<float> unscaled(logits.begin(), logits.end());
+  choice.token = Draw(logits, peak, position);
+  AddLogprobs(absl::MakeSpan(unscaled), peak, num_logprobs, choice);
   return choice;
+}
+
+TokenChoice TargetSampler::Describe(absl::Span<float> logits, TokenId token, int num_logprobs) const {
+  assert(token >= 0 && token < vocab_size_);
+  TokenChoice choice;
+  choice.token = token;
+  if (num_logprobs < 0) return choice;
+  assert(logits.size() == static_cast<size_t>(vocab_size_));
+  ApplyPenaltiesAndBias(logits);
+  const PeakLogit peak = FindPeak(logits);
+  if (peak.logit == -std::numeric_limits<float>::infinity()) {
+    choice.logprob = -std::numeric_limits<float>::infinity();
+  } else {
+    AddLogprobs(logits, peak, num_logprobs, choice);
+  }
+  return choice;
+}
+
+std::vector<double> TargetSampler::Weights(absl::Span<float> logits) const {
+  assert(logits.size() == static_cast<size_t>(vocab_size_));
+  ApplyPenaltiesAndBias(logits);
+  const PeakLogit peak = FindPeak(logits);
+  if (peak.logit == -std::numeric_limits<float>::infinity() || sampling_.temperature == 0.0f) {
+    std::vector<double> weights(logits.size());
+    weights[static_cast<size_t>(peak.token)] = 1.0;
+    return weights;
+  }
+  TokenGaps gaps(logits, peak, sampling_.temperature);
+  Cut(gaps);
+  return gaps.Weights();
+}
+
+std::vector<TokenProbability> TargetSampler::MostLikely(absl::Span<float> logits, size_t count) const {
+  assert(logits.size() == static_cast<size_t>(vocab_size_) && count > 0);
+  ApplyPenaltiesAndBias(logits);
+  const PeakLogit peak = FindPeak(logits);
+  if (!std::isfinite(peak.logit)) return {};
+  if (sampling_.temperature == 0.0f) return {{peak.token, 1.0f}};
+  TokenGaps gaps(logits, peak, sampling_.temperature);
+  Cut(gaps);
+  std::vector<TokenProbability> most_likely;
+  double total = 0.0;
+  for (TokenId token : gaps.MostLikely(count)) {
+    // What has no weight is never chosen.
+    if (TokenWeight(gaps.gap(token)) == 0) break;
+    total += static_cast<double>(TokenWeight(gaps.gap(token)));
+    most_likely.push_back({token});
+  }
+  for (TokenProbability& token : most_likely) {
+    token.probability = static_cast<float>(static_cast<double>(TokenWeight(gaps.gap(token.token))) / total);
+  }
+  return most_likely;
 }
 
 }  // namespace tandem

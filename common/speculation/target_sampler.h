@@ -61,6 +61,17 @@ class TargetSampler {
   // overwritten. None when no logit is finite.
   std::vector<TokenProbability> Guess(absl::Span<float> logits, uint32_t position, size_t count) const;
 
+  // For rules that need the distribution itself (verification_rule.h): what Choose draws from, as weights
+  // [vocab_size] that are not negative and whose sum is positive. At temperature 0 all of it is on one token.
+  // `logits` is overwritten.
+  std::vector<double> Weights(absl::Span<float> logits) const;
+  // The same distribution cut to its `count` (> 0) most likely tokens, most likely first, with probabilities
+  // relative to what is kept. None when no logit is finite. `logits` is overwritten.
+  std::vector<TokenProbability> MostLikely(absl::Span<float> logits, size_t count) const;
+  // As Choose, when `token` was chosen by other means. `logits` is overwritten; without log probabilities it
+  // is not looked at and may be empty.
+  TokenChoice Describe(absl::Span<float> logits, TokenId token, int num_logprobs) const;
+
  private:
   bool CountsPrompt() const { return sampling_.repetition_penalty != 1.0f; }
   bool CountsOutput() const {
@@ -70,6 +81,9 @@ class TargetSampler {
   // The choice from penalised and biased logits, of which at least one is above -infinity.
   TokenId Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const;
   void Cut(TokenGaps& gaps) const;
+  // Fills in the log probabilities from penalised and biased logits, which are overwritten.
+  static void AddLogprobs(absl::Span<float> logits, const PeakLogit& peak, int num_logprobs,
+                          TokenChoice& choice);
 
   SamplingParameters sampling_;
   int32_t vocab_size_;

@@ -82,15 +82,15 @@ void FindBuckets(const float (&gaps)[kTokenBlock], float bound, int32_t num_buck
   }
 }
 
-struct Entry {
+struct GapEntry {
   uint64_t key;
   uint64_t measure;
-  friend bool operator<(const Entry& a, const Entry& b) { return a.key < b.key; }
+  friend bool operator<(const GapEntry& a, const GapEntry& b) { return a.key < b.key; }
 };
 
 // The key at which the measures of `entries`, summed in the order of the keys, reach `target`: quickselect,
 // linear on average. There are entries, and together they reach it.
-uint64_t SelectByMeasure(std::vector<Entry>& entries, uint64_t target) {
+uint64_t SelectByMeasure(std::vector<GapEntry>& entries, uint64_t target) {
   auto low = entries.begin();
   auto high = entries.end();
   while (high - low > 1) {
@@ -174,6 +174,22 @@ uint64_t TokenGaps::TotalWeight() const {
   return total;
 }
 
+std::vector<double> TokenGaps::Weights() const {
+  std::vector<double> all(gaps_.size());
+  for (size_t index = 0; index < num_blocks(); ++index) {
+    if (minima_[index] == kInfinity) continue;
+    float block[kTokenBlock];
+    uint64_t weights[kTokenBlock];
+    LoadBlock(index, block);
+    TokenWeights(block, weights);
+    const size_t first = index * kTokenBlock;
+    const size_t count = std::min<size_t>(kTokenBlock, gaps_.size() - first);
+    std::transform(weights, weights + count, all.begin() + static_cast<ptrdiff_t>(first),
+                   [](uint64_t weight) { return static_cast<double>(weight); });
+  }
+  return all;
+}
+
 float TokenGaps::BoundOfCount(uint64_t count) const {
   if (count > num_blocks()) return kLargest;
   // As many blocks each hold a token at least as good as the worst of their minima.
@@ -206,7 +222,7 @@ TokenGaps::Cut TokenGaps::FindCut(const Histogram& histogram, uint64_t target, f
   while (bucket < kNumBuckets && histogram[bucket] < target) target -= histogram[bucket++];
   if (bucket == kNumBuckets) return {kLargest, kLastToken};
 
-  std::vector<Entry> entries;
+  std::vector<GapEntry> entries;
   for (size_t index = 0; index < num_blocks(); ++index) {
     if (minima_[index] > bound) continue;
     float block[kTokenBlock];

@@ -34,6 +34,8 @@ class TokenGaps {
   float gap(TokenId token) const { return gaps_[token]; }
   // The sum of TokenWeight over all tokens: at least 2^40, what the best one weighs.
   uint64_t TotalWeight() const;
+  // TokenWeight of every token. [vocab_size]
+  std::vector<double> Weights() const;
   // At most `count` tokens with finite gaps, most likely first.
   std::vector<TokenId> MostLikely(size_t count) const;
 

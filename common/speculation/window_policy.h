@@ -25,7 +25,7 @@ struct WindowLimits {
   uint32_t max_nodes = 16;
   uint32_t branching = 4;
   // Levels that are drafted ahead while a round is verified; 0 is the synchronous loop.
-  uint32_t lookahead = 4;
+  uint32_t lookahead = 8;
   TreeShape shape = TreeShape::kBestFirst;
 
   uint32_t NodesFor(uint32_t depth) const;

@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const char kTestData[] = TANDEM_SOURCE_DIR "/common/tokenizer/testdata/chat/";
+const char kChatData[] = TANDEM_SOURCE_DIR "/common/tokenizer/testdata/chat/";
 
 const std::map<std::string, std::string> kSpecialTokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
 
@@ -30,7 +30,7 @@ absl::StatusOr<std::string> Render(absl::string_view source, const ChatTemplateO
 
 // testdata/chat/make_golden.py renders the same with Jinja itself.
 TEST(ChatTemplateTest, RendersAsJinja) {
-  const absl::StatusOr<std::string> golden = ReadFile(absl::StrCat(kTestData, "golden.json"), 4 << 20);
+  const absl::StatusOr<std::string> golden = ReadFile(absl::StrCat(kChatData, "golden.json"), 4 << 20);
   ASSERT_TRUE(golden.ok()) << golden.status();
   std::map<std::string, ChatTemplate> templates;
   size_t num_texts = 0;
@@ -38,7 +38,7 @@ TEST(ChatTemplateTest, RendersAsJinja) {
   for (const nlohmann::json& test_case : nlohmann::json::parse(*golden)) {
     const std::string name = test_case.at("template");
     if (templates.find(name) == templates.end()) {
-      const absl::StatusOr<std::string> source = ReadFile(absl::StrCat(kTestData, name), 1 << 20);
+      const absl::StatusOr<std::string> source = ReadFile(absl::StrCat(kChatData, name), 1 << 20);
       ASSERT_TRUE(source.ok()) << source.status();
       absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(*source);
       ASSERT_TRUE(parsed.ok()) << name << ": " << parsed.status();
@@ -196,7 +196,7 @@ TEST(ChatTemplateTest, KeepsScopesApart) {
 
 TEST(ChatTemplateTest, SurvivesTruncatedAndMangledTemplates) {
   for (const char* name : {"constructs.jinja", "inst.jinja", "headers_with_tools.jinja"}) {
-    const absl::StatusOr<std::string> source = ReadFile(absl::StrCat(kTestData, name), 1 << 20);
+    const absl::StatusOr<std::string> source = ReadFile(absl::StrCat(kChatData, name), 1 << 20);
     ASSERT_TRUE(source.ok()) << source.status();
     size_t num_failed = 0;
     for (size_t length = 0; length < source->size(); length += 3) {

@@ -20,10 +20,10 @@
 namespace tandem {
 namespace {
 
-const char kTestData[] = TANDEM_SOURCE_DIR "/common/tokenizer/testdata/";
+const char kGoldenData[] = TANDEM_SOURCE_DIR "/common/tokenizer/testdata/";
 
 nlohmann::json ReadJson(const std::string& name) {
-  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(kTestData, name), 16 << 20);
+  const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(kGoldenData, name), 16 << 20);
   EXPECT_TRUE(text.ok()) << text.status();
   return text.ok() ? nlohmann::json::parse(*text) : nlohmann::json();
 }
@@ -42,7 +42,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
-        Tokenizer::Load(absl::StrCat(kTestData, GetParam()));
+        Tokenizer::Load(absl::StrCat(kGoldenData, GetParam()));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     tokenizer_ = *std::move(tokenizer);
     strings_ = ReadJson("strings.json").get<std::vector<std::string>>();

@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxJsonDepth = 64;
 
 // nlohmann::json has no depth limit of its own, and its consumers recurse.
 bool IsTooDeep(absl::string_view text) {
@@ -20,7 +20,7 @@ bool IsTooDeep(absl::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
+      if (++depth > kMaxJsonDepth) return true;
     } else if (c == ']' || c == '}') {
       --depth;
     }
@@ -32,7 +32,8 @@ bool IsTooDeep(absl::string_view text) {
 
 absl::StatusOr<JsonView> JsonView::Parse(absl::string_view text, std::string file) {
   if (IsTooDeep(text)) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": JSON nested deeper than ", kMaxDepth, " levels"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": JSON nested deeper than ", kMaxJsonDepth, " levels"));
   }
   try {
     auto document = std::make_shared<const nlohmann::json>(nlohmann::json::parse(text.begin(), text.end()));

@@ -1,7 +1,9 @@
 #include "router/cli/client.h"
 
+#include <atomic>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -9,8 +11,10 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/security.h"
 #include "common/rpc/status.h"
 #include "common/tokenizer/unicode.h"
+#include "router/cli/resumption.h"
 
 namespace tandem::cli {
 
@@ -65,14 +69,69 @@ absl::Status CheckTexts(const v1::GenerateRequest& request) {
 }  // namespace
 
 Client::Client(const ConnectionOptions& connection, Interrupts& interrupts)
-    : connection_(connection), interrupts_(interrupts), channel_(CreateChannel(connection.endpoint)) {}
+    : connection_(connection),
+      credentials_(OpenClientSecurity(connection.tls, absl::Now())),
+      interrupts_(interrupts),
+      channel_(Connect(connection.endpoint)) {}
+
+std::shared_ptr<grpc::Channel> Client::Connect(const std::string& endpoint) const {
+  return tandem::CreateChannel(endpoint, credentials_.ok() ? *credentials_ : nullptr);
+}
+
+absl::Status Client::CheckConnection() const {
+  TANDEM_RETURN_IF_ERROR(credentials_.status());
+  return CheckToken(connection_.token);
+}
+
+namespace {
+
+// Attempts in a row that bring nothing, for each endpoint, and the pause after the first round of them; each
+// is twice as long as the one before.
+constexpr size_t kAttemptsPerEndpoint = 6;
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+
+}  // namespace
+
+absl::Status Client::GenerateWithRetry(const v1::GenerateRequest& request,
+                                       const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  const absl::Time deadline = absl::Now() + connection_.timeout;
+  std::vector<std::shared_ptr<grpc::Channel>> channels = {channel_};
+  for (const std::string& endpoint : connection_.other_endpoints) channels.push_back(Connect(endpoint));
+  std::atomic<bool> interrupted{false};
+  Resumption resumption(request);
+  size_t in_vain = 0;
+  for (size_t attempt = 0;; ++attempt) {
+    bool progress = false;
+    channel_ = channels[attempt % channels.size()];
+    absl::Status status = Run(deadline, resumption.request(), [&](const v1::GenerateResponse& event) {
+      progress = true;
+      if (!resumption.OnEvent(event) || on_event(event)) return true;
+      interrupted = true;
+      return false;
+    });
+    if (!absl::IsUnavailable(status) || resumption.finished() || interrupted) {
+      return resumption.finished() ? absl::OkStatus() : status;
+    }
+    in_vain = progress ? 0 : in_vain + 1;
+    if (in_vain >= kAttemptsPerEndpoint * channels.size()) return status;
+    absl::Duration pause = absl::ZeroDuration();
+    if (in_vain >= channels.size()) pause = kFirstPause * (1 << (in_vain / channels.size() - 1));
+    if (absl::Now() + pause >= deadline) return status;
+    absl::SleepFor(pause);
+  }
+}
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateResponse&)>& on_event) {
-  TANDEM_RETURN_IF_ERROR(CheckToken(connection_.token));
+  return Run(absl::Now() + connection_.timeout, request, on_event);
+}
+
+absl::Status Client::Run(absl::Time deadline, const v1::GenerateRequest& request,
+                         const std::function<bool(const v1::GenerateResponse&)>& on_event) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
   TANDEM_RETURN_IF_ERROR(CheckTexts(request));
   grpc::ClientContext context;
-  Prepare(context);
+  Prepare(context, deadline);
   const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
   const auto stub = v1::Generation::NewStub(channel_);
   const auto reader = stub->Generate(&context, request);
@@ -84,9 +143,9 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
-  TANDEM_RETURN_IF_ERROR(CheckToken(connection_.token));
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
   grpc::ClientContext context;
-  Prepare(context);
+  Prepare(context, absl::Now() + connection_.timeout);
   const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
   v1::ServerInfo info;
   const grpc::Status status = v1::Admin::NewStub(channel_)->GetServerInfo(&context, {}, &info);
@@ -94,10 +153,41 @@ absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
   return info;
 }
 
-void Client::Prepare(grpc::ClientContext& context) const {
-  if (connection_.timeout != absl::InfiniteDuration()) {
-    context.set_deadline(absl::ToChronoTime(absl::Now() + connection_.timeout));
-  }
+absl::Status Client::CallAdmin(
+    const std::function<grpc::Status(v1::RouterAdmin::Stub&, grpc::ClientContext&)>& call) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
+  grpc::ClientContext context;
+  Prepare(context, absl::Now() + connection_.timeout);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  const auto stub = v1::RouterAdmin::NewStub(channel_);
+  return Explain(call(*stub, context));
+}
+
+absl::StatusOr<v1::ChoiceExplanation> Client::ExplainChoice(const v1::ExplainChoiceRequest& request) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
+  TANDEM_RETURN_IF_ERROR(CheckTexts(request.request()));
+  grpc::ClientContext context;
+  Prepare(context, absl::Now() + connection_.timeout);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  v1::ChoiceExplanation explanation;
+  const grpc::Status status = v1::Routing::NewStub(channel_)->ExplainChoice(&context, request, &explanation);
+  if (!status.ok()) return Explain(status);
+  return explanation;
+}
+
+absl::StatusOr<v1::CalibrateResponse> Client::Calibrate(const v1::CalibrateRequest& request) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
+  grpc::ClientContext context;
+  Prepare(context, absl::Now() + connection_.timeout);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  v1::CalibrateResponse response;
+  const grpc::Status status = v1::Routing::NewStub(channel_)->Calibrate(&context, request, &response);
+  if (!status.ok()) return Explain(status);
+  return response;
+}
+
+void Client::Prepare(grpc::ClientContext& context, absl::Time deadline) const {
+  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   if (!connection_.token.empty())
     context.AddMetadata("authorization", absl::StrCat("Bearer ", connection_.token));
 }
@@ -113,7 +203,8 @@ absl::Status Client::Explain(const grpc::Status& grpc_status) const {
       if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return status;
       return absl::UnavailableError(
           absl::StrCat("cannot connect to ", connection_.endpoint, ": ", status.message(),
-                       "\nIs a router running there? `tandem-router --config router.yaml --listen ",
+                       "\nIs a router running there, and does it use TLS only if --tls-ca is given? "
+                       "`tandem-router --config router.yaml --listen ",
                        connection_.endpoint, "` starts one; --endpoint or TANDEM_ENDPOINT names another."));
     case absl::StatusCode::kUnauthenticated:
       return with_advice(connection_.token.empty()

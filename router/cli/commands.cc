@@ -17,6 +17,16 @@ int Run(const std::vector<std::string>& arguments, Terminal& terminal, const Clo
   }
   if (const auto* chat = std::get_if<ChatCommand>(&command))
     return RunChat(*chat, terminal, clock, interrupts);
+  if (const auto* admin = std::get_if<AdminCommand>(&command)) return RunAdmin(*admin, terminal, interrupts);
+  if (const auto* explain = std::get_if<ExplainCommand>(&command)) {
+    return RunExplain(*explain, terminal, interrupts);
+  }
+  if (const auto* calibrate = std::get_if<CalibrateCommand>(&command)) {
+    return RunCalibrate(*calibrate, terminal, interrupts);
+  }
+  if (const auto* hash_token = std::get_if<HashTokenCommand>(&command)) {
+    return RunHashToken(*hash_token, terminal);
+  }
   return RunInfo(std::get<InfoCommand>(command), terminal, interrupts);
 }
 

@@ -29,6 +29,10 @@ int RunGenerate(const GenerateCommand& command, Terminal& terminal, const Clock&
                 Interrupts& interrupts);
 int RunChat(const ChatCommand& command, Terminal& terminal, const Clock& clock, Interrupts& interrupts);
 int RunInfo(const InfoCommand& command, Terminal& terminal, Interrupts& interrupts);
+int RunAdmin(const AdminCommand& command, Terminal& terminal, Interrupts& interrupts);
+int RunExplain(const ExplainCommand& command, Terminal& terminal, Interrupts& interrupts);
+int RunHashToken(const HashTokenCommand& command, Terminal& terminal);
+int RunCalibrate(const CalibrateCommand& command, Terminal& terminal, Interrupts& interrupts);
 
 // Writes "tandem: NOT_FOUND: ..." to `err`; what an interrupt cancelled is "tandem: interrupted".
 void ReportFailure(const absl::Status& status, std::ostream& err);

@@ -1,13 +1,17 @@
 // The command line against a router with a stub verifier, all in one process.
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "common/config/flags.h"
+#include "common/config/token_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -25,9 +29,16 @@ using router::testing::Saying;
 using router::testing::StartedEvent;
 using router::testing::StubVerifier;
 using router::testing::TestRouter;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+v1::RouterConfig Config(const std::string& verifier) {
+  v1::RouterConfig config = LettersConfig({verifier});
+  config.mutable_tenants(1)->set_admin(true);
+  return config;
+}
 
 class EndToEndTest : public ::testing::Test {
  protected:
@@ -48,7 +59,7 @@ class EndToEndTest : public ::testing::Test {
   }
 
   StubVerifier verifier_;
-  TestRouter router_{LettersConfig({verifier_.endpoint()})};
+  TestRouter router_{Config(verifier_.endpoint())};
   SystemClock clock_;
   Interrupts interrupts_;
   std::ostringstream out_;
@@ -60,6 +71,36 @@ TEST_F(EndToEndTest, GenerateStreamsText) {
   EXPECT_EQ(RunTandem({"generate", "hi"}), kExitOk);
   EXPECT_EQ(out_.str(), "hello world\n");
   EXPECT_EQ(err_.str(), "");
+}
+
+TEST_F(EndToEndTest, RetryGoesOnWhereARouterWasLost) {
+  // The first router loses its only verifier for good; the second one's goes on.
+  StubVerifier lost;
+  lost.SetScript([](StubVerifier::Call& call) {
+    if (call.request().emitted().ids().empty()) {
+      call.Send(StartedEvent(call.request()));
+      call.Send(ChunkEvent(0, "hello "));
+    }
+    call.Finish(absl::UnavailableError("killed"));
+  });
+  verifier_.SetScript([](StubVerifier::Call& call) {
+    EXPECT_EQ(call.request().emitted().ids_size(), 6);
+    call.Send(StartedEvent(call.request()));
+    call.Send(ChunkEvent(6, "world"));
+    call.Send(FinishedEvent(call.request(), 11));
+    call.Finish(absl::OkStatus());
+  });
+  TestRouter first(LettersConfig({lost.endpoint()}));
+  const std::vector<std::string> arguments = {"generate",   "hi",
+                                              "--token",    "secret-z",
+                                              "--endpoint", "unix:/nonexistent/router",
+                                              "--endpoint", first.endpoint(),
+                                              "--endpoint", router_.endpoint()};
+  std::vector<std::string> retrying = arguments;
+  retrying.push_back("--retry");
+  EXPECT_EQ(RunRaw(retrying), kExitOk) << err_.str();
+  EXPECT_EQ(out_.str(), "hello world\n");
+  EXPECT_EQ(RunRaw(arguments), kExitFailure) << "only when asked to";
 }
 
 TEST_F(EndToEndTest, TerminalShowsAcceptedTokensInColor) {
@@ -98,6 +139,74 @@ TEST_F(EndToEndTest, PromptsFromEverywhere) {
   EXPECT_THAT(err_.str(), HasSubstr("/nonexistent"));
 }
 
+TEST_F(EndToEndTest, CalibratesAndExplains) {
+  verifier_.SetScript([](StubVerifier::Call& call) {
+    call.Send(StartedEvent(call.request()));
+    call.Send(ChunkEvent(0, "0123456789"));
+    v1::GenerateResponse finished = FinishedEvent(call.request(), 10);
+    v1::SpeculationStats& stats = *finished.mutable_finished()->mutable_speculation();
+    stats.set_drafter(call.request().drafter().name());
+    stats.set_drafter_accepted_tokens(6);
+    stats.set_drafter_rejections(2);
+    v1::MeasuredCosts& costs = *stats.mutable_costs();
+    costs.set_exposed_level_seconds(0.001);
+    costs.set_hidden_level_seconds(0.002);
+    for (const double seconds : {0.010, 0.011, 0.012}) costs.add_verify_seconds(seconds);
+    call.Send(finished);
+    call.Finish(absl::OkStatus());
+  });
+  const std::string folder = ::testing::TempDir();
+  const std::string prompts = folder + "/tandem_prompts.jsonl";
+  const std::string state = folder + "/tandem_routing.state";
+  {
+    std::ofstream file(prompts);
+    for (int i = 0; i < 12; ++i) file << "{\"chat\": \"prompt " << i << "\"}\n";
+  }
+  EXPECT_EQ(RunTandem({"calibrate", "--prompts", prompts, "--drafters", "math", "--output", state}), kExitOk)
+      << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("12 prompts, 1 drafters\nmath "));
+  EXPECT_THAT(out_.str(), HasSubstr("mean acceptance 0.750"));
+  EXPECT_EQ(verifier_.num_calls(), 12);
+  const auto read = [&state] {
+    v1::LearnedRouting learned;
+    std::ifstream file(state, std::ios::binary);
+    EXPECT_TRUE(learned.ParseFromIstream(&file));
+    return learned;
+  };
+  v1::LearnedRouting learned = read();
+  ASSERT_EQ(learned.models_size(), 1);
+  EXPECT_EQ(learned.models(0).verify_seconds_size(), 3);
+  ASSERT_EQ(learned.models(0).drafters_size(), 1);
+  EXPECT_TRUE(learned.models(0).drafters(0).has_hidden_level_seconds());
+  EXPECT_EQ(
+      RunTandem({"calibrate", "--prompts", prompts, "--drafters", "math", "--output", state, "--portable"}),
+      kExitOk)
+      << err_.str();
+  learned = read();
+  ASSERT_EQ(learned.models_size(), 1);
+  EXPECT_EQ(learned.models(0).verify_seconds_size(), 0);
+  EXPECT_EQ(learned.models(0).plain_correction(), 1.0);
+  EXPECT_FALSE(learned.models(0).drafters(0).has_exposed_level_seconds());
+  EXPECT_FALSE(learned.models(0).drafters(0).has_hidden_level_seconds());
+  EXPECT_EQ(learned.models(0).drafters(0).correction(), 1.0);
+  EXPECT_GT(learned.models(0).drafters(0).regression().samples(), 10u);
+
+  EXPECT_EQ(RunTandem({"explain", "--chat", "prompt 3"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("letters, 11 prompt tokens"));
+  EXPECT_THAT(out_.str(), HasSubstr("\nchoice: none (none)\n"));
+  EXPECT_EQ(RunTandem({"explain", "-", "--json"}, "prompt"), kExitOk);
+  const nlohmann::json json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["candidates"].size(), 2u);
+  EXPECT_NEAR(json["candidates"][1]["acceptance"]["mean"], 0.75, 0.05);
+
+  EXPECT_EQ(RunTandem({"calibrate", "--prompts", "/nonexistent"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("/nonexistent"));
+  EXPECT_EQ(RunTandem({"calibrate", "--prompts", prompts, "--drafters", "nonsense"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("nonsense"));
+  std::remove(prompts.c_str());
+  std::remove(state.c_str());
+}
+
 TEST_F(EndToEndTest, Json) {
   verifier_.SetScript(Saying("hello", 2));
   EXPECT_EQ(RunTandem({"generate", "hi", "--json", "--seed", "5"}), kExitOk);
@@ -128,12 +237,12 @@ TEST_F(EndToEndTest, FailureKeepsTheTextAndSaysWhy) {
   verifier_.SetScript([](StubVerifier::Call& call) {
     call.Send(StartedEvent(call.request()));
     call.Send(ChunkEvent(0, "abc"));
-    call.Finish(absl::UnavailableError("out of power"));
+    call.Finish(absl::InternalError("out of power"));
   });
   EXPECT_EQ(RunTandem({"generate", "hi"}), kExitFailure);
   EXPECT_EQ(out_.str(), "abc\n");
-  EXPECT_THAT(err_.str(), StartsWith("tandem: UNAVAILABLE: verifier "));
-  EXPECT_THAT(err_.str(), HasSubstr("lost after 3 tokens: out of power"));
+  EXPECT_THAT(err_.str(), StartsWith("tandem: INTERNAL: verifier "));
+  EXPECT_THAT(err_.str(), HasSubstr("after 3 tokens: out of power"));
 }
 
 TEST_F(EndToEndTest, HelpfulErrors) {
@@ -208,6 +317,41 @@ TEST_F(EndToEndTest, ChatForgetsWhatFailed) {
   EXPECT_THAT(err_.str(), HasSubstr("> "));
 }
 
+TEST_F(EndToEndTest, HashedTokensAreWhatARouterTakes) {
+  const std::string kField = "token_sha256: ";
+  const auto written = [&] {
+    const std::string text = out_.str();
+    const size_t at = text.find(kField);
+    EXPECT_NE(at, std::string::npos) << text;
+    return std::string(absl::StripAsciiWhitespace(text.substr(at + kField.size())));
+  };
+  ASSERT_EQ(RunRaw({"hash-token"}, "secret-h\n"), kExitOk) << err_.str();
+  const std::string first = written();
+  EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("secret-h")));
+  EXPECT_TRUE(ParseTokenDigest(first).value().Matches(Sha256("secret-h")));
+  ASSERT_EQ(RunRaw({"hash-token"}, "secret-h\n"), kExitOk);
+  EXPECT_NE(written(), first) << "the same salt";
+
+  ASSERT_EQ(RunRaw({"hash-token", "--generate"}), kExitOk);
+  const std::vector<std::string> lines = absl::StrSplit(out_.str(), '\n');
+  ASSERT_THAT(lines[0], StartsWith("token: "));
+  EXPECT_TRUE(ParseTokenDigest(written()).value().Matches(Sha256(lines[0].substr(7))));
+
+  for (const char* bad : {"", "\n", "two words\n", " secret-h\n"}) {
+    EXPECT_EQ(RunRaw({"hash-token"}, bad), kExitFailure) << bad;
+    EXPECT_EQ(out_.str(), "");
+  }
+}
+
+TEST_F(EndToEndTest, WrongTlsFilesAreNamed) {
+  EXPECT_EQ(RunTandem({"info", "--tls-ca", "/nonexistent/ca.pem"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("--tls-ca: /nonexistent/ca.pem"));
+  EXPECT_EQ(RunTandem({"tenants", "list", "--tls-ca", "/nonexistent/ca.pem"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("--tls-ca: /nonexistent/ca.pem"));
+  EXPECT_EQ(RunTandem({"generate", "hi", "--tls-certificate", "/nonexistent/a.pem"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("--tls-ca"));
+}
+
 TEST_F(EndToEndTest, Info) {
   EXPECT_EQ(RunTandem({"info"}), kExitOk);
   EXPECT_THAT(out_.str(), StartsWith("tandem-router "));
@@ -221,6 +365,98 @@ TEST_F(EndToEndTest, Info) {
   EXPECT_EQ(json["role"], "router");
   EXPECT_EQ(json["models"][0]["context_length"], 32);
   EXPECT_EQ(json["drafters"][1]["name"], "math");
+}
+
+TEST_F(EndToEndTest, TenantsAndDrafters) {
+  v1::RouterConfig config = LettersConfig({verifier_.endpoint()});
+  config.mutable_tenants(1)->set_admin(true);
+  TestRouter router(config);
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--endpoint", router.endpoint(), "--token", "secret-z"});
+    return RunRaw(arguments);
+  };
+  EXPECT_EQ(run({"tenants", "list"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("acme    pinned  code"));
+  EXPECT_EQ(run({"drafters", "list"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("math     draft-math   drafter:7003  ok     -"));
+
+  EXPECT_EQ(run({"tenants", "swap", "acme", "math"}), kExitOk);
+  EXPECT_EQ(out_.str(), "tenant acme: code -> math\n");
+  EXPECT_EQ(run({"tenants", "set", "acme", "--canary", "code", "--canary-percent", "25"}), kExitOk)
+      << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("code 25%"));
+  EXPECT_EQ(run({"tenants", "set", "acme", "--canary-percent", "50"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("code 50%")) << "the rest of the trial is kept";
+  EXPECT_EQ(run({"tenants", "set", "acme", "--canary-percent", "0"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("code 0%"));
+  EXPECT_EQ(run({"tenants", "set", "acme", "--policy", "off", "--max-queued", "0"}), kExitOk) << err_.str();
+  EXPECT_EQ(run({"tenants", "get", "acme", "--json"}), kExitOk);
+  const auto got = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(got["config"]["drafter_policy"], "DRAFTER_POLICY_OFF");
+  EXPECT_FALSE(got["config"].contains("token") && got["config"]["token"] != "");
+
+  EXPECT_EQ(run({"drafters", "set", "new", "--address", "d:1", "--draft-model", "m", "--trusted", "true"}),
+            kExitOk)
+      << err_.str();
+  EXPECT_THAT(out_.str(), ContainsRegex("trusted +yes"));
+  EXPECT_EQ(run({"drafters", "drain", "new"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("draining"));
+  EXPECT_EQ(run({"drafters", "delete", "new"}), kExitOk);
+  EXPECT_EQ(run({"drafters", "get", "new"}), kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("NOT_FOUND: there is no drafter \"new\""));
+
+  EXPECT_EQ(run({"tenants", "set", "beta"}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("nothing to set"));
+  EXPECT_EQ(run({"tenants", "set", "acme", "--policy", "off", "--canary", "code"}), kExitUsage);
+  EXPECT_EQ(run({"tenants", "frobnicate"}), kExitUsage);
+  EXPECT_EQ(RunRaw({"tenants", "list", "--endpoint", router.endpoint(), "--token", "secret-a"}),
+            kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("PERMISSION_DENIED"));
+}
+
+TEST_F(EndToEndTest, WatchShowsChangesUntilInterrupted) {
+  v1::RouterConfig config = LettersConfig({verifier_.endpoint()});
+  config.mutable_tenants(1)->set_admin(true);
+  TestRouter router(config);
+  std::istringstream in;
+  std::ostringstream watch_err;
+  // Interrupts once the change has been told.
+  class Ending final : public std::stringbuf {
+   public:
+    explicit Ending(std::function<void(const std::string&)> seen) : seen_(std::move(seen)) {}
+    int sync() override {
+      seen_(str());
+      return 0;
+    }
+
+   private:
+    std::function<void(const std::string&)> seen_;
+  };
+  std::thread change;
+  bool changing = false;
+  Ending buffer([&](const std::string& text) {
+    if (text.find("tenant zeta") != std::string::npos && !changing) {
+      changing = true;
+      change = std::thread([&] {
+        Interrupts interrupts;
+        std::ostringstream out;
+        Terminal streams{.in = in, .out = out, .err = out};
+        EXPECT_EQ(cli::Run({"tenants", "swap", "acme", "math", "--endpoint", router.endpoint(), "--token",
+                            "secret-z"},
+                           streams, clock_, interrupts),
+                  kExitOk);
+      });
+    }
+    if (text.find("tenant acme policy=pinned drafter=math") != std::string::npos) interrupts_.Trigger();
+  });
+  std::ostream watch_out(&buffer);
+  Terminal streams{.in = in, .out = watch_out, .err = watch_err};
+  EXPECT_EQ(cli::Run({"tenants", "watch", "--endpoint", router.endpoint(), "--token", "secret-z"}, streams,
+                     clock_, interrupts_),
+            kExitOk)
+      << watch_err.str();
+  change.join();
+  EXPECT_THAT(buffer.str(), StartsWith("tenant acme policy=pinned drafter=code"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "common/config/flags.h"
 #include "nlohmann/json.hpp"
 #include "router/cli/commands.h"
+#include "router/cli/table.h"
 #include "router/cli/transcript.h"
 
 namespace tandem::cli {
@@ -33,6 +34,7 @@ json InfoJson(const v1::ServerInfo& info) {
   json result = {{"role", RoleName(info.role())},
                  {"version", info.version()},
                  {"uptime_seconds", info.uptime_seconds()},
+                 {"serving", info.serving()},
                  {"models", json::array()},
                  {"drafters", json::array()},
                  {"device", info.device()},
@@ -57,29 +59,12 @@ json InfoJson(const v1::ServerInfo& info) {
   return result;
 }
 
-// Columns two blanks apart, as wide as their widest entry.
-std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths(rows[0].size(), 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
-    }
-    absl::StrAppend(&text, line, "\n");
-  }
-  return text;
-}
-
 std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoint) {
   std::string text =
       absl::StrCat("tandem-", RoleName(info.role()), " ", info.version(), " at ", endpoint, ", up ",
                    absl::FormatDuration(absl::Seconds(static_cast<int64_t>(info.uptime_seconds()))), ", ",
                    info.running(), " running, ", info.waiting(), " waiting\n");
+  if (!info.serving()) absl::StrAppend(&text, "not serving: it is loading or draining\n");
   if (!info.device().empty()) absl::StrAppend(&text, "device: ", info.device(), "\n");
   if (info.kv_tokens_total() > 0) {
     absl::StrAppend(&text, "keys and values: ", info.kv_tokens_used(), " of ", info.kv_tokens_total(),

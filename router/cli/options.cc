@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/flags.h"
 #include "common/config/version.h"
+#include "router/cli/admin_options.h"
 
 namespace tandem::cli {
 namespace {
@@ -18,6 +19,9 @@ constexpr char kExamples[] = R"(Examples:
   cat prompt.txt | tandem generate - --json
   tandem chat --system "Answer in one sentence."
   tandem info
+  tandem tenants list
+  tandem explain "def fibonacci(n):"
+  tandem calibrate --prompts prompts.jsonl --output routing.state
 
 A router must be running; `tandem-router --help` says how to start one. Its address is taken from --endpoint or
 TANDEM_ENDPOINT, the tenant's token from --token or TANDEM_TOKEN. Exit codes: 0 done, 1 the request failed, 2 the
@@ -29,6 +33,7 @@ constexpr char kGenerateExamples[] = R"(Examples:
   tandem generate --chat "Write a haiku" --stats
   tandem generate --file prompt.txt --drafter code --json
   tandem generate --token-ids 1,15,42 --logprobs 5 --json-stream
+  tandem generate "A long story" --retry --endpoint router-0:7001 --endpoint router-1:7001
 
 On a terminal, text that a drafter guessed and the target accepted is green. Speculation changes the speed, never
 the output: the same seed gives the same text with any drafter and with --no-speculation.)";
@@ -52,12 +57,29 @@ struct RawFlags {
 };
 
 void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) {
-  app->add_option("--endpoint", connection->endpoint, "Address of the router")
+  app->add_option_function<std::vector<std::string>>(
+         "--endpoint",
+         [connection](const std::vector<std::string>& endpoints) {
+           connection->endpoint = endpoints.front();
+           connection->other_endpoints.assign(endpoints.begin() + 1, endpoints.end());
+         },
+         "Address of the router; repeated, of its replicas, for `generate --retry`")
+      ->allow_extra_args(false)
       ->envname("TANDEM_ENDPOINT")
-      ->capture_default_str()
+      ->default_str(connection->endpoint)
       ->group("Connection");
   app->add_option("--token", connection->token, "The tenant's token")
       ->envname("TANDEM_TOKEN")
+      ->group("Connection");
+  app->add_option("--tls-ca", connection->tls.ca,
+                  "PEM file of the certificates that sign the router's; with it the connection uses TLS")
+      ->envname("TANDEM_TLS_CA")
+      ->group("Connection");
+  app->add_option("--tls-certificate", connection->tls.certificate, "PEM file of a certificate to show")
+      ->envname("TANDEM_TLS_CERTIFICATE")
+      ->group("Connection");
+  app->add_option("--tls-key", connection->tls.key, "PEM file of its private key")
+      ->envname("TANDEM_TLS_KEY")
       ->group("Connection");
   app->add_option("--timeout", raw->timeout,
                   "Give a request up after this long, such as 30s or 2m; default: never")
@@ -142,6 +164,10 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
       app, "--max-window", [=](uint32_t v) { speculation->set_max_window(v); },
       "Draft at most this many tokens deep", group);
 
+  app->add_flag_callback(
+         "--live-page", [=] { request->mutable_output()->set_live_page(true); },
+         "Let the router's live page show this request, its text included")
+      ->group("Output");
   app->add_flag("--stats", generation->stats,
                 "Print what speculation did and how fast it was (to standard error)")
       ->group("Output");
@@ -171,9 +197,58 @@ void AddGenerate(CLI::App* app, GenerateCommand* command, RawFlags* raw) {
   AddField<std::string>(
       app, "--request-id", [=](const std::string& v) { request->set_request_id(v); },
       "Name the request in logs", "Output");
-  CLI::Option* json = app->add_flag("--json", raw->json, "Print one JSON object at the end")->group("Output");
+  CLI::Option* as_json =
+      app->add_flag("--json", raw->json, "Print one JSON object at the end")->group("Output");
   app->add_flag("--json-stream", raw->json_stream, "Print one JSON object a line as events arrive")
-      ->excludes(json)
+      ->excludes(as_json)
+      ->group("Output");
+  AddConnection(app, &command->connection, raw);
+  app->add_flag("--retry", command->retry,
+                "When the router is lost, go on at the same place on the next --endpoint, or the same one")
+      ->group("Connection");
+}
+
+void AddExplain(CLI::App* app, ExplainCommand* command, RawFlags* raw) {
+  app->add_option("PROMPT,--prompt", command->prompt, "The prompt; - reads standard input")->group("Prompt");
+  app->add_option("--file", command->file, "Read the prompt from a file; - reads standard input")
+      ->group("Prompt");
+  app->add_flag("--chat", command->chat, "Take the prompt as one message of a chat")->group("Prompt");
+  v1::GenerateRequest* request = &command->request;
+  AddField<std::string>(
+      app, "--model", [=](const std::string& v) { request->set_model(v); },
+      "Target model; default: the tenant's", "Choice");
+  app->add_flag("--json", command->json, "Print one JSON object")->group("Output");
+  AddConnection(app, &command->connection, raw);
+}
+
+void AddCalibrate(CLI::App* app, CalibrateCommand* command, RawFlags* raw) {
+  app->add_option("--prompts", command->prompts,
+                  "File of prompts, one a line: text, or JSON with the text under prompt, question, chat ...")
+      ->required()
+      ->group("Prompts");
+  v1::GenerateRequest* request = &command->request;
+  request->mutable_stopping()->set_max_tokens(64);
+  request->mutable_sampling()->set_seed(1);
+  AddField<std::string>(
+      app, "--model", [=](const std::string& v) { request->set_model(v); },
+      "Target model; default: the tenant's", "Generation");
+  AddField<uint32_t>(
+      app, "--max-tokens", [=](uint32_t v) { request->mutable_stopping()->set_max_tokens(v); },
+      "Tokens to generate for each prompt and drafter; default 64", "Generation");
+  AddField<float>(
+      app, "--temperature", [=](float v) { request->mutable_sampling()->set_temperature(v); },
+      "As for generate; default: the model's", "Generation");
+  AddField<std::string>(
+      app, "--window-policy",
+      [=](const std::string& v) { request->mutable_speculation()->set_window_policy(v); },
+      "How far to draft ahead meanwhile; default: the tenant's", "Generation");
+  app->add_option("--drafters", command->drafters, "Drafters to try, with commas between; default: all")
+      ->delimiter(',')
+      ->group("Generation");
+  app->add_option("--output", command->output, "Write what was learned, for tandem-router --calibration")
+      ->group("Output");
+  app->add_flag("--portable", command->portable,
+                "Write no times: for routers on other machines, which measure their own")
       ->group("Output");
   AddConnection(app, &command->connection, raw);
 }
@@ -287,11 +362,27 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   CLI::App* info_app = app.add_subcommand("info", "Show models and drafters of a running server");
   info_app->add_flag("--json", info.json, "Print one JSON object")->group("Output");
   AddConnection(info_app, &info.connection, &raw);
+  ExplainCommand explain;
+  CLI::App* explain_app = app.add_subcommand("explain", "Show which drafter a prompt would get, and why");
+  AddExplain(explain_app, &explain, &raw);
+  CalibrateCommand calibrate;
+  CLI::App* calibrate_app =
+      app.add_subcommand("calibrate", "Teach a router which drafter suits which prompts");
+  AddCalibrate(calibrate_app, &calibrate, &raw);
+  HashTokenCommand hash_token;
+  CLI::App* hash_token_app = app.add_subcommand(
+      "hash-token", "Turn a tenant's token, from standard input, into what a router's configuration holds");
+  hash_token_app->add_flag("--generate", hash_token.generate, "Draw a new token and print it as well");
+
+  AdminCommand admin;
+  AddAdminCommands(&app, &admin, [&](CLI::App* added) { AddConnection(added, &admin.connection, &raw); });
 
   // CLI11 would only say that a subcommand is missing.
   const bool is_word = !arguments.empty() && !arguments[0].empty() && arguments[0][0] != '-';
-  if (is_word && arguments[0] != "generate" && arguments[0] != "chat" && arguments[0] != "info") {
-    err << "unknown command \"" << arguments[0] << "\"; there are generate, chat and info\n"
+  const auto is_first = [&](CLI::App* command) { return command->get_name() == arguments[0]; };
+  if (is_word && app.get_subcommands(is_first).empty()) {
+    err << "unknown command \"" << arguments[0]
+        << "\"; there are generate, chat, info, explain, calibrate, hash-token, tenants and drafters\n"
         << "Run `tandem --help` for more information.\n";
     return kExitUsage;
   }
@@ -310,9 +401,23 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
     status = Finish(raw, chat.generation);
     if (status.ok()) status = Finish(raw, chat.connection);
     command = chat;
-  } else {
+  } else if (explain_app->parsed()) {
+    status = explain.prompt.has_value() == explain.file.has_value()
+                 ? absl::InvalidArgumentError("explain needs one prompt: an argument, --prompt or --file")
+                 : Finish(raw, explain.connection);
+    command = explain;
+  } else if (calibrate_app->parsed()) {
+    status = Finish(raw, calibrate.connection);
+    command = calibrate;
+  } else if (hash_token_app->parsed()) {
+    command = hash_token;
+  } else if (info_app->parsed()) {
     status = Finish(raw, info.connection);
     command = info;
+  } else {
+    status = FinishAdminCommand(admin);
+    if (status.ok()) status = Finish(raw, admin.connection);
+    command = admin;
   }
   if (!status.ok()) {
     err << status.message() << "\nRun `tandem --help` for more information.\n";

@@ -10,13 +10,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls_files.h"
+#include "tandem/v1/config.pb.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::cli {
 
 struct ConnectionOptions {
   std::string endpoint = "127.0.0.1:7001";
+  std::vector<std::string> other_endpoints;  // Replicas of the router, for requests that are retried.
   std::string token;
+  TlsFiles tls;
   absl::Duration timeout = absl::InfiniteDuration();  // For one request.
 };
 
@@ -36,7 +40,8 @@ struct GenerateCommand {
   std::optional<std::string> prompt;
   std::optional<std::string> file;
   std::optional<std::vector<uint32_t>> token_ids;
-  bool chat = false;  // The prompt is one message of the user.
+  bool chat = false;   // The prompt is one message of the user.
+  bool retry = false;  // Go on where a router that is lost broke off.
   enum class Output { kText, kJson, kJsonStream } output = Output::kText;
 };
 
@@ -51,11 +56,55 @@ struct InfoCommand {
   bool json = false;
 };
 
-using Command = std::variant<GenerateCommand, ChatCommand, InfoCommand>;
+// `tandem tenants ...` or `tandem drafters ...`.
+struct AdminCommand {
+  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch };
+
+  ConnectionOptions connection;
+  bool tenants = true;  // Otherwise drafters.
+  Action action = Action::kList;
+  std::string name;
+  // For kSet: the settings that were given, and the fields of the configuration that they are.
+  v1::TenantConfig tenant;
+  v1::DrafterConfig drafter;
+  std::vector<std::string> fields;
+  v1::CanaryConfig canary;
+  std::vector<std::string> canary_fields;  // Settings of the canary that were given; others are to be kept.
+  std::string swap_to;
+  bool running = false;
+  bool undo = false;
+  bool json = false;
+};
+
+struct ExplainCommand {
+  ConnectionOptions connection;
+  v1::GenerateRequest request;  // All but the prompt.
+  // Exactly one of the two is set. "-" is standard input.
+  std::optional<std::string> prompt;
+  std::optional<std::string> file;
+  bool chat = false;  // The prompt is one message of the user.
+  bool json = false;
+};
+
+struct CalibrateCommand {
+  ConnectionOptions connection;
+  v1::GenerateRequest request;        // What each prompt is generated with.
+  std::string prompts;                // A file (ParsePrompts).
+  std::vector<std::string> drafters;  // Empty: all.
+  std::string output;                 // A file; empty: none.
+  bool portable = false;              // Without what the machine decides.
+};
+
+struct HashTokenCommand {
+  bool generate = false;  // Draw a token instead of reading one.
+};
+
+using Command = std::variant<GenerateCommand, ChatCommand, InfoCommand, ExplainCommand, CalibrateCommand,
+                             HashTokenCommand, AdminCommand>;
 
 // Parses `arguments`, without the program's name. Where there is nothing to run, the exit code instead:
 // kExitOk after writing help or the version to `out`, kExitUsage after writing what is wrong to `err`. Flags
-// that are not given are left to the environment (TANDEM_ENDPOINT, TANDEM_TOKEN).
+// that are not given are left to the environment (TANDEM_ENDPOINT, TANDEM_TOKEN, TANDEM_TLS_CA and so on).
 std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
                                             std::ostream& err);
 

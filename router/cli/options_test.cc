@@ -146,6 +146,11 @@ TEST_F(OptionsTest, OutputFlags) {
                 .logprobs(),
             3u);
   EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs needs --json"));
+  // Nobody is shown who does not ask for it.
+  EXPECT_FALSE(Parse<GenerateCommand>({"generate", "x"}).generation.request.output().live_page());
+  EXPECT_TRUE(
+      Parse<GenerateCommand>({"generate", "x", "--live-page"}).generation.request.output().live_page());
+  EXPECT_TRUE(Parse<ChatCommand>({"chat", "--live-page"}).generation.request.output().live_page());
   EXPECT_EQ(Parse<GenerateCommand>({"generate", "x", "--color", "never"}).generation.color,
             GenerationOptions::Color::kNever);
   EXPECT_THAT(UsageError({"generate", "x", "--color", "mauve"}), HasSubstr("mauve"));
@@ -160,11 +165,21 @@ TEST_F(OptionsTest, ConnectionFromFlagsAndEnvironment) {
   connection =
       Parse<InfoCommand>({"info", "--endpoint", "other:2", "--token", "t", "--timeout", "1m30s"}).connection;
   EXPECT_EQ(connection.endpoint, "other:2");
+  EXPECT_TRUE(connection.other_endpoints.empty());
   EXPECT_EQ(connection.token, "t");
   EXPECT_EQ(connection.timeout, absl::Seconds(90));
   EXPECT_EQ(Parse<InfoCommand>({"info", "--timeout", "2.5"}).connection.timeout, absl::Seconds(2.5));
   EXPECT_THAT(UsageError({"info", "--timeout", "soon"}), HasSubstr("--timeout: soon"));
   EXPECT_THAT(UsageError({"info", "--timeout", "-3"}), HasSubstr("--timeout: -3"));
+}
+
+TEST_F(OptionsTest, ReplicasAndRetry) {
+  const auto command =
+      Parse<GenerateCommand>({"generate", "x", "--retry", "--endpoint", "a:1", "--endpoint", "b:2"});
+  EXPECT_TRUE(command.retry);
+  EXPECT_EQ(command.connection.endpoint, "a:1");
+  EXPECT_THAT(command.connection.other_endpoints, ElementsAre("b:2"));
+  EXPECT_FALSE(Parse<GenerateCommand>({"generate", "x"}).retry);
 }
 
 TEST_F(OptionsTest, ChatCommand) {
@@ -196,6 +211,29 @@ TEST_F(OptionsTest, HelpHasExamplesAndGoesToStandardOutput) {
   EXPECT_THAT(out_.str(), HasSubstr("Examples:"));
   EXPECT_THAT(out_.str(), HasSubstr("TANDEM_TOKEN"));
   EXPECT_EQ(err_.str(), "");
+}
+
+TEST_F(OptionsTest, Explain) {
+  const auto command = Parse<ExplainCommand>({"explain", "--prompt", "def f():", "--model", "m", "--json"});
+  EXPECT_EQ(command.prompt, "def f():");
+  EXPECT_EQ(command.request.model(), "m");
+  EXPECT_TRUE(command.json);
+  EXPECT_EQ(Parse<ExplainCommand>({"explain", "text"}).prompt, "text");
+  EXPECT_THAT(UsageError({"explain"}), HasSubstr("explain needs one prompt"));
+  EXPECT_THAT(UsageError({"explain", "a", "--file", "b"}), HasSubstr("explain needs one prompt"));
+}
+
+TEST_F(OptionsTest, Calibrate) {
+  const auto command = Parse<CalibrateCommand>(
+      {"calibrate", "--prompts", "p.jsonl", "--drafters", "a,b", "--max-tokens", "9", "--output", "o"});
+  EXPECT_EQ(command.prompts, "p.jsonl");
+  EXPECT_THAT(command.drafters, ElementsAre("a", "b"));
+  EXPECT_EQ(command.request.stopping().max_tokens(), 9u);
+  EXPECT_EQ(command.output, "o");
+  EXPECT_FALSE(command.portable);
+  EXPECT_TRUE(Parse<CalibrateCommand>({"calibrate", "--prompts", "p", "--portable"}).portable);
+  EXPECT_EQ(Parse<CalibrateCommand>({"calibrate", "--prompts", "p"}).request.stopping().max_tokens(), 64u);
+  EXPECT_THAT(UsageError({"calibrate"}), HasSubstr("--prompts"));
 }
 
 }  // namespace

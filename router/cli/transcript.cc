@@ -113,7 +113,12 @@ std::string Transcript::DescribeStats() const {
   const v1::SpeculationStats& stats = finished_.speculation();
   const v1::Usage& usage = finished_.usage();
   std::string text;
-  absl::StrAppend(&text, "drafter      ", started_.drafter().empty() ? "none" : started_.drafter(), "\n");
+  absl::StrAppend(&text, "drafter      ", started_.drafter().empty() ? "none" : started_.drafter());
+  // It was swapped, or lost and replaced.
+  if (!stats.drafter().empty() && stats.drafter() != started_.drafter()) {
+    absl::StrAppend(&text, ", at the end ", stats.drafter());
+  }
+  text += '\n';
   absl::StrAppendFormat(&text, "tokens       %d, after a prompt of %d (%d from the cache); ended by %s\n",
                         tokens_.size(), usage.prompt_tokens(), usage.cached_prompt_tokens(),
                         ReasonName(finished_.reason()));

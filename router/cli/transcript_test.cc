@@ -95,6 +95,12 @@ TEST(TranscriptTest, StatsForPeople) {
   EXPECT_THAT(stats, Not(HasSubstr("drafter lost")));
 }
 
+TEST(TranscriptTest, StatsNameWhoDraftedAtTheEnd) {
+  Transcript transcript = Example();
+  transcript.Add(Parse(R"pb(finished { speculation { drafter: "math" } })pb"), kBegin);
+  EXPECT_THAT(transcript.DescribeStats(), HasSubstr("drafter      code, at the end math\n"));
+}
+
 TEST(TranscriptTest, NothingCame) {
   Transcript transcript(kBegin);
   transcript.End(kBegin);

@@ -1,6 +1,7 @@
 #include "router/testing/letter_encoder.h"
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -29,7 +30,18 @@ class LetterEncoder final : public PromptEncoder {
     return tokens;
   }
 
+  absl::string_view TokenBytes(TokenId token) const override {
+    if (token < 0 || token > 255) return "";
+    return absl::string_view(kBytes.data() + token, 1);
+  }
+
  private:
+  static inline const std::string kBytes = [] {
+    std::string bytes;
+    for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
+    return bytes;
+  }();
+
   static void Append(absl::string_view text, TokenIds& tokens) {
     for (char c : text) tokens.push_back(static_cast<unsigned char>(c));
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "grpcpp/ext/health_check_service_server_builder_option.h"
 #include "grpcpp/server_builder.h"
 
 namespace tandem::router::testing {
@@ -60,6 +61,9 @@ StubVerifier::StubVerifier() {
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(this);
+  // Instead of gRPC's own health service, which other servers of the process may have switched on for all.
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.RegisterCallbackGenericService(&health_);
   server_ = builder.BuildAndStart();
 }
 
@@ -92,6 +96,46 @@ int StubVerifier::num_calls() const {
 
 void StubVerifier::Disconnect() {
   server_->Shutdown(std::chrono::system_clock::now());
+}
+
+std::vector<v1::SwapDrafterRequest> StubVerifier::swaps() const {
+  absl::MutexLock lock(&mutex_);
+  return swaps_;
+}
+
+void StubVerifier::SetSwapAnswer(v1::SwapDrafterResponse answer) {
+  absl::MutexLock lock(&mutex_);
+  swap_answer_ = std::move(answer);
+}
+
+grpc::ServerUnaryReactor* StubVerifier::SwapDrafter(grpc::CallbackServerContext* context,
+                                                    const v1::SwapDrafterRequest* request,
+                                                    v1::SwapDrafterResponse* response) {
+  {
+    absl::MutexLock lock(&mutex_);
+    swaps_.push_back(*request);
+    *response = swap_answer_;
+  }
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(grpc::GenericCallbackServerContext*) {
+  class Reactor final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Reactor(bool stalled) : stalled_(stalled) {
+      if (!stalled) Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such service"));
+    }
+    void OnCancel() override {
+      if (stalled_) Finish(grpc::Status(grpc::StatusCode::CANCELLED, "given up"));
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    const bool stalled_;
+  };
+  return new Reactor(stalled);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* StubVerifier::Generate(

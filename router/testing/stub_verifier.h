@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/rpc/server_stream.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
@@ -28,7 +31,7 @@ v1::GenerateResponse FinishedEvent(const v1::VerifierGenerateRequest& request, u
 class StubVerifier final : public v1::Verifier::CallbackService {
  public:
   // One call. Thread-safe.
-  class Call {
+  class Call : public std::enable_shared_from_this<Call> {
    public:
     const v1::VerifierGenerateRequest& request() const { return request_; }
     // The value of a metadata key; empty when absent.
@@ -61,16 +64,34 @@ class StubVerifier final : public v1::Verifier::CallbackService {
   int num_calls() const;
   // Breaks every connection at once.
   void Disconnect();
+  // Questions about its health get no answer from now on.
+  void StallHealth() { health_.stalled = true; }
+  // What SwapDrafter was asked, and what it answers.
+  std::vector<v1::SwapDrafterRequest> swaps() const;
+  void SetSwapAnswer(v1::SwapDrafterResponse answer);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::VerifierGenerateRequest* request) override;
+  grpc::ServerUnaryReactor* SwapDrafter(grpc::CallbackServerContext* context,
+                                        const v1::SwapDrafterRequest* request,
+                                        v1::SwapDrafterResponse* response) override;
 
  private:
+  // Every other method, the health service's among them.
+  class Health final : public grpc::CallbackGenericService {
+   public:
+    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
+    std::atomic<bool> stalled{false};
+  };
+
   mutable absl::Mutex mutex_;
   Script script_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
   int num_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   int port_ = 0;
+  std::vector<v1::SwapDrafterRequest> swaps_ ABSL_GUARDED_BY(mutex_);
+  v1::SwapDrafterResponse swap_answer_ ABSL_GUARDED_BY(mutex_);
+  Health health_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -28,6 +28,7 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers) {
   acme.set_token("secret-a");
   acme.set_drafter("code");
   acme.set_max_concurrent_requests(2);
+  acme.set_max_queued_requests(0);
   v1::TenantConfig& zeta = *config.add_tenants();
   zeta.set_name("zeta");
   zeta.set_token("secret-z");
@@ -35,21 +36,31 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers) {
   return config;
 }
 
-TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder) {
+TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder,
+                       Feedback* feedback, const VerifierPool::Options& verifiers, const Tracer& tracer,
+                       LiveView* live) {
   ServedModel model = LetterModel();
   if (encoder != nullptr) model.encoder = std::move(encoder);
   auto next = std::make_shared<std::atomic<uint64_t>>(1000);
   Router::Options options;
-  options.table = ResolveConfig(config).value();
+  options.routing = RoutingState::InMemory(config).value();
   options.models.push_back(std::move(model));
   options.tokenizer_threads = 1;
+  options.verifiers = verifiers;
   options.clock = &clock_;
   options.metrics = &metrics_;
+  options.feedback = feedback;
+  options.tracer = &tracer;
+  options.live = live;
   options.draw = [next] { return next->fetch_add(1); };
   router_ = std::make_unique<Router>(std::move(options));
   service_ = std::make_unique<GenerationService>(*router_);
+  admin_ = std::make_unique<RouterAdminService>(*router_);
+  routing_service_ = std::make_unique<RoutingService>(*router_);
   server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
-                                {{std::string(v1::Generation::service_full_name()), service_.get()}},
+                                {{std::string(v1::Generation::service_full_name()), service_.get()},
+                                 {std::string(v1::RouterAdmin::service_full_name()), admin_.get()},
+                                 {std::string(v1::Routing::service_full_name()), routing_service_.get()}},
                                 MakeAdminCallbacks(*router_, clock_.Now()))
                 .value();
 }

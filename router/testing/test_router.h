@@ -8,7 +8,9 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
+#include "router/admin_service.h"
 #include "router/router.h"
+#include "router/routing_service.h"
 #include "router/service.h"
 #include "tandem/v1/config.pb.h"
 
@@ -22,7 +24,10 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers);
 class TestRouter {
  public:
   // `config` is one that resolves, with one model. Encoding goes through `encoder` when it is given.
-  explicit TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder = nullptr);
+  // `feedback`, `tracer` and `live` outlive this.
+  explicit TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder = nullptr,
+                      Feedback* feedback = nullptr, const VerifierPool::Options& verifiers = {},
+                      const Tracer& tracer = Tracer::Off(), LiveView* live = nullptr);
   ~TestRouter();
 
   const std::string& endpoint() const { return server_->address(); }
@@ -38,6 +43,8 @@ class TestRouter {
   RouterMetrics metrics_{&registry_};
   std::unique_ptr<Router> router_;
   std::unique_ptr<GenerationService> service_;
+  std::unique_ptr<RouterAdminService> admin_;
+  std::unique_ptr<RoutingService> routing_service_;
   std::unique_ptr<ServerRunner> server_;
 };
 

@@ -179,6 +179,19 @@ def run(program, *flags):
     return done.returncode, done.stderr
 
 
+def thread_local_bytes(file):
+    """The thread-local storage of a program or library, alone."""
+    done = subprocess.run(["readelf", "-lW", file], capture_output=True, text=True, check=True)
+    headers = (line.split() for line in done.stdout.splitlines())
+    return sum(int(header[5], 16) for header in headers if header[:1] == ["TLS"])
+
+
+def libraries(program):
+    """The libraries that a program loads when it starts."""
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+    return [word for word in done.stdout.split() if word.startswith("/")]
+
+
 def edit_header(path, change):
     """Rewrites a safetensors header; the data stays."""
     content = path.read_bytes()
@@ -249,6 +262,15 @@ class BadModelTest(ProcessTest):
         folder = self.copy(SHARDED)
         (folder / "model-00002-of-00003.safetensors").unlink()
         self.assert_refused(folder, "model-00002-of-00003.safetensors")
+
+    def test_weight_types(self):
+        for program in ("tandem-verifier", "tandem-drafter"):
+            for name in ("int3", "Q8_0"):
+                model = MODELS / "tandem-draft-general-1m"
+                code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
+                self.assertNotEqual(code, 0, program)
+                self.assertIn("--weight-dtype", log)
+                self.assertIn("auto,bf16,int8,int4", log)
 
     def test_what_goes_with_the_weights(self):
         small = MODELS / "tandem-draft-general-1m"
@@ -328,6 +350,30 @@ class CheckConfigTest(ProcessTest):
         )
         self.assertEqual(code, 1)
         self.assertIn(first.address, log)
+
+
+class DeviceTest(ProcessTest):
+    def test_programs_start_without_cuda(self):
+        """Thread-local storage comes out of every thread's stack, and those of the metrics server have 100 KB."""
+        for program in ("tandem-verifier", "tandem-drafter", "tandem-router"):
+            files = [BIN_DIR / program, *libraries(BIN_DIR / program)]
+            self.assertGreater(len(files), 5, files)
+            if any("san.so" in str(file) for file in files):
+                self.skipTest("sanitizers have storage of their own")
+            for file in files:
+                self.assertNotRegex(str(file), "libcu|libnccl|libnv")
+            self.assertLess(sum(map(thread_local_bytes, files)), 16 << 10, program)
+
+    @unittest.skipIf(pathlib.Path("/dev/nvidiactl").exists(), "there is a GPU")
+    def test_without_a_gpu(self):
+        module = BIN_DIR / "tandem-cuda.so"
+        said = ("UNAVAILABLE: counting CUDA devices",) if module.exists() else (str(module), "TANDEM_CUDA_MODULE")
+        for program, folder in (("tandem-verifier", TARGET), ("tandem-drafter", "tandem-draft-general-1m")):
+            listen = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+            code, log = run(program, "--model", MODELS / folder, *listen, "--device=cuda")
+            self.assertEqual(code, 1, log)
+            for part in said:
+                self.assertIn(part, log)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class CommandLineTest(ProcessTest):
         document = json.loads(out)
         self.assertEqual((code, document["role"]), (0, "router"))
         self.assertEqual(document["models"][0]["name"], TARGET)
-        self.assertEqual([drafter["name"] for drafter in document["drafters"]], list(DRAFTERS))
+        self.assertEqual([drafter["name"] for drafter in document["drafters"]], sorted(DRAFTERS))
         code, out, _ = self.run_tandem(
             *("chat", "--temperature", "0", "--max-tokens", "16"),
             text_in="What is 3 + 4?\nAnd 4 + 5?\n/exit\n",

@@ -118,7 +118,7 @@ void InProcessStack::StartRouter() {
   add_drafter(kUnknownDraftModel, drafter_.endpoint(), "no-such-model");
 
   auto next = std::make_shared<std::atomic<uint64_t>>(1);
-  options.table = router::ResolveConfig(config).value();
+  options.routing = router::RoutingState::InMemory(config).value();
   options.clock = &clock_;
   options.metrics = &metrics_;
   options.draw = [next] { return next->fetch_add(1); };

@@ -22,7 +22,7 @@ using ::testing::ValuesIn;
 
 using OutputEqualityTest = GenerationTest;
 
-constexpr uint32_t kTokens = 24;
+constexpr uint32_t kTokensEach = 24;
 
 TEST_F(OutputEqualityTest, GreedyIsWhatTheReferenceImplementationSays) {
   for (const GoldenCase& golden_case : golden()) {
@@ -51,7 +51,7 @@ class SpeculationTest : public GenerationTest, public ::testing::WithParamInterf
     prompts.emplace_back(prompts[5].begin(), prompts[5].begin() + 113);
     std::vector<v1::GenerateRequest> requests;
     for (const std::vector<uint32_t>& prompt : prompts) {
-      v1::GenerateRequest request = Request(verifier, prompt, kTokens);
+      v1::GenerateRequest request = Request(verifier, prompt, kTokensEach);
       request.mutable_sampling()->set_temperature(temperature);
       request.mutable_sampling()->set_seed(requests.size());
       SetDrafter(request, drafter, policy);
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Quantised, SpeculationTest,
 TEST_F(OutputEqualityTest, IsTheWeightTypesOwn) {
   std::vector<Output> outputs;
   for (const char* model : {kPlain, kPlainInt8, kPlainInt4}) {
-    outputs.push_back(Expected(Request(model, golden()[1].prompt, kTokens)));
+    outputs.push_back(Expected(Request(model, golden()[1].prompt, kTokensEach)));
   }
   EXPECT_NE(outputs[0], outputs[1]);
   EXPECT_NE(outputs[0], outputs[2]);
@@ -127,7 +127,7 @@ TEST_F(OutputEqualityTest, AVerifierDraftsForItselfWhereNoDrafterDoes) {
   for (const char* verifier : {kEagle2, kChain}) {
     uint32_t accepted = 0;
     for (const GoldenCase& golden_case : golden()) {
-      v1::GenerateRequest request = Request(verifier, golden_case.prompt, 2 * kTokens);
+      v1::GenerateRequest request = Request(verifier, golden_case.prompt, 2 * kTokensEach);
       request.mutable_stopping()->set_ignore_eos(true);
       for (const auto mode : {v1::SPECULATION_MODE_UNSPECIFIED, v1::SPECULATION_MODE_OFF}) {
         request.mutable_speculation()->set_mode(mode);
@@ -163,7 +163,7 @@ std::vector<Parameter> Parameters(uint32_t biased_token) {
 }
 
 TEST_F(OutputEqualityTest, HoldsForEverySamplingParameter) {
-  v1::GenerateRequest base = Request(kLookahead, golden()[1].prompt, kTokens);
+  v1::GenerateRequest base = Request(kLookahead, golden()[1].prompt, kTokensEach);
   base.mutable_stopping()->set_ignore_eos(true);
   base.mutable_sampling()->set_temperature(0.8f);
   const Output& without = Expected(base);
@@ -203,7 +203,7 @@ TEST_F(OutputEqualityTest, HoldsForEverySamplingParameter) {
 TEST_F(OutputEqualityTest, PrefixCacheIsSeenInTheUsageOnly) {
   std::vector<uint32_t> prompt = golden()[4].prompt;
   std::reverse(prompt.begin(), prompt.end());  // No other test's.
-  v1::GenerateRequest request = Request(kLookahead, prompt, kTokens);
+  v1::GenerateRequest request = Request(kLookahead, prompt, kTokensEach);
   for (const bool drafted : {false, true}) {
     if (drafted) SetDrafter(request, kDrafters[0], "fixed");
     for (const bool cached : {drafted, true}) {
@@ -223,7 +223,7 @@ TEST_F(OutputEqualityTest, PrefixCacheIsSeenInTheUsageOnly) {
 }
 
 TEST_F(OutputEqualityTest, DraftersThatCannotDraftCostNothingButSpeed) {
-  v1::GenerateRequest request = Request(kLookahead, golden()[2].prompt, kTokens);
+  v1::GenerateRequest request = Request(kLookahead, golden()[2].prompt, kTokensEach);
   for (const auto& [drafter, why] :
        {std::pair(kUnreachableDrafter, "connect"), std::pair(kUnknownDraftModel, "no-such-model")}) {
     SetDrafter(request, drafter, "fixed");

@@ -49,6 +49,14 @@ def clean_environment():
     return environment
 
 
+def check_config(command):
+    """(exit status, output) of the command with --check-config."""
+    run = subprocess.run(
+        [*command, "--check-config"], capture_output=True, text=True, env=clean_environment(), check=False, timeout=60
+    )
+    return run.returncode, run.stdout + run.stderr
+
+
 def fixed_port():
     """A free port from below those that outgoing connections are given, so that it can be used again."""
     while True:
@@ -62,18 +70,21 @@ def fixed_port():
 
 
 class Server:
-    """One server process on free ports. Its log lines are kept; it ends at the latest with `close`."""
+    """One server process, on free ports unless they are named. Its log lines are kept; it ends at the latest with `close`."""
 
-    def __init__(self, program, *flags, port=0):
+    def __init__(self, program, *flags, port=0, metrics_port=0):
         self.program = program
         self.lines = []
         self.address = None
+        self.early_address = None  # While it loads.
         self.metrics_port = None
+        self.health_port = None
+        self.live_port = None
         self._killed = False
         self._ready = threading.Event()
         self._process = subprocess.Popen(
-            [str(BIN_DIR / program), "--listen", f"127.0.0.1:{port}", "--metrics-listen", "127.0.0.1:0"]
-            + ["--log-format", "json", *map(str, flags)],
+            [str(BIN_DIR / program), "--listen", f"127.0.0.1:{port}"]
+            + ["--metrics-listen", f"127.0.0.1:{metrics_port}", "--log-format", "json", *map(str, flags)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=clean_environment(),
@@ -92,6 +103,9 @@ class Server:
                 continue
             if "metrics_port" in entry:
                 self.metrics_port = int(entry["metrics_port"])
+            self.health_port = int(entry.get("health_port", 0)) or self.health_port
+            self.live_port = int(entry.get("live_port", 0)) or self.live_port
+            self.early_address = entry.get("address", self.early_address)
             if entry.get("event") in ("serving", "listening"):
                 self.address = entry["address"]
                 self._ready.set()
@@ -180,14 +194,14 @@ def bearer(token):
 class Generation:
     """One Generate call of an outside client, read as far as the test wants. Iterating checks the offsets."""
 
-    def __init__(self, channel, request, token="secret", timeout=PATIENCE_SECONDS):
+    def __init__(self, channel, request, token="secret", timeout=PATIENCE_SECONDS, metadata=()):
         self.tokens = []
         self.text = ""
         self.accepted = 0
         self.started = None
         self.finished = None
         stub = generation_pb2_grpc.GenerationStub(channel)
-        self.call = stub.Generate(request, metadata=bearer(token), timeout=timeout)
+        self.call = stub.Generate(request, metadata=[*bearer(token), *metadata], timeout=timeout)
 
     def read(self, num_tokens=None):
         """Reads to the end, or until there are this many tokens. RpcError when the call fails."""
@@ -255,18 +269,18 @@ class ProcessTest(unittest.TestCase):
         self.servers.append(server)
         return server
 
-    def start_drafter(self, models=DRAFTERS, port=0):
-        flags = []
+    def start_drafter(self, models=DRAFTERS, port=0, flags=()):
+        flags = [*flags]
         for name in models:
             flags += ["--model", f"{name}={MODELS}/tandem-draft-{name}"]
         return self.start("tandem-drafter", *flags, port=port)
 
     def start_verifier(self, *flags):
         """Drafts whatever it costs: `goodput` may rightly do without drafts on a machine that tests keep busy."""
-        flags = ("--window-policy", "fixed", *flags)
+        flags = ("--window-policy", "fixed", "--local-drafter", "none", *flags)
         return self.start("tandem-verifier", "--model", MODELS / TARGET, *flags)
 
-    def start_router(self, verifiers, drafter_address, **tenant):
+    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
         """One model on `verifiers`; the tenant "acme", whose drafter is the first, has the token "secret"."""
         config = {
             "models": [{"name": TARGET, "folder": str(MODELS / TARGET), "verifiers": verifiers}],
@@ -277,7 +291,7 @@ class ProcessTest(unittest.TestCase):
         }
         path = self.folder / "router.yaml"
         path.write_text(json.dumps(config))  # Every JSON document is a YAML document.
-        return self.start("tandem-router", "--config", path)
+        return self.start("tandem-router", "--config", path, *flags)
 
     def start_stack(self, verifier_flags=(), drafter_port=0, **tenant):
         """A drafter, a verifier and a router, ready, and a channel to the router."""

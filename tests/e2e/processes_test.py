@@ -38,6 +38,23 @@ class StreamingTest(ProcessTest):
         drawn.sampling.seed = first.started.seed
         self.assertEqual(self.generate(drawn).read().output, first.output)
 
+    def test_a_name_is_all_its_addresses(self):
+        self.drafter = self.start_drafter().wait_ready()
+        self.verifier = self.start_verifier().wait_ready()
+        port = self.verifier.address.rpartition(":")[2]
+        self.connect_router([f"dns:///localhost:{port}"], f"dns:///localhost:{self.drafter.address.rpartition(':')[2]}")
+        wait_until(lambda: "verifier is serving" in self.router.log, "the name's address")
+        generation = self.generate(request_for()).read()
+        self.assertEqual(len(generation.tokens), 32)
+        self.assertGreater(generation.accepted, 0)
+        # One that ends and comes back is found again.
+        self.verifier.send(signal.SIGTERM)
+        self.verifier.wait()
+        lines = len(self.router.lines)
+        self.start("tandem-verifier", "--model", MODELS / TARGET, port=port).wait_ready()
+        wait_until(lambda: "verifier is serving" in "".join(self.router.lines[lines:]), "the verifier")
+        self.assertEqual(len(self.generate(request_for()).read().tokens), 32)
+
     def test_admin_and_health(self):
         self.start_stack()
         roles = (
@@ -51,12 +68,13 @@ class StreamingTest(ProcessTest):
             self.assertRegex(info.version, r"^\d+\.\d+")
             self.assertGreater(info.uptime_seconds, 0)
             self.assertEqual(info.running, 0)
+            self.assertTrue(info.serving)
             for name in ("", service, "tandem.v1.Admin"):
                 self.assertEqual(server.health(name), "SERVING", f"{server.program} {name}")
         with self.assertRaises(grpc.RpcError) as caught:
             self.router.info()
         self.assertEqual(caught.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
-        self.assertEqual([drafter.name for drafter in self.router.info("secret").drafters], list(DRAFTERS))
+        self.assertEqual([drafter.name for drafter in self.router.info("secret").drafters], sorted(DRAFTERS))
         target = self.verifier.info().models[0]
         self.assertEqual((target.name, target.vocabulary_size, target.context_length), (TARGET, 4096, 2048))
         self.assertGreater(self.verifier.info().kv_tokens_total, 0)
@@ -90,7 +108,7 @@ class MetricsTest(ProcessTest):
     )
 
     def test_promised_metrics_add_up(self):
-        self.start_stack(("--window-policy", "fixed"))
+        self.start_stack(("--window-policy", "fixed", "--local-drafter", "none"))
         drafted = [self.generate(request_for("Once upon a time", 64)).read() for _ in range(2)]
         plain = request_for("Once upon a time", 64)
         plain.speculation.mode = OFF
@@ -228,7 +246,7 @@ class DrafterLossTest(ProcessTest):
         drafter = self.start("tandem-drafter", "--model", f"{DRAFTERS[0]}={folder}")
         self.verifier = self.start_verifier().wait_ready()
         drafter.wait_ready()
-        self.connect_router([self.verifier.address], drafter.address)
+        self.connect_router([self.verifier.address], drafter.address, allowed_drafters=[DRAFTERS[0]])
         request = request_for(max_tokens=200)
         generation = self.generate(request).read()
         self.assertEqual(generation.output, self.undrafted(request))
@@ -240,13 +258,12 @@ class DrafterLossTest(ProcessTest):
 
 
 class VerifierLossTest(ProcessTest):
-    def test_killed_in_the_middle(self):
+    def test_the_only_one_is_killed_in_the_middle(self):
         self.start_stack()
         generation = self.generate(request_for(max_tokens=LONG)).read(HALF_WAY)
-        began = time.monotonic()
         self.verifier.kill()
+        # After some attempts to find it back.
         self.assert_fails(generation, grpc.StatusCode.UNAVAILABLE, "was lost after", self.verifier.address)
-        self.assertLess(time.monotonic() - began, 5)
         self.assert_fails(self.generate(request_for()), grpc.StatusCode.UNAVAILABLE, "no verifier")
         wait_until(lambda: self.router.metric("tandem_router_running") == 0, "the router to be idle")
         wait_until(lambda: self.drafter.metric("tandem_drafter_sessions") == 0, "the drafter to be idle")
@@ -341,7 +358,7 @@ class QueueTest(ProcessTest):
         self.assertEqual(len(waiting.read().tokens), 4)
 
     def test_a_tenant_has_its_limit(self):
-        self.start_stack(max_concurrent_requests=1)
+        self.start_stack(max_concurrent_requests=1, max_queued_requests=0)
         running = self.generate(request_for(max_tokens=LONG)).read(1)
         self.assert_exhausted(self.generate(request_for()), "acme", "limit")
         running.call.cancel()

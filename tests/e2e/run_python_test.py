@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs a Python client test: finds or makes a Python that has gRPC, generates the stubs, starts the test.
+"""Runs a Python client test: finds or makes a Python that has what it needs, generates the stubs, starts the test.
 
-Needs nothing but the standard library. The interpreter is the one given with --python if it can import gRPC,
+Needs nothing but the standard library. The interpreter is the one given with --python if it has tests/requirements.txt,
 else a virtual environment in the work folder that is made on first use from tests/requirements.txt.
 """
 
@@ -15,14 +15,21 @@ import sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 REQUIREMENTS = REPOSITORY / "tests" / "requirements.txt"
+# What the requirements are imported as.
+MODULES = (
+    "check_jsonschema", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate", "opentelemetry.proto", "playwright",
+    "yaml",
+)  # fmt: skip
 PROTOS = sorted((REPOSITORY / "proto").glob("tandem/v1/*.proto"))
 
 
-def has_grpc(python):
+def has_requirements(python):
     if not python:
         return False
     try:
-        run = subprocess.run([python, "-c", "import grpc, grpc_tools"], capture_output=True, check=False)
+        # Looked for, not imported: that takes a second.
+        look = f"import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in {MODULES}))"
+        run = subprocess.run([python, "-c", look], capture_output=True, check=False)
     except OSError:
         return False
     return run.returncode == 0
@@ -31,7 +38,7 @@ def has_grpc(python):
 def make_environment(folder):
     """A virtual environment with the requirements; exits with advice when it cannot be made."""
     python = folder / "bin" / "python"
-    if has_grpc(str(python)):
+    if has_requirements(str(python)):
         return str(python)
     commands = (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
@@ -43,7 +50,7 @@ def make_environment(folder):
         if run.returncode != 0:
             sys.exit(
                 f"run_python_test.py: {' '.join(command)} failed:\n{run.stdout}{run.stderr}\n"
-                "The client tests need Python with grpcio and grpcio-tools. tests/run.sh installs them and "
+                "These tests need Python with tests/requirements.txt. tests/run.sh installs it and "
                 "runs all tests; a configured TANDEM_TEST_PYTHON names an interpreter that has them."
             )
     return str(python)
@@ -81,7 +88,7 @@ def main():
     # Tests that ctest starts at the same time make these once.
     with open(args.work_dir / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        python = args.python if has_grpc(args.python) else make_environment(args.work_dir / "python")
+        python = args.python if has_requirements(args.python) else make_environment(args.work_dir / "python")
         generate_stubs(python, args.work_dir / "stubs")
     environment = dict(os.environ, PYTHONPATH=str(args.work_dir / "stubs"), TANDEM_BIN_DIR=str(args.bin_dir))
     os.execve(python, [python, "-B", args.test, *args.arguments], environment)

@@ -18,6 +18,7 @@ Client::Client(ClientRequest request, std::shared_ptr<const Tokenizer> tokenizer
                Findings* findings)
     : request_(std::move(request)),
       tokenizer_(std::move(tokenizer)),
+      target_(target),
       findings_(findings),
       reference_(GenerateReference(target, request_.prompt, request_.sampling,
                                    OutputAssembler(tokenizer_, request_.rules))) {
@@ -33,15 +34,17 @@ void Client::Expect(bool holds, const std::string& otherwise) const {
   if (!holds) findings_->Expect(false, absl::StrCat("request ", request_.id, ": ", otherwise));
 }
 
-SessionRequest Client::MakeSessionRequest() const {
+SessionRequest Client::MakeSessionRequest(absl::Time deadline) {
+  verifier_deadline_ = deadline;
   SessionRequest request{.prompt = request_.prompt,
                          .emitted = received_,
                          .max_tokens = request_.rules.max_tokens,
                          .sampling = request_.sampling,
                          .output = std::make_unique<OutputAssembler>(tokenizer_, request_.rules),
                          .cache_salt = request_.cache_salt,
-                         .deadline = request_.deadline,
+                         .deadline = deadline,
                          .drafter = request_.drafter,
+                         .alternates = request_.alternates,
                          .window_policy = request_.window_policy,
                          .max_window = request_.max_window};
   request.output->Replay(received_);
@@ -67,22 +70,29 @@ void Client::OnTokens(const CommittedTokens& tokens) {
   text_ += tokens.text;
 }
 
-void Client::OnFinished(absl::Time now, const absl::Status& status, const SessionSummary& summary) {
+void Client::OnFinished(const MachineClock& clock, const absl::Status& status,
+                        const SessionSummary& summary) {
   Expect(!finished(), absl::StrCat("a second terminal status: ", status.ToString()));
   status_ = status;
   summary_ = summary;
-  Expect(now <= request_.deadline + kDeadlineSlack,
-         absl::StrCat(absl::FormatDuration(now - request_.deadline), " after its deadline"));
+  const absl::Time now = clock.queue_now();
+  const absl::Time due = clock.ReachedAt(verifier_deadline_);
+  Expect(now <= due + kDeadlineSlack, absl::StrCat(absl::FormatDuration(now - due), " after its deadline"));
   CheckSummary(summary);
   if (status.ok()) {
-    CheckComplete(summary);
+    if (request_.accepted_by_ratio) {
+      CheckPossible(summary);
+    } else {
+      CheckComplete(summary);
+    }
     return;
   }
-  Expect(received_.size() <= reference_.tokens.size() &&
-             std::equal(received_.begin(), received_.end(), reference_.tokens.begin()),
+  Expect(request_.accepted_by_ratio ||
+             (received_.size() <= reference_.tokens.size() &&
+              std::equal(received_.begin(), received_.end(), reference_.tokens.begin())),
          "what arrived is not the beginning of the output");
   if (absl::IsDeadlineExceeded(status)) {
-    Expect(now >= request_.deadline, "expired before its deadline");
+    Expect(now >= due, "expired before its deadline");
   } else {
     Expect(absl::IsCancelled(status) && request_.cancel.has_value(),
            absl::StrCat("ended with ", status.ToString()));
@@ -102,6 +112,30 @@ void Client::CheckComplete(const SessionSummary& summary) const {
   Expect(
       summary.end.reason == reference_.end.reason && summary.end.matched_stop == reference_.end.matched_stop,
       "ended for another reason");
+}
+
+// Every token has a chance after those before it, and the output ends where it has to.
+void Client::CheckPossible(const SessionSummary& summary) const {
+  TargetSampler sampler(request_.sampling, target_.config().vocab_size, request_.prompt);
+  OutputAssembler assembler(tokenizer_, request_.rules);
+  TokenIds context = request_.prompt;
+  std::string text;
+  std::optional<OutputEnd> end;
+  for (TokenId token : received_) {
+    Expect(!end.has_value(), "tokens after the end");
+    std::vector<float> logits = target_.ReferenceLogits(context);
+    Expect(sampler.Weights(absl::MakeSpan(logits))[static_cast<size_t>(token)] > 0.0,
+           absl::StrCat("token ", token, " has no chance after ", absl::StrJoin(context, " ")));
+    sampler.Append(token);
+    context.push_back(token);
+    OutputPiece piece = assembler.Push(token);
+    text += piece.text;
+    end = std::move(piece.end);
+  }
+  Expect(end.has_value() && end->reason == summary.end.reason && end->text == summary.end.text &&
+             end->matched_stop == summary.end.matched_stop,
+         "ended elsewhere or for another reason");
+  Expect(text == text_, "the text is not the tokens'");
 }
 
 void Client::CheckSummary(const SessionSummary& summary) const {

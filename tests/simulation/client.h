@@ -3,7 +3,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "verifier/reference_output.h"
 #include "verifier/session.h"
@@ -22,8 +25,11 @@ struct ClientRequest {
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<absl::Time> cancel;
   std::optional<DrafterBinding> drafter;
+  std::vector<DrafterBinding> alternates;
+  std::vector<std::pair<absl::Time, DrafterBinding>> swaps;  // Of its drafter, while it is there.
   std::string window_policy;
   uint32_t max_window = 0;
+  bool accepted_by_ratio = false;  // The output is a sample, which depends on the drafts.
 };
 
 // One client: compares what it is sent with what law 2 says the output is, and with law 5.
@@ -33,12 +39,13 @@ class Client {
          Findings* findings);
 
   const ClientRequest& request() const { return request_; }
-  SessionRequest MakeSessionRequest() const;
+  // `deadline`: the request's, by the verifier's clock.
+  SessionRequest MakeSessionRequest(absl::Time deadline);
 
   void OnStarted();
   void OnTokens(const CommittedTokens& tokens);
-  // The terminal status, by the verifier's clock.
-  void OnFinished(absl::Time now, const absl::Status& status, const SessionSummary& summary);
+  // The terminal status; `clock` is the verifier's.
+  void OnFinished(const MachineClock& clock, const absl::Status& status, const SessionSummary& summary);
   // The verifier would not take it.
   void OnRejected(const absl::Status& status);
 
@@ -51,12 +58,15 @@ class Client {
  private:
   void Expect(bool holds, const std::string& otherwise) const;
   void CheckComplete(const SessionSummary& summary) const;
+  void CheckPossible(const SessionSummary& summary) const;
   void CheckSummary(const SessionSummary& summary) const;
 
   const ClientRequest request_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const FakeEngine& target_;
   Findings* const findings_;
   ReferenceOutput reference_;
+  absl::Time verifier_deadline_ = absl::InfiniteFuture();
   bool started_ = false;
   TokenIds received_;
   std::string text_;

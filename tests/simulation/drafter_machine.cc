@@ -55,7 +55,7 @@ void DrafterMachine::OnClosed(uint64_t connection) {
 
 void DrafterMachine::Send(uint64_t connection, DraftResponse response) {
   if (liar_.has_value()) liar_->Damage(&response);
-  reply_(clock().Now(), connection, std::move(response));
+  reply_(clock().queue_now(), connection, std::move(response));
 }
 
 void DrafterMachine::Work(bool was_due) {
@@ -69,7 +69,7 @@ void DrafterMachine::Work(bool was_due) {
   findings_->Expect(blocks.ok(), absl::StrCat("a drafter: ", blocks.message()));
   for (auto& [connection, response] : core_->TakeResponses()) Send(connection, std::move(response));
   if (!liar_.has_value()) return;
-  for (DraftResponse& response : liar_->Invent()) reply_(clock().Now(), last_connection_, response);
+  for (DraftResponse& response : liar_->Invent()) reply_(clock().queue_now(), last_connection_, response);
 }
 
 void DrafterMachine::CheckClosed() {

@@ -18,13 +18,23 @@ bool EventQueue::RunNext() {
   return true;
 }
 
+absl::Time MachineClock::ReachedAt(absl::Time machine_time) const {
+  absl::Time reached = machine_time;
+  for (const Jumped& jump : jumps_) {
+    // Before this jump the clock got there by itself.
+    if (reached <= jump.when) return reached;
+    reached = std::max(jump.when, machine_time - jump.ahead);
+  }
+  return reached;
+}
+
 void Machine::Post(std::function<void()> event) {
   inbox_.push_back(std::move(event));
-  WakeAt(clock_.Now());
+  WakeAt(clock_.queue_now());
 }
 
 void Machine::WakeAt(absl::Time when) {
-  when = std::max(when, clock_.Now());
+  when = std::max(when, clock_.queue_now());
   if (when >= wake_at_ || when == absl::InfiniteFuture()) return;
   wake_at_ = when;
   queue_->At(when, [this, number = ++wake_number_] {
@@ -34,11 +44,11 @@ void Machine::WakeAt(absl::Time when) {
 
 void Machine::Run() {
   wake_at_ = absl::InfiniteFuture();
-  if (clock_.Now() > queue_->now()) return WakeAt(clock_.Now());
+  if (clock_.queue_now() > queue_->now()) return WakeAt(clock_.queue_now());
   const std::vector<std::function<void()>> events = std::exchange(inbox_, {});
   for (const std::function<void()>& event : events) event();
   Work(events.empty());
-  WakeAt(inbox_.empty() ? NextWork() : absl::InfinitePast());
+  WakeAt(inbox_.empty() ? clock_.ToQueue(NextWork()) : absl::InfinitePast());
 }
 
 }  // namespace tandem::simulation

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -35,16 +36,33 @@ class EventQueue {
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
 };
 
-// One machine's clock. While the machine computes it runs ahead of the queue, which stands still.
+// One machine's clock. While the machine computes it runs ahead of the queue, which stands still. It has an
+// hour of its own: no two machines agree on the time, and a clock can jump ahead, as that of a machine does
+// which was suspended. It never goes back.
 class MachineClock final : public Clock {
  public:
   explicit MachineClock(const EventQueue* queue) : queue_(queue) {}
-  absl::Time Now() const override { return std::max(queue_->now(), busy_until_); }
-  void Spend(absl::Duration duration) { busy_until_ = Now() + duration; }
+  absl::Time Now() const override { return queue_now() + ahead(); }
+  // The same moment as the queue counts.
+  absl::Time queue_now() const { return std::max(queue_->now(), busy_until_); }
+  absl::Time ToQueue(absl::Time machine_time) const { return machine_time - ahead(); }
+  absl::Time FromQueue(absl::Time queue_time) const { return queue_time + ahead(); }
+
+  void Spend(absl::Duration duration) { busy_until_ = queue_now() + duration; }
+  void Jump(absl::Duration duration) { jumps_.push_back({queue_now(), ahead() + duration}); }
+  // When, as the queue counts, this clock reaches `machine_time`, as far as it has jumped until now.
+  absl::Time ReachedAt(absl::Time machine_time) const;
 
  private:
+  struct Jumped {
+    absl::Time when;  // As the queue counts.
+    absl::Duration ahead;
+  };
+  absl::Duration ahead() const { return jumps_.empty() ? absl::ZeroDuration() : jumps_.back().ahead; }
+
   const EventQueue* queue_;
   absl::Time busy_until_ = absl::InfinitePast();
+  std::vector<Jumped> jumps_;
 };
 
 // An engine that takes simulated time.
@@ -79,16 +97,19 @@ class Machine {
 
   // `event` runs on the machine's thread.
   void Post(std::function<void()> event);
+  void JumpClock(absl::Duration duration) {
+    Post([this, duration] { clock_.Jump(duration); });
+  }
   MachineClock& clock() { return clock_; }
 
  protected:
   // Called after events were taken or the machine was due. `was_due`: no event was the reason.
   virtual void Work(bool was_due) = 0;
-  // When Work is due if no event comes first.
+  // When Work is due if no event comes first, by this machine's clock.
   virtual absl::Time NextWork() const = 0;
 
  private:
-  void WakeAt(absl::Time when);
+  void WakeAt(absl::Time when);  // As the queue counts.
   void Run();
 
   EventQueue* const queue_;

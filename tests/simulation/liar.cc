@@ -36,7 +36,7 @@ void Liar::DamageGrow(Grow* grow) {
     return;
   }
   const size_t at = random_.Next() % grow->parents.size();
-  switch (random_.Between(well_formed_ ? 7 : 0, 11)) {
+  switch (random_.Between(well_formed_ ? 9 : 0, 13)) {
     case 0:
       grow->tokens[at] = AnyToken();
       break;
@@ -58,16 +58,23 @@ void Liar::DamageGrow(Grow* grow) {
     case 6:
       grow->seen_commit += random_.Between(1, 3);
       break;
-    case 7:
-      grow->prefix_hash ^= 1;
+    case 7:  // A cycle: its own parent, or its child's child.
+      grow->parents[at] = grow->first_id + static_cast<NodeId>(at + random_.Between(0, 1));
       break;
-    case 8:
-      grow->epoch += random_.Chance(0.5) ? 1 : UINT32_MAX;
+    case 8:  // Below a node that nobody was told of.
+      grow->first_id += 10;
+      grow->parents[0] = grow->first_id - random_.Between(1, 9);
       break;
     case 9:
-      if (!well_formed_) grow->scores.pop_back();
+      grow->prefix_hash ^= 1;
       break;
     case 10:
+      grow->epoch += random_.Chance(0.5) ? 1 : UINT32_MAX;
+      break;
+    case 11:
+      if (!well_formed_) grow->scores.pop_back();
+      break;
+    case 12:
       grow->exhausted = !grow->exhausted;
       break;
     default:
@@ -90,7 +97,9 @@ Grow Liar::InventGrow(Known* known) {
             .first_id = known->next_id,
             .exhausted = random_.Chance(0.3),
             .step_seconds = static_cast<float>(random_.Uniform() * 2.0 - 0.5)};
-  const uint32_t count = random_.Chance(0.1) ? kMaxGrowNodes + 1 : random_.Between(1, 40);
+  const uint32_t count = random_.Chance(0.002) ? 1'000'000
+                         : random_.Chance(0.1) ? kMaxGrowNodes + 1
+                                               : random_.Between(1, 40);
   for (uint32_t i = 0; i < count; ++i) {
     grow.parents.push_back(i == 0 || random_.Chance(0.2) ? 0 : grow.first_id + i - 1);
     grow.tokens.push_back(static_cast<TokenId>(random_.Between(0, static_cast<uint32_t>(vocab_size_ - 1))));

@@ -45,6 +45,7 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   scheduler.limits.lookahead = random.Chance(0.3) ? 0 : random.Between(1, 12);
   scheduler.window_policy = AnyPolicy(&random);
   scheduler.max_draft_wait = random.Between(absl::Milliseconds(1), absl::Milliseconds(100));
+  scheduler.swap_timeout = random.Between(absl::Milliseconds(1), absl::Milliseconds(300));
   scheduler.first_draft_retry = random.Between(absl::Milliseconds(10), absl::Seconds(1));
   constexpr TreeShape kShapes[] = {TreeShape::kBestFirst, TreeShape::kChain, TreeShape::kEagle2};
   scheduler.limits.shape = kShapes[random.Between(0, 2)];
@@ -66,6 +67,7 @@ void DrawFaults(Random random, DrafterScenario* drafter) {
   draw(&drafter->between_restarts);
   draw(&drafter->between_stalls);
   drafter->machine.byzantine = random.Chance(0.15);
+  draw(&drafter->between_clock_jumps);
 }
 
 DrafterScenario DrawDrafter(Random random, Weather weather) {
@@ -122,6 +124,32 @@ StopRules DrawRules(Random random, const Tokenizer& tokenizer) {
   return rules;
 }
 
+DrafterBinding AnyBinding(Random* random, uint32_t num_drafters) {
+  const uint32_t drafter = random->Between(0, num_drafters - 1);
+  return {.link = drafter,
+          .name = absl::StrCat("drafter-", drafter),
+          .draft_model = random->Chance(0.03) ? "unknown" : DrafterMachine::kModelName};
+}
+
+// Alternates, and swaps at any moment: before the request has come, while it runs, and after its end.
+void DrawOtherDrafters(Random random, uint32_t num_drafters, ClientRequest* request) {
+  if (request->drafter.has_value() && random.Chance(0.4)) {
+    const uint32_t num_alternates = random.Between(1, 3);
+    for (uint32_t i = 0; i < num_alternates; ++i) {
+      request->alternates.push_back(AnyBinding(&random, num_drafters));
+    }
+  }
+  if (!random.Chance(0.4)) return;
+  const uint32_t num_swaps = random.Between(1, 6);
+  for (uint32_t i = 0; i < num_swaps; ++i) {
+    DrafterBinding to = AnyBinding(&random, num_drafters);
+    // Told from the one before although it may be the same process.
+    to.name += absl::StrCat("-", i);
+    request->swaps.emplace_back(absl::UnixEpoch() + random.Between(absl::ZeroDuration(), absl::Seconds(1)),
+                                std::move(to));
+  }
+}
+
 ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const Tokenizer& tokenizer) {
   ClientRequest request;
   const uint32_t prompt_length = random.Chance(0.1) ? 1 : random.Between(1, 70);
@@ -144,6 +172,7 @@ ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const
   if (random.Chance(0.1)) request.num_emitted = random.Between(1, 20);
   if (random.Chance(0.2)) request.max_window = random.Between(1, 4);
   if (random.Chance(0.2)) request.window_policy = AnyPolicy(&random);
+  DrawOtherDrafters(random.Fork(), num_drafters, &request);
   return request;
 }
 
@@ -192,6 +221,9 @@ Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer
       request.prompt.resize(std::min<size_t>(request.prompt.size(), 100));
     }
     scenario.requests.push_back(std::move(request));
+  }
+  if (!calm && random.Chance(0.2)) {
+    scenario.between_clock_jumps = random.Between(absl::Milliseconds(50), absl::Seconds(1));
   }
   if (weather == Weather::kDrought) Dry(random.Fork(), &scenario);
   return scenario;

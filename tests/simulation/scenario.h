@@ -26,11 +26,13 @@ struct DrafterScenario {
   absl::Duration between_breaks = absl::InfiniteDuration();
   absl::Duration between_restarts = absl::InfiniteDuration();
   absl::Duration between_stalls = absl::InfiniteDuration();
+  absl::Duration between_clock_jumps = absl::InfiniteDuration();
 };
 
 // Everything a run is made of, drawn from its seed.
 struct Scenario {
   VerifierMachine::Options verifier;
+  absl::Duration between_clock_jumps = absl::InfiniteDuration();  // Of the verifier.
   std::vector<DrafterScenario> drafters;
   std::vector<ClientRequest> requests;  // Of drafters[i], the link is i.
 };

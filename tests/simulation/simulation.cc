@@ -31,6 +31,10 @@ void Outcome::Add(const Outcome& other) {
   violations += other.violations;
   resyncs += other.resyncs;
   duplicates += other.duplicates;
+  clock_jumps += other.clock_jumps;
+  swaps += other.swaps;
+  refused_swaps += other.refused_swaps;
+  drafter_changes += other.drafter_changes;
 }
 
 Simulation::Simulation(Scenario scenario, std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed)
@@ -46,6 +50,9 @@ Simulation::Simulation(Scenario scenario, std::shared_ptr<const Tokenizer> token
                          absl::StrCat("an honest drafter is said to break the protocol: ", what));
       },
       &findings_);
+  // No two machines agree on the time.
+  verifier_->clock().Jump(random_.Between(absl::ZeroDuration(), absl::Hours(24)));
+  ScheduleClockJumps(scenario_.between_clock_jumps, verifier_.get());
   for (LinkId link = 0; link < scenario_.drafters.size(); ++link) {
     AddDrafter(scenario_.drafters[link], link);
   }
@@ -59,6 +66,7 @@ void Simulation::AddDrafter(const DrafterScenario& scenario, LinkId link) {
       },
       &findings_));
   DrafterMachine* const drafter = drafters_.back().get();
+  drafter->clock().Jump(random_.Between(absl::ZeroDuration(), absl::Hours(24)));
   links_.push_back(std::make_unique<Link>(
       &queue_, scenario.link, random_.Fork(),
       Link::Ends{
@@ -93,6 +101,17 @@ void Simulation::ScheduleFaults(const DrafterScenario& scenario, LinkId link) {
   ScheduleFault(scenario.between_stalls, [this, link] {
     drafters_[link]->Stall(random_.Between(absl::Milliseconds(5), absl::Milliseconds(300)));
   });
+  ScheduleClockJumps(scenario.between_clock_jumps, drafters_[link].get());
+}
+
+// By less than any wait, more than any deadline, or anything in between.
+void Simulation::ScheduleClockJumps(absl::Duration mean, Machine* machine) {
+  ScheduleFault(mean, [this, machine] {
+    ++clock_jumps_;
+    constexpr absl::Duration kLengths[] = {absl::Milliseconds(1), absl::Milliseconds(50), absl::Seconds(2),
+                                           absl::Hours(24 * 365)};
+    machine->JumpClock(kLengths[random_.Between(0, 3)] * random_.Uniform());
+  });
 }
 
 void Simulation::ScheduleRequests() {
@@ -102,6 +121,9 @@ void Simulation::ScheduleRequests() {
     queue_.At(request.arrival, [this, client] { verifier_->Submit(client); });
     if (request.cancel.has_value()) {
       queue_.At(*request.cancel, [this, id = request.id] { verifier_->Cancel(id); });
+    }
+    for (const auto& [when, to] : request.swaps) {
+      queue_.At(when, [this, id = request.id, to = to] { verifier_->Swap(id, to); });
     }
   }
 }
@@ -137,7 +159,7 @@ Outcome Simulation::Run() {
 }
 
 Outcome Simulation::Summarise() const {
-  Outcome outcome{.findings = findings_.all(), .violations = violations_};
+  Outcome outcome{.findings = findings_.all(), .violations = violations_, .clock_jumps = clock_jumps_};
   for (const auto& client : clients_) {
     const absl::Status status = client->status().value_or(absl::UnknownError("no terminal status"));
     outcome.completed += status.ok();
@@ -152,12 +174,16 @@ Outcome Simulation::Summarise() const {
     outcome.accepted_tokens += summary.accepted_tokens;
     outcome.cached_prompt_tokens += summary.cached_prompt_tokens;
     outcome.preemptions += summary.preemptions;
+    outcome.conversations.push_back(client->conversation());
   }
   for (const auto& drafter : drafters_) {
     outcome.resyncs += drafter->stats().resyncs;
     outcome.parked_sessions += drafter->stats().counters.parked_sessions;
   }
   for (const auto& link : links_) outcome.duplicates += link->num_duplicates();
+  outcome.swaps = verifier_->num_swaps();
+  outcome.refused_swaps = verifier_->num_refused_swaps();
+  outcome.drafter_changes = verifier_->num_drafter_changes();
   return outcome;
 }
 

@@ -27,6 +27,11 @@ struct Outcome {
   uint64_t violations = 0;
   uint64_t resyncs = 0;
   uint64_t duplicates = 0;
+  uint64_t clock_jumps = 0;
+  std::vector<TokenIds> conversations;  // Prompt and output of each request; not added up.
+  uint64_t swaps = 0;                   // To another drafter, on demand,
+  uint64_t refused_swaps = 0;           // and those that came to nothing.
+  uint64_t drafter_changes = 0;         // Swaps, and alternates for drafters that were lost.
 
   void Add(const Outcome& other);
 };
@@ -44,6 +49,7 @@ class Simulation {
  private:
   void AddDrafter(const DrafterScenario& scenario, LinkId link);
   void ScheduleFaults(const DrafterScenario& scenario, LinkId link);
+  void ScheduleClockJumps(absl::Duration mean, Machine* machine);
   void ScheduleFault(absl::Duration mean, std::function<void()> fault);
   void ScheduleRequests();
   bool AllFinished() const;
@@ -60,6 +66,7 @@ class Simulation {
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<std::unique_ptr<Client>> clients_;
   uint64_t violations_ = 0;
+  uint64_t clock_jumps_ = 0;
 };
 
 // Draws and runs.

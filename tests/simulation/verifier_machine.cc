@@ -29,13 +29,35 @@ void VerifierMachine::Submit(Client* client) {
   Post([this, client] {
     const SessionId id = client->request().id;
     clients_[id] = client;
-    const absl::Status status = scheduler_->Submit(id, client->MakeSessionRequest());
+    // A deadline is so much from now, whatever the clocks of others say.
+    const absl::Status status =
+        scheduler_->Submit(id, client->MakeSessionRequest(clock().FromQueue(client->request().deadline)));
     if (!status.ok()) client->OnRejected(status);
   });
 }
 
 void VerifierMachine::Cancel(SessionId session) {
   Post([this, session] { scheduler_->Cancel(session, absl::CancelledError("the client has gone")); });
+}
+
+void VerifierMachine::Swap(SessionId session, const DrafterBinding& to) {
+  Post([this, session, to] {
+    // The outcome may come at once, behind that of a swap that this one puts an end to.
+    const int before = swaps_[session]++;
+    if (!scheduler_->SwapDrafter(session, "", to).ok()) {
+      --swaps_[session];
+      findings_->Expect(swaps_[session] == before, "a swap that was not taken ended another");
+      return;
+    }
+    ++num_swaps_;
+    findings_->Expect(swaps_[session] <= 1, "two swaps of a session are under way");
+  });
+}
+
+void VerifierMachine::OnSwapEnded(SessionId session, const absl::Status& status) {
+  ++num_happenings_;
+  num_refused_swaps_ += !status.ok() && !absl::IsCancelled(status);
+  findings_->Expect(--swaps_[session] >= 0, "a swap ended that had not begun");
 }
 
 void VerifierMachine::OnLinkUp(LinkId link) {
@@ -89,7 +111,8 @@ void VerifierMachine::OnTokens(SessionId session, CommittedTokens tokens) {
 void VerifierMachine::OnFinished(SessionId session, const absl::Status& status,
                                  const SessionSummary& summary) {
   ++num_happenings_;
-  clients_.at(session)->OnFinished(clock().Now(), status, summary);
+  findings_->Expect(swaps_[session] == 0, "a request ended before its swap");
+  clients_.at(session)->OnFinished(clock(), status, summary);
 }
 
 void VerifierMachine::CheckEmpty() {

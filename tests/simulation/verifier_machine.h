@@ -27,10 +27,14 @@ class VerifierMachine final : public Machine, private SchedulerListener {
 
   void Submit(Client* client);
   void Cancel(SessionId session);
+  void Swap(SessionId session, const DrafterBinding& to);
   void OnLinkUp(LinkId link);
   void OnLinkDown(LinkId link);
   void OnResponse(LinkId link, DraftResponse response);
 
+  uint64_t num_swaps() const { return num_swaps_; }
+  uint64_t num_refused_swaps() const { return num_refused_swaps_; }
+  uint64_t num_drafter_changes() const { return num_drafter_changes_; }
   const FakeEngine& model() const { return model_; }
   // Once every request has ended.
   void CheckEmpty();
@@ -43,7 +47,11 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   void OnStarted(SessionId session) override;
   void OnTokens(SessionId session, CommittedTokens tokens) override;
   void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) override;
-  void OnDraftRequest(LinkId link, DraftRequest request) override { send_(clock().Now(), link, request); }
+  void OnDrafterChanged(SessionId, const DrafterBinding&) override { ++num_drafter_changes_; }
+  void OnSwapEnded(SessionId session, const absl::Status& status) override;
+  void OnDraftRequest(LinkId link, DraftRequest request) override {
+    send_(clock().queue_now(), link, request);
+  }
   void OnProtocolViolation(LinkId link, absl::string_view what, bool) override { violation_(link, what); }
 
   const Options options_;
@@ -55,8 +63,12 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<SessionId, Client*> clients_;
-  bool in_flight_ = false;       // Between a step's forward pass and its conclusion.
-  uint64_t num_happenings_ = 0;  // Sessions started and ended.
+  bool in_flight_ = false;          // Between a step's forward pass and its conclusion.
+  uint64_t num_happenings_ = 0;     // Sessions started and ended, and swaps ended.
+  std::map<SessionId, int> swaps_;  // Under way, each at most one.
+  uint64_t num_swaps_ = 0;
+  uint64_t num_refused_swaps_ = 0;
+  uint64_t num_drafter_changes_ = 0;
 };
 
 }  // namespace tandem::simulation

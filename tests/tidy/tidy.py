@@ -21,7 +21,7 @@ SERVICES = ("drafter", "verifier", "router")
 # Folders of common/: each may include itself and folders of lower tiers.
 COMMON_TIERS = (
     ("base",),
-    ("tokenizer", "model", "speculation", "drafting"),
+    ("tokenizer", "model", "speculation", "drafting", "tracing"),
     ("engine",),
     ("metrics", "config"),
     ("rpc",),
@@ -30,12 +30,14 @@ COMMON_TIERS = (
 # Who may see gRPC and protobuf: the wire layers, and in a service the files that are its shell. The router,
 # which hands messages on, may see messages everywhere; gRPC itself only in its shell.
 WIRE_FOLDERS = ("common/rpc/", "common/config/", "router/cli/", "tests/", "bench/")
-WIRE_STEMS = re.compile(r"(^|_)(main|service|wire|client|server|stream|call|pool|links|loop)(_|$)")
+WIRE_STEMS = re.compile(r"(^|_)(main|service|wire|client|server|stream|calls?|pool|links|loop)(_|$)")
 MESSAGE_FOLDERS = ("router/",)
 MESSAGE_INCLUDE = re.compile(
     r"^(google/protobuf|google/rpc|tandem/v\d+)/.*(?<!\.grpc)\.pb\.h$|^google/protobuf/"
 )
-WIRE_INCLUDE = re.compile(r"^(grpc|grpc\+\+|grpcpp|google/protobuf|google/rpc|tandem/v\d+)/")
+WIRE_INCLUDE = re.compile(r"^(grpc|grpc\+\+|grpcpp|google/protobuf|google/rpc|opentelemetry|tandem/v\d+)/")
+# Another project's protocol: its names are not ours to choose.
+FOREIGN_PROTOS = "proto/opentelemetry/"
 DATA_FOLDERS = re.compile(r"(^|/)(testdata|golden|demo-models/tandem-[^/]+)/")
 BINARY_SUFFIXES = (".safetensors", ".png", ".model", ".xz", ".gz", ".bin")
 # Written in two parts, so that this file does not find itself.
@@ -246,7 +248,8 @@ def check_protos(tree):
             if opening:
                 blocks.append((opening[1], True))
             elif blocks and blocks[-1][0] == "enum" and value:
-                if blocks[-1][1] and not (value[1].endswith("_UNSPECIFIED") and value[2] == "0"):
+                named = value[1].endswith("_UNSPECIFIED") or path.startswith(FOREIGN_PROTOS)
+                if blocks[-1][1] and not (named and value[2] == "0"):
                     yield Finding(path, number, f"an enum starts with *_UNSPECIFIED = 0, not {value[0]}")
                 blocks[-1] = ("enum", False)
             elif blocks and blocks[-1][0] in ("message", "oneof") and field:

@@ -118,6 +118,9 @@ class TidyTest(unittest.TestCase):
             "field m has no comment",
             "_UNSPECIFIED",
         )
+        foreign = "enum Code {\n  CODE_UNSET = 0;\n}\n"
+        self.assert_finds(tidy.check_protos, {"proto/opentelemetry/a.proto": foreign})
+        self.assert_finds(tidy.check_protos, {"proto/a.proto": foreign}, "_UNSPECIFIED")
 
     def test_text(self):
         self.assert_finds(tidy.check_text, {"a.txt": "fine\n", "x/testdata/b.txt": "blanks \n"})

@@ -42,11 +42,10 @@ struct AttentionArgs {
   size_t value_block_stride = 0;
   size_t value_stride = 0;  // head_dim rounded up to 16; the padding holds numbers.
   // Scratch, with q = row * num_heads + head:
-  float* scores = nullptr;     // [kMaxQueries, kScoreStride], of the chunk under way.
-  float* sums = nullptr;       // [kMaxQueries, value_stride], of weighted values.
-  float* totals = nullptr;     // [kMaxQueries, 16], partial sums of weights.
-  float* greatest = nullptr;   // [kMaxQueries], scores so far.
-  float* tail_keys = nullptr;  // [head_dim][16]
+  float* scores = nullptr;    // [kMaxQueries, kScoreStride], of the chunk under way.
+  float* sums = nullptr;      // [kMaxQueries, value_stride], of weighted values.
+  float* totals = nullptr;    // [kMaxQueries, 16], partial sums of weights.
+  float* greatest = nullptr;  // [kMaxQueries], scores so far.
 };
 
 }  // namespace tandem

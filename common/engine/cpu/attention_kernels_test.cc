@@ -79,7 +79,6 @@ class AttentionInputs {
     std::vector<float> sums(kMaxQueries * value_stride_, 1e30f);
     std::vector<float> totals(size_t{kMaxQueries} * kLanes, 1e30f);
     std::vector<float> greatest(kMaxQueries, 1e30f);
-    std::vector<float> tail_keys(size_t{shape_.head_dim} * kLanes, 1e30f);
     AttentionArgs args;
     args.rows = rows.data();
     args.num_rows = static_cast<uint32_t>(rows.size());
@@ -95,7 +94,6 @@ class AttentionInputs {
     args.sums = sums.data();
     args.totals = totals.data();
     args.greatest = greatest.data();
-    args.tail_keys = tail_keys.data();
     kernels.attend(args);
     EXPECT_EQ(outputs.back(), 12345.0f);
     outputs.pop_back();

@@ -168,22 +168,21 @@ void ScoreTile(const AttentionArgs& args, const RowRun& run, uint32_t first_quer
   }
 }
 
-// Tail slots lie anywhere: 16 keys of them are gathered into one block, which then goes on as others do.
-TANDEM_INLINE void GatherTail(const AttentionArgs& args, const AttentionRow& row, uint32_t first,
-                              uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
-    const uint32_t slot = row.tail[first + i];
-    const float* key = args.keys + slot / kLanes * args.key_block_stride + slot % kLanes;
-    for (uint32_t d = 0; d < args.head_dim; ++d) args.tail_keys[d * kLanes + i] = key[size_t{d} * kLanes];
-  }
-}
-
+// Scores of some queries of one row with the `count` tail slots `slots`, which lie in one block: those of the
+// whole block, of which some are taken.
 template <typename V, int kQueries>
-void ScoreTailTile(const AttentionArgs& args, uint32_t first_query, float* scores) {
+void ScoreTailTile(const AttentionArgs& args, uint32_t first_query, const uint32_t* slots, uint32_t count,
+                   float* scores) {
   const float* queries[kQueries];
   LocateQueries(args, first_query, queries);
-  const float* block = args.tail_keys;
-  ScoreBlocks<V, kQueries, 1, false>(args, queries, &block, &block, scores);
+  const float* block = args.keys + slots[0] / kLanes * args.key_block_stride;
+  alignas(64) float lanes[kQueries * kScoreStride];
+  ScoreBlocks<V, kQueries, 1, false>(args, queries, &block, &block, lanes);
+  for (int q = 0; q < kQueries; ++q) {
+    for (uint32_t i = 0; i < count; ++i) {
+      scores[q * kScoreStride + i] = lanes[q * kScoreStride + slots[i] % kLanes];
+    }
+  }
 }
 
 template <int kCount>
@@ -222,18 +221,23 @@ void ScoreRun(const AttentionArgs& args, const RowRun& run) {
   for (uint32_t r = run.begin; r < run.end; ++r) {
     const AttentionRow& row = args.rows[r];
     const Positions tail = Common(InTail(row), ChunkFrom(run.chunk));
-    for (uint32_t position = tail.begin; position < tail.end; position += kLanes) {
-      GatherTail(args, row, position - row.num_committed, Least(kLanes, tail.end - position));
+    for (uint32_t position = tail.begin; position < tail.end;) {
+      const uint32_t* slots = row.tail + (position - row.num_committed);
+      uint32_t count = 1;
+      while (position + count < tail.end && slots[count] / kLanes == slots[0] / kLanes) ++count;
       ForQueryTiles(r * args.num_heads, (r + 1) * args.num_heads, [&](auto queries, uint32_t first) {
         ScoreTailTile<V, decltype(queries)::kNum>(
-            args, first, args.scores + first * size_t{kScoreStride} + (position - run.chunk));
+            args, first, slots, count, args.scores + first * size_t{kScoreStride} + (position - run.chunk));
       });
+      position += count;
     }
   }
 }
 
+// V may have a way of its own.
 template <typename V>
 TANDEM_INLINE float GreatestLane(V value) {
+  if constexpr (requires { V::GreatestLane(value); }) return V::GreatestLane(value);
   alignas(64) float lanes[kLanes];
   V::Store(value, lanes);
   for (uint32_t half = kLanes / 2; half > 0; half /= 2) {
@@ -257,11 +261,14 @@ TANDEM_INLINE void WeighScores(const AttentionArgs& args, uint32_t query, uint32
   float* totals = args.totals + query * kLanes;
   V total = V::Load(totals);
   if (after != before) {
-    const V factor = Exponential(V::Broadcast(before - after));
-    total = V::Multiply(total, factor);
-    float* sums = args.sums + query * args.value_stride;
-    for (uint32_t d = 0; d < args.value_stride; d += kLanes) {
-      V::Store(V::Multiply(V::Load(sums + d), factor), sums + d);
+    // The first time there is nothing to scale: all are 0.
+    if (before != kNoScore) {
+      const V factor = Exponential(V::Broadcast(before - after));
+      total = V::Multiply(total, factor);
+      float* sums = args.sums + query * args.value_stride;
+      for (uint32_t d = 0; d < args.value_stride; d += kLanes) {
+        V::Store(V::Multiply(V::Load(sums + d), factor), sums + d);
+      }
     }
     args.greatest[query] = after;
   }

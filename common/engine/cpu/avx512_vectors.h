@@ -10,8 +10,10 @@ namespace {
 // The vector of floats for sources with AVX-512.
 struct Avx512 {
   static constexpr int kMaxRows = 12;
-  static constexpr int kMaxAccumulators = 24;  // Of 32 registers.
+  static constexpr int kMaxSums = 24;  // Of 32 registers.
   static constexpr int kMaxAttentionSums = 16;
+  static constexpr int kPieces = 1;
+  using Piece = Avx512;
 
   __m512 v;
 
@@ -26,6 +28,18 @@ struct Avx512 {
   // a > b ? a : b, and a < b ? a : b: a NaN in `b` stays.
   static TANDEM_INLINE Avx512 Max(Avx512 a, Avx512 b) { return {_mm512_max_ps(a.v, b.v)}; }
   static TANDEM_INLINE Avx512 Min(Avx512 a, Avx512 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static TANDEM_INLINE float SumLanes(Avx512 x) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  static TANDEM_INLINE float GreatestLane(Avx512 x) {
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+  }
   static TANDEM_INLINE Avx512 ZeroWhereLess(Avx512 a, Avx512 b, Avx512 x) {
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), x.v)};
   }
@@ -44,6 +58,7 @@ struct Avx512 {
 // What integers of 8 and 4 bits need of AVX-512, but for multiplying them; see integer_products.h.
 struct Avx512Integers {
   static constexpr int kMaxRows = 6;
+  static constexpr int Halves(int) { return 2; }
   using Sum = __m512i;
   using Weights = __m512i;
 

@@ -70,7 +70,6 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
     TANDEM_ASSIGN_OR_RETURN(scratch.sums, allocate(kMaxQueries * value_stride));
     TANDEM_ASSIGN_OR_RETURN(scratch.totals, allocate(uint64_t{kMaxQueries} * kLanes));
     TANDEM_ASSIGN_OR_RETURN(scratch.greatest, allocate(kMaxQueries));
-    TANDEM_ASSIGN_OR_RETURN(scratch.tail_keys, allocate(head_dim * kLanes));
     thread_scratch_.push_back(std::move(scratch));
   }
   order_.reserve(options.max_rows);
@@ -171,7 +170,6 @@ void CpuAttention::Attend(int thread, uint32_t layer) {
   args.sums = scratch.sums.data<float>();
   args.totals = scratch.totals.data<float>();
   args.greatest = scratch.greatest.data<float>();
-  args.tail_keys = scratch.tail_keys.data<float>();
   const auto num_items = static_cast<uint32_t>(groups_.size()) * num_kv_heads_ * parts_per_kv_;
   for (;;) {
     const uint32_t item = next_item_.fetch_add(1, std::memory_order_relaxed);

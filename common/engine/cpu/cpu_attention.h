@@ -70,7 +70,6 @@ class CpuAttention {
     AlignedBuffer sums;
     AlignedBuffer totals;
     AlignedBuffer greatest;
-    AlignedBuffer tail_keys;
   };
   // Rows [begin, end) of rows_.
   struct Group {

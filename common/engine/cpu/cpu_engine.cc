@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,15 +14,10 @@
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
+#include "common/engine/step_validator.h"
 
 namespace tandem {
 namespace {
-
-SlotId LastSlot(const RowContext& context) {
-  if (!context.tail.empty()) return context.tail.back();
-  const uint32_t position = context.num_committed - 1;
-  return context.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens;
-}
 
 void AddBias(const std::vector<float>& bias, const KernelTable& kernels, uint32_t begin, uint32_t end,
              uint32_t num_rows, float* const* rows) {
@@ -45,9 +41,6 @@ class CpuEngine final : public Engine {
   CpuEngine() = default;
 
   absl::Status AllocateScratch();
-  absl::Status ValidateRow(const StepRow& row, size_t index) const;
-  absl::Status ValidateRows(absl::Span<const StepRow> rows);
-  absl::Status ValidateSlot(SlotId slot, absl::string_view what, size_t index) const;
 
   // The step, as each thread of the team runs it. Functions below end where the others' results are needed
   // next: the caller puts the barrier.
@@ -75,9 +68,7 @@ class CpuEngine final : public Engine {
   uint32_t max_rows_ = 0;
   uint32_t max_context_ = 0;
 
-  // In which step each slot was last written, so that two rows of one step cannot write the same.
-  std::vector<uint32_t> slot_step_;
-  uint32_t step_ = 0;
+  std::optional<StepValidator> validator_;
 
   std::vector<ActiveRow> active_;
   uint32_t num_rows_ = 0;    // Of the step,
@@ -145,67 +136,17 @@ absl::Status CpuEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
   TANDEM_ASSIGN_OR_RETURN(gate_, ProductInputs::Allocate(*kernels_, max_rows_, intermediate));
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
-  slot_step_.resize(size_t{num_blocks_} * kBlockTokens);
+  validator_.emplace(StepValidator::Options{.vocab_size = config_.vocab_size,
+                                            .num_blocks = num_blocks_,
+                                            .max_rows = max_rows_,
+                                            .max_context = max_context_});
   active_.resize(max_rows_);
   logits_.resize(max_rows_);
   return absl::OkStatus();
 }
 
-absl::Status CpuEngine::ValidateSlot(SlotId slot, absl::string_view what, size_t index) const {
-  if (slot < slot_step_.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " ", index, " names slot ", slot, "; there are ", slot_step_.size()));
-}
-
-absl::Status CpuEngine::ValidateRow(const StepRow& row, size_t index) const {
-  const RowContext& context = row.context;
-  if (row.token < 0 || row.token >= config_.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("row ", index, " has token ", row.token, "; expected 0 to ", config_.vocab_size - 1));
-  }
-  const uint64_t length = uint64_t{context.num_committed} + context.tail.size();
-  if (length < 1 || length > max_context_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("row ", index, " has a context of ", length, " tokens; expected 1 to ", max_context_));
-  }
-  const size_t num_used = (size_t{context.num_committed} + kBlockTokens - 1) / kBlockTokens;
-  if (num_used > context.blocks.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("row ", index, " names ", context.blocks.size(),
-                                                   " blocks; its ", context.num_committed,
-                                                   " committed tokens need ", num_used));
-  }
-  for (BlockId block : context.blocks.first(num_used)) {
-    if (block >= num_blocks_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", index, " names block ", block, "; there are ", num_blocks_));
-    }
-  }
-  for (SlotId slot : context.tail) TANDEM_RETURN_IF_ERROR(ValidateSlot(slot, "row", index));
-  return absl::OkStatus();
-}
-
-absl::Status CpuEngine::ValidateRows(absl::Span<const StepRow> rows) {
-  if (rows.size() > max_rows_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", rows.size(), " rows; this engine takes ", max_rows_, " at most"));
-  }
-  for (size_t i = 0; i < rows.size(); ++i) TANDEM_RETURN_IF_ERROR(ValidateRow(rows[i], i));
-  if (++step_ == 0) {
-    std::fill(slot_step_.begin(), slot_step_.end(), 0);
-    step_ = 1;
-  }
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const SlotId slot = LastSlot(rows[i].context);
-    if (std::exchange(slot_step_[slot], step_) == step_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", i, " writes slot ", slot, ", as does an earlier row of the same step"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
-  TANDEM_RETURN_IF_ERROR(ValidateRows(rows));
+  TANDEM_RETURN_IF_ERROR(validator_->CheckRows(rows));
   if (rows.empty()) return absl::OkStatus();
   num_rows_ = static_cast<uint32_t>(rows.size());
   num_active_ = num_rows_;
@@ -220,10 +161,7 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
 }
 
 absl::Status CpuEngine::CopyKv(absl::Span<const KvCopy> copies) {
-  for (size_t i = 0; i < copies.size(); ++i) {
-    TANDEM_RETURN_IF_ERROR(ValidateSlot(copies[i].from, "copy", i));
-    TANDEM_RETURN_IF_ERROR(ValidateSlot(copies[i].to, "copy", i));
-  }
+  TANDEM_RETURN_IF_ERROR(validator_->CheckCopies(copies));
   for (const KvCopy& copy : copies) attention_->Copy(copy.from, copy.to);
   return absl::OkStatus();
 }

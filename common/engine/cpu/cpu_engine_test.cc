@@ -199,6 +199,42 @@ TEST_F(CpuEngineTest, RefusesOptionsOutOfRange) {
   }
 }
 
+TEST_F(CpuEngineTest, RefusesWeightTypesThatItCannotKeep) {
+  for (const char* name : {"int3", "INT8", "q8_0", ""}) {
+    const absl::Status status = ParseWeightType(name).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(),
+              absl::StrCat("weight type \"", name, "\", expected one of auto, bf16, int8, int4"));
+  }
+  // Which would have to round what the files hold.
+  RandomModelOptions options = SmallModel();
+  options.dtype = TensorView::DType::kBF16;
+  options.gate_dtype = TensorView::DType::kF32;
+  const absl::Status status =
+      CreateCpuEngine(MakeRandomModel(options), {.num_blocks = 4, .weight_type = WeightType::kBf16}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), testing::HasSubstr("f32"));
+}
+
+// Groups of 64 inputs and tiles of 32 outputs are ours: a model need not fit them.
+TEST_F(CpuEngineTest, KeepsMatricesOfAnySizeInAnyType) {
+  RandomModelOptions options = SmallModel();
+  options.config.hidden_size = 33;
+  options.config.intermediate_size = 1;
+  options.config.vocab_size = 67;
+  options.config.num_heads = 1;
+  options.config.num_kv_heads = 1;
+  options.config.head_dim = 2;
+  model_ = MakeRandomModel(options);
+  ASSERT_NE(model_, nullptr);
+  for (WeightType weight_type : {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4}) {
+    auto engine = CreateCpuEngine(model_, {.num_blocks = 4, .weight_type = weight_type});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    for (const float logit : Run({1, 2, 3, 4, 5}, {0})) EXPECT_TRUE(std::isfinite(logit));
+  }
+}
+
 TEST_F(CpuEngineTest, ReportsAllOfLoading) {
   for (WeightType weight_type : {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4}) {
     LoadProgress::Options options;
@@ -209,6 +245,27 @@ TEST_F(CpuEngineTest, ReportsAllOfLoading) {
         CreateCpuEngine(model_, {.num_blocks = 1, .weight_type = weight_type, .progress = &progress}).ok());
     EXPECT_EQ(progress.ratio(), 1.0);
   }
+}
+
+TEST_F(CpuEngineTest, LoadingStopsAtTheNextMatrix) {
+  LoadProgress::Options options;
+  options.terminal = false;
+  options.log = [](absl::string_view) {};
+  LoadProgress progress("small", model_->weight_bytes(), options);
+  progress.StopWhen([] { return true; });
+  EXPECT_TRUE(absl::IsCancelled(CreateCpuEngine(model_, {.num_blocks = 1, .progress = &progress}).status()));
+  // The first tensor is a norm.
+  EXPECT_EQ(progress.ratio(), static_cast<double>(model_->layers().front().input_norm.num_bytes()) /
+                                  static_cast<double>(model_->weight_bytes()));
+
+  // Asked for the last time it is as good as done, but it is not what was asked for.
+  int asked = 0;
+  LoadProgress all("small", model_->weight_bytes(), options);
+  all.StopWhen([&] { return ++asked < 0; });
+  ASSERT_TRUE(CreateCpuEngine(model_, {.num_blocks = 1, .progress = &all}).ok());
+  LoadProgress last("small", model_->weight_bytes(), options);
+  last.StopWhen([&asked] { return --asked == 0; });
+  EXPECT_TRUE(absl::IsCancelled(CreateCpuEngine(model_, {.num_blocks = 1, .progress = &last}).status()));
 }
 
 }  // namespace

@@ -26,11 +26,13 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
   return PackedMatrix::FormatOf(parts);
 }
 
-// Turns views into packed matrices and vectors, and tells how far that is.
+// Turns views into packed matrices and vectors, and tells how far that is. When loading should stop, it packs
+// no further matrix; vectors are nothing beside them.
 class Packer {
  public:
-  Packer(WeightType type, const KernelTable& kernels, ThreadTeam* team, LoadProgress* progress)
-      : type_(type), kernels_(kernels), team_(team), progress_(progress) {}
+  Packer(const Model& model, WeightType type, const KernelTable& kernels, ThreadTeam* team,
+         LoadProgress* progress)
+      : model_(model), type_(type), kernels_(kernels), team_(team), progress_(progress) {}
 
   // `parts` on top of one another.
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
@@ -57,6 +59,9 @@ class Packer {
     return floats;
   }
 
+  // Whether loading should go on.
+  const absl::Status& status() const { return status_; }
+
   // End to end; the model has all of them or none.
   std::vector<float> Vectors(std::initializer_list<TensorView> parts) {
     std::vector<float> joined;
@@ -69,18 +74,23 @@ class Packer {
 
  private:
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts, WeightFormat format) {
+    TANDEM_RETURN_IF_ERROR(status_);
     TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, format, kernels_, team_));
     for (const TensorView& part : parts) Report(part);
     return matrix;
   }
+  // The tensor has been copied.
   void Report(const TensorView& tensor) {
-    if (progress_ != nullptr) progress_->Add(tensor.num_bytes());
+    model_.Release(tensor);
+    if (progress_ != nullptr) status_.Update(progress_->Add(tensor.num_bytes()));
   }
 
+  const Model& model_;
   const WeightType type_;
   const KernelTable& kernels_;
   ThreadTeam* const team_;
   LoadProgress* const progress_;
+  absl::Status status_;
 };
 
 absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* packer) {
@@ -105,7 +115,7 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* pa
 
 absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
                                        ThreadTeam* team, LoadProgress* progress) {
-  Packer packer(type, kernels, team, progress);
+  Packer packer(model, type, kernels, team, progress);
   CpuWeights weights;
   weights.layers.reserve(model.layers().size());
   for (const LayerWeights& layer : model.layers()) {
@@ -118,6 +128,7 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
   if (!weights.tied_embeddings) {
     TANDEM_ASSIGN_OR_RETURN(weights.separate_embedding, packer.TokenMatrix(model.embedding()));
   }
+  TANDEM_RETURN_IF_ERROR(packer.status());
   return weights;
 }
 

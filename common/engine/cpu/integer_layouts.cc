@@ -30,6 +30,14 @@ Place InHalvedAmxTiles(uint32_t output, uint32_t k) {
   return {.byte = size_t{output / 16} * 512 + k % 32 / 4 * 64 + output % 16 * 4 + k % 4, .high = k >= 32};
 }
 
+Place InOctets(uint32_t output, uint32_t k) {
+  return {.byte = size_t{k / 8} * 8 * kTileOutputs + output * 8 + k % 8};
+}
+
+Place InHalvedOctets(uint32_t output, uint32_t k) {
+  return {.byte = InOctets(output, k % 32).byte, .high = k >= 32};
+}
+
 uint32_t ScaleIndex(uint32_t output) {
   return output < kLanes ? 2 * output : 2 * (output - kLanes) + 1;
 }
@@ -101,6 +109,14 @@ WeightLayout Int8AmxTiles() {
 
 WeightLayout Int4AmxTiles() {
   return MakeLayout<InHalvedAmxTiles, kInt4GroupBytes, QuantizeInt4>();
+}
+
+WeightLayout Int8Octets() {
+  return MakeLayout<InOctets, kInt8GroupBytes, QuantizeInt8>();
+}
+
+WeightLayout Int4Octets() {
+  return MakeLayout<InHalvedOctets, kInt4GroupBytes, QuantizeInt4>();
 }
 
 }  // namespace tandem

@@ -27,4 +27,11 @@ WeightLayout Int8AmxTiles();
 // [2][8][16][4]: as lines 0 to 7 of each of those tiles in the low, 8 to 15 in the high halves of the bytes.
 WeightLayout Int4AmxTiles();
 
+// [8][16][2][8]: for eight inputs at a time, the weights of two outputs after one another, which is what an
+// SMMLA instruction takes.
+WeightLayout Int8Octets();
+
+// [4][16][2][8]: as the first four of those eight in the low, the others in the high halves of the bytes.
+WeightLayout Int4Octets();
+
 }  // namespace tandem

@@ -7,6 +7,7 @@
 // policy I for the integers, which provides
 //
 //   kMaxRows                        rows of inputs whose sums stay in registers
+//   Halves(rows)                    how many halves of a tile, 16 outputs each, at a time for that: 1 or 2
 //   Sum, Weights                    16 sums of 32 bits; 16 outputs' pairs of weights, as wide as I multiplies
 //   Zero()
 //   Widen(line)                     Weights from 32 bytes
@@ -101,22 +102,28 @@ void PrepareIntegers(const PrepareArgs& args) {
   }
 }
 
+// Half of a line: that of 16 outputs.
+constexpr size_t kHalfLineBytes = 32;
+
 // Weights of Int8Lines.
 struct Int8Weights {
   static constexpr size_t kGroupBytes = kInt8GroupBytes;
   static constexpr uint32_t kGroupLines = 32;
 
-  // One line times `kRows` rows of inputs.
-  template <typename I, int kRows>
+  // One line, or half of it, times `kRows` rows of inputs.
+  template <typename I, int kRows, int kHalves>
   static TANDEM_INLINE void MultiplyLine(const char* line, const char* inputs, size_t row_bytes,
-                                         uint32_t index, typename I::Sum (&sums)[kRows][2]) {
-    const auto low = I::Widen(line);
-    const auto high = I::Widen(line + 32);
+                                         uint32_t index, typename I::Sum (&sums)[kRows][kHalves]) {
+    typename I::Weights weights[kHalves];
+#pragma GCC unroll 2
+    for (int half = 0; half < kHalves; ++half) weights[half] = I::Widen(line + half * kHalfLineBytes);
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       const char* pair = inputs + row * row_bytes + index * 4;
-      sums[row][0] = I::MultiplyAdd(sums[row][0], low, pair);
-      sums[row][1] = I::MultiplyAdd(sums[row][1], high, pair);
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half) {
+        sums[row][half] = I::MultiplyAdd(sums[row][half], weights[half], pair);
+      }
     }
   }
 };
@@ -126,14 +133,14 @@ struct Int4Weights {
   static constexpr size_t kGroupBytes = kInt4GroupBytes;
   static constexpr uint32_t kGroupLines = 16;
 
-  template <typename I, int kRows>
+  template <typename I, int kRows, int kHalves>
   static TANDEM_INLINE void MultiplyLine(const char* line, const char* inputs, size_t row_bytes,
-                                         uint32_t index, typename I::Sum (&sums)[kRows][2]) {
+                                         uint32_t index, typename I::Sum (&sums)[kRows][kHalves]) {
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       typename I::Weights first;
       typename I::Weights second;
-      I::WidenHalves(line + half * 32, &first, &second);
+      I::WidenHalves(line + half * kHalfLineBytes, &first, &second);
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
         const char* pair = inputs + row * row_bytes + index * 4;
@@ -153,46 +160,62 @@ TANDEM_INLINE void StoreOutputs(V value, uint32_t output, uint32_t end_output, f
   }
 }
 
-// A tile of weights times `kRows` rows.
-template <typename V, typename I, typename Weights, int kRows>
-void MultiplyIntegerTile(const char* tile, const ProductArgs& args, const char* inputs, float* const* outputs,
-                         uint32_t first_output) {
+// A tile of weights, or the given half of it, times `kRows` rows.
+template <typename V, typename I, typename Weights, int kRows, int kHalves>
+TANDEM_INLINE void MultiplyHalves(const char* tile, int first_half, const ProductArgs& args,
+                                  const char* inputs, float* const* outputs, uint32_t first_output) {
   constexpr size_t kPrefetchBytes = 2048;
   const uint32_t num_groups = NumGroups(args.depth);
   const size_t row_bytes = IntegerRowBytes(args.depth);
-  V totals[kRows][2];
+  V totals[kRows][kHalves];
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
-    totals[row][0] = V::Broadcast(0.0f);
-    totals[row][1] = V::Broadcast(0.0f);
+#pragma GCC unroll 2
+    for (int half = 0; half < kHalves; ++half) totals[row][half] = V::Broadcast(0.0f);
   }
   for (uint32_t group = 0; group < num_groups; ++group, tile += Weights::kGroupBytes) {
-    typename I::Sum sums[kRows][2];
+    typename I::Sum sums[kRows][kHalves];
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
-      sums[row][0] = I::Zero();
-      sums[row][1] = I::Zero();
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half) sums[row][half] = I::Zero();
     }
-    const char* line = tile + kScaleLineBytes;
+    const char* line = tile + kScaleLineBytes + first_half * kHalfLineBytes;
     for (uint32_t index = 0; index < Weights::kGroupLines; ++index, line += 64) {
       __builtin_prefetch(line + kPrefetchBytes);
-      Weights::template MultiplyLine<I, kRows>(line, inputs + group * kGroupIntegerBytes, row_bytes, index,
-                                               sums);
+      Weights::template MultiplyLine<I, kRows, kHalves>(line, inputs + group * kGroupIntegerBytes, row_bytes,
+                                                        index, sums);
     }
-    V low;
-    V high;
-    V::LoadBf16Pairs(reinterpret_cast<const uint16_t*>(tile), &low, &high);
+    V scales[2];
+    V::LoadBf16Pairs(reinterpret_cast<const uint16_t*>(tile), &scales[0], &scales[1]);
     const char* scale = inputs + num_groups * kGroupIntegerBytes + group * sizeof(float);
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row, scale += row_bytes) {
       const V input_scale = V::Broadcast(*reinterpret_cast<const float*>(scale));
-      totals[row][0] = V::Fma(I::ToFloat(sums[row][0]), V::Multiply(low, input_scale), totals[row][0]);
-      totals[row][1] = V::Fma(I::ToFloat(sums[row][1]), V::Multiply(high, input_scale), totals[row][1]);
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half) {
+        const V both = V::Multiply(scales[first_half + half], input_scale);
+        totals[row][half] = V::Fma(I::ToFloat(sums[row][half]), both, totals[row][half]);
+      }
     }
   }
+#pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
-    StoreOutputs(totals[row][0], first_output, args.end_output, outputs[row]);
-    StoreOutputs(totals[row][1], first_output + kLanes, args.end_output, outputs[row]);
+#pragma GCC unroll 2
+    for (int half = 0; half < kHalves; ++half) {
+      StoreOutputs(totals[row][half], first_output + (first_half + half) * kLanes, args.end_output,
+                   outputs[row]);
+    }
+  }
+}
+
+template <typename V, typename I, typename Weights, int kRows>
+void MultiplyIntegerTile(const char* tile, const ProductArgs& args, const char* inputs, float* const* outputs,
+                         uint32_t first_output) {
+  constexpr int kHalves = I::Halves(kRows);
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; half += kHalves) {
+    MultiplyHalves<V, I, Weights, kRows, kHalves>(tile, half, args, inputs, outputs, first_output);
   }
 }
 

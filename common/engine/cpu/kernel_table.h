@@ -7,7 +7,7 @@
 //
 // Every result is defined as one sequence of correctly rounded float32 operations (add, multiply, divide,
 // square root, fused multiply-add), so that it does not depend on how many rows are computed together, and
-// except for some products of `amx` and `neon-bf16` not on the instruction set either:
+// except for some products of `amx`, `neon-bf16` and `neon-i8mm` not on the instruction set either:
 //
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
@@ -16,8 +16,8 @@
 //
 // Products of `amx` with weights in bfloat16 round each input to bfloat16, which keeps 8 of its 24
 // significant bits; those of `amx-split` take it as the sum of two bfloat16 numbers, which keeps 16. Both add
-// up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` split inputs likewise and add up 4 terms at
-// a time; see kernels_neon_bf16.cc.
+// up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` and `neon-i8mm` split inputs likewise and
+// add up 4 terms at a time; see kernels_neon_bf16.cc.
 //
 // Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
 // groups of kInputGroup inputs, the last one filled up with zeros. A group of weights of one output is a
@@ -127,5 +127,8 @@ const KernelTable& AmxSplitKernels();  // As AmxKernels.
 const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
 const KernelTable& NeonKernels();  // Defined on 64-bit Arm.
 const KernelTable& NeonBf16Kernels();  // Likewise; needs the bfloat16 extension (FEAT_BF16).
+// Likewise; needs the matrix instructions for 8-bit integers (FEAT_I8MM) as well. Products with weights of 8
+// and 4 bits are made by them, the rest is the same.
+const KernelTable& NeonI8mmKernels();
 
 }  // namespace tandem

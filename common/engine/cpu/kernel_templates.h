@@ -9,7 +9,9 @@
 // inside its own unnamed namespace-scoped vector type V, so that no two of them share an instantiation.
 //
 // V provides kMaxRows and kMaxAccumulators (how many rows and vectors a product keeps in registers) and the
-// static functions used below, each lane by lane and correctly rounded.
+// static functions used below, each lane by lane and correctly rounded. A Piece is one of the kPieces parts
+// of a V that a product's inner loop works on, itself a vector with the same functions; Join makes a V of
+// them.
 
 namespace tandem {
 namespace {
@@ -17,94 +19,124 @@ namespace {
 // How many lines ahead of their use weights are asked for.
 inline constexpr uint32_t kPrefetchLines = 16;
 
-// Weights as they lie in a packed matrix: one line holds a tile's outputs for one k.
+// Weights as they lie in a packed matrix: one line holds a tile's outputs for one k. LoadPiece reads piece
+// `piece` of the line's two vectors.
 struct Bf16Weights {
   using Element = uint16_t;
   template <typename V>
-  static TANDEM_INLINE void LoadLine(const Element* line, V* low, V* high) {
-    V::LoadBf16Pairs(line, low, high);
+  static TANDEM_INLINE void LoadPiece(const Element* line, int piece, typename V::Piece* low,
+                                      typename V::Piece* high) {
+    V::Piece::LoadBf16Pairs(line + piece * 2 * (kLanes / V::kPieces), low, high);
   }
 };
 
 struct F32Weights {
   using Element = float;
   template <typename V>
-  static TANDEM_INLINE void LoadLine(const Element* line, V* low, V* high) {
-    *low = V::Load(line);
-    *high = V::Load(line + kLanes);
+  static TANDEM_INLINE void LoadPiece(const Element* line, int piece, typename V::Piece* low,
+                                      typename V::Piece* high) {
+    *low = V::Piece::Load(line + piece * (kLanes / V::kPieces));
+    *high = V::Piece::Load(line + kLanes + piece * (kLanes / V::kPieces));
   }
 };
 
-// `kTiles` tiles times `kRows` rows, all sums in registers.
-template <typename V, typename Weights, int kRows, int kTiles>
-TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, const ProductArgs& args,
-                                 const float* inputs, float* const* outputs, uint32_t first_output) {
+// Stores a piece of sums for the outputs from `output` on, without those from `end_output` on.
+template <typename Piece>
+TANDEM_INLINE void StorePiece(Piece sums, uint32_t lanes, uint32_t output, uint32_t end_output,
+                              float* outputs) {
+  if (output + lanes <= end_output) {
+    Piece::Store(sums, outputs + output);
+  } else if (output < end_output) {
+    StoreFirst(sums, end_output - output, outputs + output);
+  }
+}
+
+// `kTiles` tiles, of their vectors the pieces from `first_piece` on to the number of kPieces, times `kRows`
+// rows: all sums in registers.
+template <typename V, typename Weights, int kRows, int kTiles, int kPieces>
+TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, int first_piece,
+                                 const ProductArgs& args, const float* inputs, float* const* outputs,
+                                 uint32_t first_output) {
   using Element = typename Weights::Element;
-  V sums[kRows][kTiles][2];
+  using Piece = typename V::Piece;
+  Piece sums[kRows][kTiles][kPieces][2];
+  const float* rows[kRows];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
+    rows[row] = inputs + row * args.input_stride;
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
-      sums[row][tile][0] = V::Broadcast(0.0f);
-      sums[row][tile][1] = V::Broadcast(0.0f);
+#pragma GCC unroll 4
+      for (int piece = 0; piece < kPieces; ++piece) {
+        sums[row][tile][piece][0] = Piece::Broadcast(0.0f);
+        sums[row][tile][piece][1] = Piece::Broadcast(0.0f);
+      }
     }
   }
-  const size_t tile_size = size_t{args.depth} * kTileOutputs;
-  const size_t input_stride = args.input_stride;
+  const uint32_t depth = args.depth;
+  const size_t tile_size = size_t{depth} * kTileOutputs;
   const Element* line = tiles;
   // Twice at a time takes the loop's own instructions out of the multipliers' way.
 #pragma GCC unroll 2
-  for (uint32_t k = 0; k < args.depth; ++k, line += kTileOutputs) {
+  for (uint32_t k = 0; k < depth; ++k, line += kTileOutputs) {
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
       const Element* tile_line = line + tile * tile_size;
       // The weights come from beyond the nearest caches, one line after another: ask for them in time.
       __builtin_prefetch(tile_line + kPrefetchLines * kTileOutputs);
-      V low;
-      V high;
-      Weights::template LoadLine<V>(tile_line, &low, &high);
+#pragma GCC unroll 4
+      for (int piece = 0; piece < kPieces; ++piece) {
+        Piece low;
+        Piece high;
+        Weights::template LoadPiece<V>(tile_line, first_piece + piece, &low, &high);
 #pragma GCC unroll 16
-      for (int row = 0; row < kRows; ++row) {
-        const V input = V::Broadcast(inputs[row * input_stride + k]);
-        sums[row][tile][0] = V::Fma(input, low, sums[row][tile][0]);
-        sums[row][tile][1] = V::Fma(input, high, sums[row][tile][1]);
+        for (int row = 0; row < kRows; ++row) {
+          const Piece input = Piece::Broadcast(rows[row][k]);
+          sums[row][tile][piece][0] = Piece::Fma(input, low, sums[row][tile][piece][0]);
+          sums[row][tile][piece][1] = Piece::Fma(input, high, sums[row][tile][piece][1]);
+        }
+        // Inputs are loaded again for the next piece rather than kept, which would push sums out of
+        // registers.
+        if constexpr (kPieces > 1) asm volatile("" ::: "memory");
       }
     }
   }
+  constexpr uint32_t kPieceLanes = kLanes / V::kPieces;
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
-      const uint32_t output = first_output + tile * kTileOutputs;
-      float* to = outputs[row] + output;
-      if (output + kTileOutputs <= args.end_output) {
-        V::Store(sums[row][tile][0], to);
-        V::Store(sums[row][tile][1], to + kLanes);
-      } else {
-        const uint32_t rest = args.end_output - output;
-        StoreFirst(sums[row][tile][0], rest < kLanes ? rest : kLanes, to);
-        if (rest > kLanes) StoreFirst(sums[row][tile][1], rest - kLanes, to + kLanes);
+#pragma GCC unroll 4
+      for (int piece = 0; piece < kPieces; ++piece) {
+        const uint32_t output = first_output + tile * kTileOutputs + (first_piece + piece) * kPieceLanes;
+        StorePiece(sums[row][tile][piece][0], kPieceLanes, output, args.end_output, outputs[row]);
+        StorePiece(sums[row][tile][piece][1], kPieceLanes, output + kLanes, args.end_output, outputs[row]);
       }
     }
   }
 }
 
-// As many tiles at a time as leave the sums in registers: with few rows, many tiles keep the multipliers
-// busy.
+// As much of a tile, or as many tiles at a time, as leave the sums in registers: with few rows, many tiles
+// keep the multipliers busy; many rows leave room for a piece of a tile.
 template <typename V, typename Weights, int kRows>
 void MultiplyRows(const typename Weights::Element* tiles, uint32_t num_tiles, const ProductArgs& args,
                   const float* inputs, float* const* outputs, uint32_t first_output) {
-  constexpr int kFit = V::kMaxAccumulators / (2 * kRows);
-  constexpr int kTiles = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  constexpr int kFit = V::kMaxSums / (2 * kRows);
+  constexpr int kPieces = kFit >= V::kPieces ? V::kPieces : 1;
+  constexpr int kTiles = kFit >= 4 * kPieces ? 4 : kFit >= 2 * kPieces ? 2 : 1;
   const size_t tile_size = size_t{args.depth} * kTileOutputs;
   uint32_t tile = 0;
   for (; tile + kTiles <= num_tiles; tile += kTiles) {
-    MultiplyTiles<V, Weights, kRows, kTiles>(tiles + tile * tile_size, args, inputs, outputs,
-                                             first_output + tile * kTileOutputs);
+    for (int piece = 0; piece < V::kPieces; piece += kPieces) {
+      MultiplyTiles<V, Weights, kRows, kTiles, kPieces>(tiles + tile * tile_size, piece, args, inputs,
+                                                        outputs, first_output + tile * kTileOutputs);
+    }
   }
   for (; tile < num_tiles; ++tile) {
-    MultiplyTiles<V, Weights, kRows, 1>(tiles + tile * tile_size, args, inputs, outputs,
-                                        first_output + tile * kTileOutputs);
+    for (int piece = 0; piece < V::kPieces; piece += kPieces) {
+      MultiplyTiles<V, Weights, kRows, 1, kPieces>(tiles + tile * tile_size, piece, args, inputs, outputs,
+                                                   first_output + tile * kTileOutputs);
+    }
   }
 }
 

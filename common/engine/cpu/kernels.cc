@@ -13,8 +13,9 @@ namespace tandem {
 namespace {
 
 constexpr InstructionSet kInstructionSets[] = {
-    InstructionSet::kAuto, InstructionSet::kAmx,      InstructionSet::kAmxSplit, InstructionSet::kAvx512,
-    InstructionSet::kAvx2, InstructionSet::kNeonBf16, InstructionSet::kNeon,     InstructionSet::kPortable};
+    InstructionSet::kAuto,     InstructionSet::kAmx,  InstructionSet::kAmxSplit,
+    InstructionSet::kAvx512,   InstructionSet::kAvx2, InstructionSet::kNeonI8mm,
+    InstructionSet::kNeonBf16, InstructionSet::kNeon, InstructionSet::kPortable};
 
 #ifdef TANDEM_X86_KERNELS
 bool HasVnni() {
@@ -42,6 +43,8 @@ absl::string_view InstructionSetName(InstructionSet instruction_set) {
       return "neon";
     case InstructionSet::kNeonBf16:
       return "neon-bf16";
+    case InstructionSet::kNeonI8mm:
+      return "neon-i8mm";
   }
   return "unknown";
 }
@@ -76,7 +79,11 @@ std::vector<InstructionSet> SupportedInstructionSets() {
   }
 #endif
 #ifdef TANDEM_ARM_KERNELS
-  if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) supported.push_back(InstructionSet::kNeonBf16);
+  const unsigned long features = getauxval(AT_HWCAP2);
+  if ((features & HWCAP2_BF16) != 0) {
+    if ((features & HWCAP2_I8MM) != 0) supported.push_back(InstructionSet::kNeonI8mm);
+    supported.push_back(InstructionSet::kNeonBf16);
+  }
   supported.push_back(InstructionSet::kNeon);
 #endif
   supported.push_back(InstructionSet::kPortable);
@@ -102,6 +109,8 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
       return &Avx2Kernels();
 #endif
 #ifdef TANDEM_ARM_KERNELS
+    case InstructionSet::kNeonI8mm:
+      return &NeonI8mmKernels();
     case InstructionSet::kNeonBf16:
       return &NeonBf16Kernels();
     case InstructionSet::kNeon:

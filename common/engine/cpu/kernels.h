@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512, kAmxSplit, kAmx, kNeon, kNeonBf16 };
+enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512, kAmxSplit, kAmx, kNeon, kNeonBf16, kNeonI8mm };
 
 // As on command lines, "auto" first.
 std::vector<std::string> InstructionSetNames();

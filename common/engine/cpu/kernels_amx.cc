@@ -86,6 +86,30 @@ inline void StoreSums(const float* sums, uint32_t num_rows, float* const* output
   }
 }
 
+// Where the tiles of sums go: to outputs themselves, or to scratch memory.
+struct SumsPlace {
+  float* first;        // Of the first tile.
+  size_t row_bytes;    // From one row of a tile to the next.
+  size_t half_stride;  // Floats from a tile to the one of the next 16 outputs.
+};
+
+using Sums = float[4][kTileBytes / sizeof(float)];
+
+inline SumsPlace InScratch(Sums& sums) {
+  return {sums[0], kTileStride, kTileBytes / sizeof(float)};
+}
+
+// The bytes from each row of outputs to the next, or 0 if they are not all equal.
+inline size_t RowBytes(float* const* outputs, uint32_t num_rows) {
+  if (num_rows < 2) return sizeof(float);
+  if (outputs[1] <= outputs[0]) return 0;
+  const auto stride = static_cast<size_t>(outputs[1] - outputs[0]);
+  for (uint32_t row = 2; row < num_rows; ++row) {
+    if (outputs[row] != outputs[0] + row * stride) return 0;
+  }
+  return stride * sizeof(float);
+}
+
 // How far ahead of their use weights that come from beyond the second-level cache are asked for.
 constexpr size_t kPrefetchBytes = 1024;
 // Lines of weights that a step uses.
@@ -100,7 +124,7 @@ inline void PrefetchStep(const char* weights) {
 // A block of rows times one or two tiles of weights. With two, four sums under way keep the multiplier busy.
 template <int kTiles>
 void MultiplyOneBlock(const char* inputs, const char* weights, size_t tile_bytes, uint32_t num_steps,
-                      float (*sums)[kTileBytes / sizeof(float)]) {
+                      const SumsPlace& place) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -124,11 +148,11 @@ void MultiplyOneBlock(const char* inputs, const char* weights, size_t tile_bytes
     weights += 2 * kTileBytes;
     second += 2 * kTileBytes;
   }
-  _tile_stored(0, sums[0], kTileStride);
-  _tile_stored(1, sums[1], kTileStride);
+  _tile_stored(0, place.first, place.row_bytes);
+  _tile_stored(1, place.first + place.half_stride, place.row_bytes);
   if constexpr (kTiles == 2) {
-    _tile_stored(2, sums[2], kTileStride);
-    _tile_stored(3, sums[3], kTileStride);
+    _tile_stored(2, place.first + 2 * place.half_stride, place.row_bytes);
+    _tile_stored(3, place.first + 3 * place.half_stride, place.row_bytes);
   }
 }
 
@@ -161,8 +185,6 @@ inline void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char
   _tile_stored(3, sums[3], kTileStride);
 }
 
-using Sums = float[4][kTileBytes / sizeof(float)];
-
 // As many rows as fill one block, or fewer.
 template <int kParts>
 void MultiplyOneBlockOfRows(const ProductArgs& args) {
@@ -171,18 +193,25 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
   const char* inputs = static_cast<const char*>(args.prepared);
   const char* weights = static_cast<const char*>(args.tiles);
   alignas(64) Sums sums;
+  // Sums of one part are outputs, and tiles have as many rows as there are.
+  const size_t row_bytes = kParts == 1 ? RowBytes(args.outputs, args.num_rows) : 0;
   uint32_t output = args.first_output;
   uint32_t tile = 0;
   for (; tile + 2 <= args.num_tiles; tile += 2) {
-    MultiplyOneBlock<2>(inputs, weights, tile_bytes, num_steps, sums);
-    for (uint32_t i = 0; i < 4; ++i) {
-      StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+    if (row_bytes > 0 && output + 2 * kTileOutputs <= args.end_output) {
+      MultiplyOneBlock<2>(inputs, weights, tile_bytes, num_steps,
+                          {args.outputs[0] + output, row_bytes, kHalfOutputs});
+    } else {
+      MultiplyOneBlock<2>(inputs, weights, tile_bytes, num_steps, InScratch(sums));
+      for (uint32_t i = 0; i < 4; ++i) {
+        StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+      }
     }
     weights += 2 * tile_bytes;
     output += 2 * kTileOutputs;
   }
   if (tile == args.num_tiles) return;
-  MultiplyOneBlock<1>(inputs, weights, tile_bytes, num_steps, sums);
+  MultiplyOneBlock<1>(inputs, weights, tile_bytes, num_steps, InScratch(sums));
   for (uint32_t i = 0; i < 2; ++i) {
     StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
   }

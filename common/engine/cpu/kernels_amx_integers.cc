@@ -1,5 +1,7 @@
 #include <immintrin.h>
 
+#include <new>
+
 #include "common/engine/cpu/amx_integer_products.h"
 #include "common/engine/cpu/amx_tiles.h"
 #include "common/engine/cpu/integer_layouts.h"
@@ -14,8 +16,7 @@
 //   128 * (sum over k of high * weight) + (sum over k of low * weight)
 //
 // is the sum that every other instruction set finds (kernel_table.h). After each group the sums go through
-// memory to vectors, which scale them and add them to the outputs: there are 4 sums under way, so that the
-// next tiles are multiplied meanwhile.
+// memory to vectors, which scale them and add them to the outputs, while the next ones are computed.
 
 namespace tandem {
 namespace {
@@ -24,8 +25,6 @@ namespace {
 constexpr uint32_t kBlockRows = kTileRows / 2;
 // A block's tile of inputs for one group, and the line with the scales of its rows.
 constexpr size_t kStepBytes = kTileBytes + 64;
-
-using Sums = int32_t[kTileBytes / sizeof(int32_t)];
 
 // Prepared inputs: [rows / 8][groups] of a tile, row 2 r of it the high, row 2 r + 1 the low parts of row r,
 // and 8 scales.
@@ -83,226 +82,263 @@ void Prepare(const PrepareArgs& args) {
   }
 }
 
-// Weights of Int8AmxTiles, which are tiles already.
+// The two tiles of a group of weights, which are tiles already.
 struct Int8Tiles {
   static constexpr size_t kGroupBytes = kInt8GroupBytes;
+  struct Scratch {};
 
-  static TANDEM_INLINE const char* Tile(const char* group, uint32_t half, char* /*scratch*/) {
-    return group + kScaleLineBytes + half * kTileBytes;
+  static TANDEM_INLINE const char* Make(const char* group, Scratch* /*scratch*/) {
+    return group + kScaleLineBytes;
   }
 };
 
-// Weights of Int4AmxTiles, made tiles in `scratch`.
+// Likewise of Int4AmxTiles, made tiles in scratch memory.
 struct Int4Tiles {
   static constexpr size_t kGroupBytes = kInt4GroupBytes;
+  struct Scratch {
+    alignas(64) char tiles[2 * kTileBytes];
+  };
 
-  static TANDEM_INLINE const char* Tile(const char* group, uint32_t half, char* scratch) {
-    const char* from = group + kScaleLineBytes + half * (kTileBytes / 2);
+  static TANDEM_INLINE const char* Make(const char* group, Scratch* scratch) {
     const __m512i mask = _mm512_set1_epi8(0x0f);
     // What the 16 half bytes stand for.
     const __m512i values =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const char* from = group + kScaleLineBytes + half * (kTileBytes / 2);
+      char* to = scratch->tiles + half * kTileBytes;
 #pragma GCC unroll 8
-    for (int line = 0; line < 8; ++line) {
-      const __m512i both = _mm512_load_si512(from + line * 64);
-      const __m512i low = _mm512_and_si512(both, mask);
-      const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
-      _mm512_store_si512(scratch + line * 64, _mm512_shuffle_epi8(values, low));
-      _mm512_store_si512(scratch + (line + 8) * 64, _mm512_shuffle_epi8(values, high));
+      for (int line = 0; line < 8; ++line) {
+        const __m512i both = _mm512_load_si512(from + line * 64);
+        const __m512i low = _mm512_and_si512(both, mask);
+        const __m512i high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+        _mm512_store_si512(to + line * 64, _mm512_shuffle_epi8(values, low));
+        _mm512_store_si512(to + (line + 8) * 64, _mm512_shuffle_epi8(values, high));
+      }
     }
     CompleteWrites();
-    return scratch;
+    return scratch->tiles;
   }
 };
 
-// The scales of a group's outputs, 16 and 16.
-TANDEM_INLINE void LoadScales(const char* group, __m512* first, __m512* second) {
-  const __m512i pairs = _mm512_load_si512(group);
-  *first = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-  *second = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+// Sums of the two halves of a tile of outputs.
+struct GroupSums {
+  alignas(64) int32_t halves[2][kTileBytes / sizeof(int32_t)];
+};
+
+TANDEM_INLINE void LoadWeights(const char* tiles) {
+  _tile_loadd(6, tiles, kTileStride);
+  _tile_loadd(7, tiles + kTileBytes, kTileStride);
 }
 
-// Scales the sums of a tile and adds them to the outputs so far; rows of `totals` are `stride` floats apart.
-TANDEM_INLINE void AddSums(const Sums& sums, __m512 weight_scales, const char* inputs, uint32_t num_rows,
-                           float* totals, size_t stride) {
-  const auto* input_scales = reinterpret_cast<const float*>(inputs + kTileBytes);
-  for (uint32_t row = 0; row < num_rows; ++row, totals += stride) {
-    const __m512i high = _mm512_load_si512(sums + row * 2 * kHalfOutputs);
-    const __m512i low = _mm512_load_si512(sums + (row * 2 + 1) * kHalfOutputs);
-    const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low));
-    const __m512 scales = _mm512_mul_ps(weight_scales, _mm512_set1_ps(input_scales[row]));
-    _mm512_store_ps(totals, _mm512_fmadd_ps(sum, scales, _mm512_load_ps(totals)));
+// The sums of a group for a block of rows, in tiles 0 and 1 or 2 and 3.
+template <int kPair>
+TANDEM_INLINE void MultiplyGroup(const char* inputs) {
+  if constexpr (kPair == 0) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_loadd(4, inputs, kTileStride);
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+  } else {
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(5, inputs, kTileStride);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
   }
 }
 
-// The outputs that are not padding, of `width` at most.
-TANDEM_INLINE void StoreTotals(const float* totals, uint32_t width, uint32_t num_rows, float* const* outputs,
+template <int kPair>
+TANDEM_INLINE void StoreGroup(GroupSums* sums) {
+  if constexpr (kPair == 0) {
+    _tile_stored(0, sums->halves[0], kTileStride);
+    _tile_stored(1, sums->halves[1], kTileStride);
+  } else {
+    _tile_stored(2, sums->halves[0], kTileStride);
+    _tile_stored(3, sums->halves[1], kTileStride);
+  }
+}
+
+// Where the sums of a group and a block of rows are to be added.
+struct Item {
+  const char* group;   // Begins with the scales of its outputs, 16 and 16.
+  const char* inputs;  // Likewise: a tile, then the scales of its rows.
+  float* totals;       // [kBlockRows][kTileOutputs]
+};
+
+template <uint32_t kRows>
+TANDEM_INLINE void AddSums(const GroupSums& sums, const Item& item) {
+  const __m512i pairs = _mm512_load_si512(item.group);
+  const __m512 scales[2] = {
+      _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+      _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+  const auto* input_scales = reinterpret_cast<const float*>(item.inputs + kTileBytes);
+#pragma GCC unroll 8
+  for (uint32_t row = 0; row < kRows; ++row) {
+    const __m512 input_scale = _mm512_set1_ps(input_scales[row]);
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < 2; ++half) {
+      const int32_t* const parts = sums.halves[half] + row * 2 * kHalfOutputs;
+      float* const total = item.totals + row * kTileOutputs + half * kHalfOutputs;
+      const __m512i high = _mm512_slli_epi32(_mm512_load_si512(parts), 7);
+      const __m512i sum = _mm512_add_epi32(high, _mm512_load_si512(parts + kHalfOutputs));
+      _mm512_store_ps(total,
+                      _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scales[half], input_scale),
+                                      _mm512_load_ps(total)));
+    }
+  }
+}
+
+// The outputs that are not padding.
+TANDEM_INLINE void StoreTotals(const float* totals, uint32_t num_rows, float* const* outputs,
                                uint32_t first_output, uint32_t end_output) {
-  for (uint32_t row = 0; row < num_rows; ++row, totals += width) {
-    for (uint32_t i = 0; i < width && first_output + i < end_output; i += kHalfOutputs) {
+  for (uint32_t row = 0; row < num_rows; ++row, totals += kTileOutputs) {
+    for (uint32_t i = 0; i < kTileOutputs && first_output + i < end_output; i += kHalfOutputs) {
       _mm512_mask_storeu_ps(outputs[row] + first_output + i, OutputMask(first_output + i, end_output),
                             _mm512_load_ps(totals + i));
     }
   }
 }
 
-// How far ahead of their use weights are asked for.
-constexpr size_t kPrefetchBytes = 4096;
+// How far ahead of their use weights are asked for: two groups of int8.
+constexpr size_t kPrefetchBytes = 2 * kInt8GroupBytes;
+constexpr uint32_t kMostRows = kMostPairs * 2 * kBlockRows;
+// Tiles of weights that few rows go through together: memory gives more to several streams.
+constexpr uint32_t kMostTiles = 4;
 
-TANDEM_INLINE void Prefetch(const char* weights, uint32_t num_lines) {
-  for (uint32_t line = 0; line < num_lines; ++line) _mm_prefetch(weights + line * 64, _MM_HINT_T0);
-}
+// Some rows and some tiles of weights.
+struct Part {
+  const char* inputs;  // The first block's.
+  uint32_t num_rows;
+  const char* weights;  // The first tile.
+  uint32_t num_tiles;
+  float* const* outputs;  // The first row's, and so on.
+  uint32_t first_output;
+};
 
-// Up to 8 rows times kTiles tiles of weights, each in two halves.
-template <typename Weights, uint32_t kTiles>
-void MultiplyOneBlock(const ProductArgs& args, const char* weights, uint32_t first_output) {
-  constexpr uint32_t kWidth = kTiles * kTileOutputs;
+// A thread's sums of a part. On the heap from the first use on: thread-local storage itself comes out of the
+// stack of every thread, those that never multiply included, and some libraries' threads have small ones.
+class Totals {
+ public:
+  Totals() : data_(static_cast<float*>(::operator new(kNumBytes, kAlignment))) {}
+  ~Totals() { ::operator delete(data_, kAlignment); }
+  Totals(const Totals&) = delete;
+  Totals& operator=(const Totals&) = delete;
+
+  static float* OfThread() {
+    static thread_local Totals totals;
+    return totals.data_;
+  }
+
+ private:
+  static constexpr size_t kNumBytes = size_t{kMostRows} * kTileOutputs * sizeof(float);
+  static constexpr std::align_val_t kAlignment{64};
+
+  float* const data_;
+};
+
+// The groups of a part's weights in order; of each group all tiles, and of each tile all blocks of rows,
+// while its weights stay in two tiles. While the sums of one item are computed, those of the one before are
+// stored, and those of the one before that scaled and added: none waits for another.
+template <typename Weights, uint32_t kRows>
+void MultiplyPart(const ProductArgs& args, const Part& part) {
   constexpr uint32_t kGroupLines = Weights::kGroupBytes / 64;
-  alignas(64) Sums sums[2 * kTiles];
-  alignas(64) float totals[kBlockRows * kWidth];
-  alignas(64) char scratch[2 * kTiles][kTileBytes];
-  const uint32_t num_groups = NumGroups(args.depth);
-  const size_t tile_bytes = num_groups * Weights::kGroupBytes;
-  const auto* inputs = static_cast<const char*>(args.prepared);
-  __builtin_memset(totals, 0, args.num_rows * kWidth * sizeof(float));
-  for (uint32_t group = 0; group < num_groups; ++group) {
-    _tile_loadd(4, inputs, kTileStride);
-    Prefetch(weights + kPrefetchBytes, kGroupLines);
-    _tile_zero(0);
-    _tile_loadd(6, Weights::Tile(weights, 0, scratch[0]), kTileStride);
-    _tile_dpbssd(0, 4, 6);
-    _tile_zero(1);
-    _tile_loadd(7, Weights::Tile(weights, 1, scratch[1]), kTileStride);
-    _tile_dpbssd(1, 4, 7);
-    if constexpr (kTiles == 2) {
-      const char* second = weights + tile_bytes;
-      Prefetch(second + kPrefetchBytes, kGroupLines);
-      _tile_zero(2);
-      _tile_loadd(6, Weights::Tile(second, 0, scratch[2]), kTileStride);
-      _tile_dpbssd(2, 4, 6);
-      _tile_zero(3);
-      _tile_loadd(7, Weights::Tile(second, 1, scratch[3]), kTileStride);
-      _tile_dpbssd(3, 4, 7);
-    }
-    _tile_stored(0, sums[0], kTileStride);
-    _tile_stored(1, sums[1], kTileStride);
-    if constexpr (kTiles == 2) {
-      _tile_stored(2, sums[2], kTileStride);
-      _tile_stored(3, sums[3], kTileStride);
-    }
-    for (uint32_t tile = 0; tile < kTiles; ++tile) {
-      __m512 first;
-      __m512 second;
-      LoadScales(weights + tile * tile_bytes, &first, &second);
-      float* const to = totals + tile * kTileOutputs;
-      AddSums(sums[2 * tile], first, inputs, args.num_rows, to, kWidth);
-      AddSums(sums[2 * tile + 1], second, inputs, args.num_rows, to + kHalfOutputs, kWidth);
-    }
-    inputs += kStepBytes;
-    weights += Weights::kGroupBytes;
-  }
-  StoreTotals(totals, kWidth, args.num_rows, args.outputs, first_output, args.end_output);
-}
-
-template <typename Weights>
-void MultiplyFewRows(const ProductArgs& args) {
-  const size_t tile_bytes = NumGroups(args.depth) * Weights::kGroupBytes;
-  const auto* weights = static_cast<const char*>(args.tiles);
-  uint32_t tile = 0;
-  for (; tile + 2 <= args.num_tiles; tile += 2) {
-    MultiplyOneBlock<Weights, 2>(args, weights + tile * tile_bytes, args.first_output + tile * kTileOutputs);
-  }
-  for (; tile < args.num_tiles; ++tile) {
-    MultiplyOneBlock<Weights, 1>(args, weights + tile * tile_bytes, args.first_output + tile * kTileOutputs);
-  }
-}
-
-constexpr uint32_t kPairRows = 2 * kBlockRows;
-constexpr uint32_t kMostRows = kMostPairs * kPairRows;
-
-// A tile of weights times many rows: all blocks of rows, two at a time, go through a group of weights, which
-// stays in two tiles.
-template <typename Weights>
-void MultiplyTile(const ProductArgs& args, const char* inputs, const char* weights, uint32_t first_row,
-                  uint32_t num_rows, uint32_t first_output) {
-  constexpr uint32_t kGroupLines = Weights::kGroupBytes / 64;
-  alignas(64) static thread_local float totals[kMostRows * kTileOutputs];
-  alignas(64) Sums sums[4];
-  alignas(64) char scratch[2][kTileBytes];
+  constexpr size_t kBlockTotals = size_t{kBlockRows} * kTileOutputs;
+  float* const totals = Totals::OfThread();
+  typename Weights::Scratch scratch;
+  GroupSums sums[2];
   const size_t block_bytes = BlockBytes(args.depth);
   const uint32_t num_groups = NumGroups(args.depth);
-  const uint32_t num_pairs = (num_rows + kPairRows - 1) / kPairRows;
-  const uint32_t lines_ahead = (kGroupLines + num_pairs - 1) / num_pairs;
-  __builtin_memset(totals, 0, num_rows * kTileOutputs * sizeof(float));
-  for (uint32_t group = 0; group < num_groups; ++group) {
-    const char* ahead = weights + kPrefetchBytes;
-    _tile_loadd(6, Weights::Tile(weights, 0, scratch[0]), kTileStride);
-    _tile_loadd(7, Weights::Tile(weights, 1, scratch[1]), kTileStride);
-    __m512 first;
-    __m512 second;
-    LoadScales(weights, &first, &second);
-    for (uint32_t row = 0; row < num_rows; row += kPairRows) {
-      Prefetch(ahead, lines_ahead);
-      ahead += lines_ahead * 64;
-      const char* block = inputs + row / kBlockRows * block_bytes;
-      const char* next = block + block_bytes;
-      const uint32_t left = num_rows - row;
-      _tile_loadd(4, block, kTileStride);
-      _tile_zero(0);
-      _tile_dpbssd(0, 4, 6);
-      _tile_zero(1);
-      _tile_dpbssd(1, 4, 7);
-      if (left > kBlockRows) {
-        _tile_loadd(5, next, kTileStride);
-        _tile_zero(2);
-        _tile_dpbssd(2, 5, 6);
-        _tile_zero(3);
-        _tile_dpbssd(3, 5, 7);
-      }
-      _tile_stored(0, sums[0], kTileStride);
-      _tile_stored(1, sums[1], kTileStride);
-      float* to = totals + row * kTileOutputs;
-      const uint32_t block_rows = left < kBlockRows ? left : kBlockRows;
-      if (left > kBlockRows) {
-        _tile_stored(2, sums[2], kTileStride);
-        _tile_stored(3, sums[3], kTileStride);
-      }
-      AddSums(sums[0], first, block, block_rows, to, kTileOutputs);
-      AddSums(sums[1], second, block, block_rows, to + kHalfOutputs, kTileOutputs);
-      if (left > kBlockRows) {
-        to += kBlockRows * kTileOutputs;
-        const uint32_t next_rows = left - kBlockRows < kBlockRows ? left - kBlockRows : kBlockRows;
-        AddSums(sums[2], first, next, next_rows, to, kTileOutputs);
-        AddSums(sums[3], second, next, next_rows, to + kHalfOutputs, kTileOutputs);
-      }
+  const size_t tile_bytes = num_groups * Weights::kGroupBytes;
+  const uint32_t num_blocks = (part.num_rows + kBlockRows - 1) / kBlockRows;
+  const uint32_t lines_at_once = (kGroupLines + num_blocks - 1) / num_blocks;
+  const uint32_t num_items = num_groups * part.num_tiles * num_blocks;
+  __builtin_memset(totals, 0, part.num_tiles * num_blocks * kBlockTotals * sizeof(float));
+  Item next = {part.weights, part.inputs, totals};
+  uint32_t block = 0;
+  uint32_t tile = 0;
+  const char* ahead = nullptr;
+  const auto start = [&]() __attribute__((always_inline)) {
+    if (block == 0) {
+      LoadWeights(Weights::Make(next.group, &scratch));
+      ahead = next.group + kPrefetchBytes;
     }
-    inputs += kStepBytes;
-    weights += Weights::kGroupBytes;
+    for (uint32_t line = 0; line < lines_at_once; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T0);
+    ahead += lines_at_once * 64;
+  };
+  const auto go_on = [&]() __attribute__((always_inline)) {
+    next.inputs += block_bytes;
+    next.totals += kBlockTotals;
+    if (++block < num_blocks) return;
+    block = 0;
+    next.inputs -= num_blocks * block_bytes;
+    next.group += tile_bytes;
+    if (++tile < part.num_tiles) return;
+    tile = 0;
+    next.inputs += kStepBytes;
+    next.group += Weights::kGroupBytes - part.num_tiles * tile_bytes;
+    next.totals = totals;
+  };
+  Item even = next;
+  Item odd = next;
+  for (uint32_t item = 0; item < num_items + 2; item += 2) {
+    const Item even_before = even;
+    if (item < num_items) {
+      start();
+      MultiplyGroup<0>(next.inputs);
+      even = next;
+      go_on();
+    }
+    if (item > 0) {
+      if (item - 1 < num_items) StoreGroup<1>(&sums[1]);
+      AddSums<kRows>(sums[0], even_before);
+    }
+    const Item odd_before = odd;
+    if (item + 1 < num_items) {
+      start();
+      MultiplyGroup<1>(next.inputs);
+      odd = next;
+      go_on();
+    }
+    if (item < num_items) StoreGroup<0>(&sums[0]);
+    if (item > 0 && item - 1 < num_items) AddSums<kRows>(sums[1], odd_before);
   }
-  StoreTotals(totals, kTileOutputs, num_rows, args.outputs + first_row, first_output, args.end_output);
+  for (uint32_t i = 0; i < part.num_tiles; ++i) {
+    StoreTotals(totals + i * num_blocks * kBlockTotals, part.num_rows, part.outputs,
+                part.first_output + i * kTileOutputs, args.end_output);
+  }
 }
 
-template <typename Weights>
-void MultiplyManyRows(const ProductArgs& args) {
-  const size_t tile_bytes = NumGroups(args.depth) * Weights::kGroupBytes;
-  const uint32_t most_rows = PairsAtOnce(BlockBytes(args.depth)) * kPairRows;
-  for (uint32_t row = 0; row < args.num_rows; row += most_rows) {
-    const uint32_t num_rows = args.num_rows - row < most_rows ? args.num_rows - row : most_rows;
-    const char* inputs = static_cast<const char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth);
-    for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
-      MultiplyTile<Weights>(args, inputs, static_cast<const char*>(args.tiles) + tile * tile_bytes, row,
-                            num_rows, args.first_output + tile * kTileOutputs);
-    }
+// As many rows of a block as there are. Where there are several blocks all their rows count: what comes out
+// of rows that are not there is not stored.
+template <typename Weights, uint32_t kRows = kBlockRows>
+TANDEM_INLINE void DispatchRows(const ProductArgs& args, const Part& part) {
+  if (part.num_rows >= kRows) {
+    MultiplyPart<Weights, kRows>(args, part);
+  } else if constexpr (kRows > 1) {
+    DispatchRows<Weights, kRows - 1>(args, part);
   }
 }
 
 template <typename Weights>
 void Multiply(const ProductArgs& args) {
   ConfigureTiles(2 * args.num_rows);
-  if (args.num_rows <= kBlockRows) {
-    MultiplyFewRows<Weights>(args);
-  } else {
-    MultiplyManyRows<Weights>(args);
+  const size_t tile_bytes = NumGroups(args.depth) * Weights::kGroupBytes;
+  const uint32_t most_rows = PairsAtOnce(BlockBytes(args.depth)) * 2 * kBlockRows;
+  const uint32_t most_tiles = args.num_rows <= 2 * kBlockRows ? kMostTiles : 1;
+  for (uint32_t row = 0; row < args.num_rows; row += most_rows) {
+    Part part;
+    part.inputs = static_cast<const char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth);
+    part.num_rows = args.num_rows - row < most_rows ? args.num_rows - row : most_rows;
+    part.outputs = args.outputs + row;
+    for (uint32_t tile = 0; tile < args.num_tiles; tile += most_tiles) {
+      part.weights = static_cast<const char*>(args.tiles) + tile * tile_bytes;
+      part.num_tiles = args.num_tiles - tile < most_tiles ? args.num_tiles - tile : most_tiles;
+      part.first_output = args.first_output + tile * kTileOutputs;
+      DispatchRows<Weights>(args, part);
+    }
   }
   // Empty tiles need not be saved when the kernel switches threads.
   _tile_release();

@@ -7,10 +7,30 @@
 namespace tandem {
 namespace {
 
+// One register, half of a vector.
+struct Avx2Half {
+  __m256 v;
+
+  static TANDEM_INLINE Avx2Half Broadcast(float x) { return {_mm256_set1_ps(x)}; }
+  static TANDEM_INLINE Avx2Half Load(const float* from) { return {_mm256_loadu_ps(from)}; }
+  static TANDEM_INLINE void Store(Avx2Half x, float* to) { _mm256_storeu_ps(to, x.v); }
+  static TANDEM_INLINE Avx2Half Fma(Avx2Half a, Avx2Half b, Avx2Half c) {
+    return {_mm256_fmadd_ps(a.v, b.v, c.v)};
+  }
+  static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* pairs, Avx2Half* low, Avx2Half* high) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs));
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    low->v = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    high->v = _mm256_castsi256_ps(_mm256_and_si256(both, mask));
+  }
+};
+
 struct Avx2 {
-  static constexpr int kMaxRows = 3;
-  static constexpr int kMaxAccumulators = 6;  // Two of 16 registers each.
+  static constexpr int kMaxRows = 6;
+  static constexpr int kMaxSums = 12;  // Of 16 registers.
   static constexpr int kMaxAttentionSums = 4;
+  static constexpr int kPieces = 2;
+  using Piece = Avx2Half;
 
   __m256 low;
   __m256 high;
@@ -56,18 +76,18 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_add_epi32(shifted, _mm256_set1_epi32(127 << 23)));
   }
   static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Avx2* low, Avx2* high) {
-    const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line));
-    const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line + 16));
-    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-    low->low = _mm256_castsi256_ps(_mm256_slli_epi32(first, 16));
-    low->high = _mm256_castsi256_ps(_mm256_slli_epi32(second, 16));
-    high->low = _mm256_castsi256_ps(_mm256_and_si256(first, mask));
-    high->high = _mm256_castsi256_ps(_mm256_and_si256(second, mask));
+    Piece lows[kPieces];
+    Piece highs[kPieces];
+    for (int piece = 0; piece < kPieces; ++piece)
+      Piece::LoadBf16Pairs(line + piece * kLanes, &lows[piece], &highs[piece]);
+    *low = {lows[0].v, lows[1].v};
+    *high = {highs[0].v, highs[1].v};
   }
 };
 
 struct Avx2Integers {
-  static constexpr int kMaxRows = 2;
+  static constexpr int kMaxRows = 4;
+  static constexpr int Halves(int rows) { return rows == 1 ? 2 : 1; }
   struct Vector {
     __m256i low;
     __m256i high;

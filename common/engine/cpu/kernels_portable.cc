@@ -11,8 +11,10 @@ namespace {
 // multiply-add (aarch64); elsewhere the fused multiply-add is a library call, exact but slow.
 struct Portable {
   static constexpr int kMaxRows = 3;
-  static constexpr int kMaxAccumulators = 6;
+  static constexpr int kMaxSums = 6;
   static constexpr int kMaxAttentionSums = 4;
+  static constexpr int kPieces = 1;
+  using Piece = Portable;
 
   float v[kLanes];
 
@@ -79,6 +81,7 @@ struct Portable {
 
 struct PortableIntegers {
   static constexpr int kMaxRows = 2;
+  static constexpr int Halves(int) { return 2; }
   struct Sum {
     int32_t v[kLanes];
   };

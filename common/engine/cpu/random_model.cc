@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/hash.h"
+#include "common/base/temporary_folder.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -137,16 +136,11 @@ std::shared_ptr<const Model> MakeRandomModel(const RandomModelOptions& options) 
   writer.Add("model.norm.weight", {config.hidden_size}, 1, 0.5);
   for (int32_t layer = 0; layer < config.num_layers; ++layer) AddLayer(options, layer, &writer);
 
-  std::string folder = absl::StrCat(testing::TempDir(), "/tandem-random-model-XXXXXX");
-  if (mkdtemp(folder.data()) == nullptr) {
-    ADD_FAILURE() << "cannot make a folder like " << folder;
-    return nullptr;
-  }
-  std::ofstream(absl::StrCat(folder, "/config.json")) << ConfigJson(config);
-  std::ofstream(absl::StrCat(folder, "/model.safetensors"), std::ios::binary) << writer.Bytes();
-  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder);
+  const TemporaryFolder folder;
+  folder.Write("config.json", ConfigJson(config));
+  folder.Write("model.safetensors", writer.Bytes());
   // The weights stay mapped.
-  std::filesystem::remove_all(folder);
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder.path());
   if (!model.ok()) {
     ADD_FAILURE() << model.status();
     return nullptr;

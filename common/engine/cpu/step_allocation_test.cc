@@ -85,8 +85,12 @@ TEST(StepAllocation, OnlyTheFirstStepAllocates) {
   options.config.max_context = 256;
   const auto model = MakeRandomModel(options);
   ASSERT_NE(model, nullptr);
-  for (int num_threads : {1, 3}) {
-    auto engine = CreateCpuEngine(model, {.num_blocks = 16, .max_rows = 64, .num_threads = num_threads});
+  for (const auto& [num_threads, weight_type] : {std::pair(1, WeightType::kAsInFile),
+                                                 {3, WeightType::kAsInFile},
+                                                 {3, WeightType::kInt8},
+                                                 {1, WeightType::kInt4}}) {
+    auto engine = CreateCpuEngine(
+        model, {.num_blocks = 16, .max_rows = 64, .num_threads = num_threads, .weight_type = weight_type});
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::vector<BlockId> blocks(8);
     std::iota(blocks.begin(), blocks.end(), 0);
@@ -105,7 +109,8 @@ TEST(StepAllocation, OnlyTheFirstStepAllocates) {
       for (const std::vector<StepRow>& rows : steps) all_ok &= (*engine)->Step(rows).ok();
       const uint64_t after = num_allocations.load();
       ASSERT_TRUE(all_ok);
-      EXPECT_TRUE(round == 0 || after == before) << num_threads << " threads, round " << round;
+      EXPECT_TRUE(round == 0 || after == before)
+          << num_threads << " threads, weights in " << WeightTypeName(weight_type) << ", round " << round;
     }
   }
 }

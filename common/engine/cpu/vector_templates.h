@@ -24,9 +24,10 @@ TANDEM_INLINE void StoreFirst(V value, size_t count, float* to) {
   for (size_t i = 0; i < count; ++i) to[i] = lanes[i];
 }
 
-// Adds the lanes in halves: 16 -> 8 -> 4 -> 2 -> 1.
+// Adds the lanes in halves: 16 -> 8 -> 4 -> 2 -> 1. V may have a way of its own.
 template <typename V>
 TANDEM_INLINE float SumLanes(V value) {
+  if constexpr (requires { V::SumLanes(value); }) return V::SumLanes(value);
   alignas(64) float lanes[kLanes];
   V::Store(value, lanes);
   for (uint32_t half = kLanes / 2; half > 0; half /= 2) {

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -64,6 +66,110 @@ absl::Status CudaBuffer::CopyFromHost(const void* source, size_t bytes) {
 absl::Status CudaBuffer::CopyToHost(void* target, size_t bytes) const {
   if (bytes > bytes_) return absl::OutOfRangeError(absl::StrCat(bytes, " bytes out of a buffer of ", bytes_));
   return CudaStatus(cudaMemcpy(target, data_, bytes, cudaMemcpyDeviceToHost), "copying from the device");
+}
+
+absl::StatusOr<CudaStream> CudaStream::Create(bool low_priority) {
+  int lowest = 0;
+  int highest = 0;
+  TANDEM_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "reading the priorities of streams"));
+  CudaStream stream;
+  TANDEM_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamCreateWithPriority(&stream.stream_, cudaStreamNonBlocking, low_priority ? lowest : highest),
+      "making a stream"));
+  return stream;
+}
+
+CudaStream::~CudaStream() {
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+absl::Status CudaStream::Synchronize() const {
+  return CudaStatus(cudaStreamSynchronize(stream_), "waiting for the device");
+}
+
+absl::StatusOr<CudaEvent> CudaEvent::Create() {
+  CudaEvent event;
+  TANDEM_RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&event.event_), "making an event"));
+  return event;
+}
+
+CudaEvent::~CudaEvent() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+absl::Status CudaEvent::Record(const CudaStream& stream) {
+  return CudaStatus(cudaEventRecord(event_, stream.get()), "recording an event");
+}
+
+absl::StatusOr<double> CudaEvent::SecondsSince(const CudaEvent& begin) const {
+  TANDEM_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(event_), "waiting for an event"));
+  float milliseconds = 0.0f;
+  TANDEM_RETURN_IF_ERROR(
+      CudaStatus(cudaEventElapsedTime(&milliseconds, begin.event_, event_), "reading an event"));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+absl::Status CudaGraph::Begin(const CudaStream& stream) {
+  return CudaStatus(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+                    "beginning a graph");
+}
+
+absl::StatusOr<CudaGraph> CudaGraph::End(const CudaStream& stream) {
+  cudaGraph_t captured = nullptr;
+  TANDEM_RETURN_IF_ERROR(CudaStatus(cudaStreamEndCapture(stream.get(), &captured), "ending a graph"));
+  CudaGraph graph;
+  const absl::Status status =
+      CudaStatus(cudaGraphInstantiate(&graph.executable_, captured, 0), "making a graph executable");
+  cudaGraphDestroy(captured);
+  TANDEM_RETURN_IF_ERROR(status);
+  return graph;
+}
+
+CudaGraph::~CudaGraph() {
+  if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+}
+
+absl::Status CudaGraph::Launch(const CudaStream& stream) const {
+  return CudaStatus(cudaGraphLaunch(executable_, stream.get()), "launching a graph");
+}
+
+absl::StatusOr<CudaHostBuffer> CudaHostBuffer::Allocate(size_t bytes) {
+  CudaHostBuffer buffer;
+  TANDEM_RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&buffer.data_, bytes),
+                                    absl::StrCat("allocating ", bytes, " bytes of pinned memory")));
+  return buffer;
+}
+
+CudaHostBuffer::~CudaHostBuffer() {
+  if (data_ != nullptr) cudaFreeHost(data_);
+}
+
+absl::StatusOr<void*> CudaPool::Allocate(uint64_t bytes, absl::string_view what) {
+  constexpr uint64_t kAlignment = 256;
+  constexpr uint64_t kBufferBytes = uint64_t{32} << 20;
+  if (bytes > UINT64_MAX - kAlignment)
+    return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes for ", what));
+  const uint64_t rounded = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded > left_in_last_) {
+    const uint64_t wanted = std::max(rounded, kBufferBytes);
+    if (memory_limit_ > 0 && wanted > memory_limit_ - std::min(bytes_used_, memory_limit_)) {
+      return absl::ResourceExhaustedError(absl::StrCat("allocating ", wanted, " bytes of device memory for ",
+                                                       what, ": ", bytes_used_, " of the limit of ",
+                                                       memory_limit_, " are in use"));
+    }
+    absl::StatusOr<CudaBuffer> buffer = CudaBuffer::Allocate(wanted);
+    if (!buffer.ok()) {
+      return absl::Status(buffer.status().code(), absl::StrCat(buffer.status().message(), ", for ", what));
+    }
+    buffers_.push_back(*std::move(buffer));
+    bytes_used_ += wanted;
+    left_in_last_ = wanted;
+  }
+  const CudaBuffer& last = buffers_.back();
+  void* data = static_cast<char*>(last.data()) + (last.size_bytes() - left_in_last_);
+  left_in_last_ -= rounded;
+  return data;
 }
 
 }  // namespace tandem

@@ -10,6 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraphExec_st;
+
 namespace tandem {
 
 struct CudaDevice {
@@ -56,6 +60,103 @@ class CudaBuffer {
 
   void* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+// A stream of the current device; kernels of a low-priority one wait for those of others. Movable.
+class CudaStream {
+ public:
+  static absl::StatusOr<CudaStream> Create(bool low_priority);
+  CudaStream() = default;
+  CudaStream(CudaStream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  CudaStream& operator=(CudaStream&& other) noexcept {
+    std::swap(stream_, other.stream_);
+    return *this;
+  }
+  ~CudaStream();
+
+  CUstream_st* get() const { return stream_; }
+  absl::Status Synchronize() const;
+
+ private:
+  CUstream_st* stream_ = nullptr;
+};
+
+// A point in a stream, for measuring what is between two of them. Movable.
+class CudaEvent {
+ public:
+  static absl::StatusOr<CudaEvent> Create();
+  CudaEvent(CudaEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  CudaEvent& operator=(CudaEvent&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  ~CudaEvent();
+
+  absl::Status Record(const CudaStream& stream);
+  // Seconds on the device from `begin` to this; waits for both.
+  absl::StatusOr<double> SecondsSince(const CudaEvent& begin) const;
+
+ private:
+  CudaEvent() = default;
+
+  CUevent_st* event_ = nullptr;
+};
+
+// What was put into a stream between Begin and End, to be done again as a whole. Movable.
+class CudaGraph {
+ public:
+  static absl::Status Begin(const CudaStream& stream);
+  static absl::StatusOr<CudaGraph> End(const CudaStream& stream);
+  CudaGraph(CudaGraph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+  CudaGraph& operator=(CudaGraph&& other) noexcept {
+    std::swap(executable_, other.executable_);
+    return *this;
+  }
+  ~CudaGraph();
+
+  absl::Status Launch(const CudaStream& stream) const;
+
+ private:
+  CudaGraph() = default;
+
+  CUgraphExec_st* executable_ = nullptr;
+};
+
+// Host memory that the device copies from and to by itself.
+class CudaHostBuffer {
+ public:
+  static absl::StatusOr<CudaHostBuffer> Allocate(size_t bytes);
+  CudaHostBuffer(CudaHostBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  CudaHostBuffer& operator=(CudaHostBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~CudaHostBuffer();
+
+  void* data() const { return data_; }
+
+ private:
+  CudaHostBuffer() = default;
+
+  void* data_ = nullptr;
+};
+
+// Memory of the current device by the piece: pieces are cut from large buffers, since allocations of their
+// own cost a round trip to the driver and up to 2 MiB each, and all are freed together.
+class CudaPool {
+ public:
+  explicit CudaPool(uint64_t memory_limit) : memory_limit_(memory_limit) {}
+
+  // Aligned to 256 bytes, not initialised. ResourceExhausted, naming `what`, beyond the limit (0: none) or
+  // the device.
+  absl::StatusOr<void*> Allocate(uint64_t bytes, absl::string_view what);
+  uint64_t bytes_used() const { return bytes_used_; }
+
+ private:
+  const uint64_t memory_limit_;
+  uint64_t bytes_used_ = 0;  // Of the device.
+  std::vector<CudaBuffer> buffers_;
+  uint64_t left_in_last_ = 0;
 };
 
 }  // namespace tandem

@@ -1,0 +1,118 @@
+#include "bench/rounds/draft_loop.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "verifier/output_assembler.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr LinkId kLink = 1;
+// Both sides are told the same: that the vocabularies agree is for the caller to know.
+constexpr uint64_t kFingerprint = 1;
+constexpr char kModel[] = "draft";
+
+Scheduler::Options SchedulerOptions(const WindowLimits& limits) {
+  return {
+      .max_running = 1, .limits = limits, .window_policy = "fixed", .vocabulary_fingerprint = kFingerprint};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DraftLoop>> DraftLoop::Make(const Options& options, Engine* target,
+                                                           Engine* drafter,
+                                                           std::shared_ptr<const Tokenizer> tokenizer) {
+  if (target->config().vocab_size != drafter->config().vocab_size) {
+    return absl::FailedPreconditionError(absl::StrCat("the drafter has ", drafter->config().vocab_size,
+                                                      " tokens, the target ", target->config().vocab_size));
+  }
+  return std::unique_ptr<DraftLoop>(new DraftLoop(options, target, drafter, std::move(tokenizer)));
+}
+
+DraftLoop::DraftLoop(const Options& options, Engine* target, Engine* drafter,
+                     std::shared_ptr<const Tokenizer> tokenizer)
+    : options_(options),
+      tokenizer_(std::move(tokenizer)),
+      target_pool_({.num_blocks = target->num_blocks()}),
+      draft_pool_({.num_blocks = drafter->num_blocks()}),
+      core_({.expand_width = options.expand_width},
+            {{.name = kModel,
+              .engine = drafter,
+              .pool = &draft_pool_,
+              .vocabulary_fingerprint = kFingerprint,
+              .context_length = std::min(static_cast<uint32_t>(drafter->config().max_context),
+                                         drafter->num_blocks() * kBlockTokens)}},
+            &clock_),
+      scheduler_(SchedulerOptions(options.limits), target, &target_pool_, RoundTimeModel({{1, 0.001}}),
+                 &clock_, static_cast<SchedulerListener*>(this)) {
+  scheduler_.OnLinkUp(kLink);
+}
+
+absl::StatusOr<DraftLoop::Output> DraftLoop::Generate(const TokenIds& prompt,
+                                                      const SamplingParameters& sampling,
+                                                      uint32_t max_tokens) {
+  output_ = {};
+  finished_.reset();
+  SessionRequest request{
+      .prompt = prompt,
+      .max_tokens = max_tokens,
+      .sampling = sampling,
+      .output = std::make_unique<OutputAssembler>(tokenizer_, StopRules{.max_tokens = max_tokens}),
+      .drafter = DrafterBinding{.link = kLink, .name = kModel, .draft_model = kModel}};
+  TANDEM_RETURN_IF_ERROR(scheduler_.Submit(++last_session_, std::move(request)));
+  while (!finished_.has_value()) {
+    Exchange();
+    TANDEM_RETURN_IF_ERROR(violation_);
+    if (scheduler_.Forward()) {
+      scheduler_.Conclude();
+    } else {
+      // It waits for what the drafter will not say.
+      clock_.Advance(absl::Milliseconds(1));
+    }
+  }
+  Exchange();
+  TANDEM_RETURN_IF_ERROR(*finished_);
+  return std::move(output_);
+}
+
+void DraftLoop::Exchange() {
+  for (bool silent = false; !silent;) {
+    silent = requests_.empty();
+    for (DraftRequest& request : std::exchange(requests_, {})) {
+      if (auto* open = std::get_if<OpenSession>(&request.event); open != nullptr && !options_.seeded) {
+        open->sampling.temperature = 0.0f;
+      }
+      core_.OnRequest(kLink, request);
+    }
+    while (core_.HasWork()) core_.Step();
+    for (const auto& [link, response] : core_.TakeResponses()) {
+      scheduler_.OnDraftResponse(link, response);
+      silent = false;
+    }
+  }
+}
+
+void DraftLoop::OnTokens(SessionId, CommittedTokens tokens) {
+  for (const CommittedToken& token : tokens.tokens) output_.tokens.push_back(token.token);
+}
+
+void DraftLoop::OnFinished(SessionId, const absl::Status& status, const SessionSummary& summary) {
+  finished_ = status;
+  output_.rounds = summary.rounds;
+  output_.drafted_rounds = summary.drafted_rounds;
+  output_.draft_tokens = summary.draft_tokens;
+  output_.accepted_tokens = summary.accepted_tokens;
+}
+
+void DraftLoop::OnDraftRequest(LinkId, DraftRequest request) {
+  requests_.push_back(std::move(request));
+}
+
+void DraftLoop::OnProtocolViolation(LinkId, absl::string_view what, bool) {
+  violation_ = absl::InternalError(absl::StrCat("the drafter broke the protocol: ", what));
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/token.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace tandem::bench {
+
+// What `tandem-bench rounds` is told.
+struct RoundsOptions {
+  std::string target;
+  std::vector<std::string> drafters;
+  std::string prompts;  // JSON with cases[].prompt_ids, as in tests/golden.
+  std::vector<uint32_t> nodes = {4, 8, 16, 32};
+  std::vector<float> temperatures = {0.0f, 0.8f};
+  uint32_t num_seeds = 4;  // Above temperature 0; seeds 1, 2, ...
+  uint32_t max_tokens = 96;
+  uint32_t branching = 4;
+  uint32_t expand_width = 4;
+  int threads = 1;
+};
+
+// How the drafter guesses, and what is verified of its guesses.
+enum class RoundsVariant {
+  kUnseeded,    // Its own most likely tokens; above temperature 0 only.
+  kSeeded,      // With the request's noise.
+  kCalibrated,  // Besides, it grows twice as many nodes, of which the best by calibrated score are verified.
+};
+
+struct RoundsRow {
+  std::string drafter;
+  float temperature = 0.0f;
+  RoundsVariant variant = RoundsVariant::kSeeded;
+  std::vector<double> tokens_per_round;  // For each number of nodes.
+};
+
+// The token ids of every case. InvalidArgument names the file and what is wrong with it.
+absl::StatusOr<std::vector<TokenIds>> LoadPromptIds(const std::string& file);
+
+// How many tokens a round of the textbook loop makes, over all prompts and seeds: output tokens / rounds.
+// Internal when an output depends on the drafter, the variant or the number of nodes.
+absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& options);
+std::string RoundsTable(const RoundsOptions& options, const std::vector<RoundsRow>& rows);
+
+void AddRoundsOptions(CLI::App* app, RoundsOptions* options);
+// Measures and prints; the process's exit code.
+int RunRounds(const RoundsOptions& options);
+
+}  // namespace tandem::bench

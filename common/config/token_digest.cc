@@ -1,0 +1,74 @@
+#include "common/config/token_digest.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+absl::string_view Bytes(const Sha256Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+Sha256Digest Salted(const std::string& salt, const Sha256Digest& token) {
+  return salt.empty() ? token : Sha256(absl::StrCat(salt, Bytes(token)));
+}
+
+bool IsHex(absl::string_view text, size_t num_bytes) {
+  return text.size() == 2 * num_bytes &&
+         std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isxdigit(c); });
+}
+
+}  // namespace
+
+Sha256Digest Sha256(absl::string_view bytes) {
+  Sha256Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  return digest;
+}
+
+bool TokenDigest::Matches(const Sha256Digest& token) const {
+  const Sha256Digest salted = Salted(salt, token);
+  return CRYPTO_memcmp(salted.data(), digest.data(), digest.size()) == 0;
+}
+
+std::string TokenDigest::Text() const {
+  const std::string hex = absl::BytesToHexString(Bytes(digest));
+  return salt.empty() ? hex : absl::StrCat(absl::BytesToHexString(salt), ":", hex);
+}
+
+absl::StatusOr<TokenDigest> ParseTokenDigest(absl::string_view text) {
+  TokenDigest parsed;
+  const size_t colon = text.find(':');
+  const absl::string_view digest = colon == absl::string_view::npos ? text : text.substr(colon + 1);
+  if (colon != absl::string_view::npos) {
+    if (!IsHex(text.substr(0, colon), TokenDigest::kSaltBytes)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected ", 2 * TokenDigest::kSaltBytes, " hexadecimal digits of salt before the colon, found ",
+          colon, " characters; `tandem hash-token` writes what is expected"));
+    }
+    parsed.salt = absl::HexStringToBytes(text.substr(0, colon));
+  }
+  if (!IsHex(digest, parsed.digest.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected 64 hexadecimal digits, found ", digest.size(), " characters"));
+  }
+  const std::string bytes = absl::HexStringToBytes(digest);
+  std::copy(bytes.begin(), bytes.end(), parsed.digest.begin());
+  return parsed;
+}
+
+TokenDigest DigestToken(absl::string_view token, std::string salt) {
+  const Sha256Digest digest = Salted(salt, Sha256(token));
+  return {.salt = std::move(salt), .digest = digest};
+}
+
+}  // namespace tandem

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <arm_neon.h>
+
+#include "common/engine/cpu/kernel_templates.h"
+
+namespace tandem {
+namespace {
+
+// The vector of floats for sources with NEON: four registers. Every 64-bit Arm processor has these
+// instructions.
+struct Neon {
+  static constexpr int kMaxRows = 3;
+  static constexpr int kMaxSums = 6;  // Four of 32 registers each.
+  static constexpr int kMaxAttentionSums = 4;
+  static constexpr int kParts = 4;
+  static constexpr int kPartLanes = 4;
+  static constexpr int kPieces = 1;
+  using Piece = Neon;
+
+  float32x4_t part[kParts];
+
+  template <typename F>
+  static TANDEM_INLINE Neon ForParts(F value) {
+    return {{value(0), value(1), value(2), value(3)}};
+  }
+  static TANDEM_INLINE Neon Broadcast(float x) {
+    const float32x4_t all = vdupq_n_f32(x);
+    return {{all, all, all, all}};
+  }
+  static TANDEM_INLINE Neon Load(const float* from) {
+    return ForParts([&](int i) { return vld1q_f32(from + i * kPartLanes); });
+  }
+  static TANDEM_INLINE void Store(const Neon& x, float* to) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kParts; ++i) vst1q_f32(to + i * kPartLanes, x.part[i]);
+  }
+  static TANDEM_INLINE Neon Add(const Neon& a, const Neon& b) {
+    return ForParts([&](int i) { return vaddq_f32(a.part[i], b.part[i]); });
+  }
+  static TANDEM_INLINE Neon Subtract(const Neon& a, const Neon& b) {
+    return ForParts([&](int i) { return vsubq_f32(a.part[i], b.part[i]); });
+  }
+  static TANDEM_INLINE Neon Multiply(const Neon& a, const Neon& b) {
+    return ForParts([&](int i) { return vmulq_f32(a.part[i], b.part[i]); });
+  }
+  static TANDEM_INLINE Neon Divide(const Neon& a, const Neon& b) {
+    return ForParts([&](int i) { return vdivq_f32(a.part[i], b.part[i]); });
+  }
+  static TANDEM_INLINE Neon Fma(const Neon& a, const Neon& b, const Neon& c) {
+    return ForParts([&](int i) { return vfmaq_f32(c.part[i], a.part[i], b.part[i]); });
+  }
+  // a > b ? a : b, and a < b ? a : b: a NaN in `b` stays. The processor's own maximum differs when `a` is
+  // one.
+  static TANDEM_INLINE Neon Max(const Neon& a, const Neon& b) {
+    return ForParts([&](int i) { return vbslq_f32(vcgtq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
+  }
+  static TANDEM_INLINE Neon Min(const Neon& a, const Neon& b) {
+    return ForParts([&](int i) { return vbslq_f32(vcltq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
+  }
+  static TANDEM_INLINE Neon ZeroWhereLess(const Neon& a, const Neon& b, const Neon& x) {
+    return ForParts([&](int i) {
+      return vreinterpretq_f32_u32(
+          vbicq_u32(vreinterpretq_u32_f32(x.part[i]), vcltq_f32(a.part[i], b.part[i])));
+    });
+  }
+  // 2^n for an integer n that stands in the low bits of x.
+  static TANDEM_INLINE Neon PowerOfTwo(const Neon& x) {
+    return ForParts([&](int i) {
+      const uint32x4_t shifted = vshlq_n_u32(vreinterpretq_u32_f32(x.part[i]), 23);
+      return vreinterpretq_f32_u32(vaddq_u32(shifted, vdupq_n_u32(127u << 23)));
+    });
+  }
+  static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Neon* low, Neon* high) {
+    const uint32x4_t mask = vdupq_n_u32(0xffff0000u);
+#pragma GCC unroll 4
+    for (int i = 0; i < kParts; ++i) {
+      const uint32x4_t pairs = vreinterpretq_u32_u16(vld1q_u16(line + i * 2 * kPartLanes));
+      low->part[i] = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
+      high->part[i] = vreinterpretq_f32_u32(vandq_u32(pairs, mask));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace tandem

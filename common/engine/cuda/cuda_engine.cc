@@ -1,0 +1,486 @@
+#include "common/engine/cuda/cuda_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/engine/cpu/rotary_table.h"
+
+namespace tandem {
+namespace {
+
+// What rank 0 tells the others to do (StepWords::kKind).
+constexpr uint32_t kStep = 1;
+constexpr uint32_t kCopies = 2;
+constexpr uint32_t kStop = 3;
+
+// Copies sent at once.
+constexpr uint32_t kMostCopies = 8192;
+
+uint64_t Padded(uint64_t rows) {
+  return (rows + kRowTile - 1) / kRowTile * kRowTile;
+}
+
+// The KV heads of the rank that has most of them: all ranks have as many blocks.
+absl::StatusOr<uint32_t> MostKvHeads(const ModelConfig& config, uint32_t world_size) {
+  uint32_t most = 0;
+  for (uint32_t rank = 0; rank < world_size; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(const Shard shard, MakeShard(config, {rank, world_size}));
+    most = std::max(most, shard.kv_heads.size());
+  }
+  return most;
+}
+
+absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CudaEngine::Options& options,
+                                     uint32_t kv_heads) {
+  constexpr uint64_t kMostBlocks = UINT32_MAX / kBlockTokens;
+  uint64_t num_blocks = options.num_blocks;
+  if (num_blocks == 0) {
+    // Each factor is bounded by ModelConfig: no overflow.
+    const uint64_t block_bytes = uint64_t{4} * static_cast<uint64_t>(config.num_layers) * kv_heads *
+                                 kBlockTokens * static_cast<uint64_t>(config.head_dim);
+    num_blocks = std::min(options.kv_bytes / block_bytes, kMostBlocks);
+    if (num_blocks == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ",
+                                                     kBlockTokens, " tokens takes ", block_bytes, " bytes"));
+    }
+  }
+  if (num_blocks > kMostBlocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_blocks is ", num_blocks, "; expected up to ", kMostBlocks));
+  }
+  return static_cast<uint32_t>(num_blocks);
+}
+
+}  // namespace
+
+class CudaEngine::Use {
+ public:
+  explicit Use(CudaEngine* engine) : engine_(engine), was_in_use_(engine->in_use_.exchange(true)) {}
+  ~Use() {
+    if (!was_in_use_) engine_->in_use_ = false;
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+  absl::Status Begin() {
+    if (was_in_use_)
+      return absl::FailedPreconditionError("a call of an engine while another thread's is under way");
+    return engine_->ops_->BindThread();
+  }
+
+ private:
+  CudaEngine* const engine_;
+  const bool was_in_use_;
+};
+
+absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& model, const Options& options,
+                                                               std::unique_ptr<DeviceOps> ops) {
+  constexpr uint32_t kMostRows = 65536;
+  if (options.max_rows < 1 || options.max_rows > kMostRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
+  }
+  std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
+  TANDEM_RETURN_IF_ERROR(engine->Start(model));
+  return engine;
+}
+
+absl::Status CudaEngine::Start(const Model& model) {
+  parallel_ = ops_->parallel();
+  TANDEM_ASSIGN_OR_RETURN(shard_, MakeShard(config_, parallel_));
+  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
+  if (AttendSharedBytes(head_dim) > ops_->max_shared_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("heads of ", head_dim, " take ", AttendSharedBytes(head_dim),
+                     " bytes of shared memory; this GPU has ", ops_->max_shared_bytes()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const uint32_t kv_heads, MostKvHeads(config_, parallel_.world_size));
+  TANDEM_ASSIGN_OR_RETURN(num_blocks_, CountBlocks(config_, options_, kv_heads));
+  max_context_ = std::min(static_cast<uint32_t>(config_.max_context), num_blocks_ * kBlockTokens);
+  padded_rows_ = static_cast<uint32_t>(Padded(options_.max_rows));
+  validator_ = std::make_unique<StepValidator>(StepValidator::Options{.vocab_size = config_.vocab_size,
+                                                                      .num_blocks = num_blocks_,
+                                                                      .max_rows = options_.max_rows,
+                                                                      .max_context = max_context_});
+  TANDEM_ASSIGN_OR_RETURN(weights_, UploadWeights(model, shard_, ops_.get(), options_.progress));
+  TANDEM_RETURN_IF_ERROR(AllocateScratch());
+  TANDEM_RETURN_IF_ERROR(UploadRotations());
+  TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(StepWords::kHeaderWords +
+                                            uint64_t{options_.max_rows} * (4 + StepWords::kRowWords + 64)));
+  return CaptureCommonBuckets();
+}
+
+absl::Status CudaEngine::AllocateScratch() {
+  const auto hidden = static_cast<uint64_t>(config_.hidden_size);
+  const auto vocab = static_cast<uint64_t>(config_.vocab_size);
+  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
+  const uint64_t query = uint64_t{shard_.heads.size()} * head_dim;
+  const uint64_t kv = uint64_t{shard_.kv_heads.size()} * head_dim;
+  const uint64_t rows = padded_rows_;
+  const char* const what = "activations";
+  TANDEM_ASSIGN_OR_RETURN(
+      kv_, ops_->Allocate<Bf16>(2 * weights_.layers.size() * LayerKvSize(), "keys and values"));
+  TANDEM_ASSIGN_OR_RETURN(hidden_, ops_->Allocate<float>(rows * hidden, what));
+  TANDEM_ASSIGN_OR_RETURN(normed_, ops_->Allocate<Bf16>(rows * hidden, what));
+  TANDEM_ASSIGN_OR_RETURN(projected_, ops_->Allocate<float>(rows * (query + 2 * kv), what));
+  TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
+  TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * shard_.intermediate.size(), what));
+  TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * shard_.intermediate.size(), what));
+  TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(rows * hidden, what));
+  TANDEM_ASSIGN_OR_RETURN(normed_wanted_, ops_->Allocate<Bf16>(kRowTile * hidden, what));
+  TANDEM_ASSIGN_OR_RETURN(logits_, ops_->Allocate<float>(kRowTile * vocab, "logits"));
+  parts_.num_heads = shard_.heads.size();
+  parts_.max_splits = SplitOf(max_context_ - 1) + 1;
+  parts_.head_dim = head_dim;
+  TANDEM_ASSIGN_OR_RETURN(parts_.data, ops_->Allocate<float>(uint64_t{kAttendRows} * parts_.num_heads *
+                                                                 parts_.max_splits * (head_dim + 2),
+                                                             "attention's scratch"));
+  TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(kRowTile * vocab * sizeof(float), "logits"));
+  staged_logits_ = static_cast<float*>(staged);
+  if (is_alone()) return absl::OkStatus();
+  std::vector<uint32_t> begins;
+  uint64_t most_tokens = 0;
+  for (uint32_t rank = 0; rank < parallel_.world_size; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(const Shard shard, MakeShard(config_, {rank, parallel_.world_size}));
+    begins.push_back(shard.vocab.begin);
+    most_tokens = std::max<uint64_t>(most_tokens, shard.vocab.size());
+  }
+  begins.push_back(static_cast<uint32_t>(vocab));
+  TANDEM_ASSIGN_OR_RETURN(gathered_, ops_->Allocate<float>(parallel_.world_size * rows * hidden, what));
+  TANDEM_ASSIGN_OR_RETURN(logit_part_, ops_->Allocate<float>(kRowTile * most_tokens, "logits"));
+  TANDEM_ASSIGN_OR_RETURN(logit_parts_,
+                          ops_->Allocate<float>(parallel_.world_size * kRowTile * most_tokens, "logits"));
+  TANDEM_ASSIGN_OR_RETURN(vocab_begins_, ops_->Allocate<uint32_t>(begins.size(), "logits"));
+  TANDEM_RETURN_IF_ERROR(ops_->Upload(vocab_begins_.data, begins.data(), begins.size() * sizeof(uint32_t)));
+  return ops_->Synchronize();
+}
+
+absl::Status CudaEngine::UploadRotations() {
+  const auto head_dim = static_cast<size_t>(config_.head_dim);
+  TANDEM_ASSIGN_OR_RETURN(const RotaryTable table, RotaryTable::Build(config_, max_context_));
+  std::vector<float> rotations(max_context_ * head_dim);
+  for (uint32_t position = 0; position < max_context_; ++position) {
+    // (1, 0) turns into (cosine, sine).
+    float* turned = &rotations[position * head_dim];
+    std::fill_n(turned, head_dim / 2, 1.0f);
+    table.Rotate(position, turned);
+  }
+  TANDEM_ASSIGN_OR_RETURN(rotations_, ops_->Allocate<float>(rotations.size(), "rotations"));
+  TANDEM_RETURN_IF_ERROR(ops_->Upload(rotations_.data, rotations.data(), rotations.size() * sizeof(float)));
+  return ops_->Synchronize();
+}
+
+// What decoding and verifying use; other sizes, such as a prompt's, are captured when they first occur.
+// Everything runs once before that, on the empty step that the words stand for as yet: libraries load kernels
+// on first use, which a capture does not allow.
+absl::Status CudaEngine::CaptureCommonBuckets() {
+  TANDEM_RETURN_IF_ERROR(Compute({BucketOf(1), BucketOf(1)}));
+  TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+  if (!options_.use_graphs) return absl::OkStatus();
+  for (uint32_t rows = 1; rows <= std::min(options_.max_rows, kRowTile); rows *= 2) {
+    TANDEM_RETURN_IF_ERROR(GraphFor({BucketOf(rows), BucketOf(rows)}).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> CudaEngine::GraphFor(const Bucket& bucket) {
+  const auto known = graphs_.find(bucket);
+  if (known != graphs_.end()) return known->second;
+  TANDEM_RETURN_IF_ERROR(ops_->BeginCapture());
+  const absl::Status status = Compute(bucket);
+  // A capture that was begun has to be ended.
+  const absl::StatusOr<uint32_t> graph = ops_->EndCapture();
+  TANDEM_RETURN_IF_ERROR(status);
+  TANDEM_RETURN_IF_ERROR(graph.status());
+  graphs_[bucket] = *graph;
+  return *graph;
+}
+
+uint64_t CudaEngine::LayerKvSize() const {
+  return uint64_t{num_blocks_} * shard_.kv_heads.size() * kBlockTokens *
+         static_cast<uint64_t>(config_.head_dim);
+}
+
+KvLayout CudaEngine::Layout() const {
+  return {.num_blocks = num_blocks_,
+          .num_kv_heads = shard_.kv_heads.size(),
+          .head_dim = static_cast<uint32_t>(config_.head_dim)};
+}
+
+absl::Status CudaEngine::EnsureWordCapacity(uint64_t num_words) {
+  if (num_words <= device_words_.size) return absl::OkStatus();
+  const uint64_t capacity = std::max(num_words, 2 * device_words_.size);
+  if (capacity > UINT32_MAX) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a step of ", num_words, " words; there is room for 2^32"));
+  }
+  // Graphs know where the words were.
+  ops_->DropGraphs();
+  graphs_.clear();
+  TANDEM_ASSIGN_OR_RETURN(device_words_, ops_->Allocate<uint32_t>(capacity, "steps"));
+  TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(capacity * sizeof(uint32_t), "steps"));
+  staged_words_ = static_cast<uint32_t*>(staged);
+  step_ = {device_words_, options_.max_rows};
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::SendWords(uint32_t kind) {
+  words_[StepWords::kKind] = kind;
+  words_[StepWords::kNumWords] = static_cast<uint32_t>(words_.size());
+  TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(words_.size()));
+  const uint64_t num_bytes = words_.size() * sizeof(uint32_t);
+  std::memcpy(staged_words_, words_.data(), num_bytes);
+  TANDEM_RETURN_IF_ERROR(ops_->Upload(device_words_.data, staged_words_, num_bytes));
+  if (is_alone()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, StepWords::kHeaderWords * sizeof(uint32_t)));
+  return ops_->Broadcast(device_words_.data, num_bytes);
+}
+
+absl::Status CudaEngine::Step(absl::Span<const StepRow> rows) {
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (parallel_.rank != 0) return absl::FailedPreconditionError("a step on a rank that follows rank 0");
+  TANDEM_RETURN_IF_ERROR(validator_->CheckRows(rows));
+  if (rows.empty()) return absl::OkStatus();
+  // On every rank: some may hold fewer of the heads that share keys than this one.
+  const uint32_t most_heads = std::min(shard_.head_map.heads_per_kv, kMaxQueriesPerItem);
+  WriteStepWords(rows,
+                 {.max_rows = options_.max_rows,
+                  .sliding_window = static_cast<uint32_t>(config_.sliding_window.value_or(0)),
+                  .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows)},
+                 &words_);
+  TANDEM_RETURN_IF_ERROR(SendWords(kStep));
+  return RunStep(words_[StepWords::kNumRows], words_[StepWords::kNumWanted], rows);
+}
+
+absl::Status CudaEngine::RunStep(uint32_t num_rows, uint32_t num_wanted, absl::Span<const StepRow> rows) {
+  const Bucket bucket = {BucketOf(num_rows), num_wanted == 0 ? 0 : BucketOf(std::min(num_wanted, kRowTile))};
+  TANDEM_RETURN_IF_ERROR(ReplayOrCompute(bucket));
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  auto next = rows.begin();
+  for (uint32_t first = 0; first < num_wanted; first += kRowTile) {
+    const uint32_t count = std::min(num_wanted - first, kRowTile);
+    if (first > 0) TANDEM_RETURN_IF_ERROR(ComputeLogits(first, BucketOf(count), bucket));
+    if (parallel_.rank != 0) continue;
+    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_logits_, logits_.data, count * vocab * sizeof(float)));
+    TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+    for (uint32_t i = 0; i < count; ++i, ++next) {
+      while (next->logits == nullptr) ++next;
+      std::memcpy(next->logits, staged_logits_ + i * vocab, vocab * sizeof(float));
+    }
+  }
+  // The next step's words go where these stand.
+  return num_wanted == 0 ? ops_->Synchronize() : absl::OkStatus();
+}
+
+absl::Status CudaEngine::ReplayOrCompute(const Bucket& bucket) {
+  if (!options_.use_graphs) return Compute(bucket);
+  TANDEM_ASSIGN_OR_RETURN(const uint32_t graph, GraphFor(bucket));
+  return ops_->Replay(graph);
+}
+
+absl::Status CudaEngine::Compute(const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  TANDEM_RETURN_IF_ERROR(
+      ops_->Launch(EmbedKernel{step_, weights_.embedding, hidden_, hidden}, EmbedShape(bucket.rows, hidden)));
+  for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
+    TANDEM_RETURN_IF_ERROR(ComputeLayer(layer, bucket));
+  }
+  return bucket.wanted == 0 ? absl::OkStatus() : ComputeLogits(0, bucket.wanted, bucket);
+}
+
+absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
+                              const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  NormKernel norm;
+  norm.step = step_;
+  norm.hidden = hidden_;
+  norm.addends = is_alone() ? addends_ : gathered_;
+  norm.num_addends = adds ? parallel_.world_size : 0;
+  norm.addend_stride = uint64_t{bucket.rows} * hidden;
+  norm.bias = bias;
+  norm.weight = weight;
+  norm.normed = normed_;
+  norm.hidden_size = hidden;
+  norm.epsilon = config_.rms_norm_epsilon;
+  return ops_->Launch(norm, NormShape(bucket.rows, hidden));
+}
+
+absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                  DeviceSpan<float> outputs, uint32_t num_rows) {
+  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
+    TANDEM_RETURN_IF_ERROR(
+        ops_->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
+                       outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                           const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Multiply(matrix, inputs, addends_, bucket.rows));
+  if (is_alone()) return absl::OkStatus();
+  // Not a sum over ranks: its order would change with a row's place in the message. The next norm adds them
+  // up.
+  const uint64_t size = uint64_t{bucket.rows} * matrix.outputs;
+  return ops_->AllGather(addends_.Part(0, size), gathered_.Part(0, parallel_.world_size * size));
+}
+
+absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
+  const DeviceWeights::Layer& weights = weights_.layers[layer];
+  const DeviceSpan<const float> bias_before =
+      layer == 0 ? DeviceSpan<const float>() : weights_.layers[layer - 1].down_bias;
+  TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, bias_before, layer > 0, bucket));
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.query_key_value, normed_, projected_, bucket.rows));
+  PrepareKernel prepare;
+  prepare.step = step_;
+  prepare.projected = projected_;
+  prepare.bias = weights.query_key_value_bias;
+  prepare.query_norm = weights.query_norm;
+  prepare.key_norm = weights.key_norm;
+  prepare.rotations = rotations_;
+  prepare.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
+  prepare.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
+  prepare.layout = Layout();
+  prepare.num_heads = shard_.heads.size();
+  prepare.epsilon = config_.rms_norm_epsilon;
+  const uint32_t num_all_heads = shard_.heads.size() + 2 * shard_.kv_heads.size();
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(prepare, PrepareShape(bucket.rows, num_all_heads)));
+  // From here on a row computes only its own logits: its keys and values are written.
+  if (bucket.wanted == 0 && layer + 1 == weights_.layers.size()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
+  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
+  TANDEM_RETURN_IF_ERROR(Norm(weights.post_attention_norm, weights.attention_out_bias, true, bucket));
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
+  const uint32_t width = shard_.intermediate.size();
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(GateKernel{step_, gate_up_, weights.gate_up_bias, gated_, width},
+                                      GateShape(bucket.rows, width)));
+  return MultiplyAndGather(weights.down, gated_, bucket);
+}
+
+absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) {
+  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
+  AttendKernel attend;
+  attend.step = step_;
+  attend.projected = projected_;
+  attend.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
+  attend.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
+  attend.parts = parts_;
+  attend.layout = Layout();
+  attend.heads = shard_.head_map;
+  attend.row_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * head_dim;
+  attend.num_part_rows = kAttendRows;
+  attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const uint32_t columns = shard_.kv_heads.size() * shard_.head_map.parts_per_kv;
+  const LaunchShape shape = AttendShape(ops_->num_multiprocessors(), columns, head_dim);
+  for (uint32_t first = 0; first < bucket.rows; first += kAttendRows) {
+    attend.first_row = first;
+    TANDEM_RETURN_IF_ERROR(ops_->Launch(attend, shape));
+    const uint32_t count = std::min(bucket.rows - first, kAttendRows);
+    TANDEM_RETURN_IF_ERROR(ops_->Launch(FoldKernel{step_, parts_, attended_, first},
+                                        FoldShape(count, shard_.heads.size(), head_dim)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  NormKernel norm;
+  norm.step = step_;
+  norm.hidden = hidden_;
+  norm.addends = is_alone() ? addends_ : gathered_;
+  norm.num_addends = parallel_.world_size;
+  norm.addend_stride = uint64_t{bucket.rows} * hidden;
+  norm.bias = weights_.layers.back().down_bias;
+  norm.weight = weights_.final_norm;
+  norm.normed = normed_wanted_;
+  norm.hidden_size = hidden;
+  norm.epsilon = config_.rms_norm_epsilon;
+  norm.only_wanted = true;
+  norm.first_wanted = first_wanted;
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(norm, NormShape(wanted_bucket, hidden)));
+  if (is_alone()) return Multiply(weights_.output, normed_wanted_, logits_, kRowTile);
+  TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logit_part_, kRowTile));
+  TANDEM_RETURN_IF_ERROR(ops_->AllGather(logit_part_, logit_parts_));
+  const auto vocab = static_cast<uint32_t>(config_.vocab_size);
+  return ops_->Launch(JoinLogitsKernel{logit_parts_, vocab_begins_, logits_, logit_part_.size, vocab},
+                      JoinLogitsShape(wanted_bucket, parallel_.world_size));
+}
+
+absl::Status CudaEngine::CopyKv(absl::Span<const KvCopy> copies) {
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (parallel_.rank != 0) return absl::FailedPreconditionError("a copy on a rank that follows rank 0");
+  TANDEM_RETURN_IF_ERROR(validator_->CheckCopies(copies));
+  while (!copies.empty()) {
+    const size_t count = std::min<size_t>(copies.size(), kMostCopies);
+    words_.assign(StepWords::kHeaderWords, 0);
+    words_[StepWords::kNumRows] = static_cast<uint32_t>(count);
+    for (const KvCopy& copy : copies.first(count)) {
+      words_.push_back(copy.from);
+      words_.push_back(copy.to);
+    }
+    TANDEM_RETURN_IF_ERROR(SendWords(kCopies));
+    TANDEM_RETURN_IF_ERROR(RunCopies(static_cast<uint32_t>(count)));
+    copies.remove_prefix(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::RunCopies(uint32_t num_copies) {
+  CopyKvKernel copy;
+  copy.copies = device_words_.Part(StepWords::kHeaderWords, uint64_t{2} * num_copies);
+  copy.pool = kv_;
+  copy.layout = Layout();
+  copy.layer_size = LayerKvSize();
+  copy.num_layers = static_cast<uint32_t>(2 * weights_.layers.size());
+  copy.num_copies = num_copies;
+  const uint64_t num_elements =
+      uint64_t{copy.num_layers} * shard_.kv_heads.size() * static_cast<uint64_t>(config_.head_dim);
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(copy, CopyKvShape(num_elements)));
+  // The next step's words go where the copies stand.
+  return ops_->Synchronize();
+}
+
+absl::Status CudaEngine::Follow() {
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (parallel_.rank == 0) return absl::FailedPreconditionError("rank 0 follows nobody");
+  for (;;) {
+    constexpr uint64_t kHeaderBytes = StepWords::kHeaderWords * sizeof(uint32_t);
+    TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, kHeaderBytes));
+    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_words_, device_words_.data, kHeaderBytes));
+    TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+    const uint32_t kind = staged_words_[StepWords::kKind];
+    const uint32_t num_rows = staged_words_[StepWords::kNumRows];
+    const uint32_t num_wanted = staged_words_[StepWords::kNumWanted];
+    const uint64_t num_words = staged_words_[StepWords::kNumWords];
+    TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(num_words));
+    TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, num_words * sizeof(uint32_t)));
+    switch (kind) {
+      case kStep:
+        TANDEM_RETURN_IF_ERROR(RunStep(num_rows, num_wanted, {}));
+        break;
+      case kCopies:
+        TANDEM_RETURN_IF_ERROR(RunCopies(num_rows));
+        break;
+      case kStop:
+        return ops_->Synchronize();
+      default:
+        return absl::InternalError(absl::StrCat("rank 0 asks for ", kind));
+    }
+  }
+}
+
+CudaEngine::~CudaEngine() {
+  // Without words the engine never started, and neither did the others'.
+  if (is_alone() || parallel_.rank != 0 || device_words_.empty()) return;
+  words_.assign(StepWords::kHeaderWords, 0);
+  if (ops_->BindThread().ok() && SendWords(kStop).ok()) ops_->Synchronize().IgnoreError();
+}
+
+}  // namespace tandem

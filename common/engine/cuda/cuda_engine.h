@@ -1,0 +1,151 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cuda/device_ops.h"
+#include "common/engine/cuda/device_weights.h"
+#include "common/engine/cuda/shard.h"
+#include "common/engine/cuda/step_plan.h"
+#include "common/engine/engine.h"
+#include "common/engine/step_validator.h"
+#include "common/model/load_progress.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16; products add up in float32;
+// keys, values and what goes into a product are bfloat16; everything else is float32. Law 1 holds by
+// construction (ADR 9 for products, attention_kernels.h for attention); bits differ from the CPU engine's,
+// and may differ between kinds of GPU and versions of cuBLASLt.
+//
+// A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
+// download of logits, and one wait; where more than 64 rows have logits, one more of the last two for
+// every 64.
+//
+// Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
+// warms the engine up before its loop runs); a call during another is FailedPrecondition.
+//
+// With several ranks, rank 0 is the engine that others call. Each further rank calls Follow, which does what
+// rank 0 does until that is destroyed.
+class CudaEngine final : public Engine {
+ public:
+  struct Options {
+    uint32_t num_blocks = 0;  // Of keys and values; 0: as many as `kv_bytes` hold, over all layers of a rank.
+    uint64_t kv_bytes = uint64_t{256} << 20;
+    uint32_t max_rows = 512;
+    bool use_graphs = true;
+    LoadProgress* progress = nullptr;  // Not owned, may be null.
+  };
+
+  // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
+  // InvalidArgument for options out of range and for a model that the GPU's shared memory cannot hold the
+  // attention of.
+  static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
+                                                            std::unique_ptr<DeviceOps> ops);
+  // Rank 0 tells the others to stop.
+  ~CudaEngine() override;
+
+  const ModelConfig& config() const override { return config_; }
+  uint32_t num_blocks() const override { return num_blocks_; }
+  uint32_t max_rows() const override { return options_.max_rows; }
+  // FailedPrecondition on a rank other than 0.
+  absl::Status Step(absl::Span<const StepRow> rows) override;
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+
+  // For ranks other than 0: takes part in what rank 0 does, and returns when that is over.
+  absl::Status Follow();
+
+  DeviceOps& ops() { return *ops_; }
+
+ private:
+  // Sizes of what is captured: rows of the step and of those with logits, both as BucketOf has them. The
+  // latter are 64 at most: the first tile of logits.
+  struct Bucket {
+    uint32_t rows = 0;
+    uint32_t wanted = 0;
+    friend auto operator<=>(const Bucket&, const Bucket&) = default;
+  };
+
+  CudaEngine(const ModelConfig& config, const Options& options, std::unique_ptr<DeviceOps> ops)
+      : config_(config), options_(options), ops_(std::move(ops)) {}
+
+  // While a call is under way.
+  class Use;
+
+  absl::Status Start(const Model& model);
+  absl::Status AllocateScratch();
+  absl::Status UploadRotations();
+  absl::Status CaptureCommonBuckets();
+
+  // The words of a step in device memory, on every rank.
+  absl::Status SendWords(uint32_t kind);
+  absl::Status EnsureWordCapacity(uint64_t num_words);
+  absl::Status RunStep(uint32_t num_rows, uint32_t num_wanted, absl::Span<const StepRow> rows);
+  absl::Status RunCopies(uint32_t num_copies);
+
+  // What a step consists of, put into the stream or recorded.
+  absl::Status Compute(const Bucket& bucket);
+  absl::Status ComputeLayer(uint32_t layer, const Bucket& bucket);
+  absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
+  absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
+  absl::Status Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
+                    const Bucket& bucket);
+  absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                        uint32_t num_rows);
+  // Product and, with several ranks, everybody's: what the next norm adds.
+  absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                 const Bucket& bucket);
+  absl::Status ReplayOrCompute(const Bucket& bucket);
+  // Captured when it is not yet.
+  absl::StatusOr<uint32_t> GraphFor(const Bucket& bucket);
+
+  uint64_t LayerKvSize() const;
+  KvLayout Layout() const;
+  bool is_alone() const { return parallel_.world_size == 1; }
+
+  const ModelConfig config_;
+  const Options options_;
+  std::unique_ptr<DeviceOps> ops_;
+  TensorParallel parallel_;
+  Shard shard_;
+  DeviceWeights weights_;
+  uint32_t num_blocks_ = 0;
+  uint32_t max_context_ = 0;
+  uint32_t padded_rows_ = 0;  // max_rows in whole tiles of rows.
+  std::unique_ptr<StepValidator> validator_;
+  std::map<Bucket, uint32_t> graphs_;
+  std::atomic<bool> in_use_ = false;
+
+  std::vector<uint32_t> words_;
+  uint32_t* staged_words_ = nullptr;  // Of the host, pinned.
+  DeviceSpan<uint32_t> device_words_;
+  StepWords step_;
+  float* staged_logits_ = nullptr;  // [kRowTile, vocab], pinned.
+
+  DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][head_dim]: keys and values of layer 0, ...
+  DeviceSpan<float> rotations_;        // [max_context][cosines, sines][head_dim / 2]
+  DeviceSpan<float> hidden_;           // [max_rows, hidden]
+  DeviceSpan<Bf16> normed_;            // [padded rows, hidden]
+  DeviceSpan<float> projected_;        // [padded rows, query, key and value width]
+  DeviceSpan<Bf16> attended_;          // [padded rows, query width]
+  DeviceSpan<float> gate_up_;          // [padded rows, 2 * intermediate]
+  DeviceSpan<Bf16> gated_;             // [padded rows, intermediate]
+  DeviceSpan<float> addends_;          // [padded rows, hidden]: this rank's,
+  DeviceSpan<float> gathered_;         // and [ranks][rows of the bucket, hidden].
+  SplitParts parts_;                   // Of kAttendRows rows.
+  DeviceSpan<Bf16> normed_wanted_;     // [kRowTile, hidden]
+  DeviceSpan<float> logit_part_;       // [kRowTile, the largest of the ranks' tokens]
+  DeviceSpan<float> logit_parts_;      // [ranks][kRowTile, as above]
+  DeviceSpan<float> logits_;           // [kRowTile, vocab]
+  DeviceSpan<uint32_t> vocab_begins_;  // [ranks + 1]
+};
+
+}  // namespace tandem

@@ -1,0 +1,392 @@
+#include "common/engine/cuda/cuda_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/random_model.h"
+#include "common/engine/cuda/testing/engine_probe.h"
+#include "common/engine/cuda/testing/host_ops.h"
+#include "common/engine/sequence_kv.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.architecture = "Qwen3ForCausalLM";
+  config.hidden_size = 32;
+  config.num_layers = 2;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 10;
+  config.intermediate_size = 56;
+  config.vocab_size = 131;
+  config.max_context = 100;
+  config.qk_norm = true;
+  return config;
+}
+
+std::shared_ptr<const Model> SmallModel(const ModelConfig& config = SmallConfig()) {
+  return MakeRandomModel({.config = config, .dtype = TensorView::DType::kBF16});
+}
+
+std::unique_ptr<CudaEngine> Open(const Model& model, const CudaEngine::Options& options,
+                                 const HostOps::Options& ops = {}) {
+  auto engine = CudaEngine::Create(model, options, std::make_unique<HostOps>(ops));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+HostOps& OpsOf(CudaEngine& engine) {
+  return static_cast<HostOps&>(engine.ops());
+}
+
+// Root of the mean square of the differences, over that of what is expected.
+double RelativeError(const std::vector<Logits>& got, const std::vector<Logits>& expected) {
+  double error = 0;
+  double size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    for (size_t j = 0; j < expected[i].size(); ++j) {
+      error += std::pow(got[i][j] - expected[i][j], 2.0);
+      size += std::pow(expected[i][j], 2.0);
+    }
+  }
+  return std::sqrt(error / size);
+}
+
+struct Shape {
+  std::string name;
+  ModelConfig config;
+};
+
+class CudaEngineShapes : public testing::TestWithParam<Shape> {};
+
+// bfloat16 keeps 8 bits of what goes into products and of keys and values: a few parts in a thousand each.
+TEST_P(CudaEngineShapes, GivesTheCpuEnginesLogitsButForRoundings) {
+  const auto model = SmallModel(GetParam().config);
+  ASSERT_NE(model, nullptr);
+  auto reference = CreateCpuEngine(model, {.num_blocks = 7, .instruction_set = InstructionSet::kPortable});
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const auto engine = Open(*model, {.num_blocks = 7, .max_rows = 70});
+  ASSERT_NE(engine, nullptr);
+  const TokenIds tokens = SomeTokens(45, model->config().vocab_size);
+  const auto expected = ComputeAll(reference->get(), tokens, 45);
+  EXPECT_LT(RelativeError(ComputeAll(engine.get(), tokens, 20), expected), 0.02);
+}
+
+TEST(CudaEngineTest, LoadingStopsAtTheNextTensor) {
+  const auto model = SmallModel();
+  ASSERT_NE(model, nullptr);
+  LoadProgress progress("small", model->weight_bytes(), {.terminal = false, .log = [](absl::string_view) {}});
+  int asked = 0;
+  progress.StopWhen([&] { return ++asked == 3; });
+  const auto engine = CudaEngine::Create(*model, {.num_blocks = 7, .progress = &progress},
+                                         std::make_unique<HostOps>(HostOps::Options()));
+  EXPECT_TRUE(absl::IsCancelled(engine.status())) << engine.status();
+  EXPECT_EQ(asked, 3);
+}
+
+std::vector<Shape> Shapes() {
+  std::vector<Shape> shapes = {{"qwen3", SmallConfig()}};
+  ModelConfig config = SmallConfig();
+  config.architecture = "LlamaForCausalLM";
+  config.qk_norm = false;
+  config.num_heads = 5;
+  config.num_kv_heads = 5;
+  config.head_dim = 16;
+  config.attention_bias = true;
+  config.mlp_bias = true;
+  config.attention_output_bias = true;
+  config.tied_embeddings = true;
+  config.rope_scaling = {.kind = RopeScaling::Kind::kLlama3,
+                         .factor = 8,
+                         .low_frequency_factor = 1,
+                         .high_frequency_factor = 4,
+                         .original_context = 32};
+  shapes.push_back({"llama3_biases_tied", config});
+  config = SmallConfig();
+  config.architecture = "MistralForCausalLM";
+  config.qk_norm = false;
+  config.num_heads = 17;
+  config.num_kv_heads = 1;
+  config.head_dim = 6;
+  config.sliding_window = 9;
+  shapes.push_back({"mistral_one_kv_head_window", config});
+  return shapes;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaEngineShapes, testing::ValuesIn(Shapes()),
+                         [](const auto& param_info) { return param_info.param.name; });
+
+// The plainest run: one row a step, all positions in order in blocks 0, 1, 2, ...
+class PlainRun {
+ public:
+  explicit PlainRun(Engine* engine) : engine_(engine), blocks_(engine->num_blocks()) {
+    for (BlockId block = 0; block < blocks_.size(); ++block) blocks_[block] = block;
+  }
+
+  // Logits after the last of `tokens`.
+  const Logits& After(const TokenIds& tokens) {
+    const auto known = known_.find(tokens);
+    if (known != known_.end()) return known->second;
+    const auto differs =
+        std::mismatch(tokens.begin(), tokens.end(), computed_.begin(), computed_.end()).first;
+    computed_.resize(std::min<size_t>(static_cast<size_t>(differs - tokens.begin()), tokens.size() - 1));
+    while (computed_.size() < tokens.size()) {
+      computed_.push_back(tokens[computed_.size()]);
+      Logits logits(static_cast<size_t>(engine_->config().vocab_size));
+      const StepRow row = {
+          .token = computed_.back(),
+          .context = {.blocks = blocks_, .num_committed = static_cast<uint32_t>(computed_.size())},
+          .logits = logits.data()};
+      const absl::Status status = engine_->Step({row});
+      EXPECT_TRUE(status.ok()) << status;
+      known_[computed_] = std::move(logits);
+    }
+    return known_[tokens];
+  }
+
+ private:
+  Engine* const engine_;
+  std::vector<BlockId> blocks_;
+  TokenIds computed_;
+  std::map<TokenIds, Logits> known_;
+};
+
+// What drafters and verifiers do, in random order and company: prompts in chunks, trees below committed
+// tokens, and nodes that are copied to where they belong. Every row's logits are those of the plainest run.
+TEST(CudaEngineTest, RowsDoNotDependOnTheirCompany) {
+  const auto model = SmallModel();
+  const auto plain = Open(*model, {.num_blocks = 7, .max_rows = 1, .use_graphs = false});
+  const auto engine = Open(*model, {.num_blocks = 40, .max_rows = 80}, {.seed = 5});
+  ASSERT_NE(engine, nullptr);
+  std::mt19937_64 random(20);
+  const auto below = [&](size_t limit) { return static_cast<uint32_t>(random() % limit); };
+  PlainRun expected(plain.get());
+  struct Session {
+    TokenIds tokens;
+    uint32_t computed = 0;
+    std::vector<BlockId> blocks;
+  };
+  std::vector<Session> sessions(3);
+  for (uint32_t s = 0; s < 3; ++s) {
+    sessions[s].tokens = SomeTokens(20 + 4 * s, 131);
+    for (uint32_t b = 0; b < 7; ++b) sessions[s].blocks.push_back((s * 7 + b) * 5 % 37);
+  }
+  for (int round = 0; round < 14; ++round) {
+    std::vector<StepRow> rows;
+    std::vector<std::unique_ptr<std::vector<SlotId>>> tails;
+    std::vector<TokenIds> contexts;
+    std::vector<std::unique_ptr<Logits>> logits;
+    const auto add = [&](TokenId token, const RowContext& context, TokenIds all) {
+      logits.push_back(std::make_unique<Logits>(131));
+      contexts.push_back(std::move(all));
+      const bool is_wanted = below(4) > 0;
+      rows.push_back(
+          {.token = token, .context = context, .logits = is_wanted ? logits.back()->data() : nullptr});
+    };
+    std::shuffle(sessions.begin(), sessions.end(), random);
+    std::vector<KvCopy> copies;
+    for (Session& session : sessions) {
+      if (session.computed < session.tokens.size()) {
+        const uint32_t end = std::min<uint32_t>(static_cast<uint32_t>(session.tokens.size()),
+                                                session.computed + 1 + below(12));
+        for (; session.computed < end; ++session.computed) {
+          add(session.tokens[session.computed],
+              {.blocks = session.blocks, .num_committed = session.computed + 1},
+              {session.tokens.begin(), session.tokens.begin() + session.computed + 1});
+        }
+        continue;
+      }
+      // A tree of up to 5 nodes in the last block of the session, of which one becomes a token.
+      const uint32_t base = static_cast<uint32_t>(session.tokens.size());
+      if (base > 60) continue;
+      std::vector<TokenIds> paths = {{}};
+      std::vector<std::vector<SlotId>> slots = {{}};
+      const uint32_t count = 1 + below(5);
+      for (uint32_t node = 0; node < count; ++node) {
+        const uint32_t parent = below(paths.size());
+        TokenIds path = paths[parent];
+        path.push_back(static_cast<TokenId>(below(131)));
+        std::vector<SlotId> tail = slots[parent];
+        tail.push_back(session.blocks.back() * kBlockTokens + node);
+        tails.push_back(std::make_unique<std::vector<SlotId>>(tail));
+        TokenIds all = session.tokens;
+        all.insert(all.end(), path.begin(), path.end());
+        add(path.back(), {.blocks = session.blocks, .num_committed = base, .tail = *tails.back()}, all);
+        paths.push_back(path);
+        slots.push_back(tail);
+      }
+      const uint32_t accepted = 1 + below(count);
+      for (size_t i = 0; i < paths[accepted].size(); ++i) {
+        const auto position = static_cast<uint32_t>(base + i);
+        copies.push_back(
+            {.from = slots[accepted][i],
+             .to = session.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens});
+      }
+      session.tokens.insert(session.tokens.end(), paths[accepted].begin(), paths[accepted].end());
+      session.computed = static_cast<uint32_t>(session.tokens.size());
+      // What comes next has to be computed.
+      session.tokens.push_back(static_cast<TokenId>(below(131)));
+    }
+    ASSERT_TRUE(engine->Step(rows).ok());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].logits == nullptr) continue;
+      ASSERT_TRUE(SameBits(*logits[i], expected.After(contexts[i]))) << "round " << round << ", row " << i;
+    }
+    ASSERT_TRUE(engine->CopyKv(copies).ok());
+  }
+}
+
+TEST(CudaEngineTest, GraphsGiveTheBitsOfSingleLaunches) {
+  const auto model = SmallModel();
+  const TokenIds tokens = SomeTokens(90, 131);
+  const auto eager = Open(*model, {.num_blocks = 7, .max_rows = 90, .use_graphs = false}, {.seed = 1});
+  const auto graphs = Open(*model, {.num_blocks = 7, .max_rows = 90}, {.seed = 2});
+  for (uint32_t chunk : {90u, 13u}) {
+    const auto expected = ComputeAll(eager.get(), tokens, chunk);
+    const auto got = ComputeAll(graphs.get(), tokens, chunk);
+    for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], expected[i])) << i;
+  }
+  EXPECT_EQ(OpsOf(*eager).num_replays(), 0u);
+  EXPECT_EQ(OpsOf(*graphs).num_replays(), 1u + 7u);
+}
+
+// Contexts whose blocks and tails need more room than was set aside: graphs know another place for them then.
+TEST(CudaEngineTest, MakesRoomForLongTails) {
+  const auto model = SmallModel();
+  const auto engine = Open(*model, {.num_blocks = 7, .max_rows = 1});
+  const auto plain = Open(*model, {.num_blocks = 7, .max_rows = 1, .use_graphs = false});
+  const TokenIds tokens = SomeTokens(98, 131);
+  const auto expected = ComputeAll(plain.get(), tokens, 1);
+  std::vector<SlotId> slots;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    slots.push_back(static_cast<SlotId>(111 - i));
+    Logits logits(131);
+    const StepRow row = {.token = tokens[i], .context = {.tail = slots}, .logits = logits.data()};
+    ASSERT_TRUE(engine->Step({row}).ok());
+    ASSERT_TRUE(SameBits(logits, expected[i])) << i;
+  }
+}
+
+TEST(CudaEngineTest, RefusesWhatIsOutOfRange) {
+  const auto model = SmallModel();
+  const auto engine = Open(*model, {.num_blocks = 2, .max_rows = 3});
+  const std::vector<BlockId> blocks = {0, 2};
+  const StepRow beyond = {.token = 1, .context = {.blocks = blocks, .num_committed = 17}};
+  EXPECT_THAT(engine->Step({beyond}).message(), HasSubstr("names block 2; there are 2"));
+  const StepRow fine = {.token = 1, .context = {.blocks = blocks, .num_committed = 1}};
+  EXPECT_THAT(engine->Step({fine, fine}).message(), HasSubstr("as does an earlier row"));
+  EXPECT_THAT(engine->Step({fine, fine, fine, fine}).message(), HasSubstr("takes 3 at most"));
+  EXPECT_EQ(engine->CopyKv({{.from = 0, .to = 32}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CudaEngine::Create(*model, {.num_blocks = 2},
+                               std::make_unique<HostOps>(HostOps::Options{.memory_limit = 100000}))
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
+  const auto in_float32 = MakeRandomModel({.config = SmallConfig()});
+  const auto refused =
+      CudaEngine::Create(*in_float32, {.num_blocks = 2}, std::make_unique<HostOps>(HostOps::Options{}));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(refused.status().message(), HasSubstr("float32"));
+}
+
+TEST(CudaEngineTest, BelongsToOneThreadAtATime) {
+  const auto model = SmallModel();
+  const std::vector<BlockId> blocks = {0};
+  const StepRow row = {.token = 1, .context = {.blocks = blocks, .num_committed = 1}};
+  CudaEngine* engine_in_use = nullptr;
+  std::vector<absl::Status> during;
+  const auto engine = Open(*model, {.num_blocks = 2, .max_rows = 3}, {.before_product = [&] {
+    if (engine_in_use == nullptr) return;
+    std::thread([&] { during.push_back(engine_in_use->Step({row})); }).join();
+  }});
+  // Taking turns is fine.
+  absl::Status other;
+  std::thread([&] { other = engine->Step({row}); }).join();
+  EXPECT_TRUE(other.ok()) << other;
+  EXPECT_TRUE(engine->Step({row}).ok());
+  engine_in_use = engine.get();
+  EXPECT_TRUE(engine->Step({row}).ok());
+  ASSERT_FALSE(during.empty());
+  for (const absl::Status& status : during) EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// Runs `tokens` on emulated ranks.
+std::vector<Logits> RunOnRanks(const Model& model, uint32_t world_size, const TokenIds& tokens,
+                               uint32_t chunk) {
+  const auto ranks = std::make_shared<HostRanks>(world_size);
+  std::vector<std::thread> followers;
+  for (uint32_t rank = 1; rank < world_size; ++rank) {
+    followers.emplace_back([&, rank] {
+      const auto engine =
+          Open(model, {.num_blocks = 4, .max_rows = 70}, {.seed = rank, .rank = rank, .ranks = ranks});
+      const absl::Status status = engine->Follow();
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+  std::vector<Logits> logits;
+  {
+    const auto engine = Open(model, {.num_blocks = 4, .max_rows = 70}, {.ranks = ranks});
+    logits = ComputeAll(engine.get(), tokens, chunk);
+    const std::vector<KvCopy> copies = {{.from = 3, .to = 40}};
+    EXPECT_TRUE(engine->CopyKv(copies).ok());
+  }
+  for (std::thread& follower : followers) follower.join();
+  return logits;
+}
+
+TEST(CudaEngineTest, RanksGiveTheLogitsOfOneGpuButForTheOrderOfSums) {
+  const auto model = SmallModel();
+  const auto alone = Open(*model, {.num_blocks = 4, .max_rows = 70});
+  const TokenIds tokens = SomeTokens(20, 131);
+  const auto expected = ComputeAll(alone.get(), tokens, 20);
+  // 2 KV heads of 3 query heads each; 4 units of the intermediate size: 3 ranks cut a KV head in two.
+  for (uint32_t world_size : {2u, 3u, 4u}) {
+    const auto got = RunOnRanks(*model, world_size, tokens, 20);
+    EXPECT_LT(RelativeError(got, expected), 0.01) << world_size;
+    const auto one_by_one = RunOnRanks(*model, world_size, tokens, 1);
+    for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], one_by_one[i])) << world_size;
+  }
+}
+
+// The demo models' float32 logits, within bfloat16's roundings.
+TEST(CudaEngineTest, GivesTheGoldenLogits) {
+  const auto model =
+      Model::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-draft-general-1m"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto text =
+      ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/tests/golden/tandem-draft-general-1m.json"), 16 << 20);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto engine = Open(**model, {.num_blocks = 32, .max_rows = 64});
+  ASSERT_NE(engine, nullptr);
+  const nlohmann::json golden = nlohmann::json::parse(*text);
+  ASSERT_FALSE(golden["cases"].empty());
+  for (const nlohmann::json& test_case : golden["cases"]) {
+    const auto prompt = test_case["prompt_ids"].get<TokenIds>();
+    const Logits logits = ComputeAll(engine.get(), prompt, 64).back();
+    const auto top_ids = test_case["top8_ids"].get<TokenIds>();
+    const auto top_logits = test_case["top8_logits"].get<std::vector<float>>();
+    for (size_t i = 0; i < top_ids.size(); ++i) {
+      EXPECT_NEAR(logits[static_cast<size_t>(top_ids[i])], top_logits[i], 0.1) << test_case["label"];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/engine/cuda/kernels/kernels.h"
+#include "common/engine/cuda/launch_shape.h"
+#include "common/engine/cuda/shard.h"
+
+namespace tandem {
+
+// Matrix products always compute this many rows: a step's rows are padded to a multiple of it and go through
+// the products so many at a time (docs/adr/0009-one-row-tile.md).
+inline constexpr uint32_t kRowTile = 64;
+
+// A weight matrix in device memory, [outputs, depth].
+struct DeviceMatrix {
+  DeviceSpan<const Bf16> data;
+  uint32_t outputs = 0;
+  uint32_t depth = 0;
+};
+
+// What a CudaEngine asks of a GPU: a CUDA device (cuda_ops.cc), or its emulation on the host
+// (testing/host_ops.h), on which the engine is tested where there is no GPU.
+//
+// Everything is put into one stream and happens in that order; Synchronize waits for it. Memory is freed with
+// the object. It belongs to one thread at a time: that which made it, until another calls BindThread. What a
+// thread asks for that it does not belong to is FailedPrecondition.
+class DeviceOps {
+ public:
+  virtual ~DeviceOps() = default;
+
+  // As in "cuda:0 (NVIDIA H200)".
+  virtual std::string name() const = 0;
+  virtual uint32_t num_multiprocessors() const = 0;
+  virtual uint32_t max_shared_bytes() const = 0;  // Of a block of threads.
+  virtual TensorParallel parallel() const = 0;
+  // Makes it the calling thread's.
+  virtual absl::Status BindThread() = 0;
+
+  // Memory of the device, zeroed. ResourceExhausted, naming `what`, when there is too little or the limit is
+  // reached.
+  virtual absl::StatusOr<void*> AllocateBytes(uint64_t num_bytes, absl::string_view what) = 0;
+  // Memory of the host that the device can copy from and to while the host goes on.
+  virtual absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view what) = 0;
+  // Host memory has to stay as it is until Synchronize.
+  virtual absl::Status Upload(void* to, const void* from, uint64_t num_bytes) = 0;
+  virtual absl::Status Download(void* to, const void* from, uint64_t num_bytes) = 0;
+  virtual absl::Status Synchronize() = 0;
+
+  // Settles how products of this shape are computed, for as long as the object lives. Before any of them.
+  virtual absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) = 0;
+  // outputs [kRowTile, matrix.outputs] = inputs [kRowTile, matrix.depth] * matrix^T, in float32. Each output
+  // is computed in the same order of operations whatever else is in the tile and wherever in it the row
+  // stands.
+  virtual absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                DeviceSpan<float> outputs) = 0;
+
+  // all[r] = the part of rank r, for every rank. All ranks call it with parts of one size.
+  virtual absl::Status AllGather(DeviceSpan<const float> part, DeviceSpan<float> all) = 0;
+  // The bytes of rank 0 to all.
+  virtual absl::Status Broadcast(void* data, uint64_t num_bytes) = 0;
+
+  // Between the two, what is asked for (but allocations, copies and Synchronize) is recorded and not done;
+  // Replay does it.
+  virtual absl::Status BeginCapture() = 0;
+  virtual absl::StatusOr<uint32_t> EndCapture() = 0;
+  virtual absl::Status Replay(uint32_t graph) = 0;
+  virtual void DropGraphs() = 0;
+
+#define TANDEM_DECLARE_LAUNCH(Kernel) \
+  virtual absl::Status Launch(const Kernel& kernel, const LaunchShape& shape) = 0;
+  TANDEM_FOR_EACH_KERNEL(TANDEM_DECLARE_LAUNCH)
+#undef TANDEM_DECLARE_LAUNCH
+
+  template <typename T>
+  absl::StatusOr<DeviceSpan<T>> Allocate(uint64_t count, absl::string_view what) {
+    if (count > UINT64_MAX / 2 / sizeof(T)) return absl::InvalidArgumentError("a size that no memory has");
+    absl::StatusOr<void*> data = AllocateBytes(count * sizeof(T), what);
+    if (!data.ok()) return data.status();
+    return DeviceSpan<T>{static_cast<T*>(*data), count};
+  }
+};
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cuda/device_ops.h"
+#include "common/engine/cuda/shard.h"
+#include "common/model/load_progress.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// A rank's part of a model in device memory: matrices in bfloat16, norms and biases in float32; empty where
+// the model has none.
+struct DeviceWeights {
+  struct Layer {
+    DeviceSpan<const float> input_norm;  // [hidden]
+    DeviceMatrix query_key_value;        // [heads + 2 * KV heads of the rank, head_dim; hidden]
+    DeviceSpan<const float> query_key_value_bias;
+    DeviceSpan<const float> query_norm;           // [head_dim]
+    DeviceSpan<const float> key_norm;             // [head_dim]
+    DeviceMatrix attention_out;                   // [hidden, heads of the rank]
+    DeviceSpan<const float> attention_out_bias;   // [hidden]
+    DeviceSpan<const float> post_attention_norm;  // [hidden]
+    DeviceMatrix gate_up;                         // [2 * the rank's intermediate, hidden]: gate, then up
+    DeviceSpan<const float> gate_up_bias;
+    DeviceMatrix down;                  // [hidden, the rank's intermediate]
+    DeviceSpan<const float> down_bias;  // [hidden]
+  };
+
+  std::vector<Layer> layers;
+  DeviceSpan<const float> final_norm;  // [hidden]
+  DeviceSpan<const Bf16> embedding;    // [vocab, hidden], on every rank.
+  DeviceMatrix output;                 // [the rank's tokens, hidden]; a part of the embedding when tied.
+};
+
+// Copies them and prepares the products. Unimplemented for matrices in anything but bfloat16: nothing is
+// rounded without being told to. ResourceExhausted without memory. `progress` may be null; it can end
+// the loading with Cancelled.
+absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const Shard& shard, DeviceOps* ops,
+                                            LoadProgress* progress);
+
+}  // namespace tandem

@@ -1,0 +1,246 @@
+// What needs a GPU, or at least the module that talks to one. Tests that need a GPU skip, saying why, where
+// there is none.
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/engine/cpu/random_model.h"
+#include "common/engine/cuda/choice_rows.h"
+#include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/cuda/testing/engine_probe.h"
+#include "common/engine/cuda/testing/host_ops.h"
+#include "common/speculation/target_sampler.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem {
+namespace {
+
+#define TANDEM_NEEDS_GPU()                                                                \
+  if (const auto opened = OpenCudaDevice({}); !opened.ok()) {                             \
+    /* Anything else is a failure of ours, not a machine without a GPU. */                \
+    ASSERT_EQ(opened.status().code(), absl::StatusCode::kUnavailable) << opened.status(); \
+    GTEST_SKIP() << "needs a GPU: " << opened.status();                                   \
+  }
+
+std::shared_ptr<const Model> SomeModel() {
+  ModelConfig config;
+  config.architecture = "Qwen3ForCausalLM";
+  config.hidden_size = 256;
+  config.num_layers = 3;
+  config.num_heads = 12;
+  config.num_kv_heads = 4;
+  config.head_dim = 64;
+  config.intermediate_size = 704;
+  config.vocab_size = 4099;
+  config.max_context = 1500;
+  config.qk_norm = true;
+  return MakeRandomModel({.config = config, .dtype = TensorView::DType::kBF16});
+}
+
+std::unique_ptr<CudaEngine> OpenOnGpu(const Model& model, CudaEngine::Options options) {
+  auto engine = CreateCudaEngine(model, WeightType::kAsInFile, {}, options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+// Without a GPU too: what the module brings along takes nothing from the stacks of other threads. Those of an
+// HTTP server that this project uses have 100 KB.
+TEST(CudaModuleTest, LeavesThreadsTheirStacks) {
+  const absl::Status loaded = PrepareDevice({.is_cuda = true});
+  ASSERT_TRUE(loaded.ok()) << loaded;
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 100 << 10), 0);
+  pthread_t thread;
+  const auto body = [](void* /*argument*/) -> void* { return nullptr; };
+  ASSERT_EQ(pthread_create(&thread, &attributes, body, nullptr), 0);
+  EXPECT_EQ(pthread_join(thread, nullptr), 0);
+  EXPECT_EQ(pthread_attr_destroy(&attributes), 0);
+}
+
+TEST(GpuEngineTest, GivesTheGoldenLogits) {
+  TANDEM_NEEDS_GPU();
+  for (const char* name : {"tandem-target-15m", "tandem-draft-general-1m"}) {
+    const auto model = Model::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/", name));
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto text = ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/tests/golden/", name, ".json"), 16 << 20);
+    ASSERT_TRUE(text.ok()) << text.status();
+    const auto engine = OpenOnGpu(**model, {.num_blocks = 64});
+    ASSERT_NE(engine, nullptr);
+    const nlohmann::json golden = nlohmann::json::parse(*text);
+    ASSERT_FALSE(golden["cases"].empty());
+    for (const nlohmann::json& test_case : golden["cases"]) {
+      const auto prompt = test_case["prompt_ids"].get<TokenIds>();
+      const Logits logits = ComputeAll(engine.get(), prompt, 512).back();
+      const auto top_ids = test_case["top8_ids"].get<TokenIds>();
+      const auto top_logits = test_case["top8_logits"].get<std::vector<float>>();
+      for (size_t i = 0; i < top_ids.size(); ++i) {
+        EXPECT_NEAR(logits[static_cast<size_t>(top_ids[i])], top_logits[i], 0.1) << test_case["label"];
+      }
+    }
+  }
+}
+
+// Law 1 where it can break: prompts in chunks of any size, single launches or graphs, trees beside other
+// sessions.
+TEST(GpuEngineTest, RowsDoNotDependOnTheirCompany) {
+  TANDEM_NEEDS_GPU();
+  const auto model = SomeModel();
+  const TokenIds tokens = SomeTokens(700, 4099);
+  const auto plain = OpenOnGpu(*model, {.num_blocks = 90, .max_rows = 1, .use_graphs = false});
+  ASSERT_NE(plain, nullptr);
+  const auto expected = ComputeAll(plain.get(), tokens, 1);
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 90, .max_rows = 512});
+  ASSERT_NE(engine, nullptr);
+  for (uint32_t chunk : {512u, 64u, 33u, 7u}) {
+    const auto got = ComputeAll(engine.get(), tokens, chunk);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      ASSERT_TRUE(SameBits(got[i], expected[i])) << chunk << ", " << i;
+  }
+  // Chains as tails, in the company of others and at any place of the tile.
+  std::vector<BlockId> blocks(60);
+  for (BlockId block = 0; block < blocks.size(); ++block) blocks[block] = block;
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::vector<SlotId>> tails;
+    std::vector<StepRow> rows;
+    std::vector<size_t> positions;
+    std::vector<Logits> logits(64, Logits(4099));
+    for (uint32_t chain = 0; chain < 8; ++chain) {
+      const auto base = static_cast<uint32_t>(random() % 690);
+      for (uint32_t depth = 0; depth < 1 + random() % 8; ++depth) {
+        std::vector<SlotId> tail;
+        for (uint32_t i = 0; i <= depth; ++i) tail.push_back((60 + chain) * 16 + i);
+        tails.push_back(std::move(tail));
+        positions.push_back(base + depth);
+      }
+    }
+    size_t row = 0;
+    for (const std::vector<SlotId>& tail : tails) {
+      const size_t position = positions[row];
+      rows.push_back({.token = tokens[position],
+                      .context = {.blocks = blocks,
+                                  .num_committed = static_cast<uint32_t>(position + 1 - tail.size()),
+                                  .tail = tail},
+                      .logits = logits[row].data()});
+      ++row;
+    }
+    ASSERT_TRUE(engine->Step(rows).ok());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ASSERT_TRUE(SameBits(logits[i], expected[positions[i]])) << "round " << round << ", row " << i;
+    }
+  }
+}
+
+TEST(GpuEngineTest, GraphsGiveTheBitsOfSingleLaunches) {
+  TANDEM_NEEDS_GPU();
+  const auto model = SomeModel();
+  const TokenIds tokens = SomeTokens(300, 4099);
+  const auto eager = OpenOnGpu(*model, {.num_blocks = 90, .use_graphs = false});
+  const auto graphs = OpenOnGpu(*model, {.num_blocks = 90});
+  ASSERT_TRUE(eager != nullptr && graphs != nullptr);
+  for (uint32_t chunk : {300u, 50u, 3u}) {
+    const auto expected = ComputeAll(eager.get(), tokens, chunk);
+    const auto got = ComputeAll(graphs.get(), tokens, chunk);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      ASSERT_TRUE(SameBits(got[i], expected[i])) << chunk << ", " << i;
+  }
+}
+
+// Every kernel's bits are those that its emulation gives; the products alone differ.
+TEST(GpuEngineTest, IsCloseToItsEmulation) {
+  TANDEM_NEEDS_GPU();
+  const auto model = SomeModel();
+  const TokenIds tokens = SomeTokens(20, 4099);
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 4});
+  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64},
+                                     std::make_unique<HostOps>(HostOps::Options{}));
+  ASSERT_TRUE(engine != nullptr && emulated.ok());
+  const auto got = ComputeAll(engine.get(), tokens, 20);
+  const auto expected = ComputeAll(emulated->get(), tokens, 20);
+  double error = 0;
+  double size = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    for (size_t j = 0; j < got[i].size(); ++j) {
+      error += std::pow(got[i][j] - expected[i][j], 2.0);
+      size += std::pow(expected[i][j], 2.0);
+    }
+  }
+  EXPECT_LT(std::sqrt(error / size), 0.01);
+}
+
+// Law 2: the same token as on the processor, always, for vocabularies of any size.
+TEST(GpuEngineTest, ChoosesWhatTheTargetSamplerChooses) {
+  TANDEM_NEEDS_GPU();
+  std::mt19937_64 random(4);
+  auto opened = OpenCudaDevice({});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  DeviceOps& ops = **opened;
+  for (const int32_t vocab : {1, 77, 32000, 151937}) {
+    constexpr uint32_t kRows = 40;
+    std::vector<ChoiceRow> rows;
+    std::vector<ChoiceEntry> entries;
+    std::vector<SamplingParameters> all;
+    const TokenIds history = SomeTokens(30, vocab);
+    Logits logits(size_t{kRows} * static_cast<size_t>(vocab));
+    for (float& logit : logits) logit = 4 * std::normal_distribution<float>()(random);
+    for (uint32_t i = 0; i < kRows; ++i) {
+      SamplingParameters sampling;
+      sampling.temperature = i % 5 == 0 ? 0.0f : 0.3f * static_cast<float>(1 + i % 4);
+      sampling.top_k = i % 3 == 0 ? 1 + i : 0;
+      sampling.top_p = i % 2 == 0 ? 0.9f : 1.0f;
+      sampling.min_p = i % 7 == 0 ? 0.05f : 0.0f;
+      sampling.repetition_penalty = i % 4 == 0 ? 1.2f : 1.0f;
+      sampling.frequency_penalty = i % 6 == 0 ? 0.4f : 0.0f;
+      sampling.logit_bias = {{0, 1.5f}};
+      sampling.seed = random();
+      AppendChoiceRow(sampling, history, history, 900 + i, &rows, &entries);
+      all.push_back(sampling);
+    }
+    const auto device_rows = ops.Allocate<ChoiceRow>(kRows, "test");
+    const auto device_entries = ops.Allocate<ChoiceEntry>(entries.size(), "test");
+    const auto device_logits = ops.Allocate<float>(logits.size(), "test");
+    const auto device_chosen = ops.Allocate<uint32_t>(kRows, "test");
+    ASSERT_TRUE(device_rows.ok() && device_entries.ok() && device_logits.ok() && device_chosen.ok());
+    ASSERT_TRUE(ops.Upload(device_rows->data, rows.data(), kRows * sizeof(ChoiceRow)).ok());
+    ASSERT_TRUE(ops.Upload(device_entries->data, entries.data(), entries.size() * sizeof(ChoiceEntry)).ok());
+    ASSERT_TRUE(ops.Upload(device_logits->data, logits.data(), logits.size() * sizeof(float)).ok());
+    const ChoiceKernel kernel = {*device_rows, *device_entries, *device_logits, *device_chosen,
+                                 static_cast<uint32_t>(vocab)};
+    ASSERT_TRUE(ops.Launch(kernel, ChoiceShape(kRows, static_cast<uint32_t>(vocab))).ok());
+    std::vector<uint32_t> chosen(kRows);
+    ASSERT_TRUE(ops.Download(chosen.data(), device_chosen->data, kRows * sizeof(uint32_t)).ok());
+    ASSERT_TRUE(ops.Synchronize().ok());
+    for (uint32_t i = 0; i < kRows; ++i) {
+      TargetSampler sampler(all[i], vocab, history);
+      for (TokenId token : history) sampler.Append(token);
+      const auto own =
+          absl::MakeSpan(logits).subspan(i * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
+      ASSERT_EQ(static_cast<TokenId>(chosen[i]), sampler.Choose(own, 900 + i).token)
+          << vocab << ", row " << i;
+    }
+  }
+}
+
+TEST(GpuEngineTest, KeepsToItsMemoryLimit) {
+  TANDEM_NEEDS_GPU();
+  const auto model = SomeModel();
+  EXPECT_EQ(CreateCudaEngine(*model, WeightType::kAsInFile, {.memory_limit = uint64_t{40} << 20},
+                             {.num_blocks = 60000})
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(OpenCudaDevice({.index = 1000}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,306 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/engine/cuda/kernels/block.h"
+#include "common/engine/cuda/kernels/seeded_noise.h"
+
+namespace tandem {
+
+// How one row's token is chosen: SamplingParameters as a GPU reads them, see MakeChoiceRow.
+struct ChoiceRow {
+  uint64_t seed;
+  uint32_t position;
+  uint32_t top_k;  // 0: no limit; at least the vocabulary likewise.
+  float temperature;
+  float top_p;
+  float most_gap;  // Of min-p; infinity without.
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+  // Places in `entries`: tokens that penalties look at, each once, and then biases in their order.
+  uint32_t counts_at;
+  uint32_t num_counts;
+  uint32_t biases_at;
+  uint32_t num_biases;
+};
+
+struct ChoiceEntry {
+  uint32_t token;
+  uint32_t value;  // How often in the output; or the bits of the bias.
+};
+
+// The seeded choice (law 2) of each row: the same token as TargetSampler::Choose (its CPU reference), always.
+// Logits are overwritten. Grid (rows).
+//
+// Cuts are found by their digits: in each of eight passes over the vocabulary a histogram of the next eight
+// bits of (gap, token), counted or weighed in integers, tells into which of 256 parts the cut falls. Integers
+// make sums independent of the order in which threads add.
+struct ChoiceKernel {
+  static constexpr uint32_t kBins = 256;
+  static constexpr uint64_t kFinite = (uint64_t{0x7f7fffff} << 32) | 0x7fffffffu;
+
+  DeviceSpan<const ChoiceRow> rows;
+  DeviceSpan<const ChoiceEntry> entries;
+  DeviceSpan<float> logits;     // [rows, vocab]
+  DeviceSpan<uint32_t> chosen;  // [rows]
+  uint32_t vocab_size = 0;
+
+  struct Shared {
+    DeviceSpan<uint64_t> bins;   // [kBins]
+    DeviceSpan<uint64_t> best;   // [warps]
+    DeviceSpan<double> scores;   // [warps]
+    DeviceSpan<uint64_t> found;  // [2]: prefix, and what is left of the target.
+  };
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint64_t row_index = block.index_x();
+    const ChoiceRow row = rows[row_index];
+    const DeviceSpan<float> own = {logits.data + row_index * vocab_size, vocab_size};
+    const uint32_t warps = block.num_threads() / kWarpThreads;
+    Shared shared;
+    shared.bins = block.template Shared<uint64_t>(0, kBins);
+    shared.best = block.template Shared<uint64_t>(kBins * 8, warps);
+    shared.scores = block.template Shared<double>((kBins + warps) * 8, warps);
+    shared.found = block.template Shared<uint64_t>((kBins + 2 * warps) * 8, 2);
+    Adjust(block, row, own);
+    const uint64_t peak = FindPeak(block, shared, own);
+    const auto token = ~static_cast<uint32_t>(peak);
+    // The order of -infinity: nothing has a chance.
+    if (peak >> 32 == OrderOf(-1.0f / 0.0f)) {
+      if (block.thread() == 0) chosen[row_index] = 0;
+      return;
+    }
+    if (row.temperature == 0.0f) {
+      if (block.thread() == 0) chosen[row_index] = token;
+      return;
+    }
+    const Gaps gaps = {own, Sanitised(own[token]) + 0.0f, row.temperature};
+    uint64_t cut = kFinite;
+    if (row.top_k > 0 && row.top_k < vocab_size) cut = FindCut(block, shared, gaps, cut, row.top_k, 0.0f);
+    if (row.top_p < 1.0f) cut = FindCut(block, shared, gaps, cut, 0, row.top_p);
+    const uint64_t most = uint64_t{BitsAs<uint32_t>(row.most_gap)} << 32 | 0x7fffffffu;
+    if (most < cut) cut = most;
+    const uint32_t drawn = Draw(block, shared, gaps, cut, row);
+    if (block.thread() == 0) chosen[row_index] = drawn;
+  }
+
+ private:
+  struct Gaps {
+    DeviceSpan<float> logits;
+    float best;
+    float temperature;
+
+    TANDEM_DEVICE uint64_t Key(uint32_t token) const {
+      const float logit = logits[token];
+      const float limited = logit > 3.4028234663852886e38f ? 3.4028234663852886e38f : logit;
+      const float distance = best - limited;
+      const float gap = (distance >= 0.0f ? distance : 1.0f / 0.0f) / temperature;
+      return uint64_t{BitsAs<uint32_t>(gap)} << 32 | token;
+    }
+  };
+
+  static TANDEM_DEVICE float Sanitised(float logit) {
+    const float limited = logit > 3.4028234663852886e38f ? 3.4028234663852886e38f : logit;
+    return limited == limited ? limited : -1.0f / 0.0f;
+  }
+  // In the order of the floats, -0 and 0 being equal.
+  static TANDEM_DEVICE uint32_t OrderOf(float logit) {
+    const auto bits = BitsAs<uint32_t>(Sanitised(logit) + 0.0f);
+    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  }
+  static TANDEM_DEVICE float GapOf(uint64_t key) { return BitsAs<float>(static_cast<uint32_t>(key >> 32)); }
+
+  template <typename Block>
+  TANDEM_DEVICE void Adjust(Block& block, const ChoiceRow& row, DeviceSpan<float> own) const {
+    for (uint32_t i = block.thread(); i < row.num_counts; i += block.num_threads()) {
+      const ChoiceEntry entry = entries[row.counts_at + i];
+      float logit = own[entry.token];
+      if (row.repetition_penalty != 1.0f) {
+        logit = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+      }
+      if (entry.value > 0) {
+        logit -= row.presence_penalty;
+        logit -= row.frequency_penalty * static_cast<float>(entry.value);
+      }
+      own[entry.token] = logit;
+    }
+    block.Sync();
+    // A token may be named several times: whoever has its first bias adds all of them, in their order.
+    for (uint32_t i = block.thread(); i < row.num_biases; i += block.num_threads()) {
+      const uint32_t token = entries[row.biases_at + i].token;
+      bool is_first = true;
+      for (uint32_t j = 0; j < i && is_first; ++j) is_first = entries[row.biases_at + j].token != token;
+      if (!is_first) continue;
+      for (uint32_t j = i; j < row.num_biases; ++j) {
+        const ChoiceEntry entry = entries[row.biases_at + j];
+        if (entry.token != token) continue;
+        const auto bias = BitsAs<float>(entry.value);
+        own[token] = bias <= -100.0f ? -1.0f / 0.0f : own[token] + bias;
+      }
+    }
+    block.Sync();
+  }
+
+  // The greatest order and of equal ones the lowest token: order << 32 | ~token.
+  template <typename Block>
+  TANDEM_DEVICE uint64_t FindPeak(Block& block, const Shared& shared, DeviceSpan<float> own) const {
+    uint64_t best = 0;
+    for (uint32_t token = block.thread(); token < vocab_size; token += block.num_threads()) {
+      const uint64_t key = uint64_t{OrderOf(own[token])} << 32 | static_cast<uint32_t>(~token);
+      if (key > best) best = key;
+    }
+    for (uint32_t mask = kWarpThreads / 2; mask > 0; mask /= 2) {
+      const uint64_t other = block.ShuffleXor(best, mask);
+      if (other > best) best = other;
+    }
+    if (block.thread() % kWarpThreads == 0) shared.best[block.thread() / kWarpThreads] = best;
+    block.Sync();
+    best = 0;
+    for (uint32_t warp = 0; warp < block.num_threads() / kWarpThreads; ++warp) {
+      if (shared.best[warp] > best) best = shared.best[warp];
+    }
+    block.Sync();
+    return best;
+  }
+
+  // The shortest beginning of the order (gap, token), up to `cut`, that counts `count` tokens (when not 0),
+  // or has the share `top_p` of the weight; everything up to `cut` when all of it does not count as many.
+  // Returns its last key.
+  template <typename Block>
+  TANDEM_DEVICE uint64_t FindCut(Block& block, const Shared& shared, const Gaps& gaps, uint64_t cut,
+                                 uint64_t count, float top_p) const {
+    uint64_t prefix = 0;
+    uint64_t target = count;
+    for (int shift = 56; shift >= 0; shift -= 8) {
+      for (uint32_t i = block.thread(); i < kBins; i += block.num_threads()) shared.bins[i] = 0;
+      block.Sync();
+      for (uint32_t token = block.thread(); token < vocab_size; token += block.num_threads()) {
+        const uint64_t key = gaps.Key(token);
+        // Shifting by 64 bits is not a shift.
+        const bool has_prefix = shift == 56 || key >> (shift + 8) == prefix;
+        if (key > cut || !has_prefix) continue;
+        const uint64_t measure = count > 0 ? 1 : DeviceTokenWeight(GapOf(key));
+        block.AtomicAdd(shared.bins[key >> shift & (kBins - 1)], measure);
+      }
+      block.Sync();
+      if (block.thread() == 0) {
+        if (shift == 56 && count == 0) target = Target(shared, top_p);
+        uint32_t bin = 0;
+        while (bin < kBins && shared.bins[bin] < target) target -= shared.bins[bin++];
+        shared.found[0] = bin < kBins ? prefix << 8 | bin : ~uint64_t{0};
+        shared.found[1] = target;
+      }
+      block.Sync();
+      prefix = shared.found[0];
+      target = shared.found[1];
+      block.Sync();
+      if (prefix == ~uint64_t{0}) return cut;
+    }
+    return prefix;
+  }
+
+  static TANDEM_DEVICE uint64_t Target(const Shared& shared, float top_p) {
+    uint64_t total = 0;
+    for (uint32_t bin = 0; bin < kBins; ++bin) total += shared.bins[bin];
+    const double share = static_cast<double>(top_p) * static_cast<double>(total);
+    // Rounded up by hand: shares are below 2^63.
+    auto target = static_cast<uint64_t>(share);
+    if (static_cast<double>(target) < share) ++target;
+    if (target > total) target = total;
+    return target > 0 ? target : 1;
+  }
+
+  template <typename Block>
+  TANDEM_DEVICE uint32_t Draw(Block& block, const Shared& shared, const Gaps& gaps, uint64_t cut,
+                              const ChoiceRow& row) const {
+    double best_score = -1e300;
+    uint32_t best = 0xffffffffu;
+    for (uint32_t group = block.thread(); group < (vocab_size + 3) / 4; group += block.num_threads()) {
+      uint64_t keys[4];
+      bool can_win = false;
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t token = 4 * group + i;
+        keys[i] = token < vocab_size ? gaps.Key(token) : ~uint64_t{0};
+        can_win |= keys[i] <= cut && static_cast<double>(kDeviceMaxGumbel) - GapOf(keys[i]) >= best_score;
+      }
+      if (!can_win) continue;
+      uint32_t bits[4];
+      DevicePhilox(row.seed, row.position, group, bits);
+      for (uint32_t i = 0; i < 4; ++i) {
+        if (keys[i] > cut) continue;
+        const double score = static_cast<double>(DeviceGumbel(bits[i])) - static_cast<double>(GapOf(keys[i]));
+        if (score > best_score) {
+          best_score = score;
+          best = 4 * group + i;
+        }
+      }
+    }
+    for (uint32_t mask = kWarpThreads / 2; mask > 0; mask /= 2) {
+      const double other_score = block.ShuffleXor(best_score, mask);
+      const uint32_t other = block.ShuffleXor(best, mask);
+      if (other_score > best_score || (other_score == best_score && other < best)) {
+        best_score = other_score;
+        best = other;
+      }
+    }
+    if (block.thread() % kWarpThreads == 0) {
+      shared.scores[block.thread() / kWarpThreads] = best_score;
+      shared.best[block.thread() / kWarpThreads] = best;
+    }
+    block.Sync();
+    for (uint32_t warp = 0; warp < block.num_threads() / kWarpThreads; ++warp) {
+      const double score = shared.scores[warp];
+      const auto token = static_cast<uint32_t>(shared.best[warp]);
+      if (score > best_score || (score == best_score && token < best)) {
+        best_score = score;
+        best = token;
+      }
+    }
+    return best;
+  }
+};
+
+// Walks each session's tree from its root along the target's choices (DESIGN section 3): a node is accepted
+// when it is a child of the last one and its token was chosen there; of equal children the first counts. Rows
+// of a session are begins[s] (the root) to begins[s + 1] - 1. Grid (sessions); one warp. CPU reference: the
+// walk in the tests, and CandidateTree::FindChild.
+struct WalkKernel {
+  DeviceSpan<const uint32_t> begins;   // [sessions + 1]
+  DeviceSpan<const uint32_t> parents;  // [rows], as rows; the root's is not looked at.
+  DeviceSpan<const uint32_t> tokens;   // [rows]
+  DeviceSpan<const uint32_t> chosen;   // [rows]
+  DeviceSpan<uint32_t> path;           // [rows]: from begins[s] on, the rows walked, the root first.
+  DeviceSpan<uint32_t> lengths;        // [sessions]: how many, at least 1. As many tokens were committed.
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t session = block.index_x();
+    const uint32_t begin = begins[session];
+    const uint32_t end = begins[session + 1];
+    uint32_t at = begin;
+    uint32_t length = 1;
+    if (block.thread() == 0) path[begin] = begin;
+    for (;;) {
+      const uint32_t wanted = chosen[at];
+      uint32_t next = end;
+      for (uint32_t first = at + 1; first < end && next == end; first += kWarpThreads) {
+        const uint32_t row = first + block.thread();
+        const bool is_next = row < end && parents[row] == at && tokens[row] == wanted;
+        const uint32_t found = block.Ballot(is_next);
+        if (found == 0) continue;
+        uint32_t lane = 0;
+        while ((found >> lane & 1u) == 0) ++lane;
+        next = first + lane;
+      }
+      if (next == end) break;
+      at = next;
+      if (block.thread() == 0) path[begin + length] = at;
+      ++length;
+    }
+    if (block.thread() == 0) lengths[session] = length;
+  }
+};
+
+}  // namespace tandem

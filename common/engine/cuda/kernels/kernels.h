@@ -1,0 +1,19 @@
+#pragma once
+
+#include "common/engine/cuda/kernels/attention_kernels.h"
+#include "common/engine/cuda/kernels/choice_kernels.h"
+#include "common/engine/cuda/kernels/row_kernels.h"
+
+// Every kernel there is: for the interfaces that have a function for each.
+#define TANDEM_FOR_EACH_KERNEL(X) \
+  X(EmbedKernel)                  \
+  X(NormKernel)                   \
+  X(GateKernel)                   \
+  X(FeatureKernel)                \
+  X(JoinLogitsKernel)             \
+  X(PrepareKernel)                \
+  X(AttendKernel)                 \
+  X(FoldKernel)                   \
+  X(CopyKvKernel)                 \
+  X(ChoiceKernel)                 \
+  X(WalkKernel)

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/engine/cuda/kernels/block.h"
+
+namespace tandem {
+
+// A step as kernels read it: 32-bit words in one buffer that is uploaded once a step. The first parts stand
+// at fixed places, so that a captured graph finds them whatever the step is; the lists behind them are found
+// through the header. Written by step_plan.h.
+//
+//   header                       kHeaderWords
+//   tokens, positions, slots     [max_rows] each
+//   wanted                       [max_rows]: the rows whose logits are wanted, num_wanted of them
+//   rows                         [max_rows][kRowWords]: contexts
+//   lists                        block ids and tail slots of the contexts, work items of attention
+struct StepWords {
+  static constexpr uint32_t kNumRows = 0;
+  static constexpr uint32_t kNumWanted = 1;
+  static constexpr uint32_t kNumItems = 2;
+  static constexpr uint32_t kItemsAt = 3;   // Place of the items.
+  static constexpr uint32_t kNumWords = 4;  // Used, all together.
+  static constexpr uint32_t kKind = 5;      // For the ranks of tensor parallelism: what to do.
+  static constexpr uint32_t kHeaderWords = 16;
+
+  // Of a row.
+  static constexpr uint32_t kBlocksAt = 0;       // Place of its block ids.
+  static constexpr uint32_t kNumCommitted = 1;   // Positions in blocks,
+  static constexpr uint32_t kTailAt = 2;         // place of its tail's slots,
+  static constexpr uint32_t kLength = 3;         // and positions altogether.
+  static constexpr uint32_t kFirstPosition = 4;  // Positions before it are not attended to.
+  static constexpr uint32_t kRowWords = 8;
+
+  // Of a work item of attention: rows that go through one split together.
+  static constexpr uint32_t kItemSplit = 0;
+  static constexpr uint32_t kItemSharedEnd = 1;  // Up to here the rows have the first row's slots.
+  static constexpr uint32_t kItemNumRows = 2;
+  static constexpr uint32_t kItemRows = 3;  // [kMaxItemRows]
+  static constexpr uint32_t kMaxItemRows = 16;
+  static constexpr uint32_t kItemWords = kItemRows + kMaxItemRows;
+
+  DeviceSpan<const uint32_t> words;
+  uint32_t max_rows = 0;
+
+  TANDEM_DEVICE uint32_t num_rows() const { return words[kNumRows]; }
+  TANDEM_DEVICE uint32_t num_wanted() const { return words[kNumWanted]; }
+  TANDEM_DEVICE uint32_t num_items() const { return words[kNumItems]; }
+  TANDEM_DEVICE uint32_t token(uint32_t row) const { return words[kHeaderWords + row]; }
+  TANDEM_DEVICE uint32_t position(uint32_t row) const { return words[kHeaderWords + max_rows + row]; }
+  TANDEM_DEVICE uint32_t slot(uint32_t row) const { return words[kHeaderWords + 2 * max_rows + row]; }
+  TANDEM_DEVICE uint32_t wanted(uint32_t index) const { return words[kHeaderWords + 3 * max_rows + index]; }
+  TANDEM_DEVICE uint32_t row(uint32_t index, uint32_t field) const {
+    return words[kHeaderWords + 4 * max_rows + index * kRowWords + field];
+  }
+  TANDEM_DEVICE uint32_t item(uint32_t index, uint32_t field) const {
+    return words[words[kItemsAt] + index * kItemWords + field];
+  }
+  // Where the keys and values of a position of the row's context lie.
+  TANDEM_DEVICE uint32_t SlotOf(uint32_t row_index, uint32_t at) const {
+    const uint32_t num_committed = row(row_index, kNumCommitted);
+    if (at >= num_committed) return words[row(row_index, kTailAt) + at - num_committed];
+    return words[row(row_index, kBlocksAt) + at / 16] * 16 + at % 16;
+  }
+};
+
+}  // namespace tandem

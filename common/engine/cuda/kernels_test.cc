@@ -1,0 +1,519 @@
+#include "common/engine/cuda/kernels/kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "common/engine/cpu/rotary_table.h"
+#include "common/engine/cuda/choice_rows.h"
+#include "common/engine/cuda/launch_shape.h"
+#include "common/engine/cuda/step_plan.h"
+#include "common/engine/cuda/testing/host_block.h"
+#include "common/speculation/gumbel.h"
+#include "common/speculation/target_sampler.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+template <typename T>
+DeviceSpan<T> SpanOf(std::vector<T>& values) {
+  return {values.data(), values.size()};
+}
+template <typename T>
+DeviceSpan<const T> ConstSpanOf(const std::vector<T>& values) {
+  return {values.data(), values.size()};
+}
+
+class KernelsTest : public testing::Test {
+ protected:
+  uint32_t Below(uint64_t limit) { return static_cast<uint32_t>(random_() % limit); }
+  float Normal() { return std::normal_distribution<float>()(random_); }
+  std::vector<float> Normals(size_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = Normal();
+    return values;
+  }
+
+  std::mt19937_64 random_{7};
+  HostGrid grid_{11};
+};
+
+// --- The emulation itself: a kernel that breaks a rule ends the program ---
+
+struct ReverseKernel {
+  DeviceSpan<uint32_t> values;
+  bool syncs = true;
+  bool leaves_early = false;
+
+  template <typename Block>
+  void operator()(Block& block) const {
+    const auto shared = block.template Shared<uint32_t>(0, block.num_threads());
+    shared[block.thread()] = values[block.thread()];
+    if (leaves_early && block.thread() == 3) return;
+    if (syncs) block.Sync();
+    values[block.thread()] = shared[block.num_threads() - 1 - block.thread()];
+  }
+};
+
+TEST_F(KernelsTest, EmulationRunsThreadsSideBySide) {
+  std::vector<uint32_t> values(96);
+  for (uint32_t i = 0; i < 96; ++i) values[i] = i;
+  const LaunchShape shape = {.threads = 96, .shared_bytes = 96 * 4};
+  grid_.Launch(ReverseKernel{SpanOf(values)}, shape);
+  for (uint32_t i = 0; i < 96; ++i) EXPECT_EQ(values[i], 95 - i);
+  // Without the barrier some thread reads what is not there yet.
+  grid_.Launch(ReverseKernel{SpanOf(values), false}, shape);
+  EXPECT_NE(std::count(values.begin(), values.end(), std::numeric_limits<uint32_t>::max()), 0);
+}
+
+using KernelsDeathTest = KernelsTest;
+
+TEST_F(KernelsDeathTest, EmulationSeesWhatAGpuLetsPass) {
+  std::vector<uint32_t> values(64);
+  const LaunchShape shape = {.threads = 96, .shared_bytes = 96 * 4};
+  EXPECT_DEATH(grid_.Launch(ReverseKernel{SpanOf(values)}, shape),
+               "element 6[4-9] of memory that holds 64|holds 64");
+  values.resize(96);
+  EXPECT_DEATH(grid_.Launch(ReverseKernel{SpanOf(values), true, true}, shape), "wait for others that ended");
+  EXPECT_DEATH(grid_.Launch(ReverseKernel{SpanOf(values)}, {.threads = 96, .shared_bytes = 8}),
+               "memory that holds 8");
+}
+
+// --- Numbers ---
+
+TEST_F(KernelsTest, RoundsToBf16AndTakesExponentialsAsTheProcessorDoes) {
+  for (int i = 0; i < 100000; ++i) {
+    const auto bits = static_cast<uint32_t>(random_());
+    const auto value = BitsAs<float>(bits);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(ToFloat(ToBf16(value))));
+      continue;
+    }
+    const float rounded = ToFloat(ToBf16(value));
+    const float below = BitsAs<float>(bits & 0xffff0000u);
+    const float above = BitsAs<float>((bits & 0xffff0000u) + 0x10000u);
+    if (!std::isfinite(above)) continue;
+    const double to_below = std::abs(static_cast<double>(value) - below);
+    const double to_above = std::abs(static_cast<double>(value) - above);
+    ASSERT_EQ(rounded,
+              to_below < to_above || (to_below == to_above && (bits & 0x10000u) == 0) ? below : above);
+  }
+  for (float x = -87.3f; x < 88.0f; x += 0.0137f) {
+    ASSERT_NEAR(Exponential(x) / std::exp(static_cast<double>(x)), 1.0, 3e-7) << x;
+  }
+  EXPECT_EQ(Exponential(0.0f), 1.0f);
+  EXPECT_EQ(Exponential(-100.0f), 0.0f);
+}
+
+// Words of a step without contexts.
+std::vector<uint32_t> PlainWords(uint32_t num_rows, uint32_t max_rows, const std::vector<BlockId>& blocks,
+                                 float* wanted_logits) {
+  std::vector<StepRow> rows;
+  for (uint32_t i = 0; i < num_rows; ++i) {
+    rows.push_back({.token = static_cast<TokenId>((i * 5 + 1) % 9),
+                    .context = {.blocks = blocks, .num_committed = i + 1},
+                    .logits = i % 3 == 1 ? wanted_logits : nullptr});
+  }
+  std::vector<uint32_t> words;
+  WriteStepWords(rows, {.max_rows = max_rows, .rows_per_item = 4}, &words);
+  return words;
+}
+
+TEST_F(KernelsTest, EmbedsNormalisesAndGates) {
+  const std::vector<BlockId> blocks = {0, 1};
+  float logits = 0;
+  for (uint32_t hidden : {6u, 40u, 515u}) {
+    const std::vector<uint32_t> words = PlainWords(5, 6, blocks, &logits);
+    const StepWords step = {ConstSpanOf(words), 6};
+    std::vector<Bf16> embedding(9 * hidden);
+    for (Bf16& value : embedding) value = ToBf16(Normal());
+    std::vector<float> state(8 * hidden, 77.0f);
+    grid_.Launch(EmbedKernel{step, ConstSpanOf(embedding), SpanOf(state), hidden}, EmbedShape(8, hidden));
+    for (uint32_t i = 0; i < hidden; ++i) {
+      EXPECT_EQ(state[4 * hidden + i], ToFloat(embedding[(4 * 5 + 1) % 9 * hidden + i]));
+      // Beyond the step.
+      EXPECT_EQ(state[5 * hidden + i], 77.0f);
+    }
+    const std::vector<float> addends = Normals(3 * 8 * hidden);
+    const std::vector<float> bias = Normals(hidden);
+    const std::vector<float> weight = Normals(hidden);
+    const std::vector<float> before = state;
+    std::vector<Bf16> normed(8 * hidden);
+    NormKernel norm = {step,
+                       SpanOf(state),
+                       ConstSpanOf(addends),
+                       3,
+                       8 * hidden,
+                       ConstSpanOf(bias),
+                       ConstSpanOf(weight),
+                       SpanOf(normed),
+                       hidden,
+                       1e-5f};
+    // The wanted rows are 1 and 4: the second of them alone.
+    norm.only_wanted = true;
+    norm.first_wanted = 1;
+    grid_.Launch(norm, NormShape(2, hidden));
+    std::vector<double> expected(hidden);
+    double squares = 0;
+    for (uint32_t i = 0; i < hidden; ++i) {
+      const uint32_t at = 4 * hidden + i;
+      const float sum = addends[at] + addends[8 * hidden + at] + addends[16 * hidden + at] + bias[i];
+      EXPECT_EQ(state[at], before[at] + sum);
+      EXPECT_EQ(state[hidden + i], before[hidden + i]);
+      expected[i] = state[at];
+      squares += expected[i] * expected[i];
+    }
+    for (uint32_t i = 0; i < hidden; ++i) {
+      const double want = weight[i] * expected[i] / std::sqrt(squares / hidden + 1e-5);
+      ASSERT_NEAR(ToFloat(normed[i]), want, std::abs(want) / 250 + 1e-6);
+    }
+    const std::vector<float> gate_up = Normals(8 * 2 * hidden);
+    const std::vector<float> gate_bias = Normals(2 * hidden);
+    std::vector<Bf16> gated(8 * hidden);
+    grid_.Launch(GateKernel{step, ConstSpanOf(gate_up), ConstSpanOf(gate_bias), SpanOf(gated), hidden},
+                 GateShape(8, hidden));
+    for (uint32_t i = 0; i < hidden; ++i) {
+      const double gate = double{gate_up[3 * 2 * hidden + i]} + gate_bias[i];
+      const double up = double{gate_up[3 * 2 * hidden + hidden + i]} + gate_bias[hidden + i];
+      const double want = gate / (1 + std::exp(-gate)) * up;
+      ASSERT_NEAR(ToFloat(gated[3 * hidden + i]), want, std::abs(want) / 250 + 1e-6);
+    }
+    const std::vector<uint32_t> feature_rows = {4, 0};
+    std::vector<Bf16> features(2 * (hidden + 3));
+    grid_.Launch(
+        FeatureKernel{ConstSpanOf(feature_rows), ConstSpanOf(state), SpanOf(features), hidden, hidden + 3, 3},
+        EmbedShape(2, hidden));
+    EXPECT_EQ(features[3].bits, ToBf16(state[4 * hidden]).bits);
+    EXPECT_EQ(features[hidden + 3 + 3 + 1].bits, ToBf16(state[1]).bits);
+  }
+}
+
+// --- Attention ---
+
+struct AttentionCase {
+  uint32_t num_heads;
+  uint32_t num_kv_heads;
+  uint32_t head_dim;
+  uint32_t window;
+};
+
+class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterface<AttentionCase> {
+ protected:
+  static constexpr uint32_t kNumBlocks = 90;
+
+  void SetUp() override {
+    const AttentionCase& shape = GetParam();
+    layout_ = {kNumBlocks, shape.num_kv_heads, shape.head_dim};
+    const size_t size = size_t{kNumBlocks} * 16 * shape.num_kv_heads * shape.head_dim;
+    for (auto* pool : {&keys_, &values_}) {
+      pool->resize(size);
+      for (Bf16& value : *pool) value = ToBf16(Normal());
+    }
+  }
+
+  // [rows, heads, head_dim]
+  std::vector<Bf16> Attend(const std::vector<StepRow>& rows, const std::vector<float>& projected,
+                           uint32_t rows_per_item) {
+    const AttentionCase& shape = GetParam();
+    const uint32_t heads_per_kv = shape.num_heads / shape.num_kv_heads;
+    std::vector<uint32_t> words;
+    const auto num_rows = static_cast<uint32_t>(rows.size());
+    WriteStepWords(
+        rows, {.max_rows = num_rows, .sliding_window = shape.window, .rows_per_item = rows_per_item}, &words);
+    const uint32_t max_splits = SplitOf(kNumBlocks * 16) + 1;
+    std::vector<float> parts(size_t{kAttendRows} * shape.num_heads * max_splits * (shape.head_dim + 2), NAN);
+    std::vector<Bf16> attended(rows.size() * shape.num_heads * shape.head_dim);
+    AttendKernel attend;
+    attend.step = {ConstSpanOf(words), num_rows};
+    attend.projected = ConstSpanOf(projected);
+    attend.keys = ConstSpanOf(keys_);
+    attend.values = ConstSpanOf(values_);
+    attend.parts = {SpanOf(parts), shape.num_heads, max_splits, shape.head_dim};
+    attend.layout = layout_;
+    const uint32_t num_parts = (heads_per_kv + kMaxQueriesPerItem - 1) / kMaxQueriesPerItem;
+    attend.heads = {.num_heads = shape.num_heads,
+                    .heads_per_kv = heads_per_kv,
+                    .heads_per_part = (heads_per_kv + num_parts - 1) / num_parts,
+                    .parts_per_kv = num_parts};
+    attend.row_width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+    attend.num_part_rows = kAttendRows;
+    attend.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+    for (uint32_t first = 0; first < num_rows; first += kAttendRows) {
+      attend.first_row = first;
+      grid_.Launch(attend, AttendShape(3, shape.num_kv_heads * num_parts, shape.head_dim));
+      grid_.Launch(FoldKernel{attend.step, attend.parts, SpanOf(attended), first},
+                   FoldShape(std::min(num_rows - first, kAttendRows), shape.num_heads, shape.head_dim));
+    }
+    return attended;
+  }
+
+  // In double precision.
+  std::vector<double> Reference(const StepRow& row, const float* query, uint32_t head) const {
+    const AttentionCase& shape = GetParam();
+    const RowContext& context = row.context;
+    const uint32_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
+    const uint32_t length = context.length();
+    std::vector<double> sum(shape.head_dim);
+    double total = 0;
+    for (uint32_t p = shape.window > 0 && length > shape.window ? length - shape.window : 0; p < length;
+         ++p) {
+      const SlotId slot = p < context.num_committed ? context.blocks[p / 16] * 16 + p % 16
+                                                    : context.tail[p - context.num_committed];
+      const size_t at =
+          ((size_t{slot / 16} * shape.num_kv_heads + kv_head) * 16 + slot % 16) * shape.head_dim;
+      double score = 0;
+      for (uint32_t d = 0; d < shape.head_dim; ++d) score += double{query[d]} * ToFloat(keys_[at + d]);
+      const double weight = std::exp(score / std::sqrt(static_cast<double>(shape.head_dim)));
+      total += weight;
+      for (uint32_t d = 0; d < shape.head_dim; ++d) sum[d] += weight * ToFloat(values_[at + d]);
+    }
+    for (double& value : sum) value /= total;
+    return sum;
+  }
+
+  KvLayout layout_;
+  std::vector<Bf16> keys_;
+  std::vector<Bf16> values_;
+};
+
+// A prompt's last rows, a tree, and a row by itself, which lie across the ends of splits and of blocks.
+TEST_P(AttentionKernelsTest, IsRightAndTheSameInAnyCompany) {
+  const AttentionCase& shape = GetParam();
+  std::vector<BlockId> first_list;
+  std::vector<BlockId> second_list;
+  for (BlockId block = 0; block < 40; ++block) {
+    first_list.push_back(89 - 2 * block);
+    second_list.push_back(block < 17 ? 89 - 2 * block : 2 * block);
+  }
+  std::vector<std::vector<SlotId>> tails;
+  std::vector<StepRow> rows;
+  for (uint32_t i = 0; i < 7; ++i)
+    rows.push_back({.context = {.blocks = first_list, .num_committed = 252 + i}});
+  for (uint32_t i = 0; i < 9; ++i) {
+    tails.push_back({});
+    // Slots of blocks that no list has.
+    if (i > 0) tails.back() = i == 1 ? std::vector<SlotId>() : tails[(i - 1) / 2];
+    tails.back().push_back(6 * 16 + i);
+  }
+  for (const auto& tail : tails) {
+    rows.push_back({.context = {.blocks = second_list, .num_committed = 509, .tail = tail}});
+  }
+  rows.push_back({.context = {.tail = tails[3]}});
+  rows.push_back({.context = {.blocks = first_list, .num_committed = 1}});
+  const uint32_t width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+  const std::vector<float> projected = Normals(rows.size() * width);
+  const uint32_t rows_per_item =
+      std::max(1u, kMaxQueriesPerItem / std::min(kMaxQueriesPerItem, shape.num_heads / shape.num_kv_heads));
+  const std::vector<Bf16> together = Attend(rows, projected, rows_per_item);
+  const size_t out_width = size_t{shape.num_heads} * shape.head_dim;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (uint32_t head = 0; head<shape.num_heads; head += shape.num_heads> 4 ? 3 : 1) {
+      const auto expected = Reference(rows[i], &projected[i * width + head * shape.head_dim], head);
+      for (uint32_t d = 0; d < shape.head_dim; ++d) {
+        ASSERT_NEAR(ToFloat(together[i * out_width + head * shape.head_dim + d]), expected[d],
+                    std::abs(expected[d]) / 250 + 1e-5)
+            << "row " << i << ", head " << head;
+      }
+    }
+    const std::vector<Bf16> alone = Attend({rows[i]},
+                                           {projected.begin() + static_cast<ptrdiff_t>(i * width),
+                                            projected.begin() + static_cast<ptrdiff_t>((i + 1) * width)},
+                                           1);
+    ASSERT_EQ(std::memcmp(alone.data(), &together[i * out_width], out_width * sizeof(Bf16)), 0) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernelsTest,
+                         testing::Values(AttentionCase{4, 2, 16, 0}, AttentionCase{3, 3, 6, 0},
+                                         AttentionCase{17, 1, 10, 0}, AttentionCase{5, 1, 34, 7},
+                                         AttentionCase{2, 1, 8, 300}));
+
+TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
+  constexpr uint32_t kHeads = 3, kKvHeads = 1, kDim = 10, kAll = kHeads + 2 * kKvHeads;
+  const std::vector<BlockId> blocks = {2, 0};
+  const std::vector<uint32_t> words = PlainWords(4, 4, blocks, nullptr);
+  ModelConfig config;
+  config.head_dim = kDim;
+  const RotaryTable table = *RotaryTable::Build(config, 8);
+  std::vector<float> rotations(8 * kDim);
+  for (uint32_t p = 0; p < 8; ++p) {
+    std::fill_n(&rotations[p * kDim], kDim / 2, 1.0f);
+    table.Rotate(p, &rotations[p * kDim]);
+  }
+  for (const bool has_norms : {false, true}) {
+    std::vector<float> projected = Normals(8 * kAll * kDim);
+    const std::vector<float> before = projected;
+    const std::vector<float> bias = Normals(kAll * kDim);
+    const std::vector<float> norms[2] = {Normals(has_norms ? kDim : 0), Normals(has_norms ? kDim : 0)};
+    std::vector<Bf16> keys(3 * 16 * kDim);
+    std::vector<Bf16> values(3 * 16 * kDim);
+    const KvLayout layout = {3, kKvHeads, kDim};
+    grid_.Launch(PrepareKernel{{ConstSpanOf(words), 4},
+                               SpanOf(projected),
+                               ConstSpanOf(bias),
+                               ConstSpanOf(norms[0]),
+                               ConstSpanOf(norms[1]),
+                               ConstSpanOf(rotations),
+                               SpanOf(keys),
+                               SpanOf(values),
+                               layout,
+                               kHeads,
+                               1e-6f},
+                 PrepareShape(8, kAll));
+    for (uint32_t row = 0; row < 4; ++row) {
+      for (uint32_t head = 0; head < kAll; ++head) {
+        std::vector<float> want(kDim);
+        float squares = 0;
+        for (uint32_t d = 0; d < kDim; ++d) {
+          want[d] = before[(row * kAll + head) * kDim + d] + bias[head * kDim + d];
+          squares += want[d] * want[d];
+        }
+        if (has_norms && head < kHeads + kKvHeads) {
+          for (uint32_t d = 0; d < kDim; ++d) {
+            want[d] *= norms[head < kHeads ? 0 : 1][d] / std::sqrt(squares / kDim + 1e-6f);
+          }
+        }
+        if (head < kHeads + kKvHeads) table.Rotate(row, want.data());
+        const size_t slot = 2 * 16 + row;
+        for (uint32_t d = 0; d < kDim; ++d) {
+          const float got = head < kHeads              ? projected[(row * kAll + head) * kDim + d]
+                            : head < kHeads + kKvHeads ? ToFloat(keys[slot * kDim + d])
+                                                       : ToFloat(values[slot * kDim + d]);
+          ASSERT_NEAR(got, want[d], head < kHeads ? 1e-5 : std::abs(want[d]) / 250 + 1e-6);
+        }
+      }
+    }
+    EXPECT_EQ(projected[4 * kAll * kDim], before[4 * kAll * kDim]);
+  }
+}
+
+TEST_F(KernelsTest, CopiesSlotsInOrder) {
+  const KvLayout layout = {3, 2, 6};
+  const uint64_t layer_size = 3 * 16 * 2 * 6;
+  std::vector<Bf16> pool(4 * layer_size);
+  for (size_t i = 0; i < pool.size(); ++i) pool[i].bits = static_cast<uint16_t>(i);
+  std::vector<Bf16> expected = pool;
+  // The second copy reads what the first wrote.
+  const std::vector<uint32_t> copies = {40, 3, 3, 17, 0, 3, 5, 5};
+  for (uint32_t layer = 0; layer < 4; ++layer) {
+    for (uint32_t head = 0; head < 2; ++head) {
+      for (size_t c = 0; c < copies.size(); c += 2) {
+        for (uint32_t d = 0; d < 6; ++d) {
+          expected[layer * layer_size + layout.At(copies[c + 1], head) + d] =
+              expected[layer * layer_size + layout.At(copies[c], head) + d];
+        }
+      }
+    }
+  }
+  grid_.Launch(CopyKvKernel{ConstSpanOf(copies), SpanOf(pool), layout, layer_size, 4, 4}, CopyKvShape(48));
+  EXPECT_EQ(std::memcmp(pool.data(), expected.data(), pool.size() * sizeof(Bf16)), 0);
+}
+
+// --- The seeded choice ---
+
+TEST_F(KernelsTest, NoiseAndWeightsHaveTheBitsOfTheProcessors) {
+  for (int i = 0; i < 20000; ++i) {
+    const uint64_t seed = random_();
+    const auto position = static_cast<uint32_t>(random_());
+    const uint32_t token = Below(1 << 22);
+    uint32_t bits[4];
+    DevicePhilox(seed, position, token / 4, bits);
+    ASSERT_EQ(DeviceGumbel(bits[token % 4]), GumbelNoise(seed, position, static_cast<TokenId>(token)));
+    const float gap = std::abs(Normal()) * 20;
+    ASSERT_EQ(DeviceTokenWeight(gap), TokenWeight(gap));
+    ASSERT_EQ(DeviceNaturalLog(gap + 1e-6), NaturalLog(gap + 1e-6));
+  }
+  EXPECT_EQ(DeviceTokenWeight(INFINITY), TokenWeight(INFINITY));
+  EXPECT_EQ(DeviceTokenWeight(0.0f), TokenWeight(0.0f));
+}
+
+TEST_F(KernelsTest, ChoosesWhatTheTargetSamplerChooses) {
+  const float kInfinity = std::numeric_limits<float>::infinity();
+  for (int trial = 0; trial < 250; ++trial) {
+    const auto vocab = static_cast<int32_t>(trial % 5 == 0 ? 1 + Below(5) : 100 + Below(700));
+    SamplingParameters sampling;
+    sampling.temperature = Below(5) == 0 ? 0.0f : 0.2f + static_cast<float>(Below(20)) / 10;
+    if (Below(2) == 0) sampling.top_k = 1 + Below(50);
+    if (Below(2) == 0) sampling.top_p = static_cast<float>(1 + Below(100)) / 100;
+    if (Below(3) == 0) sampling.min_p = static_cast<float>(Below(101)) / 100;
+    if (Below(2) == 0) sampling.repetition_penalty = 0.5f + static_cast<float>(Below(20)) / 10;
+    if (Below(2) == 0) sampling.presence_penalty = Normal() / 2;
+    if (Below(2) == 0) sampling.frequency_penalty = Normal() / 2;
+    for (uint32_t i = Below(6); i > 0; --i) {
+      sampling.logit_bias.emplace_back(Below(std::min(vocab, 9)), Below(4) == 0 ? -100.0f : 3 * Normal());
+    }
+    sampling.seed = random_();
+    TokenIds prompt(Below(20));
+    for (TokenId& token : prompt) token = static_cast<TokenId>(Below(vocab));
+    TokenIds output(Below(20));
+    for (TokenId& token : output) token = static_cast<TokenId>(Below(vocab));
+    TargetSampler sampler(sampling, vocab, prompt);
+    for (TokenId token : output) sampler.Append(token);
+    constexpr uint32_t kRows = 2;
+    std::vector<ChoiceRow> rows;
+    std::vector<ChoiceEntry> entries;
+    std::vector<float> logits(static_cast<size_t>(vocab) * kRows);
+    for (float& logit : logits) {
+      // With ties, and with what a broken model gives.
+      logit = trial % 3 == 0 ? static_cast<float>(Below(4)) : 4 * Normal();
+      if (trial % 7 == 0 && Below(4) == 0) logit = Below(2) == 0 ? NAN : -kInfinity;
+      if (trial % 11 == 0 && Below(40) == 0) logit = kInfinity;
+      if (trial == 77) logit = NAN;
+    }
+    for (uint32_t row = 0; row < kRows; ++row) {
+      AppendChoiceRow(sampling, prompt, output, 100 + row, &rows, &entries);
+    }
+    std::vector<float> on_device = logits;
+    std::vector<uint32_t> chosen(kRows);
+    grid_.Launch(ChoiceKernel{ConstSpanOf(rows), ConstSpanOf(entries), SpanOf(on_device), SpanOf(chosen),
+                              static_cast<uint32_t>(vocab)},
+                 ChoiceShape(kRows, static_cast<uint32_t>(vocab)));
+    for (uint32_t row = 0; row < kRows; ++row) {
+      const auto own =
+          absl::MakeSpan(logits).subspan(row * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
+      ASSERT_EQ(static_cast<TokenId>(chosen[row]), sampler.Choose(own, 100 + row).token) << "trial " << trial;
+    }
+  }
+}
+
+TEST_F(KernelsTest, WalksTreesAlongTheChoices) {
+  for (int trial = 0; trial < 100; ++trial) {
+    std::vector<uint32_t> begins = {0};
+    std::vector<uint32_t> parents;
+    std::vector<uint32_t> tokens;
+    const uint32_t num_sessions = 1 + Below(5);
+    for (uint32_t s = 0; s < num_sessions; ++s) {
+      const uint32_t begin = begins.back();
+      const uint32_t count = 1 + Below(trial % 2 == 0 ? 5 : 90);
+      for (uint32_t i = 0; i < count; ++i) {
+        parents.push_back(i == 0 ? 0 : begin + Below(i));
+        // Few different ones: children with equal tokens occur.
+        tokens.push_back(Below(3));
+      }
+      begins.push_back(begin + count);
+    }
+    std::vector<uint32_t> chosen;
+    for (size_t i = 0; i < parents.size(); ++i) chosen.push_back(Below(3));
+    std::vector<uint32_t> path(parents.size(), 999);
+    std::vector<uint32_t> lengths(num_sessions);
+    grid_.Launch(WalkKernel{ConstSpanOf(begins), ConstSpanOf(parents), ConstSpanOf(tokens),
+                            ConstSpanOf(chosen), SpanOf(path), SpanOf(lengths)},
+                 WalkShape(num_sessions));
+    for (uint32_t s = 0; s < num_sessions; ++s) {
+      std::vector<uint32_t> expected = {begins[s]};
+      for (uint32_t row = begins[s] + 1; row < begins[s + 1]; ++row) {
+        if (parents[row] == expected.back() && tokens[row] == chosen[expected.back()])
+          expected.push_back(row);
+      }
+      ASSERT_EQ(lengths[s], expected.size());
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), path.begin() + begins[s]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,40 @@
+#include "common/engine/cuda/launch_kernels.h"
+
+#include "common/engine/cuda/device_block.h"
+
+namespace tandem {
+namespace {
+
+// No block has more threads: see launch_shape.cc.
+template <typename Kernel>
+__global__ void __launch_bounds__(1024) RunKernel(const __grid_constant__ Kernel kernel) {
+  DeviceBlock block;
+  kernel(block);
+}
+
+template <typename Kernel>
+cudaError_t Allow(uint32_t num_bytes) {
+  return cudaFuncSetAttribute(RunKernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(num_bytes));
+}
+
+}  // namespace
+
+#define TANDEM_DEFINE_LAUNCH_KERNEL(Kernel)                                                             \
+  cudaError_t LaunchKernel(const Kernel& kernel, const LaunchShape& shape, cudaStream_t stream) {       \
+    RunKernel<<<dim3(shape.grid_x, shape.grid_y), shape.threads, shape.shared_bytes, stream>>>(kernel); \
+    return cudaGetLastError();                                                                          \
+  }
+TANDEM_FOR_EACH_KERNEL(TANDEM_DEFINE_LAUNCH_KERNEL)
+#undef TANDEM_DEFINE_LAUNCH_KERNEL
+
+cudaError_t AllowSharedMemory(uint32_t num_bytes) {
+  cudaError_t error = cudaSuccess;
+#define TANDEM_ALLOW(Kernel) \
+  if (error == cudaSuccess) error = Allow<Kernel>(num_bytes);
+  TANDEM_FOR_EACH_KERNEL(TANDEM_ALLOW)
+#undef TANDEM_ALLOW
+  return error;
+}
+
+}  // namespace tandem

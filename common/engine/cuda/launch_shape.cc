@@ -1,0 +1,88 @@
+#include "common/engine/cuda/launch_shape.h"
+
+#include <algorithm>
+
+#include "common/engine/cuda/kernels/choice_kernels.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kSmallestBucket = 8;
+constexpr uint32_t kLargestDoubledBucket = 64;
+
+constexpr uint32_t DivideRoundingUp(uint64_t a, uint64_t b) {
+  return static_cast<uint32_t>((a + b - 1) / b);
+}
+
+// Whole warps for `wanted` threads.
+constexpr uint32_t Threads(uint64_t wanted, uint32_t most) {
+  const uint64_t warps = std::max<uint64_t>(1, (wanted + kWarpThreads - 1) / kWarpThreads);
+  return static_cast<uint32_t>(std::min<uint64_t>(warps * kWarpThreads, most));
+}
+
+}  // namespace
+
+LaunchShape EmbedShape(uint32_t rows, uint32_t hidden_size) {
+  return {.grid_x = rows, .threads = Threads(hidden_size / 4, 512)};
+}
+
+LaunchShape NormShape(uint32_t rows, uint32_t hidden_size) {
+  const uint32_t threads = Threads(hidden_size / 4, 1024);
+  return {.grid_x = rows, .threads = threads, .shared_bytes = threads / kWarpThreads * 4};
+}
+
+LaunchShape GateShape(uint32_t rows, uint32_t width) {
+  const uint32_t threads = Threads(width, 256);
+  return {.grid_x = rows, .grid_y = DivideRoundingUp(width, threads), .threads = threads};
+}
+
+LaunchShape PrepareShape(uint32_t rows, uint32_t num_all_heads) {
+  const uint32_t warps = std::min(num_all_heads, 4u);
+  return {.grid_x = rows, .grid_y = DivideRoundingUp(num_all_heads, warps), .threads = warps * kWarpThreads};
+}
+
+uint32_t AttendSharedBytes(uint32_t head_dim) {
+  const uint32_t floats = kMaxQueriesPerItem * (2 * head_dim + kAttendChunk + 3);
+  return 4 * floats + 2 * kAttendTile * (head_dim + 2);
+}
+
+LaunchShape AttendShape(uint32_t num_multiprocessors, uint32_t columns, uint32_t head_dim) {
+  constexpr uint32_t kBlocksEach = 4;
+  return {.grid_x = DivideRoundingUp(uint64_t{kBlocksEach} * num_multiprocessors, columns),
+          .grid_y = columns,
+          .threads = 128,
+          .shared_bytes = AttendSharedBytes(head_dim)};
+}
+
+LaunchShape FoldShape(uint32_t rows, uint32_t num_heads, uint32_t head_dim) {
+  return {.grid_x = rows, .grid_y = num_heads, .threads = Threads(head_dim, 256)};
+}
+
+LaunchShape CopyKvShape(uint64_t num_elements) {
+  constexpr uint32_t kMostBlocks = 1024;
+  const uint32_t threads = Threads(num_elements, 256);
+  return {.grid_x = std::min(kMostBlocks, DivideRoundingUp(num_elements, threads)), .threads = threads};
+}
+
+LaunchShape ChoiceShape(uint32_t rows, uint32_t vocab_size) {
+  const uint32_t threads = Threads(vocab_size / 16, 512);
+  return {.grid_x = rows,
+          .threads = threads,
+          .shared_bytes = (ChoiceKernel::kBins + 2 * (threads / kWarpThreads) + 2) * 8};
+}
+
+LaunchShape WalkShape(uint32_t num_sessions) {
+  return {.grid_x = num_sessions};
+}
+
+LaunchShape JoinLogitsShape(uint32_t rows, uint32_t num_ranks) {
+  return {.grid_x = rows, .grid_y = num_ranks, .threads = 256};
+}
+
+uint32_t BucketOf(uint32_t num_rows) {
+  uint32_t bucket = kSmallestBucket;
+  while (bucket < num_rows && bucket < kLargestDoubledBucket) bucket *= 2;
+  return DivideRoundingUp(std::max(num_rows, bucket), bucket) * bucket;
+}
+
+}  // namespace tandem

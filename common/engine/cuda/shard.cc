@@ -1,0 +1,50 @@
+#include "common/engine/cuda/shard.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kUnit = 16;
+
+}  // namespace
+
+ShardRange ShardOf(uint32_t count, uint32_t unit, const TensorParallel& parallel) {
+  const uint64_t num_units = (uint64_t{count} + unit - 1) / unit;
+  const auto boundary = [&](uint64_t rank) {
+    return static_cast<uint32_t>(std::min<uint64_t>(num_units * rank / parallel.world_size * unit, count));
+  };
+  return {boundary(parallel.rank), boundary(parallel.rank + 1)};
+}
+
+absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel& parallel) {
+  if (parallel.world_size < 1 || parallel.world_size > kMostRanks || parallel.rank >= parallel.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", parallel.rank, " of ", parallel.world_size,
+                                                   "; expected 1 to ", kMostRanks, " ranks, counted from 0"));
+  }
+  const auto num_heads = static_cast<uint32_t>(config.num_heads);
+  const auto heads_per_kv = num_heads / static_cast<uint32_t>(config.num_kv_heads);
+  Shard shard;
+  shard.heads = ShardOf(num_heads, 1, parallel);
+  shard.intermediate = ShardOf(static_cast<uint32_t>(config.intermediate_size), kUnit, parallel);
+  shard.vocab = ShardOf(static_cast<uint32_t>(config.vocab_size), kUnit, parallel);
+  if (shard.heads.size() == 0 || shard.intermediate.size() == 0 || shard.vocab.size() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a model with ", num_heads, " heads, an intermediate size of ", config.intermediate_size, " and ",
+        config.vocab_size, " tokens does not have a part for each of ", parallel.world_size, " ranks"));
+  }
+  shard.kv_heads = {shard.heads.begin / heads_per_kv, (shard.heads.end - 1) / heads_per_kv + 1};
+  HeadMap& map = shard.head_map;
+  map.first_head = shard.heads.begin;
+  map.num_heads = shard.heads.size();
+  map.heads_per_kv = heads_per_kv;
+  map.first_kv_head = shard.kv_heads.begin;
+  const uint32_t most_heads = std::min(heads_per_kv, shard.heads.size());
+  map.parts_per_kv = (most_heads + kMaxQueriesPerItem - 1) / kMaxQueriesPerItem;
+  map.heads_per_part = (most_heads + map.parts_per_kv - 1) / map.parts_per_kv;
+  return shard;
+}
+
+}  // namespace tandem

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cuda/kernels/attention_kernels.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// Which of several GPUs this is. One process has one GPU.
+struct TensorParallel {
+  uint32_t rank = 0;
+  uint32_t world_size = 1;  // Up to kMostRanks.
+};
+inline constexpr uint32_t kMostRanks = 8;
+
+// Half-open.
+struct ShardRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  uint32_t size() const { return end - begin; }
+  friend bool operator==(const ShardRange&, const ShardRange&) = default;
+};
+
+// Rank `rank`'s part of `count` things, in whole units but for the last: parts differ by one unit at most and
+// cover everything in the order of ranks.
+ShardRange ShardOf(uint32_t count, uint32_t unit, const TensorParallel& parallel);
+
+// What of a model a rank holds: outputs of the query, key, value, gate, up and output matrices, inputs of the
+// other two. Norms and embeddings are held by all.
+struct Shard {
+  ShardRange heads;  // Query heads.
+  ShardRange
+      kv_heads;  // Those that `heads` read: with more ranks than KV heads, several ranks hold the same one.
+  ShardRange intermediate;  // In units of 16: matrix products like that.
+  ShardRange vocab;         // Likewise.
+  HeadMap head_map;
+};
+
+// InvalidArgument when there are fewer heads (or units of the other dimensions) than ranks, or more ranks
+// than supported.
+absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel& parallel);
+
+}  // namespace tandem

@@ -1,0 +1,145 @@
+#include "common/engine/cuda/step_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/engine/cuda/kernels/attention_kernels.h"
+#include "common/engine/cuda/kernels/splits.h"
+
+namespace tandem {
+namespace {
+
+static_assert(kKvBlockTokens == kBlockTokens);
+
+uint32_t NumBlocks(const RowContext& context) {
+  return (context.num_committed + kBlockTokens - 1) / kBlockTokens;
+}
+
+// Whether one of the two lists of blocks begins with the other.
+bool SharesBlocks(const RowContext& a, const RowContext& b) {
+  if (a.blocks.data() == b.blocks.data()) return true;
+  const uint32_t count = std::min(NumBlocks(a), NumBlocks(b));
+  return std::equal(a.blocks.begin(), a.blocks.begin() + count, b.blocks.begin());
+}
+
+class Writer {
+ public:
+  Writer(absl::Span<const StepRow> rows, const StepPlanOptions& options, std::vector<uint32_t>* words)
+      : rows_(rows), options_(options), words_(*words) {}
+
+  void Write() {
+    words_.assign(StepWords::kHeaderWords + size_t{options_.max_rows} * (4 + StepWords::kRowWords), 0);
+    words_[StepWords::kNumRows] = static_cast<uint32_t>(rows_.size());
+    uint32_t num_wanted = 0;
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      const RowContext& context = rows_[i].context;
+      Set(0, i, static_cast<uint32_t>(rows_[i].token));
+      Set(1, i, context.length() - 1);
+      Set(2, i, SlotWritten(context));
+      if (rows_[i].logits != nullptr) Set(3, num_wanted++, i);
+    }
+    words_[StepWords::kNumWanted] = num_wanted;
+    WriteContexts();
+    words_[StepWords::kItemsAt] = static_cast<uint32_t>(words_.size());
+    for (uint32_t begin = 0; begin < rows_.size();) {
+      // All lists of a group are beginnings of its longest.
+      uint32_t longest = begin;
+      uint32_t end = begin + 1;
+      while (end < rows_.size() && end - begin < options_.rows_per_item && end % kAttendRows != 0 &&
+             SharesBlocks(rows_[longest].context, rows_[end].context)) {
+        if (NumBlocks(rows_[end].context) > NumBlocks(rows_[longest].context)) longest = end;
+        ++end;
+      }
+      WriteItems(begin, end);
+      begin = end;
+    }
+    words_[StepWords::kNumWords] = static_cast<uint32_t>(words_.size());
+  }
+
+ private:
+  void Set(uint32_t part, uint32_t index, uint32_t value) {
+    words_[StepWords::kHeaderWords + size_t{part} * options_.max_rows + index] = value;
+  }
+  uint32_t& Row(uint32_t index, uint32_t field) {
+    return words_[StepWords::kHeaderWords + size_t{4} * options_.max_rows +
+                  size_t{index} * StepWords::kRowWords + field];
+  }
+  uint32_t FirstPosition(const RowContext& context) const {
+    const uint32_t window = options_.sliding_window;
+    return window > 0 && context.length() > window ? context.length() - window : 0;
+  }
+
+  // A list of blocks that several rows in turn name is written once.
+  void WriteContexts() {
+    const BlockId* written = nullptr;
+    uint32_t written_at = 0;
+    uint32_t written_count = 0;
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      const RowContext& context = rows_[i].context;
+      const uint32_t count = NumBlocks(context);
+      if (context.blocks.data() != written || count > written_count) {
+        written = context.blocks.data();
+        written_at = static_cast<uint32_t>(words_.size());
+        written_count = count;
+        words_.insert(words_.end(), context.blocks.begin(), context.blocks.begin() + count);
+      }
+      Row(i, StepWords::kBlocksAt) = written_at;
+      Row(i, StepWords::kNumCommitted) = context.num_committed;
+      Row(i, StepWords::kTailAt) = static_cast<uint32_t>(words_.size());
+      words_.insert(words_.end(), context.tail.begin(), context.tail.end());
+      Row(i, StepWords::kLength) = context.length();
+      Row(i, StepWords::kFirstPosition) = FirstPosition(context);
+    }
+  }
+
+  // One for each split that any of the rows has, of the rows that have it.
+  void WriteItems(uint32_t begin, uint32_t end) {
+    uint32_t first_split = std::numeric_limits<uint32_t>::max();
+    uint32_t last_split = 0;
+    for (uint32_t i = begin; i < end; ++i) {
+      first_split = std::min(first_split, SplitOf(FirstPosition(rows_[i].context)));
+      last_split = std::max(last_split, SplitOf(rows_[i].context.length() - 1));
+    }
+    for (uint32_t split = first_split; split <= last_split; ++split) {
+      const size_t at = words_.size();
+      words_.resize(at + StepWords::kItemWords);
+      uint32_t num_rows = 0;
+      uint32_t shared_end = std::numeric_limits<uint32_t>::max();
+      for (uint32_t i = begin; i < end; ++i) {
+        const RowContext& context = rows_[i].context;
+        if (split < SplitOf(FirstPosition(context)) || split > SplitOf(context.length() - 1)) continue;
+        words_[at + StepWords::kItemRows + num_rows++] = i;
+        shared_end = std::min(shared_end, context.num_committed);
+      }
+      if (num_rows == 0) {
+        words_.resize(at);
+        continue;
+      }
+      // A row by itself has nothing to keep apart.
+      if (num_rows == 1) shared_end = std::numeric_limits<uint32_t>::max();
+      words_[at + StepWords::kItemSplit] = split;
+      words_[at + StepWords::kItemSharedEnd] = shared_end;
+      words_[at + StepWords::kItemNumRows] = num_rows;
+      ++words_[StepWords::kNumItems];
+    }
+  }
+
+  const absl::Span<const StepRow> rows_;
+  const StepPlanOptions options_;
+  std::vector<uint32_t>& words_;
+};
+
+}  // namespace
+
+SlotId SlotWritten(const RowContext& context) {
+  if (!context.tail.empty()) return context.tail.back();
+  const uint32_t position = context.num_committed - 1;
+  return context.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens;
+}
+
+void WriteStepWords(absl::Span<const StepRow> rows, const StepPlanOptions& options,
+                    std::vector<uint32_t>* words) {
+  Writer(rows, options, words).Write();
+}
+
+}  // namespace tandem

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/engine/cuda/kernels/step_words.h"
+#include "common/engine/engine.h"
+
+namespace tandem {
+
+// Rows that attention goes through at once: its scratch holds as many, and no work item spans a multiple of
+// it.
+inline constexpr uint32_t kAttendRows = 64;
+
+struct StepPlanOptions {
+  uint32_t max_rows = 0;
+  uint32_t sliding_window = 0;  // 0: none.
+  uint32_t rows_per_item = 1;   // At most StepWords::kMaxItemRows.
+};
+
+// Writes `rows` (valid ones, at most max_rows) as kernels read them (step_words.h). Neighbours that begin
+// with the same blocks, as a prompt's and a tree's do, become work items together; so the rows of a session
+// should stand side by side. Which rows share an item changes nothing but the time it takes.
+void WriteStepWords(absl::Span<const StepRow> rows, const StepPlanOptions& options,
+                    std::vector<uint32_t>* words);
+
+// The slot that a row's keys and values are written to: the last of its context.
+SlotId SlotWritten(const RowContext& context);
+
+}  // namespace tandem

@@ -1,0 +1,167 @@
+#include "common/engine/cuda/testing/host_block.h"
+
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+
+#include "common/base/hash.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace tandem {
+namespace {
+
+constexpr size_t kStackBytes = size_t{128} << 10;
+
+// Of a fiber that left, for good when `fake_stack` is null.
+void AboutToSwitch(void** fake_stack, const void* to, size_t to_bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(fake_stack, to, to_bytes);
+#else
+  (void)fake_stack;
+  (void)to;
+  (void)to_bytes;
+#endif
+}
+
+void HaveSwitched(void* fake_stack, const void** from, size_t* from_bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, from, from_bytes);
+#else
+  (void)fake_stack;
+  (void)from;
+  (void)from_bytes;
+#endif
+}
+
+[[noreturn]] void FailKernel(const char* what) {
+  std::fprintf(stderr, "emulated kernel: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+void FailDeviceAccess(uint64_t index, uint64_t size, size_t element_bytes) {
+  std::fprintf(stderr, "emulated kernel: element %llu of memory that holds %llu, of %zu bytes each\n",
+               static_cast<unsigned long long>(index), static_cast<unsigned long long>(size), element_bytes);
+  std::abort();
+}
+
+void HostGrid::Run(const LaunchShape& shape, const std::function<void(Block&)>& thread) {
+  if (shape.threads == 0 || shape.threads % kWarpThreads != 0 || shape.threads > 1024) {
+    FailKernel("a block has a multiple of 32 threads, up to 1024");
+  }
+  thread_ = &thread;
+  num_threads_ = shape.threads;
+  num_x_ = shape.grid_x;
+  shared_bytes_ = shape.shared_bytes;
+  if (fibers_.size() < num_threads_) fibers_.resize(num_threads_);
+  // Backwards in half of the launches.
+  const bool backwards = Mix64(random_++) % 2 == 1;
+  const uint64_t num_blocks = uint64_t{shape.grid_x} * shape.grid_y;
+  for (uint64_t i = 0; i < num_blocks; ++i) {
+    const uint64_t block = backwards ? num_blocks - 1 - i : i;
+    index_x_ = static_cast<uint32_t>(block % shape.grid_x);
+    index_y_ = static_cast<uint32_t>(block / shape.grid_x);
+    RunBlock(shape);
+  }
+}
+
+void HostGrid::Enter(uint32_t low, uint32_t high) {
+  reinterpret_cast<HostGrid*>(uint64_t{high} << 32 | low)->RunThreads();
+}
+
+void HostGrid::RunThreads() {
+  HaveSwitched(nullptr, &scheduler_stack_, &scheduler_stack_bytes_);
+  for (;;) {
+    Block block(this);
+    (*thread_)(block);
+    Wait(Waits::kEnded);
+  }
+}
+
+// Jumps, not contexts: those would ask the system for the signal mask at every turn.
+void HostGrid::Resume(uint32_t thread) {
+  running_ = thread;
+  Fiber& fiber = fibers_[thread];
+  const bool is_new = fiber.stack == nullptr;
+  if (is_new) fiber.stack = std::make_unique<char[]>(kStackBytes);
+  AboutToSwitch(&scheduler_fake_stack_, fiber.stack.get(), kStackBytes);
+  if (_setjmp(scheduler_) == 0) {
+    if (!is_new) _longjmp(fiber.left, 1);
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber.stack.get();
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    const auto self = reinterpret_cast<uint64_t>(this);
+    makecontext(&context, reinterpret_cast<void (*)()>(&HostGrid::Enter), 2, static_cast<uint32_t>(self),
+                static_cast<uint32_t>(self >> 32));
+    setcontext(&context);
+  }
+  HaveSwitched(scheduler_fake_stack_, nullptr, nullptr);
+}
+
+void HostGrid::Wait(Waits waits) {
+  Fiber& fiber = fibers_[running_];
+  fiber.waits = waits;
+  AboutToSwitch(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
+  if (_setjmp(fiber.left) == 0) _longjmp(scheduler_, 1);
+  HaveSwitched(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
+}
+
+bool HostGrid::AllWait(uint32_t begin, uint32_t end, Waits waits) const {
+  for (uint32_t thread = begin; thread < end; ++thread) {
+    if (fibers_[thread].waits != waits) return false;
+  }
+  return true;
+}
+
+void HostGrid::Release(uint32_t begin, uint32_t end, Waits waits) {
+  if (!AllWait(begin, end, waits)) return;
+  for (uint32_t thread = begin; thread < end; ++thread) fibers_[thread].waits = Waits::kNo;
+}
+
+void HostGrid::RunBlock(const LaunchShape& shape) {
+  // Shared memory holds anything at first: here, NaN.
+  shared_.assign((shape.shared_bytes + 7) / 8, std::numeric_limits<uint64_t>::max());
+  for (uint32_t thread = 0; thread < num_threads_; ++thread) {
+    fibers_[thread].waits = Waits::kNo;
+  }
+  for (;;) {
+    const uint64_t order = Mix64(random_++);
+    const auto first = static_cast<uint32_t>((order >> 1) % num_threads_);
+    bool has_run = false;
+    for (uint32_t i = 0; i < num_threads_; ++i) {
+      const uint32_t thread = (first + (order % 2 == 0 ? i : num_threads_ - i)) % num_threads_;
+      if (fibers_[thread].waits != Waits::kNo) continue;
+      has_run = true;
+      Resume(thread);
+    }
+    if (AllWait(0, num_threads_, Waits::kEnded)) return;
+    if (!has_run) FailKernel("threads wait for others that ended or wait elsewhere");
+    for (uint32_t warp = 0; warp < num_threads_; warp += kWarpThreads) {
+      Release(warp, warp + kWarpThreads, Waits::kForWarp);
+    }
+    Release(0, num_threads_, Waits::kForBlock);
+  }
+}
+
+uint32_t HostGrid::Block::Ballot(bool bit) {
+  const uint32_t self = thread();
+  grid_->fibers_[self].deposit = bit ? 1 : 0;
+  grid_->Wait(Waits::kForWarp);
+  uint32_t mask = 0;
+  const uint32_t warp = self / kWarpThreads * kWarpThreads;
+  for (uint32_t lane = 0; lane < kWarpThreads; ++lane) {
+    mask |= static_cast<uint32_t>(grid_->fibers_[warp + lane].deposit) << lane;
+  }
+  grid_->Wait(Waits::kForWarp);
+  return mask;
+}
+
+}  // namespace tandem

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <setjmp.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/engine/cuda/kernels/block.h"
+#include "common/engine/cuda/launch_shape.h"
+
+namespace tandem {
+
+// Runs a kernel on the host as a GPU would see it, with all that is checked which a GPU lets pass. Each
+// thread of a block is a fiber; a fiber runs until it waits for others (Sync, shuffles, ballots) and then the
+// next one does, in an order that changes from launch to launch, so that what misses a barrier gives other
+// results sooner or later.
+//
+// What is checked: indices of device and shared memory (block.h), threads that end or wait elsewhere while
+// the others of their block (of their warp) wait, and that every thread of a block ends. A violation ends the
+// program with a message: it is a bug of ours.
+class HostGrid {
+ public:
+  // `seed` decides the order of fibers and of blocks.
+  explicit HostGrid(uint64_t seed = 0) : random_(seed) {}
+
+  class Block;
+  // Runs `thread(block)` for every thread of every block.
+  void Run(const LaunchShape& shape, const std::function<void(Block&)>& thread);
+
+  template <typename Kernel>
+  void Launch(const Kernel& kernel, const LaunchShape& shape) {
+    Run(shape, [&kernel](Block& block) { kernel(block); });
+  }
+
+ private:
+  enum class Waits { kNo, kForBlock, kForWarp, kEnded };
+  struct Fiber {
+    std::unique_ptr<char[]> stack;  // None before its first thread. It then runs one thread after another.
+    jmp_buf left;                   // Where it waits.
+    Waits waits = Waits::kNo;
+    uint64_t deposit = 0;  // For the other lanes.
+    void* fake_stack = nullptr;
+  };
+
+  static void Enter(uint32_t low, uint32_t high);
+  // Never returns.
+  void RunThreads();
+  void RunBlock(const LaunchShape& shape);
+  void Resume(uint32_t thread);
+  // Lets others run until all of the block (of the warp) wait too.
+  void Wait(Waits waits);
+  void Release(uint32_t begin, uint32_t end, Waits waits);
+  bool AllWait(uint32_t begin, uint32_t end, Waits waits) const;
+
+  uint64_t random_;
+  const std::function<void(Block&)>* thread_ = nullptr;
+  // Fibers of earlier launches wait with references to themselves: they must not move.
+  std::deque<Fiber> fibers_;
+  std::vector<uint64_t> shared_;
+  jmp_buf scheduler_;
+  const void* scheduler_stack_ = nullptr;
+  size_t scheduler_stack_bytes_ = 0;
+  void* scheduler_fake_stack_ = nullptr;
+  uint32_t running_ = 0;
+  uint32_t num_threads_ = 0;
+  uint32_t index_x_ = 0;
+  uint32_t index_y_ = 0;
+  uint32_t num_x_ = 0;
+  uint64_t shared_bytes_ = 0;
+};
+
+// What kernels see of it.
+class HostGrid::Block {
+ public:
+  explicit Block(HostGrid* grid) : grid_(grid) {}
+
+  uint32_t thread() const { return grid_->running_; }
+  uint32_t num_threads() const { return grid_->num_threads_; }
+  uint32_t index_x() const { return grid_->index_x_; }
+  uint32_t index_y() const { return grid_->index_y_; }
+  uint32_t num_x() const { return grid_->num_x_; }
+  void Sync() { grid_->Wait(Waits::kForBlock); }
+  void SyncWarp() { grid_->Wait(Waits::kForWarp); }
+
+  template <typename T>
+  T ShuffleXor(T value, uint32_t mask) {
+    const uint32_t self = thread();
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(value));
+    grid_->fibers_[self].deposit = bits;
+    grid_->Wait(Waits::kForWarp);
+    bits = grid_->fibers_[self ^ mask].deposit;
+    // Nobody deposits again before all have read.
+    grid_->Wait(Waits::kForWarp);
+    T other;
+    memcpy(&other, &bits, sizeof(other));
+    return other;
+  }
+  uint32_t Ballot(bool bit);
+
+  void AtomicAdd(uint64_t& place, uint64_t value) { place += value; }
+
+  template <typename T>
+  DeviceSpan<T> Shared(uint64_t offset, uint64_t count) {
+    if (offset % alignof(T) != 0 || offset + count * sizeof(T) > grid_->shared_bytes_) {
+      FailDeviceAccess(offset + count * sizeof(T), grid_->shared_bytes_, 1);
+    }
+    return {reinterpret_cast<T*>(reinterpret_cast<char*>(grid_->shared_.data()) + offset), count};
+  }
+
+ private:
+  HostGrid* grid_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/engine/cuda/device_ops.h"
+#include "common/engine/cuda/testing/host_block.h"
+
+namespace tandem {
+
+// What the ranks of one emulated machine exchange. Every rank has a thread of its own.
+class HostRanks {
+ public:
+  explicit HostRanks(uint32_t world_size) : parts_(world_size) {}
+
+  uint32_t world_size() const { return static_cast<uint32_t>(parts_.size()); }
+  // Waits until every rank has come with its part, and lets each read all of them.
+  void Exchange(uint32_t rank, const void* part,
+                const std::function<void(const std::vector<const void*>&)>& read);
+
+ private:
+  void Barrier();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<const void*> parts_;
+  uint32_t num_arrived_ = 0;
+  uint64_t round_ = 0;
+};
+
+// A GPU emulated on the host (host_block.h), for tests. Products are one chain of fused multiply-adds over
+// the depth. Memory has the size asked for, so that AddressSanitizer sees what goes beyond it; memory is
+// limited to `memory_limit` bytes.
+class HostOps final : public DeviceOps {
+ public:
+  struct Options {
+    uint64_t seed = 0;  // Of the order in which threads run.
+    uint64_t memory_limit = uint64_t{1} << 32;
+    uint32_t rank = 0;
+    std::shared_ptr<HostRanks> ranks;  // None: one.
+    uint32_t num_multiprocessors = 2;
+    std::function<void()> before_product;  // Called by every product.
+  };
+
+  explicit HostOps(const Options& options);
+
+  std::string name() const override { return "emulated"; }
+  uint32_t num_multiprocessors() const override { return options_.num_multiprocessors; }
+  uint32_t max_shared_bytes() const override { return 99 << 10; }
+  TensorParallel parallel() const override;
+  absl::Status BindThread() override;
+  absl::StatusOr<void*> AllocateBytes(uint64_t num_bytes, absl::string_view what) override;
+  absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view what) override;
+  absl::Status Upload(void* to, const void* from, uint64_t num_bytes) override;
+  absl::Status Download(void* to, const void* from, uint64_t num_bytes) override;
+  absl::Status Synchronize() override;
+  absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) override;
+  absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                        DeviceSpan<float> outputs) override;
+  absl::Status AllGather(DeviceSpan<const float> part, DeviceSpan<float> all) override;
+  absl::Status Broadcast(void* data, uint64_t num_bytes) override;
+  absl::Status BeginCapture() override;
+  absl::StatusOr<uint32_t> EndCapture() override;
+  absl::Status Replay(uint32_t graph) override;
+  void DropGraphs() override { graphs_.clear(); }
+#define TANDEM_HOST_LAUNCH(Kernel)                                               \
+  absl::Status Launch(const Kernel& kernel, const LaunchShape& shape) override { \
+    return Do([this, kernel, shape] { grid_.Launch(kernel, shape); });           \
+  }
+  TANDEM_FOR_EACH_KERNEL(TANDEM_HOST_LAUNCH)
+#undef TANDEM_HOST_LAUNCH
+
+  // How much of it was asked for one by one, and how often a graph was replayed.
+  uint64_t num_eager() const {
+    return num_eager_;
+  }
+  uint64_t num_replays() const {
+    return num_replays_;
+  }
+
+ private:
+  // Now, or when the graph that is being recorded is replayed.
+  absl::Status Do(std::function<void()> work);
+
+  const Options options_;
+  HostGrid grid_;
+  std::thread::id owner_ = std::this_thread::get_id();
+  std::vector<std::unique_ptr<char[]>> memory_;
+  uint64_t memory_used_ = 0;
+  std::vector<std::pair<uint32_t, uint32_t>> prepared_;
+  bool is_recording_ = false;
+  std::vector<std::function<void()>> recorded_;
+  std::vector<std::vector<std::function<void()>>> graphs_;
+  uint64_t num_eager_ = 0;
+  uint64_t num_replays_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,81 @@
+#include "common/engine/step_validator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+
+SlotId LastSlot(const RowContext& context) {
+  if (!context.tail.empty()) return context.tail.back();
+  const uint32_t position = context.num_committed - 1;
+  return context.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens;
+}
+
+StepValidator::StepValidator(const Options& options)
+    : options_(options), slot_step_(size_t{options.num_blocks} * kBlockTokens) {}
+
+absl::Status StepValidator::CheckSlot(SlotId slot, absl::string_view what, size_t index) const {
+  if (slot < slot_step_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " ", index, " names slot ", slot, "; there are ", slot_step_.size()));
+}
+
+absl::Status StepValidator::CheckRow(const StepRow& row, size_t index) const {
+  const RowContext& context = row.context;
+  if (row.token < 0 || row.token >= options_.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " has token ", row.token, "; expected 0 to ", options_.vocab_size - 1));
+  }
+  const uint64_t length = uint64_t{context.num_committed} + context.tail.size();
+  if (length < 1 || length > options_.max_context) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " has a context of ", length,
+                                                   " tokens; expected 1 to ", options_.max_context));
+  }
+  const size_t num_used = (size_t{context.num_committed} + kBlockTokens - 1) / kBlockTokens;
+  if (num_used > context.blocks.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " names ", context.blocks.size(),
+                                                   " blocks; its ", context.num_committed,
+                                                   " committed tokens need ", num_used));
+  }
+  for (BlockId block : context.blocks.first(num_used)) {
+    if (block >= options_.num_blocks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", index, " names block ", block, "; there are ", options_.num_blocks));
+    }
+  }
+  for (SlotId slot : context.tail) TANDEM_RETURN_IF_ERROR(CheckSlot(slot, "row", index));
+  return absl::OkStatus();
+}
+
+absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {
+  if (rows.size() > options_.max_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", rows.size(), " rows; this engine takes ", options_.max_rows, " at most"));
+  }
+  for (size_t i = 0; i < rows.size(); ++i) TANDEM_RETURN_IF_ERROR(CheckRow(rows[i], i));
+  if (++step_ == 0) {
+    std::fill(slot_step_.begin(), slot_step_.end(), 0);
+    step_ = 1;
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SlotId slot = LastSlot(rows[i].context);
+    if (std::exchange(slot_step_[slot], step_) == step_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", i, " writes slot ", slot, ", as does an earlier row of the same step"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepValidator::CheckCopies(absl::Span<const KvCopy> copies) const {
+  for (size_t i = 0; i < copies.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckSlot(copies[i].from, "copy", i));
+    TANDEM_RETURN_IF_ERROR(CheckSlot(copies[i].to, "copy", i));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

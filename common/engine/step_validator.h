@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/engine/engine.h"
+
+namespace tandem {
+
+// Where a row's own keys and values go. The context has at least one token.
+SlotId LastSlot(const RowContext& context);
+
+// What an engine refuses before it writes anything: see Engine::Step.
+class StepValidator {
+ public:
+  struct Options {
+    int32_t vocab_size = 0;
+    uint32_t num_blocks = 0;
+    uint32_t max_rows = 0;
+    uint32_t max_context = 0;
+  };
+
+  explicit StepValidator(const Options& options);
+
+  // InvalidArgument names the row and what was expected. Not const: it remembers which slots a step writes.
+  absl::Status CheckRows(absl::Span<const StepRow> rows);
+  absl::Status CheckCopies(absl::Span<const KvCopy> copies) const;
+
+ private:
+  absl::Status CheckRow(const StepRow& row, size_t index) const;
+  absl::Status CheckSlot(SlotId slot, absl::string_view what, size_t index) const;
+
+  const Options options_;
+  // In which step each slot was last written, so that two rows of one step cannot write the same.
+  std::vector<uint32_t> slot_step_;
+  uint32_t step_ = 0;
+};
+
+}  // namespace tandem

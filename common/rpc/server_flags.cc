@@ -1,0 +1,55 @@
+#include "common/rpc/server_flags.h"
+
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/config/flags.h"
+
+namespace tandem {
+
+void DeclareServerFlags(ServerFlags& options, Flags& flags) {
+  flags.Group("Network")
+      .Add("listen", &options.listen, "Address to serve gRPC on.")
+      .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
+      .Add("health-listen", &options.health_listen,
+           "Address to serve grpc.health.v1 on without TLS, and nothing else, for probes that have no "
+           "certificates; empty for none. It is served on --listen in any case.")
+      .Add("reflection", &options.reflection, "Serve gRPC reflection.");
+  flags.Group("Security")
+      .Add("tls-certificate", &options.tls.certificate,
+           "PEM file of the certificate to show, and those between it and the CA. With it every connection "
+           "to and from this process uses TLS. Files that change are taken again within seconds.")
+      .Add("tls-key", &options.tls.key, "PEM file of the certificate's private key.")
+      .Add("tls-ca", &options.tls.ca,
+           "PEM file of the certificates that sign those of peers. Their roles decide what they may call.")
+      .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.");
+  DeclareTracingFlags(options.tracing, flags);
+  flags.Group("Life cycle")
+      .Add("liveness-timeout", &options.liveness_timeout,
+           "How long the work may stand still before the health of \"liveness\" says so; 0s for ever.")
+      .Add("drain-delay", &options.drain_delay,
+           "How long requests are still taken after SIGTERM, for those who choose servers by their health to "
+           "choose others.")
+      .Add("drain-grace", &options.drain_grace,
+           "How long what runs may go on after that; what is left then is handed over or ended.");
+}
+
+absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::ServerRole role) {
+  TANDEM_RETURN_IF_ERROR(CheckListenAddress(options.listen, options.tls.any(), options.insecure));
+  TANDEM_RETURN_IF_ERROR(CheckTracingFlags(options.tracing));
+  return OpenServerSecurity(options.tls, role, absl::Now());
+}
+
+ServerOptions MakeServerOptions(const ServerFlags& options, const Security& security,
+                                MetricsRegistry* metrics) {
+  return {.listen_address = options.listen,
+          .metrics_address = options.metrics_listen,
+          .metrics = metrics,
+          .reflection = options.reflection,
+          .credentials = security.server,
+          .tls = options.tls,
+          .insecure = options.insecure,
+          .health_address = options.health_listen,
+          .liveness_timeout = options.liveness_timeout};
+}
+
+}  // namespace tandem

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/speculation/candidate_tree.h"
+#include "common/speculation/draft_messages.h"
+#include "common/speculation/target_sampler.h"
+
+namespace tandem {
+
+enum class VerificationRuleKind {
+  kSeeded,     // The target's seeded choice (law 2).
+  kRejection,  // Accept or resample, token by token.
+  kBlock,      // Accept or resample, for a whole chain at once.
+};
+std::vector<std::string> VerificationRuleNames();
+absl::StatusOr<VerificationRuleKind> ParseVerificationRule(absl::string_view name);
+absl::string_view VerificationRuleName(VerificationRuleKind kind);
+// Whether a request's drafts have to be drawn from distributions that the drafter tells, which is then to be
+// trusted. Not at temperature 0, where all rules accept what is the target's best token.
+bool SamplesDrafts(VerificationRuleKind kind, const SamplingParameters& sampling);
+// FailedPrecondition, for a drafter that is not.
+absl::Status UntrustedDrafter(VerificationRuleKind kind);
+
+// A child as the drafter drew it.
+struct DrawnChild {
+  TokenId token = 0;
+  std::optional<uint32_t> node;  // Its index among the round's nodes, if it is one of them.
+};
+
+// Children of one node, in the order in which they were drawn from `distribution`, all of them up to the last
+// that is verified.
+struct DrawGroup {
+  NodeId parent = 0;
+  std::shared_ptr<const DraftDistribution> distribution;  // Has every child's token.
+  std::vector<DrawnChild> children;
+};
+
+// One round as it comes out of the target.
+struct VerifiedRound {
+  uint32_t position = 0;  // Of the first token to come: the number of tokens before it.
+  uint64_t seed = 0;      // Of the request.
+  int num_logprobs = -1;
+  absl::Span<const TreeNode> nodes;    // Parents before children.
+  absl::Span<const DrawGroup> groups;  // At most one for each parent.
+  // The target's logits [vocab_size] after a node, by its index, or after the root. Rules overwrite them.
+  absl::FunctionRef<absl::Span<float>(std::optional<uint32_t>)> logits;
+};
+
+struct VerifiedToken {
+  TokenChoice choice;
+  std::optional<uint32_t> node;  // The accepted node; nothing for the round's last token.
+};
+
+// How a round's tokens come of the tree and of the target's logits. Without state: a function of the round
+// and of the sampler.
+class VerificationRule {
+ public:
+  virtual ~VerificationRule() = default;
+  // The tokens of accepted nodes, from the root's child down, then one more. Each is appended to `sampler`.
+  virtual std::vector<VerifiedToken> Verify(const VerifiedRound& round, TargetSampler& sampler) const = 0;
+};
+std::unique_ptr<const VerificationRule> MakeVerificationRule(VerificationRuleKind kind);
+
+// Descends while the target's seeded choice is a child.
+class SeededRule final : public VerificationRule {
+ public:
+  std::vector<VerifiedToken> Verify(const VerifiedRound& round, TargetSampler& sampler) const override;
+};
+
+// The other rules' random numbers, uniform in [0, 1): functions of the request's seed, of what they are for
+// and of a position, each of which a request asks for once. They come from Philox under the key of the Gumbel
+// noise, with counters that the noise never uses.
+class VerificationNoise {
+ public:
+  explicit VerificationNoise(uint64_t seed) : seed_(seed) {}
+  // Whether child `index` becomes the token at `position`.
+  double OfChild(uint32_t position, uint32_t index) const { return Uniform(index, position, 1); }
+  // What the token at `position` is when no child was accepted.
+  double OfResidual(uint32_t position) const { return Uniform(0, position, 2); }
+  // Whether `length` drafts are accepted in the round that began at `position`. Not by the draft's own
+  // position: that can come up again in the next round.
+  double OfBlock(uint32_t position, uint32_t length) const { return Uniform(length, position, 3); }
+
+ private:
+  double Uniform(uint32_t index, uint32_t position, uint32_t purpose) const;
+
+  uint64_t seed_;
+};
+
+// 64 random bits as a number in [0, 1).
+double UniformFromBits(uint64_t bits);
+
+// The group of `parent`'s children with at least one that is verified; nullptr if there is none.
+const DrawGroup* FindGroup(const VerifiedRound& round, NodeId parent);
+// The node with that parent and token.
+std::optional<uint32_t> FindNode(const VerifiedRound& round, NodeId parent, TokenId token);
+
+}  // namespace tandem

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "router/config.h"
+#include "tandem/v1/types.pb.h"
+
+namespace tandem::router {
+
+// Tokens per drafted round of one drafter, over requests, with how sure that figure is. Rounds of one request
+// are alike, so requests and not rounds count as independent: the mean is the ratio of two sums over
+// requests, and its variance the usual one of such a ratio (cluster sampling). Plain logic.
+class RatioEstimate {
+ public:
+  // A request's drafted rounds and the tokens they committed.
+  void Add(double rounds, double tokens);
+  // Halves the weight of everything so far.
+  void Halve();
+
+  double rounds() const { return sum_rounds_; }
+  double requests() const { return requests_; }
+  // Tokens per round; 0 without rounds.
+  double mean() const;
+  // Variance of the mean; infinite below two requests.
+  double variance() const;
+
+ private:
+  double requests_ = 0.0;
+  double sum_rounds_ = 0.0;
+  double sum_tokens_ = 0.0;
+  double sum_rounds_squared_ = 0.0;
+  double sum_tokens_squared_ = 0.0;
+  double sum_products_ = 0.0;
+};
+
+// Watches tenants' canaries: compares the acceptance length of the drafter on trial with that of the tenant's
+// own, and says when it is too low. Thread-safe.
+class CanaryMonitor {
+ public:
+  // A finished request that the tenant's policy, CANARY, gave one of its two drafters: `drafter` indexes the
+  // table's. What a verifier says is not trusted further than to be a bad figure. Returns the reason for
+  // rolling back, once with confidence (3 standard errors) tokens per round are below canary.min_share of the
+  // tenant's drafter's and both have canary.min_rounds drafted rounds and kMinRequests requests. A monitor
+  // that has said so begins anew.
+  std::optional<std::string> OnFinished(const RoutingTable& table, const Tenant& tenant, size_t drafter,
+                                        const v1::SpeculationStats& stats);
+
+  static constexpr double kMinRequests = 8;
+
+ private:
+  struct Trial {
+    // Of the drafters' names: a trial of others begins anew.
+    std::string own_name;
+    std::string canary_name;
+    RatioEstimate own;
+    RatioEstimate canary;
+  };
+
+  absl::Mutex mutex_;
+  std::map<std::string, Trial> trials_ ABSL_GUARDED_BY(mutex_);  // By tenant.
+};
+
+}  // namespace tandem::router

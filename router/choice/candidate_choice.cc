@@ -1,0 +1,105 @@
+#include "router/choice/candidate_choice.h"
+
+namespace tandem::router {
+namespace {
+
+DraftCosts MeanCosts(absl::Span<const Candidate> candidates) {
+  DraftCosts mean;
+  double known = 0.0;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.costs.has_value()) continue;
+    mean.exposed_level_seconds += candidate.costs->exposed_level_seconds;
+    mean.hidden_level_seconds += candidate.costs->hidden_level_seconds;
+    ++known;
+  }
+  if (known == 0.0) return mean;
+  return {mean.exposed_level_seconds / known, mean.hidden_level_seconds / known};
+}
+
+// The drafter with the fewest samples, if it has too few; the first of equal ones.
+std::optional<size_t> ToExplore(absl::Span<const Candidate> candidates, double explore_samples) {
+  std::optional<size_t> fewest;
+  double fewest_samples = explore_samples;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const double samples =
+        candidates[i].samples + static_cast<double>(candidates[i].idle_finished) + candidates[i].pending;
+    if (samples < fewest_samples) {
+      fewest = i;
+      fewest_samples = samples;
+    }
+  }
+  return fewest;
+}
+
+// One request is enough: a verifier that does not tell what drafts cost does not tell it later either.
+std::optional<size_t> ToTime(absl::Span<const Candidate> candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& candidate = candidates[i];
+    if (!candidate.costs.has_value() && candidate.finished == 0 && candidate.pending == 0) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> ToRefresh(absl::Span<const Candidate> candidates, uint64_t refresh_decisions) {
+  if (refresh_decisions == 0) return std::nullopt;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].idle_decisions >= refresh_decisions && candidates[i].pending == 0) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> MostAccepted(absl::Span<const Candidate> candidates) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (!best.has_value() || candidates[i].acceptance.mean > candidates[*best].acceptance.mean) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
+                                double plain_correction, const ChoiceOptions& options) {
+  CandidateChoice choice;
+  const DraftCosts mean = MeanCosts(candidates);
+  for (const Candidate& candidate : candidates) {
+    CandidateForecast forecast{.costs = candidate.costs.value_or(mean)};
+    if (!verify.empty()) {
+      forecast.window = BestWindow(candidate.acceptance.mean, forecast.costs, verify);
+      // A drafter that is best left unused is plain decoding.
+      const double correction = forecast.window.window == 0 ? plain_correction : candidate.correction;
+      forecast.tokens_per_second = forecast.window.tokens_per_second() * correction;
+    }
+    choice.forecasts.push_back(forecast);
+  }
+  if (!verify.empty()) {
+    choice.plain.window = ForecastWindow(0.0, {}, verify, 0);
+    choice.plain.tokens_per_second = choice.plain.window.tokens_per_second() * plain_correction;
+  }
+
+  std::optional<size_t> explored = ToExplore(candidates, options.explore_samples);
+  if (!explored.has_value()) explored = ToTime(candidates);
+  if (explored.has_value()) {
+    choice.candidate = explored;
+    choice.reason = kReasonExplore;
+    return choice;
+  }
+  if (const auto refreshed = ToRefresh(candidates, options.refresh_decisions)) {
+    choice.candidate = refreshed;
+    choice.reason = kReasonRefresh;
+    return choice;
+  }
+  if (verify.empty()) {
+    choice.candidate = MostAccepted(candidates);
+    return choice;
+  }
+  double best = choice.plain.tokens_per_second;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (choice.forecasts[i].tokens_per_second <= best) continue;
+    best = choice.forecasts[i].tokens_per_second;
+    choice.candidate = i;
+  }
+  return choice;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "router/choice/acceptance_regression.h"
+#include "router/choice/throughput.h"
+
+namespace tandem::router {
+
+// A drafter as the choice sees it.
+struct Candidate {
+  std::string drafter;
+  AcceptanceRegression::Prediction acceptance;
+  double samples = 0.0;  // How many requests or calibration prompts the prediction rests on.
+  // Requests since the start that were finished with it, and those among them that taught no acceptance,
+  // since nothing was tried: they count as samples, or a drafter that seldom drafts would be explored without
+  // end.
+  uint64_t finished = 0;
+  uint64_t idle_finished = 0;
+  std::optional<DraftCosts> costs;  // Nothing: never measured.
+  double correction = 1.0;          // Measured over predicted throughput of its recent requests.
+  uint64_t idle_decisions = 0;      // How many decisions ago its costs were last measured.
+  // Decided upon, and not finished yet.
+  uint32_t pending = 0;
+};
+
+struct ChoiceOptions {
+  // A drafter is explored until it has so many samples.
+  double explore_samples = 25.0;
+  // A drafter that was not used for so many decisions is used once, so that what it costs is known again. 0:
+  // never.
+  uint64_t refresh_decisions = 512;
+};
+
+// Why a drafter, as in the label of tandem_router_drafter_selected_total.
+inline constexpr absl::string_view kReasonAuto = "auto";        // Promises the highest throughput.
+inline constexpr absl::string_view kReasonExplore = "explore";  // Has too few samples, or was never timed.
+inline constexpr absl::string_view kReasonRefresh = "refresh";  // Was not used for long.
+
+struct CandidateForecast {
+  WindowForecast window;
+  DraftCosts costs;                // In force: those of other drafters' mean where there are none.
+  double tokens_per_second = 0.0;  // Corrected. 0 while b_p is not known.
+};
+
+struct CandidateChoice {
+  std::optional<size_t> candidate;  // Absent: plain decoding.
+  absl::string_view reason = kReasonAuto;
+  CandidateForecast plain;
+  std::vector<CandidateForecast> forecasts;  // One per candidate.
+};
+
+// The candidate with the highest predicted throughput, plain decoding included: Theorem 3's test carried over
+// to any number of candidates. Before that comes exploration: the one with the fewest samples, counting
+// requests on their way, and then one that no request has used yet and whose costs nothing tells, as after a
+// calibration from another machine. Ties go to plain decoding and then to the candidate that comes first.
+// While `verify` is empty, since nothing has measured it, the highest predicted acceptance wins. A drafter
+// without costs is taken to cost what the others do on average, or nothing.
+CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
+                                double plain_correction, const ChoiceOptions& options);
+
+}  // namespace tandem::router

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "router/choice/acceptance_regression.h"
+#include "router/choice/candidate_choice.h"
+#include "router/choice/live_costs.h"
+#include "router/features/feature_model.h"
+#include "tandem/v1/routing.pb.h"
+
+namespace tandem::router {
+
+// Drafters that are remembered for one model. They are configured names: no sane configuration reaches this.
+inline constexpr int kMostDrafters = 256;
+
+// A prompt's features, as long as its request lives. Cheap to copy.
+struct PromptHandle {
+  std::shared_ptr<const FeatureModel> feature_model;
+  std::shared_ptr<const FeatureModel::Extracted> extracted;
+  // The prompt's end, while features are yet to be fitted; nullptr afterwards.
+  std::shared_ptr<const TokenIds> tokens;
+};
+
+struct DrafterDecision {
+  std::optional<size_t> drafter;  // Index into the drafters that were offered; absent: plain decoding.
+  absl::string_view reason;
+  // Of the drafter that was chosen.
+  std::optional<AcceptanceRegression::Prediction> predicted;
+  // Counts the request as on its way, for exploration, until the last copy is gone.
+  std::shared_ptr<void> pending;
+};
+
+// A calibration prompt: what each drafter that was tried came to.
+struct CalibrationPrompt {
+  struct Outcome {
+    std::string drafter;
+    double acceptance = 0.0;
+    uint32_t trials = 0;
+  };
+  TokenIds tokens;
+  std::vector<Outcome> outcomes;
+};
+
+// Chooses the drafter of each request of a model, and learns from what became of it:
+//
+//   Prepare (features) -> Decide -> ... the request runs ... -> Learn
+//
+// Starts cold with a random projection, and explores. Once `fit_prompts` requests were learned from, their
+// prompts are used to fit features, by Fit, and then forgotten. Calibrate does both at once, from prompts
+// that each drafter has tried.
+//
+// What is learned is kept per (model, drafter name), whoever the tenant is. Thread-safe.
+class DrafterChooser {
+ public:
+  struct Model {
+    std::string name;
+    uint32_t vocab_size = 1;
+    uint64_t vocabulary_fingerprint = 0;
+  };
+  struct Options {
+    uint32_t dimension = FeatureModel::kDefaultDimension;
+    size_t fit_prompts = 64;
+    AcceptanceRegression::Options regression;
+    ChoiceOptions choice;
+  };
+
+  DrafterChooser(const Options& options, const std::vector<Model>& models);
+
+  // `model` indexes the models throughout.
+  PromptHandle Prepare(size_t model, absl::Span<const TokenId> prompt) const;
+  DrafterDecision Decide(size_t model, const PromptHandle& prompt, absl::Span<const std::string> drafters);
+  // A request has finished; `drafter` is empty for plain decoding.
+  void Learn(size_t model, absl::string_view drafter, const PromptHandle& prompt,
+             const RequestOutcome& outcome);
+  // What `drafter`'s acceptance would have been: full-information feedback. `weight` is in (0, 1].
+  void Observe(size_t model, absl::string_view drafter, const PromptHandle& prompt, double acceptance,
+               double weight);
+  // What a drafter is predicted to accept, and its throughput, as Decide would have it: for feedback.
+  AcceptanceRegression::Prediction Predict(size_t model, absl::string_view drafter,
+                                           const PromptHandle& prompt) const;
+
+  // What a request with this drafter (empty: none) and acceptance would be rated at, in tokens per second;
+  // nothing before costs were measured.
+  std::optional<double> Throughput(size_t model, absl::string_view drafter, double acceptance) const;
+
+  // Whether enough prompts have come together; then Fit, which takes milliseconds to seconds, is due once.
+  // From any thread but those that serve the network.
+  bool FitDue(size_t model) const;
+  void Fit(size_t model);
+
+  // Replaces what is known of the model. Returns each drafter's mean absolute error over prompts that were
+  // left out of learning, in turns. InvalidArgument, without a change, for fewer than kFewestPrompts prompts.
+  static constexpr size_t kFewestPrompts = 10;
+  absl::StatusOr<std::map<std::string, double>> Calibrate(size_t model,
+                                                          const std::vector<CalibrationPrompt>& prompts);
+
+  // What Decide would do, with all it rests on; nothing changes. `drafters` as there.
+  v1::ChoiceExplanation Explain(size_t model, absl::Span<const TokenId> prompt,
+                                absl::Span<const std::string> drafters) const;
+
+  // Of the models served here, by index.
+  std::vector<std::string> ModelNames() const;
+
+  v1::LearnedRouting Save() const;
+  // Takes over the state of models that are served here; others' is passed over. InvalidArgument or
+  // FailedPrecondition (another vocabulary), naming the model and field, without a change.
+  absl::Status Load(const v1::LearnedRouting& state);
+
+ private:
+  struct DrafterState {
+    DrafterState(const AcceptanceRegression::Options& options, size_t dimension)
+        : regression(options, dimension) {}
+    AcceptanceRegression regression;
+    LiveDraftCosts costs;
+    ThroughputCorrection correction;
+    uint64_t last_learned = 0;   // The model's number of decisions then.
+    uint64_t finished = 0;       // As in Candidate.
+    uint64_t idle_finished = 0;  // As in Candidate.
+    // Shared with decisions, which may outlive a new calibration.
+    std::shared_ptr<std::atomic<uint32_t>> pending = std::make_shared<std::atomic<uint32_t>>(0);
+  };
+  struct ColdSample {
+    std::string drafter;
+    double acceptance;
+    double weight;
+  };
+  struct ColdPrompt {
+    std::shared_ptr<const TokenIds> tokens;
+    std::vector<ColdSample> samples;
+  };
+  struct ModelState {
+    Model model;
+    std::shared_ptr<const FeatureModel> features;
+    std::map<std::string, DrafterState, std::less<>> drafters;
+    LiveVerifySeconds verify;
+    ThroughputCorrection plain_correction;
+    uint64_t num_decisions = 0;
+    std::vector<ColdPrompt> cold_prompts;  // While features are not fitted.
+    bool fitting = false;
+  };
+
+  DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
+  std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
+                                      absl::Span<const std::string> drafters) const;
+  void ObserveLocked(ModelState& model, DrafterState& state, absl::string_view drafter,
+                     const PromptHandle& prompt, double acceptance, double weight) const;
+  absl::StatusOr<ModelState> LoadModel(const Model& model, const v1::LearnedModel& state) const;
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  std::vector<ModelState> models_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What an acceptance from so many trials is worth, in (0, 1): trials are a sample of the prompt's acceptance.
+double SampleWeight(uint32_t trials);
+
+}  // namespace tandem::router

@@ -1,0 +1,57 @@
+#include "router/choice/live_costs.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem::router {
+namespace {
+
+// Of a new figure: a memory of about ten requests, which is seconds under load.
+constexpr double kNewShare = 0.1;
+constexpr double kLongestSeconds = 100.0;
+constexpr uint32_t kFewestTokens = 8;
+
+bool IsSeconds(double value) {
+  return value >= 0.0 && value <= kLongestSeconds;
+}
+
+}  // namespace
+
+void LiveDraftCosts::Observe(const DraftCosts& costs) {
+  if (!IsSeconds(costs.exposed_level_seconds) || !IsSeconds(costs.hidden_level_seconds)) return;
+  if (!value_.has_value()) {
+    value_ = costs;
+    return;
+  }
+  value_->exposed_level_seconds += kNewShare * (costs.exposed_level_seconds - value_->exposed_level_seconds);
+  value_->hidden_level_seconds += kNewShare * (costs.hidden_level_seconds - value_->hidden_level_seconds);
+}
+
+void LiveVerifySeconds::Observe(absl::Span<const double> seconds) {
+  if (seconds.empty() || seconds.size() > kMaxWindows) return;
+  const bool usable = std::all_of(seconds.begin(), seconds.end(),
+                                  [](double value) { return value > 0.0 && value <= kLongestSeconds; });
+  if (!usable) return;
+  // Verifiers of one model may have other largest windows: the smaller one is what all can do.
+  if (value_.empty()) value_.assign(seconds.begin(), seconds.end());
+  value_.resize(std::min(value_.size(), seconds.size()));
+  for (size_t i = 0; i < value_.size(); ++i) value_[i] += kNewShare * (seconds[i] - value_[i]);
+}
+
+void ThroughputCorrection::Observe(double predicted_tokens_per_second, const RequestOutcome& outcome) {
+  if (outcome.decode_tokens < kFewestTokens || !(outcome.decode_seconds > 0.0)) return;
+  const double ratio = outcome.decode_tokens / outcome.decode_seconds / predicted_tokens_per_second;
+  if (!(ratio > 0.0) || !std::isfinite(ratio)) return;
+  const double bound = std::log(kLargest);
+  log_ratio_ += kNewShare * (std::clamp(std::log(ratio), -bound, bound) - log_ratio_);
+}
+
+void ThroughputCorrection::Set(double value) {
+  log_ratio_ = std::log(std::clamp(value, 1.0 / kLargest, kLargest));
+}
+
+double ThroughputCorrection::value() const {
+  return std::exp(log_ratio_);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/types/span.h"
+#include "router/choice/throughput.h"
+
+namespace tandem::router {
+
+// What a verifier measured while it served one request, and how fast the request went.
+struct RequestOutcome {
+  // Single-token acceptance by maximum likelihood: accepted / (accepted + rejections).
+  uint32_t accepted = 0;
+  uint32_t rejections = 0;
+  // Absent: the verifier did not say.
+  std::optional<DraftCosts> draft;
+  VerifySeconds verify;
+  // After the first token.
+  uint32_t decode_tokens = 0;
+  double decode_seconds = 0.0;
+
+  uint32_t trials() const { return accepted + rejections; }
+  double acceptance() const { return trials() == 0 ? 0.0 : static_cast<double>(accepted) / trials(); }
+};
+
+// Averages over recent requests, of figures that verifiers report: they may be anything, so what is not
+// finite or out of range is ignored. Not thread-safe.
+class LiveDraftCosts {
+ public:
+  void Observe(const DraftCosts& costs);
+  const std::optional<DraftCosts>& value() const { return value_; }
+
+ private:
+  std::optional<DraftCosts> value_;
+};
+
+class LiveVerifySeconds {
+ public:
+  static constexpr size_t kMaxWindows = 65;
+
+  void Observe(absl::Span<const double> seconds);
+  // By window; empty before the first observation.
+  const VerifySeconds& value() const { return value_; }
+
+ private:
+  VerifySeconds value_;
+};
+
+// Measured over predicted throughput: what the formula leaves out, such as trees in place of chains. Averaged
+// over the logarithm, so that half and double weigh the same.
+class ThroughputCorrection {
+ public:
+  static constexpr double kLargest = 4.0;  // And one over it is the smallest.
+
+  // Ignored when too few tokens tell, or a rate is none.
+  void Observe(double predicted_tokens_per_second, const RequestOutcome& outcome);
+  void Set(double value);
+  double value() const;
+
+ private:
+  double log_ratio_ = 0.0;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,62 @@
+#include "router/choice/live_costs.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace tandem::router {
+namespace {
+
+TEST(LiveCostsTest, FollowWhatIsReported) {
+  LiveDraftCosts costs;
+  EXPECT_FALSE(costs.value().has_value());
+  costs.Observe({.exposed_level_seconds = 1.0, .hidden_level_seconds = 2.0});
+  EXPECT_EQ(costs.value()->exposed_level_seconds, 1.0);
+  for (int i = 0; i < 100; ++i) costs.Observe({.exposed_level_seconds = 3.0, .hidden_level_seconds = 2.0});
+  EXPECT_NEAR(costs.value()->exposed_level_seconds, 3.0, 1e-3);
+  EXPECT_NEAR(costs.value()->hidden_level_seconds, 2.0, 1e-9);
+}
+
+TEST(LiveCostsTest, NonsenseIsIgnored) {
+  LiveDraftCosts costs;
+  costs.Observe({.exposed_level_seconds = -1.0});
+  costs.Observe({.exposed_level_seconds = std::nan("")});
+  costs.Observe({.hidden_level_seconds = INFINITY});
+  EXPECT_FALSE(costs.value().has_value());
+  LiveVerifySeconds verify;
+  verify.Observe({});
+  verify.Observe({0.0, 1.0});
+  verify.Observe({1.0, std::nan("")});
+  verify.Observe(VerifySeconds(66, 1.0));
+  EXPECT_TRUE(verify.value().empty());
+}
+
+TEST(LiveCostsTest, WindowsAreThoseOfAllVerifiers) {
+  LiveVerifySeconds verify;
+  verify.Observe({1.0, 2.0, 3.0});
+  verify.Observe({2.0, 2.0});
+  ASSERT_EQ(verify.value().size(), 2u);
+  EXPECT_NEAR(verify.value()[0], 1.1, 1e-9);
+}
+
+TEST(LiveCostsTest, CorrectionIsMeasuredOverPredicted) {
+  ThroughputCorrection correction;
+  EXPECT_EQ(correction.value(), 1.0);
+  const RequestOutcome outcome{.decode_tokens = 50, .decode_seconds = 1.0};
+  for (int i = 0; i < 200; ++i) correction.Observe(40.0, outcome);
+  EXPECT_NEAR(correction.value(), 1.25, 1e-3);
+  for (int i = 0; i < 500; ++i) correction.Observe(1e-9, outcome);
+  EXPECT_NEAR(correction.value(), ThroughputCorrection::kLargest, 1e-2);
+}
+
+TEST(LiveCostsTest, TooLittleToTellIsNoMeasurement) {
+  ThroughputCorrection correction;
+  correction.Observe(40.0, {.decode_tokens = 7, .decode_seconds = 1.0});
+  correction.Observe(40.0, {.decode_tokens = 70, .decode_seconds = 0.0});
+  correction.Observe(0.0, {.decode_tokens = 70, .decode_seconds = 1.0});
+  correction.Observe(std::nan(""), {.decode_tokens = 70, .decode_seconds = 1.0});
+  EXPECT_EQ(correction.value(), 1.0);
+}
+
+}  // namespace
+}  // namespace tandem::router

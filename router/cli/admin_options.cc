@@ -1,0 +1,217 @@
+#include "router/cli/admin_options.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr char kTenantExamples[] = R"(Examples:
+  tandem tenants list
+  tandem tenants swap acme code --running
+  tandem tenants set acme --canary math --canary-percent 10
+  tandem tenants set acme --policy off
+  tandem tenants set beta --tenant-token "$BETA_TOKEN" --weight 2 --tokens-per-minute 60000
+
+The caller's token (--token or TANDEM_TOKEN) must be of a tenant with `admin: true`. Changes hold for the next
+request on; docs/operations.md has the recipes.)";
+
+constexpr char kDrafterExamples[] = R"(Examples:
+  tandem drafters list
+  tandem drafters set code --address drafter-1:7003 --draft-model draft-code
+  tandem drafters drain code
+  tandem drafters drain code --undo
+  tandem drafters watch --json)";
+
+using Action = AdminCommand::Action;
+
+// A subcommand that stands for an action; its flags are the caller's to add.
+CLI::App* AddAction(CLI::App* app, AdminCommand* command, Action action, const std::string& name,
+                    const std::string& help, const std::function<void(CLI::App*)>& add_connection) {
+  CLI::App* added = app->add_subcommand(name, help);
+  added->parse_complete_callback([command, action] { command->action = action; });
+  added->add_flag("--json", command->json, "Print JSON")->group("Output");
+  add_connection(added);
+  return added;
+}
+
+// An option that sets a field of a configuration when it is given.
+template <class T, class Set>
+void AddSetting(CLI::App* app, AdminCommand* command, const std::string& flag, const std::string& field,
+                Set set, const std::string& help) {
+  app->add_option_function<T>(
+         flag,
+         [command, field, set](const T& value) {
+           command->fields.push_back(field);
+           set(value);
+         },
+         help)
+      ->group("Settings; those not given stay as they are");
+}
+
+void AddNames(CLI::App* app, AdminCommand* command, const std::string& flag, const std::string& field,
+              google::protobuf::RepeatedPtrField<std::string>* names, const std::string& help) {
+  AddSetting<std::string>(
+      app, command, flag, field,
+      [names](const std::string& value) {
+        names->Clear();
+        for (const std::string& name : CLI::detail::split(value, ',')) {
+          if (!name.empty()) names->Add(std::string(name));
+        }
+      },
+      help);
+}
+
+void AddTenantSettings(CLI::App* app, AdminCommand* command) {
+  v1::TenantConfig* tenant = &command->tenant;
+  AddSetting<std::string>(
+      app, command, "--tenant-token", "token_sha256", [=](const std::string& v) { tenant->set_token(v); },
+      "The tenant's new token; the router keeps its digest only");
+  AddSetting<std::string>(
+      app, command, "--tenant-token-sha256", "token_sha256",
+      [=](const std::string& v) { tenant->set_token_sha256(v); }, "The digest, in hex, instead of the token");
+  AddNames(app, command, "--models", "models", tenant->mutable_models(),
+           "Models it may use, A,B; the first is its default; empty: all");
+  AddSetting<std::string>(
+      app, command, "--drafter", "drafter", [=](const std::string& v) { tenant->set_drafter(v); },
+      "Its drafter; empty: none");
+  AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
+           "Drafters that requests may name and `auto` may pick, A,B; empty: all");
+  app->add_option_function<std::string>(
+         "--policy",
+         [=](const std::string& value) {
+           static const std::map<std::string, v1::DrafterPolicy> kPolicies = {
+               {"auto", v1::DRAFTER_POLICY_AUTO},
+               {"pinned", v1::DRAFTER_POLICY_PINNED},
+               {"canary", v1::DRAFTER_POLICY_CANARY},
+               {"off", v1::DRAFTER_POLICY_OFF}};
+           command->fields.push_back("drafter_policy");
+           tenant->set_drafter_policy(kPolicies.at(value));
+         },
+         "Who chooses the drafter: auto, pinned, canary or off")
+      ->check(CLI::IsMember({"auto", "pinned", "canary", "off"}))
+      ->group("Settings; those not given stay as they are");
+  v1::CanaryConfig* canary = &command->canary;
+  AddSetting<std::string>(
+      app, command, "--canary", "canary.drafter", [=](const std::string& v) { canary->set_drafter(v); },
+      "Put this drafter on trial (policy canary)");
+  AddSetting<double>(
+      app, command, "--canary-percent", "canary.percent", [=](double v) { canary->set_percent(v); },
+      "Share of the requests that it gets");
+  AddSetting<double>(
+      app, command, "--canary-min-share", "canary.min_share", [=](double v) { canary->set_min_share(v); },
+      "Roll it back below this share of the tenant's drafter's tokens per round; default 0.9");
+  AddSetting<uint32_t>(
+      app, command, "--canary-min-rounds", "canary.min_rounds",
+      [=](uint32_t v) { canary->set_min_rounds(v); }, "Drafted rounds of both before that; default 200");
+  AddSetting<std::string>(
+      app, command, "--window-policy", "window_policy",
+      [=](const std::string& v) { tenant->set_window_policy(v); }, "Window policy; empty: the verifier's");
+  AddSetting<uint32_t>(
+      app, command, "--max-concurrent", "max_concurrent_requests",
+      [=](uint32_t v) { tenant->set_max_concurrent_requests(v); },
+      "Requests in flight; 0: no limit of its own");
+  AddSetting<uint32_t>(
+      app, command, "--max-queued", "max_queued_requests",
+      [=](uint32_t v) { tenant->set_max_queued_requests(v); }, "Requests that may wait for a place");
+  AddSetting<uint32_t>(
+      app, command, "--tokens-per-minute", "tokens_per_minute",
+      [=](uint32_t v) { tenant->set_tokens_per_minute(v); }, "Tokens of prompts and outputs; 0: no limit");
+  AddSetting<uint32_t>(
+      app, command, "--weight", "weight", [=](uint32_t v) { tenant->set_weight(v); },
+      "Share of the places when they are scarce, relative to others'");
+  AddSetting<bool>(
+      app, command, "--admin", "admin", [=](bool v) { tenant->set_admin(v); },
+      "true or false: whether it may change tenants and drafters");
+}
+
+void AddDrafterSettings(CLI::App* app, AdminCommand* command) {
+  v1::DrafterConfig* drafter = &command->drafter;
+  AddSetting<std::string>(
+      app, command, "--address", "endpoint", [=](const std::string& v) { drafter->set_endpoint(v); },
+      "Where verifiers reach it, such as drafter-1:7003");
+  AddSetting<std::string>(
+      app, command, "--draft-model", "draft_model",
+      [=](const std::string& v) { drafter->set_draft_model(v); }, "Draft model there");
+  AddSetting<bool>(
+      app, command, "--trusted", "trusted", [=](bool v) { drafter->set_trusted(v); },
+      "true or false: whether verifiers may believe the probabilities that it sends");
+}
+
+constexpr absl::string_view kCanaryPrefix = "canary.";
+
+bool IsCanaryField(const std::string& field) {
+  return absl::StartsWith(field, kCanaryPrefix);
+}
+
+}  // namespace
+
+void AddAdminCommands(CLI::App* app, AdminCommand* command,
+                      const std::function<void(CLI::App*)>& add_connection) {
+  for (const bool tenants : {true, false}) {
+    const std::string what = tenants ? "tenant" : "drafter";
+    CLI::App* group =
+        app->add_subcommand(what + "s", tenants ? "Show and change tenants of a running router"
+                                                : "Show and change drafters of a running router");
+    group->footer(tenants ? kTenantExamples : kDrafterExamples);
+    group->require_subcommand(1);
+    group->parse_complete_callback([command, tenants] { command->tenants = tenants; });
+    const auto add = [&](Action action, const std::string& name, const std::string& help) {
+      return AddAction(group, command, action, name, help, add_connection);
+    };
+    const auto add_named = [&](Action action, const std::string& name, const std::string& help) {
+      CLI::App* added = add(action, name, help);
+      added->add_option("NAME", command->name, "Name of the " + what)->required();
+      return added;
+    };
+    add(Action::kList, "list", "List them");
+    add_named(Action::kGet, "get", "Show one");
+    CLI::App* set = add_named(Action::kSet, "set", "Create or change one");
+    add_named(Action::kDelete, "delete", "Delete one");
+    add(Action::kWatch, "watch", "Show them, then every change as it happens");
+    if (tenants) {
+      AddTenantSettings(set, command);
+      CLI::App* swap = add_named(Action::kSwap, "swap", "Pin a tenant to another drafter");
+      swap->add_option("DRAFTER", command->swap_to, "Name of the drafter")->required();
+      swap->add_flag("--running", command->running, "Also move sessions that are generating");
+    } else {
+      AddDrafterSettings(set, command);
+      CLI::App* drain = add_named(Action::kDrain, "drain", "Give it no new sessions");
+      drain->add_flag("--undo", command->undo, "Give it sessions again");
+    }
+  }
+}
+
+absl::Status FinishAdminCommand(AdminCommand& command) {
+  if (command.action != Action::kSet) return absl::OkStatus();
+  if (command.fields.empty()) {
+    return absl::InvalidArgumentError("nothing to set: give at least one setting");
+  }
+  const auto& fields = command.fields;
+  for (const std::string& field : fields) {
+    if (IsCanaryField(field)) command.canary_fields.push_back(field.substr(kCanaryPrefix.size()));
+  }
+  const bool sets_canary = !command.canary_fields.empty();
+  const bool sets_policy = std::find(fields.begin(), fields.end(), "drafter_policy") != fields.end();
+  const bool is_canary = command.tenant.drafter_policy() == v1::DRAFTER_POLICY_CANARY;
+  if (sets_canary && sets_policy && !is_canary) {
+    return absl::InvalidArgumentError("--canary and its settings need --policy canary, or none");
+  }
+  command.fields.erase(std::remove_if(command.fields.begin(), command.fields.end(), IsCanaryField),
+                       command.fields.end());
+  if (sets_canary && !sets_policy) {
+    command.tenant.set_drafter_policy(v1::DRAFTER_POLICY_CANARY);
+    command.fields.push_back("drafter_policy");
+  }
+  // Another policy ends a trial.
+  if (sets_canary || (sets_policy && !is_canary)) command.fields.push_back("canary");
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::cli

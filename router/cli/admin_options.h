@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "router/cli/options.h"
+
+namespace tandem::cli {
+
+// Adds `tandem tenants ...` and `tandem drafters ...` to the command line; parsing fills `command`.
+// `add_connection` adds the flags that every command has.
+void AddAdminCommands(CLI::App* app, AdminCommand* command,
+                      const std::function<void(CLI::App*)>& add_connection);
+
+// What the parser cannot check. InvalidArgument names the flag.
+absl::Status FinishAdminCommand(AdminCommand& command);
+
+}  // namespace tandem::cli

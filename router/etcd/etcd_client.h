@@ -1,0 +1,87 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/rpc/client_bidi.h"
+#include "common/rpc/tls_files.h"
+#include "etcd/rpc.grpc.pb.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace tandem::router {
+
+// How to show oneself to an etcd.
+struct EtcdAccess {
+  TlsFiles tls;           // None: without TLS.
+  bool insecure = false;  // Without TLS even where other machines are asked, but showing them no password.
+  bool insecure_password = false;  // So with a password, too.
+  std::string username;            // Empty: without.
+  std::string password_file;       // What it holds, without the line's end, is the password.
+};
+
+// Calls to the members of one etcd, of which one at a time is asked. Plain calls that wait for their answer:
+// not for gRPC's threads. Errors name the member; one that does not answer in time is Unavailable, as one
+// that cannot be reached is. Thread-safe.
+class EtcdClient {
+ public:
+  struct Options {
+    std::vector<std::string> endpoints;  // "host:port", at least one.
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
+    std::string username;
+    std::string password;
+  };
+  using WatchStream = ClientBidi<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>;
+
+  // Reads the files of `access`. InvalidArgument, naming the flag, when they cannot be used, or when there is
+  // no TLS to a member that is not on this machine and nobody said that this is meant.
+  static absl::StatusOr<Options> MakeOptions(std::vector<std::string> endpoints, const EtcdAccess& access,
+                                             absl::Time now);
+
+  explicit EtcdClient(Options options);
+
+  size_t num_endpoints() const { return members_.size(); }
+  // The member that is asked.
+  const std::string& endpoint() const;
+  // Asks the next one from now on.
+  void TryNext();
+
+  absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
+                                                    absl::Time deadline);
+  absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request, absl::Time deadline);
+
+  // Begins a watch; what comes of it comes to the callbacks, on gRPC's threads. A member that has lost its
+  // leader ends it. Not OK when the member does not take user and password.
+  absl::StatusOr<std::shared_ptr<WatchStream>> Watch(const etcdserverpb::WatchCreateRequest& request,
+                                                     WatchStream::Callbacks callbacks, absl::Time deadline);
+
+ private:
+  struct Member {
+    std::string endpoint;
+    std::unique_ptr<etcdserverpb::KV::Stub> kv;
+    std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
+  };
+
+  Member& member() const;
+  // What calls show; empty without users. Asks for one when there is none.
+  absl::StatusOr<std::string> Token(const Member& member, absl::Time deadline);
+  // Runs `call(context)`, once more with a new token when etcd refuses the old one.
+  template <class Call>
+  absl::Status Perform(const Member& member, absl::Time deadline, const Call& call);
+
+  const Options options_;
+  std::vector<std::unique_ptr<Member>> members_;
+  mutable absl::Mutex mutex_;
+  size_t current_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string token_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,297 @@
+// One stream for the client, whatever becomes of the verifiers behind it.
+#include <atomic>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/testing/client_call.h"
+#include "router/testing/stub_verifier.h"
+#include "router/testing/test_router.h"
+
+namespace tandem::router {
+namespace {
+
+using testing::ChunkEvent;
+using testing::ClientCall;
+using ::testing::ElementsAre;
+using testing::FinishedEvent;
+using ::testing::HasSubstr;
+using testing::LettersConfig;
+using testing::Parse;
+using testing::StartedEvent;
+using testing::StubVerifier;
+using testing::TestRouter;
+
+constexpr char kOutput[] = "the quick brown fox";
+
+v1::GenerateRequest Request() {
+  return Parse(R"pb(text: "hello"
+                    sampling { seed: 5 })pb");
+}
+
+// Says the output from where the request has it, `count` tokens at most, one a chunk. True if that was the
+// end.
+bool Say(StubVerifier::Call& call, uint32_t count) {
+  const std::string output = kOutput;
+  auto offset = static_cast<uint32_t>(call.request().emitted().ids_size());
+  for (uint32_t i = 0; i < offset; ++i) {
+    EXPECT_EQ(call.request().emitted().ids(static_cast<int>(i)), static_cast<unsigned char>(output[i]));
+  }
+  call.Send(StartedEvent(call.request()));
+  for (; offset < output.size() && count > 0; --count, ++offset) {
+    call.Send(ChunkEvent(offset, absl::string_view(output).substr(offset, 1)));
+  }
+  if (offset < output.size()) return false;
+  call.Send(FinishedEvent(call.request(), offset));
+  call.Finish(absl::OkStatus());
+  return true;
+}
+
+TEST(FailoverTest, AnotherVerifierGoesOnWhereOneWasLost) {
+  StubVerifier verifiers[3];
+  std::atomic<int> calls{0};
+  std::atomic<uint64_t> seeds{0};
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([&](StubVerifier::Call& call) {
+      seeds += call.request().sampling().seed();
+      ++calls;
+      if (!Say(call, 6)) call.Finish(absl::UnavailableError("killed"));
+    });
+  }
+  TestRouter router(
+      LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint(), verifiers[2].endpoint()}));
+  ClientCall client(router, Request());
+  EXPECT_TRUE(client.Read().has_started());
+  const grpc::Status status = client.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(client.text(), kOutput);
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(seeds, 20u) << "the same seed everywhere";
+  for (StubVerifier& verifier : verifiers) EXPECT_GE(verifier.num_calls(), 1);
+  EXPECT_EQ(router.MetricValue(R"(tandem_router_retries_total{kind="mid-stream",model="letters"})"), 3);
+  EXPECT_EQ(router.MetricSum("tandem_router_output_tokens_total"), std::string(kOutput).size());
+}
+
+TEST(FailoverTest, TheTokenLimitIsTheFirstVerifiers) {
+  StubVerifier verifiers[2];
+  std::atomic<int> calls{0};
+  std::atomic<uint32_t> limit{0};
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([&](StubVerifier::Call& call) {
+      if (calls++ > 0) {
+        limit = call.request().stopping().max_tokens();
+        Say(call, 100);
+        return;
+      }
+      v1::GenerateResponse started = StartedEvent(call.request());
+      started.mutable_started()->set_max_tokens(23);
+      call.Send(started);
+      call.Finish(absl::UnavailableError("killed"));
+    });
+  }
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}));
+  ClientCall client(router, Request());
+  EXPECT_TRUE(client.Finish().ok());
+  EXPECT_EQ(limit, 23u);
+}
+
+TEST(FailoverTest, AVerifierThatIsFullIsPassedOver) {
+  StubVerifier verifiers[2];
+  std::atomic<int> calls{0};
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([&](StubVerifier::Call& call) {
+      calls++ == 0 ? call.Finish(absl::ResourceExhaustedError("full")) : (void)Say(call, 100);
+    });
+  }
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}));
+  ClientCall client(router, Request());
+  EXPECT_TRUE(client.Finish().ok());
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([](StubVerifier::Call& call) { call.Finish(absl::ResourceExhaustedError("full")); });
+  }
+  ClientCall refused(router, Request());
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "full");
+}
+
+TEST(FailoverTest, TheRetryBudgetEnds) {
+  StubVerifier verifiers[2];
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([](StubVerifier::Call& call) { call.Finish(absl::UnavailableError("killed")); });
+  }
+  VerifierPool::Options options;
+  options.retries = {.share = 0.0, .per_second = 0.0, .reserve = 1.0};
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}), nullptr, nullptr,
+                    options);
+  ClientCall first(router, Request());
+  EXPECT_THAT(first.Finish().error_message(), HasSubstr("tried 2"));
+  ClientCall second(router, Request());
+  const grpc::Status status = second.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("budget for retries is used up"));
+  EXPECT_EQ(verifiers[0].num_calls() + verifiers[1].num_calls(), 3);
+}
+
+TEST(FailoverTest, AFullRouterSaysWhenToComeBack) {
+  StubVerifier verifier;
+  VerifierPool::Options options;
+  options.choice.max_in_flight = 1;
+  TestRouter router(LettersConfig({verifier.endpoint()}), nullptr, nullptr, options);
+  ClientCall first(router, Request());
+  const auto call = verifier.NextCall();
+  ASSERT_NE(call, nullptr);
+  ClientCall second(router, Request());
+  EXPECT_EQ(second.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  Say(*call, 100);
+  EXPECT_TRUE(first.Finish().ok());
+}
+
+// As a process that was stopped: its connections stay, and nothing comes any more, no answer about its health
+// either.
+TEST(FailoverTest, AVerifierThatStallsIsReplaced) {
+  StubVerifier verifiers[2];
+  std::atomic<int> calls{0};
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([&, at = &verifier](StubVerifier::Call& call) {
+      if (calls++ > 0) {
+        Say(call, 100);
+        return;
+      }
+      at->StallHealth();
+      Say(call, 6);
+    });
+  }
+  VerifierPool::Options options;
+  options.stall_timeout = absl::Milliseconds(400);
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}), nullptr, nullptr,
+                    options);
+  ClientCall client(router, Request());
+  const grpc::Status status = client.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(client.text(), kOutput);
+  EXPECT_EQ(calls, 2);
+}
+
+// Prefill and slow steps: no tokens, but somebody is there.
+TEST(FailoverTest, AVerifierThatAnswersIsNotReplaced) {
+  StubVerifier verifiers[2];
+  VerifierPool::Options options;
+  options.stall_timeout = absl::Seconds(1);  // A busy machine answers within half of it.
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}), nullptr, nullptr,
+                    options);
+  ClientCall client(router, Request(), "secret-z", absl::Seconds(3));
+  EXPECT_EQ(client.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(verifiers[0].num_calls() + verifiers[1].num_calls(), 1);
+  EXPECT_EQ(router.MetricSum("tandem_router_retries_total"), 0);
+}
+
+TEST(FailoverTest, AClientResumesOnAnotherRouter) {
+  StubVerifier verifier;
+  verifier.SetScript([](StubVerifier::Call& call) { Say(call, 100); });
+  TestRouter other(LettersConfig({verifier.endpoint()}));
+  v1::GenerateRequest request = Request();
+  for (int i = 0; i < 9; ++i) {
+    request.mutable_resume()->mutable_emitted()->add_ids(static_cast<unsigned char>(kOutput[i]));
+  }
+  ClientCall client(other, request);
+  EXPECT_TRUE(client.Read().has_started());
+  const v1::GenerateResponse first = client.Read();
+  EXPECT_EQ(first.chunk().offset(), 9u);
+  EXPECT_TRUE(client.Finish().ok());
+  EXPECT_EQ(first.chunk().text() + client.text(), std::string(kOutput).substr(9));
+
+  request.mutable_sampling()->clear_seed();
+  ClientCall seedless(other, request);
+  EXPECT_THAT(seedless.Finish().error_message(), HasSubstr("resume: sampling.seed is expected"));
+  request = Request();
+  request.mutable_resume()->mutable_emitted()->add_ids(256);
+  ClientCall unknown(other, request);
+  EXPECT_THAT(unknown.Finish().error_message(), HasSubstr("resume.emitted.ids[0]: 256"));
+  for (int i = 0; i < 40; ++i) request.mutable_resume()->mutable_emitted()->set_ids(0, 7);
+  for (int i = 0; i < 40; ++i) request.mutable_resume()->mutable_emitted()->add_ids(7);
+  ClientCall too_long(other, request);
+  EXPECT_THAT(too_long.Finish().error_message(),
+              HasSubstr("resume.emitted: 41 tokens, expected at most the 26"));
+}
+
+TEST(FailoverTest, AlternatesAreTheTenantsOtherDrafters) {
+  StubVerifier verifier;
+  v1::RouterConfig config = LettersConfig({verifier.endpoint()});
+  config.mutable_drafters(1)->set_endpoint("elsewhere:7003");
+  v1::DrafterConfig& near = *config.add_drafters();
+  near.set_name("near");
+  near.set_endpoint("drafter:7003");
+  near.set_draft_model("draft-near");
+  v1::TenantConfig& acme = *config.mutable_tenants(0);
+  for (const char* name : {"code", "near", "math"}) acme.add_allowed_drafters(name);
+  TestRouter router(config);
+  ClientCall client(router, Request(), "secret-a");
+  const auto call = verifier.NextCall();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->request().drafter().name(), "code");
+  ASSERT_EQ(call->request().alternates_size(), 2);
+  EXPECT_EQ(call->request().alternates(0).name(), "math") << "what is elsewhere comes first";
+  EXPECT_EQ(call->request().alternates(1).name(), "near");
+  ClientCall named(router, Parse(R"pb(text: "a"
+                                      speculation { drafter: "math" })pb"),
+                   "secret-a");
+  EXPECT_EQ(verifier.NextCall()->request().alternates_size(), 0) << "the request's own choice";
+}
+
+TEST(FailoverTest, RunningRequestsAreSwapped) {
+  StubVerifier verifier;
+  TestRouter router(LettersConfig({verifier.endpoint()}));
+  ClientCall client(router, Request(), "secret-a");
+  ClientCall bystander(router, Request(), "secret-z");
+  auto call = verifier.NextCall();
+  auto other = verifier.NextCall();
+  ASSERT_TRUE(call != nullptr && other != nullptr);
+  if (call->request().tenant() != "acme") std::swap(call, other);
+  v1::DrafterTarget to;
+  to.set_name("math");
+  to.set_endpoint("drafter:7003");
+  to.set_draft_model("draft-math");
+  verifier.SetSwapAnswer(Parse<v1::SwapDrafterResponse>("swapped: 1 refused: 2 ended: 3 refusal: \"no\""));
+  const auto swap = [&](const std::string& tenant, const std::string& from) {
+    absl::Notification done;
+    absl::StatusOr<SwapResult> answer;
+    router.router().running_calls().SwapRunning(tenant, from, to,
+                                                [&](const absl::StatusOr<SwapResult>& result) {
+                                                  answer = result;
+                                                  done.Notify();
+                                                });
+    done.WaitForNotification();
+    return answer;
+  };
+  EXPECT_EQ(swap("acme", "math").value().swapped, 0u) << "nobody is bound to it";
+  EXPECT_EQ(swap("nobody", "code").value().swapped, 0u);
+  EXPECT_EQ(verifier.swaps().size(), 0u);
+  const absl::StatusOr<SwapResult> result = swap("acme", "code");
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->swapped, 1u);
+  EXPECT_EQ(result->refused, 2u);
+  EXPECT_EQ(result->ended, 3u);
+  EXPECT_EQ(result->refusal, "no");
+  ASSERT_EQ(verifier.swaps().size(), 1u);
+  EXPECT_EQ(verifier.swaps()[0].tenant(), "acme");
+  EXPECT_EQ(verifier.swaps()[0].from(), "code");
+  EXPECT_EQ(verifier.swaps()[0].to().draft_model(), "draft-math");
+  // What is asked of a verifier from now on names the new one.
+  call->Send(StartedEvent(call->request()));
+  call->Send(ChunkEvent(0, "t"));
+  call->Finish(absl::UnavailableError("killed"));
+  const auto again = verifier.NextCall();
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->request().drafter().name(), "math");
+  EXPECT_THAT(again->request().emitted().ids(), ElementsAre('t'));
+  Say(*again, 100);
+  EXPECT_TRUE(client.Finish().ok());
+}
+
+}  // namespace
+}  // namespace tandem::router

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/tracing/span.h"
+#include "tandem/v1/types.pb.h"
+
+namespace tandem::router {
+
+// What whoever chose the drafter computed of the prompt. Handed back with the scores, opaque in between.
+class PromptFeatures {
+ public:
+  virtual ~PromptFeatures() = default;
+};
+
+// A request that was sampled to be scored. Lives until its scores are in.
+struct FeedbackRequest {
+  std::string tenant;
+  std::string model;
+  std::string drafter;                             // That drafted for it; empty: none.
+  std::shared_ptr<const PromptFeatures> features;  // May be none.
+  std::vector<uint32_t> tokens;                    // Prompt and output.
+  uint32_t prompt_length = 0;
+  v1::SamplingParameters sampling;
+  uint64_t vocabulary_fingerprint = 0;
+  uint64_t cache_salt = 0;
+  std::shared_ptr<Span> trace;  // Of the scoring, and ended with it. May be none.
+};
+
+// What a drafter would have had accepted of the output.
+struct DrafterScore {
+  std::string drafter;
+  double acceptance = 0.0;     // Share of the output's tokens that were its first guess.
+  uint32_t output_tokens = 0;  // What that was measured on: the sample's weight.
+  // Per token, and how many tokens; 0 for a source without a model.
+  double prompt_negative_log_likelihood = 0.0;
+  uint32_t prompt_tokens = 0;
+};
+
+// Learns from scores, and says what it had expected. Thread-safe: called from any thread, for several
+// requests at a time.
+class FeedbackSink {
+ public:
+  virtual ~FeedbackSink() = default;
+
+  // What it expects of a drafter for this prompt, before it has learned this request's scores; nothing if it
+  // cannot tell.
+  virtual std::optional<double> PredictAcceptance(const FeedbackRequest&,
+                                                  absl::string_view /*drafter*/) const {
+    return std::nullopt;
+  }
+
+  // The throughput with a drafter of this acceptance, as the choice rates it, in any unit; with none if
+  // `drafter` is empty. By default the tokens of a round with a chain of kDefaultDepth, drafting free of
+  // charge: (1 - A^(g+1)) / (1 - A).
+  virtual double Throughput(const FeedbackRequest&, absl::string_view drafter, double acceptance) const {
+    return drafter.empty() ? 1.0 : TokensPerRound(acceptance);
+  }
+
+  // One drafter's score; those of one request come right after one another.
+  virtual void OnScored(const FeedbackRequest& request, const DrafterScore& score) = 0;
+
+  static constexpr int kDefaultDepth = 8;
+  static double TokensPerRound(double acceptance) {
+    if (acceptance >= 1.0) return kDefaultDepth + 1;
+    return (1.0 - std::pow(acceptance, kDefaultDepth + 1)) / (1.0 - acceptance);
+  }
+};
+
+}  // namespace tandem::router

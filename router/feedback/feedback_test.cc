@@ -1,0 +1,292 @@
+#include "router/feedback/feedback.h"
+
+#include <map>
+#include <utility>
+
+#include "common/tracing/span_collector.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// Keeps what it is asked until the test answers.
+class FakeScorer final : public Scorer {
+ public:
+  struct Asked {
+    FeedbackDrafter drafter;
+    v1::ScoreRequest request;
+    TraceContext trace;
+    absl::Time deadline;
+    Done done;
+  };
+  explicit FakeScorer(std::vector<Asked>* asked) : asked_(asked) {}
+  ~FakeScorer() override {
+    for (Asked& one : *asked_) {
+      if (one.done) std::exchange(one.done, nullptr)(absl::CancelledError("over"));
+    }
+  }
+  void Score(const FeedbackDrafter& drafter, v1::ScoreRequest request, const TraceContext& trace,
+             absl::Time deadline, Done done) override {
+    asked_->push_back({drafter, std::move(request), trace, deadline, std::move(done)});
+  }
+
+ private:
+  std::vector<Asked>* asked_;
+};
+
+class FakeSink final : public FeedbackSink {
+ public:
+  std::optional<double> PredictAcceptance(const FeedbackRequest&, absl::string_view drafter) const override {
+    const auto found = predictions.find(std::string(drafter));
+    if (found == predictions.end()) return std::nullopt;
+    return found->second;
+  }
+  void OnScored(const FeedbackRequest& request, const DrafterScore& score) override {
+    scored.emplace_back(request.tenant, score.drafter, score.acceptance);
+    last = score;
+  }
+
+  std::map<std::string, double> predictions;
+  std::vector<std::tuple<std::string, std::string, double>> scored;
+  DrafterScore last;
+};
+
+class FeedbackTest : public ::testing::Test {
+ protected:
+  void Make(double share = 1.0, uint32_t max_in_flight = 8) {
+    feedback_ =
+        std::make_unique<Feedback>(Feedback::Options{.share = share,
+                                                     .max_in_flight = max_in_flight,
+                                                     .max_tokens = 100,
+                                                     .timeout = absl::Seconds(5),
+                                                     .draw = [this] { return bits_ += 0x9e3779b97f4a7c15; }},
+                                   std::make_unique<FakeScorer>(&asked_), &sink_, &clock_, &registry_);
+  }
+
+  static v1::VerifierGenerateRequest Request(const std::string& drafter) {
+    v1::VerifierGenerateRequest request;
+    request.set_tenant("acme");
+    request.set_model("letters");
+    for (uint32_t id : {7u, 8u, 9u}) request.mutable_prompt()->add_ids(id);
+    request.mutable_sampling()->set_seed(42);
+    request.set_cache_salt(5);
+    if (!drafter.empty()) request.mutable_drafter()->set_name(drafter);
+    return request;
+  }
+  // A sampled request with ten output tokens.
+  FeedbackRequest Finished(const std::string& drafter) {
+    std::optional<FeedbackRequest> sampled = feedback_->Sample(Request(drafter), 99);
+    EXPECT_TRUE(sampled.has_value());
+    for (uint32_t i = 0; i < 10; ++i) sampled->tokens.push_back(20 + i);
+    return *std::move(sampled);
+  }
+  static v1::ScoreResponse Right(uint32_t accepted, bool remembers = false) {
+    v1::ScoreResponse response;
+    std::string ranks(10, '\0');
+    for (uint32_t i = 0; i < accepted; ++i) ranks[i] = '\x01';
+    response.set_ranks(ranks);
+    response.set_accepted_tokens(accepted);
+    response.set_prompt_negative_log_likelihood(6.0);
+    response.set_prompt_tokens(2);
+    response.set_remembers_outputs(remembers);
+    return response;
+  }
+  void Answer(size_t index, absl::StatusOr<v1::ScoreResponse> response) {
+    std::exchange(asked_.at(index).done, nullptr)(std::move(response));
+  }
+
+  const std::vector<FeedbackDrafter> kBoth = {{"code", "c:1", "draft-code"}, {"math", "m:1", "draft-math"}};
+  uint64_t bits_ = 0;
+  ManualClock clock_;
+  MetricsRegistry registry_;
+  std::vector<FakeScorer::Asked> asked_;
+  FakeSink sink_;
+  std::unique_ptr<Feedback> feedback_;
+};
+
+TEST_F(FeedbackTest, EveryCandidateIsAskedWhatItWouldHaveGuessed) {
+  Make();
+  feedback_->Offer(Finished("code"), kBoth);
+  ASSERT_THAT(asked_, SizeIs(2));
+  EXPECT_EQ(asked_[1].drafter.endpoint, "m:1");
+  const v1::ScoreRequest& request = asked_[1].request;
+  EXPECT_EQ(request.draft_model(), "draft-math");
+  EXPECT_EQ(request.vocabulary_fingerprint(), 99u);
+  EXPECT_EQ(request.tokens_size(), 13);
+  EXPECT_EQ(request.prompt_length(), 3u);
+  EXPECT_EQ(request.sampling().seed(), 42u);
+  EXPECT_EQ(request.cache_salt(), 5u);
+  EXPECT_EQ(asked_[1].deadline, clock_.Now() + absl::Seconds(5));
+  EXPECT_EQ(feedback_->in_flight(), 1u);
+
+  sink_.predictions = {{"math", 0.75}};
+  Answer(1, Right(5));
+  EXPECT_THAT(sink_.scored, IsEmpty());
+  Answer(0, Right(3));
+  using Scored = std::tuple<std::string, std::string, double>;
+  EXPECT_THAT(sink_.scored, ElementsAre(Scored("acme", "code", 0.3), Scored("acme", "math", 0.5)));
+  EXPECT_EQ(sink_.last.output_tokens, 10u);
+  EXPECT_EQ(sink_.last.prompt_negative_log_likelihood, 3.0);
+  EXPECT_EQ(feedback_->in_flight(), 0u);
+
+  const std::string text = registry_.Expose();
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_requests_total{outcome=\"scored\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tandem_router_acceptance_error_sum{drafter=\"math\",tenant=\"acme\"} 0.25"));
+  EXPECT_THAT(text, Not(HasSubstr("tandem_router_acceptance_error_sum{drafter=\"code\",tenant=\"acme\"}")));
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_chosen_total{drafter=\"code\",tenant=\"acme\"} 1"));
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_best_total{drafter=\"math\",tenant=\"acme\"} 1"));
+}
+
+TEST_F(FeedbackTest, EveryScoreIsASpanOfTheRequestsTrace) {
+  Make();
+  SpanCollector collector;
+  uint64_t ids = 100;
+  const Tracer tracer({.sink = &collector, .draw = [&ids] { return ++ids; }});
+  const TraceContext parent{.trace_high = 1, .trace_low = 2, .span_id = 3, .sampled = true, .state = "v=1"};
+  FeedbackRequest request = Finished("code");
+  request.trace = std::make_shared<Span>(
+      tracer.StartServer("call", parent, clock_.Now()).Child("feedback", SpanKind::kInternal, clock_.Now()));
+  const TraceContext feedback = request.trace->context();
+  feedback_->Offer(std::move(request), kBoth);
+  ASSERT_THAT(asked_, SizeIs(2));
+  clock_.Advance(absl::Seconds(1));
+  Answer(0, Right(3));
+  Answer(1, absl::NotFoundError("no such model"));
+  const std::vector<SpanRecord> spans = collector.spans();
+  ASSERT_THAT(spans, SizeIs(3));
+  for (const size_t i : {0, 1}) {
+    EXPECT_EQ(spans[i].name, "tandem.v1.Drafter/Score");
+    EXPECT_EQ(spans[i].parent_id, feedback.span_id);
+    EXPECT_EQ(FormatTraceparent(asked_[i].trace), FormatTraceparent(spans[i].context));
+    EXPECT_EQ(asked_[i].trace.state, "v=1");
+  }
+  EXPECT_FALSE(spans[0].failed);
+  EXPECT_TRUE(spans[1].failed);
+  EXPECT_EQ(spans[2].name, "feedback");
+  EXPECT_EQ(spans[2].end - spans[2].start, absl::Seconds(1));
+}
+
+TEST_F(FeedbackTest, RegretIsWhatTheBestCandidateWouldHaveGained) {
+  struct Case {
+    const char* chosen;
+    uint32_t code;
+    uint32_t math;
+    double regret;
+    const char* best;
+  };
+  const auto gain = [](double acceptance) { return FeedbackSink::TokensPerRound(acceptance); };
+  for (const Case& one : {Case{"code", 5, 5, 0.0, "code"}, Case{"math", 5, 5, 0.0, "math"},
+                          Case{"code", 3, 5, 1.0 - gain(0.3) / gain(0.5), "math"},
+                          Case{"", 0, 5, 1.0 - 1.0 / gain(0.5), "math"}, Case{"", 0, 0, 0.0, "none"},
+                          Case{"code", 10, 5, 0.0, "code"}}) {
+    MetricsRegistry registry;
+    asked_.clear();
+    Feedback feedback({.share = 1.0, .draw = [] { return uint64_t{0}; }},
+                      std::make_unique<FakeScorer>(&asked_), &sink_, &clock_, &registry);
+    FeedbackRequest request = *feedback.Sample(Request(one.chosen), 99);
+    request.tokens.resize(13);
+    feedback.Offer(std::move(request), kBoth);
+    Answer(0, Right(one.code));
+    Answer(1, Right(one.math));
+    const std::string text = registry.Expose();
+    EXPECT_THAT(text, HasSubstr("tandem_router_regret_ratio_count{tenant=\"acme\"} 1"));
+    const std::string sum = "tandem_router_regret_ratio_sum{tenant=\"acme\"} ";
+    const size_t at = text.find(sum);
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_NEAR(std::stod(text.substr(at + sum.size())), one.regret, 1e-6) << one.chosen;
+    EXPECT_THAT(text, HasSubstr("tandem_router_feedback_best_total{drafter=\"" + std::string(one.best) +
+                                "\",tenant=\"acme\"} 1"));
+  }
+}
+
+TEST_F(FeedbackTest, OnlyAShareIsSampled) {
+  Make(0.25);
+  int sampled = 0;
+  for (int i = 0; i < 4000; ++i) sampled += feedback_->Sample(Request("code"), 1).has_value() ? 1 : 0;
+  EXPECT_NEAR(sampled, 1000, 120);
+  feedback_.reset();
+  MetricsRegistry registry;
+  Feedback none({.share = 0.0, .draw = [] { return uint64_t{0}; }}, std::make_unique<FakeScorer>(&asked_),
+                &sink_, &clock_, &registry);
+  EXPECT_FALSE(none.Sample(Request("code"), 1).has_value());
+}
+
+TEST_F(FeedbackTest, WhatWouldHaveToWaitIsDropped) {
+  Make(1.0, /*max_in_flight=*/2);
+  for (int i = 0; i < 5; ++i) feedback_->Offer(Finished("code"), kBoth);
+  EXPECT_THAT(asked_, SizeIs(4));
+  EXPECT_THAT(registry_.Expose(), HasSubstr("tandem_router_feedback_requests_total{outcome=\"dropped\"} 3"));
+  Answer(0, Right(1));
+  Answer(1, Right(1));
+  feedback_->Offer(Finished("code"), kBoth);
+  EXPECT_THAT(asked_, SizeIs(6));
+}
+
+TEST_F(FeedbackTest, NothingToScoreIsSkipped) {
+  Make();
+  feedback_->Offer(Finished("code"), {});
+  FeedbackRequest silent = Finished("code");
+  silent.tokens.resize(3);
+  feedback_->Offer(std::move(silent), kBoth);
+  FeedbackRequest endless = Finished("code");
+  endless.tokens.resize(101);
+  feedback_->Offer(std::move(endless), kBoth);
+  EXPECT_THAT(asked_, IsEmpty());
+  EXPECT_THAT(registry_.Expose(), HasSubstr("tandem_router_feedback_requests_total{outcome=\"skipped\"} 3"));
+}
+
+TEST_F(FeedbackTest, ADrafterThatFailsOrLiesIsLeftOut) {
+  Make();
+  std::vector<absl::StatusOr<v1::ScoreResponse>> answers = {absl::UnavailableError("gone")};
+  v1::ScoreResponse bad = Right(3);
+  bad.set_ranks("short");
+  answers.push_back(bad);
+  bad = Right(3);
+  bad.set_accepted_tokens(9);
+  answers.push_back(bad);
+  bad = Right(3);
+  bad.set_prompt_negative_log_likelihood(std::nan(""));
+  answers.push_back(bad);
+  bad = Right(3);
+  bad.set_prompt_tokens(4);
+  answers.push_back(bad);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    feedback_->Offer(Finished("code"), kBoth);
+    Answer(2 * i, answers[i]);
+    Answer(2 * i + 1, Right(4));
+  }
+  ASSERT_THAT(sink_.scored, SizeIs(5));
+  for (const auto& [tenant, drafter, acceptance] : sink_.scored) EXPECT_EQ(drafter, "math");
+  const std::string text = registry_.Expose();
+  EXPECT_THAT(text, HasSubstr("{outcome=\"incomplete\"} 5"));
+  EXPECT_THAT(text, HasSubstr("{drafter=\"code\",outcome=\"invalid_argument\"} 4"));
+  // The chosen drafter's own score is missing: no regret is made up.
+  EXPECT_THAT(text, Not(HasSubstr("tandem_router_regret_ratio_count{tenant=\"acme\"}")));
+}
+
+TEST_F(FeedbackTest, WhatHadSeenTheOutputDoesNotCount) {
+  Make();
+  feedback_->Offer(Finished("code"), kBoth);
+  Answer(0, Right(10, /*remembers=*/true));
+  Answer(1, Right(4, /*remembers=*/true));
+  ASSERT_THAT(sink_.scored, SizeIs(1));
+  EXPECT_EQ(std::get<1>(sink_.scored[0]), "math");
+}
+
+TEST_F(FeedbackTest, DestructionEndsWhatIsUnderWay) {
+  Make();
+  feedback_->Offer(Finished("code"), kBoth);
+  feedback_.reset();
+  EXPECT_THAT(sink_.scored, IsEmpty());
+  EXPECT_THAT(registry_.Expose(), HasSubstr("{drafter=\"code\",outcome=\"cancelled\"} 1"));
+}
+
+}  // namespace
+}  // namespace tandem::router

@@ -1,0 +1,136 @@
+#include "router/learned_state.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "router/config.h"
+#include "router/state/open_store.h"
+#include "tandem/v1/state.pb.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr absl::string_view kLearnedBlob = "learned";
+// Names of a foreign file, in a message.
+constexpr size_t kMostNamed = 8;
+
+absl::StatusOr<v1::LearnedRecord> ReadRecord(RoutingStore& store) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, GetBlob(store, kLearnedBlob));
+  v1::LearnedRecord record;
+  if (bytes.has_value() && !record.ParseFromString(*bytes)) {
+    return absl::DataLossError("the state's record of what was learned is damaged");
+  }
+  return record;
+}
+
+// Adds the models of `learned` that `record` does not have.
+void AddOthers(const v1::LearnedRouting& learned, v1::LearnedRouting* to) {
+  std::set<std::string> known;
+  for (const v1::LearnedModel& model : to->models()) known.insert(model.model());
+  for (const v1::LearnedModel& model : learned.models()) {
+    if (known.count(model.model()) == 0) *to->add_models() = model;
+  }
+}
+
+// A calibration that is for none of the models served here is somebody's mistake.
+absl::Status CheckServed(const v1::LearnedRouting& calibration, const DrafterChooser& chooser) {
+  const std::vector<std::string> served = chooser.ModelNames();
+  std::vector<std::string> found;
+  for (const v1::LearnedModel& model : calibration.models()) {
+    if (std::find(served.begin(), served.end(), model.model()) != served.end()) return absl::OkStatus();
+    found.push_back(absl::StrCat("\"", absl::CHexEscape(model.model().substr(0, 64)), "\""));
+    if (found.size() == kMostNamed) break;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("is for ", found.empty() ? "no model" : absl::StrCat("model ", absl::StrJoin(found, ", ")),
+                   ", and served here is ", absl::StrJoin(served, ", ")));
+}
+
+// The models of the file take the places of those in the record, once the chooser has found them good.
+absl::Status TakeCalibration(const CalibrationFile& file, DrafterChooser& chooser,
+                             v1::LearnedRouting* learned) {
+  v1::LearnedRouting calibration;
+  if (!calibration.ParseFromString(file.bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path, ": not a calibration; `tandem calibrate` writes them"));
+  }
+  absl::Status status = chooser.Load(calibration);
+  if (status.ok()) status = CheckServed(calibration, chooser);
+  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(file.path, ": ", status.message()));
+  AddOthers(*learned, &calibration);
+  *learned = std::move(calibration);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, RoutingStore& store,
+                         DrafterChooser& chooser) {
+  TANDEM_ASSIGN_OR_RETURN(v1::LearnedRecord record, ReadRecord(store));
+  if (calibration.has_value()) {
+    const Sha256Digest sha256 = Sha256(calibration->bytes);
+    const std::string digest(sha256.begin(), sha256.end());
+    if (record.calibration_sha256() != digest) {
+      TANDEM_RETURN_IF_ERROR(TakeCalibration(*calibration, chooser, record.mutable_learned()));
+      record.set_calibration_sha256(digest);
+      TANDEM_RETURN_IF_ERROR(PutBlob(store, kLearnedBlob, record.SerializeAsString()));
+    }
+  }
+  for (v1::LearnedModel& model : *record.mutable_learned()->mutable_models()) {
+    const std::string name = model.model();
+    v1::LearnedRouting one;
+    one.set_format_version(record.learned().format_version());
+    *one.add_models() = std::move(model);
+    if (const absl::Status status = chooser.Load(one); !status.ok()) {
+      LogWarning("what was learned of a model does not fit it any more; learning begins anew",
+                 {{"model", name}, {"error", std::string(status.message())}});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::LearnedRecord before, ReadRecord(store));
+  v1::LearnedRecord record;
+  record.set_calibration_sha256(before.calibration_sha256());
+  *record.mutable_learned() = chooser.Save();
+  AddOthers(before.learned(), record.mutable_learned());
+  if (record.learned().models().empty()) return absl::OkStatus();
+  const std::string bytes = record.SerializeAsString();
+  if (bytes == before.SerializeAsString()) return absl::OkStatus();
+  return PutBlob(store, kLearnedBlob, bytes);
+}
+
+LearnedStateSaver::LearnedStateSaver(const DrafterChooser* chooser, RoutingStore* store,
+                                     absl::Duration interval)
+    : chooser_(*chooser), store_(*store), interval_(interval), thread_([this] { Run(); }) {}
+
+LearnedStateSaver::~LearnedStateSaver() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void LearnedStateSaver::Run() {
+  bool stopping = false;
+  while (!stopping) {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping = mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval_);
+    }
+    if (const absl::Status status = WriteLearned(chooser_, store_); !status.ok()) {
+      LogError("what was learned could not be stored", {{"error", std::string(status.message())}});
+    }
+  }
+}
+
+}  // namespace tandem::router

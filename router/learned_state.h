@@ -1,0 +1,53 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "router/choice/drafter_chooser.h"
+#include "router/state/routing_store.h"
+
+namespace tandem::router {
+
+// A file of `tandem calibrate`.
+struct CalibrationFile {
+  std::string path;
+  std::string bytes;
+};
+
+// Gives the chooser what the store holds of what was learned. Where `calibration` is not the file that the
+// store's learning began with, the models in it replace the stored ones first. A model whose stored state
+// does not fit, such as one with another vocabulary by now, begins anew, with a warning in the log.
+// InvalidArgument or FailedPrecondition, naming the file, for a calibration that cannot be used; DataLoss for
+// a damaged record; errors of the store.
+absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, RoutingStore& store,
+                         DrafterChooser& chooser);
+
+// Stores what the chooser has learned, unless that is there already. Models it knows nothing of keep what is
+// stored of them. Of several routers on one store the last one wins.
+absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store);
+
+// Calls WriteLearned every `interval` and at the end, on a thread of its own. What it cannot write is logged,
+// and tried again the next time.
+class LearnedStateSaver {
+ public:
+  // Both outlive the object.
+  LearnedStateSaver(const DrafterChooser* chooser, RoutingStore* store, absl::Duration interval);
+  ~LearnedStateSaver();
+
+ private:
+  void Run();
+
+  const DrafterChooser& chooser_;
+  RoutingStore& store_;
+  const absl::Duration interval_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "tandem/v1/types.pb.h"
+
+namespace tandem::router {
+
+// What a tenant's requests came to since the router started.
+struct TenantTally {
+  uint64_t running = 0;
+  uint64_t finished = 0;  // With OK,
+  uint64_t failed = 0;    // and with any other status.
+  uint64_t tokens = 0;    // Of outputs.
+  uint64_t drafted_rounds = 0;
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;
+  std::string drafter;  // Of the last that finished; empty for none.
+};
+
+// The tallies of all tenants, for the live page's table. Thread-safe.
+class TenantTallies {
+ public:
+  // Tenants after so many are counted together, under kOthers.
+  static constexpr size_t kMaxTenants = 1000;
+  static constexpr char kOthers[] = "other";
+
+  void OnBegun(const std::string& tenant);
+  // Of a request that has begun. `stats` of one that failed is empty.
+  void OnEnded(const std::string& tenant, const absl::Status& status, uint32_t tokens,
+               const v1::SpeculationStats& stats);
+
+  // Changes with every change.
+  uint64_t version() const;
+  std::map<std::string, TenantTally> All() const;
+
+ private:
+  TenantTally& Of(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, TenantTally> tallies_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,228 @@
+#include "router/state/sqlite_store.h"
+
+#include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/temporary_folder.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/state/open_store.h"
+#include "router/state/routing_state.h"
+#include "router/testing/test_router.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class SqliteStoreTest : public ::testing::Test {
+ protected:
+  std::string Path() const { return folder_.PathOf("state.db"); }
+  std::unique_ptr<SqliteStore> Open() const {
+    return SqliteStore::Open(Path(), {.poll_interval = absl::Milliseconds(5)}).value();
+  }
+  absl::Status OpenError() const { return SqliteStore::Open(Path()).status(); }
+
+  std::string Content() const {
+    std::ostringstream text;
+    text << std::ifstream(Path(), std::ios::binary).rdbuf();
+    return text.str();
+  }
+  void WriteContent(const std::string& content) const { folder_.Write("state.db", content); }
+
+  const TemporaryFolder folder_;
+};
+
+absl::Status Put(RoutingStore& store, const std::string& key, const std::string& value) {
+  return store.Update({{.key = key, .value = value}}).status();
+}
+
+TEST_F(SqliteStoreTest, KeepsWhatIsWritten) {
+  const std::string bytes("\0\xff'; DROP TABLE entries; --", 27);
+  {
+    const auto store = Open();
+    EXPECT_EQ(store->List("")->version, 0u);
+    ASSERT_EQ(store->Update({{.key = "b/1", .value = bytes}, {.key = "a", .value = ""}}).value(), 1u);
+    ASSERT_TRUE(Put(*store, "b/2", "x").ok());
+    ASSERT_TRUE(store->Update({{.key = "b/2"}}).ok());
+  }
+  const auto store = Open();
+  const RoutingStore::Listing listing = store->List("b").value();
+  EXPECT_EQ(listing.version, 3u);
+  ASSERT_EQ(listing.entries.size(), 1u);
+  EXPECT_EQ(listing.entries[0].key, "b/1");
+  EXPECT_EQ(listing.entries[0].value, bytes);
+  EXPECT_EQ(listing.entries[0].version, 1u);
+  EXPECT_EQ(store->Get("a").value()->value, "");
+  EXPECT_EQ(store->Get("b").value(), std::nullopt);
+}
+
+TEST_F(SqliteStoreTest, TransactionsGoByVersions) {
+  const auto store = Open();
+  ASSERT_TRUE(store->Update({{.key = "a", .value = "1", .expected_version = 0}}).ok());
+  const auto conflict =
+      store->Update({{.key = "b", .value = "2"}, {.key = "a", .value = "3", .expected_version = 0}});
+  EXPECT_EQ(conflict.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store->Get("b").value(), std::nullopt) << "nothing of a failed transaction is kept";
+  EXPECT_EQ(store->List("")->version, 1u);
+  EXPECT_TRUE(store->Update({{.key = "a", .value = "3", .expected_version = 1}}).ok());
+}
+
+TEST_F(SqliteStoreTest, ChangesOfOthersAreNoticed) {
+  const auto ours = Open();
+  const auto theirs = Open();
+  absl::Notification noticed;
+  const auto watch = ours->WatchPrefix("a", [&] {
+    const auto entry = ours->Get("a").value();
+    if (entry.has_value() && !noticed.HasBeenNotified()) noticed.Notify();
+  });
+  ASSERT_TRUE(Put(*theirs, "a", "1").ok());
+  noticed.WaitForNotification();
+  EXPECT_EQ(ours->Get("a").value()->value, "1");
+}
+
+// Several processes count up one number: no count is lost, and a process that is killed amid its work leaves
+// the file whole.
+TEST_F(SqliteStoreTest, ProcessesShareAFile) {
+  constexpr int kProcesses = 3;
+  constexpr int kCounts = 40;
+  const auto count_up = [this](int counts) {
+    const auto store = SqliteStore::Open(Path());
+    if (!store.ok()) return 1;
+    for (int done = 0; done < counts;) {
+      const auto entry = (*store)->Get("n").value();
+      const int number = entry.has_value() ? std::stoi(entry->value) : 0;
+      const auto status = (*store)->Update({{.key = "n",
+                                             .value = absl::StrCat(number + 1),
+                                             .expected_version = entry.has_value() ? entry->version : 0}});
+      if (status.ok()) {
+        ++done;
+      } else if (!absl::IsAborted(status.status()) && !absl::IsUnavailable(status.status())) {
+        // Aborted: another was faster. Unavailable: others had the file for all of the busy timeout.
+        std::fprintf(stderr, "update: %s\n", status.status().ToString().c_str());
+        return 2;
+      }
+    }
+    return 0;
+  };
+  std::vector<pid_t> children;
+  for (int i = 0; i < kProcesses + 1; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    // The last one never ends by itself.
+    if (child == 0) _exit(count_up(i < kProcesses ? kCounts : 1 << 30));
+    children.push_back(child);
+  }
+  for (int i = 0; i < kProcesses; ++i) {
+    int status = 0;
+    ASSERT_EQ(waitpid(children[i], &status, 0), children[i]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  kill(children.back(), SIGKILL);
+  waitpid(children.back(), nullptr, 0);
+  const auto store = Open();
+  const auto entry = store->Get("n").value();
+  ASSERT_TRUE(entry.has_value());
+  EXPECT_GE(std::stoi(entry->value), kProcesses * kCounts);
+  EXPECT_EQ(static_cast<uint64_t>(std::stoi(entry->value)), entry->version)
+      << "every transaction counted one up";
+}
+
+TEST_F(SqliteStoreTest, AnotherProgramsFileIsLeftAlone) {
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(Path().c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "CREATE TABLE songs(name)", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  const std::string before = Content();
+  const absl::Status status = OpenError();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("is an SQLite database of another program"));
+  EXPECT_THAT(status.message(), HasSubstr(Path()));
+  EXPECT_EQ(Content(), before);
+}
+
+TEST_F(SqliteStoreTest, ANewerSchemaIsLeftAlone) {
+  Open().reset();
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(Path().c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "PRAGMA user_version = 2", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  const std::string before = Content();
+  EXPECT_THAT(OpenError().message(), HasSubstr("has schema version 2, expected 1"));
+  EXPECT_EQ(Content(), before);
+}
+
+TEST_F(SqliteStoreTest, WhatIsNoDatabaseIsLeftAlone) {
+  const std::string text(5000, 'x');
+  WriteContent(text);
+  EXPECT_EQ(OpenError().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Content(), text);
+}
+
+TEST_F(SqliteStoreTest, DamageIsFoundAndLeftAsItIs) {
+  {
+    const auto store = Open();
+    for (int i = 0; i < 200; ++i)
+      ASSERT_TRUE(Put(*store, absl::StrCat("key", i), std::string(200, 'v')).ok());
+  }
+  const std::string whole = Content();
+  ASSERT_GT(whole.size(), 3u * 4096);
+  // Cut off, and with a page of the tree overwritten.
+  std::string overwritten = whole;
+  overwritten.replace(4096 * 2, 4096, std::string(4096, '\x5a'));
+  for (const std::string& damaged : {whole.substr(0, whole.size() / 2), overwritten}) {
+    WriteContent(damaged);
+    const absl::Status status = OpenError();
+    EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kDataLoss, absl::StatusCode::kFailedPrecondition))
+        << status;
+    EXPECT_THAT(status.message(), HasSubstr("left as it is"));
+    EXPECT_EQ(Content(), damaged);
+  }
+  WriteContent(whole);
+  EXPECT_EQ(Open()->List("key")->entries.size(), 200u);
+}
+
+TEST_F(SqliteStoreTest, CannotBeOpened) {
+  const absl::Status status = SqliteStore::Open(folder_.PathOf("missing/state.db")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("missing/state.db cannot be opened"));
+}
+
+TEST_F(SqliteStoreTest, RoutingSurvivesARestart) {
+  const v1::RouterConfig file = testing::LettersConfig({"verifier:7002"});
+  const std::string uri = absl::StrCat("sqlite://", Path());
+  {
+    const auto state = RoutingState::Open(file, OpenStore(uri).value()).value();
+    ASSERT_TRUE(state->store().Update({{.key = "routing/tenants/zeta"}}).ok());
+    ASSERT_TRUE(PutBlob(state->store(), "regression", "123").ok());
+  }
+  const auto state = RoutingState::Open(file, OpenStore(uri).value()).value();
+  EXPECT_EQ(state->snapshot()->table().tenants.size(), 1u);
+  EXPECT_EQ(GetBlob(state->store(), "regression").value(), "123");
+  EXPECT_EQ(GetBlob(state->store(), "other").value(), std::nullopt);
+}
+
+TEST(OpenStoreTest, KnowsItsAddresses) {
+  EXPECT_TRUE(OpenStore("memory:").ok());
+  for (const char* uri : {"", "memory", "sqlite:///", "sqlite://relative", "sqlite:/x", "/tmp/x"}) {
+    const absl::Status status = OpenStore(uri).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << uri;
+    EXPECT_THAT(status.message(), HasSubstr("expected memory: or sqlite:///path"));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::router

@@ -1,0 +1,339 @@
+// `tandem-router-load`: what a router costs. Runs a `tandem-router` process between clients and a verifier
+// that are both in this process and compute nothing: the verifier says a token now and then to as many
+// streams as are asked for, or at once for latencies.
+//
+//   clients (here) --> tandem-router (a process of its own) --> stub verifier (here)
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/base/temporary_folder.h"
+#include "common/config/flags.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/client_stream_reader.h"
+#include "nlohmann/json.hpp"
+#include "router/testing/stub_verifier.h"
+#include "tandem/v1/generation.grpc.pb.h"
+
+extern char** environ;
+
+namespace tandem::router::testing {
+namespace {
+
+constexpr char kToken[] = "secret";
+constexpr absl::Duration kStartUp = absl::Seconds(30);
+
+struct LoadFlags {
+  std::string router = "build/dev/bin/tandem-router";
+  std::string model = "deploy/demo-models/tandem-target-15m";
+  uint32_t streams = 2000;
+  uint32_t chunks = 50;  // Of each stream.
+  absl::Duration every = absl::Milliseconds(200);
+  uint32_t latency_requests = 2000;
+  absl::Duration arrival = absl::Milliseconds(5);
+};
+
+// The router's process.
+class RouterProcess {
+ public:
+  RouterProcess(const LoadFlags& flags, const std::string& verifier) {
+    const nlohmann::json config = {
+        {"models", {{{"name", "target"}, {"folder", flags.model}, {"verifiers", {verifier}}}}},
+        {"tenants", {{{"name", "load"}, {"token", kToken}}}},
+        {"max_concurrent_requests", 2 * flags.streams + 100}};
+    endpoint_ = absl::StrCat("unix:", folder_.PathOf("router.sock"));
+    std::vector<std::string> arguments = {flags.router,
+                                          "--config",
+                                          folder_.Write("router.yaml", config.dump()),
+                                          "--listen",
+                                          endpoint_,
+                                          "--metrics-listen",
+                                          "127.0.0.1:0",
+                                          "--verifier-max-requests",
+                                          absl::StrCat(2 * flags.streams + 100)};
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // A line for each request would be a measurement of the terminal.
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, folder_.PathOf("log").c_str(),
+                                     O_CREAT | O_WRONLY, 0600);
+    if (posix_spawn(&pid_, flags.router.c_str(), &actions, nullptr, argv.data(), environ) != 0) {
+      std::cerr << "cannot start " << flags.router << "\n";
+      std::exit(kExitFailure);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~RouterProcess() {
+    kill(pid_, SIGTERM);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  const std::string& endpoint() const { return endpoint_; }
+  // User and system time so far, in seconds.
+  double CpuSeconds() const {
+    std::ifstream file(absl::StrCat("/proc/", pid_, "/stat"));
+    std::string line;
+    std::getline(file, line);
+    const std::vector<std::string> fields = absl::StrSplit(line.substr(line.rfind(')') + 2), ' ');
+    double user = 0;
+    double system = 0;
+    if (fields.size() < 13 || !absl::SimpleAtod(fields[11], &user) ||
+        !absl::SimpleAtod(fields[12], &system)) {
+      return 0;
+    }
+    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  // The most memory it has had, in MiB.
+  double PeakMiB() const {
+    std::ifstream file(absl::StrCat("/proc/", pid_, "/status"));
+    for (std::string line; std::getline(file, line);) {
+      double kib = 0;
+      const std::vector<absl::string_view> words =
+          absl::StrSplit(line, absl::ByAnyChar("\t "), absl::SkipEmpty());
+      if (words[0] == "VmHWM:" && absl::SimpleAtod(words[1], &kib)) return kib / 1024;
+    }
+    return 0;
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  std::string endpoint_;
+  pid_t pid_ = 0;
+};
+
+// Gives every stream that has come a chunk in each period, all through the period, and ends it after the
+// last.
+class Pacer {
+ public:
+  Pacer(uint32_t chunks, absl::Duration every) : chunks_(chunks), every_(every), thread_([this] { Run(); }) {}
+  ~Pacer() {
+    stopping_ = true;
+    thread_.join();
+  }
+  void Add(std::shared_ptr<StubVerifier::Call> call) {
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back({std::move(call), 0});
+  }
+
+ private:
+  struct Stream {
+    std::shared_ptr<StubVerifier::Call> call;
+    uint32_t sent = 0;
+  };
+
+  void Run() {
+    constexpr int kParts = 20;
+    for (size_t part = 0; !stopping_; part = (part + 1) % kParts) {
+      const absl::Time next = absl::Now() + every_ / kParts;
+      {
+        absl::MutexLock lock(&mutex_);
+        for (size_t i = part; i < streams_.size(); i += kParts) {
+          Stream& stream = streams_[i];
+          if (stream.call == nullptr) continue;
+          stream.call->Send(ChunkEvent(stream.sent, "a"));
+          if (++stream.sent < chunks_) continue;
+          stream.call->Send(FinishedEvent(stream.call->request(), chunks_));
+          stream.call->Finish(absl::OkStatus());
+          stream.call = nullptr;
+        }
+      }
+      absl::SleepFor(next - absl::Now());
+    }
+  }
+
+  const uint32_t chunks_;
+  const absl::Duration every_;
+  std::atomic<bool> stopping_{false};
+  absl::Mutex mutex_;
+  std::vector<Stream> streams_;
+  std::thread thread_;
+};
+
+using Reader = ClientStreamReader<v1::GenerateRequest, v1::GenerateResponse>;
+
+// One stream through the router; `on_done` with its status and the chunks that came.
+void Generate(v1::Generation::Stub& stub, std::function<void()> on_first,
+              std::function<void(const absl::Status&, uint32_t chunks)> on_done) {
+  v1::GenerateRequest request;
+  request.set_text("Once upon a time");
+  request.mutable_speculation()->set_mode(v1::SPECULATION_MODE_OFF);
+  auto reader = Reader::Create();
+  reader->context().AddMetadata("authorization", absl::StrCat("Bearer ", kToken));
+  auto chunks = std::make_shared<uint32_t>(0);
+  reader->Start(std::move(request),
+                [&stub](grpc::ClientContext* context, const v1::GenerateRequest* sent,
+                        grpc::ClientReadReactor<v1::GenerateResponse>* reactor) {
+                  stub.async()->Generate(context, sent, reactor);
+                },
+                {.on_message =
+                     [chunks, on_first](const v1::GenerateResponse& event) {
+                       if (event.has_chunk() && (*chunks)++ == 0) on_first();
+                     },
+                 .on_done = [chunks, on_done](const absl::Status& status) { on_done(status, *chunks); }});
+}
+
+struct LoadResult {
+  uint64_t errors = 0;
+  uint64_t chunks = 0;
+  double router_cpu_seconds = 0;
+};
+
+LoadResult RunStreams(const LoadFlags& flags, const RouterProcess& router, v1::Generation::Stub& stub) {
+  std::atomic<uint64_t> errors{0};
+  std::atomic<uint64_t> chunks{0};
+  const double before = router.CpuSeconds();
+  absl::BlockingCounter left(static_cast<int>(flags.streams));
+  for (uint32_t i = 0; i < flags.streams; ++i) {
+    Generate(
+        stub, [] {},
+        [&](const absl::Status& status, uint32_t received) {
+          chunks += received;
+          if ((!status.ok() || received != flags.chunks) && errors++ == 0) std::cerr << status << "\n";
+          left.DecrementCount();
+        });
+  }
+  left.Wait();
+  return {errors, chunks, router.CpuSeconds() - before};
+}
+
+// Arrival to first token in seconds, sorted; requests one after the other at a fixed pace.
+template <class Start>
+std::vector<double> Latencies(uint32_t requests, absl::Duration arrival, Start start) {
+  std::vector<double> seconds(requests);
+  absl::BlockingCounter left(static_cast<int>(requests));
+  absl::Time next = absl::Now();
+  for (uint32_t i = 0; i < requests; ++i, next += arrival) {
+    absl::SleepFor(next - absl::Now());
+    const absl::Time begin = absl::Now();
+    start([&seconds, i, begin] { seconds[i] = absl::ToDoubleSeconds(absl::Now() - begin); },
+          [&left] { left.DecrementCount(); });
+  }
+  left.Wait();
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+// To the verifier itself, without the router.
+void GenerateDirectly(v1::Verifier::Stub& stub, std::function<void()> on_first,
+                      std::function<void()> on_done) {
+  using DirectReader = ClientStreamReader<v1::VerifierGenerateRequest, v1::GenerateResponse>;
+  auto reader = DirectReader::Create();
+  v1::VerifierGenerateRequest request;
+  request.mutable_prompt()->add_ids(1);
+  reader->Start(std::move(request),
+                [&stub](grpc::ClientContext* context, const v1::VerifierGenerateRequest* sent,
+                        grpc::ClientReadReactor<v1::GenerateResponse>* reactor) {
+                  stub.async()->Generate(context, sent, reactor);
+                },
+                {.on_message =
+                     [on_first](const v1::GenerateResponse& event) {
+                       if (event.has_chunk()) on_first();
+                     },
+                 .on_done = [on_done](const absl::Status&) { on_done(); }});
+}
+
+double Quantile(const std::vector<double>& sorted, double q) {
+  return sorted[std::min(sorted.size() - 1, static_cast<size_t>(q * static_cast<double>(sorted.size())))];
+}
+
+int Run(const LoadFlags& flags) {
+  StubVerifier verifier;
+  RouterProcess router(flags, verifier.endpoint());
+  const std::shared_ptr<grpc::Channel> channel = CreateChannel(router.endpoint());
+  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kStartUp))) {
+    std::cerr << "the router does not serve\n";
+    return kExitFailure;
+  }
+  const auto stub = v1::Generation::NewStub(channel);
+  LoadResult load;
+  {
+    Pacer pacer(flags.chunks, flags.every);
+    verifier.SetScript([&pacer](StubVerifier::Call& call) {
+      call.Send(StartedEvent(call.request()));
+      pacer.Add(call.shared_from_this());
+    });
+    load = RunStreams(flags, router, *stub);
+  }
+  std::printf(
+      "%u streams at once, %lu chunks: %lu errors, %.1f us of router CPU per chunk, %.0f MiB at most\n",
+      flags.streams, load.chunks, load.errors,
+      1e6 * load.router_cpu_seconds / static_cast<double>(std::max<uint64_t>(load.chunks, 1)),
+      router.PeakMiB());
+
+  verifier.SetScript(Saying("a", 1));
+  const std::shared_ptr<grpc::Channel> direct_channel = CreateChannel(verifier.endpoint());
+  const auto direct_stub = v1::Verifier::NewStub(direct_channel);
+  const auto through = [&](auto on_first, auto on_done) {
+    Generate(*stub, on_first, [on_done](const absl::Status&, uint32_t) { on_done(); });
+  };
+  const auto directly = [&](auto on_first, auto on_done) {
+    GenerateDirectly(*direct_stub, on_first, on_done);
+  };
+  // In turns, so that both see the same machine; the first turn warms up.
+  std::vector<double> with;
+  std::vector<double> without;
+  constexpr uint32_t kTurns = 5;
+  for (uint32_t turn = 0; turn <= kTurns; ++turn) {
+    const auto a = Latencies(flags.latency_requests / kTurns, flags.arrival, through);
+    const auto b = Latencies(flags.latency_requests / kTurns, flags.arrival, directly);
+    if (turn == 0) continue;
+    with.insert(with.end(), a.begin(), a.end());
+    without.insert(without.end(), b.begin(), b.end());
+  }
+  std::sort(with.begin(), with.end());
+  std::sort(without.begin(), without.end());
+  for (const double q : {0.5, 0.9, 0.99}) {
+    std::printf("first token, p%.0f: %.3f ms through the router, %.3f ms without: %.3f ms added\n", 100 * q,
+                1e3 * Quantile(with, q), 1e3 * Quantile(without, q),
+                1e3 * (Quantile(with, q) - Quantile(without, q)));
+  }
+  return load.errors == 0 ? kExitOk : kExitFailure;
+}
+
+int Main(int argc, char** argv) {
+  LoadFlags options;
+  Flags flags("tandem-router-load", "router-load",
+              "Measures what a router costs, over a verifier that computes nothing.");
+  flags.Group("Load")
+      .Add("router", &options.router, "The tandem-router to measure.")
+      .Add("model", &options.model, "Folder of the model whose tokenizer it loads.")
+      .Add("streams", &options.streams, "Streams at once.")
+      .InRange(1, 100000)
+      .Add("chunks", &options.chunks, "Chunks of each stream.")
+      .InRange(1, 1e6)
+      .Add("every", &options.every, "Between two chunks of a stream.")
+      .Add("latency-requests", &options.latency_requests, "Requests to measure latencies with.")
+      .InRange(5, 1e6)
+      .Add("arrival", &options.arrival, "Between two of these.");
+  if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
+  return Run(options);
+}
+
+}  // namespace
+}  // namespace tandem::router::testing
+
+int main(int argc, char** argv) {
+  return tandem::router::testing::Main(argc, argv);
+}

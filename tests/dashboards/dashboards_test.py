@@ -1,0 +1,209 @@
+"""Dashboards, rules and alerts against the running services: a real Prometheus scrapes them under mixed traffic, and
+whatever a panel, a rule or an alert asks for must be there. Names in dashboards, rules and documents are those of the
+binaries, and the other way round."""
+
+import json
+import pathlib
+import re
+import subprocess
+import unittest
+
+from stack import GRAFANA, PROMETHEUS, REPOSITORY, Prometheus, Stack, Traffic, wait_until
+
+DASHBOARDS = ("acceptance", "drafters", "serving", "verifier")
+ALERTS_TEST = pathlib.Path(__file__).with_name("alerts_test.yml")
+METRICS_PAGE = REPOSITORY / "docs" / "metrics.md"
+RUNBOOKS_PAGE = REPOSITORY / "docs" / "operations.md"
+# Counters whose series begin with the first event, which a healthy stack does not have; panels of them say so. Their
+# names must be in the services' sources.
+EMPTY_WHEN_HEALTHY = {
+    "tandem_router_retries_total",
+    "tandem_router_canary_rollbacks_total",
+    "tandem_drafter_sessions_refused_total",
+    # Of a choice by prediction that was wrong: by chance, there may be none yet.
+    "tandem_router_choice_surprises_total",
+}
+NAME = re.compile(r"\b(?:tandem_\w+|process_\w+|vllm:\w+|(?:drafter|instance|model):tandem_\w+:\w+|ALERTS|up)\b")
+# Long enough for drafters to be explored and for windows of rates to fill.
+ENOUGH_REQUESTS = 60
+
+
+def panels(name):
+    board = json.loads((GRAFANA / f"{name}.json").read_text())
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def family(name):
+    """The metric that a series of a histogram belongs to."""
+    return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def names_in(expression):
+    without_strings = re.sub(r'"[^"]*"', '""', expression)
+    without_labels = re.sub(r"\{[^}]*\}|\b(by|on|without|ignoring|group_left|group_right) \([^)]*\)", "", without_strings)
+    return set(NAME.findall(without_labels))
+
+
+def exposed_names(text):
+    return set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+
+
+def promtool(*arguments, **options):
+    run = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False, **options)
+    return run.returncode, run.stdout + run.stderr
+
+
+class FilesTest(unittest.TestCase):
+    """What can be said without running anything."""
+
+    def test_every_panel_explains_itself_and_no_data_source_is_fixed(self):
+        self.assertEqual(sorted(path.stem for path in GRAFANA.glob("*.json")), sorted(DASHBOARDS))
+        for name in DASHBOARDS:
+            text = (GRAFANA / f"{name}.json").read_text()
+            board = json.loads(text)
+            uids = set(re.findall(r'"datasource": \{"type": "prometheus", "uid": "([^"]*)"\}', text))
+            self.assertEqual(uids, {"${datasource}"}, name)
+            self.assertEqual(text.count('"datasource":'), text.count('"uid": "${datasource}"'), name)
+            self.assertEqual(board["templating"]["list"][0]["type"], "datasource", name)
+            self.assertEqual(board["panels"][0]["title"], "Headline", name)
+            self.assertTrue(all(panel["type"] == "stat" for panel in board["panels"][1:7]), name)
+            self.assertEqual(len({panel["id"] for panel in board["panels"]}), len(board["panels"]), name)
+            for panel in panels(name):
+                self.assertIn("Bad: ", panel["description"], f"{name}: {panel['title']}")
+                self.assertTrue(panel["targets"], panel["title"])
+
+    def test_links_lead_to_runbooks(self):
+        headings = re.findall(r"^### (Tandem\w+)$", RUNBOOKS_PAGE.read_text(), re.MULTILINE)
+        anchors = {heading.lower() for heading in headings}
+        rules = (PROMETHEUS / "alerts.rules.yml").read_text()
+        alerts = re.findall(r"- alert: (\w+)", rules)
+        self.assertEqual(sorted(headings), sorted(set(alerts)), "a runbook for each alert, and no other")
+        for path in GRAFANA.glob("*.json"):
+            linked = set(re.findall(r"docs/operations\.md#(tandem\w+)", path.read_text()))
+            self.assertEqual(linked - anchors, set(), path.name)
+        # Each alert has its own, also where two severities share a name.
+        runbooks = re.findall(r"runbook_url: docs/operations\.md#(\w+)", rules)
+        self.assertEqual(runbooks, [alert.lower() for alert in alerts])
+
+    def test_rules_hold_and_each_alert_fires_and_does_not(self):
+        code, output = promtool("check", "rules", *sorted(PROMETHEUS.glob("*.rules.yml")))
+        self.assertEqual(code, 0, output)
+        code, output = promtool("test", "rules", ALERTS_TEST)
+        self.assertEqual(code, 0, output)
+        cases = ALERTS_TEST.read_text()
+        for alert in re.findall(r"- alert: (\w+)", (PROMETHEUS / "alerts.rules.yml").read_text()):
+            self.assertRegex(cases, rf"alertname: {alert}, exp_alerts: \[\]", "where it does not fire")
+            self.assertRegex(cases, rf"alertname: {alert}\n", "where it fires")
+
+
+class LiveTest(unittest.TestCase):
+    """One stack for all: it takes a while until there is data for everything."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = Stack(tls=True)
+        cls.addClassCleanup(cls.stack.close)
+        cls.stack.start_all(
+            verifier_flags=("--metrics-compat", "vllm"), router_flags=("--feedback-share", "1.0")
+        )
+        cls.prometheus = Prometheus(cls.stack)
+        cls.addClassCleanup(cls.prometheus.close)
+        cls.traffic = Traffic(cls.stack, max_tokens=24)
+        cls.addClassCleanup(cls.traffic.stop)
+        predicted = "tandem_router_choice_predicted_acceptance_count"
+        wait_until(
+            lambda: cls.traffic.completed >= ENOUGH_REQUESTS and (cls.stack.servers["router"].metric(predicted) or 0) > 1,
+            "traffic, and choices by prediction",
+        )
+        # Rates need two samples of the last series to appear.
+        cls.scraped_until(cls, 4)
+
+    def scraped_until(self, more):
+        def samples():
+            found = self.prometheus.query("sum(count_over_time(up[1h]))")
+            return found[0][1] if found else 0  # Nothing before the first scrape.
+
+        enough = samples() + 3 * more
+        wait_until(lambda: samples() >= enough, "scrapes")
+
+    @classmethod
+    def exposed(cls):
+        return {role: exposed_names(server.scrape()) for role, server in cls.stack.servers.items()}
+
+    def assert_data(self, expression, where):
+        """Data, or for want of a fault none of a metric that is documented so."""
+        expression = expression.replace("$__rate_interval", "30s")
+        expression = re.sub(r"\$(tenant|target|drafter|model|instance)\b", ".*", expression)
+        result = self.prometheus.query(expression)
+        if not result:
+            used = {family(name) for name in names_in(expression)}
+            self.assertTrue(used & EMPTY_WHEN_HEALTHY, f"{where}: no data for {expression}")
+            return
+        values = [value for _, value in result]
+        self.assertTrue(any(value == value for value in values), f"{where}: only NaN for {expression}")
+
+    def test_every_panel_has_data(self):
+        for name in DASHBOARDS:
+            for panel in panels(name):
+                for target in panel["targets"]:
+                    with self.subTest(dashboard=name, panel=panel["title"]):
+                        self.assert_data(target["expr"], f"{name}: {panel['title']}")
+
+    def test_every_variable_has_values(self):
+        for name in DASHBOARDS:
+            board = json.loads((GRAFANA / f"{name}.json").read_text())
+            for variable in board["templating"]["list"][1:]:
+                selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
+                values = {labels.get(label) for labels, _ in self.prometheus.query(selector)}
+                self.assertTrue(values - {None}, f"{name}: {variable['name']}")
+
+    def test_every_rule_has_data_and_nothing_fires(self):
+        for rule in self.prometheus.rules("record"):
+            with self.subTest(rule=rule["name"]):
+                self.assertEqual(rule["health"], "ok", rule)
+                self.assert_data(rule["query"], rule["name"])
+                self.assertTrue(self.prometheus.query(rule["name"]), f"{rule['name']} was not recorded")
+        recorded = {rule["name"] for rule in self.prometheus.rules("record")}
+        exposed = set.union(*self.exposed().values()) | {"up", "ALERTS"}
+        for rule in self.prometheus.rules("alert"):
+            with self.subTest(alert=rule["name"]):
+                self.assertEqual(rule["health"], "ok", rule)
+                for name in names_in(rule["query"]):
+                    self.assertIn(family(name), recorded | exposed | EMPTY_WHEN_HEALTHY)
+        self.assertEqual(self.prometheus.alerts("firing"), set())
+
+    def test_metrics_are_well_formed(self):
+        for role, server in self.stack.servers.items():
+            # Colons, which vLLM's names have, are for recording rules only.
+            own = "".join(line for line in server.scrape().splitlines(keepends=True) if "vllm:" not in line)
+            code, output = promtool("check", "metrics", input=own)
+            self.assertEqual((code, output), (0, ""), role)
+
+    def test_names_are_those_of_the_binaries(self):
+        exposed = self.exposed()
+        sources = "".join(path.read_text() for role in exposed for path in (REPOSITORY / role).rglob("metrics.cc"))
+        for name in EMPTY_WHEN_HEALTHY:
+            self.assertIn(f'"{name}"', sources)
+        documented = set(re.findall(r"^\| `([a-z_:]+)(?:\{|`)", METRICS_PAGE.read_text(), re.MULTILINE))
+        for role, names in exposed.items():
+            self.assertEqual(names - documented, set(), f"tandem-{role} has metrics that docs/metrics.md lacks")
+        live = set.union(*exposed.values())
+
+        def exists(name):
+            return name in live or name in EMPTY_WHEN_HEALTHY
+
+        self.assertEqual({name for name in documented if not exists(name)}, set(), "docs/metrics.md")
+        recorded = {rule["name"] for rule in self.prometheus.rules("record")}
+        for path in [*GRAFANA.glob("*.json"), *PROMETHEUS.glob("*.yml")]:
+            used = {family(name) for name in re.findall(r"\b(?:tandem|process)_[a-z0-9_]+(?=[{\[) ])", path.read_text())}
+            self.assertEqual({name for name in used if not exists(name)}, set(), path.name)
+            rules = set(re.findall(r"\b(?:drafter|instance|model):tandem_\w+:\w+", path.read_text()))
+            self.assertEqual(rules - recorded, set(), path.name)
+        pages = [*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md"]
+        for page in pages:
+            used = {family(name) for name in re.findall(r"`(tandem_\w+(?:total|seconds|ratio))\b", page.read_text())}
+            self.assertEqual({name for name in used if not exists(name)}, set(), page.name)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,89 @@
+#include "verifier/metrics.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RoundReport DraftedRound() {
+  return {.kind = RoundKind::kHit,
+          .depth = 3,
+          .nodes = 5,
+          .accepted = 2,
+          .committed = 3,
+          .supply = DraftSupply::kDrafted,
+          .round_seconds = 0.25,
+          .plain_seconds = 0.5};
+}
+
+TEST(VerifierMetricsTest, TellsVllmsNamesOnlyWhenAsked) {
+  MetricsRegistry own;
+  VerifierMetrics(&own, "target").RecordRound(DraftedRound());
+  EXPECT_THAT(own.Expose(), Not(HasSubstr("vllm:")));
+
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target", /*vllm_names=*/true);
+  metrics.RecordRound(DraftedRound());
+  metrics.RecordRound({.committed = 1});  // Undrafted.
+  metrics.SetLoad(/*running=*/4, /*waiting=*/2, /*kv_tokens_used=*/250, /*kv_tokens_total=*/1000);
+  const std::string text = registry.Expose();
+  const std::string labels = "{engine=\"0\",model_name=\"target\"";
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:spec_decode_num_drafts_total", labels, "} 1\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:spec_decode_num_draft_tokens_total", labels, "} 5\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:spec_decode_num_accepted_tokens_total", labels, "} 2\n")));
+  for (const char* position : {"0\"} 1\n", "1\"} 1\n", "2\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:spec_decode_num_accepted_tokens_per_pos_total", labels,
+                                             ",position=\"", position)));
+  }
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:num_requests_running", labels, "} 4\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:num_requests_waiting", labels, "} 2\n")));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:kv_cache_usage_perc", labels, "} 0.25\n")));
+}
+
+TEST(VerifierMetricsTest, ARequestIsDraftedFromATenthOfItsRounds) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  const VerifierMetrics::DraftSeries series = metrics.DraftingOf("acme", "small");
+  // Drafted, unwanted, opening, late, lost.
+  series.RecordRequest({1, 0, 2, 7, 0});
+  series.RecordRequest({1, 0, 2, 18, 0});
+  series.RecordRequest({0, 0, 0, 0, 3});
+  series.RecordRequest({0, 0, 0, 0, 0});  // No round at all.
+  const std::string text = registry.Expose();
+  for (const char* supply :
+       {"drafted\",tenant=\"acme\"} 1\n", "unwanted\",tenant=\"acme\"} 0\n", "opening\",tenant=\"acme\"} 0\n",
+        "late\",tenant=\"acme\"} 1\n", "lost\",tenant=\"acme\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat(
+                          "tandem_verifier_drafter_requests_total{drafter=\"small\",supply=\"", supply)));
+  }
+}
+
+// What routers, and so tenants, can make a scrape cost.
+TEST(VerifierMetricsTest, TenantsBeyondTheBoundShareTheirSeries) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  constexpr int kNames = 3 * kMaxLabelValues;
+  for (int i = 0; i < kNames; ++i) {
+    const std::string tenant = absl::StrCat("tenant-", i);
+    metrics.SpeculationOf(tenant, "drafter").RecordRound(5, 2);
+    metrics.DraftingOf(tenant, "drafter").RecordRound(DraftedRound());
+  }
+  const std::string text = registry.Expose();
+  EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("tenant-", kMaxLabelValues, "\""))));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat(
+                        "tandem_spec_decode_num_drafts_total{drafter=\"drafter\",target=\"target\","
+                        "tenant=\"other\"} ",
+                        kNames - kMaxLabelValues)));
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40000);
+}
+
+}  // namespace
+}  // namespace tandem
