@@ -10,6 +10,7 @@ quick=false
 sanitizers=false
 aarch64=false
 unity=OFF
+rerun=false
 ctest_arguments=()
 cores=$(nproc)
 # The concurrent parts, which ThreadSanitizer looks at. Matched against test names. The simulation is none of them: a whole
@@ -23,7 +24,7 @@ readonly remote='service_test|cli|end_to_end|rpc_streams'
 
 usage() {
   cat <<'EOF'
-usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--unity] [--help] [-- ctest arguments]
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--unity] [--rerun] [--help] [-- ctest arguments]
 
 Installs missing packages, builds everything and runs every test.
 
@@ -34,6 +35,8 @@ Installs missing packages, builds everything and runs every test.
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --unity        compile the sources of each target together: less than half the time when nothing is built yet,
                  more when something is
+  --rerun        run what failed once more, alone, and name what passed only then: on a machine shared with others, a
+                 test of whole processes may meet a pause of seconds that is not theirs
   -- ...         passed to ctest, for example: tests/run.sh -- -R tokenizer
 EOF
 }
@@ -53,6 +56,7 @@ while (($# > 0)); do
     --sanitizers) sanitizers=true ;;
     --aarch64) aarch64=true ;;
     --unity) unity=ON ;;
+    --rerun) rerun=true ;;
     --)
       shift
       ctest_arguments+=("$@")
@@ -139,9 +143,17 @@ build() {
 }
 
 run_ctest() {
-  local preset=$1
+  local preset=$1 folder=build/$1 failures
   shift
-  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$cores" --timeout 600 "$@"
+  local ctest=(ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 600)
+  rm -f "$folder/Testing/Temporary/LastTestsFailed.log"
+  "${ctest[@]}" --parallel "$cores" "$@" && return 0
+  # None is noted when ctest itself could not do its work.
+  if ! $rerun || [[ ! -s $folder/Testing/Temporary/LastTestsFailed.log ]]; then return 1; fi
+  failures=$(sed 's/^[0-9]*://' "$folder/Testing/Temporary/LastTestsFailed.log" | paste -sd ' ')
+  printf '\n==> once more: %s\n' "$failures"
+  "${ctest[@]}" --rerun-failed || return 1
+  summary+=("$(printf '%-28s %-8s %s' "$preset: second run" ok "$failures")")
 }
 
 # Test executables of PRESET that the ctest selection runs: the executable of test x is the target tandem_x.
