@@ -89,7 +89,7 @@ class DriverTest(unittest.TestCase):
         command += ["--calibrate", "0", "--learn", "3", "--evaluate", "1", "--repetitions", "2", "--warm-up", "1"]
         command += ["--paces", "general-1m=0.5,ngram=0", "--simulate-target-ms", "4+0.1", "--max-tokens", "8"]
         command += ["--fixed", "general-1m:2"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("SIMULATED", done.stdout)
         self.assertIn("over general-1m:2", done.stdout)

@@ -16,7 +16,7 @@ class DriverTest(unittest.TestCase):
     def run_driver(self, *arguments):
         command = [sys.executable, "-B", str(REPOSITORY / "bench" / "serve.py")]
         command += ["--bin-dir", str(ARGS.bin_dir), "--out", str(ARGS.work_dir), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
 
     def test_sweep_on_simulated_engines(self):
         done = self.run_driver(
@@ -35,6 +35,7 @@ class DriverTest(unittest.TestCase):
             ["off", "code-1m fixed w3 @chain", "code-1m fixed w3 @tree"],
         )
         self.assertEqual(len(report["summaries"]), 3 * 2 * 3)
+        growth = []
         for request in report["requests"]:
             rounds = request["rounds"]
             self.assertEqual(sum(tokens for _, tokens in request["chunks"]), len(request["tokens"]))
@@ -43,10 +44,12 @@ class DriverTest(unittest.TestCase):
                 self.assertLessEqual(entry["depth"], 3)
                 if request["configuration"].endswith("chain"):
                     self.assertEqual(entry["nodes"], entry["depth"])
-            if request["configuration"] != "off" and len(rounds) > 2:
-                growth = [message for entry in rounds for message in entry["growth"]]
-                self.assertTrue(growth)
-                self.assertTrue(all(message["received"] > request["start"] for message in growth))
+            here = [message for entry in rounds for message in entry["growth"]]
+            self.assertTrue(all(message["received"] > request["start"] for message in here))
+            self.assertFalse(here and request["configuration"] == "off")
+            growth += here
+        # A drafter that starves may miss requests, not all of them.
+        self.assertTrue(growth)
 
         (curve,) = report["calibration"]
         self.assertEqual(curve["drafter"], "code-1m")

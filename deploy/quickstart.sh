@@ -168,14 +168,23 @@ wait_for() {
 
 free_ports() {
   python3 - "$1" <<'EOF'
+import random
 import socket
 import sys
 
-# All are held until the last is found, so that no two are equal.
-sockets = [socket.socket() for _ in range(int(sys.argv[1]))]
-for s in sockets:
-    s.bind(("127.0.0.1", 0))
-print(*(s.getsockname()[1] for s in sockets))
+# From below those that the system gives to outgoing connections, so that none takes one before its service does. All are
+# held until the last is found, so that no two are equal.
+found = []
+for port in random.SystemRandom().sample(range(20000, 30000), 1000):
+    if len(found) == int(sys.argv[1]):
+        break
+    probe = socket.socket()
+    try:
+        probe.bind(("127.0.0.1", port))
+        found.append(probe)
+    except OSError:
+        probe.close()
+print(*(probe.getsockname()[1] for probe in found))
 EOF
 }
 

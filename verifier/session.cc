@@ -100,7 +100,6 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
   draft_suspended_ = false;
   rounds_without_budget_ = 0;
   draft_retry_at_.reset();
-  summary_.drafter_lost.clear();
   drafts_pay_ = costs.drafting_pays;
   last_round_.reset();
   budget_ = limits_.BudgetFor(DepthWanted(costs));
@@ -169,7 +168,10 @@ void Session::PostponeDraft(absl::Time now, absl::Duration first, absl::Duration
 }
 
 void Session::OnDraftOpened(uint32_t epoch) {
-  if (drafting_ && epoch == mirror_.epoch()) draft_opened_ = true;
+  if (!drafting_ || epoch != mirror_.epoch()) return;
+  draft_opened_ = true;
+  // Not when it was asked to: a connection that is tried again has nobody at the other end yet.
+  summary_.drafter_lost.clear();
 }
 
 DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {

@@ -242,7 +242,8 @@ TEST_F(StreamsTest, ServerStreamReportsACancelOnceAndFinishesItself) {
 
 TEST_F(StreamsTest, ServerStreamNoticesTheClientsDeadline) {
   auto call = ReaderT::Create();
-  call->context().set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  // After the call has reached the server, which connects first.
+  call->context().set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(3));
   call->Start(v1::VerifierGenerateRequest(),
               [this](auto* context, const auto* request, auto* reactor) {
                 verifier_stub_->async()->Generate(context, request, reactor);

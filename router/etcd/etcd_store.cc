@@ -114,15 +114,19 @@ absl::Status EtcdStore::health() const {
   return here_ ? absl::OkStatus() : away_reason_;
 }
 
+// Only the following thread changes what these two do, so that they can say so first: whoever sees the change
+// finds it in the log.
 bool EtcdStore::SetHere() {
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);
-    here_ = true;
-    suspect_ = false;
-    again = ++connection_ > 1;
+    again = connection_ > 0;
   }
   LogInfo(again ? "etcd answers again" : "etcd answers", {{"endpoint", client_.endpoint()}});
+  absl::MutexLock lock(&mutex_);
+  here_ = true;
+  suspect_ = false;
+  ++connection_;
   return again;
 }
 
@@ -131,13 +135,16 @@ void EtcdStore::SetAway(const absl::Status& reason) {
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return;
-    was_here = std::exchange(here_, false);
-    if (was_here) away_since_ = absl::Now();
-    away_reason_ = reason;
+    was_here = here_;
   }
-  if (!was_here) return;
-  LogError("etcd is out of reach; routing goes on as it was, and cannot be changed",
-           {{"error", std::string(reason.message())}});
+  if (was_here) {
+    LogError("etcd is out of reach; routing goes on as it was, and cannot be changed",
+             {{"error", std::string(reason.message())}});
+  }
+  absl::MutexLock lock(&mutex_);
+  here_ = false;
+  if (was_here) away_since_ = absl::Now();
+  away_reason_ = reason;
 }
 
 absl::Status EtcdStore::Ping() {

@@ -297,7 +297,9 @@ TEST_F(LiveServerTest, HostileRequestsHurtNobody) {
        {std::string("GET / HT"), std::string("\r\n\r\n"), std::string(100000, 'a'),
         std::string("GET /\0x HTTP/1.1\r\n\r\n", 20), std::string("GET / HTTP/1.1\r\n\r\n"),
         std::string("GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n")}) {
-    halves.push_back(std::make_unique<Connection>(server_->port(), request));
+    // The server may hang up before it has all of it.
+    halves.push_back(std::make_unique<Connection>(server_->port(), ""));
+    halves.back()->Send(request);
   }
   EXPECT_THAT(Ask("/"), HasSubstr(" 200 OK"));
   EXPECT_THAT(halves[4]->ReadAll(), HasSubstr(" 403 ")) << "without a host";

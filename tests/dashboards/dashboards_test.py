@@ -8,7 +8,7 @@ import re
 import subprocess
 import unittest
 
-from stack import GRAFANA, PROMETHEUS, REPOSITORY, Prometheus, Stack, Traffic, wait_until
+from stack import GRAFANA, PATIENCE_SECONDS, PROMETHEUS, REPOSITORY, Prometheus, Stack, Traffic, wait_until
 
 DASHBOARDS = ("acceptance", "drafters", "serving", "verifier")
 ALERTS_TEST = pathlib.Path(__file__).with_name("alerts_test.yml")
@@ -114,6 +114,7 @@ class LiveTest(unittest.TestCase):
         wait_until(
             lambda: cls.traffic.completed >= ENOUGH_REQUESTS and (cls.stack.servers["router"].metric(predicted) or 0) > 1,
             "traffic, and choices by prediction",
+            timeout=3 * PATIENCE_SECONDS,
         )
         # Rates need two samples of the last series to appear.
         cls.scraped_until(cls, 4)
@@ -134,13 +135,17 @@ class LiveTest(unittest.TestCase):
         """Data, or for want of a fault none of a metric that is documented so."""
         expression = expression.replace("$__rate_interval", "30s")
         expression = re.sub(r"\$(tenant|target|drafter|model|instance)\b", ".*", expression)
-        result = self.prometheus.query(expression)
-        if not result:
-            used = {family(name) for name in names_in(expression)}
-            self.assertTrue(used & EMPTY_WHEN_HEALTHY, f"{where}: no data for {expression}")
+        if {family(name) for name in names_in(expression)} & EMPTY_WHEN_HEALTHY:
+            result = self.prometheus.query(expression)
+            values = [value for _, value in result]
+            self.assertTrue(not result or any(value == value for value in values), f"{where}: only NaN for {expression}")
             return
-        values = [value for _, value in result]
-        self.assertTrue(any(value == value for value in values), f"{where}: only NaN for {expression}")
+
+        def has_data():
+            return any(value == value for _, value in self.prometheus.query(expression))
+
+        # Traffic goes on meanwhile, and scrapes.
+        wait_until(has_data, f"{where}: data that is more than NaN for {expression}")
 
     def test_every_panel_has_data(self):
         for name in DASHBOARDS:
@@ -154,15 +159,18 @@ class LiveTest(unittest.TestCase):
             board = json.loads((GRAFANA / f"{name}.json").read_text())
             for variable in board["templating"]["list"][1:]:
                 selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
-                values = {labels.get(label) for labels, _ in self.prometheus.query(selector)}
-                self.assertTrue(values - {None}, f"{name}: {variable['name']}")
+
+                def values(selector=selector, label=label):
+                    return {labels.get(label) for labels, _ in self.prometheus.query(selector)} - {None}
+
+                wait_until(values, f"values of {name}: {variable['name']}")
 
     def test_every_rule_has_data_and_nothing_fires(self):
         for rule in self.prometheus.rules("record"):
             with self.subTest(rule=rule["name"]):
                 self.assertEqual(rule["health"], "ok", rule)
                 self.assert_data(rule["query"], rule["name"])
-                self.assertTrue(self.prometheus.query(rule["name"]), f"{rule['name']} was not recorded")
+                wait_until(lambda n=rule["name"]: self.prometheus.query(n), f"{rule['name']} to be recorded")
         recorded = {rule["name"] for rule in self.prometheus.rules("record")}
         exposed = set.union(*self.exposed().values()) | {"up", "ALERTS"}
         for rule in self.prometheus.rules("alert"):

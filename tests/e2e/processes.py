@@ -25,6 +25,9 @@ TARGET = "tandem-target-15m"
 DRAFTERS = ("general-1m", "code-1m", "math-1m", "general-4m")
 # Sanitizer builds and loaded machines take their time; a test that waits this long has failed.
 PATIENCE_SECONDS = 60.0
+# How long a step of a target lasts at least. It waits without using a core, so that drafts come in time and what is to
+# happen in the middle of a generation does, on machines that are busy as well.
+TARGET_MS = 8
 OFF = types_pb2.SPECULATION_MODE_OFF
 ON = types_pb2.SPECULATION_MODE_ON
 
@@ -57,15 +60,21 @@ def check_config(command):
     return run.returncode, run.stdout + run.stderr
 
 
+_given_ports = set()
+
+
 def fixed_port():
-    """A free port from below those that outgoing connections are given, so that it can be used again."""
+    """A free port from below those that outgoing connections are given, so that it can be used again. Never one twice."""
     while True:
         port = random.SystemRandom().randrange(20000, 30000)
+        if port in _given_ports:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given_ports.add(port)
             return port
 
 
@@ -114,6 +123,10 @@ class Server:
     @property
     def log(self):
         return "".join(self.lines)
+
+    def wait_logged(self, text, since=0):
+        """Until a line has the text, the first `since` lines left out: a log is read behind what it tells of."""
+        wait_until(lambda: text in "".join(self.lines[since:]), f"{self.program} to log {text!r}")
 
     def wait_ready(self):
         self._ready.wait(PATIENCE_SECONDS)
@@ -203,8 +216,8 @@ class Generation:
         stub = generation_pb2_grpc.GenerationStub(channel)
         self.call = stub.Generate(request, metadata=[*bearer(token), *metadata], timeout=timeout)
 
-    def read(self, num_tokens=None):
-        """Reads to the end, or until there are this many tokens. RpcError when the call fails."""
+    def read(self, num_tokens=None, num_accepted=0):
+        """Reads to the end, or until there are this many tokens, and of them accepted ones. RpcError when the call fails."""
         for event in self.call:
             kind = event.WhichOneof("event")
             if kind == "started":
@@ -221,7 +234,7 @@ class Generation:
                 assert self.finished is None
                 self.finished = event.finished
                 self.text += event.finished.text
-            if num_tokens is not None and len(self.tokens) >= num_tokens:
+            if num_tokens is not None and len(self.tokens) >= num_tokens and self.accepted >= num_accepted:
                 break
         return self
 
@@ -275,10 +288,10 @@ class ProcessTest(unittest.TestCase):
             flags += ["--model", f"{name}={MODELS}/tandem-draft-{name}"]
         return self.start("tandem-drafter", *flags, port=port)
 
-    def start_verifier(self, *flags):
+    def start_verifier(self, *flags, port=0):
         """Drafts whatever it costs: `goodput` may rightly do without drafts on a machine that tests keep busy."""
-        flags = ("--window-policy", "fixed", "--local-drafter", "none", *flags)
-        return self.start("tandem-verifier", "--model", MODELS / TARGET, *flags)
+        flags = ("--window-policy", "fixed", "--local-drafter", "none", "--simulate-target-ms", TARGET_MS, *flags)
+        return self.start("tandem-verifier", "--model", MODELS / TARGET, *flags, port=port)
 
     def start_router(self, verifiers, drafter_address, flags=(), **tenant):
         """One model on `verifiers`; the tenant "acme", whose drafter is the first, has the token "secret"."""
@@ -310,6 +323,35 @@ class ProcessTest(unittest.TestCase):
         """A call to the router that has begun."""
         return Generation(self.channel, request, **options)
 
+    def drafted(self, request, **options):
+        """The generations of one request until some of its drafts were accepted, the last one, which has them, last. A
+        drafter that starts or starves may miss whole requests; their outputs are the same."""
+        generations = []
+
+        def accepted():
+            generations.append(self.generate(request, **options).read())
+            self.assertEqual(generations[-1].output, generations[0].output)
+            return generations[-1].accepted > 0
+
+        wait_until(accepted, "accepted drafts")
+        return generations
+
+    def assert_refuses_soon(self, code, *parts):
+        """New requests, which may be served at first, are refused from some moment on."""
+
+        def refused():
+            generation = self.generate(request_for(max_tokens=1))
+            try:
+                generation.read()
+                return False
+            except grpc.RpcError as error:
+                self.assertEqual(error.code(), code, error.details())
+                for part in parts:
+                    self.assertIn(part, error.details())
+                return True
+
+        wait_until(refused, f"refusals with {code}")
+
     def undrafted(self, request):
         """What the request gives with speculation off."""
         plain = generation_pb2.GenerateRequest()
@@ -331,4 +373,4 @@ class ProcessTest(unittest.TestCase):
         """Returns when nothing runs or waits there and nothing is held."""
         names = ("tandem_verifier_running_requests", "tandem_verifier_waiting_requests")
         names += ("tandem_verifier_kv_tokens_used",)
-        wait_until(lambda: all(verifier.metric(name) == 0 for name in names), "an idle verifier", timeout=20)
+        wait_until(lambda: all(verifier.metric(name) == 0 for name in names), "an idle verifier")

@@ -23,10 +23,12 @@ from processes import (  # noqa: E402
     PATIENCE_SECONDS,
     REPOSITORY,
     TARGET,
+    TARGET_MS,
     Generation,
     ProcessTest,
     bearer,
     clean_environment,
+    fixed_port,
     request_for,
     wait_until,
 )
@@ -148,7 +150,7 @@ class SecurityTest(ProcessTest):
         self.verifier = self.start(
             *("tandem-verifier", "--model", MODELS / TARGET, "--window-policy", "fixed"),
             *("--local-drafter", "none", "--reflection", "--health-listen", "127.0.0.1:0"),
-            *self.tls("verifier"),
+            *("--simulate-target-ms", TARGET_MS, *self.tls("verifier")),
         )
         self.drafter.wait_ready()
         self.verifier.wait_ready()
@@ -180,10 +182,8 @@ class SecurityTest(ProcessTest):
         served = [path for rpcs in ALLOWED.values() for path in rpcs]
         self.assertEqual(sorted(set(served)), sorted(every_rpc()), "an RPC without a row in this test")
         # Somebody who may do everything can use it: drafted tokens come through three processes.
-        with grpc.secure_channel(self.router.address, self.credentials()) as channel:
-            generation = Generation(channel, request_for()).read()
-            self.assertEqual(len(generation.tokens), 32)
-            self.assertGreater(generation.accepted, 0)
+        with grpc.secure_channel(self.router.address, self.credentials()) as self.channel:
+            self.assertEqual(len(self.drafted(request_for())[-1].tokens), 32)
 
         strangers = Authority(self.folder / "theirs")
         expired = self.authority.sign("expired", "router", days=-1)
@@ -260,7 +260,7 @@ class SecurityTest(ProcessTest):
     def test_verifiers_behind_a_name(self):
         """They are called by their addresses, and known by the name."""
         self.start_secure_stack()
-        port = self.verifier.address.rpartition(":")[2]
+        port = fixed_port()
         by_name = self.authority.sign("by-name", "verifier", hosts="DNS:localhost")
         other = self.authority.sign("other", "verifier", hosts="DNS:elsewhere")
         for (certificate, key), code in ((by_name, None), (other, grpc.StatusCode.UNAVAILABLE)):
@@ -276,7 +276,7 @@ class SecurityTest(ProcessTest):
             router = self.start("tandem-router", "--config", path, *self.tls("router")).wait_ready()
             with grpc.secure_channel(router.address, self.credentials()) as channel:
                 if code is None:
-                    wait_until(lambda r=router: "verifier is serving" in r.log, "the name's address")
+                    router.wait_logged("verifier is serving")
                     self.assertEqual(len(Generation(channel, request_for()).read().tokens), 32)
                 else:
                     self.assert_fails(Generation(channel, request_for()), code)
@@ -394,7 +394,7 @@ class LifeCycleTest(ProcessTest):
         verifier.send(signal.SIGTERM)
         wait_until(lambda: verifier.health() == "NOT_SERVING", "readiness to drop")
         self.assertEqual(verifier.health("liveness"), "SERVING")
-        self.assertFalse(verifier.info().serving)
+        wait_until(lambda: not verifier.info().serving, "the verifier to say so")
         verifier.kill()  # It would take requests for ten minutes.
 
     def test_what_loads_stops_when_told(self):
@@ -405,7 +405,7 @@ class LifeCycleTest(ProcessTest):
             ("tandem-drafter", "--model", f"large={folder}", "--kv-tokens", "256"),
         ):
             server = self.start(*command)
-            wait_until(lambda: '"loading"' in server.log, "loading")
+            server.wait_logged('"loading"')
             server.send(signal.SIGTERM)
             self.assertEqual(server.wait(), 0, server.log)
             self.assertIn("stopped while loading", server.log)
@@ -420,10 +420,14 @@ class LifeCycleTest(ProcessTest):
         verifier = self.start_verifier().wait_ready()
         self.connect_router([verifier.address], drafter.address)
         self.assertEqual(drafter.health("liveness"), "SERVING")
-        generation = self.generate(request_for(max_tokens=100)).read(1)
-        wait_until(lambda: drafter.health("liveness") == "NOT_SERVING", "the drafter to stand still")
+
+        def stands_still():
+            # Its step takes much longer than this request does.
+            self.generate(request_for(max_tokens=8)).read()
+            return drafter.health("liveness") == "NOT_SERVING"
+
+        wait_until(stands_still, "the drafter to stand still")
         self.assertEqual(drafter.health(), "SERVING")
-        generation.read()
         wait_until(lambda: drafter.health("liveness") == "SERVING", "the drafter to be idle")
 
     def test_a_router_that_ends_says_so_to_its_requests(self):

@@ -23,8 +23,8 @@ SERVICES = ("tandem-router", "tandem-verifier", "tandem-drafter")
 MAX_ROUND_SPANS = 64
 # How long a batch may be under way: what waiting for the receiver once would cost a request.
 SEND_TIMEOUT_SECONDS = 5.0
-# Clocks of processes on one machine are one clock; only what is told by a message may lag.
-LAG_NANOSECONDS = 2_000_000_000
+# Clocks of processes on one machine are one clock; only what is told by a message may lag, on a busy machine for long.
+LAG_NANOSECONDS = 30_000_000_000
 
 Found = collections.namedtuple("Found", "service span attributes")
 
@@ -108,6 +108,10 @@ class TracingTest(ProcessTest):
         )
         return verifiers
 
+    def warm_up(self):
+        """Until drafts are accepted, so that what follows is drafted; in no trace."""
+        self.drafted(request_for(), metadata=[traceparent("a" * 32, "b" * 16, sampled=False)])
+
     def wait_for(self, receiver, name, count, service=None):
         wait_until(lambda: len(receiver.spans(name, service)) >= count, f"{count} spans {name} of {service}")
 
@@ -140,16 +144,23 @@ class TracingTest(ProcessTest):
             if span.name != "feedback":
                 self.assertLessEqual(span.end_time_unix_nano, parent.span.end_time_unix_nano + lag, where)
 
-    def logged(self, server, request_id):
-        lines = [json.loads(line) for line in server.lines]
-        return [line for line in lines if line.get("request_id") == request_id]
+    def ends_logged(self, server, request_id, count):
+        """What the server logs of the ends of so many requests."""
+
+        def ends():
+            lines = [json.loads(line) for line in [*server.lines]]
+            return [x for x in lines if (x.get("request_id"), x.get("event")) == (request_id, "request ended")]
+
+        wait_until(lambda: len(ends()) >= count, f"{count} ends in the log of {server.program}")
+        return ends()
 
     def test_a_generation_is_one_whole_trace(self):
         receiver = self.receive()
         (verifier,) = self.start_traced(receiver.address)
+        self.warm_up()
         trace_id, client_span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
         metadata = [traceparent(trace_id, client_span), ("tracestate", "congo=t61rcWkgMzE")]
-        request = request_for(PROMPT, 300, request_id="req-1")
+        request = request_for(PROMPT, 400, request_id="req-1")
         generation = self.generate(request, metadata=metadata).read()
         self.assertEqual(generation.output, self.undrafted(request), "no trace changes an output")
         self.wait_for(receiver, CALL, 2)
@@ -196,7 +207,7 @@ class TracingTest(ProcessTest):
         for wait in of("draft wait", "tandem-verifier"):
             self.assertIn(wait.span.parent_span_id, round_ids)
         for found in (call, served):
-            self.assertEqual(found.attributes["gen_ai.usage.output_tokens"], 300)
+            self.assertEqual(found.attributes["gen_ai.usage.output_tokens"], 400)
             self.assertEqual(found.attributes["gen_ai.response.finish_reasons"], ["length"])
             self.assertEqual(found.attributes["tandem.request_id"], "req-1")
         self.assertEqual(drafted.attributes["tandem.draft_model"], DRAFTERS[0])
@@ -209,7 +220,7 @@ class TracingTest(ProcessTest):
         self.assertNotIn(PROMPT.encode(), receiver.bytes)
 
         for server in (self.router, verifier):
-            ends = [line for line in self.logged(server, "req-1") if line["event"] == "request ended"]
+            ends = self.ends_logged(server, "req-1", 2)
             self.assertEqual([line["trace_id"] for line in ends], [trace_id, *others], server.program)
             self.assertNotIn(PROMPT, server.log)
         for server, service in ((self.router, SERVICES[0]), (verifier, SERVICES[1]), (self.drafter, SERVICES[2])):
@@ -224,6 +235,7 @@ class TracingTest(ProcessTest):
     def test_roots_are_sampled_and_callers_decisions_hold(self):
         receiver = self.receive()
         self.start_traced(receiver.address, router_flags=("--trace-sample", "0"))
+        self.warm_up()
         request = request_for(PROMPT, 4)
         self.generate(request).read()
         self.generate(request, metadata=[traceparent("a" * 32, "b" * 16, sampled=False)]).read()
@@ -239,6 +251,7 @@ class TracingTest(ProcessTest):
         verifiers = self.start_traced(
             receiver.address, num_verifiers=2, verifier_flags=("--drain-grace", "500ms", "--drain-delay", "0s")
         )
+        self.warm_up()
         request = request_for(PROMPT, 1000)
         metadata = [traceparent("e" * 32, "f" * 16)]
         generation = self.generate(request, metadata=metadata, timeout=3 * PATIENCE_SECONDS)

@@ -225,7 +225,7 @@ class DemoTest(ProcessTest):
                 service = workload.container[f"{probe}Probe"]["grpc"].get("service", "")
                 address = f"127.0.0.1:{self.health_ports[workload.name]}"
                 with self.subTest(workload=workload.name, probe=probe):
-                    wait_until(lambda a=address, s=service: health(a, s) == "SERVING", "a probe that passes", 20)
+                    wait_until(lambda a=address, s=service: health(a, s) == "SERVING", "a probe that passes")
                     self.assertEqual(server.health(service), "SERVING")
         self.assertNotEqual(health(address, "no.such.service"), "SERVING")
 
@@ -242,7 +242,7 @@ class DemoTest(ProcessTest):
         # Readiness drops before anything else does.
         self.running["router"].send(signal.SIGTERM)
         address = f"127.0.0.1:{self.health_ports['router']}"
-        wait_until(lambda: health(address) == "NOT_SERVING", "a router that is not ready", 20)
+        wait_until(lambda: health(address) == "NOT_SERVING", "a router that is not ready")
         self.assertEqual(health(address, "liveness"), "SERVING")
         self.assertEqual(len(self.generate(request_for(max_tokens=8), token=DEMO_TOKEN).read().tokens), 8)
         self.assertEqual(self.running["router"].wait(), 0)

@@ -1,5 +1,6 @@
 #include "router/etcd/testing/fake_etcd.h"
 
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,9 @@ using etcdserverpb::TxnResponse;
 
 // How often those who wait look whether their call was cancelled.
 constexpr absl::Duration kLook = absl::Milliseconds(5);
+// Ports that are tried. They lie below those that the system gives to outgoing connections, so that none
+// takes one while a fake is away that is to come back there.
+constexpr int kMostPorts = 1000;
 
 }  // namespace
 
@@ -233,14 +237,19 @@ FakeEtcd::FakeEtcd(int port)
     : kv_(std::make_unique<KvService>(&state_)),
       watch_(std::make_unique<WatchService>(&state_)),
       auth_(std::make_unique<AuthService>(&state_)) {
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
-  // Two fakes on one port would share the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.RegisterService(kv_.get());
-  builder.RegisterService(watch_.get());
-  builder.RegisterService(auth_.get());
-  server_ = builder.BuildAndStart();
+  std::random_device random;
+  for (int attempt = 0; attempt < kMostPorts && server_ == nullptr; ++attempt) {
+    const int wanted = port != 0 ? port : std::uniform_int_distribution<int>(20000, 29999)(random);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", wanted), grpc::InsecureServerCredentials(), &port_);
+    // Two fakes on one port would share the calls.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.RegisterService(kv_.get());
+    builder.RegisterService(watch_.get());
+    builder.RegisterService(auth_.get());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr && port != 0) absl::SleepFor(kLook);
+  }
 }
 
 FakeEtcd::~FakeEtcd() {
