@@ -246,6 +246,23 @@ TEST_F(DrafterSwapTest, ALostDrafterIsReplacedByTheNextAlternateAtOnce) {
   EXPECT_EQ(bound_, (std::vector<std::string>{"c", "a"}));
 }
 
+TEST_F(DrafterSwapTest, ALostDrafterStaysLostUntilItAnswers) {
+  Make(Fixed());
+  scheduler_->OnLinkUp(kLink);
+  const Ask ask{.rules = {.max_tokens = 30}};
+  ASSERT_TRUE(SubmitOn(1, ask, {On(kLink, "a")}).ok());
+  scheduler_->Step();
+  Open(OpenDrafts().at(0));
+  Lose(kLink);
+  scheduler_->Step();
+  // The connection is tried again, with nobody there.
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_EQ(sent_on_[kLink].size(), 2u);
+  RunToTheEnd();
+  ExpectReference(1, ask);
+  EXPECT_EQ(records_[1].summary.drafter_lost, "the connection was lost: killed");
+}
+
 TEST_F(DrafterSwapTest, AlternatesThatAllRefuseAreNotAskedForEver) {
   Make(Fixed());
   for (LinkId link : {kLink, kOther, kThird}) scheduler_->OnLinkUp(link);

@@ -266,7 +266,7 @@ TEST_F(EndToEndTest, HelpfulErrors) {
 
 TEST_F(EndToEndTest, TimeoutIsTheDeadline) {
   verifier_.SetScript([](StubVerifier::Call& call) { call.Send(StartedEvent(call.request())); });
-  EXPECT_EQ(RunTandem({"generate", "hi", "--timeout", "100ms"}), kExitFailure);
+  EXPECT_EQ(RunTandem({"generate", "hi", "--timeout", "1s"}), kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr("DEADLINE_EXCEEDED"));
   EXPECT_THAT(err_.str(), HasSubstr("--timeout"));
 }

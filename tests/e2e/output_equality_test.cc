@@ -23,6 +23,8 @@ using ::testing::ValuesIn;
 using OutputEqualityTest = GenerationTest;
 
 constexpr uint32_t kTokensEach = 24;
+// Requests after which what a machine makes late must have come.
+constexpr int kMostTries = 200;
 
 TEST_F(OutputEqualityTest, GreedyIsWhatTheReferenceImplementationSays) {
   for (const GoldenCase& golden_case : golden()) {
@@ -79,8 +81,15 @@ TEST_P(SpeculationTest, ChangesNoOutputInABatchOfEightOrAlone) {
       if (result.ok()) accepted += result->finished.speculation().accepted_tokens();
     }
   }
-  // goodput drafts only while that pays, which on a busy machine may be never.
+  // goodput drafts only while that pays, which on a busy machine may be never. For others a drafter that
+  // starves there may come too late for these requests.
   if (std::get<1>(GetParam()) != "goodput") {
+    const v1::GenerateRequest request = Requests(0.0f)[1];
+    for (int more = 0; accepted == 0 && more < kMostTries; ++more) {
+      const absl::StatusOr<RecordedOutput> result = Generate(request);
+      ExpectSame(request, result);
+      if (result.ok()) accepted += result->finished.speculation().accepted_tokens();
+    }
     EXPECT_GT(accepted, 0u) << "nothing was drafted, so nothing was tested";
   }
 }
@@ -129,6 +138,8 @@ TEST_F(OutputEqualityTest, AVerifierDraftsForItselfWhereNoDrafterDoes) {
     for (const GoldenCase& golden_case : golden()) {
       v1::GenerateRequest request = Request(verifier, golden_case.prompt, 2 * kTokensEach);
       request.mutable_stopping()->set_ignore_eos(true);
+      // goodput may rightly do without on a machine that is busy.
+      request.mutable_speculation()->set_window_policy("fixed");
       for (const auto mode : {v1::SPECULATION_MODE_UNSPECIFIED, v1::SPECULATION_MODE_OFF}) {
         request.mutable_speculation()->set_mode(mode);
         const absl::StatusOr<RecordedOutput> result = Generate(request);
@@ -227,12 +238,17 @@ TEST_F(OutputEqualityTest, DraftersThatCannotDraftCostNothingButSpeed) {
   for (const auto& [drafter, why] :
        {std::pair(kUnreachableDrafter, "connect"), std::pair(kUnknownDraftModel, "no-such-model")}) {
     SetDrafter(request, drafter, "fixed");
-    const absl::StatusOr<RecordedOutput> result = Generate(request);
-    ExpectSame(request, result);
-    ASSERT_TRUE(result.ok());
-    EXPECT_EQ(result->started.drafter(), drafter);
-    EXPECT_THAT(result->finished.speculation().drafter_lost(), HasSubstr(why));
-    EXPECT_EQ(result->finished.speculation().draft_tokens(), 0u);
+    std::string lost;
+    // The first ones may end before anybody knows.
+    for (int tries = 0; lost.empty() && tries < kMostTries; ++tries) {
+      const absl::StatusOr<RecordedOutput> result = Generate(request);
+      ExpectSame(request, result);
+      ASSERT_TRUE(result.ok());
+      EXPECT_EQ(result->started.drafter(), drafter);
+      EXPECT_EQ(result->finished.speculation().draft_tokens(), 0u);
+      lost = result->finished.speculation().drafter_lost();
+    }
+    EXPECT_THAT(lost, HasSubstr(why));
   }
 }
 

@@ -267,7 +267,7 @@ class DrafterLossTest(ProcessTest):
         self.assertIn("FAILED_PRECONDITION", generation.stats.drafter_lost)
         self.assertIn("vocabulary", generation.stats.drafter_lost)
         refused = "tandem_drafter_sessions_refused_total"
-        self.assertEqual(drafter.metric(refused, reason="failed_precondition"), 1)
+        wait_until(lambda: drafter.metric(refused, reason="failed_precondition") == 1, "the drafter's account")
 
 
 class VerifierLossTest(ProcessTest):

@@ -86,7 +86,7 @@ class RanksTest(unittest.TestCase):
                 f'echo "$@" >>{folder}/said\n{program}\n'
             )
             fake.chmod(0o755)
-            environment = {"PATH": f"{folder}:/usr/bin:/bin", "TANDEM_RANKS_PATIENCE_SECONDS": "1"}
+            environment = {"PATH": f"{folder}:/usr/bin:/bin", "TANDEM_RANKS_PATIENCE_SECONDS": "5"}
             log = open(f"{folder}/log", "w", encoding="utf-8")  # pylint: disable=consider-using-with
             self.addCleanup(log.close)
             process = subprocess.Popen(
