@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -27,6 +28,16 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
+
+// What holds for all servers of the process.
+void PrepareProcess() {
+  grpc::EnableDefaultHealthCheckService(true);
+#ifdef NDEBUG
+  // Debian's Abseil looks for deadlocks, for which every lock of every thread, those inside gRPC included,
+  // takes one that all of them share. Builds with assertions keep that.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
+}
 
 // Decides about reflection for one server. Linking gRPC's reflection library puts its plugin into every
 // server, so it has to be taken out where it is not wanted.
@@ -97,8 +108,8 @@ ServerRunner::ServerRunner() = default;
 absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOptions& options,
                                                                   const std::vector<ServedService>& services,
                                                                   AdminCallbacks admin) {
-  static std::once_flag health_enabled;
-  std::call_once(health_enabled, [] { grpc::EnableDefaultHealthCheckService(true); });
+  static std::once_flag prepared;
+  std::call_once(prepared, PrepareProcess);
   if (options.listen_address.empty()) {
     return absl::InvalidArgumentError("listen address: empty, expected host:port");
   }

@@ -3,6 +3,8 @@
 // streams as are asked for, or at once for latencies.
 //
 //   clients (here) --> tandem-router (a process of its own) --> stub verifier (here)
+//
+// The same load goes through a relay that does nothing but pass messages on, which is what gRPC alone costs.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -31,6 +33,8 @@
 #include "common/config/flags.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/client_stream_reader.h"
+#include "common/rpc/server_stream.h"
+#include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
 #include "router/testing/stub_verifier.h"
 #include "tandem/v1/generation.grpc.pb.h"
@@ -49,42 +53,79 @@ struct LoadFlags {
   uint32_t streams = 2000;
   uint32_t chunks = 50;  // Of each stream.
   absl::Duration every = absl::Milliseconds(200);
+  uint32_t turns = 3;
   uint32_t latency_requests = 2000;
   absl::Duration arrival = absl::Milliseconds(5);
+  std::string bare_relay_to;
+  std::string bare_relay_listen;
 };
 
-// The router's process.
+// Passes the verifier's messages on and does nothing else.
+class BareRelay final : public v1::Generation::CallbackService {
+ public:
+  explicit BareRelay(const std::string& verifier) : stub_(v1::Verifier::NewStub(CreateChannel(verifier))) {}
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* /*context*/,
+                                                           const v1::GenerateRequest* /*request*/) override {
+    auto client = ServerStream<v1::GenerateResponse>::Create();
+    auto* reactor = client->Start({});
+    v1::VerifierGenerateRequest request;
+    request.mutable_prompt()->add_ids(1);
+    ClientStreamReader<v1::VerifierGenerateRequest, v1::GenerateResponse>::Create()->Start(
+        std::move(request),
+        [this](grpc::ClientContext* context, const v1::VerifierGenerateRequest* sent,
+               grpc::ClientReadReactor<v1::GenerateResponse>* verifier) {
+          stub_->async()->Generate(context, sent, verifier);
+        },
+        {.on_message = [client](v1::GenerateResponse event) { client->Write(std::move(event)); },
+         .on_done = [client](absl::Status status) { client->Finish(std::move(status)); }});
+    return reactor;
+  }
+
+ private:
+  const std::unique_ptr<v1::Verifier::Stub> stub_;
+};
+
+// Serves a BareRelay until it is killed.
+int ServeBareRelay(const LoadFlags& flags) {
+  BareRelay relay(flags.bare_relay_to);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(flags.bare_relay_listen, grpc::InsecureServerCredentials());
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(2 * flags.streams + 100));
+  builder.RegisterService(&relay);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    std::cerr << "cannot listen on " << flags.bare_relay_listen << "\n";
+    return kExitFailure;
+  }
+  // As servers of ours have it.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  server->Wait();
+  return kExitOk;
+}
+
+// The process of a router, or of what stands in for one.
 class RouterProcess {
  public:
-  RouterProcess(const LoadFlags& flags, const std::string& verifier) {
+  static std::unique_ptr<RouterProcess> Router(const LoadFlags& flags, const std::string& verifier) {
+    auto process = std::make_unique<RouterProcess>();
     const nlohmann::json config = {
         {"models", {{{"name", "target"}, {"folder", flags.model}, {"verifiers", {verifier}}}}},
         {"tenants", {{{"name", "load"}, {"token", kToken}}}},
         {"max_concurrent_requests", 2 * flags.streams + 100}};
-    endpoint_ = absl::StrCat("unix:", folder_.PathOf("router.sock"));
-    std::vector<std::string> arguments = {flags.router,
-                                          "--config",
-                                          folder_.Write("router.yaml", config.dump()),
-                                          "--listen",
-                                          endpoint_,
-                                          "--metrics-listen",
-                                          "127.0.0.1:0",
-                                          "--verifier-max-requests",
-                                          absl::StrCat(2 * flags.streams + 100)};
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    // A line for each request would be a measurement of the terminal.
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, folder_.PathOf("log").c_str(),
-                                     O_CREAT | O_WRONLY, 0600);
-    if (posix_spawn(&pid_, flags.router.c_str(), &actions, nullptr, argv.data(), environ) != 0) {
-      std::cerr << "cannot start " << flags.router << "\n";
-      std::exit(kExitFailure);
-    }
-    posix_spawn_file_actions_destroy(&actions);
+    process->Start({flags.router, "--config", process->folder_.Write("router.yaml", config.dump()),
+                    "--listen", process->endpoint_, "--metrics-listen", "127.0.0.1:0",
+                    "--verifier-max-requests", absl::StrCat(2 * flags.streams + 100)});
+    return process;
   }
+  static std::unique_ptr<RouterProcess> Bare(const LoadFlags& flags, const std::string& verifier) {
+    auto process = std::make_unique<RouterProcess>();
+    process->Start({"/proc/self/exe", "--bare-relay-to", verifier, "--bare-relay-listen", process->endpoint_,
+                    "--streams", absl::StrCat(flags.streams)});
+    return process;
+  }
+  // Use the above.
+  RouterProcess() : endpoint_(absl::StrCat("unix:", folder_.PathOf("router.sock"))) {}
   ~RouterProcess() {
     kill(pid_, SIGTERM);
     waitpid(pid_, nullptr, 0);
@@ -118,8 +159,24 @@ class RouterProcess {
   }
 
  private:
+  void Start(std::vector<std::string> arguments) {
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // A line for each request would be a measurement of the terminal.
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, folder_.PathOf("log").c_str(),
+                                     O_CREAT | O_WRONLY, 0600);
+    if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) {
+      std::cerr << "cannot start " << arguments[0] << "\n";
+      std::exit(kExitFailure);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
   const TemporaryFolder folder_;
-  std::string endpoint_;
+  const std::string endpoint_;
   pid_t pid_ = 0;
 };
 
@@ -258,29 +315,67 @@ double Quantile(const std::vector<double>& sorted, double q) {
   return sorted[std::min(sorted.size() - 1, static_cast<size_t>(q * static_cast<double>(sorted.size())))];
 }
 
-int Run(const LoadFlags& flags) {
-  StubVerifier verifier;
-  RouterProcess router(flags, verifier.endpoint());
-  const std::shared_ptr<grpc::Channel> channel = CreateChannel(router.endpoint());
+std::shared_ptr<grpc::Channel> ConnectTo(const RouterProcess& router) {
+  std::shared_ptr<grpc::Channel> channel = CreateChannel(router.endpoint());
   if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kStartUp))) {
     std::cerr << "the router does not serve\n";
-    return kExitFailure;
+    std::exit(kExitFailure);
   }
-  const auto stub = v1::Generation::NewStub(channel);
-  LoadResult load;
-  {
+  return channel;
+}
+
+// Microseconds of the router's CPU time per chunk, and for what else there is of a request: two loads that
+// differ in the number of chunks tell one from the other.
+struct RouterCost {
+  double per_chunk = 0;
+  double per_request = 0;
+};
+
+RouterCost CostOf(const LoadResult& one_chunk, const LoadResult& load, uint32_t streams) {
+  const auto extra = static_cast<double>(load.chunks) - static_cast<double>(one_chunk.chunks);
+  const double per_chunk = 1e6 * (load.router_cpu_seconds - one_chunk.router_cpu_seconds) / extra;
+  return {per_chunk, 1e6 * one_chunk.router_cpu_seconds / streams - per_chunk};
+}
+
+// The load with one chunk for each stream, and with all of them.
+RouterCost MeasureStreams(LoadFlags flags, const char* name, const RouterProcess& router,
+                          StubVerifier& verifier, v1::Generation::Stub& stub, uint64_t& errors) {
+  LoadResult loads[2];
+  const uint32_t chunks[2] = {1, flags.chunks};
+  for (int i = 0; i < 2; ++i) {
+    flags.chunks = chunks[i];
     Pacer pacer(flags.chunks, flags.every);
     verifier.SetScript([&pacer](StubVerifier::Call& call) {
       call.Send(StartedEvent(call.request()));
       pacer.Add(call.shared_from_this());
     });
-    load = RunStreams(flags, router, *stub);
+    loads[i] = RunStreams(flags, router, stub);
+    errors += loads[i].errors;
   }
+  const RouterCost cost = CostOf(loads[0], loads[1], flags.streams);
   std::printf(
-      "%u streams at once, %lu chunks: %lu errors, %.1f us of router CPU per chunk, %.0f MiB at most\n",
-      flags.streams, load.chunks, load.errors,
-      1e6 * load.router_cpu_seconds / static_cast<double>(std::max<uint64_t>(load.chunks, 1)),
-      router.PeakMiB());
+      "%s: %u streams at once, %lu chunks: %lu errors, %.1f us of CPU per chunk, %.0f us per request, "
+      "%.0f MiB at most\n",
+      name, flags.streams, loads[1].chunks, loads[0].errors + loads[1].errors, cost.per_chunk,
+      cost.per_request, router.PeakMiB());
+  return cost;
+}
+
+int Run(const LoadFlags& flags) {
+  StubVerifier verifier;
+  const auto router = RouterProcess::Router(flags, verifier.endpoint());
+  const auto bare = RouterProcess::Bare(flags, verifier.endpoint());
+  const auto stub = v1::Generation::NewStub(ConnectTo(*router));
+  const auto bare_stub = v1::Generation::NewStub(ConnectTo(*bare));
+  uint64_t errors = 0;
+  std::vector<double> own;
+  for (uint32_t turn = 0; turn < flags.turns; ++turn) {
+    const RouterCost floor = MeasureStreams(flags, "bare relay", *bare, verifier, *bare_stub, errors);
+    const RouterCost cost = MeasureStreams(flags, "router", *router, verifier, *stub, errors);
+    own.push_back(cost.per_chunk - floor.per_chunk);
+  }
+  std::sort(own.begin(), own.end());
+  std::printf("router beyond the bare relay, median: %.1f us of CPU per chunk\n", own[own.size() / 2]);
 
   verifier.SetScript(Saying("a", 1));
   const std::shared_ptr<grpc::Channel> direct_channel = CreateChannel(verifier.endpoint());
@@ -291,25 +386,33 @@ int Run(const LoadFlags& flags) {
   const auto directly = [&](auto on_first, auto on_done) {
     GenerateDirectly(*direct_stub, on_first, on_done);
   };
-  // In turns, so that both see the same machine; the first turn warms up.
+  const auto through_bare = [&](auto on_first, auto on_done) {
+    Generate(*bare_stub, on_first, [on_done](const absl::Status&, uint32_t) { on_done(); });
+  };
+  // In turns, so that all see the same machine; the first turn warms up.
   std::vector<double> with;
+  std::vector<double> with_bare;
   std::vector<double> without;
   constexpr uint32_t kTurns = 5;
   for (uint32_t turn = 0; turn <= kTurns; ++turn) {
-    const auto a = Latencies(flags.latency_requests / kTurns, flags.arrival, through);
-    const auto b = Latencies(flags.latency_requests / kTurns, flags.arrival, directly);
+    const uint32_t requests = flags.latency_requests / kTurns;
+    const auto a = Latencies(requests, flags.arrival, through);
+    const auto b = Latencies(requests, flags.arrival, through_bare);
+    const auto c = Latencies(requests, flags.arrival, directly);
     if (turn == 0) continue;
     with.insert(with.end(), a.begin(), a.end());
-    without.insert(without.end(), b.begin(), b.end());
+    with_bare.insert(with_bare.end(), b.begin(), b.end());
+    without.insert(without.end(), c.begin(), c.end());
   }
-  std::sort(with.begin(), with.end());
-  std::sort(without.begin(), without.end());
+  for (auto* seconds : {&with, &with_bare, &without}) std::sort(seconds->begin(), seconds->end());
   for (const double q : {0.5, 0.9, 0.99}) {
-    std::printf("first token, p%.0f: %.3f ms through the router, %.3f ms without: %.3f ms added\n", 100 * q,
-                1e3 * Quantile(with, q), 1e3 * Quantile(without, q),
-                1e3 * (Quantile(with, q) - Quantile(without, q)));
+    std::printf(
+        "first token, p%.0f: %.3f ms from the verifier, %.3f ms added by the bare relay, %.3f ms added by "
+        "the router\n",
+        100 * q, 1e3 * Quantile(without, q), 1e3 * (Quantile(with_bare, q) - Quantile(without, q)),
+        1e3 * (Quantile(with, q) - Quantile(without, q)));
   }
-  return load.errors == 0 ? kExitOk : kExitFailure;
+  return errors == 0 ? kExitOk : kExitFailure;
 }
 
 int Main(int argc, char** argv) {
@@ -322,13 +425,19 @@ int Main(int argc, char** argv) {
       .Add("streams", &options.streams, "Streams at once.")
       .InRange(1, 100000)
       .Add("chunks", &options.chunks, "Chunks of each stream.")
-      .InRange(1, 1e6)
+      .InRange(2, 1e6)
       .Add("every", &options.every, "Between two chunks of a stream.")
+      .Add("turns", &options.turns,
+           "How often the streams run, through the bare relay and the router in turns.")
+      .InRange(1, 1000)
       .Add("latency-requests", &options.latency_requests, "Requests to measure latencies with.")
       .InRange(5, 1e6)
       .Add("arrival", &options.arrival, "Between two of these.");
+  flags.Group("Bare relay")
+      .Add("bare-relay-to", &options.bare_relay_to, "Serve as the bare relay to this verifier.")
+      .Add("bare-relay-listen", &options.bare_relay_listen, "Where it listens.");
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  return Run(options);
+  return options.bare_relay_to.empty() ? Run(options) : ServeBareRelay(options);
 }
 
 }  // namespace
