@@ -325,7 +325,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
                                                                     const MetricsRegistry* registry) {
   std::unique_ptr<MetricsServer> server(new MetricsServer());
   try {
-    server->exposer_ = std::make_unique<prometheus::Exposer>(address);
+    // Connections that ask for nothing are soon let go, so that a few of them keep nobody from scraping.
+    server->exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", "4", "request_timeout_ms", "2000"});
   } catch (const std::exception& error) {
     return absl::UnavailableError(
         absl::StrCat("metrics address \"", address, "\" cannot be bound (", error.what(),

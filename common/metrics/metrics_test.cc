@@ -5,8 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,15 +23,24 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The response to a plain HTTP GET from this machine.
-std::string HttpGet(int port, const std::string& path) {
+// A connection to a port of this machine; below 0 when there is none.
+int ConnectTo(int port) {
   const int connection = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
+    return connection;
+  close(connection);
+  return -1;
+}
+
+// The response to a plain HTTP GET from this machine.
+std::string HttpGet(int port, const std::string& path) {
+  const int connection = ConnectTo(port);
   std::string response;
-  if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+  if (connection >= 0) {
     const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
     EXPECT_EQ(write(connection, request.data(), request.size()), static_cast<ssize_t>(request.size()));
     char buffer[4096];
@@ -146,6 +157,20 @@ TEST(MetricsTest, ServesOverHttp) {
   const size_t resident = response.find("\nprocess_resident_memory_bytes ");
   ASSERT_NE(resident, std::string::npos);
   EXPECT_GT(std::stod(response.substr(resident + 31)), 1e5);
+}
+
+TEST(MetricsTest, ConnectionsThatAskForNothingKeepNobodyOut) {
+  MetricsRegistry registry;
+  registry.AddProcessMetrics("1.2.3");
+  const auto server = MetricsServer::Start("127.0.0.1:0", &registry);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> idle;
+  for (int i = 0; i < 6; ++i) idle.push_back(ConnectTo((*server)->port()));
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_THAT(HttpGet((*server)->port(), "/metrics"), HasSubstr("tandem_build_info"));
+  // All are ahead of the scrape. With CivetWeb's defaults it would be the turn of the scrape after minutes.
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
+  for (const int connection : idle) close(connection);
 }
 
 TEST(MetricsTest, ABadAddressIsAnErrorThatNamesIt) {
