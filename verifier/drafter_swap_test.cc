@@ -257,7 +257,7 @@ TEST_F(DrafterSwapTest, ALostDrafterStaysLostUntilItAnswers) {
   scheduler_->Step();
   // The connection is tried again, with nobody there.
   scheduler_->OnLinkUp(kLink);
-  ASSERT_EQ(sent_on_[kLink].size(), 2u);
+  ASSERT_EQ(NumSent<OpenSession>(), 2u);
   RunToTheEnd();
   ExpectReference(1, ask);
   EXPECT_EQ(records_[1].summary.drafter_lost, "the connection was lost: killed");

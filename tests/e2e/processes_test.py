@@ -109,6 +109,7 @@ class MetricsTest(ProcessTest):
     def test_promised_metrics_add_up(self):
         self.start_stack(("--window-policy", "fixed", "--local-drafter", "none"))
         drafted = self.drafted(request_for("Once upon a time", 64))
+        drafted.append(self.generate(request_for("Once upon a time", 64)).read())
         plain = request_for("Once upon a time", 64)
         plain.speculation.mode = OFF
         self.generate(plain).read()
@@ -137,7 +138,8 @@ class MetricsTest(ProcessTest):
                 self.assertEqual(value, stats[what], f"{server.program} {what}")
             per_position = "tandem_spec_decode_num_accepted_tokens_per_pos_total"
             self.assertEqual(server.metric(per_position, **labels), stats["accepted_tokens"])
-            first = sum(generation.stats.accepted_per_position[0] for generation in drafted)
+            # One that drafted nothing has no positions.
+            first = sum(sum(generation.stats.accepted_per_position[:1]) for generation in drafted)
             self.assertEqual(server.metric(per_position, position="0", **labels), first)
         rounds = sum(generation.stats.rounds for generation in drafted) + 64
         self.assertEqual(self.verifier.metric("tandem_verifier_rounds_total"), rounds)
@@ -308,8 +310,8 @@ class EndTest(ProcessTest):
 
     def test_deadlines_end_requests_in_time(self):
         """Law 5 says a tenth of a second after the deadline. Held to here is what no busy machine hides: all parts end the
-        request long before its output would end, which takes a minute."""
-        self.start_stack(("--simulate-target-ms", "100"))
+        request long before its output would end, which takes half a minute at least."""
+        self.start_stack(("--simulate-target-ms", "40"))
         self.generate(request_for(max_tokens=1)).read()
         began = time.monotonic()
         generation = self.generate(request_for(max_tokens=ENDLESS), timeout=3)
@@ -318,7 +320,7 @@ class EndTest(ProcessTest):
         self.wait_idle(self.verifier)
         ended = "tandem_router_requests_total"
         wait_until(lambda: self.router.metric(ended, code="DEADLINE_EXCEEDED") == 1, "the router's account")
-        self.assertLess(time.monotonic() - began, 20)
+        self.assertLess(time.monotonic() - began, 15)
         self.assertLess(self.verifier.metric("tandem_verifier_output_tokens_total"), ENDLESS / 2)
 
     def begin_slow(self):
