@@ -490,23 +490,6 @@ TEST_F(SchedulerTest, ALostConnectionIsOpenedAgainWhereTheOutputIs) {
   EXPECT_EQ(NumSent<CloseSession>(), 1u);
 }
 
-TEST_F(SchedulerTest, ALostDrafterStaysLostUntilItAnswers) {
-  Make(FixedWindow(4));
-  const Ask ask{.drafted = true};
-  scheduler_->OnLinkUp(kLink);
-  ASSERT_TRUE(Submit(1, ask).ok());
-  scheduler_->Step();
-  AnswerOpens();
-  scheduler_->OnLinkDown(kLink, absl::UnavailableError("gone"));
-  scheduler_->Step();
-  // Tried again, with nobody there.
-  scheduler_->OnLinkUp(kLink);
-  ASSERT_EQ(NumSent<OpenSession>(), 2u);
-  RunToTheEnd();
-  ExpectReference(1, ask);
-  EXPECT_EQ(records_[1].summary.drafter_lost, "the connection was lost: gone");
-}
-
 TEST_F(SchedulerTest, ARefusedSessionGoesOnWithoutDrafts) {
   Make(FixedWindow(4));
   const Ask ask{.drafted = true};

@@ -50,7 +50,7 @@ RouterBackend::RouterBackend(const std::string& endpoint, std::string token, abs
                              const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : token_(std::move(token)),
       timeout_(timeout),
-      channel_(CreateChannel(endpoint, credentials)),
+      channel_(CreateChannel(endpoint, credentials, "", kClientConnectTimeout)),
       stub_(v1::Generation::NewStub(channel_)) {}
 
 void RouterBackend::Start(const v1::GenerateRequest& request, std::function<void(RequestRecord)> done) {

@@ -86,7 +86,8 @@ absl::StatusOr<ServerDescription> DescribeServer(
   context.set_deadline(absl::ToChronoTime(absl::Now() + kInfoTimeout));
   ServerDescription server{.name = parts.first};
   const grpc::Status status =
-      v1::Admin::NewStub(CreateChannel(parts.second, credentials))->GetServerInfo(&context, {}, &server.info);
+      v1::Admin::NewStub(CreateChannel(parts.second, credentials, "", kClientConnectTimeout))
+          ->GetServerInfo(&context, {}, &server.info);
   if (!status.ok()) {
     const absl::Status cause = FromGrpcStatus(status);
     return absl::Status(cause.code(), absl::StrCat("--server ", name_and_endpoint, ": ", cause.message()));

@@ -8,7 +8,7 @@ namespace tandem {
 
 std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target,
                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                             const std::string& server_name) {
+                                             const std::string& server_name, absl::Duration connect_timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -22,7 +22,9 @@ std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target,
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
+  // gRPC's minimum of this name is how long it waits for a connection.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(connect_timeout)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
   return grpc::CreateCustomChannel(

@@ -15,13 +15,17 @@ inline constexpr int kMaxMessageBytes = 4 << 20;
 inline constexpr int kMaxMetadataBytes = 16 << 10;
 inline constexpr absl::Duration kKeepaliveInterval = absl::Seconds(20);
 inline constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
+// Between services, which have another server to turn to or go on without.
+inline constexpr absl::Duration kConnectTimeout = absl::Milliseconds(500);
+// Of programs that people run, perhaps from far away, and that end when there is no connection.
+inline constexpr absl::Duration kClientConnectTimeout = absl::Seconds(10);
 
 // A channel to `target`, such as "verifier-0:7002"; null `credentials` (common/rpc/security.h): without TLS.
 // Channels to one target do not share connections, and a lost connection is tried again at most every 2
 // seconds. The server's certificate has to name `server_name` where it is given, and otherwise the target's
-// host.
+// host. A connection that is not ready after `connect_timeout`, TLS included, counts as failed.
 std::shared_ptr<grpc::Channel> CreateChannel(
     const std::string& target, const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr,
-    const std::string& server_name = "");
+    const std::string& server_name = "", absl::Duration connect_timeout = kConnectTimeout);
 
 }  // namespace tandem

@@ -75,7 +75,8 @@ Client::Client(const ConnectionOptions& connection, Interrupts& interrupts)
       channel_(Connect(connection.endpoint)) {}
 
 std::shared_ptr<grpc::Channel> Client::Connect(const std::string& endpoint) const {
-  return tandem::CreateChannel(endpoint, credentials_.ok() ? *credentials_ : nullptr);
+  return tandem::CreateChannel(endpoint, credentials_.ok() ? *credentials_ : nullptr, "",
+                               kClientConnectTimeout);
 }
 
 absl::Status Client::CheckConnection() const {

@@ -316,7 +316,8 @@ double Quantile(const std::vector<double>& sorted, double q) {
 }
 
 std::shared_ptr<grpc::Channel> ConnectTo(const RouterProcess& router) {
-  std::shared_ptr<grpc::Channel> channel = CreateChannel(router.endpoint());
+  std::shared_ptr<grpc::Channel> channel =
+      CreateChannel(router.endpoint(), nullptr, "", kClientConnectTimeout);
   if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + kStartUp))) {
     std::cerr << "the router does not serve\n";
     std::exit(kExitFailure);
