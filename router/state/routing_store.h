@@ -14,6 +14,8 @@
 
 namespace tandem::router {
 
+class LeaseStore;
+
 // A value of the store.
 struct StoredEntry {
   std::string key;
@@ -74,6 +76,9 @@ class RoutingStore {
 
   // Whether the store answers, as far as it is known without asking.
   virtual absl::Status health() const { return absl::OkStatus(); }
+
+  // Where several routers keep values that end by themselves; null for a store of one router.
+  virtual LeaseStore* leases() { return nullptr; }
 };
 
 }  // namespace tandem::router
