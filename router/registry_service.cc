@@ -113,7 +113,7 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* RegistryService::Deregister(grpc::CallbackServerContext* context,
                                                       const v1::DeregisterRequest* request,
                                                       v1::DeregisterResponse*) {
-  return Answer(context, request->has_verifier(),
+  return Answer(context, request->server().has_verifier(),
                 [this, request] { return registrar_.Deregister(*request); });
 }
 

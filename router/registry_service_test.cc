@@ -53,12 +53,7 @@ class Client {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
     v1::DeregisterRequest request;
-    *request.mutable_instance() = server.instance();
-    if (server.has_verifier()) {
-      request.set_verifier(true);
-    } else if (server.has_drafter()) {
-      request.set_drafter(true);
-    }
+    *request.mutable_server() = server;
     v1::DeregisterResponse response;
     return FromGrpcStatus(stub_->Deregister(&context, request, &response));
   }

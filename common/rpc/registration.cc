@@ -200,12 +200,7 @@ class RouterRegistration::Link {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + options_.leave_timeout));
     v1::DeregisterRequest request;
-    *request.mutable_instance() = server.instance();
-    if (server.has_verifier()) {
-      request.set_verifier(true);
-    } else {
-      request.set_drafter(true);
-    }
+    *request.mutable_server() = server;
     v1::DeregisterResponse response;
     const absl::Status status = FromGrpcStatus(stub_->Deregister(&context, request, &response));
     absl::MutexLock lock(&mutex_);

@@ -19,10 +19,10 @@
 namespace tandem::router {
 namespace {
 
+using testing::kTtl;
 using testing::RegistryRouter;
 using testing::SharedLeases;
 
-constexpr absl::Duration kTtl = absl::Seconds(15);
 constexpr absl::Duration kStep = absl::Milliseconds(250);
 constexpr absl::Duration kSimulated = absl::Minutes(12);
 // How late a call may arrive.
@@ -251,7 +251,9 @@ class Cluster {
         ++num_checked_;
         // Nobody who is there is dropped.
         const bool is_there = Answers(process) && !process.leaving && !IsReplaced(process);
-        if (is_there && now - process.last_ok < kTtl - kNotice) EXPECT_TRUE(listed) << "dropped: " << what;
+        if (is_there && now - process.last_ok < kTtl - kNotice) {
+          EXPECT_TRUE(listed) << "dropped: " << what;
+        }
         // Who is dead is gone after its time.
         const absl::Time last_sign = std::max({process.gone_at + kMostLate, fault, process.last_ok});
         if (process.gone_at < now && now > last_sign + kTtl + kNotice) {

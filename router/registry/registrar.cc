@@ -113,42 +113,37 @@ absl::Status Registrar::Write(const v1::ServerRegistration& server, const std::s
 
 absl::Status Registrar::Put(const v1::ServerRegistration& server, bool left, const std::string& key) {
   const ServerList::Known* const present = list_.Find(key);
-  const bool stored = present != nullptr && present->stored;
   v1::RegistrationRecord record;
   *record.mutable_server() = server;
   record.set_left(left);
-  TANDEM_ASSIGN_OR_RETURN(const LeasedEntry entry,
-                          leases_->PutLeased({.key = key,
-                                              .value = record.SerializeAsString(),
-                                              .ttl = options_.servers.registration.ttl,
-                                              .expected_version = stored ? present->entry.version : 0,
-                                              .replaced_lease = stored ? present->entry.lease : 0}));
+  TANDEM_ASSIGN_OR_RETURN(
+      const LeasedEntry entry,
+      leases_->PutLeased({.key = key,
+                          .value = record.SerializeAsString(),
+                          .ttl = options_.servers.registration.ttl,
+                          .expected_version = present == nullptr ? 0 : present->entry.version,
+                          .replaced_lease = present == nullptr ? 0 : present->entry.lease}));
   list_.Stored(entry, server, left);
   return absl::OkStatus();
 }
 
 absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
-  TANDEM_RETURN_IF_ERROR(CheckInstance(request.instance()));
-  if (request.kind_case() == v1::DeregisterRequest::KIND_NOT_SET) {
-    return absl::InvalidArgumentError("kind: none, expected verifier or drafter");
-  }
-  const std::string key = RegistrationKey(request.instance(), request.has_verifier());
+  const v1::ServerRegistration& server = request.server();
+  TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
+  const std::string key = RegistrationKey(server.instance(), server.has_verifier());
   absl::MutexLock lock(&mutex_);
   absl::Status status;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    // One that came later, or nobody: there is nothing to do, but for what the store may know better.
-    if (attempt == 0) TANDEM_RETURN_IF_ERROR(Reread());
-    const ServerList::Known* const present = list_.Find(key);
-    if (!IsThere(present, request.instance())) return absl::OkStatus();
-    const v1::ServerRegistration server = present->server;
+    // The store may know of somebody who came later.
+    TANDEM_RETURN_IF_ERROR(Reread());
+    if (!list_.IsToLeave(server)) return absl::OkStatus();
+    const bool was_there = IsThere(list_.Find(key), server.instance());
     status = Put(server, /*left=*/true, key);
-    if (status.ok()) {
+    if (status.ok() && was_there) {
       LogInfo("server has left",
               {{"kind", KindOf(server)}, {"name", server.instance().name()}, {"address", server.address()}});
-      break;
     }
-    if (!absl::IsAborted(status)) return status;
-    TANDEM_RETURN_IF_ERROR(Reread());
+    if (!absl::IsAborted(status)) break;
   }
   Publish();
   return status;

@@ -15,12 +15,12 @@ using testing::DrafterAt;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::kTtl;
 using testing::RegistryRouter;
 using testing::SharedLeases;
 using ::testing::UnorderedElementsAre;
 using testing::VerifierAt;
 
-constexpr absl::Duration kTtl = absl::Seconds(15);
 constexpr absl::Duration kTick = absl::Milliseconds(250);
 
 class RegistrarTest : public ::testing::Test {
@@ -81,6 +81,14 @@ TEST_F(RegistrarTest, WhoLeavesIsGoneAtOnceAndDoesNotComeBack) {
   EXPECT_TRUE(router_.Deregister(verifier).ok());
   EXPECT_EQ(router_.Register(verifier).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(router_.addresses(), ElementsAre("v:2"));
+}
+
+TEST_F(RegistrarTest, ACallThatWasOvertakenByLeavingIsRefused) {
+  const v1::ServerRegistration verifier = VerifierAt("v", "v:1", 1);
+  ASSERT_TRUE(router_.Deregister(verifier).ok());
+  EXPECT_EQ(router_.Register(verifier).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(router_.Register(VerifierAt("v", "v:2", 2)).ok());
+  EXPECT_EQ(router_.counts, std::make_pair(size_t{1}, size_t{0}));
 }
 
 TEST_F(RegistrarTest, OfTwoProcessesAtOneAddressTheLaterOneIsThere) {
@@ -146,6 +154,8 @@ TEST_F(RegistrarTest, VerifiersOfOneModelHaveTheSameWeights) {
   v1::ServerRegistration renewed = VerifierAt("v1", "v:1", 2);
   renewed.mutable_verifier()->set_weights_sha256(std::string(32, 'x'));
   EXPECT_TRUE(router_.Register(renewed).ok());
+  other = VerifierAt("v2", "v:2", 2);
+  other.mutable_verifier()->set_weights_sha256(std::string(32, 'x'));
   EXPECT_TRUE(router_.Register(other).ok());
 }
 
@@ -262,6 +272,29 @@ TEST_F(SharedRegistrarTest, RoutersThatTookContradictoryServersAgreeOnTheFirst) 
   }
   EXPECT_TRUE(second_.Register(one).ok());
   EXPECT_EQ(second_.Register(two).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(SharedRegistrarTest, ThatAnOlderProcessLeavesDoesNotEndOneTheStoreHasLost) {
+  const v1::ServerRegistration young = DrafterAt("d", "d:2", 2, "m");
+  ASSERT_TRUE(first_.Register(young).ok());
+  PassBoth(absl::Seconds(1));
+  // Its lease ends while nobody can look.
+  first_view_.away = true;
+  for (absl::Duration passed; passed < 2 * kTtl; passed += kTick) {
+    clock_.Advance(kTick);
+    first_.registrar->Tick();
+    second_.registrar->Tick();
+  }
+  second_view_.Tell();
+  second_.registrar->Tick();
+  EXPECT_THAT(second_.drafter_names(), IsEmpty());
+  ASSERT_TRUE(second_.Deregister(DrafterAt("d", "d:1", 1, "m")).ok());
+  first_view_.away = false;
+  PassBoth(kTick);
+  EXPECT_THAT(first_.drafter_names(), ElementsAre("m")) << "it has a ttl to come back";
+  EXPECT_TRUE(first_.Register(young).ok());
+  PassBoth(kTick);
+  EXPECT_THAT(second_.drafter_names(), ElementsAre("m"));
 }
 
 TEST_F(SharedRegistrarTest, WhatMakesNoSenseIsLeftOut) {

@@ -109,7 +109,9 @@ absl::Status ServerList::CheckOthers(const std::string& key, const v1::ServerReg
                                                  "\" is that of a configured drafter"));
   }
   Claims claims;
-  InUse(&claims, key);
+  for (const Known* known : InUse()) {
+    if (known->entry.key != key) claims.Add(known->server);
+  }
   return claims.Check(server);
 }
 
@@ -131,15 +133,21 @@ absl::StatusOr<ServerList::Step> ServerList::Decide(
   return unchanged ? Step::kRenew : Step::kPut;
 }
 
+bool ServerList::IsToLeave(const v1::ServerRegistration& server) const {
+  if (!CheckUse(server, options_.registration, options_.models).ok()) return false;
+  const Known* const present = Find(RegistrationKey(server.instance(), server.has_verifier()));
+  if (present == nullptr) return known_.size() < options_.max_servers;
+  return !present->left && SameInstance(server, present->server);
+}
+
 void ServerList::Stored(const LeasedEntry& entry, const v1::ServerRegistration& server, bool left) {
   Known& known = known_[entry.key];
-  // An older reading says nothing of what was written since.
-  if (known.stored && entry.version < known.entry.version) return;
   if (!SameInstance(known.server, server)) known.heard = absl::InfinitePast();
   known.entry = entry;
   known.server = server;
   known.left = left;
   known.stored = true;
+  known.order = entry.version;
 }
 
 void ServerList::Heard(const std::string& key, absl::Time now) {
@@ -156,7 +164,10 @@ bool ServerList::MayBeThere(const Known& known, const Signs& signs) const {
 
 std::vector<v1::ServerRegistration> ServerList::Merge(absl::Span<const LeasedEntry> entries,
                                                       const Signs& signs, std::vector<std::string>* damaged) {
-  for (auto& [key, known] : known_) known.stored = false;
+  for (auto& [key, known] : known_) {
+    known.stored = false;
+    known.entry = {.key = key};
+  }
   for (const LeasedEntry& entry : entries) {
     v1::RegistrationRecord record;
     const bool readable =
@@ -168,6 +179,13 @@ std::vector<v1::ServerRegistration> ServerList::Merge(absl::Span<const LeasedEnt
     }
     // Another router's configuration may take what this one's does not.
     if (!CheckUse(record.server(), options_.registration, options_.models).ok()) continue;
+    const auto present = known_.find(entry.key);
+    if (record.left() && present != known_.end() && !SameInstance(present->second.server, record.server()) &&
+        MayBeThere(present->second, signs)) {
+      // That another process has left says nothing of this one, which the store has lost.
+      present->second.entry = entry;
+      continue;
+    }
     Stored(entry, record.server(), record.left());
   }
   return Expire(signs);
@@ -186,21 +204,20 @@ std::vector<v1::ServerRegistration> ServerList::Expire(const Signs& signs) {
   return gone;
 }
 
-std::vector<const ServerList::Known*> ServerList::InUse(Claims* claims, absl::string_view without) const {
+std::vector<const ServerList::Known*> ServerList::InUse() const {
   std::vector<const Known*> ordered;
   for (const auto& [key, known] : known_) {
-    if (!known.left && key != without) ordered.push_back(&known);
+    if (!known.left) ordered.push_back(&known);
   }
   std::sort(ordered.begin(), ordered.end(), [](const Known* a, const Known* b) {
-    return std::make_pair(a->entry.version, absl::string_view(a->entry.key)) <
-           std::make_pair(b->entry.version, absl::string_view(b->entry.key));
+    return std::make_pair(a->order, absl::string_view(a->entry.key)) <
+           std::make_pair(b->order, absl::string_view(b->entry.key));
   });
-  Claims own;
-  if (claims == nullptr) claims = &own;
+  Claims claims;
   std::vector<const Known*> used;
   for (const Known* known : ordered) {
-    if (!claims->Check(known->server).ok()) continue;
-    claims->Add(known->server);
+    if (!claims.Check(known->server).ok()) continue;
+    claims.Add(known->server);
     used.push_back(known);
   }
   return used;

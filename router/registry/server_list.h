@@ -47,10 +47,11 @@ class ServerList {
   explicit ServerList(Options options) : options_(std::move(options)) {}
 
   struct Known {
-    LeasedEntry entry;  // As in the store, if it is there. Its version otherwise is the last there was.
+    LeasedEntry entry;  // What the store has under the key; its version is 0 for nothing.
     v1::ServerRegistration server;
     bool left = false;
-    bool stored = false;
+    bool stored = false;  // `entry` is of this server.
+    uint64_t order = 0;   // When it came to the store: the version of its entry, or of the last there was.
     absl::Time heard = absl::InfinitePast();  // When it last called here.
   };
   // Null: nobody has the name.
@@ -67,6 +68,9 @@ class ServerList {
   // many.
   absl::StatusOr<Step> Decide(const v1::ServerRegistration& server,
                               const std::function<bool(const std::string&)>& is_configured) const;
+
+  // Whether a process that leaves is to be remembered as one that has: it is there, or nobody is.
+  bool IsToLeave(const v1::ServerRegistration& server) const;
 
   // The store has this entry now.
   void Stored(const LeasedEntry& entry, const v1::ServerRegistration& server, bool left);
@@ -90,7 +94,7 @@ class ServerList {
 
   // Those in use, in the order in which they came to the store. Of servers that contradict one another, which
   // may have come by way of different routers at the same moment, the first.
-  std::vector<const Known*> InUse() const { return InUse(nullptr, ""); }
+  std::vector<const Known*> InUse() const;
   // By a model's place in the models.
   std::vector<const Known*> Verifiers(size_t model) const;
   // As the table of drafters has them; those that were there once are absent now.
@@ -101,8 +105,6 @@ class ServerList {
  private:
   // What servers in use have for themselves: drafters the names of draft models, verifiers a model's weights.
   class Claims;
-  // Without the server with this key. `claims`, if given, gets theirs.
-  std::vector<const Known*> InUse(Claims* claims, absl::string_view without) const;
   absl::Status CheckName(const v1::ServerRegistration& server, const Known& present) const;
   absl::Status CheckOthers(const std::string& key, const v1::ServerRegistration& server,
                            const std::function<bool(const std::string&)>& is_configured) const;

@@ -21,6 +21,7 @@ struct StoredEntry {
   std::string key;
   std::string value;     // Any bytes.
   uint64_t version = 0;  // Version of the store when the value was last written.
+  int64_t lease = 0;     // That it ends with (LeaseStore); 0: none.
 };
 
 // One write of a transaction.

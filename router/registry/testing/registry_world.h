@@ -15,6 +15,8 @@
 
 namespace tandem::router::testing {
 
+inline constexpr absl::Duration kTtl = absl::Seconds(15);
+
 // A store that several routers share and that may be out of reach of some of them.
 class SharedLeases final : public LeaseStore {
  public:
@@ -56,7 +58,7 @@ class SharedLeases final : public LeaseStore {
 class RegistryRouter {
  public:
   // Null `leases`: its own.
-  RegistryRouter(const Clock* clock, LeaseStore* leases, absl::Duration ttl = absl::Seconds(15)) {
+  RegistryRouter(const Clock* clock, LeaseStore* leases, absl::Duration ttl = kTtl) {
     Registrar::Options options;
     options.servers.registration = {.verifiers = true, .drafters = true, .ttl = ttl};
     options.servers.models = {{.name = "letters", .vocabulary_fingerprint = kVocabulary}};
@@ -79,12 +81,7 @@ class RegistryRouter {
   }
   absl::Status Deregister(const v1::ServerRegistration& server) {
     v1::DeregisterRequest request;
-    *request.mutable_instance() = server.instance();
-    if (server.has_verifier()) {
-      request.set_verifier(true);
-    } else {
-      request.set_drafter(true);
-    }
+    *request.mutable_server() = server;
     return registrar->Deregister(request);
   }
   std::vector<std::string> addresses() const {
