@@ -70,14 +70,16 @@ TEST(EtcdLeasesTest, AConflictLeavesNoLeaseBehind) {
   EXPECT_EQ(store->PutLeased({.key = "a", .value = "2", .ttl = kLeaseTtl}).status().code(),
             absl::StatusCode::kAborted);
   EXPECT_EQ(etcd.num_leases(), 1u);
-  const LeasedEntry second = store->PutLeased({.key = "a",
-                                               .value = "2",
-                                               .ttl = kLeaseTtl,
-                                               .expected_version = first.version,
-                                               .replaced_lease = first.lease})
+  const LeasedEntry second = store
+                                 ->PutLeased({.key = "a",
+                                              .value = "2",
+                                              .ttl = kLeaseTtl,
+                                              .expected_version = first.version,
+                                              .replaced_lease = first.lease})
                                  .value();
   EXPECT_EQ(etcd.num_leases(), 1u);
-  EXPECT_EQ(etcd.Value("/tandem/v1/a"), "2") << "the new value has nothing to do with the lease of the old one";
+  EXPECT_EQ(etcd.Value("/tandem/v1/a"), "2")
+      << "the new value has nothing to do with the lease of the old one";
   EXPECT_TRUE(store->RenewLease(second).ok());
 }
 

@@ -486,10 +486,10 @@ absl::StatusOr<LeasedEntry> EtcdStore::PutLeased(const Put& put) {
   bool retried = false;
   etcdserverpb::LeaseGrantRequest grant;
   grant.set_ttl(std::max<int64_t>(absl::ToInt64Seconds(absl::Ceil(put.ttl, absl::Seconds(1))), 1));
-  TANDEM_ASSIGN_OR_RETURN(
-      const etcdserverpb::LeaseGrantResponse granted,
-      Perform<etcdserverpb::LeaseGrantResponse>(
-          &retried, [&](absl::Time deadline) { return client_.GrantLease(grant, deadline); }));
+  TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::LeaseGrantResponse granted,
+                          Perform<etcdserverpb::LeaseGrantResponse>(&retried, [&](absl::Time deadline) {
+                            return client_.GrantLease(grant, deadline);
+                          }));
   if (granted.id() == 0) return Nonsense("a lease without an id");
   const StoreChange change{.key = put.key, .value = put.value, .expected_version = put.expected_version};
   etcdserverpb::TxnRequest transaction = MakeTransaction({change});
@@ -532,10 +532,10 @@ absl::Status EtcdStore::RenewLease(const LeasedEntry& entry) {
   bool retried = false;
   etcdserverpb::LeaseKeepAliveRequest request;
   request.set_id(entry.lease);
-  TANDEM_ASSIGN_OR_RETURN(
-      const etcdserverpb::LeaseKeepAliveResponse response,
-      Perform<etcdserverpb::LeaseKeepAliveResponse>(
-          &retried, [&](absl::Time deadline) { return client_.KeepLeaseAlive(request, deadline); }));
+  TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::LeaseKeepAliveResponse response,
+                          Perform<etcdserverpb::LeaseKeepAliveResponse>(&retried, [&](absl::Time deadline) {
+                            return client_.KeepLeaseAlive(request, deadline);
+                          }));
   return response.ttl() > 0 ? absl::OkStatus() : ended;
 }
 

@@ -45,8 +45,8 @@ namespace tandem::router {
 // while one runs make one more. So watches, which read the store, hold up neither who writes nor the
 // following thread, without which nobody would be HERE again. Thread-safe.
 //
-// Leases are etcd's own: each value with one has it for itself, and whoever knows the value may renew it. etcd
-// makes up for the time in which it had no leader, and so could not have been told.
+// Leases are etcd's own: each value with one has it for itself, and whoever knows the value may renew it.
+// etcd makes up for the time in which it had no leader, and so could not have been told.
 class EtcdStore final : public RoutingStore, public LeaseStore {
  public:
   struct Options {

@@ -185,6 +185,7 @@ class RegistrationTest(ProcessTest):
                 self.assertIn(part, entry["error"])
             self.assertEqual(server.health(), "SERVING")
             server.send(signal.SIGTERM)
+            self.assertEqual(server.wait(), 0, server.log)
 
         taken = ("--register-name", "one")
         first = self.start_verifier(*self.registering(router), *taken).wait_ready()

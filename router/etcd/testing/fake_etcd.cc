@@ -249,8 +249,8 @@ class FakeEtcd::LeaseService final : public etcdserverpb::Lease::Service {
 
   grpc::Status LeaseKeepAlive(
       grpc::ServerContext* context,
-      grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse, etcdserverpb::LeaseKeepAliveRequest>* stream)
-      override {
+      grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse, etcdserverpb::LeaseKeepAliveRequest>*
+          stream) override {
     if (const grpc::Status status = state_.Admit(*context); !status.ok()) return status;
     etcdserverpb::LeaseKeepAliveRequest request;
     while (stream->Read(&request)) {
