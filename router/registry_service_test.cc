@@ -10,6 +10,7 @@
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "router/registry/testing/registrations.h"
+#include "router/routing_admin.h"
 #include "router/testing/client_call.h"
 #include "router/testing/letter_encoder.h"
 #include "router/testing/stub_verifier.h"
@@ -174,6 +175,20 @@ TEST(RegistryServiceTest, ARouterThatWasNotToldToTakesNobody) {
   EXPECT_EQ(verifier.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(verifier.message()), HasSubstr("registration: {verifiers: true}"));
   EXPECT_EQ(client.Register(DrafterOf("m")).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RegistryServiceTest, ATenantMayBeMovedToADrafterThatRegistered) {
+  TestRouter router(OpenConfig());
+  Client client(router);
+  RoutingState& routing = router.router().routing();
+  EXPECT_EQ(SwapTenantDrafter(routing, "zeta", "code").status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(client.Register(DrafterOf("code")).ok());
+  EXPECT_TRUE(SwapTenantDrafter(routing, "zeta", "code").ok());
+  ASSERT_TRUE(client.Deregister(DrafterOf("code")).ok());
+  EXPECT_EQ(SwapTenantDrafter(routing, "zeta", "code").status().code(), absl::StatusCode::kNotFound);
+  // The tenant keeps it, for when it comes back.
+  const std::shared_ptr<const RoutingSnapshot> snapshot = routing.snapshot();
+  EXPECT_TRUE(snapshot->table().drafters[*snapshot->table().tenants[1].drafter].absent);
 }
 
 TEST(RegistryServiceTest, AConfiguredDrafterGoesBeforeOneThatRegistered) {

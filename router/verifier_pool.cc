@@ -251,8 +251,7 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(size_
         "no verifier of the model is known: none has registered, and no name of one has an address");
   }
   if (order.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("every verifier of the model has ", options_.choice.max_in_flight, " requests running"));
+    return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
   }
   Attempt::Entry& entry = *model.entries[order.front()];
   auto attempt = std::unique_ptr<Attempt>(new Attempt(*this, entry, model_index, order.front()));
