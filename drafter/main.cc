@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -19,9 +20,11 @@
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/model_wire.h"
+#include "common/rpc/registration.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
+#include "common/rpc/weights_digest.h"
 #include "drafter/metrics.h"
 #include "drafter/model_host.h"
 #include "drafter/service.h"
@@ -44,6 +47,7 @@ struct DrafterFlags {
   std::string device = "cpu";
   uint64_t gpu_memory_mib = 0;
   bool gpu_low_priority = true;
+  RegistrationFlags registration;
 };
 
 void Declare(DrafterFlags& options, Flags& flags) {
@@ -76,6 +80,7 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("gpu-low-priority", &options.gpu_low_priority,
            "Let other work on the GPU go first: what drafts on a shared GPU should not delay what verifies.");
   DeclareServerFlags(options.server, flags);
+  DeclareRegistrationFlags(options.registration, flags);
   flags.Group("Measurements")
       .Add("simulate-draft-ms", &options.simulated_pace,
            "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
@@ -127,6 +132,33 @@ absl::Status ValidateWeightTypes(const ModelHost& host, WeightType type) {
   return absl::OkStatus();
 }
 
+// What there is to say of this drafter once its models are loaded.
+absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& options, ModelHost& host,
+                                                            const std::vector<v1::ModelInfo>& models,
+                                                            const std::string& address,
+                                                            const std::function<bool()>& stopped) {
+  v1::ServerRegistration server = BeginRegistration(options.registration, address);
+  server.mutable_capacity()->set_max_running(options.core.max_sessions);
+  TANDEM_ASSIGN_OR_RETURN(const auto level_seconds, host.MeasureLevels());
+  uint64_t kv_tokens = 0;
+  const std::vector<ModelHost::Description> hosted = host.descriptions();
+  for (size_t i = 0; i < models.size(); ++i) {
+    v1::RegisteredDraftModel& model = *server.mutable_drafter()->add_models();
+    *model.mutable_model() = models[i];
+    if (hosted[i].model == nullptr) continue;
+    TANDEM_ASSIGN_OR_RETURN(*model.mutable_weights_sha256(),
+                            WeightsDigest(hosted[i].model->folder(), stopped));
+    if (const auto seconds = level_seconds.find(hosted[i].model.get()); seconds != level_seconds.end()) {
+      model.set_level_seconds(seconds->second);
+    }
+  }
+  for (const DraftModel& model : host.draft_models()) {
+    if (model.pool != nullptr) kv_tokens += uint64_t{model.pool->num_blocks()} * kBlockTokens;
+  }
+  server.mutable_capacity()->set_kv_tokens(kv_tokens);
+  return server;
+}
+
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have. Cancelled by a signal until then.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
@@ -153,6 +185,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
       {"tandem_model_load_progress_ratio", "Share of the models' weights that is loaded.", {}},
       [&host] { return host->load_progress(); });
   DrafterMetrics metrics(&registry);
+  RegistrationMetric registration_metric(&registry);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-drafter", Version(), &registry));
   DrafterService service(&metrics, tracing->tracer());
@@ -174,12 +207,25 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                       {"health_port", absl::StrCat(server->health_port())}});
   // A signal ends this at once: nothing runs yet that would have to be drained.
   TANDEM_RETURN_IF_ERROR(host->Load(load_options));
+  v1::ServerRegistration self;
+  if (options.registration.any()) {
+    TANDEM_ASSIGN_OR_RETURN(
+        self, DescribeRegistration(options, *host, models, server->address(), load_options.stopped));
+  }
   service.Serve(options.core, host->draft_models());
   server->SetServing(true);
   LogInfo("serving", {{"address", server->address()},
                       {"models", absl::StrCat(models.size())},
                       {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))}});
+  std::optional<RouterRegistration> registration;
+  if (options.registration.any()) {
+    registration.emplace(RouterRegistration::Options{.routers = options.registration.routers,
+                                                     .credentials = security.channel,
+                                                     .describe = [&self] { return self; },
+                                                     .metric = &registration_metric});
+  }
   signals.Wait();
+  if (registration.has_value()) registration->Leave();
   LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
   server->Drain(options.server.drain_times(), [&](absl::Time deadline) { service.Drain(deadline); });
   return absl::OkStatus();
@@ -210,6 +256,8 @@ int Main(int argc, const char* const* argv) {
   if (const absl::Status prepared = PrepareDevice(*device); !prepared.ok()) return fail(prepared);
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_DRAFTER);
   if (!security.ok()) return fail(security.status());
+  const absl::Status registrable = CheckRegistrationFlags(options.registration, options.server.listen);
+  if (!registrable.ok()) return fail(registrable);
   std::optional<Pace> pace;
   if (!options.simulated_pace.empty()) {
     const absl::StatusOr<Pace> parsed = ParsePace(options.simulated_pace);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/sequence_kv.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace tandem {
@@ -147,6 +148,27 @@ absl::Status ModelHost::Load(const Options& options) {
     hosted.pool = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = hosted.engine->num_blocks()});
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
+  constexpr int kPasses = 3;
+  std::map<const Model*, double> seconds;
+  for (const Hosted& hosted : hosted_) {
+    if (hosted.engine == nullptr) continue;
+    SequenceKv kv(hosted.pool.get(), /*salt=*/0);
+    kv.Start(TokenIds(1, 0));
+    TANDEM_RETURN_IF_ERROR(kv.Reserve(1));
+    std::vector<float> logits(static_cast<size_t>(hosted.engine->config().vocab_size));
+    const StepRow row{.token = 0, .context = kv.CommittedRow(0), .logits = logits.data()};
+    absl::Duration fastest = absl::InfiniteDuration();
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const absl::Time start = absl::Now();
+      TANDEM_RETURN_IF_ERROR(hosted.engine->Step({&row, 1}));
+      fastest = std::min(fastest, absl::Now() - start);
+    }
+    seconds[hosted.model.get()] = absl::ToDoubleSeconds(fastest);
+  }
+  return seconds;
 }
 
 double ModelHost::load_progress() const {

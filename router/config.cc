@@ -16,8 +16,8 @@
 namespace tandem::router {
 namespace {
 
-// Names become metric labels, metadata and log fields.
-constexpr size_t kMaxNameBytes = 128;
+constexpr uint32_t kShortestTtlSeconds = 3;
+constexpr uint32_t kLongestTtlSeconds = 3600;
 
 std::string Quoted(absl::string_view value) {
   constexpr size_t kShown = 64;
@@ -34,11 +34,14 @@ using NameIndex = std::map<std::string, size_t>;
 // Walks the configuration once, collecting errors instead of stopping at the first.
 class Resolver {
  public:
-  explicit Resolver(const v1::RouterConfig& config) : config_(config) {}
+  Resolver(const v1::RouterConfig& config, absl::Span<const Drafter> registered)
+      : config_(config), registered_(registered) {}
 
   absl::StatusOr<RoutingTable> Resolve() {
+    ResolveRegistration();
     ResolveModels();
     ResolveDrafters();
+    AddRegisteredDrafters();
     ResolveTenants();
     table_.max_concurrent_requests = config_.has_max_concurrent_requests() ? config_.max_concurrent_requests()
                                                                            : kDefaultMaxConcurrentRequests;
@@ -58,7 +61,7 @@ class Resolver {
                NameIndex& names) {
     if (name.empty()) {
       Error(path, "missing; every ", what, " needs a name");
-    } else if (name.size() > kMaxNameBytes || !IsPrintableWithoutBlanks(name)) {
+    } else if (!IsGoodName(name)) {
       Error(path, Quoted(name), ", expected at most ", kMaxNameBytes,
             " printable ASCII characters without blanks");
     } else if (!names.emplace(name, index).second) {
@@ -74,6 +77,19 @@ class Resolver {
     }
   }
 
+  void ResolveRegistration() {
+    const v1::RegistrationConfig& registration = config_.registration();
+    table_.registration.verifiers = registration.verifiers();
+    table_.registration.drafters = registration.drafters();
+    const uint32_t seconds = registration.ttl_seconds();
+    if (seconds == 0) return;
+    table_.registration.ttl = absl::Seconds(seconds);
+    if (seconds < kShortestTtlSeconds || seconds > kLongestTtlSeconds) {
+      Error("registration.ttl_seconds", seconds, ", expected ", kShortestTtlSeconds, " to ",
+            kLongestTtlSeconds);
+    }
+  }
+
   void ResolveModels() {
     if (config_.models().empty()) Error("models", "empty, expected at least one target model");
     for (int i = 0; i < config_.models_size(); ++i) {
@@ -83,7 +99,9 @@ class Resolver {
       if (model.folder().empty()) {
         Error(path + ".folder", "missing, expected the model's folder, which holds its tokenizer");
       }
-      if (model.verifiers().empty()) Error(path + ".verifiers", "empty, expected at least one verifier");
+      if (model.verifiers().empty() && !config_.registration().verifiers()) {
+        Error(path + ".verifiers", "empty, expected at least one verifier");
+      }
       TargetModel resolved{.name = model.name(), .folder = model.folder()};
       for (int j = 0; j < model.verifiers_size(); ++j) {
         const std::string& verifier = model.verifiers(j);
@@ -115,6 +133,27 @@ class Resolver {
                                  .trusted = drafter.trusted(),
                                  .draining = drafter.draining()});
     }
+  }
+
+  // After those that are configured, which go before.
+  void AddRegisteredDrafters() {
+    if (!table_.registration.drafters) return;
+    for (const Drafter& drafter : registered_) {
+      if (drafter_names_.emplace(drafter.name, table_.drafters.size()).second) {
+        table_.drafters.push_back(drafter);
+      }
+    }
+    for (const v1::TenantConfig& tenant : config_.tenants()) {
+      AddAbsentDrafter(tenant.drafter());
+      AddAbsentDrafter(tenant.canary().drafter());
+      for (const std::string& name : tenant.allowed_drafters()) AddAbsentDrafter(name);
+    }
+  }
+
+  // One that a tenant names and nobody is: it may come.
+  void AddAbsentDrafter(const std::string& name) {
+    if (!IsGoodName(name) || !drafter_names_.emplace(name, table_.drafters.size()).second) return;
+    table_.drafters.push_back({.name = name, .draft_model = name, .draining = true, .absent = true});
   }
 
   void ResolveTenants() {
@@ -269,6 +308,7 @@ class Resolver {
   }
 
   const v1::RouterConfig& config_;
+  const absl::Span<const Drafter> registered_;
   RoutingTable table_;
   NameIndex model_names_;
   NameIndex drafter_names_;
@@ -279,8 +319,13 @@ class Resolver {
 
 }  // namespace
 
-absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config) {
-  return Resolver(config).Resolve();
+bool IsGoodName(absl::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameBytes && IsPrintableWithoutBlanks(name);
+}
+
+absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config,
+                                           absl::Span<const Drafter> registered) {
+  return Resolver(config, registered).Resolve();
 }
 
 }  // namespace tandem::router

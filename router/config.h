@@ -8,6 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/config/token_digest.h"
 #include "tandem/v1/config.pb.h"
 
@@ -15,12 +17,14 @@ namespace tandem::router {
 
 inline constexpr uint32_t kDefaultMaxQueuedRequests = 64;
 inline constexpr uint32_t kMaxWeight = 1000;
+inline constexpr absl::Duration kDefaultRegistrationTtl = absl::Seconds(15);
 
 // A target model and the verifiers that hold it.
 struct TargetModel {
   std::string name;
   std::string folder;
-  std::vector<std::string> verifiers;  // gRPC targets or names (dns_name.h), at least one, all different.
+  // gRPC targets or names (dns_name.h), all different. At least one, unless verifiers may register.
+  std::vector<std::string> verifiers;
 };
 
 struct Drafter {
@@ -29,6 +33,15 @@ struct Drafter {
   std::string draft_model;
   bool trusted = false;
   bool draining = false;  // Takes no new sessions.
+  // Tenants name it, and it would have to register, but has not. Without endpoint, and draining.
+  bool absent = false;
+};
+
+// Which servers may register, and how long they are used after they were last heard of.
+struct Registration {
+  bool verifiers = false;
+  bool drafters = false;
+  absl::Duration ttl = kDefaultRegistrationTtl;
 };
 
 // A drafter on trial; see v1::CanaryConfig.
@@ -66,6 +79,7 @@ struct RoutingTable {
   std::vector<Tenant> tenants;
   std::optional<size_t> anonymous;  // Tenant that serves calls without a token.
   uint32_t max_concurrent_requests = 0;
+  Registration registration;
 };
 
 inline constexpr absl::string_view kAnonymousTenant = "anonymous";
@@ -74,6 +88,15 @@ inline constexpr uint32_t kDefaultMaxConcurrentRequests = 1024;
 // Checks a configuration and resolves its references. InvalidArgument lists every error, one a line, each
 // with the path of its field, as in `tenants[1].drafter: "foo" is not a configured drafter`. Tokens are never
 // repeated in messages.
-absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config);
+//
+// `registered` are drafters that registered, by names of their own; those that are configured go before.
+// Where drafters may register, one that a tenant names and nobody is yet is in the table as absent.
+absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config,
+                                           absl::Span<const Drafter> registered = {});
+
+// Whether it can be the name of a model, drafter, tenant or server, which becomes a metric label, metadata
+// and a log field: at most kMaxNameBytes printable ASCII characters without blanks, at least one.
+inline constexpr size_t kMaxNameBytes = 128;
+bool IsGoodName(absl::string_view name);
 
 }  // namespace tandem::router

@@ -224,6 +224,44 @@ INSTANTIATE_TEST_SUITE_P(
                   "max_concurrent_requests: 0, expected at least 1"}),
     [](const auto& bad) { return bad.param.name; });
 
+TEST(ConfigTest, WhereDraftersMayRegisterTheyNeedNotBeThere) {
+  v1::RouterConfig config = Parse(kValid);
+  config.mutable_drafters()->RemoveLast();  // "general", which the tenant "zeta" may name.
+  EXPECT_THAT(ErrorOf(config),
+              HasSubstr("tenants[1].allowed_drafters[0]: \"general\" is not a configured drafter"));
+  config.mutable_registration()->set_drafters(true);
+  absl::StatusOr<RoutingTable> table = ResolveConfig(config);
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_EQ(table->drafters.size(), 3u);
+  EXPECT_EQ(table->drafters[2].name, "general");
+  EXPECT_TRUE(table->drafters[2].absent && table->drafters[2].draining);
+  EXPECT_EQ(table->registration.ttl, absl::Seconds(15));
+  EXPECT_FALSE(table->registration.verifiers);
+  // What is configured goes before.
+  const std::vector<Drafter> registered = {{.name = "general", .endpoint = "g:1", .draft_model = "general"},
+                                           {.name = "code", .endpoint = "c:1", .draft_model = "code"}};
+  table = ResolveConfig(config, registered);
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_EQ(table->drafters.size(), 3u);
+  EXPECT_EQ(table->drafters[0].endpoint, "d0:7003");
+  EXPECT_EQ(table->drafters[2].endpoint, "g:1");
+  EXPECT_FALSE(table->drafters[2].absent);
+  EXPECT_THAT(table->tenants[0].allowed_drafters, ElementsAre(0, 1, 2));
+  // A name that could never be one is an error all the same.
+  config.mutable_tenants(0)->set_drafter("a b");
+  EXPECT_THAT(ErrorOf(config), HasSubstr("tenants[0].drafter"));
+}
+
+TEST(ConfigTest, WhereVerifiersMayRegisterNoneNeedsToBeListed) {
+  v1::RouterConfig config = Parse(kValid);
+  config.mutable_models(0)->clear_verifiers();
+  EXPECT_THAT(ErrorOf(config), HasSubstr("models[0].verifiers: empty"));
+  config.mutable_registration()->set_verifiers(true);
+  EXPECT_TRUE(ResolveConfig(config).ok());
+  config.mutable_registration()->set_ttl_seconds(2);
+  EXPECT_THAT(ErrorOf(config), HasSubstr("registration.ttl_seconds: 2, expected 3 to 3600"));
+}
+
 TEST(ConfigTest, ReportsEveryErrorAndNoToken) {
   v1::RouterConfig config = Parse(kValid);
   config.mutable_models(0)->clear_verifiers();

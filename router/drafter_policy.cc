@@ -19,6 +19,7 @@ bool InCanaryShare(const RoutingTable& table, const Canary& canary, absl::string
 DrafterCandidates NarrowDrafters(const RoutingTable& table, const Tenant& tenant,
                                  absl::string_view request_id) {
   const auto only = [&table](size_t drafter, absl::string_view reason) {
+    if (table.drafters[drafter].absent) return DrafterCandidates{.reason = "absent"};
     if (table.drafters[drafter].draining) return DrafterCandidates{.reason = "draining"};
     return DrafterCandidates{.drafters = {drafter}, .reason = reason};
   };

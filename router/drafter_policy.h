@@ -15,7 +15,8 @@ struct DrafterCandidates {
   // there is at most one.
   bool choose = false;
   // Why, as in the metric label: "auto", "tenant" (its own drafter), "canary" (the one on trial), "off",
-  // "draining" (what the policy names takes no new sessions) or "none" (the tenant has no drafter).
+  // "draining" (what the policy names takes no new sessions), "absent" (it is not registered now) or "none"
+  // (the tenant has no drafter).
   absl::string_view reason;
 };
 

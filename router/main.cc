@@ -37,6 +37,7 @@
 #include "router/learned_state.h"
 #include "router/live/live_call.h"
 #include "router/live/live_server.h"
+#include "router/registry_service.h"
 #include "router/router.h"
 #include "router/routing_service.h"
 #include "router/served_model.h"
@@ -230,6 +231,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   GenerationService service(router);
   RouterAdminService admin(router);
   RoutingService routing_service(router);
+  RegistryService registry_service(router);
   AddStateMetrics(&router.routing(), &registry);
   std::optional<TenantsFileFollower> tenants_file;
   if (!flags.tenants.empty()) {
@@ -245,7 +247,8 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                           ServerRunner::Start(MakeServerOptions(flags.server, security, &registry),
                                               {{v1::Generation::service_full_name(), &service},
                                                {v1::RouterAdmin::service_full_name(), &admin},
-                                               {v1::Routing::service_full_name(), &routing_service}},
+                                               {v1::Routing::service_full_name(), &routing_service},
+                                               {v1::Registry::service_full_name(), &registry_service}},
                                               MakeAdminCallbacks(router, clock.Now())));
   std::unique_ptr<LiveServer> live_server;
   if (live.has_value()) {

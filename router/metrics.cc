@@ -106,7 +106,12 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
           {"tandem_router_prompt_tokens_total", "Prompt tokens sent to verifiers.", {"tenant", "model"}})),
       output_tokens_(registry->AddCounter(
           {"tandem_router_output_tokens_total", "Tokens received from verifiers.", {"tenant", "model"}})),
-      spec_decode_(registry) {}
+      spec_decode_(registry) {
+  GaugeFamily& registered = registry->AddGauge(
+      {"tandem_router_registered_servers", "Verifiers and drafters that have registered.", {"kind"}});
+  registered_verifiers_ = registered.With({"verifier"});
+  registered_drafters_ = registered.With({"drafter"});
+}
 
 void RouterMetrics::Request::OnAdmitted(bool queued) {
   phase_ = queued ? Phase::kQueued : Phase::kWaiting;

@@ -29,7 +29,9 @@ namespace tandem::router {
 //   tandem_router_choice_acceptance_error{tenant,drafter}              of requests whose drafter was chosen
 //   by prediction: the means are sum / count, and the error is absolute
 //   tandem_router_choice_surprises_total{tenant,drafter}    of these, realised outside of the interval
-//   that is to hold 90 of 100 tandem_spec_decode_*{tenant,target,drafter}                 from finished
+//   that is to hold 90 of 100
+//   tandem_router_registered_servers{kind}                  verifiers and drafters that have registered
+//   tandem_spec_decode_*{tenant,target,drafter}                 from finished
 //   requests' statistics
 //
 // Thread-safe.
@@ -81,6 +83,12 @@ class RouterMetrics {
     canary_rollbacks_.With({tenant, drafter}).Increment();
   }
 
+  // Servers that are registered now.
+  void SetRegistered(size_t verifiers, size_t drafters) {
+    registered_verifiers_.Set(static_cast<double>(verifiers));
+    registered_drafters_.Set(static_cast<double>(drafters));
+  }
+
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.value()); }
   uint32_t running() const { return static_cast<uint32_t>(running_.value()); }
 
@@ -102,6 +110,8 @@ class RouterMetrics {
   CounterFamily& retries_;
   CounterFamily& prompt_tokens_;
   CounterFamily& output_tokens_;
+  Gauge registered_verifiers_;
+  Gauge registered_drafters_;
   SpecDecodeMetrics spec_decode_;
 };
 

@@ -151,6 +151,20 @@ StoreChange WriteDrafter(const v1::DrafterRecord& record) {
   return {.key = absl::StrCat(kDrafterPrefix, record.config().name()), .value = record.SerializeAsString()};
 }
 
+// A drafter that is configured or has registered, by its name.
+absl::Status CheckTakesSessions(const RoutingState& state, const Records& records, const std::string& name) {
+  const auto found = records.drafters.find(name);
+  if (found != records.drafters.end()) {
+    if (!found->second.record.config().draining()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("drafter \"", name, "\" is draining"));
+  }
+  const std::shared_ptr<const RoutingSnapshot> routing = state.snapshot();
+  for (const Drafter& drafter : routing->table().drafters) {
+    if (drafter.name == name && !drafter.absent) return absl::OkStatus();
+  }
+  return NotFound("drafter", name);
+}
+
 using Changes = absl::StatusOr<std::vector<StoreChange>>;
 
 }  // namespace
@@ -279,10 +293,7 @@ absl::StatusOr<v1::SwapTenantDrafterResponse> SwapTenantDrafter(RoutingState& st
   const absl::Status edited = state.Edit([&](const RoutingStore::Listing& listing) -> Changes {
     TANDEM_ASSIGN_OR_RETURN(const Records records, ReadRecords(listing));
     TANDEM_ASSIGN_OR_RETURN(const auto found, Find(records.tenants, "tenant", tenant));
-    TANDEM_ASSIGN_OR_RETURN(const auto to, Find(records.drafters, "drafter", drafter));
-    if (to->second.record.config().draining()) {
-      return absl::FailedPreconditionError(absl::StrCat("drafter \"", drafter, "\" is draining"));
-    }
+    TANDEM_RETURN_IF_ERROR(CheckTakesSessions(state, records, drafter));
     v1::TenantRecord record = found->second.record;
     response.set_previous_drafter(record.config().drafter());
     record.mutable_config()->set_drafter(drafter);

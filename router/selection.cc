@@ -21,6 +21,7 @@ std::string WhyNothingDrafts(absl::string_view reason) {
   absl::string_view why = "the tenant has no drafter and the request names none";
   if (reason == "off") why = "speculation is off for the tenant";
   if (reason == "draining") why = "the drafter takes no new sessions";
+  if (reason == "absent") why = "the drafter is not registered now";
   return absl::StrCat("speculation.mode: ON, but nothing could draft: ", why);
 }
 
@@ -59,9 +60,9 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
   }
   DrafterSelection selection;
   if (requested.has_value() && tenant.policy != v1::DRAFTER_POLICY_OFF) {
-    selection = table.drafters[*requested].draining
-                    ? DrafterSelection{.reason = "draining"}
-                    : DrafterSelection{.drafter = requested, .reason = "request"};
+    const Drafter& drafter = table.drafters[*requested];
+    selection = drafter.draining ? DrafterSelection{.reason = drafter.absent ? "absent" : "draining"}
+                                 : DrafterSelection{.drafter = requested, .reason = "request"};
   } else {
     const DrafterCandidates candidates = NarrowDrafters(table, tenant, request_id);
     selection.reason = candidates.reason;

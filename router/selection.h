@@ -23,7 +23,8 @@ struct DrafterSelection {
   std::optional<size_t> drafter;  // Index into the table's drafters; absent: plain decoding.
   // Why, as in the metric label: "request" or "tenant" (whose choice it was), "canary" (the tenant's drafter
   // on trial), "off" (speculation is off for the request or its tenant), "draining" (the drafter takes no new
-  // sessions), "none" (neither named a drafter). For `candidates`, the choice says why.
+  // sessions), "absent" (it is not registered now), "none" (neither named a drafter). For `candidates`, the
+  // choice says why.
   absl::string_view reason;
   // Not empty: one of these, or plain decoding, is to be chosen once the prompt is tokenized
   // (DrafterChooser). Indices into the table's drafters.

@@ -10,7 +10,9 @@ namespace tandem::router {
 VerifierChoice::VerifierChoice(const Options& options, std::vector<std::string> endpoints)
     : options_(options) {
   for (std::string& endpoint : endpoints) {
-    states_.push_back({.endpoint = std::move(endpoint), .next_ejection = options.first_ejection});
+    states_.push_back({.endpoint = std::move(endpoint),
+                       .max_in_flight = options.max_in_flight,
+                       .next_ejection = options.first_ejection});
   }
 }
 
@@ -23,7 +25,7 @@ std::vector<size_t> VerifierChoice::Order(absl::Span<const uint32_t> prompt, uin
   std::vector<size_t> candidates;
   std::vector<VerifierLoad> loads;
   for (size_t i = 0; i < states_.size(); ++i) {
-    if (!states_[i].listed || states_[i].in_flight >= options_.max_in_flight) continue;
+    if (!states_[i].listed || states_[i].in_flight >= states_[i].max_in_flight) continue;
     if (any_fit && !is_fit(states_[i])) continue;
     candidates.push_back(i);
     loads.push_back({.endpoint = states_[i].endpoint, .healthy = true, .in_flight = states_[i].in_flight});
@@ -38,8 +40,10 @@ std::vector<size_t> VerifierChoice::Order(absl::Span<const uint32_t> prompt, uin
 
 void VerifierChoice::Replace(size_t verifier, std::string endpoint) {
   if (verifier == states_.size()) states_.emplace_back();
-  states_[verifier] = {
-      .endpoint = std::move(endpoint), .serving = false, .next_ejection = options_.first_ejection};
+  states_[verifier] = {.endpoint = std::move(endpoint),
+                       .serving = false,
+                       .max_in_flight = options_.max_in_flight,
+                       .next_ejection = options_.first_ejection};
 }
 
 size_t VerifierChoice::num_listed() const {

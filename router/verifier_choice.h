@@ -48,6 +48,8 @@ class VerifierChoice {
   // Makes `verifier`, which may be the next after the last, this one: listed, and not serving until its
   // health service has said so. No request is on it.
   void Replace(size_t verifier, std::string endpoint);
+  // Requests at once, in place of the options'. Until it is replaced.
+  void SetMaxInFlight(size_t verifier, uint32_t most) { states_[verifier].max_in_flight = most; }
   void SetListed(size_t verifier, bool listed) { states_[verifier].listed = listed; }
   bool listed(size_t verifier) const { return states_[verifier].listed; }
   size_t num_listed() const;
@@ -67,6 +69,7 @@ class VerifierChoice {
     bool listed = true;
     bool serving = true;
     uint32_t in_flight = 0;
+    uint32_t max_in_flight = 0;
     uint32_t failures = 0;  // In a row.
     absl::Time ejected_until = absl::InfinitePast();
     absl::Duration next_ejection;

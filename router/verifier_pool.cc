@@ -1,6 +1,7 @@
 #include "router/verifier_pool.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -30,7 +31,9 @@ constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 constexpr absl::string_view kHealthRequest("\x0a\x12tandem.v1.Verifier", 20);
 constexpr absl::string_view kServing("\x08\x01", 2);
 
+// In place of a name's index: of those that are configured, and of those that registered.
 constexpr size_t kNoName = static_cast<size_t>(-1);
+constexpr size_t kRegistered = static_cast<size_t>(-2);
 
 std::string Content(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
@@ -65,6 +68,8 @@ struct VerifierPool::Model {
   // Guarded by it. Entries are never removed.
   std::unique_ptr<VerifierChoice> choice;
   std::vector<std::unique_ptr<Attempt::Entry>> entries;
+  std::map<size_t, std::set<std::string>> wanted;  // By name or kRegistered, addresses as last told.
+  std::map<std::string, uint32_t> room;            // Of those that registered, by address.
 };
 
 VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index)
@@ -97,12 +102,12 @@ VerifierPool::VerifierPool(const RoutingTable& table, const Options& options, co
   if (any_name) resolver_ = std::thread([this] { ResolveNames(); });
 }
 
-void VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t name) {
+size_t VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t name) {
   auto verifier = std::make_shared<Verifier>();
   verifier->endpoint = endpoint;
-  // A certificate has the name and not the address.
-  verifier->channel =
-      tandem::CreateChannel(endpoint, options_.credentials, name == kNoName ? "" : model.names[name].host);
+  // A certificate has the name and not the address. Who registers says how it is called.
+  verifier->channel = tandem::CreateChannel(endpoint, options_.credentials,
+                                            name < model.names.size() ? model.names[name].host : "");
   verifier->stub = v1::Verifier::NewStub(verifier->channel);
   size_t index = 0;
   for (; index < model.entries.size(); ++index) {
@@ -118,6 +123,7 @@ void VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t na
   entry.serving = false;
   entry.probed = absl::InfinitePast();
   model.choice->Replace(index, endpoint);
+  return index;
 }
 
 void VerifierPool::ResolveNames() {
@@ -148,8 +154,40 @@ void VerifierPool::ResolveNames() {
 }
 
 void VerifierPool::SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses) {
-  std::set<std::string> wanted(addresses.begin(), addresses.end());
   absl::MutexLock lock(model.mutex.get());
+  model.wanted[name] = std::set<std::string>(addresses.begin(), addresses.end());
+  ListWanted(model);
+}
+
+void VerifierPool::SetRegistered(size_t model_index, const std::vector<RegisteredEndpoint>& verifiers) {
+  Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  std::set<std::string>& wanted = model.wanted[kRegistered];
+  wanted.clear();
+  model.room.clear();
+  for (const RegisteredEndpoint& verifier : verifiers) {
+    wanted.insert(verifier.address);
+    model.room[verifier.address] = verifier.max_in_flight;
+  }
+  ListWanted(model);
+}
+
+void VerifierPool::ListWanted(Model& model) {
+  // An address counts for the first that has it: the configuration, then its names, then who registered.
+  std::set<std::string> taken;
+  for (const auto& entry : model.entries) {
+    if (entry->name == kNoName) taken.insert(entry->verifier->endpoint);
+  }
+  for (const auto& [name, addresses] : model.wanted) {
+    std::set<std::string> free;
+    std::set_difference(addresses.begin(), addresses.end(), taken.begin(), taken.end(),
+                        std::inserter(free, free.begin()));
+    taken.insert(free.begin(), free.end());
+    List(model, name, std::move(free));
+  }
+}
+
+void VerifierPool::List(Model& model, size_t name, std::set<std::string> wanted) {
   for (size_t i = 0; i < model.entries.size(); ++i) {
     Attempt::Entry& entry = *model.entries[i];
     if (entry.name != name) continue;
@@ -157,6 +195,7 @@ void VerifierPool::SetAddresses(Model& model, size_t name, const std::vector<std
     const bool was_listed = model.choice->listed(i);
     const bool is_listed = wanted.erase(endpoint) > 0;
     model.choice->SetListed(i, is_listed);
+    if (is_listed) SetRoom(model, i);
     if (was_listed != is_listed) {
       LogInfo(is_listed ? "verifier is back" : "verifier is gone", {{"verifier", endpoint}});
     }
@@ -164,9 +203,25 @@ void VerifierPool::SetAddresses(Model& model, size_t name, const std::vector<std
     if (is_listed && !was_listed) entry.probed = absl::InfinitePast();
   }
   for (const std::string& endpoint : wanted) {
-    LogInfo("verifier is new", {{"verifier", endpoint}, {"name", model.names[name].host}});
-    AddEntry(model, endpoint, name);
+    LogInfo("verifier is new",
+            {{"verifier", endpoint}, {"name", name == kRegistered ? "registered" : model.names[name].host}});
+    SetRoom(model, AddEntry(model, endpoint, name));
   }
+}
+
+void VerifierPool::SetRoom(Model& model, size_t index) {
+  const auto room = model.room.find(model.entries[index]->verifier->endpoint);
+  const uint32_t max_in_flight = options_.choice.max_in_flight;
+  model.choice->SetMaxInFlight(
+      index, room == model.room.end() ? max_in_flight : std::min(max_in_flight, room->second));
+}
+
+bool VerifierPool::Serves(size_t model_index, const std::string& endpoint) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  return std::any_of(model.entries.begin(), model.entries.end(), [&](const auto& entry) {
+    return entry->verifier->endpoint == endpoint && model.choice->listed(entry->index) && entry->serving;
+  });
 }
 
 VerifierPool::~VerifierPool() {
@@ -192,11 +247,11 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(size_
   absl::MutexLock lock(model.mutex.get());
   const std::vector<size_t> order = model.choice->Order(prompt, salt, tried, now);
   if (model.choice->num_listed() == 0) {
-    return absl::UnavailableError("no verifier of the model is known: its name has no address yet");
+    return absl::UnavailableError(
+        "no verifier of the model is known: none has registered, and no name of one has an address");
   }
   if (order.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("every verifier of the model has ", options_.choice.max_in_flight, " requests running"));
+    return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
   }
   Attempt::Entry& entry = *model.entries[order.front()];
   auto attempt = std::unique_ptr<Attempt>(new Attempt(*this, entry, model_index, order.front()));

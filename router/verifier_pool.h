@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "grpcpp/security/credentials.h"
 #include "router/config.h"
 #include "router/dns_name.h"
+#include "router/registry/registered_endpoint.h"
 #include "router/retry_budget.h"
 #include "router/verifier_choice.h"
 #include "tandem/v1/verifier.grpc.pb.h"
@@ -46,6 +48,9 @@ struct Verifier {
 // "dns:///host:port" among a model's verifiers stands for every address of the name. A thread asks for them
 // every `resolve_period`: new ones get requests once their health service says that they serve, and those
 // that are gone get no more; what runs there goes on. A name that cannot be resolved keeps what it had.
+//
+// Those that registered come and go likewise, by SetRegistered. One that is configured or behind a name as
+// well counts once.
 //
 // Thread-safe. Destroy it after the last Attempt.
 class VerifierPool {
@@ -98,6 +103,11 @@ class VerifierPool {
   // How many verifiers a model has now.
   size_t size(size_t model) const;
 
+  // The verifiers of a model that have registered, in place of those before.
+  void SetRegistered(size_t model, const std::vector<RegisteredEndpoint>& verifiers);
+  // Whether a verifier of the model answered its health service, at the last look, that it serves.
+  bool Serves(size_t model, const std::string& endpoint) const;
+
   // Counts a request, and asks for the right to run one once more.
   void CountRequest();
   bool TakeRetry();
@@ -109,9 +119,14 @@ class VerifierPool {
   // The thread that asks for names.
   void ResolveNames();
   void SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses);
+  // What follows is under the model's lock. Lists what names and registrations say, each address once.
+  void ListWanted(Model& model);
+  // Lists these addresses of a name, or of those that registered, and no others of it.
+  void List(Model& model, size_t name, std::set<std::string> wanted);
+  void SetRoom(Model& model, size_t index);
   // A verifier of the model, in the place of one that is gone or in a new one. `name`: which of its names, or
-  // none of them.
-  void AddEntry(Model& model, const std::string& endpoint, size_t name);
+  // none of them. Returns its index.
+  size_t AddEntry(Model& model, const std::string& endpoint, size_t name);
   void Monitor();
   void ProbeDue(absl::Time now);
   void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +25,11 @@
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
 #include "common/rpc/model_wire.h"
+#include "common/rpc/registration.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
+#include "common/rpc/weights_digest.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/engine_loop.h"
 #include "verifier/metrics.h"
@@ -69,6 +72,7 @@ struct VerifierFlags {
   uint32_t num_gpus = 1;
   uint32_t gpu_rank = 0;
   std::string gpu_rendezvous;
+  RegistrationFlags registration;
 };
 
 void DeclareGpu(VerifierFlags& options, Flags& flags) {
@@ -119,6 +123,7 @@ void Declare(VerifierFlags& options, Flags& flags) {
            "and "
            "each further row: what a larger target would do to everything else. Never for service.");
   DeclareServerFlags(options.server, flags);
+  DeclareRegistrationFlags(options.registration, flags);
   flags.Group("Metrics").AddChoice("metrics-compat", &options.metrics_compat, {"none", "vllm"},
                                    "Whose names to tell metrics under besides Tandem's own.");
   flags.Group("Batching")
@@ -334,6 +339,26 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
                             .verification_rule = options.rule};
 }
 
+// Rows of the passes whose time is told to routers.
+constexpr uint32_t kTimedRows[] = {1, 2, 4, 8, 16, 32, 64};
+
+// What there is to say of this verifier once the target is loaded, but for the digest of its weights.
+v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const v1::ModelInfo& model,
+                                            const std::string& address, const TargetEngine& engine) {
+  v1::ServerRegistration server = BeginRegistration(options.registration, address);
+  server.mutable_capacity()->set_max_running(options.max_running);
+  server.mutable_capacity()->set_max_waiting(options.max_waiting);
+  server.mutable_capacity()->set_kv_tokens(uint64_t{engine.pool->num_blocks()} * kBlockTokens);
+  v1::RegisteredVerifier& verifier = *server.mutable_verifier();
+  *verifier.mutable_model() = model;
+  for (const uint32_t rows : kTimedRows) {
+    v1::RoundSeconds& round = *verifier.add_round_seconds();
+    round.set_rows(rows);
+    round.set_seconds(engine.round_time.Uncorrected(rows));
+  }
+  return server;
+}
+
 // The server is up while the model loads, so that probes and dashboards can watch; health is NOT_SERVING
 // until it has. Cancelled by a signal until then.
 absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSignals& signals) {
@@ -348,6 +373,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
                           Tracing::Start(options.server.tracing, "tandem-verifier", Version(), &registry));
   TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target));
   TANDEM_ASSIGN_OR_RETURN(const Scheduler::Options scheduling, SchedulingOf(options, target));
+  RegistrationMetric registration_metric(&registry);
   const SystemClock clock;
   std::unique_ptr<EngineLoop> loop;
   uint64_t kv_tokens_total = 0;
@@ -381,8 +407,20 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
                     {"health_port", absl::StrCat(server->health_port())}});
   };
   announce("loading");
-  // A signal ends this at once: nothing runs yet that would have to be drained.
+  // A signal ends this at once: nothing runs yet that would have to be drained. Who registers reads the
+  // weights a second time, meanwhile.
+  std::future<absl::StatusOr<std::string>> digest;
+  if (options.registration.any()) {
+    digest = std::async(std::launch::async, [&] {
+      return WeightsDigest(target.model->folder(), [&signals] { return signals.Arrived(); });
+    });
+  }
   TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, StartEngine(options, target, signals));
+  v1::ServerRegistration self;
+  if (options.registration.any()) {
+    self = DescribeRegistration(options, fixed_info.models(0), server->address(), engine);
+    TANDEM_ASSIGN_OR_RETURN(*self.mutable_verifier()->mutable_weights_sha256(), digest.get());
+  }
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
   loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
                                       std::move(engine.round_time), &clock, &metrics, security.channel);
@@ -397,7 +435,15 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   service.Serve(loop.get());
   server->SetServing(true);
   announce("serving");
+  std::optional<RouterRegistration> registration;
+  if (options.registration.any()) {
+    registration.emplace(RouterRegistration::Options{.routers = options.registration.routers,
+                                                     .credentials = security.channel,
+                                                     .describe = [&self] { return self; },
+                                                     .metric = &registration_metric});
+  }
   signals.Wait();
+  if (registration.has_value()) registration->Leave();
   LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
   server->Drain(options.server.drain_times(), [&](absl::Time deadline) {
     service.StopAdmission();
@@ -420,6 +466,7 @@ int Main(int argc, const char* const* argv) {
   absl::Status status = shape.status();
   status.Update(rule.status());
   status.Update(security.status());
+  status.Update(CheckRegistrationFlags(options.registration, options.server.listen));
   if (shape.ok()) options.limits.shape = *shape;
   if (rule.ok()) options.rule = *rule;
   if (!status.ok()) {

@@ -35,6 +35,9 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/tandem.v1.RouterAdmin/SwapTenantDrafter", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/DrainDrafter", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/Watch", kTenants},
+    // The service looks whether the role is that of what is registered.
+    {kRouter, "/tandem.v1.Registry/Register", kVerifierRole | kDrafterRole},
+    {kRouter, "/tandem.v1.Registry/Deregister", kVerifierRole | kDrafterRole},
     // A verifier believes what its caller says about tenants.
     {kVerifier, "/tandem.v1.Verifier/Generate", kRouterRole},
     {kVerifier, "/tandem.v1.Verifier/SwapDrafter", kRouterRole | kOperatorRole},
@@ -71,10 +74,7 @@ class AccessProcessor final : public grpc::AuthMetadataProcessor {
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
                        OutputMetadata*) override {
     const auto path = metadata.find(":path");
-    PeerRoles roles = 0;
-    for (const grpc::string_ref& uri : context->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-      roles |= RoleOfUri(View(uri));
-    }
+    const PeerRoles roles = RolesOf(*context);
     if (path != metadata.end() && MayCall(server_, View(path->second), roles == 0 ? kNoRole : roles)) {
       return grpc::Status::OK;
     }
@@ -109,6 +109,14 @@ PeerRoles RoleOfUri(absl::string_view uri) {
   if (uri == "client") return kClientRole;
   if (uri == "operator") return kOperatorRole;
   return 0;
+}
+
+PeerRoles RolesOf(const grpc::AuthContext& context) {
+  PeerRoles roles = 0;
+  for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    roles |= RoleOfUri(View(uri));
+  }
+  return roles;
 }
 
 std::string RoleUri(v1::ServerRole role) {

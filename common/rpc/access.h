@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "grpcpp/security/auth_context.h"
 #include "grpcpp/security/auth_metadata_processor.h"
 #include "tandem/v1/admin.pb.h"
 
@@ -36,6 +37,9 @@ bool MayCall(v1::ServerRole server, absl::string_view method, PeerRoles roles);
 
 // The role of one alternative name; 0 for other URIs.
 PeerRoles RoleOfUri(absl::string_view uri);
+
+// The roles of a call's peer; 0 without TLS, or without a certificate that has one.
+PeerRoles RolesOf(const grpc::AuthContext& context);
 
 // "spiffe://tandem/role/router" for a router.
 std::string RoleUri(v1::ServerRole role);

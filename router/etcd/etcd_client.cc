@@ -95,6 +95,7 @@ EtcdClient::EtcdClient(Options options) : options_(std::move(options)) {
     members_.push_back(std::make_unique<Member>(Member{.endpoint = endpoint,
                                                        .kv = etcdserverpb::KV::NewStub(channel),
                                                        .watch = etcdserverpb::Watch::NewStub(channel),
+                                                       .lease = etcdserverpb::Lease::NewStub(channel),
                                                        .auth = etcdserverpb::Auth::NewStub(channel)}));
   }
 }
@@ -164,6 +165,42 @@ absl::StatusOr<etcdserverpb::TxnResponse> EtcdClient::Txn(const etcdserverpb::Tx
   etcdserverpb::TxnResponse response;
   TANDEM_RETURN_IF_ERROR(Perform(
       to, deadline, [&](grpc::ClientContext& context) { return to.kv->Txn(&context, request, &response); }));
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::LeaseGrantResponse> EtcdClient::GrantLease(
+    const etcdserverpb::LeaseGrantRequest& request, absl::Time deadline) {
+  const Member& to = member();
+  etcdserverpb::LeaseGrantResponse response;
+  TANDEM_RETURN_IF_ERROR(Perform(to, deadline, [&](grpc::ClientContext& context) {
+    return to.lease->LeaseGrant(&context, request, &response);
+  }));
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::LeaseRevokeResponse> EtcdClient::RevokeLease(
+    const etcdserverpb::LeaseRevokeRequest& request, absl::Time deadline) {
+  const Member& to = member();
+  etcdserverpb::LeaseRevokeResponse response;
+  TANDEM_RETURN_IF_ERROR(Perform(to, deadline, [&](grpc::ClientContext& context) {
+    return to.lease->LeaseRevoke(&context, request, &response);
+  }));
+  return response;
+}
+
+absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> EtcdClient::KeepLeaseAlive(
+    const etcdserverpb::LeaseKeepAliveRequest& request, absl::Time deadline) {
+  const Member& to = member();
+  etcdserverpb::LeaseKeepAliveResponse response;
+  TANDEM_RETURN_IF_ERROR(Perform(to, deadline, [&](grpc::ClientContext& context) {
+    const auto stream = to.lease->LeaseKeepAlive(&context);
+    const bool answered = stream->Write(request) && stream->Read(&response);
+    // The answer is all that is wanted of the stream, however that ends.
+    if (answered) context.TryCancel();
+    const grpc::Status ended = stream->Finish();
+    if (answered) return grpc::Status::OK;
+    return !ended.ok() ? ended : grpc::Status(grpc::StatusCode::UNAVAILABLE, "no answer about the lease");
+  }));
   return response;
 }
 

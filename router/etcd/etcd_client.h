@@ -57,6 +57,14 @@ class EtcdClient {
                                                     absl::Time deadline);
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request, absl::Time deadline);
 
+  absl::StatusOr<etcdserverpb::LeaseGrantResponse> GrantLease(const etcdserverpb::LeaseGrantRequest& request,
+                                                              absl::Time deadline);
+  absl::StatusOr<etcdserverpb::LeaseRevokeResponse> RevokeLease(
+      const etcdserverpb::LeaseRevokeRequest& request, absl::Time deadline);
+  // Prolongs one lease, once.
+  absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> KeepLeaseAlive(
+      const etcdserverpb::LeaseKeepAliveRequest& request, absl::Time deadline);
+
   // Begins a watch; what comes of it comes to the callbacks, on gRPC's threads. A member that has lost its
   // leader ends it. Not OK when the member does not take user and password.
   absl::StatusOr<std::shared_ptr<WatchStream>> Watch(const etcdserverpb::WatchCreateRequest& request,
@@ -67,6 +75,7 @@ class EtcdClient {
     std::string endpoint;
     std::unique_ptr<etcdserverpb::KV::Stub> kv;
     std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+    std::unique_ptr<etcdserverpb::Lease::Stub> lease;
     std::unique_ptr<etcdserverpb::Auth::Stub> auth;
   };
 

@@ -338,7 +338,8 @@ absl::StatusOr<StoredEntry> EtcdStore::ReadEntry(mvccpb::KeyValue& kv) const {
   if (kv.mod_revision() <= 0) return Nonsense("a key without a revision");
   return StoredEntry{.key = kv.key().substr(options_.prefix.size()),
                      .value = std::move(*kv.mutable_value()),
-                     .version = static_cast<uint64_t>(kv.mod_revision())};
+                     .version = static_cast<uint64_t>(kv.mod_revision()),
+                     .lease = kv.lease()};
 }
 
 absl::StatusOr<RoutingStore::Listing> EtcdStore::ListOnce(absl::string_view prefix, absl::Time deadline) {
@@ -474,6 +475,75 @@ absl::StatusOr<uint64_t> EtcdStore::Update(absl::Span<const StoreChange> changes
   for (const StoreChange& change : changes) keys.push_back(change.key);
   Tell(keys);
   return version;
+}
+
+absl::StatusOr<std::vector<LeasedEntry>> EtcdStore::ListLeased(absl::string_view prefix) {
+  TANDEM_ASSIGN_OR_RETURN(Listing listing, List(prefix));
+  std::vector<LeasedEntry> entries;
+  for (StoredEntry& entry : listing.entries) {
+    entries.push_back({.key = std::move(entry.key),
+                       .value = std::move(entry.value),
+                       .version = entry.version,
+                       .lease = entry.lease});
+  }
+  return entries;
+}
+
+absl::StatusOr<LeasedEntry> EtcdStore::PutLeased(const Put& put) {
+  bool retried = false;
+  etcdserverpb::LeaseGrantRequest grant;
+  grant.set_ttl(std::max<int64_t>(absl::ToInt64Seconds(absl::Ceil(put.ttl, absl::Seconds(1))), 1));
+  TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::LeaseGrantResponse granted,
+                          Perform<etcdserverpb::LeaseGrantResponse>(&retried, [&](absl::Time deadline) {
+                            return client_.GrantLease(grant, deadline);
+                          }));
+  if (granted.id() == 0) return Nonsense("a lease without an id");
+  const StoreChange change{.key = put.key, .value = put.value, .expected_version = put.expected_version};
+  etcdserverpb::TxnRequest transaction = MakeTransaction({change});
+  transaction.mutable_success(0)->mutable_request_put()->set_lease(granted.id());
+  // A lease of which nobody has heard is this call's own: so an earlier try is known by it.
+  retried = false;
+  TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response,
+                          Perform<etcdserverpb::TxnResponse>(&retried, [&](absl::Time deadline) {
+                            return client_.Txn(transaction, deadline);
+                          }));
+  LeasedEntry entry{.key = put.key, .value = put.value, .lease = granted.id()};
+  if (response.succeeded()) {
+    entry.version = static_cast<uint64_t>(std::max<int64_t>(response.header().revision(), 0));
+  } else {
+    if (response.responses_size() != 1) return Nonsense("a transaction with other steps");
+    const etcdserverpb::RangeResponse& found = response.responses(0).response_range();
+    const bool done_before = retried && !found.kvs().empty() && found.kvs(0).lease() == granted.id();
+    if (!done_before) {
+      RevokeLease(granted.id());
+      return Conflict({change}, response, /*retried=*/false).status();
+    }
+    entry.version = static_cast<uint64_t>(found.kvs(0).mod_revision());
+  }
+  if (put.replaced_lease != 0) RevokeLease(put.replaced_lease);
+  Tell({put.key});
+  return entry;
+}
+
+void EtcdStore::RevokeLease(int64_t lease) {
+  etcdserverpb::LeaseRevokeRequest request;
+  request.set_id(lease);
+  // One that is not taken back ends by itself.
+  client_.RevokeLease(request, absl::Now() + options_.attempt_timeout).status().IgnoreError();
+}
+
+absl::Status EtcdStore::RenewLease(const LeasedEntry& entry) {
+  const absl::Status ended =
+      absl::NotFoundError(absl::StrCat("the lease of \"", absl::CHexEscape(entry.key), "\" has ended"));
+  if (entry.lease == 0) return ended;
+  bool retried = false;
+  etcdserverpb::LeaseKeepAliveRequest request;
+  request.set_id(entry.lease);
+  TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::LeaseKeepAliveResponse response,
+                          Perform<etcdserverpb::LeaseKeepAliveResponse>(&retried, [&](absl::Time deadline) {
+                            return client_.KeepLeaseAlive(request, deadline);
+                          }));
+  return response.ttl() > 0 ? absl::OkStatus() : ended;
 }
 
 std::unique_ptr<RoutingStore::Watch> EtcdStore::WatchPrefix(std::string prefix,

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/base/mailbox.h"
 #include "router/etcd/etcd_client.h"
+#include "router/state/lease_store.h"
 #include "router/state/routing_store.h"
 #include "router/state/watch_list.h"
 
@@ -43,7 +44,10 @@ namespace tandem::router {
 // Watches of the store are called by the telling thread alone, one call after the other: changes that come
 // while one runs make one more. So watches, which read the store, hold up neither who writes nor the
 // following thread, without which nobody would be HERE again. Thread-safe.
-class EtcdStore final : public RoutingStore {
+//
+// Leases are etcd's own: each value with one has it for itself, and whoever knows the value may renew it.
+// etcd makes up for the time in which it had no leader, and so could not have been told.
+class EtcdStore final : public RoutingStore, public LeaseStore {
  public:
   struct Options {
     EtcdClient::Options client;
@@ -69,6 +73,11 @@ class EtcdStore final : public RoutingStore {
   absl::StatusOr<uint64_t> Update(absl::Span<const StoreChange> changes) override;
   std::unique_ptr<Watch> WatchPrefix(std::string prefix, std::function<void()> on_change) override;
   absl::Status health() const override;
+  LeaseStore* leases() override { return this; }
+
+  absl::StatusOr<std::vector<LeasedEntry>> ListLeased(absl::string_view prefix) override;
+  absl::StatusOr<LeasedEntry> PutLeased(const Put& put) override;
+  absl::Status RenewLease(const LeasedEntry& entry) override;
 
  private:
   struct Ended {
@@ -112,6 +121,8 @@ class EtcdStore final : public RoutingStore {
   template <class Response, class Call>
   absl::StatusOr<Response> Perform(bool* retried, const Call& call);
 
+  // The lease ends at once, if etcd answers; otherwise by itself.
+  void RevokeLease(int64_t lease);
   absl::StatusOr<Listing> ListOnce(absl::string_view prefix, absl::Time deadline);
   absl::StatusOr<StoredEntry> ReadEntry(mvccpb::KeyValue& kv) const;
   etcdserverpb::TxnRequest MakeTransaction(absl::Span<const StoreChange> changes) const;

@@ -1,5 +1,6 @@
 #include "router/state/routing_state.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -224,10 +225,38 @@ absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> RoutingState::Read() {
     std::map<std::string, uint64_t> damaged = WithoutDamage(&listing);
     Remember(listing, std::move(damaged));
   }
-  TANDEM_ASSIGN_OR_RETURN(const v1::RouterConfig config, ConfigOf(base_, listing));
-  absl::StatusOr<RoutingTable> table = ResolveConfig(config);
+  TANDEM_ASSIGN_OR_RETURN(v1::RouterConfig config, ConfigOf(base_, listing));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const RoutingSnapshot> snapshot, Resolve(config, listing.version));
+  resolved_ = std::move(config);
+  return snapshot;
+}
+
+absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> RoutingState::Resolve(const v1::RouterConfig& config,
+                                                                             uint64_t version) const {
+  absl::StatusOr<RoutingTable> table = ResolveConfig(config, registered_);
   if (!table.ok()) return absl::Status(table.status().code(), WithNames(config, table.status().message()));
-  return std::make_shared<const RoutingSnapshot>(*std::move(table), listing.version);
+  return std::make_shared<const RoutingSnapshot>(*std::move(table), version);
+}
+
+bool RoutingState::IsConfigured(const std::string& drafter) const {
+  absl::MutexLock lock(&reload_mutex_);
+  return std::any_of(resolved_.drafters().begin(), resolved_.drafters().end(),
+                     [&drafter](const v1::DrafterConfig& config) { return config.name() == drafter; });
+}
+
+void RoutingState::SetRegistered(std::vector<Drafter> drafters) {
+  absl::MutexLock reload_lock(&reload_mutex_);
+  registered_ = std::move(drafters);
+  // Of what is in force, without asking the store, which may be out of reach. It resolved before, and whoever
+  // registers takes no name from anybody.
+  absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> snapshot =
+      Resolve(resolved_, this->snapshot()->version());
+  if (!snapshot.ok()) {
+    LogError("registered drafters cannot be used", {{"error", std::string(snapshot.status().message())}});
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  snapshot_ = *std::move(snapshot);
 }
 
 }  // namespace tandem::router

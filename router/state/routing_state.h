@@ -73,6 +73,12 @@ class RoutingState {
   // of the store.
   absl::StatusOr<RoutingStore::Listing> List();
 
+  // Drafters that registered, in place of those before, in force when this returns. They are not in the
+  // store: they last as long as they are heard of.
+  void SetRegistered(std::vector<Drafter> drafters);
+  // Whether a drafter of the name is configured, and has not registered only.
+  bool IsConfigured(const std::string& drafter) const;
+
   // For metrics: whether what is in force is not what the store says, because that does not resolve, and how
   // many of its records cannot be read.
   struct Condition {
@@ -92,7 +98,10 @@ class RoutingState {
   absl::Status Reload();
   // The same; what cannot be used is logged.
   void Follow();
-  absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> Read();
+  absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_);
+  absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> Resolve(const v1::RouterConfig& config,
+                                                                 uint64_t version) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_);
   // Replaces damaged records by what they were, or removes them when they never could be read; returns their
   // versions, by key.
   std::map<std::string, uint64_t> WithoutDamage(RoutingStore::Listing* listing) const
@@ -103,7 +112,9 @@ class RoutingState {
 
   const v1::RouterConfig base_;
   const std::unique_ptr<RoutingStore> store_;
-  absl::Mutex reload_mutex_;  // One at a time, so that an older reading never follows a newer one.
+  mutable absl::Mutex reload_mutex_;  // One at a time, so that an older reading never follows a newer one.
+  std::vector<Drafter> registered_ ABSL_GUARDED_BY(reload_mutex_);
+  v1::RouterConfig resolved_ ABSL_GUARDED_BY(reload_mutex_);  // What the snapshot was made of.
   mutable absl::Mutex mutex_;
   std::shared_ptr<const RoutingSnapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
   Condition condition_ ABSL_GUARDED_BY(mutex_);

@@ -14,11 +14,14 @@
 
 namespace tandem::router {
 
+class LeaseStore;
+
 // A value of the store.
 struct StoredEntry {
   std::string key;
   std::string value;     // Any bytes.
   uint64_t version = 0;  // Version of the store when the value was last written.
+  int64_t lease = 0;     // That it ends with (LeaseStore); 0: none.
 };
 
 // One write of a transaction.
@@ -74,6 +77,9 @@ class RoutingStore {
 
   // Whether the store answers, as far as it is known without asking.
   virtual absl::Status health() const { return absl::OkStatus(); }
+
+  // Where several routers keep values that end by themselves; null for a store of one router.
+  virtual LeaseStore* leases() { return nullptr; }
 };
 
 }  // namespace tandem::router

@@ -57,10 +57,12 @@ TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const Pro
   service_ = std::make_unique<GenerationService>(*router_);
   admin_ = std::make_unique<RouterAdminService>(*router_);
   routing_service_ = std::make_unique<RoutingService>(*router_);
+  registry_service_ = std::make_unique<RegistryService>(*router_);
   server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
                                 {{std::string(v1::Generation::service_full_name()), service_.get()},
                                  {std::string(v1::RouterAdmin::service_full_name()), admin_.get()},
-                                 {std::string(v1::Routing::service_full_name()), routing_service_.get()}},
+                                 {std::string(v1::Routing::service_full_name()), routing_service_.get()},
+                                 {std::string(v1::Registry::service_full_name()), registry_service_.get()}},
                                 MakeAdminCallbacks(*router_, clock_.Now()))
                 .value();
 }

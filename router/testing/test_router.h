@@ -9,6 +9,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "router/admin_service.h"
+#include "router/registry_service.h"
 #include "router/router.h"
 #include "router/routing_service.h"
 #include "router/service.h"
@@ -45,6 +46,7 @@ class TestRouter {
   std::unique_ptr<GenerationService> service_;
   std::unique_ptr<RouterAdminService> admin_;
   std::unique_ptr<RoutingService> routing_service_;
+  std::unique_ptr<RegistryService> registry_service_;
   std::unique_ptr<ServerRunner> server_;
 };
 

@@ -36,6 +36,7 @@ from processes import (  # noqa: E402
 DRAFTER = "general-1m"
 ROLES = ("router", "verifier", "drafter", "client", "operator")
 TENANTS = {"client", "operator", "no role", "no certificate"}
+SERVERS = {"verifier", "drafter"}
 ADMIN_METHODS = ("ListTenants", "GetTenant", "SetTenant", "DeleteTenant", "ListDrafters", "GetDrafter") + (
     *("SetDrafter", "DeleteDrafter", "SwapTenantDrafter", "DrainDrafter", "Watch"),
 )
@@ -47,6 +48,7 @@ ALLOWED = {
         "/tandem.v1.Routing/Calibrate": TENANTS,
         "/tandem.v1.Admin/GetServerInfo": TENANTS,
         **{f"/tandem.v1.RouterAdmin/{method}": TENANTS for method in ADMIN_METHODS},
+        **{f"/tandem.v1.Registry/{method}": SERVERS for method in ("Register", "Deregister")},
     },
     "verifier": {
         "/tandem.v1.Verifier/Generate": {"router"},
@@ -213,7 +215,7 @@ class SecurityTest(ProcessTest):
                         elif caller not in ALLOWED[role].get(path, ()):
                             self.assertEqual(code, denied, details)
                             self.assertEqual(details, "the caller's certificate does not allow this call")
-                        elif role == "router":
+                        elif role == "router" and ALLOWED[role][path] is TENANTS:
                             self.assertEqual(code, grpc.StatusCode.UNAUTHENTICATED, details)
                             self.assert_silent(details)
                         else:
@@ -245,7 +247,7 @@ class SecurityTest(ProcessTest):
             "the digest": bearer(json.loads((self.folder / "router.yaml").read_text())["tenants"][0]["token_sha256"]),
         }
         messages = set()
-        for path in ALLOWED["router"]:
+        for path in (path for path, callers in ALLOWED["router"].items() if callers is TENANTS):
             for what, entries in metadata.items():
                 with self.subTest(rpc=path, token=what):
                     code, details = call(self.router.address, credentials, path, entries)

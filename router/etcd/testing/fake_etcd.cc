@@ -2,6 +2,7 @@
 
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -39,7 +40,7 @@ grpc::Status FakeEtcd::State::Admit(const grpc::ServerContext& context) {
   return token_refusal;
 }
 
-void FakeEtcd::State::Write(const std::string& key, const std::string* value) {
+void FakeEtcd::State::Write(const std::string& key, const std::string* value, int64_t lease) {
   // All writes of a transaction have the revision that the caller has made.
   mvccpb::Event& event = *history[revision].add_events();
   if (value == nullptr) {
@@ -55,7 +56,19 @@ void FakeEtcd::State::Write(const std::string& key, const std::string* value) {
   kv.set_value(*value);
   kv.set_mod_revision(revision);
   kv.set_version(kv.version() + 1);
+  kv.set_lease(lease);
   *event.mutable_kv() = kv;
+}
+
+void FakeEtcd::State::EndLease(int64_t lease) {
+  leases.erase(lease);
+  std::vector<std::string> keys;
+  for (const auto& [key, kv] : entries) {
+    if (kv.lease() == lease) keys.push_back(key);
+  }
+  if (keys.empty()) return;
+  ++revision;
+  for (const std::string& key : keys) Write(key, nullptr);
 }
 
 void FakeEtcd::State::Read(const RangeRequest& request, RangeResponse* response) {
@@ -126,7 +139,7 @@ class FakeEtcd::KvService final : public etcdserverpb::KV::Service {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex) {
     if (step.has_request_range()) state_.Read(step.request_range(), response->mutable_response_range());
     if (step.has_request_put()) {
-      state_.Write(step.request_put().key(), &step.request_put().value());
+      state_.Write(step.request_put().key(), &step.request_put().value(), step.request_put().lease());
       response->mutable_response_put();
     }
     if (step.has_request_delete_range()) {
@@ -213,6 +226,55 @@ class FakeEtcd::WatchService final : public etcdserverpb::Watch::Service {
   State& state_;
 };
 
+class FakeEtcd::LeaseService final : public etcdserverpb::Lease::Service {
+ public:
+  explicit LeaseService(State* state) : state_(*state) {}
+
+  grpc::Status LeaseGrant(grpc::ServerContext* context, const etcdserverpb::LeaseGrantRequest* request,
+                          etcdserverpb::LeaseGrantResponse* response) override {
+    if (const grpc::Status status = state_.Admit(*context); !status.ok()) return status;
+    absl::MutexLock lock(&state_.mutex);
+    response->set_id(++state_.last_lease);
+    response->set_ttl(request->ttl());
+    state_.leases[response->id()] = request->ttl();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status LeaseRevoke(grpc::ServerContext* context, const etcdserverpb::LeaseRevokeRequest* request,
+                           etcdserverpb::LeaseRevokeResponse*) override {
+    if (const grpc::Status status = state_.Admit(*context); !status.ok()) return status;
+    absl::MutexLock lock(&state_.mutex);
+    if (state_.leases.count(request->id()) == 0) {
+      return {grpc::StatusCode::NOT_FOUND, "etcdserver: requested lease not found"};
+    }
+    state_.EndLease(request->id());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status LeaseKeepAlive(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse, etcdserverpb::LeaseKeepAliveRequest>*
+          stream) override {
+    if (const grpc::Status status = state_.Admit(*context); !status.ok()) return status;
+    etcdserverpb::LeaseKeepAliveRequest request;
+    while (stream->Read(&request)) {
+      etcdserverpb::LeaseKeepAliveResponse response;
+      response.set_id(request.id());
+      {
+        absl::MutexLock lock(&state_.mutex);
+        ++state_.renewals;
+        const auto lease = state_.leases.find(request.id());
+        if (lease != state_.leases.end()) response.set_ttl(lease->second);
+      }
+      stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  State& state_;
+};
+
 class FakeEtcd::AuthService final : public etcdserverpb::Auth::Service {
  public:
   explicit AuthService(State* state) : state_(*state) {}
@@ -236,6 +298,7 @@ class FakeEtcd::AuthService final : public etcdserverpb::Auth::Service {
 FakeEtcd::FakeEtcd(int port)
     : kv_(std::make_unique<KvService>(&state_)),
       watch_(std::make_unique<WatchService>(&state_)),
+      lease_(std::make_unique<LeaseService>(&state_)),
       auth_(std::make_unique<AuthService>(&state_)) {
   std::random_device random;
   for (int attempt = 0; attempt < kMostPorts && server_ == nullptr; ++attempt) {
@@ -246,6 +309,7 @@ FakeEtcd::FakeEtcd(int port)
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.RegisterService(kv_.get());
     builder.RegisterService(watch_.get());
+    builder.RegisterService(lease_.get());
     builder.RegisterService(auth_.get());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr && port != 0) absl::SleepFor(kLook);
@@ -346,6 +410,21 @@ void FakeEtcd::EndToken(grpc::Status refusal) {
   absl::MutexLock lock(&state_.mutex);
   state_.token.clear();
   state_.token_refusal = std::move(refusal);
+}
+
+size_t FakeEtcd::num_leases() const {
+  absl::MutexLock lock(&state_.mutex);
+  return state_.leases.size();
+}
+
+size_t FakeEtcd::num_renewals() const {
+  absl::MutexLock lock(&state_.mutex);
+  return state_.renewals;
+}
+
+void FakeEtcd::EndLeases() {
+  absl::MutexLock lock(&state_.mutex);
+  while (!state_.leases.empty()) state_.EndLease(state_.leases.begin()->first);
 }
 
 size_t FakeEtcd::num_tokens() const {

@@ -53,10 +53,16 @@ class FakeEtcd {
   // The token given last is worth nothing from now on, and calls that show it are told this.
   void EndToken(grpc::Status refusal);
   size_t num_tokens() const;  // That were given.
+  // Leases that last, and renewals of any.
+  size_t num_leases() const;
+  size_t num_renewals() const;
+  // Every lease ends, as at the end of its time, and with it its keys.
+  void EndLeases();
 
  private:
   class KvService;
   class WatchService;
+  class LeaseService;
   class AuthService;
 
   // Shared by the services.
@@ -78,6 +84,9 @@ class FakeEtcd {
     int refused_watches ABSL_GUARDED_BY(mutex) = 0;
     int ended_watches ABSL_GUARDED_BY(mutex) = 0;
     std::function<void(etcdserverpb::RangeResponse*)> spoil ABSL_GUARDED_BY(mutex);
+    std::map<int64_t, int64_t> leases ABSL_GUARDED_BY(mutex);  // Seconds, by id.
+    int64_t last_lease ABSL_GUARDED_BY(mutex) = 0;
+    size_t renewals ABSL_GUARDED_BY(mutex) = 0;
     bool hang ABSL_GUARDED_BY(mutex) = false;
     bool stopping ABSL_GUARDED_BY(mutex) = false;
     std::string user ABSL_GUARDED_BY(mutex);
@@ -89,7 +98,9 @@ class FakeEtcd {
 
     // The status that a call ends with before anything is done for it.
     grpc::Status Admit(const grpc::ServerContext& context);
-    void Write(const std::string& key, const std::string* value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+    void Write(const std::string& key, const std::string* value, int64_t lease = 0)
+        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+    void EndLease(int64_t lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
     void Read(const etcdserverpb::RangeRequest& request, etcdserverpb::RangeResponse* response)
         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   };
@@ -97,6 +108,7 @@ class FakeEtcd {
   State state_;
   std::unique_ptr<KvService> kv_;
   std::unique_ptr<WatchService> watch_;
+  std::unique_ptr<LeaseService> lease_;
   std::unique_ptr<AuthService> auth_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem::router {
+
+// A verifier that registered, as the pool takes it.
+struct RegisteredEndpoint {
+  std::string address;
+  uint32_t max_in_flight = 0;  // Requests that it has room for.
+
+  bool operator==(const RegisteredEndpoint& other) const {
+    return address == other.address && max_in_flight == other.max_in_flight;
+  }
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,243 @@
+#include "router/registry/registrar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "router/state/memory_lease_store.h"
+#include "tandem/v1/state.pb.h"
+
+namespace tandem::router {
+namespace {
+
+// How often a registration begins again because the store was not as it was thought to be.
+constexpr int kMaxAttempts = 5;
+// Of a ttl: what a server may lose two of without its lease ending.
+constexpr int kRenewalsPerTtl = 3;
+// A router that has not looked for so long has stood still, or its clock was set.
+constexpr absl::Duration kStandstill = absl::Seconds(2);
+
+std::string KindOf(const v1::ServerRegistration& server) {
+  return server.has_verifier() ? "verifier" : "drafter";
+}
+
+bool IsOutOfReach(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+// Whether it is the process that is registered.
+bool IsThere(const ServerList::Known* known, const v1::ServerInstance& instance) {
+  return known != nullptr && !known->left && known->server.instance().instance() == instance.instance();
+}
+
+}  // namespace
+
+Registrar::Registrar(Options options)
+    : options_(std::move(options)),
+      own_leases_(options_.leases != nullptr ? nullptr : std::make_unique<MemoryLeaseStore>(options_.clock)),
+      leases_(options_.leases != nullptr ? options_.leases : own_leases_.get()),
+      list_(options_.servers),
+      last_tick_(options_.clock->Now()),
+      told_verifiers_(options_.servers.models.size()) {
+  options_.set_counts(0, 0);
+  watch_ = leases_->WatchPrefix(std::string(kRegisteredPrefix.data(), kRegisteredPrefix.size()), [this] {
+    absl::MutexLock lock(&change_mutex_);
+    changed_ = true;
+  });
+}
+
+Registrar::~Registrar() {
+  watch_.reset();
+}
+
+void Registrar::AwaitChange(absl::Duration timeout) {
+  absl::MutexLock lock(&change_mutex_);
+  change_mutex_.AwaitWithTimeout(absl::Condition(&changed_), timeout);
+}
+
+bool Registrar::TakeChange() {
+  absl::MutexLock lock(&change_mutex_);
+  return std::exchange(changed_, false);
+}
+
+v1::RegisterResponse Registrar::Answer() const {
+  const double ttl = absl::ToDoubleSeconds(options_.servers.registration.ttl);
+  v1::RegisterResponse response;
+  response.set_ttl_seconds(ttl);
+  response.set_renew_after_seconds(ttl / kRenewalsPerTtl);
+  return response;
+}
+
+absl::StatusOr<v1::RegisterResponse> Registrar::Register(const v1::RegisterRequest& request) {
+  TANDEM_RETURN_IF_ERROR(CheckRegistration(request.server()));
+  absl::MutexLock lock(&mutex_);
+  return RegisterLocked(request.server());
+}
+
+absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerRegistration& server) {
+  const std::string key = RegistrationKey(server.instance(), server.has_verifier());
+  // What the store has of it may have ended since.
+  if (own_leases_ != nullptr) TANDEM_RETURN_IF_ERROR(Reread());
+  absl::Status status;
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    status = Write(server, key);
+    if (status.ok() || (!absl::IsAborted(status) && !absl::IsNotFound(status))) break;
+    if (const absl::Status read = Reread(); !read.ok()) status = read;
+    if (IsOutOfReach(status)) break;
+  }
+  // Routing goes on as it was while the store is out of reach, and so does the server's part in it.
+  if (IsOutOfReach(status) && IsThere(list_.Find(key), server.instance())) status = absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(status);
+  list_.Heard(key, options_.clock->Now());
+  Publish();
+  return Answer();
+}
+
+absl::Status Registrar::Write(const v1::ServerRegistration& server, const std::string& key) {
+  TANDEM_ASSIGN_OR_RETURN(const ServerList::Step step, list_.Decide(server, options_.is_configured));
+  const ServerList::Known* const present = list_.Find(key);
+  if (step == ServerList::Step::kRenew) return leases_->RenewLease(present->entry);
+  const bool is_new = !IsThere(present, server.instance());
+  TANDEM_RETURN_IF_ERROR(Put(server, /*left=*/false, key));
+  if (is_new) {
+    LogInfo("server registered", {{"kind", KindOf(server)},
+                                  {"name", server.instance().name()},
+                                  {"address", server.address()},
+                                  {"version", Shown(server.version())}});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Registrar::Put(const v1::ServerRegistration& server, bool left, const std::string& key) {
+  const ServerList::Known* const present = list_.Find(key);
+  v1::RegistrationRecord record;
+  *record.mutable_server() = server;
+  record.set_left(left);
+  TANDEM_ASSIGN_OR_RETURN(
+      const LeasedEntry entry,
+      leases_->PutLeased({.key = key,
+                          .value = record.SerializeAsString(),
+                          .ttl = options_.servers.registration.ttl,
+                          .expected_version = present == nullptr ? 0 : present->entry.version,
+                          .replaced_lease = present == nullptr ? 0 : present->entry.lease}));
+  list_.Stored(entry, server, left);
+  return absl::OkStatus();
+}
+
+absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
+  const v1::ServerRegistration& server = request.server();
+  TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
+  const std::string key = RegistrationKey(server.instance(), server.has_verifier());
+  absl::MutexLock lock(&mutex_);
+  absl::Status status;
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    // The store may know of somebody who came later.
+    TANDEM_RETURN_IF_ERROR(Reread());
+    if (!list_.IsToLeave(server)) return absl::OkStatus();
+    const bool was_there = IsThere(list_.Find(key), server.instance());
+    status = Put(server, /*left=*/true, key);
+    if (status.ok() && was_there) {
+      LogInfo("server has left",
+              {{"kind", KindOf(server)}, {"name", server.instance().name()}, {"address", server.address()}});
+    }
+    if (!absl::IsAborted(status)) break;
+  }
+  Publish();
+  return status;
+}
+
+ServerList::Signs Registrar::Signs() const {
+  return {.now = options_.clock->Now(),
+          .doubt_until = doubt_until_,
+          .serves = [this](const v1::ServerRegistration& server) {
+            const std::vector<RegistrableModel>& models = options_.servers.models;
+            for (size_t i = 0; i < models.size(); ++i) {
+              if (models[i].name == server.verifier().model().name())
+                return options_.serves(i, server.address());
+            }
+            return false;
+          }};
+}
+
+absl::Status Registrar::Reread() {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<LeasedEntry> entries, leases_->ListLeased(kRegisteredPrefix));
+  std::vector<std::string> damaged;
+  LogGone(list_.Merge(entries, Signs(), &damaged));
+  for (const std::string& key : damaged) {
+    if (damaged_.count(key) > 0) continue;
+    LogError("a record of a registered server makes no sense and is left out",
+             {{"key", absl::CHexEscape(Shown(key))}});
+  }
+  damaged_ = std::set<std::string>(damaged.begin(), damaged.end());
+  Publish();
+  return absl::OkStatus();
+}
+
+void Registrar::LogGone(const std::vector<v1::ServerRegistration>& gone) const {
+  for (const v1::ServerRegistration& server : gone) {
+    LogWarning("server is gone: it was not heard of within its time",
+               {{"kind", KindOf(server)}, {"name", server.instance().name()}, {"address", server.address()}});
+  }
+}
+
+std::vector<v1::ServerRegistration> Registrar::Servers() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::ServerRegistration> servers;
+  for (const ServerList::Known* known : list_.InUse()) servers.push_back(known->server);
+  return servers;
+}
+
+void Registrar::Tick() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = options_.clock->Now();
+  const absl::Duration ttl = options_.servers.registration.ttl;
+  const absl::Duration since = now - std::exchange(last_tick_, now);
+  if (since > std::max(kStandstill, ttl / 4)) doubt_until_ = now + ttl;
+  if (!leases_->health().ok()) {
+    away_ = true;
+    return;
+  }
+  if (std::exchange(away_, false)) doubt_until_ = now + ttl;
+  if (own_leases_ != nullptr || TakeChange()) {
+    const absl::Status status = Reread();
+    const std::string error(status.message());
+    if (std::exchange(read_error_, error) != error && !status.ok()) {
+      LogError("the registered servers cannot be read; they stay as they were", {{"error", error}});
+    }
+    if (status.ok()) return;
+    absl::MutexLock change_lock(&change_mutex_);
+    changed_ = true;
+    return;
+  }
+  LogGone(list_.Expire(Signs()));
+  Publish();
+}
+
+void Registrar::Publish() {
+  for (size_t model = 0; model < told_verifiers_.size(); ++model) {
+    std::vector<RegisteredEndpoint> verifiers;
+    for (const ServerList::Known* known : list_.Verifiers(model)) {
+      const v1::ServerCapacity& capacity = known->server.capacity();
+      const uint64_t room = uint64_t{capacity.max_running()} + capacity.max_waiting();
+      verifiers.push_back({.address = known->server.address(),
+                           .max_in_flight = static_cast<uint32_t>(std::min<uint64_t>(room, UINT32_MAX))});
+    }
+    if (told_verifiers_[model] == verifiers) continue;
+    options_.set_verifiers(model, verifiers);
+    told_verifiers_[model] = std::move(verifiers);
+  }
+  const std::vector<Drafter> drafters = list_.Drafters();
+  std::vector<std::string> described;
+  for (const Drafter& drafter : drafters)
+    described.push_back(absl::StrCat(drafter.name, " ", drafter.endpoint));
+  if (described != told_drafters_) {
+    options_.set_drafters(drafters);
+    told_drafters_ = std::move(described);
+  }
+  options_.set_counts(list_.num_verifiers(), list_.num_drafters());
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,120 @@
+#include "router/registry_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status_macros.h"
+#include "common/rpc/access.h"
+#include "common/rpc/status.h"
+
+namespace tandem::router {
+namespace {
+
+// Far more calls than servers make at once; each is some milliseconds of work.
+constexpr int kMostWaiting = 1024;
+// How soon the end of a lease is noticed.
+constexpr absl::Duration kTick = absl::Milliseconds(250);
+
+Registrar::Options OptionsFor(Router& router) {
+  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
+  Registrar::Options options;
+  options.servers.registration = routing->table().registration;
+  for (size_t i = 0; i < routing->table().models.size(); ++i) {
+    const ServedModel& model = router.model(i);
+    options.servers.models.push_back(
+        {.name = model.name, .vocabulary_fingerprint = model.vocabulary_fingerprint});
+  }
+  options.leases = router.routing().store().leases();
+  options.clock = &router.clock();
+  options.is_configured = [&router](const std::string& name) { return router.routing().IsConfigured(name); };
+  options.serves = [&router](size_t model, const std::string& address) {
+    return router.verifiers().Serves(model, address);
+  };
+  options.set_verifiers = [&router](size_t model, const std::vector<RegisteredEndpoint>& verifiers) {
+    router.verifiers().SetRegistered(model, verifiers);
+  };
+  options.set_drafters = [&router](const std::vector<Drafter>& drafters) {
+    router.routing().SetRegistered(drafters);
+  };
+  options.set_counts = [&router](size_t verifiers, size_t drafters) {
+    router.metrics().SetRegistered(verifiers, drafters);
+  };
+  return options;
+}
+
+// A certificate that says something else than what is registered.
+absl::Status CheckRole(const grpc::CallbackServerContext& context, bool is_verifier) {
+  const PeerRoles roles = RolesOf(*context.auth_context());
+  if (roles == 0 || (roles & (is_verifier ? kVerifierRole : kDrafterRole)) != 0) return absl::OkStatus();
+  return absl::PermissionDeniedError("the caller's certificate does not allow this call");
+}
+
+}  // namespace
+
+RegistryService::RegistryService(Router& router) : registrar_(OptionsFor(router)) {
+  worker_.emplace(1);
+  const Registration& registration = router.snapshot()->table().registration;
+  if (registration.verifiers || registration.drafters) watching_ = std::thread([this] { Watch(); });
+}
+
+RegistryService::~RegistryService() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (watching_.joinable()) watching_.join();
+  worker_.reset();
+}
+
+void RegistryService::Watch() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+    }
+    registrar_.Tick();
+    registrar_.AwaitChange(kTick);
+  }
+}
+
+grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* context, bool is_verifier,
+                                                  std::function<absl::Status()> work) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  absl::Status refusal = CheckRole(*context, is_verifier);
+  if (refusal.ok() && waiting_.load() >= kMostWaiting) {
+    refusal = absl::ResourceExhaustedError("too many registrations at once");
+  }
+  if (!refusal.ok()) {
+    reactor->Finish(ToGrpcStatus(refusal));
+    return reactor;
+  }
+  waiting_.fetch_add(1);
+  worker_->Post([this, context, reactor, work = std::move(work)] {
+    // Whoever does not wait any more says so again, perhaps something else.
+    const absl::Status status = context->IsCancelled() ? absl::CancelledError("the caller is gone") : work();
+    waiting_.fetch_sub(1);
+    reactor->Finish(ToGrpcStatus(status));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext* context,
+                                                    const v1::RegisterRequest* request,
+                                                    v1::RegisterResponse* response) {
+  return Answer(context, request->server().has_verifier(), [this, request, response]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(*response, registrar_.Register(*request));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RegistryService::Deregister(grpc::CallbackServerContext* context,
+                                                      const v1::DeregisterRequest* request,
+                                                      v1::DeregisterResponse*) {
+  return Answer(context, request->server().has_verifier(),
+                [this, request] { return registrar_.Deregister(*request); });
+}
+
+}  // namespace tandem::router
