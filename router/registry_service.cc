@@ -45,10 +45,14 @@ Registrar::Options OptionsFor(Router& router) {
   return options;
 }
 
-// A certificate that says something else than what is registered.
-absl::Status CheckRole(const grpc::CallbackServerContext& context, bool is_verifier) {
+// PermissionDenied for a certificate that says something else than what is registered. What says nothing is
+// refused for that.
+absl::Status CheckRole(const grpc::CallbackServerContext& context, const v1::ServerRegistration& server) {
+  PeerRoles allowed = kVerifierRole | kDrafterRole;
+  if (server.has_verifier()) allowed = kVerifierRole;
+  if (server.has_drafter()) allowed = kDrafterRole;
   const PeerRoles roles = RolesOf(*context.auth_context());
-  if (roles == 0 || (roles & (is_verifier ? kVerifierRole : kDrafterRole)) != 0) return absl::OkStatus();
+  if (roles == 0 || (roles & allowed) != 0) return absl::OkStatus();
   return absl::PermissionDeniedError("the caller's certificate does not allow this call");
 }
 
@@ -80,10 +84,11 @@ void RegistryService::Watch() {
   }
 }
 
-grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* context, bool is_verifier,
+grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* context,
+                                                  const v1::ServerRegistration& server,
                                                   std::function<absl::Status()> work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  absl::Status refusal = CheckRole(*context, is_verifier);
+  absl::Status refusal = CheckRole(*context, server);
   if (refusal.ok() && waiting_.load() >= kMostWaiting) {
     refusal = absl::ResourceExhaustedError("too many registrations at once");
   }
@@ -104,7 +109,7 @@ grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext* context,
                                                     const v1::RegisterRequest* request,
                                                     v1::RegisterResponse* response) {
-  return Answer(context, request->server().has_verifier(), [this, request, response]() -> absl::Status {
+  return Answer(context, request->server(), [this, request, response]() -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(*response, registrar_.Register(*request));
     return absl::OkStatus();
   });
@@ -113,8 +118,7 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* RegistryService::Deregister(grpc::CallbackServerContext* context,
                                                       const v1::DeregisterRequest* request,
                                                       v1::DeregisterResponse*) {
-  return Answer(context, request->server().has_verifier(),
-                [this, request] { return registrar_.Deregister(*request); });
+  return Answer(context, request->server(), [this, request] { return registrar_.Deregister(*request); });
 }
 
 }  // namespace tandem::router

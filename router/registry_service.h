@@ -37,7 +37,7 @@ class RegistryService final : public v1::Registry::CallbackService {
 
  private:
   // Runs `work` on the worker and finishes the call with what it returns.
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, bool is_verifier,
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const v1::ServerRegistration& server,
                                    std::function<absl::Status()> work);
   void Watch();
 
