@@ -229,13 +229,14 @@ void RouterAdminService::Swap(const v1::SwapTenantDrafterRequest& request,
       from.push_back(drafter.name);
       continue;
     }
+    if (drafter.absent) continue;
     to.set_name(drafter.name);
     to.set_endpoint(drafter.endpoint);
     to.set_draft_model(drafter.draft_model);
     to.set_trusted(drafter.trusted);
   }
   if (to.name().empty()) {
-    reactor->Finish(ToGrpcStatus(absl::AbortedError("the drafter has been deleted meanwhile")));
+    reactor->Finish(ToGrpcStatus(absl::AbortedError("the drafter has gone meanwhile")));
     return;
   }
   // Answers when the last swap lets go of it.

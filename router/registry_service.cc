@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/access.h"
 #include "common/rpc/status.h"
@@ -14,7 +15,9 @@ namespace tandem::router {
 namespace {
 
 // Far more calls than servers make at once; each is some milliseconds of work.
-constexpr int kMostWaiting = 1024;
+constexpr int kMostWaiting = 256;
+// Far more than a server has to say.
+constexpr size_t kMostBytes = size_t{64} << 10;
 // How soon the end of a lease is noticed.
 constexpr absl::Duration kTick = absl::Milliseconds(250);
 
@@ -30,9 +33,6 @@ Registrar::Options OptionsFor(Router& router) {
   options.leases = router.routing().store().leases();
   options.clock = &router.clock();
   options.is_configured = [&router](const std::string& name) { return router.routing().IsConfigured(name); };
-  options.serves = [&router](size_t model, const std::string& address) {
-    return router.verifiers().Serves(model, address);
-  };
   options.set_verifiers = [&router](size_t model, const std::vector<RegisteredEndpoint>& verifiers) {
     router.verifiers().SetRegistered(model, verifiers);
   };
@@ -89,6 +89,10 @@ grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* c
                                                   std::function<absl::Status()> work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   absl::Status refusal = CheckRole(*context, server);
+  if (refusal.ok() && server.ByteSizeLong() > kMostBytes) {
+    refusal = absl::InvalidArgumentError(
+        absl::StrCat("server: ", server.ByteSizeLong(), " bytes, expected at most ", kMostBytes));
+  }
   if (refusal.ok() && waiting_.load() >= kMostWaiting) {
     refusal = absl::ResourceExhaustedError("too many registrations at once");
   }

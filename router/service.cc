@@ -26,6 +26,7 @@ v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
     described.set_architecture(model.architecture);
   }
   for (const Drafter& drafter : routing->table().drafters) {
+    if (drafter.absent) continue;
     v1::DrafterTarget& described = *info.add_drafters();
     described.set_name(drafter.name);
     described.set_endpoint(drafter.endpoint);

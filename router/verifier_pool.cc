@@ -216,14 +216,6 @@ void VerifierPool::SetRoom(Model& model, size_t index) {
       index, room == model.room.end() ? max_in_flight : std::min(max_in_flight, room->second));
 }
 
-bool VerifierPool::Serves(size_t model_index, const std::string& endpoint) const {
-  const Model& model = models_[model_index];
-  absl::MutexLock lock(model.mutex.get());
-  return std::any_of(model.entries.begin(), model.entries.end(), [&](const auto& entry) {
-    return entry->verifier->endpoint == endpoint && model.choice->listed(entry->index) && entry->serving;
-  });
-}
-
 VerifierPool::~VerifierPool() {
   {
     absl::MutexLock lock(&mutex_);

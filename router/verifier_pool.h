@@ -105,8 +105,6 @@ class VerifierPool {
 
   // The verifiers of a model that have registered, in place of those before.
   void SetRegistered(size_t model, const std::vector<RegisteredEndpoint>& verifiers);
-  // Whether a verifier of the model answered its health service, at the last look, that it serves.
-  bool Serves(size_t model, const std::string& endpoint) const;
 
   // Counts a request, and asks for the right to run one once more.
   void CountRequest();

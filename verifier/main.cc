@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -343,14 +345,17 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
 constexpr uint32_t kTimedRows[] = {1, 2, 4, 8, 16, 32, 64};
 
 // What there is to say of this verifier once the target is loaded, but for the digest of its weights.
-v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const v1::ModelInfo& model,
+v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const v1::ServerInfo& info,
                                             const std::string& address, const TargetEngine& engine) {
   v1::ServerRegistration server = BeginRegistration(options.registration, address);
   server.mutable_capacity()->set_max_running(options.max_running);
   server.mutable_capacity()->set_max_waiting(options.max_waiting);
   server.mutable_capacity()->set_kv_tokens(uint64_t{engine.pool->num_blocks()} * kBlockTokens);
   v1::RegisteredVerifier& verifier = *server.mutable_verifier();
-  *verifier.mutable_model() = model;
+  *verifier.mutable_model() = info.models(0);
+  // Which of a machine's GPUs it is makes no difference.
+  const absl::string_view device = absl::StartsWith(info.device(), "cuda") ? "cuda" : info.device();
+  verifier.set_arithmetic(absl::StrCat(device, ", ", options.verification_rule));
   for (const uint32_t rows : kTimedRows) {
     v1::RoundSeconds& round = *verifier.add_round_seconds();
     round.set_rows(rows);
@@ -409,16 +414,19 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   announce("loading");
   // A signal ends this at once: nothing runs yet that would have to be drained. Who registers reads the
   // weights a second time, meanwhile.
+  std::atomic<bool> engine_failed{false};
   std::future<absl::StatusOr<std::string>> digest;
   if (options.registration.any()) {
     digest = std::async(std::launch::async, [&] {
-      return WeightsDigest(target.model->folder(), [&signals] { return signals.Arrived(); });
+      return WeightsDigest(target.model->folder(), [&] { return signals.Arrived() || engine_failed; });
     });
   }
-  TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, StartEngine(options, target, signals));
+  absl::StatusOr<TargetEngine> started = StartEngine(options, target, signals);
+  engine_failed = !started.ok();
+  TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, std::move(started));
   v1::ServerRegistration self;
   if (options.registration.any()) {
-    self = DescribeRegistration(options, fixed_info.models(0), server->address(), engine);
+    self = DescribeRegistration(options, fixed_info, server->address(), engine);
     TANDEM_ASSIGN_OR_RETURN(*self.mutable_verifier()->mutable_weights_sha256(), digest.get());
   }
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;

@@ -176,9 +176,10 @@ class RouterRegistration::Link {
       absl::MutexLock lock(&mutex_);
       context_ = nullptr;
       is_new = std::exchange(registered_, status.ok()) != status.ok();
-      // What came of a call without an answer is not known.
-      perhaps_known_ = status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
-                       (perhaps_known_ && absl::IsUnavailable(status));
+      // What came of a call without an answer is not known, and what is registered stays so when a later call
+      // is refused.
+      perhaps_known_ =
+          perhaps_known_ || status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
       if (leaving_) return status;
     }
     const std::string error(status.message());

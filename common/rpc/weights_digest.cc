@@ -56,8 +56,10 @@ absl::StatusOr<std::string> WeightsDigest(const std::string& folder, const std::
   TANDEM_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::Open(folder));
   std::set<std::string> paths;
   for (const std::string& name : weights.names()) paths.insert(weights.FileOf(name));
-  if (paths.size() == 1 && *paths.begin() == weights.path()) return FileDigest(weights.path(), stopped);
   Sha256Stream digests;
+  TANDEM_ASSIGN_OR_RETURN(const std::string config,
+                          FileDigest(absl::StrCat(folder, "/config.json"), stopped));
+  digests.Add(config);
   for (const std::string& path : paths) {
     TANDEM_ASSIGN_OR_RETURN(const std::string digest, FileDigest(path, stopped));
     digests.Add(digest);

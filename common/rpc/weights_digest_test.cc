@@ -26,26 +26,31 @@ std::string Digest(const std::string& bytes) {
   return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
-TEST(WeightsDigestTest, IsThatOfTheFile) {
+TEST(WeightsDigestTest, IsThatOfConfigurationAndWeights) {
   const TemporaryFolder folder;
+  folder.Write("config.json", "{}");
   folder.Write("model.safetensors", OneTensor("a", 1));
-  EXPECT_EQ(WeightsDigest(folder.path()).value(), Digest(OneTensor("a", 1)));
+  EXPECT_EQ(WeightsDigest(folder.path()).value(), Digest(Digest("{}") + Digest(OneTensor("a", 1))));
   folder.Write("model.safetensors", OneTensor("a", 2));
-  EXPECT_EQ(WeightsDigest(folder.path()).value(), Digest(OneTensor("a", 2)));
+  EXPECT_EQ(WeightsDigest(folder.path()).value(), Digest(Digest("{}") + Digest(OneTensor("a", 2))));
+  folder.Write("config.json", "[]");
+  EXPECT_EQ(WeightsDigest(folder.path()).value(), Digest(Digest("[]") + Digest(OneTensor("a", 2))));
 }
 
 TEST(WeightsDigestTest, ShardsCountByFileName) {
   const TemporaryFolder folder;
+  folder.Write("config.json", "{}");
   folder.Write("model.safetensors.index.json",
                R"({"weight_map": {"b": "x1.safetensors", "a": "x2.safetensors"}})");
   folder.Write("x1.safetensors", OneTensor("b", 1));
   folder.Write("x2.safetensors", OneTensor("a", 2));
   EXPECT_EQ(WeightsDigest(folder.path()).value(),
-            Digest(Digest(OneTensor("b", 1)) + Digest(OneTensor("a", 2))));
+            Digest(Digest("{}") + Digest(OneTensor("b", 1)) + Digest(OneTensor("a", 2))));
 }
 
 TEST(WeightsDigestTest, EndsWhenTold) {
   const TemporaryFolder folder;
+  folder.Write("config.json", "{}");
   folder.Write("model.safetensors", OneTensor("a", 1));
   EXPECT_EQ(WeightsDigest(folder.path(), [] { return true; }).status().code(), absl::StatusCode::kCancelled);
   const absl::Status missing = WeightsDigest(folder.path() + "/nothing").status();

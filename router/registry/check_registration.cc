@@ -32,6 +32,10 @@ absl::Status CheckSeconds(absl::string_view path, double seconds) {
   return Wrong(path, ": ", seconds, ", expected 0 to ", kMaxSeconds, " seconds");
 }
 
+// Hosts that gRPC would take for the scheme of another kind of target.
+constexpr absl::string_view kSchemes[] = {"dns",  "google-c2p",    "ipv4",  "ipv6",
+                                          "unix", "unix-abstract", "vsock", "xds"};
+
 // "host:port", the host being a name, an IPv4 address or one of IPv6 in brackets.
 absl::Status CheckAddress(absl::string_view address) {
   const size_t colon = address.rfind(':');
@@ -45,7 +49,9 @@ absl::Status CheckAddress(absl::string_view address) {
            (in_brackets && (c == ':' || c == '[' || c == ']' || c == '%'));
   };
   if (has_port && address.size() <= kMaxAddressBytes &&
-      std::all_of(host.begin(), host.end(), is_host_character)) {
+      std::all_of(host.begin(), host.end(), is_host_character) &&
+      std::find(std::begin(kSchemes), std::end(kSchemes), absl::AsciiStrToLower(host)) ==
+          std::end(kSchemes)) {
     return absl::OkStatus();
   }
   return Wrong("address: \"", Shown(address), "\", expected \"host:port\"");
@@ -76,6 +82,9 @@ absl::Status CheckVerifier(const v1::RegisteredVerifier& verifier) {
   if (verifier.round_seconds_size() > kMaxRoundSeconds) {
     return Wrong("verifier.round_seconds: ", verifier.round_seconds_size(), " entries, expected at most ",
                  kMaxRoundSeconds);
+  }
+  if (verifier.arithmetic().size() > kMaxTextBytes) {
+    return Wrong("verifier.arithmetic: longer than ", kMaxTextBytes, " bytes");
   }
   uint32_t rows = 0;
   for (const v1::RoundSeconds& round : verifier.round_seconds()) {

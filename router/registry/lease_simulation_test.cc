@@ -106,7 +106,6 @@ class Cluster {
   void Restart(Router& router) {
     router.router.reset();
     router.router = std::make_unique<RegistryRouter>(&clock_, router.view.get(), kTtl);
-    router.router->serves = [this](const std::string& address) { return AddressAnswers(address); };
     router.faulty = clock_.Now();
   }
 
@@ -222,12 +221,6 @@ class Cluster {
     return instances;
   }
 
-  bool AddressAnswers(const std::string& address) const {
-    return std::any_of(processes_.begin(), processes_.end(), [&](const auto& process) {
-      return process->server.address() == address && Answers(*process) && !process->leaving;
-    });
-  }
-
   // Of processes of a name, whether a younger one that is there has taken the place of this one.
   bool IsReplaced(const Process& process) const {
     return std::any_of(processes_.begin(), processes_.end(), [&](const auto& other) {
@@ -260,10 +253,9 @@ class Cluster {
         if (is_there && now - process.last_ok < kTtl - kNotice) {
           EXPECT_TRUE(listed) << "dropped: " << what();
         }
-        // Who is dead is gone after its time, unless another process answers at its address.
+        // Who is dead is gone after its time.
         const absl::Time last_sign = std::max({process.gone_at + kMostLate, fault, process.last_ok});
-        if (process.gone_at < now && now > last_sign + kTtl + kNotice &&
-            !AddressAnswers(process.server.address())) {
+        if (process.gone_at < now && now > last_sign + kTtl + kNotice) {
           EXPECT_FALSE(listed) << "not gone: " << what();
         }
         // Who has left is gone at once, and stays so; but a router that could not look for as long as the

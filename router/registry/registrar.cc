@@ -40,7 +40,7 @@ Registrar::Registrar(Options options)
       own_leases_(options_.leases != nullptr ? nullptr : std::make_unique<MemoryLeaseStore>(options_.clock)),
       leases_(options_.leases != nullptr ? options_.leases : own_leases_.get()),
       list_(options_.servers),
-      last_tick_(options_.clock->Now()),
+      noted_(options_.clock->Now()),
       told_verifiers_(options_.servers.models.size()) {
   options_.set_counts(0, 0);
   watch_ = leases_->WatchPrefix(std::string(kRegisteredPrefix.data(), kRegisteredPrefix.size()), [this] {
@@ -72,9 +72,13 @@ v1::RegisterResponse Registrar::Answer() const {
 }
 
 absl::StatusOr<v1::RegisterResponse> Registrar::Register(const v1::RegisterRequest& request) {
-  TANDEM_RETURN_IF_ERROR(CheckRegistration(request.server()));
+  v1::ServerRegistration server = request.server();
+  // What a later version says is not this one's to keep.
+  server.DiscardUnknownFields();
+  TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
   absl::MutexLock lock(&mutex_);
-  return RegisterLocked(request.server());
+  NoteTime();
+  return RegisterLocked(server);
 }
 
 absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerRegistration& server) {
@@ -90,7 +94,11 @@ absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerR
   }
   // Routing goes on as it was while the store is out of reach, and so does the server's part in it.
   if (IsOutOfReach(status) && IsThere(list_.Find(key), server.instance())) status = absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(status);
+  EndOutdated(server);
+  if (!status.ok()) {
+    Publish();
+    return status;
+  }
   list_.Heard(key, options_.clock->Now());
   Publish();
   return Answer();
@@ -127,11 +135,24 @@ absl::Status Registrar::Put(const v1::ServerRegistration& server, bool left, con
   return absl::OkStatus();
 }
 
+void Registrar::EndOutdated(const v1::ServerRegistration& server) {
+  for (const std::string& key : list_.OutdatedBy(server)) {
+    const v1::ServerRegistration before = list_.Find(key)->server;
+    const absl::Status status = Put(before, /*left=*/true, key);
+    LogInfo("server has ended: another one has started at its address", {{"kind", KindOf(before)},
+                                                                         {"name", before.instance().name()},
+                                                                         {"address", before.address()},
+                                                                         {"store", status.ToString()}});
+  }
+}
+
 absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
-  const v1::ServerRegistration& server = request.server();
+  v1::ServerRegistration server = request.server();
+  server.DiscardUnknownFields();
   TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
   const std::string key = RegistrationKey(server.instance(), server.has_verifier());
   absl::MutexLock lock(&mutex_);
+  NoteTime();
   absl::Status status;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     // The store may know of somebody who came later.
@@ -150,16 +171,7 @@ absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
 }
 
 ServerList::Signs Registrar::Signs() const {
-  return {.now = options_.clock->Now(),
-          .doubt_until = doubt_until_,
-          .serves = [this](const v1::ServerRegistration& server) {
-            const std::vector<RegistrableModel>& models = options_.servers.models;
-            for (size_t i = 0; i < models.size(); ++i) {
-              if (models[i].name == server.verifier().model().name())
-                return options_.serves(i, server.address());
-            }
-            return false;
-          }};
+  return {.now = options_.clock->Now(), .doubt_until = doubt_until_};
 }
 
 absl::Status Registrar::Reread() {
@@ -190,26 +202,30 @@ std::vector<v1::ServerRegistration> Registrar::Servers() const {
   return servers;
 }
 
-void Registrar::Tick() {
-  absl::MutexLock lock(&mutex_);
+void Registrar::NoteTime() {
   const absl::Time now = options_.clock->Now();
   const absl::Duration ttl = options_.servers.registration.ttl;
-  const absl::Duration since = now - std::exchange(last_tick_, now);
-  if (since > std::max(kStandstill, ttl / 4)) doubt_until_ = now + ttl;
+  const absl::Duration since = now - std::exchange(noted_, now);
+  if (since < absl::ZeroDuration() || since > std::max(kStandstill, ttl / 4)) doubt_until_ = now + ttl;
+}
+
+void Registrar::Tick() {
+  absl::MutexLock lock(&mutex_);
+  NoteTime();
+  // Taken whatever comes of it, or AwaitChange would not wait.
+  if (TakeChange()) to_read_ = true;
   if (!leases_->health().ok()) {
     away_ = true;
     return;
   }
-  if (std::exchange(away_, false)) doubt_until_ = now + ttl;
-  if (own_leases_ != nullptr || TakeChange()) {
+  if (std::exchange(away_, false)) doubt_until_ = noted_ + options_.servers.registration.ttl;
+  if (own_leases_ != nullptr || to_read_) {
     const absl::Status status = Reread();
+    to_read_ = !status.ok();
     const std::string error(status.message());
     if (std::exchange(read_error_, error) != error && !status.ok()) {
       LogError("the registered servers cannot be read; they stay as they were", {{"error", error}});
     }
-    if (status.ok()) return;
-    absl::MutexLock change_lock(&change_mutex_);
-    changed_ = true;
     return;
   }
   LogGone(list_.Expire(Signs()));

@@ -25,9 +25,8 @@ namespace tandem::router {
 // whichever router's store they came there.
 //
 // A server that was heard of is not given up because a lease could not be kept: not while the store is out of
-// reach nor for a ttl after that, not for a ttl after this router itself has stood still, and, of verifiers,
-// not while one answers its health service. A server that is dead does none of that and is gone at the end of
-// its lease.
+// reach nor for a ttl after that, and not for a ttl after this router itself has stood still or its clock was
+// set. One that is dead is gone at the end of its lease otherwise.
 //
 // Has no thread: whoever owns it calls Tick a few times a second, from one thread. Thread-safe otherwise.
 class Registrar {
@@ -38,8 +37,6 @@ class Registrar {
     const Clock* clock = nullptr;  // Outlives this.
     // Whether the configuration has a drafter of the name.
     std::function<bool(const std::string&)> is_configured;
-    // Whether the verifier at the address answers its health service.
-    std::function<bool(size_t model, const std::string& address)> serves;
     // Told when they change, by whichever thread brings the change; not to call back.
     std::function<void(size_t model, const std::vector<RegisteredEndpoint>&)> set_verifiers;
     std::function<void(const std::vector<Drafter>&)> set_drafters;
@@ -70,7 +67,11 @@ class Registrar {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Put(const v1::ServerRegistration& server, bool left, const std::string& key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Others at the server's address have ended, whether it is taken or not.
+  void EndOutdated(const v1::ServerRegistration& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notices that time has passed unseen. First of all wherever leases are looked at.
+  void NoteTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ServerList::Signs Signs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogGone(const std::vector<v1::ServerRegistration>& gone) const;
   // Tells what has changed.
@@ -84,15 +85,16 @@ class Registrar {
   // Held while the store is asked: one registration at a time.
   mutable absl::Mutex mutex_;
   ServerList list_ ABSL_GUARDED_BY(mutex_);
-  bool away_ ABSL_GUARDED_BY(mutex_) = false;  // The store was out of reach at the last look.
-  absl::Time last_tick_ ABSL_GUARDED_BY(mutex_);
+  bool away_ ABSL_GUARDED_BY(mutex_) = false;    // The store was out of reach at the last look.
+  bool to_read_ ABSL_GUARDED_BY(mutex_) = true;  // The store has changed since it was read.
+  absl::Time noted_ ABSL_GUARDED_BY(mutex_);     // The time when it was last looked at.
   absl::Time doubt_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::set<std::string> damaged_ ABSL_GUARDED_BY(mutex_);  // Keys that were logged.
   std::string read_error_ ABSL_GUARDED_BY(mutex_);         // Likewise.
   std::vector<std::vector<RegisteredEndpoint>> told_verifiers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> told_drafters_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex change_mutex_;
-  bool changed_ ABSL_GUARDED_BY(change_mutex_) = true;
+  bool changed_ ABSL_GUARDED_BY(change_mutex_) = false;
   std::unique_ptr<RoutingStore::Watch> watch_;
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -187,17 +188,58 @@ TEST_F(RegistrarTest, ARouterThatStoodStillGivesUpNobody) {
   EXPECT_THAT(router_.addresses(), IsEmpty()) << "it did not come back";
 }
 
-TEST_F(RegistrarTest, AVerifierThatAnswersItsHealthServiceStays) {
+TEST_F(RegistrarTest, WhoeverStartsAtAnAddressEndsTheOneBeforeEvenWhenRefused) {
+  v1::ServerRegistration old = VerifierAt("v", "v:1", 1);
+  ASSERT_TRUE(router_.Register(old).ok());
+  ASSERT_TRUE(router_.Register(VerifierAt("w", "w:1", 1)).ok());
+  v1::ServerRegistration other_weights = VerifierAt("v", "v:1", 2);
+  other_weights.mutable_verifier()->set_weights_sha256(std::string(kDigestBytes, 'x'));
+  EXPECT_EQ(router_.Register(other_weights).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(router_.addresses(), ElementsAre("w:1")) << "requests would go to the other weights";
+  // A call of the old one that was overtaken.
+  EXPECT_EQ(router_.Register(old).code(), absl::StatusCode::kFailedPrecondition);
+  // Under another name, too.
+  ASSERT_TRUE(router_.Register(VerifierAt("w2", "w:1", 2)).ok());
+  EXPECT_THAT(router_.addresses(), ElementsAre("w:1"));
+  EXPECT_EQ(router_.counts.first, 1u);
+}
+
+TEST_F(RegistrarTest, VerifiersThatComputeDifferentlyAreNotMixed) {
+  v1::ServerRegistration first = VerifierAt("v", "v:1", 1);
+  first.mutable_verifier()->set_arithmetic("cpu (avx512), seeded");
+  ASSERT_TRUE(router_.Register(first).ok());
+  v1::ServerRegistration second = VerifierAt("w", "w:1", 1);
+  second.mutable_verifier()->set_arithmetic("cpu (amx), seeded");
+  const absl::Status status = router_.Register(second);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cpu (amx), seeded; expected"));
+  EXPECT_THAT(router_.addresses(), ElementsAre("v:1"));
+}
+
+TEST_F(RegistrarTest, WhatALaterVersionSaysIsNotKept) {
+  v1::ServerRegistration server = VerifierAt("v", "v:1", 1);
+  server.GetReflection()->MutableUnknownFields(&server)->AddLengthDelimited(1000, std::string(1000, 'x'));
+  ASSERT_TRUE(router_.Register(server).ok());
+  ASSERT_EQ(router_.registrar->Servers().size(), 1u);
+  EXPECT_LT(router_.registrar->Servers()[0].ByteSizeLong(), 1000u);
+}
+
+TEST_F(RegistrarTest, AClockThatIsSetEndsNoLease) {
   ASSERT_TRUE(router_.Register(VerifierAt("v", "v:1", 1)).ok());
   ASSERT_TRUE(router_.Register(DrafterAt("d", "d:1", 1, "m")).ok());
-  bool serves = true;
-  router_.serves = [&serves](const std::string& address) { return serves && address == "v:1"; };
-  Pass(3 * kTtl);
+  clock_.Advance(absl::Hours(1));
+  // Before anybody has looked.
+  ASSERT_TRUE(router_.Register(VerifierAt("v", "v:1", 1)).ok());
   EXPECT_THAT(router_.addresses(), ElementsAre("v:1"));
-  EXPECT_THAT(router_.drafter_names(), IsEmpty());
-  serves = false;
-  Pass(kTick);
-  EXPECT_THAT(router_.addresses(), IsEmpty());
+  EXPECT_THAT(router_.drafter_names(), ElementsAre("m"));
+}
+
+TEST_F(RegistrarTest, WaitingWaits) {
+  ASSERT_TRUE(router_.Register(VerifierAt("v", "v:1", 1)).ok());
+  router_.registrar->Tick();
+  const absl::Time began = absl::Now();
+  router_.registrar->AwaitChange(absl::Milliseconds(50));
+  EXPECT_GE(absl::Now() - began, absl::Milliseconds(45));
 }
 
 // Two routers on one store.

@@ -18,6 +18,12 @@ bool SameInstance(const v1::ServerRegistration& a, const v1::ServerRegistration&
   return a.instance().instance() == b.instance().instance();
 }
 
+// Processes that start at the same time have an order, too.
+bool StartedBefore(const v1::ServerInstance& a, const v1::ServerInstance& b) {
+  return std::make_pair(a.started_unix_ms(), absl::string_view(a.instance())) <
+         std::make_pair(b.started_unix_ms(), absl::string_view(b.instance()));
+}
+
 std::string Described(const v1::ServerRegistration& server) {
   return absl::StrCat(server.has_verifier() ? "verifier \"" : "drafter \"", server.instance().name(),
                       "\" at ", server.address());
@@ -45,11 +51,7 @@ absl::Status ServerList::CheckName(const v1::ServerRegistration& server, const K
   if (server.address() != present.server.address()) {
     return absl::AlreadyExistsError(absl::StrCat("the name is taken by ", Described(present.server)));
   }
-  const v1::ServerInstance& other = present.server.instance();
-  const auto age = [](const v1::ServerInstance& instance) {
-    return std::make_pair(instance.started_unix_ms(), absl::string_view(instance.instance()));
-  };
-  if (age(server.instance()) > age(other)) return absl::OkStatus();
+  if (StartedBefore(present.server.instance(), server.instance())) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "replaced by a process that started later at the same address: ", Described(present.server)));
 }
@@ -74,16 +76,19 @@ class ServerList::Claims {
     if (other == verifiers_.end()) return absl::OkStatus();
     const v1::RegisteredVerifier& others = other->second->verifier();
     if (own.weights_sha256() == others.weights_sha256() &&
-        own.model().weight_type() == others.model().weight_type()) {
+        own.model().weight_type() == others.model().weight_type() &&
+        own.arithmetic() == others.arithmetic()) {
       return absl::OkStatus();
     }
     const auto weights = [](const v1::RegisteredVerifier& verifier) {
       return absl::StrCat("SHA-256 ", absl::BytesToHexString(verifier.weights_sha256()), " kept as ",
-                          Shown(verifier.model().weight_type()));
+                          Shown(verifier.model().weight_type()), ", computed by ",
+                          Shown(verifier.arithmetic()));
     };
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the weights of model \"", own.model().name(), "\" are not those of ", Described(*other->second),
-        ", so outputs would differ: ", weights(own), ", expected ", weights(others)));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the weights of model \"", own.model().name(),
+                     "\", or how it is computed, are not those of ", Described(*other->second),
+                     ", so outputs would differ: ", weights(own), "; expected ", weights(others)));
   }
 
   absl::Status CheckNames(const v1::RegisteredDrafter& own) const {
@@ -133,10 +138,26 @@ absl::StatusOr<ServerList::Step> ServerList::Decide(
   return unchanged ? Step::kRenew : Step::kPut;
 }
 
+std::vector<std::string> ServerList::OutdatedBy(const v1::ServerRegistration& server) const {
+  std::vector<std::string> keys;
+  for (const auto& [key, known] : known_) {
+    if (!known.left && known.server.address() == server.address() &&
+        known.server.kind_case() == server.kind_case() &&
+        StartedBefore(known.server.instance(), server.instance())) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
 bool ServerList::IsToLeave(const v1::ServerRegistration& server) const {
   if (!CheckUse(server, options_.registration, options_.models).ok()) return false;
   const Known* const present = Find(RegistrationKey(server.instance(), server.has_verifier()));
-  if (present == nullptr) return known_.size() < options_.max_servers;
+  if (present == nullptr) {
+    const auto left =
+        std::count_if(known_.begin(), known_.end(), [](const auto& known) { return known.second.left; });
+    return known_.size() < options_.max_servers && static_cast<size_t>(left) < options_.max_unknown_left;
+  }
   return !present->left && SameInstance(server, present->server);
 }
 
@@ -158,8 +179,7 @@ void ServerList::Heard(const std::string& key, absl::Time now) {
 bool ServerList::MayBeThere(const Known& known, const Signs& signs) const {
   if (known.stored) return true;
   if (known.left) return false;
-  return signs.now < signs.doubt_until || signs.now < known.heard + options_.registration.ttl ||
-         (known.server.has_verifier() && signs.serves(known.server));
+  return signs.now < signs.doubt_until || signs.now < known.heard + options_.registration.ttl;
 }
 
 std::vector<v1::ServerRegistration> ServerList::Merge(absl::Span<const LeasedEntry> entries,

@@ -31,8 +31,8 @@ std::string RegistrationKey(const v1::ServerInstance& instance, bool is_verifier
 //              Stored                              Merge: its lease has ended
 //   nobody ------------> in the store ----------------------------------------> gone
 //                          |      ^                          |  unless a sign of life is younger than the
-//            left: its     |      | Stored                   |  ttl: it called here, or answers its health
-//            record says so|      |                          v  service, or nobody could have heard of it
+//            left: its     |      | Stored                   |  ttl: it called here, or nobody could have
+//            record says so|      |                          v  heard of it
 //                          v      '------------------- kept ----------> gone
 //                        left -- another process, or the lease's end --> nobody
 //
@@ -43,6 +43,7 @@ class ServerList {
     Registration registration;
     std::vector<RegistrableModel> models;
     size_t max_servers = 512;
+    size_t max_unknown_left = 64;  // That are remembered to have left though nobody knew them.
   };
   explicit ServerList(Options options) : options_(std::move(options)) {}
 
@@ -69,6 +70,10 @@ class ServerList {
   absl::StatusOr<Step> Decide(const v1::ServerRegistration& server,
                               const std::function<bool(const std::string&)>& is_configured) const;
 
+  // Keys of the servers of its kind that are not there any more, since `server` has started after them at
+  // their address.
+  std::vector<std::string> OutdatedBy(const v1::ServerRegistration& server) const;
+
   // Whether a process that leaves is to be remembered as one that has: it is there, or nobody is.
   bool IsToLeave(const v1::ServerRegistration& server) const;
 
@@ -82,8 +87,6 @@ class ServerList {
     absl::Time now;
     // Until then a lease that ends says nothing: nobody could have heard of the server.
     absl::Time doubt_until = absl::InfinitePast();
-    // Whether a verifier answers its health service.
-    std::function<bool(const v1::ServerRegistration&)> serves;
   };
   // Takes the store's list. Returns those that are gone since, whose leases have ended. Records that make no
   // sense are left out; their keys come to `damaged`.

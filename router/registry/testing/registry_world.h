@@ -65,7 +65,6 @@ class RegistryRouter {
     options.leases = leases;
     options.clock = clock;
     options.is_configured = [this](const std::string& name) { return configured.count(name) > 0; };
-    options.serves = [this](size_t, const std::string& address) { return serves && serves(address); };
     options.set_verifiers = [this](size_t, const std::vector<RegisteredEndpoint>& told) { verifiers = told; };
     options.set_drafters = [this](const std::vector<Drafter>& told) { drafters = told; };
     options.set_counts = [this](size_t num_verifiers, size_t num_drafters) {
@@ -99,7 +98,6 @@ class RegistryRouter {
   }
 
   std::set<std::string> configured;
-  std::function<bool(const std::string&)> serves;
   std::vector<RegisteredEndpoint> verifiers;
   std::vector<Drafter> drafters;
   std::pair<size_t, size_t> counts;
