@@ -40,7 +40,7 @@ Registrar::Registrar(Options options)
       own_leases_(options_.leases != nullptr ? nullptr : std::make_unique<MemoryLeaseStore>(options_.clock)),
       leases_(options_.leases != nullptr ? options_.leases : own_leases_.get()),
       list_(options_.servers),
-      last_tick_(options_.clock->Now()),
+      last_look_(options_.clock->Now()),
       told_verifiers_(options_.servers.models.size()) {
   options_.set_counts(0, 0);
   watch_ = leases_->WatchPrefix(std::string(kRegisteredPrefix.data(), kRegisteredPrefix.size()), [this] {
@@ -74,6 +74,7 @@ v1::RegisterResponse Registrar::Answer() const {
 absl::StatusOr<v1::RegisterResponse> Registrar::Register(const v1::RegisterRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckRegistration(request.server()));
   absl::MutexLock lock(&mutex_);
+  Look();
   return RegisterLocked(request.server());
 }
 
@@ -132,6 +133,7 @@ absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
   const std::string key = RegistrationKey(server.instance(), server.has_verifier());
   absl::MutexLock lock(&mutex_);
+  Look();
   absl::Status status;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     // The store may know of somebody who came later.
@@ -190,17 +192,20 @@ std::vector<v1::ServerRegistration> Registrar::Servers() const {
   return servers;
 }
 
-void Registrar::Tick() {
-  absl::MutexLock lock(&mutex_);
+void Registrar::Look() {
   const absl::Time now = options_.clock->Now();
   const absl::Duration ttl = options_.servers.registration.ttl;
-  const absl::Duration since = now - std::exchange(last_tick_, now);
-  if (since > std::max(kStandstill, ttl / 4)) doubt_until_ = now + ttl;
-  if (!leases_->health().ok()) {
-    away_ = true;
-    return;
-  }
-  if (std::exchange(away_, false)) doubt_until_ = now + ttl;
+  const absl::Duration since = now - std::exchange(last_look_, now);
+  const bool stood_still = since > std::max(kStandstill, ttl / 4);
+  const bool is_away = !leases_->health().ok();
+  const bool was_away = std::exchange(away_, is_away);
+  if (stood_still || (was_away && !is_away)) doubt_until_ = now + ttl;
+}
+
+void Registrar::Tick() {
+  absl::MutexLock lock(&mutex_);
+  Look();
+  if (away_) return;
   if (own_leases_ != nullptr || TakeChange()) {
     const absl::Status status = Reread();
     const std::string error(status.message());

@@ -187,6 +187,15 @@ TEST_F(RegistrarTest, ARouterThatStoodStillGivesUpNobody) {
   EXPECT_THAT(router_.addresses(), IsEmpty()) << "it did not come back";
 }
 
+TEST_F(RegistrarTest, NorDoesItWhenACallComesFirst) {
+  ASSERT_TRUE(router_.Register(DrafterAt("d", "d:1", 1, "m")).ok());
+  Pass(absl::Seconds(1));
+  clock_.Advance(10 * kTtl);
+  ASSERT_TRUE(router_.Register(VerifierAt("v", "v:1", 1)).ok());
+  ASSERT_TRUE(router_.Deregister(VerifierAt("v", "v:1", 1)).ok());
+  EXPECT_THAT(router_.drafter_names(), ElementsAre("m"));
+}
+
 TEST_F(RegistrarTest, AVerifierThatAnswersItsHealthServiceStays) {
   ASSERT_TRUE(router_.Register(VerifierAt("v", "v:1", 1)).ok());
   ASSERT_TRUE(router_.Register(DrafterAt("d", "d:1", 1, "m")).ok());
