@@ -221,7 +221,8 @@ class Cluster {
         }
         if (status.ok() && has_store) {
           process.last_ok = clock_.Now();
-          if (left) came_back_.insert(call.process);
+          // A call that was as late as that is taken for a new one.
+          if (left && clock_.Now() >= process.gone_at + kTtl) came_back_.insert(call.process);
         }
       }
     }
