@@ -40,6 +40,8 @@ struct Process {
   absl::Time next_call;
   absl::Time gone_at = absl::InfiniteFuture();   // When it died or left.
   absl::Time last_ok = absl::InfinitePast();     // When a router with a store took its call.
+  absl::Time known_at = absl::InfinitePast();    // When a router last took its call, with a store or without.
+  absl::Duration unheard;                        // Since then, the time in which no router had a fault.
   absl::Time last_stall = absl::InfinitePast();  // When it last stood still.
 };
 
@@ -88,6 +90,7 @@ class Cluster {
   int num_deaths() const { return num_deaths_; }
   int num_replaced() const { return num_replaced_; }
   int num_checked() const { return num_checked_; }
+  int num_checked_after_faults() const { return num_checked_after_faults_; }
 
  private:
   bool Chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
@@ -107,6 +110,8 @@ class Cluster {
     router.router.reset();
     router.router = std::make_unique<RegistryRouter>(&clock_, router.view.get(), kTtl);
     router.faulty = clock_.Now();
+    // It knows what the store does.
+    for (const auto& process : processes_) process->known_at = absl::InfinitePast();
   }
 
   void Start(int name, bool same_address) {
@@ -186,9 +191,14 @@ class Cluster {
   }
 
   void DeliverCalls() {
+    const bool fault = std::any_of(routers_.begin(), routers_.end(),
+                                   [this](const Router& router) { return IsFaulty(router); });
+    for (const auto& process : processes_) process->unheard += fault ? absl::ZeroDuration() : kStep;
     std::vector<Call> later;
     for (const Call& call : calls_) {
       Router& router = routers_[call.router];
+      // Who is not answered gives up.
+      if (clock_.Now() < router.still_until && clock_.Now() > call.arrives + kMostLate) continue;
       if (call.arrives > clock_.Now() || clock_.Now() < router.still_until) {
         later.push_back(call);
         continue;
@@ -204,9 +214,14 @@ class Cluster {
       } else {
         const bool left = left_.count(call.process) > 0;
         const absl::Status status = router.router->Register(process.server);
+        if (status.ok()) {
+          process.known_at = clock_.Now();
+          process.unheard = absl::ZeroDuration();
+        }
         if (status.ok() && has_store) {
           process.last_ok = clock_.Now();
-          if (left) came_back_.insert(call.process);
+          // A call that was as late as that is taken for a new one.
+          if (left && clock_.Now() >= process.gone_at + kTtl) came_back_.insert(call.process);
         }
       }
     }
@@ -221,13 +236,18 @@ class Cluster {
     return instances;
   }
 
-  // Of processes of a name, whether a younger one that is there has taken the place of this one.
+  // Whether `other` has taken the place of `process`: of two at one address the one that started later,
+  // whichever call of theirs came last, and otherwise the one that was taken later.
+  static bool Replaces(const Process& other, const Process& process) {
+    const v1::ServerInstance& younger = other.server.instance();
+    const v1::ServerInstance& older = process.server.instance();
+    if (younger.name() != older.name() || younger.instance() == older.instance()) return false;
+    if (other.server.address() != process.server.address()) return other.last_ok > process.last_ok;
+    return other.last_ok > absl::InfinitePast() && younger.started_unix_ms() > older.started_unix_ms();
+  }
   bool IsReplaced(const Process& process) const {
-    return std::any_of(processes_.begin(), processes_.end(), [&](const auto& other) {
-      return other->server.instance().name() == process.server.instance().name() &&
-             other->last_ok > process.last_ok &&
-             other->server.instance().instance() != process.server.instance().instance();
-    });
+    return std::any_of(processes_.begin(), processes_.end(),
+                       [&](const auto& other) { return Replaces(*other, process); });
   }
 
   void Check() {
@@ -253,6 +273,12 @@ class Cluster {
         if (is_there && now - process.last_ok < kTtl - kNotice) {
           EXPECT_TRUE(listed) << "dropped: " << what();
         }
+        // Nor for what was its only router's own trouble.
+        if (is_there && routers_.size() == 1 && process.known_at > process.last_stall &&
+            process.unheard < kTtl / 2) {
+          EXPECT_TRUE(listed) << "dropped after a fault: " << what();
+          ++num_checked_after_faults_;
+        }
         // Who is dead is gone after its time.
         const absl::Time last_sign = std::max({process.gone_at + kMostLate, fault, process.last_ok});
         if (process.gone_at < now && now > last_sign + kTtl + kNotice) {
@@ -268,8 +294,7 @@ class Cluster {
         // Of two processes of a name, one; and never the older while the younger is heard of.
         if (listed && IsReplaced(process)) {
           for (const auto& other : processes_) {
-            const bool younger = other->server.instance().name() == process.server.instance().name() &&
-                                 other->last_ok > process.last_ok && now - other->last_ok < kTtl - kNotice &&
+            const bool younger = Replaces(*other, process) && now - other->last_ok < kTtl - kNotice &&
                                  now - other->last_ok > kNotice && !other->leaving && other->alive;
             EXPECT_FALSE(younger) << "the older one wins: " << what();
           }
@@ -294,6 +319,7 @@ class Cluster {
   int num_deaths_ = 0;
   int num_replaced_ = 0;
   int num_checked_ = 0;
+  int num_checked_after_faults_ = 0;
 };
 
 TEST(LeaseSimulationTest, WhoIsThereStaysAndWhoIsNotGoes) {
@@ -306,6 +332,9 @@ TEST(LeaseSimulationTest, WhoIsThereStaysAndWhoIsNotGoes) {
     EXPECT_GT(cluster.num_deaths(), 5);
     EXPECT_GT(cluster.num_replaced(), 5);
     EXPECT_GT(cluster.num_checked(), 10000);
+    if (seed % 3 == 0) {
+      EXPECT_GT(cluster.num_checked_after_faults(), 1000);
+    }
   }
 }
 

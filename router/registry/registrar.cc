@@ -40,7 +40,7 @@ Registrar::Registrar(Options options)
       own_leases_(options_.leases != nullptr ? nullptr : std::make_unique<MemoryLeaseStore>(options_.clock)),
       leases_(options_.leases != nullptr ? options_.leases : own_leases_.get()),
       list_(options_.servers),
-      noted_(options_.clock->Now()),
+      last_look_(options_.clock->Now()),
       told_verifiers_(options_.servers.models.size()) {
   options_.set_counts(0, 0);
   watch_ = leases_->WatchPrefix(std::string(kRegisteredPrefix.data(), kRegisteredPrefix.size()), [this] {
@@ -77,7 +77,7 @@ absl::StatusOr<v1::RegisterResponse> Registrar::Register(const v1::RegisterReque
   server.DiscardUnknownFields();
   TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
   absl::MutexLock lock(&mutex_);
-  NoteTime();
+  Look();
   return RegisterLocked(server);
 }
 
@@ -152,7 +152,7 @@ absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
   const std::string key = RegistrationKey(server.instance(), server.has_verifier());
   absl::MutexLock lock(&mutex_);
-  NoteTime();
+  Look();
   absl::Status status;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     // The store may know of somebody who came later.
@@ -202,23 +202,22 @@ std::vector<v1::ServerRegistration> Registrar::Servers() const {
   return servers;
 }
 
-void Registrar::NoteTime() {
+void Registrar::Look() {
   const absl::Time now = options_.clock->Now();
   const absl::Duration ttl = options_.servers.registration.ttl;
-  const absl::Duration since = now - std::exchange(noted_, now);
-  if (since < absl::ZeroDuration() || since > std::max(kStandstill, ttl / 4)) doubt_until_ = now + ttl;
+  const absl::Duration since = now - std::exchange(last_look_, now);
+  const bool stood_still = since < absl::ZeroDuration() || since > std::max(kStandstill, ttl / 4);
+  const bool is_away = !leases_->health().ok();
+  const bool was_away = std::exchange(away_, is_away);
+  if (stood_still || (was_away && !is_away)) doubt_until_ = now + ttl;
 }
 
 void Registrar::Tick() {
   absl::MutexLock lock(&mutex_);
-  NoteTime();
+  Look();
   // Taken whatever comes of it, or AwaitChange would not wait.
   if (TakeChange()) to_read_ = true;
-  if (!leases_->health().ok()) {
-    away_ = true;
-    return;
-  }
-  if (std::exchange(away_, false)) doubt_until_ = noted_ + options_.servers.registration.ttl;
+  if (away_) return;
   if (own_leases_ != nullptr || to_read_) {
     const absl::Status status = Reread();
     to_read_ = !status.ok();

@@ -67,11 +67,11 @@ class Registrar {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Put(const v1::ServerRegistration& server, bool left, const std::string& key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before anything that may find a lease ended: notices when nobody could have been heard of.
+  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Others at the server's address have ended, whether it is taken or not.
   void EndOutdated(const v1::ServerRegistration& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Notices that time has passed unseen. First of all wherever leases are looked at.
-  void NoteTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ServerList::Signs Signs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogGone(const std::vector<v1::ServerRegistration>& gone) const;
   // Tells what has changed.
@@ -87,7 +87,7 @@ class Registrar {
   ServerList list_ ABSL_GUARDED_BY(mutex_);
   bool away_ ABSL_GUARDED_BY(mutex_) = false;    // The store was out of reach at the last look.
   bool to_read_ ABSL_GUARDED_BY(mutex_) = true;  // The store has changed since it was read.
-  absl::Time noted_ ABSL_GUARDED_BY(mutex_);     // The time when it was last looked at.
+  absl::Time last_look_ ABSL_GUARDED_BY(mutex_);
   absl::Time doubt_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::set<std::string> damaged_ ABSL_GUARDED_BY(mutex_);  // Keys that were logged.
   std::string read_error_ ABSL_GUARDED_BY(mutex_);         // Likewise.

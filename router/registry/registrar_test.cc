@@ -171,11 +171,12 @@ TEST_F(RegistrarTest, WhatAServerSaysOfItselfMayChange) {
 
 TEST_F(RegistrarTest, ThereIsAnEndToHowManyMayCome) {
   for (int i = 0; i < 512; ++i) {
-    ASSERT_TRUE(router_.Register(VerifierAt("v" + std::to_string(i), "v:1", 1)).ok()) << i;
+    ASSERT_TRUE(router_.Register(VerifierAt("v" + std::to_string(i), "v:" + std::to_string(i + 1), 1)).ok())
+        << i;
   }
-  EXPECT_EQ(router_.Register(VerifierAt("one more", "v:1", 1)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(router_.Register(VerifierAt("more", "v:1", 1)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(router_.Register(VerifierAt("v7", "v:1", 1)).ok());
+  EXPECT_EQ(router_.Register(VerifierAt("one more", "v:1000", 1)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(router_.Register(VerifierAt("more", "v:1000", 1)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(router_.Register(VerifierAt("v7", "v:8", 1)).ok());
 }
 
 TEST_F(RegistrarTest, ARouterThatStoodStillGivesUpNobody) {
@@ -222,6 +223,15 @@ TEST_F(RegistrarTest, WhatALaterVersionSaysIsNotKept) {
   ASSERT_TRUE(router_.Register(server).ok());
   ASSERT_EQ(router_.registrar->Servers().size(), 1u);
   EXPECT_LT(router_.registrar->Servers()[0].ByteSizeLong(), 1000u);
+}
+
+TEST_F(RegistrarTest, NorDoesItWhenACallComesFirst) {
+  ASSERT_TRUE(router_.Register(DrafterAt("d", "d:1", 1, "m")).ok());
+  Pass(absl::Seconds(1));
+  clock_.Advance(10 * kTtl);
+  ASSERT_TRUE(router_.Register(VerifierAt("v", "v:1", 1)).ok());
+  ASSERT_TRUE(router_.Deregister(VerifierAt("v", "v:1", 1)).ok());
+  EXPECT_THAT(router_.drafter_names(), ElementsAre("m"));
 }
 
 TEST_F(RegistrarTest, AClockThatIsSetEndsNoLease) {
