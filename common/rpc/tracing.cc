@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/random_bits.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 #include "common/rpc/otlp_client.h"

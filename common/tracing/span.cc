@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <random>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/random_bits.h"
 #include "common/base/utf8.h"
 
 namespace tandem {
@@ -14,24 +12,6 @@ namespace {
 
 // 2^63, which a double holds exactly.
 constexpr double kHalfRange = 9223372036854775808.0;
-
-class SharedGenerator {
- public:
-  uint64_t Draw() {
-    absl::MutexLock lock(&mutex_);
-    return generator_();
-  }
-
- private:
-  static std::mt19937_64 Seeded() {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device(), device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }
-
-  absl::Mutex mutex_;
-  std::mt19937_64 generator_ ABSL_GUARDED_BY(mutex_) = Seeded();
-};
 
 // What the conventions for gRPC take for the server's own fault.
 bool IsServersFault(absl::StatusCode code) {
@@ -169,11 +149,6 @@ bool Tracer::Samples(uint64_t trace_low) const {
 const Tracer& Tracer::Off() {
   static const auto* const off = new Tracer({.draw = SystemRandomBits()});
   return *off;
-}
-
-std::function<uint64_t()> SystemRandomBits() {
-  auto generator = std::make_shared<SharedGenerator>();
-  return [generator] { return generator->Draw(); };
 }
 
 }  // namespace tandem

@@ -124,7 +124,4 @@ class Tracer {
   const Options options_;
 };
 
-// Random bits from a generator that the system's entropy seeded. The function is thread-safe.
-std::function<uint64_t()> SystemRandomBits();
-
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "common/base/random_bits.h"
 #include "common/tracing/span_collector.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace tandem {
+
+// Random bits from a generator that the system's entropy seeded: for seeds, ids and shares of a sample, not
+// for secrets. The function is thread-safe, and its copies draw from the same generator.
+std::function<uint64_t()> SystemRandomBits();
+
+}  // namespace tandem
