@@ -12,6 +12,7 @@
 #include "common/rpc/server_stream.h"
 #include "common/rpc/status.h"
 #include "router/authentication.h"
+#include "router/known_servers.h"
 #include "router/routing_admin.h"
 
 namespace tandem::router {
@@ -104,7 +105,8 @@ class RouterAdminService::Watcher {
   const std::unique_ptr<RoutingStore::Watch> watch_;
 };
 
-RouterAdminService::RouterAdminService(Router& router) : router_(router) {
+RouterAdminService::RouterAdminService(Router& router, Registered registered)
+    : router_(router), registered_(std::move(registered)) {
   worker_.emplace(1);
 }
 
@@ -197,6 +199,14 @@ grpc::ServerUnaryReactor* RouterAdminService::DrainDrafter(grpc::CallbackServerC
                                                            v1::DrafterInfo* response) {
   return Answer(context, response, [this, request] {
     return router::DrainDrafter(router_.routing(), request->name(), request->undo());
+  });
+}
+
+grpc::ServerUnaryReactor* RouterAdminService::ListServers(grpc::CallbackServerContext* context,
+                                                          const v1::ListServersRequest*,
+                                                          v1::ListServersResponse* response) {
+  return Answer(context, response, [this]() -> absl::StatusOr<v1::ListServersResponse> {
+    return router::ListServers(router_, registered_());
   });
 }
 

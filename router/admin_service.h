@@ -2,9 +2,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "router/router.h"
 #include "router/worker_pool.h"
@@ -16,8 +18,11 @@ namespace tandem::router {
 // the store. Thread-safe; destroyed after the server has shut down.
 class RouterAdminService final : public v1::RouterAdmin::CallbackService {
  public:
+  // What servers that registered say of themselves.
+  using Registered = std::function<std::vector<v1::ServerRegistration>()>;
+
   // Keeps a reference to `router`.
-  explicit RouterAdminService(Router& router);
+  RouterAdminService(Router& router, Registered registered);
   ~RouterAdminService() override;
 
   grpc::ServerUnaryReactor* ListTenants(grpc::CallbackServerContext* context,
@@ -48,6 +53,9 @@ class RouterAdminService final : public v1::RouterAdmin::CallbackService {
   grpc::ServerUnaryReactor* DrainDrafter(grpc::CallbackServerContext* context,
                                          const v1::DrainDrafterRequest* request,
                                          v1::DrafterInfo* response) override;
+  grpc::ServerUnaryReactor* ListServers(grpc::CallbackServerContext* context,
+                                        const v1::ListServersRequest* request,
+                                        v1::ListServersResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchEvent>* Watch(grpc::CallbackServerContext* context,
                                                   const v1::WatchRequest* request) override;
 
@@ -65,6 +73,7 @@ class RouterAdminService final : public v1::RouterAdmin::CallbackService {
   void Tell(uint64_t watcher);
 
   Router& router_;
+  const Registered registered_;
   std::map<uint64_t, std::unique_ptr<Watcher>> watchers_;  // Used by the worker only.
   std::atomic<uint64_t> next_watcher_{0};
   std::optional<WorkerPool> worker_;  // One thread.

@@ -1,24 +1,23 @@
 // `tandem-router`: what clients call.
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/random_bits.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 #include "common/config/version.h"
@@ -75,25 +74,6 @@ struct RouterFlags {
   bool live_all = false;
   bool live_prompts = false;
   uint32_t live_watchers = 16;
-};
-
-// Random bits for seeds and request ids, from the system's entropy. Thread-safe.
-class RandomBits {
- public:
-  uint64_t Draw() {
-    absl::MutexLock lock(&mutex_);
-    return generator_();
-  }
-
- private:
-  static std::mt19937_64 Seeded() {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device(), device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }
-
-  absl::Mutex mutex_;
-  std::mt19937_64 generator_ ABSL_GUARDED_BY(mutex_) = Seeded();
 };
 
 // Everything that the configuration file names, loaded.
@@ -186,7 +166,8 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                {{"tenants", config.plain_tokens}});
   }
   const SystemClock clock;
-  RandomBits random;
+  // For seeds and request ids.
+  const std::function<uint64_t()> draw = SystemRandomBits();
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
   RouterMetrics metrics(&registry);
@@ -201,9 +182,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   }
   TANDEM_RETURN_IF_ERROR(ReadLearned(calibration, config.routing->store(), chooser));
   ChoiceFeedback sink(&chooser);
-  Feedback feedback({.share = flags.feedback_share,
-                     .max_in_flight = flags.feedback_in_flight,
-                     .draw = [&random] { return random.Draw(); }},
+  Feedback feedback({.share = flags.feedback_share, .max_in_flight = flags.feedback_in_flight, .draw = draw},
                     std::make_unique<ScoreClient>(security.channel), &sink, &clock, &registry);
   Router::Options options;
   options.routing = std::move(config.routing);
@@ -217,21 +196,21 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.clock = &clock;
   options.metrics = &metrics;
   if (flags.feedback_share > 0.0) options.feedback = &feedback;
-  options.draw = [&random] { return random.Draw(); };
+  options.draw = draw;
   options.tracer = &tracing->tracer();
   std::optional<LiveView> live;
   if (!flags.live_listen.empty()) {
     live.emplace(LiveFeed::Options{.all_requests = flags.live_all,
                                    .prompts = flags.live_prompts,
                                    .max_watchers = flags.live_watchers},
-                 absl::StrCat(absl::Hex(random.Draw(), absl::kZeroPad16)));
+                 absl::StrCat(absl::Hex(draw(), absl::kZeroPad16)));
     options.live = &*live;
   }
   Router router(std::move(options));
   GenerationService service(router);
-  RouterAdminService admin(router);
   RoutingService routing_service(router);
   RegistryService registry_service(router);
+  RouterAdminService admin(router, [&registry_service] { return registry_service.Servers(); });
   AddStateMetrics(&router.routing(), &registry);
   std::optional<TenantsFileFollower> tenants_file;
   if (!flags.tenants.empty()) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -34,6 +35,9 @@ class RegistryService final : public v1::Registry::CallbackService {
   grpc::ServerUnaryReactor* Deregister(grpc::CallbackServerContext* context,
                                        const v1::DeregisterRequest* request,
                                        v1::DeregisterResponse* response) override;
+
+  // Those in use now, as they describe themselves. May wait for the store.
+  std::vector<v1::ServerRegistration> Servers() const { return registrar_.Servers(); }
 
  private:
   // Runs `work` on the worker and finishes the call with what it returns.

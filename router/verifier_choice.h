@@ -60,6 +60,7 @@ class VerifierChoice {
   size_t size() const { return states_.size(); }
   const std::string& endpoint(size_t verifier) const { return states_[verifier].endpoint; }
   uint32_t in_flight(size_t verifier) const { return states_[verifier].in_flight; }
+  uint32_t max_in_flight(size_t verifier) const { return states_[verifier].max_in_flight; }
   bool serving(size_t verifier) const { return states_[verifier].serving; }
   bool ejected(size_t verifier, absl::Time now) const { return now < states_[verifier].ejected_until; }
 

@@ -183,11 +183,11 @@ void VerifierPool::ListWanted(Model& model) {
     std::set_difference(addresses.begin(), addresses.end(), taken.begin(), taken.end(),
                         std::inserter(free, free.begin()));
     taken.insert(free.begin(), free.end());
-    List(model, name, std::move(free));
+    ListOnly(model, name, std::move(free));
   }
 }
 
-void VerifierPool::List(Model& model, size_t name, std::set<std::string> wanted) {
+void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wanted) {
   for (size_t i = 0; i < model.entries.size(); ++i) {
     Attempt::Entry& entry = *model.entries[i];
     if (entry.name != name) continue;
@@ -277,6 +277,33 @@ void VerifierPool::Attempt::OnFailure() {
   model.choice->OnFailure(index_, pool_.clock_->Now());
   // So that the next second's requests need not find out one by one.
   entry_.probed = absl::InfinitePast();
+}
+
+std::vector<VerifierPool::Status> VerifierPool::List(size_t model_index) const {
+  const Model& model = models_[model_index];
+  const absl::Time now = clock_->Now();
+  std::vector<Status> list;
+  {
+    absl::MutexLock lock(model.mutex.get());
+    for (size_t i = 0; i < model.entries.size(); ++i) {
+      const size_t name = model.entries[i]->name;
+      const Source source = name == kNoName       ? Source::kConfigured
+                            : name == kRegistered ? Source::kRegistered
+                                                  : Source::kName;
+      const bool listed = model.choice->listed(i);
+      if (!listed && model.choice->in_flight(i) == 0) continue;
+      list.push_back({.endpoint = model.choice->endpoint(i),
+                      .source = source,
+                      .listed = listed,
+                      .serving = model.choice->serving(i),
+                      .ejected = model.choice->ejected(i, now),
+                      .in_flight = model.choice->in_flight(i),
+                      .max_in_flight = model.choice->max_in_flight(i)});
+    }
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Status& a, const Status& b) { return a.endpoint < b.endpoint; });
+  return list;
 }
 
 size_t VerifierPool::size(size_t model) const {

@@ -100,6 +100,20 @@ class VerifierPool {
   absl::StatusOr<std::unique_ptr<Attempt>> Begin(size_t model, absl::Span<const uint32_t> prompt,
                                                  uint64_t salt, absl::Span<const size_t> tried,
                                                  OnLost on_lost);
+  // Where an address is from. One that several have counts for the first.
+  enum class Source { kConfigured, kName, kRegistered };
+  struct Status {
+    std::string endpoint;
+    Source source = Source::kConfigured;
+    bool listed = true;  // Otherwise it is gone, and requests still run there.
+    bool serving = true;
+    bool ejected = false;
+    uint32_t in_flight = 0;
+    uint32_t max_in_flight = 0;
+  };
+  // Those of a model, by endpoint.
+  std::vector<Status> List(size_t model) const;
+
   // How many verifiers a model has now.
   size_t size(size_t model) const;
 
@@ -120,7 +134,7 @@ class VerifierPool {
   // What follows is under the model's lock. Lists what names and registrations say, each address once.
   void ListWanted(Model& model);
   // Lists these addresses of a name, or of those that registered, and no others of it.
-  void List(Model& model, size_t name, std::set<std::string> wanted);
+  void ListOnly(Model& model, size_t name, std::set<std::string> wanted);
   void SetRoom(Model& model, size_t index);
   // A verifier of the model, in the place of one that is gone or in a new one. `name`: which of its names, or
   // none of them. Returns its index.

@@ -34,6 +34,7 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/tandem.v1.RouterAdmin/DeleteDrafter", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/SwapTenantDrafter", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/DrainDrafter", kTenants},
+    {kRouter, "/tandem.v1.RouterAdmin/ListServers", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/Watch", kTenants},
     // The service looks whether the role is that of what is registered.
     {kRouter, "/tandem.v1.Registry/Register", kVerifierRole | kDrafterRole},

@@ -18,6 +18,9 @@ int Run(const std::vector<std::string>& arguments, Terminal& terminal, const Clo
   if (const auto* chat = std::get_if<ChatCommand>(&command))
     return RunChat(*chat, terminal, clock, interrupts);
   if (const auto* admin = std::get_if<AdminCommand>(&command)) return RunAdmin(*admin, terminal, interrupts);
+  if (const auto* servers = std::get_if<ServersCommand>(&command)) {
+    return RunServers(*servers, terminal, interrupts);
+  }
   if (const auto* explain = std::get_if<ExplainCommand>(&command)) {
     return RunExplain(*explain, terminal, interrupts);
   }

@@ -12,12 +12,17 @@
 #include "absl/strings/string_view.h"
 #include "common/config/flags.h"
 #include "common/config/token_digest.h"
+#include "common/rpc/channel.h"
 #include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "router/cli/commands.h"
+#include "router/registry/testing/registrations.h"
+#include "router/testing/letter_encoder.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"
+#include "tandem/v1/registry.grpc.pb.h"
 
 namespace tandem::cli {
 namespace {
@@ -411,6 +416,67 @@ TEST_F(EndToEndTest, TenantsAndDrafters) {
   EXPECT_EQ(run({"tenants", "frobnicate"}), kExitUsage);
   EXPECT_EQ(RunRaw({"tenants", "list", "--endpoint", router.endpoint(), "--token", "secret-a"}),
             kExitFailure);
+  EXPECT_THAT(err_.str(), HasSubstr("PERMISSION_DENIED"));
+}
+
+TEST_F(EndToEndTest, Servers) {
+  v1::RouterConfig config = Config(verifier_.endpoint());
+  config.mutable_registration()->set_verifiers(true);
+  config.mutable_registration()->set_drafters(true);
+  TestRouter router(config);
+  const uint64_t vocabulary = router::testing::LetterModel().vocabulary_fingerprint;
+  const auto registry = v1::Registry::NewStub(tandem::CreateChannel(router.endpoint()));
+  const auto enter = [&registry](const v1::ServerRegistration& server) {
+    grpc::ClientContext context;
+    v1::RegisterRequest request;
+    *request.mutable_server() = server;
+    v1::RegisterResponse response;
+    const grpc::Status status = registry->Register(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  };
+  v1::ServerRegistration verifier = router::testing::VerifierAt("v", "127.0.0.1:1", 1);
+  verifier.mutable_verifier()->mutable_model()->set_vocabulary_fingerprint(vocabulary);
+  v1::RoundSeconds& round = *verifier.mutable_verifier()->add_round_seconds();
+  round.set_rows(1);
+  round.set_seconds(0.0125);
+  enter(verifier);
+  v1::ServerRegistration drafter = router::testing::DrafterAt("d", "drafter-9:7003", 1, "quick");
+  drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_vocabulary_fingerprint(vocabulary);
+  drafter.mutable_drafter()->mutable_models(0)->set_level_seconds(0.0005);
+  enter(drafter);
+
+  const auto run = [&](std::vector<std::string> arguments, const std::string& token = "secret-z") {
+    arguments.insert(arguments.end(), {"--endpoint", router.endpoint(), "--token", token});
+    return RunRaw(arguments);
+  };
+  EXPECT_EQ(run({"servers"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), StartsWith("ROLE      NAME     ADDRESS "));
+  EXPECT_THAT(out_.str(),
+              ContainsRegex("verifier +letters +127.0.0.1:1 +registered +not serving +0 of 12 +1.0 +"
+                            "777777777777 +12.50 ms for 1 row\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("verifier +letters +" + verifier_.endpoint() +
+                                        " +configured +ready +0 of 1024 +- +- +-\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("drafter +code +drafter:7003 +configured +ready +- +- +- +-\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("drafter +quick +drafter-9:7003 +registered +ready +- +1.0 +"
+                                        "646464646464 +0.50 ms a level\n"));
+
+  EXPECT_EQ(run({"drafters", "drain", "code"}), kExitOk) << err_.str();
+  EXPECT_EQ(run({"servers", "--json"}), kExitOk) << err_.str();
+  const auto servers = nlohmann::json::parse(out_.str());
+  const auto find = [&servers](const std::string& name, const std::string& source) {
+    for (const auto& server : servers) {
+      if (server["name"] == name && server["source"] == source) return server;
+    }
+    return nlohmann::json();
+  };
+  ASSERT_EQ(servers.size(), 5u);
+  EXPECT_EQ(find("code", "configured")["state"], "draining");
+  EXPECT_EQ(find("letters", "registered")["registration"]["max_waiting"], 8);
+  EXPECT_EQ(find("letters", "registered")["registration"]["weights_sha256"].get<std::string>().size(), 64u);
+  EXPECT_EQ(find("quick", "registered")["registration"]["level_seconds"], 0.0005);
+  EXPECT_FALSE(find("letters", "configured").contains("registration"));
+
+  EXPECT_EQ(run({"servers"}, "secret-a"), kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr("PERMISSION_DENIED"));
 }
 

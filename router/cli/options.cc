@@ -19,6 +19,7 @@ constexpr char kExamples[] = R"(Examples:
   cat prompt.txt | tandem generate - --json
   tandem chat --system "Answer in one sentence."
   tandem info
+  tandem servers
   tandem tenants list
   tandem explain "def fibonacci(n):"
   tandem calibrate --prompts prompts.jsonl --output routing.state
@@ -362,6 +363,11 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   CLI::App* info_app = app.add_subcommand("info", "Show models and drafters of a running server");
   info_app->add_flag("--json", info.json, "Print one JSON object")->group("Output");
   AddConnection(info_app, &info.connection, &raw);
+  ServersCommand servers;
+  CLI::App* servers_app =
+      app.add_subcommand("servers", "Show the verifiers and drafters that a router uses, and how they are");
+  servers_app->add_flag("--json", servers.json, "Print one JSON array")->group("Output");
+  AddConnection(servers_app, &servers.connection, &raw);
   ExplainCommand explain;
   CLI::App* explain_app = app.add_subcommand("explain", "Show which drafter a prompt would get, and why");
   AddExplain(explain_app, &explain, &raw);
@@ -382,7 +388,8 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   const auto is_first = [&](CLI::App* command) { return command->get_name() == arguments[0]; };
   if (is_word && app.get_subcommands(is_first).empty()) {
     err << "unknown command \"" << arguments[0]
-        << "\"; there are generate, chat, info, explain, calibrate, hash-token, tenants and drafters\n"
+        << "\"; there are generate, chat, info, explain, calibrate, hash-token, servers, tenants and "
+           "drafters\n"
         << "Run `tandem --help` for more information.\n";
     return kExitUsage;
   }
@@ -411,6 +418,9 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
     command = calibrate;
   } else if (hash_token_app->parsed()) {
     command = hash_token;
+  } else if (servers_app->parsed()) {
+    status = Finish(raw, servers.connection);
+    command = servers;
   } else if (info_app->parsed()) {
     status = Finish(raw, info.connection);
     command = info;

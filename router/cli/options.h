@@ -56,6 +56,11 @@ struct InfoCommand {
   bool json = false;
 };
 
+struct ServersCommand {
+  ConnectionOptions connection;
+  bool json = false;
+};
+
 // `tandem tenants ...` or `tandem drafters ...`.
 struct AdminCommand {
   enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch };
@@ -100,7 +105,7 @@ struct HashTokenCommand {
 };
 
 using Command = std::variant<GenerateCommand, ChatCommand, InfoCommand, ExplainCommand, CalibrateCommand,
-                             HashTokenCommand, AdminCommand>;
+                             HashTokenCommand, ServersCommand, AdminCommand>;
 
 // Parses `arguments`, without the program's name. Where there is nothing to run, the exit code instead:
 // kExitOk after writing help or the version to `out`, kExitUsage after writing what is wrong to `err`. Flags

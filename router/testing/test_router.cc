@@ -55,9 +55,9 @@ TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const Pro
   options.draw = [next] { return next->fetch_add(1); };
   router_ = std::make_unique<Router>(std::move(options));
   service_ = std::make_unique<GenerationService>(*router_);
-  admin_ = std::make_unique<RouterAdminService>(*router_);
   routing_service_ = std::make_unique<RoutingService>(*router_);
   registry_service_ = std::make_unique<RegistryService>(*router_);
+  admin_ = std::make_unique<RouterAdminService>(*router_, [this] { return registry_service_->Servers(); });
   server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
                                 {{std::string(v1::Generation::service_full_name()), service_.get()},
                                  {std::string(v1::RouterAdmin::service_full_name()), admin_.get()},

@@ -44,9 +44,9 @@ class TestRouter {
   RouterMetrics metrics_{&registry_};
   std::unique_ptr<Router> router_;
   std::unique_ptr<GenerationService> service_;
-  std::unique_ptr<RouterAdminService> admin_;
   std::unique_ptr<RoutingService> routing_service_;
   std::unique_ptr<RegistryService> registry_service_;
+  std::unique_ptr<RouterAdminService> admin_;
   std::unique_ptr<ServerRunner> server_;
 };
 

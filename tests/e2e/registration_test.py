@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -87,6 +88,13 @@ class RegistrationTest(ProcessTest):
                 request.speculation.mode = mode
             return Generation(channel, request).read()
 
+    def servers(self, router):
+        """What `tandem servers` lists."""
+        command = [str(BIN_DIR / "tandem"), "servers", "--json", "--endpoint", router.address, "--token", "secret"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
     def drafted_output(self, router):
         """Of the registered drafter, once the verifier has connected to it."""
         return wait_until(
@@ -118,6 +126,14 @@ class RegistrationTest(ProcessTest):
         self.assertEqual(drafted.output, plain.output)
         self.assertEqual(self.output(router, drafter=DRAFTERS[1]).output, plain.output)
         self.assertEqual({entry.name for entry in router.info("secret").drafters}, set(DRAFTERS[:2]))
+        listed = self.servers(router)
+        self.assertEqual(
+            {(entry["role"], entry["name"], entry["address"]) for entry in listed},
+            {("verifier", TARGET, verifier.address)} | {("drafter", name, drafter.address) for name in DRAFTERS[:2]},
+        )
+        for entry in listed:
+            self.assertEqual((entry["source"], entry["state"]), ("registered", "ready"))
+            self.assertRegex(entry["registration"]["weights_sha256"], "^[0-9a-f]{64}$")
         for server in (verifier, drafter):
             wait_until(lambda s=server: s.metric("tandem_registered_routers") == 1, "a server that says so")
             self.assertEqual(len(words(server.log, "registered")), 1, server.log)

@@ -38,7 +38,7 @@ ROLES = ("router", "verifier", "drafter", "client", "operator")
 TENANTS = {"client", "operator", "no role", "no certificate"}
 SERVERS = {"verifier", "drafter"}
 ADMIN_METHODS = ("ListTenants", "GetTenant", "SetTenant", "DeleteTenant", "ListDrafters", "GetDrafter") + (
-    *("SetDrafter", "DeleteDrafter", "SwapTenantDrafter", "DrainDrafter", "Watch"),
+    *("SetDrafter", "DeleteDrafter", "SwapTenantDrafter", "DrainDrafter", "ListServers", "Watch"),
 )
 # Who may call which RPC, written down a second time.
 ALLOWED = {
