@@ -8,7 +8,11 @@ namespace {
 
 // Of a new figure: a memory of about ten requests, which is seconds under load.
 constexpr double kNewShare = 0.1;
+// Of corrections: a memory of about fifty requests, and how many standard deviations are beyond chance.
+constexpr double kNewShareOfCorrection = 0.02;
+constexpr double kBeyondChance = 3.0;
 constexpr double kLongestSeconds = 100.0;
+constexpr uint32_t kMostCounted = 1000;
 constexpr uint32_t kFewestTokens = 8;
 
 bool IsSeconds(double value) {
@@ -43,11 +47,23 @@ void ThroughputCorrection::Observe(double predicted_tokens_per_second, const Req
   const double ratio = outcome.decode_tokens / outcome.decode_seconds / predicted_tokens_per_second;
   if (!(ratio > 0.0) || !std::isfinite(ratio)) return;
   const double bound = std::log(kLargest);
-  log_ratio_ += kNewShare * (std::clamp(std::log(ratio), -bound, bound) - log_ratio_);
+  const double log_ratio = std::clamp(std::log(ratio), -bound, bound);
+  // The first ones count alike, beside one that is as predicted.
+  const double first_share = 1.0 / (observed_ + 2.0);
+  observed_ = std::min(observed_ + 1, kMostCounted);
+  const double share = std::max(kNewShareOfCorrection, first_share);
+  const double error = log_ratio - log_ratio_;
+  variance_ += share * (error * error - variance_);
+  log_ratio_ += share * error;
+  recent_ += std::max(kNewShare, first_share) * (log_ratio - recent_);
+  // What an average that forgets in this way scatters by.
+  const double chance = std::sqrt(variance_ * kNewShare / (2.0 - kNewShare));
+  if (std::abs(recent_ - log_ratio_) > kBeyondChance * chance) log_ratio_ = recent_;
 }
 
 void ThroughputCorrection::Set(double value) {
-  log_ratio_ = std::log(std::clamp(value, 1.0 / kLargest, kLargest));
+  log_ratio_ = recent_ = std::log(std::clamp(value, 1.0 / kLargest, kLargest));
+  observed_ = kMostCounted;
 }
 
 double ThroughputCorrection::value() const {

@@ -49,6 +49,10 @@ class LiveVerifySeconds {
 
 // Measured over predicted throughput: what the formula leaves out, such as trees in place of chains. Averaged
 // over the logarithm, so that half and double weigh the same.
+//
+// Over about fifty requests: single ones scatter by more than drafters of a kind differ, and of several that
+// are as good as equal the best would be whoever was lucky last. When the last ten or so are away from that
+// beyond chance, they are what counts from then on.
 class ThroughputCorrection {
  public:
   static constexpr double kLargest = 4.0;  // And one over it is the smallest.
@@ -59,7 +63,10 @@ class ThroughputCorrection {
   double value() const;
 
  private:
+  uint32_t observed_ = 0;
   double log_ratio_ = 0.0;
+  double recent_ = 0.0;    // The same of the last requests.
+  double variance_ = 0.0;  // Of single requests about the average.
 };
 
 }  // namespace tandem::router

@@ -1,6 +1,7 @@
 #include "router/choice/live_costs.h"
 
 #include <cmath>
+#include <random>
 
 #include "gtest/gtest.h"
 
@@ -47,6 +48,43 @@ TEST(LiveCostsTest, CorrectionIsMeasuredOverPredicted) {
   EXPECT_NEAR(correction.value(), 1.25, 1e-3);
   for (int i = 0; i < 500; ++i) correction.Observe(1e-9, outcome);
   EXPECT_NEAR(correction.value(), ThroughputCorrection::kLargest, 1e-2);
+}
+
+// A request that ran `ratio` times as fast as predicted.
+void ObserveRatio(ThroughputCorrection& correction, double ratio) {
+  correction.Observe(1.0, {.decode_tokens = 1000, .decode_seconds = 1000.0 / ratio});
+}
+
+TEST(LiveCostsTest, CorrectionsOfDraftersThatAreAlikeStayAlike) {
+  // Single requests scatter by a factor of 1.2.
+  std::mt19937_64 generator(1);
+  std::normal_distribution<double> scatter(0.0, std::log(1.2));
+  ThroughputCorrection one;
+  ThroughputCorrection other;
+  int apart = 0;
+  for (int i = 0; i < 5000; ++i) {
+    ObserveRatio(one, 0.9 * std::exp(scatter(generator)));
+    ObserveRatio(other, 0.9 * std::exp(scatter(generator)));
+    apart += i >= 50 && std::abs(std::log(one.value() / other.value())) > 0.06 ? 1 : 0;
+  }
+  EXPECT_NEAR(one.value(), 0.9, 0.05);
+  EXPECT_LT(apart, 500) << "of 4950";
+}
+
+TEST(LiveCostsTest, CorrectionFollowsAChangeWithinAFewRequests) {
+  std::mt19937_64 generator(1);
+  std::normal_distribution<double> scatter(0.0, std::log(1.2));
+  ThroughputCorrection correction;
+  for (int i = 0; i < 500; ++i) ObserveRatio(correction, std::exp(scatter(generator)));
+  EXPECT_NEAR(correction.value(), 1.0, 0.1);
+  for (int i = 0; i < 15; ++i) ObserveRatio(correction, 0.5 * std::exp(scatter(generator)));
+  EXPECT_LT(correction.value(), 0.75);
+  for (int i = 0; i < 100; ++i) ObserveRatio(correction, 0.5 * std::exp(scatter(generator)));
+  EXPECT_NEAR(correction.value(), 0.5, 0.06);
+  // One that was set, as from a file, is no more certain than that.
+  correction.Set(1.0);
+  for (int i = 0; i < 15; ++i) ObserveRatio(correction, 0.5 * std::exp(scatter(generator)));
+  EXPECT_LT(correction.value(), 0.75);
 }
 
 TEST(LiveCostsTest, TooLittleToTellIsNoMeasurement) {
