@@ -68,6 +68,9 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
                                                pool_, engine_->config().vocab_size));
   if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
+  if (engine_->chooses() && !samples_drafts && waiting_.back()->request().num_logprobs < 0) {
+    waiting_.back()->ChooseInEngine();
+  }
   if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
     waiting_.back()->SetLocalDrafter(
         local_drafters_->NewSession(waiting_.back()->request().cache_salt, options_.vocabulary_fingerprint));
@@ -353,10 +356,13 @@ absl::Status Scheduler::RunEngine() {
   // afterwards.
   const auto vocab_size = static_cast<size_t>(engine_->config().vocab_size);
   size_t num_logit_rows = 0;
-  for (const Session* session : rounds_) num_logit_rows += session->num_rows();
+  for (const Session* session : rounds_) {
+    if (!session->chooses_in_engine()) num_logit_rows += session->num_rows();
+  }
   if (logits_.size() < num_logit_rows * vocab_size) logits_.resize(num_logit_rows * vocab_size);
   float* place = logits_.data();
   for (const Session* session : rounds_) {
+    if (session->chooses_in_engine()) continue;
     for (uint32_t i = 0; i < session->num_rows(); ++i, place += vocab_size) {
       rows_[session->first_row() + i].logits = place;
     }

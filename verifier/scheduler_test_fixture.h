@@ -33,10 +33,11 @@ inline Scheduler::Options FixedWindow(uint32_t depth) {
 // Every step takes two milliseconds.
 class SteppingEngine final : public Engine {
  public:
-  SteppingEngine(FakeEngine* engine, ManualClock* clock) : engine_(engine), clock_(clock) {}
+  SteppingEngine(Engine* engine, ManualClock* clock) : engine_(engine), clock_(clock) {}
   const ModelConfig& config() const override { return engine_->config(); }
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
+  bool chooses() const override { return engine_->chooses(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
     clock_->Advance(absl::Milliseconds(2));
     return engine_->Step(rows);
@@ -44,7 +45,7 @@ class SteppingEngine final : public Engine {
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
 
  private:
-  FakeEngine* engine_;
+  Engine* engine_;
   ManualClock* clock_;
 };
 
@@ -56,6 +57,7 @@ struct Ask {
   absl::Time deadline = absl::InfiniteFuture();
   bool drafted = false;
   bool trusted = false;
+  int num_logprobs = -1;
 };
 
 // What became of one request.
@@ -103,6 +105,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
     SessionRequest request{.prompt = ask.prompt,
                            .max_tokens = ask.rules.max_tokens,
                            .sampling = ask.sampling,
+                           .num_logprobs = ask.num_logprobs,
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
                            .cache_salt = ask.cache_salt,
                            .deadline = ask.deadline};
@@ -167,11 +170,16 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
   }
   void DraftFor(SessionId id, const Ask& ask, uint32_t num_right, uint32_t num_wrong) {
     const auto found = drafts_.find(id);
+    if (found == drafts_.end() || !found->second.wants_growth) return;
+    DraftOutput(id, ask.prompt, Reference(ask).tokens, num_right, num_wrong);
+  }
+  void DraftOutput(SessionId id, const TokenIds& prompt, const TokenIds& output, uint32_t num_right,
+                   uint32_t num_wrong) {
+    const auto found = drafts_.find(id);
     if (found == drafts_.end()) return;
     DraftState& state = found->second;
     if (!std::exchange(state.wants_growth, false) || state.budget.depth == 0) return;
-    TokenIds all = ask.prompt;
-    const TokenIds output = Reference(ask).tokens;
+    TokenIds all = prompt;
     all.insert(all.end(), output.begin(), output.end());
     TokenIds tokens;
     for (size_t at = state.tokens.size(); at < all.size() && tokens.size() < num_right + num_wrong; ++at) {

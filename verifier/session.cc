@@ -334,6 +334,10 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
                                 .num_committed = root + 1,
                                 .tail = absl::MakeConstSpan(tails_).subspan(begin)}});
   }
+  if (!chooses_in_engine_) return;
+  choices_.Plan(
+      {.sampling = &request_.sampling, .sampler = &sampler_, .position = root + 1, .nodes = selected_},
+      absl::MakeSpan(rows).subspan(first_row_));
 }
 
 // Of the source's candidates those that are likely enough to be worth a row. Their ids are good for one round
@@ -385,6 +389,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
                             .num_logprobs = request_.num_logprobs,
                             .nodes = selected_,
                             .groups = draws_,
+                            .chosen = choices_.tokens(),
                             .logits = logits};
   const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
   for (VerifiedToken& verified : rule->Verify(round, sampler_)) {

@@ -25,6 +25,7 @@
 #include "common/speculation/window_policy.h"
 #include "verifier/draft_mirror.h"
 #include "verifier/output_assembler.h"
+#include "verifier/round_choices.h"
 
 namespace tandem {
 
@@ -283,6 +284,11 @@ class Session {
   // Its drafter must be trusted then.
   bool samples_drafts() const { return sampling_rule_ != nullptr; }
 
+  // Lets its rounds ask the engine for the choices. Before Start; not with a rule that samples drafts, nor
+  // for log probabilities, both of which need logits.
+  void ChooseInEngine() { chooses_in_engine_ = true; }
+  bool chooses_in_engine() const { return chooses_in_engine_; }
+
   // A source for the rounds that no drafter has sent candidates for. Before Start.
   void SetLocalDrafter(std::unique_ptr<DraftSource> source) { local_drafter_ = std::move(source); }
   // What it proposes for the next round now, at no wait: nodes that are worth a row, and how many of them are
@@ -317,8 +323,8 @@ class Session {
   absl::Span<const TreeNode> selected() const { return selected_; }
   ChoiceSession Choice() const;
   void KeepNodes(absl::Span<const uint32_t> indices);
-  // Adds the rows of the root and of the nodes that PrepareRound chose, without their logits' places: those
-  // are rows[first_row()], rows[first_row() + 1], ... num_rows() in all.
+  // Adds the rows of the root and of the nodes that PrepareRound chose, without their logits' places or with
+  // their choices: those are rows[first_row()], rows[first_row() + 1], ... num_rows() in all.
   void PlanRound(absl::Time now, std::vector<StepRow>& rows);
   uint32_t first_row() const { return first_row_; }
   uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
@@ -331,8 +337,8 @@ class Session {
     bool suspend_draft = false;            // No commit: nothing has been drafted for a while.
     bool resume_draft = false;             // There is something to draft again.
   };
-  // Walks the tree over the rows' logits, commits, and chooses the next window. Adds to `copies` what has to
-  // be copied before the next step.
+  // Walks the tree over the rows' logits or choices, commits, and chooses the next window. Adds to `copies`
+  // what has to be copied before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
                             std::vector<KvCopy>* copies);
   // The tree that the last concluded round verified, with what was accepted of it.
@@ -423,6 +429,7 @@ class Session {
 
   std::unique_ptr<DraftSource> local_drafter_;       // May be none.
   const VerificationRule* sampling_rule_ = nullptr;  // None: the seeded rule.
+  bool chooses_in_engine_ = false;
 
   // The round in flight.
   bool drafted_locally_ = false;
@@ -434,6 +441,7 @@ class Session {
   std::vector<SlotId> slots_;     // Of each selected node.
   std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.
   std::vector<uint32_t> tail_ends_;
+  RoundChoices choices_;  // With chooses_in_engine_.
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;
   uint32_t num_declined_ = 0;

@@ -59,7 +59,13 @@ absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool
     TANDEM_ASSIGN_OR_RETURN(const SlotId slot, kv.AllocateScratch());
     slots.push_back(slot);
   }
-  std::vector<float> logits(size_t{largest} * static_cast<size_t>(config.vocab_size));
+  const auto vocab_size = static_cast<size_t>(config.vocab_size);
+  std::vector<float> logits(engine->chooses() ? 0 : largest * vocab_size);
+  // What most requests ask of an engine that chooses.
+  const SamplingParameters sampling = {.temperature = 0.8f, .top_p = 0.95f};
+  std::vector<TokenId> tokens(largest);
+  std::vector<SeededChoice> choices;
+  for (TokenId& token : tokens) choices.push_back({.sampling = &sampling, .token = &token});
   TANDEM_RETURN_IF_ERROR(Prefill(stopped, engine, kv, contexts.back() - 1));
 
   const auto fastest_step = [&](uint32_t num_rows, uint32_t context) -> absl::StatusOr<double> {
@@ -68,8 +74,12 @@ absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool
       rows.push_back({.token = 0,
                       .context = {.blocks = kv.blocks(),
                                   .num_committed = context - 1,
-                                  .tail = absl::MakeConstSpan(slots).subspan(i, 1)},
-                      .logits = &logits[size_t{i} * static_cast<size_t>(config.vocab_size)]});
+                                  .tail = absl::MakeConstSpan(slots).subspan(i, 1)}});
+      if (engine->chooses()) {
+        rows.back().choice = &choices[i];
+      } else {
+        rows.back().logits = &logits[i * vocab_size];
+      }
     }
     absl::Duration fastest = absl::InfiniteDuration();
     for (int repetition = 0; repetition < kRepetitions; ++repetition) {

@@ -21,6 +21,16 @@ TEST(WarmUpTest, MeasuresAndGivesItsBlocksBack) {
   EXPECT_EQ(parts.pool.num_free(), 128u);
 }
 
+TEST(WarmUpTest, MeasuresWhatRoundsAskFor) {
+  for (const bool chooses : {false, true}) {
+    FakeEngine engine({.num_blocks = 128, .chooses = chooses});
+    BlockPool pool({.num_blocks = 128});
+    ASSERT_TRUE(MeasureRoundTimes(&engine, &pool).ok());
+    EXPECT_EQ(engine.num_choices() > 0, chooses);
+    EXPECT_EQ(engine.num_logits() > 0, !chooses);
+  }
+}
+
 TEST(WarmUpTest, StopsBeforeTheNextPass) {
   int asked_in_all = 0;
   {

@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/model/model_config.h"
+#include "common/speculation/sampling_parameters.h"
 
 namespace tandem {
 
@@ -27,6 +28,19 @@ struct RowContext {
   uint32_t length() const { return num_committed + static_cast<uint32_t>(tail.size()); }
 };
 
+// Asks for the target's seeded choice after a row (law 2) in place of its logits: the token that
+// TargetSampler::Choose names for these logits, whatever they are. Everything it points to stays as it is
+// until Step returns; rows may share parameters and counts.
+struct SeededChoice {
+  const SamplingParameters* sampling = nullptr;  // Valid ones.
+  uint32_t position = 0;                         // Of the chosen token: how many tokens stand before it.
+  // What penalties look at, each token once (TargetSampler::Counts), and likewise the counts that hold in
+  // their stead, or beside them, for this row alone: those of a tree's node have its path in them.
+  absl::Span<const TokenCount> counts;
+  absl::Span<const TokenCount> own_counts;
+  TokenId* token = nullptr;  // Where to put it.
+};
+
 // One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot
 // of the last entry of its context before any row attends.
 struct StepRow {
@@ -34,6 +48,8 @@ struct StepRow {
   RowContext context;
   // Where to put the logits, [vocab_size]; nullptr when nobody wants them.
   float* logits = nullptr;
+  // Instead of logits, of an engine that chooses; nullptr when nobody asks.
+  const SeededChoice* choice = nullptr;
 };
 
 // Copies the keys and values of one token, in every layer.
@@ -44,9 +60,10 @@ struct KvCopy {
 
 // The model's forward pass over paged keys and values (DESIGN.md section 6).
 //
-// Law 1, row invariance: what Step writes for a row (logits, keys and values) depends bit for bit only on the
-// tokens of the row's own context: not on the other rows, their number or order, on how a prompt was cut into
-// steps, on whether an ancestor sits in a committed block or in a tail, or on the number of threads.
+// Law 1, row invariance: what Step writes for a row (logits or choice, keys and values) depends bit for bit
+// only on the tokens of the row's own context: not on the other rows, their number or order, on how a prompt
+// was cut into steps, on whether an ancestor sits in a committed block or in a tail, or on the number of
+// threads.
 //
 // Thread rule: one thread owns an engine and makes all calls.
 class Engine {
@@ -57,10 +74,14 @@ class Engine {
   virtual uint32_t num_blocks() const = 0;
   // The most rows one Step takes.
   virtual uint32_t max_rows() const = 0;
+  // Whether rows may ask for a choice. Those that want more than the chosen token (log probabilities, the
+  // distribution itself) ask for logits, in the same step if need be.
+  virtual bool chooses() const { return false; }
 
   // Runs one forward pass. Rows may depend on one another (a chunk of a prompt, a tree): whatever a row's
   // context names must have been written by an earlier step or be written by a row of this one.
-  // InvalidArgument, before anything was written, when a token, slot, block or length is out of range.
+  // InvalidArgument, before anything was written, when a token, slot, block or length is out of range,
+  // or a row asks for a choice of an engine that makes none, or for logits as well.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
   // Copies in order; ranges are checked first.

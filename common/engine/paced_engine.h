@@ -43,6 +43,7 @@ class PacedEngine final : public Engine {
   const ModelConfig& config() const override { return engine_->config(); }
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
+  bool chooses() const override { return engine_->chooses(); }
   // A step that fails is not waited for.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }

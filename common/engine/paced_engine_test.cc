@@ -21,6 +21,7 @@ class TimedEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return 7; }
   uint32_t max_rows() const override { return 9; }
+  bool chooses() const override { return true; }
   absl::Status Step(absl::Span<const StepRow> rows) override {
     clock_->Advance(step_time_);
     if (rows.empty()) return absl::InvalidArgumentError("no rows");
@@ -82,6 +83,7 @@ TEST_F(PacedEngineTest, HandsOnEverythingElse) {
   PacedEngine engine = Make(absl::ZeroDuration());
   EXPECT_EQ(engine.num_blocks(), 7u);
   EXPECT_EQ(engine.max_rows(), 9u);
+  EXPECT_TRUE(engine.chooses());
   EXPECT_EQ(&engine.config(), &inner_->config());
   const std::vector<KvCopy> copies(4);
   EXPECT_TRUE(engine.CopyKv(copies).ok());

@@ -50,12 +50,49 @@ absl::Status StepValidator::CheckRow(const StepRow& row, size_t index) const {
   return absl::OkStatus();
 }
 
+absl::Status StepValidator::CheckCounts(absl::Span<const TokenCount> counts, size_t index) const {
+  for (const TokenCount& entry : counts) {
+    if (entry.token < 0 || entry.token >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", index, " counts token ", entry.token,
+                                                     "; expected 0 to ", options_.vocab_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What the row before has as well has been looked at.
+absl::Status StepValidator::CheckChoice(const StepRow& row, const StepRow* before, size_t index) const {
+  const SeededChoice& choice = *row.choice;
+  if (!options_.chooses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " asks for a choice; this engine gives logits only"));
+  }
+  if (row.logits != nullptr || choice.sampling == nullptr || choice.token == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "row ", index, " asks for a choice; expected parameters, a place for the token and none for logits"));
+  }
+  const SeededChoice* const known = before == nullptr ? nullptr : before->choice;
+  if (known == nullptr || known->sampling != choice.sampling) {
+    const absl::Status valid = Validate(*choice.sampling, options_.vocab_size);
+    if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat("row ", index, ": ", valid.message()));
+  }
+  if (known == nullptr || known->counts.data() != choice.counts.data() ||
+      known->counts.size() != choice.counts.size()) {
+    TANDEM_RETURN_IF_ERROR(CheckCounts(choice.counts, index));
+  }
+  return CheckCounts(choice.own_counts, index);
+}
+
 absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {
   if (rows.size() > options_.max_rows) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", rows.size(), " rows; this engine takes ", options_.max_rows, " at most"));
   }
-  for (size_t i = 0; i < rows.size(); ++i) TANDEM_RETURN_IF_ERROR(CheckRow(rows[i], i));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckRow(rows[i], i));
+    if (rows[i].choice == nullptr) continue;
+    TANDEM_RETURN_IF_ERROR(CheckChoice(rows[i], i == 0 ? nullptr : &rows[i - 1], i));
+  }
   if (++step_ == 0) {
     std::fill(slot_step_.begin(), slot_step_.end(), 0);
     step_ = 1;

@@ -21,6 +21,7 @@ class StepValidator {
     uint32_t num_blocks = 0;
     uint32_t max_rows = 0;
     uint32_t max_context = 0;
+    bool chooses = false;
   };
 
   explicit StepValidator(const Options& options);
@@ -31,6 +32,8 @@ class StepValidator {
 
  private:
   absl::Status CheckRow(const StepRow& row, size_t index) const;
+  absl::Status CheckChoice(const StepRow& row, const StepRow* before, size_t index) const;
+  absl::Status CheckCounts(absl::Span<const TokenCount> counts, size_t index) const;
   absl::Status CheckSlot(SlotId slot, absl::string_view what, size_t index) const;
 
   const Options options_;

@@ -23,6 +23,13 @@ struct SamplingParameters {
   uint64_t seed = 0;
 };
 
+// What penalties look at: how often a token stands in the output so far; 0 of one that only the prompt has.
+struct TokenCount {
+  TokenId token = 0;
+  uint32_t count = 0;
+  friend bool operator==(const TokenCount&, const TokenCount&) = default;
+};
+
 // InvalidArgument names the field, its value and its range, as in "sampling.top_p: 1.5, expected (0, 1]".
 absl::Status Validate(const SamplingParameters& sampling, int32_t vocab_size);
 

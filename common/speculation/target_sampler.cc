@@ -28,6 +28,29 @@ void TargetSampler::Append(TokenId token) {
   if (CountsOutput()) ++output_counts_[token];
 }
 
+std::vector<TokenCount> TargetSampler::Counts() const {
+  std::vector<TokenCount> counts;
+  counts.reserve(output_counts_.size());
+  for (const auto& [token, count] : output_counts_) counts.push_back({token, count});
+  return counts;
+}
+
+std::vector<TokenCount> TargetSampler::CountsAfter(absl::Span<const TokenId> path) const {
+  std::vector<TokenCount> counts;
+  if (!CountsOutput()) return counts;
+  for (const TokenId token : path) {
+    const auto same = std::find_if(counts.begin(), counts.end(),
+                                   [&](const TokenCount& entry) { return entry.token == token; });
+    if (same != counts.end()) {
+      ++same->count;
+      continue;
+    }
+    const auto known = output_counts_.find(token);
+    counts.push_back({token, 1 + (known == output_counts_.end() ? 0 : known->second)});
+  }
+  return counts;
+}
+
 void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
   for (const auto& [token, count] : output_counts_) {
     float& logit = logits[token];

@@ -45,6 +45,12 @@ class TargetSampler {
   // Adds a token to the output, which the penalties look at.
   void Append(TokenId token);
 
+  // For engines that choose (engine.h): what the penalties look at, each token once, in no order; none when
+  // no penalty asks. CountsAfter: of the tokens of `path` alone, what Counts would say of them once all of
+  // them were appended.
+  std::vector<TokenCount> Counts() const;
+  std::vector<TokenCount> CountsAfter(absl::Span<const TokenId> path) const;
+
   // The choice for the token at `position` (the number of tokens before it, prompt included). `logits`
   // [vocab_size] is scratch and is overwritten. NaN counts as -infinity, which is never chosen unless there
   // is nothing else; then it is token 0, with log probability -infinity.

@@ -340,6 +340,34 @@ TEST(TargetSamplerTest, PresencePenaltyAloneIgnoresThePrompt) {
   EXPECT_EQ(copy.Choose(absl::MakeSpan(logits), 3).token, 0) << "copies share no history";
 }
 
+// What an engine that chooses is told.
+TEST(TargetSamplerTest, CountsWhatPenaltiesLookAt) {
+  const auto sorted = [](std::vector<TokenCount> counts) {
+    std::sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+    return counts;
+  };
+  const TokenIds prompt = {4, 4, 7};
+  const TokenIds path = {2, 7, 2, 9};
+  for (const bool repetition : {false, true}) {
+    SamplingParameters sampling = {.repetition_penalty = repetition ? 1.1f : 1.0f, .frequency_penalty = 0.5f};
+    TargetSampler sampler(sampling, 10, prompt);
+    for (const TokenId token : {2, 3, 2}) sampler.Append(token);
+    std::vector<TokenCount> expected = {{2, 2}, {3, 1}};
+    if (repetition) expected.insert(expected.end(), {{4, 0}, {7, 0}});
+    EXPECT_EQ(sorted(sampler.Counts()), expected);
+    EXPECT_EQ(sorted(sampler.CountsAfter(path)), (std::vector<TokenCount>{{2, 4}, {7, 1}, {9, 1}}));
+    for (const TokenId token : path) sampler.Append(token);
+    for (const TokenCount& entry : sampler.CountsAfter({})) ADD_FAILURE() << entry.token;
+    for (const TokenCount& entry : {TokenCount{2, 4}, TokenCount{7, 1}, TokenCount{9, 1}}) {
+      EXPECT_THAT(sampler.Counts(), testing::Contains(entry));
+    }
+  }
+  TargetSampler plain({.temperature = 0.5f}, 10, prompt);
+  plain.Append(3);
+  EXPECT_THAT(plain.Counts(), SizeIs(0));
+  EXPECT_THAT(plain.CountsAfter(path), SizeIs(0));
+}
+
 TEST(TargetSamplerTest, LogprobsAreTheLogSoftmaxAtTemperatureOne) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0.0f, 3.0f);

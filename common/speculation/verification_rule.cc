@@ -63,7 +63,12 @@ std::vector<VerifiedToken> SeededRule::Verify(const VerifiedRound& round, Target
   uint32_t position = round.position;
   std::optional<uint32_t> at;
   do {
-    VerifiedToken token{.choice = sampler.Choose(round.logits(at), position++, round.num_logprobs)};
+    VerifiedToken token;
+    if (round.chosen.empty()) {
+      token.choice = sampler.Choose(round.logits(at), position++, round.num_logprobs);
+    } else {
+      token.choice.token = round.chosen[at.has_value() ? 1 + *at : 0];
+    }
     sampler.Append(token.choice.token);
     token.node = FindNode(round, at.has_value() ? round.nodes[*at].id : 0, token.choice.token);
     at = token.node;

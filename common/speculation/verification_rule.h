@@ -54,6 +54,9 @@ struct VerifiedRound {
   int num_logprobs = -1;
   absl::Span<const TreeNode> nodes;    // Parents before children.
   absl::Span<const DrawGroup> groups;  // At most one for each parent.
+  // The target's seeded choices after the root and after each node, [1 + nodes], where the engine has made
+  // them; else none. For the seeded rule without log probabilities, which then asks for no logits.
+  absl::Span<const TokenId> chosen;
   // The target's logits [vocab_size] after a node, by its index, or after the root. Rules overwrite them.
   absl::FunctionRef<absl::Span<float>(std::optional<uint32_t>)> logits;
 };

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/testing/reference_choice.h"
 
 namespace tandem {
 namespace {
@@ -87,6 +88,22 @@ absl::Status FakeEngine::CheckRow(const StepRow& row) const {
   return absl::OkStatus();
 }
 
+absl::Status FakeEngine::CheckChoice(const StepRow& row) const {
+  const SeededChoice& choice = *row.choice;
+  if (!options_.chooses || row.logits != nullptr || choice.sampling == nullptr || choice.token == nullptr) {
+    return absl::InvalidArgumentError("a choice that cannot be made, or for a row with logits as well");
+  }
+  TANDEM_RETURN_IF_ERROR(Validate(*choice.sampling, options_.vocab_size));
+  for (const absl::Span<const TokenCount> counts : {choice.counts, choice.own_counts}) {
+    absl::flat_hash_set<TokenId> seen;
+    for (const TokenCount& entry : counts) {
+      if (entry.token >= 0 && entry.token < options_.vocab_size && seen.insert(entry.token).second) continue;
+      return absl::InvalidArgumentError(absl::StrCat("counts of token ", entry.token, ", or two of them"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
   if (!next_failure_.ok()) return std::exchange(next_failure_, absl::OkStatus());
   if (rows.empty() || rows.size() > options_.max_rows) {
@@ -96,6 +113,7 @@ absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
   absl::flat_hash_set<SlotId> written;
   for (const StepRow& row : rows) {
     TANDEM_RETURN_IF_ERROR(CheckRow(row));
+    if (row.choice != nullptr) TANDEM_RETURN_IF_ERROR(CheckChoice(row));
     const SlotId slot = Slot(row.context, row.context.length() - 1);
     if (!written.insert(slot).second) {
       return absl::InvalidArgumentError(absl::StrCat("two rows write slot ", slot));
@@ -129,6 +147,13 @@ absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
     slots_[Slot(row.context, row.context.length() - 1)] = state;
     if (row.logits != nullptr) {
       WriteLogits(state, absl::MakeSpan(row.logits, static_cast<size_t>(options_.vocab_size)));
+      ++num_logits_;
+    }
+    if (row.choice != nullptr) {
+      std::vector<float> logits(static_cast<size_t>(options_.vocab_size));
+      WriteLogits(state, absl::MakeSpan(logits));
+      *row.choice->token = ReferenceAnswer(*row.choice, absl::MakeSpan(logits));
+      ++num_choices_;
     }
   }
   ++num_steps_;

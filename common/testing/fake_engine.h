@@ -39,15 +39,18 @@ class FakeEngine final : public Engine {
     // Negative: left to chance. Needs a vocabulary of at least two tokens.
     double agreement = -1.0;
     uint64_t agree_with_seed = 0;
+    // Whether it makes seeded choices (reference_choice.h).
+    bool chooses = false;
   };
   explicit FakeEngine(const Options& options);
 
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return options_.num_blocks; }
   uint32_t max_rows() const override { return options_.max_rows; }
+  bool chooses() const override { return options_.chooses; }
 
-  // Besides what Engine says, InvalidArgument when a context names a slot that was never written, or when two
-  // rows write the same slot.
+  // Besides what Engine says, InvalidArgument when a context names a slot that was never written, when two
+  // rows write the same slot, or when a choice's counts name a token twice.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
 
@@ -62,9 +65,13 @@ class FakeEngine final : public Engine {
 
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_rows() const { return num_rows_; }
+  // Rows that asked for logits, and for a choice.
+  uint64_t num_logits() const { return num_logits_; }
+  uint64_t num_choices() const { return num_choices_; }
 
  private:
   absl::Status CheckRow(const StepRow& row) const;
+  absl::Status CheckChoice(const StepRow& row) const;
   SlotId Slot(const RowContext& context, uint32_t position) const;
   void WriteLogits(uint64_t state, absl::Span<float> logits) const;
 
@@ -74,6 +81,8 @@ class FakeEngine final : public Engine {
   absl::Status next_failure_;
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
+  uint64_t num_logits_ = 0;
+  uint64_t num_choices_ = 0;
 };
 
 }  // namespace tandem

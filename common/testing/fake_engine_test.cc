@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "common/speculation/target_sampler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -93,6 +94,36 @@ TEST(FakeEngineTest, RefusesWhatARealEngineWouldGetWrong) {
   EXPECT_EQ(engine.Step({first}).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(engine.Step({first}).ok());
   EXPECT_EQ(engine.num_steps(), 1u);
+}
+
+TEST(FakeEngineTest, ChoosesAsTheTargetSamplerDoes) {
+  FakeEngine engine({.chooses = true});
+  ASSERT_TRUE(engine.chooses());
+  const SamplingParameters sampling = {.temperature = 0.9f, .repetition_penalty = 3.0f, .seed = 5};
+  const TokenIds tokens = {7, 9, 7, 20};
+  const std::vector<SlotId> tail = {0, 1, 2, 3};
+  // Of the prompt 7 and 9, of the output 7; 20 is a node's.
+  TargetSampler sampler(sampling, kVocab, {7, 9});
+  sampler.Append(7);
+  const std::vector<TokenCount> counts = sampler.Counts();
+  const std::vector<TokenCount> own_counts = sampler.CountsAfter({20});
+  TokenId chosen = -1;
+  const SeededChoice choice = {
+      .sampling = &sampling, .position = 4, .counts = counts, .own_counts = own_counts, .token = &chosen};
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(engine
+                    .Step({StepRow{.token = tokens[i],
+                                   .context = {.tail = absl::MakeConstSpan(tail).first(i + 1)},
+                                   .choice = i == 3 ? &choice : nullptr}})
+                    .ok());
+  }
+  sampler.Append(20);
+  std::vector<float> logits = engine.ReferenceLogits(tokens);
+  EXPECT_EQ(chosen, sampler.Choose(absl::MakeSpan(logits), 4).token);
+  EXPECT_EQ(engine.num_choices(), 1u);
+  EXPECT_EQ(engine.num_logits(), 0u);
+  const StepRow row{.token = 20, .context = {.tail = tail}, .choice = &choice};
+  EXPECT_FALSE(FakeEngine({}).Step({row}).ok());
 }
 
 TEST(FakeEngineTest, AgreesAsOftenAsAsked) {

@@ -74,6 +74,7 @@ class TimedEngine final : public Engine {
   const ModelConfig& config() const override { return engine_->config(); }
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
+  bool chooses() const override { return engine_->chooses(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
     clock_->Spend(per_step_ + per_row_ * static_cast<double>(rows.size()));
     return engine_->Step(rows);

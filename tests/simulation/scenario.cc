@@ -226,6 +226,7 @@ Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer
     scenario.between_clock_jumps = random.Between(absl::Milliseconds(50), absl::Seconds(1));
   }
   if (weather == Weather::kDrought) Dry(random.Fork(), &scenario);
+  scenario.verifier.model.chooses = random.Chance(0.5);
   return scenario;
 }
 

@@ -80,6 +80,9 @@ TEST_F(CpuEngineTest, RefusesHostileRowsBeforeAnythingIsWritten) {
   const std::vector<SlotId> tail = {63};
   const std::vector<SlotId> bad_tail = {64, 63};
   const StepRow good = {.token = 9, .context = {.blocks = blocks, .num_committed = 1}};
+  const SamplingParameters sampling;
+  TokenId chosen = 0;
+  const SeededChoice choice = {.sampling = &sampling, .token = &chosen};
   struct Case {
     std::string message;
     std::function<void(StepRow*)> spoil;
@@ -100,6 +103,7 @@ TEST_F(CpuEngineTest, RefusesHostileRowsBeforeAnythingIsWritten) {
       {"block 4", [&](StepRow* row) { row->context = {.blocks = bad_blocks, .num_committed = 33}; }},
       {"slot 64", [&](StepRow* row) { row->context.tail = bad_tail; }},
       {"as does an earlier row", [&](StepRow* row) { row->context.num_committed = 1; }},
+      {"gives logits only", [&](StepRow* row) { row->choice = &choice; }},
   };
   for (const Case& test_case : cases) {
     std::vector<StepRow> rows = {good, good};

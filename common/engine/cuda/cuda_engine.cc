@@ -105,12 +105,13 @@ absl::Status CudaEngine::Start(const Model& model) {
   validator_ = std::make_unique<StepValidator>(StepValidator::Options{.vocab_size = config_.vocab_size,
                                                                       .num_blocks = num_blocks_,
                                                                       .max_rows = options_.max_rows,
-                                                                      .max_context = max_context_});
+                                                                      .max_context = max_context_,
+                                                                      .chooses = true});
   TANDEM_ASSIGN_OR_RETURN(weights_, UploadWeights(model, shard_, ops_.get(), options_.progress));
   TANDEM_RETURN_IF_ERROR(AllocateScratch());
   TANDEM_RETURN_IF_ERROR(UploadRotations());
-  TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(StepWords::kHeaderWords +
-                                            uint64_t{options_.max_rows} * (4 + StepWords::kRowWords + 64)));
+  TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(FixedStepWords(options_.max_rows) +
+                                            uint64_t{options_.max_rows} * (StepWords::kChoiceWords + 64)));
   return CaptureCommonBuckets();
 }
 
@@ -141,6 +142,9 @@ absl::Status CudaEngine::AllocateScratch() {
                                                              "attention's scratch"));
   TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(kRowTile * vocab * sizeof(float), "logits"));
   staged_logits_ = static_cast<float*>(staged);
+  TANDEM_ASSIGN_OR_RETURN(chosen_, ops_->Allocate<uint32_t>(options_.max_rows, "choices"));
+  TANDEM_ASSIGN_OR_RETURN(staged, ops_->AllocateHostBytes(options_.max_rows * sizeof(uint32_t), "choices"));
+  staged_chosen_ = static_cast<uint32_t*>(staged);
   if (is_alone()) return absl::OkStatus();
   std::vector<uint32_t> begins;
   uint64_t most_tokens = 0;
@@ -254,27 +258,57 @@ absl::Status CudaEngine::Step(absl::Span<const StepRow> rows) {
                   .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows)},
                  &words_);
   TANDEM_RETURN_IF_ERROR(SendWords(kStep));
-  return RunStep(words_[StepWords::kNumRows], words_[StepWords::kNumWanted], rows);
+  return RunStep(SizeOf(words_.data()), rows);
 }
 
-absl::Status CudaEngine::RunStep(uint32_t num_rows, uint32_t num_wanted, absl::Span<const StepRow> rows) {
-  const Bucket bucket = {BucketOf(num_rows), num_wanted == 0 ? 0 : BucketOf(std::min(num_wanted, kRowTile))};
+CudaEngine::StepSize CudaEngine::SizeOf(const uint32_t* words) {
+  return {words[StepWords::kNumRows], words[StepWords::kNumWanted], words[StepWords::kNumLogits]};
+}
+
+absl::Status CudaEngine::RunStep(const StepSize& size, absl::Span<const StepRow> rows) {
+  const Bucket bucket = {BucketOf(size.rows),
+                         size.wanted == 0 ? 0 : BucketOf(std::min(size.wanted, kRowTile))};
   TANDEM_RETURN_IF_ERROR(ReplayOrCompute(bucket));
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   auto next = rows.begin();
-  for (uint32_t first = 0; first < num_wanted; first += kRowTile) {
-    const uint32_t count = std::min(num_wanted - first, kRowTile);
-    if (first > 0) TANDEM_RETURN_IF_ERROR(ComputeLogits(first, BucketOf(count), bucket));
+  for (uint32_t first = 0; first < size.wanted; first += kRowTile) {
+    const uint32_t count = std::min(size.wanted - first, kRowTile);
+    if (first > 0) TANDEM_RETURN_IF_ERROR(ComputeWanted(first, BucketOf(count), bucket));
     if (parallel_.rank != 0) continue;
-    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_logits_, logits_.data, count * vocab * sizeof(float)));
-    TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
-    for (uint32_t i = 0; i < count; ++i, ++next) {
+    const uint32_t num_logits = first < size.logits ? std::min(size.logits - first, count) : 0;
+    if (num_logits > 0) {
+      TANDEM_RETURN_IF_ERROR(
+          ops_->Download(staged_logits_, logits_.data, num_logits * vocab * sizeof(float)));
+    }
+    const bool is_last = first + count == size.wanted;
+    if (is_last && size.logits < size.wanted) {
+      const uint32_t num_choices = size.wanted - size.logits;
+      TANDEM_RETURN_IF_ERROR(
+          ops_->Download(staged_chosen_, chosen_.data + size.logits, num_choices * sizeof(uint32_t)));
+    }
+    if (num_logits > 0 || is_last) TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+    for (uint32_t i = 0; i < num_logits; ++i, ++next) {
       while (next->logits == nullptr) ++next;
       std::memcpy(next->logits, staged_logits_ + i * vocab, vocab * sizeof(float));
     }
   }
   // The next step's words go where these stand.
-  return num_wanted == 0 ? ops_->Synchronize() : absl::OkStatus();
+  if (size.wanted == 0) return ops_->Synchronize();
+  return parallel_.rank == 0 ? HandOutChoices(rows) : absl::OkStatus();
+}
+
+absl::Status CudaEngine::HandOutChoices(absl::Span<const StepRow> rows) {
+  const uint32_t* next = staged_chosen_;
+  for (const StepRow& row : rows) {
+    if (row.choice == nullptr) continue;
+    const uint32_t token = *next++;
+    if (token >= static_cast<uint32_t>(config_.vocab_size)) {
+      return absl::InternalError(
+          absl::StrCat(ops_->name(), " chose token ", token, "; there are ", config_.vocab_size));
+    }
+    *row.choice->token = static_cast<TokenId>(token);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::ReplayOrCompute(const Bucket& bucket) {
@@ -290,7 +324,7 @@ absl::Status CudaEngine::Compute(const Bucket& bucket) {
   for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
     TANDEM_RETURN_IF_ERROR(ComputeLayer(layer, bucket));
   }
-  return bucket.wanted == 0 ? absl::OkStatus() : ComputeLogits(0, bucket.wanted, bucket);
+  return bucket.wanted == 0 ? absl::OkStatus() : ComputeWanted(0, bucket.wanted, bucket);
 }
 
 absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
@@ -387,6 +421,14 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
   return absl::OkStatus();
 }
 
+absl::Status CudaEngine::ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(ComputeLogits(first_wanted, wanted_bucket, bucket));
+  if (parallel_.rank != 0) return absl::OkStatus();
+  const auto vocab = static_cast<uint32_t>(config_.vocab_size);
+  return ops_->Launch(ChoiceKernel{step_, logits_, chosen_, first_wanted, vocab},
+                      ChoiceShape(wanted_bucket, vocab));
+}
+
 absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   NormKernel norm;
@@ -456,17 +498,16 @@ absl::Status CudaEngine::Follow() {
     TANDEM_RETURN_IF_ERROR(ops_->Download(staged_words_, device_words_.data, kHeaderBytes));
     TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
     const uint32_t kind = staged_words_[StepWords::kKind];
-    const uint32_t num_rows = staged_words_[StepWords::kNumRows];
-    const uint32_t num_wanted = staged_words_[StepWords::kNumWanted];
+    const StepSize size = SizeOf(staged_words_);
     const uint64_t num_words = staged_words_[StepWords::kNumWords];
     TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(num_words));
     TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, num_words * sizeof(uint32_t)));
     switch (kind) {
       case kStep:
-        TANDEM_RETURN_IF_ERROR(RunStep(num_rows, num_wanted, {}));
+        TANDEM_RETURN_IF_ERROR(RunStep(size, {}));
         break;
       case kCopies:
-        TANDEM_RETURN_IF_ERROR(RunCopies(num_rows));
+        TANDEM_RETURN_IF_ERROR(RunCopies(size.rows));
         break;
       case kStop:
         return ops_->Synchronize();

@@ -27,8 +27,9 @@ namespace tandem {
 // and may differ between kinds of GPU and versions of cuBLASLt.
 //
 // A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
-// download of logits, and one wait; where more than 64 rows have logits, one more of the last two for
-// every 64.
+// download and one wait. What comes back is a word for each row that asks for a choice: the seeded choice is
+// made on the device (choice_kernels.h), with several ranks on rank 0, from all ranks' logits. Logits that
+// are asked for come first, 64 rows at a time, each with a download and, but for the last, a wait of its own.
 //
 // Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
 // warms the engine up before its loop runs); a call during another is FailedPrecondition.
@@ -56,6 +57,7 @@ class CudaEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
   uint32_t max_rows() const override { return options_.max_rows; }
+  bool chooses() const override { return true; }
   // FailedPrecondition on a rank other than 0.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
@@ -66,7 +68,7 @@ class CudaEngine final : public Engine {
   DeviceOps& ops() { return *ops_; }
 
  private:
-  // Sizes of what is captured: rows of the step and of those with logits, both as BucketOf has them. The
+  // Sizes of what is captured: rows of the step and of those that are wanted, both as BucketOf has them. The
   // latter are 64 at most: the first tile of logits.
   struct Bucket {
     uint32_t rows = 0;
@@ -88,13 +90,24 @@ class CudaEngine final : public Engine {
   // The words of a step in device memory, on every rank.
   absl::Status SendWords(uint32_t kind);
   absl::Status EnsureWordCapacity(uint64_t num_words);
-  absl::Status RunStep(uint32_t num_rows, uint32_t num_wanted, absl::Span<const StepRow> rows);
+  // What a step asks for, as its words say.
+  struct StepSize {
+    uint32_t rows = 0;
+    uint32_t wanted = 0;
+    uint32_t logits = 0;  // The first so many of the wanted.
+  };
+  static StepSize SizeOf(const uint32_t* words);
+  absl::Status RunStep(const StepSize& size, absl::Span<const StepRow> rows);
+  // The tokens that the device chose, once they are there.
+  absl::Status HandOutChoices(absl::Span<const StepRow> rows);
   absl::Status RunCopies(uint32_t num_copies);
 
   // What a step consists of, put into the stream or recorded.
   absl::Status Compute(const Bucket& bucket);
   absl::Status ComputeLayer(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
+  // Logits of a tile of wanted rows, and the choices among them.
+  absl::Status ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   absl::Status Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
                     const Bucket& bucket);
@@ -128,7 +141,8 @@ class CudaEngine final : public Engine {
   uint32_t* staged_words_ = nullptr;  // Of the host, pinned.
   DeviceSpan<uint32_t> device_words_;
   StepWords step_;
-  float* staged_logits_ = nullptr;  // [kRowTile, vocab], pinned.
+  float* staged_logits_ = nullptr;     // [kRowTile, vocab], pinned.
+  uint32_t* staged_chosen_ = nullptr;  // [max_rows], pinned.
 
   DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][head_dim]: keys and values of layer 0, ...
   DeviceSpan<float> rotations_;        // [max_context][cosines, sines][head_dim / 2]
@@ -146,6 +160,7 @@ class CudaEngine final : public Engine {
   DeviceSpan<float> logit_parts_;      // [ranks][kRowTile, as above]
   DeviceSpan<float> logits_;           // [kRowTile, vocab]
   DeviceSpan<uint32_t> vocab_begins_;  // [ranks + 1]
+  DeviceSpan<uint32_t> chosen_;        // [max_rows], by their place among the wanted.
 };
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -267,6 +268,80 @@ TEST(CudaEngineTest, GraphsGiveTheBitsOfSingleLaunches) {
   EXPECT_EQ(OpsOf(*graphs).num_replays(), 1u + 7u);
 }
 
+// Law 2 in steps of many sessions, with graphs and single launches, of more rows than a tile has and of
+// vocabularies of any size.
+TEST(CudaEngineTest, ChoosesWhatTheTargetSamplerChooses) {
+  struct Case {
+    int32_t vocab;
+    bool use_graphs;
+  };
+  for (const auto& [vocab, use_graphs] : {Case{131, true}, Case{67, false}, Case{2, true}}) {
+    ModelConfig config = SmallConfig();
+    config.vocab_size = vocab;
+    const auto engine =
+        Open(*SmallModel(config), {.num_blocks = 30, .max_rows = 120, .use_graphs = use_graphs},
+             {.seed = static_cast<uint64_t>(vocab)});
+    ASSERT_NE(engine, nullptr);
+    ASSERT_TRUE(engine->chooses());
+    ChoiceProbe probe(engine.get(), 5, static_cast<uint64_t>(vocab));
+    for (const uint32_t most_nodes : {0u, 6u, 22u, 22u}) probe.ExpectTheSamplersChoices(most_nodes);
+    EXPECT_GT(probe.num_choices(), 40u);
+    EXPECT_EQ(OpsOf(*engine).num_replays() > 0, use_graphs);
+  }
+}
+
+// A step in which every row asks for a choice is one upload, one download of a word for each row, and one
+// wait, whatever its size; logits come in addition.
+TEST(CudaEngineTest, ChoicesAreAWordForEachRow) {
+  const auto model = SmallModel();
+  const auto engine = Open(*model, {.num_blocks = 6, .max_rows = 90});
+  const SamplingParameters sampling = {.temperature = 0.7f, .top_p = 0.9f, .seed = 3};
+  const std::vector<BlockId> blocks = {0, 1, 2, 3, 4, 5};
+  const auto step = [&](uint32_t num_rows, uint32_t num_logits) {
+    std::vector<TokenId> tokens(num_rows, -1);
+    std::vector<SeededChoice> choices(num_rows);
+    std::vector<Logits> logits(num_rows, Logits(131));
+    std::vector<StepRow> rows;
+    for (uint32_t i = 0; i < num_rows; ++i) {
+      choices[i] = {.sampling = &sampling, .position = i + 1, .token = &tokens[i]};
+      rows.push_back({.token = 5, .context = {.blocks = blocks, .num_committed = i + 1}});
+      if (i < num_logits) {
+        rows.back().logits = logits[i].data();
+      } else {
+        rows.back().choice = &choices[i];
+      }
+    }
+    const HostOps::Traffic before = OpsOf(*engine).traffic();
+    EXPECT_TRUE(engine->Step(rows).ok());
+    for (uint32_t i = num_logits; i < num_rows; ++i) EXPECT_GE(tokens[i], 0);
+    HostOps::Traffic traffic = OpsOf(*engine).traffic();
+    traffic.uploads -= before.uploads;
+    traffic.downloads -= before.downloads;
+    traffic.bytes_down -= before.bytes_down;
+    traffic.waits -= before.waits;
+    return traffic;
+  };
+  for (const uint32_t num_rows : {1u, 20u, 90u}) {
+    const HostOps::Traffic traffic = step(num_rows, 0);
+    EXPECT_EQ(traffic.uploads, 1u);
+    EXPECT_EQ(traffic.downloads, 1u);
+    EXPECT_EQ(traffic.bytes_down, num_rows * 4);
+    EXPECT_EQ(traffic.waits, 1u);
+  }
+  HostOps::Traffic traffic = step(20, 3);
+  EXPECT_EQ(traffic.downloads, 2u);
+  EXPECT_EQ(traffic.bytes_down, 3 * 131 * 4 + 17 * 4u);
+  EXPECT_EQ(traffic.waits, 1u);
+  // Two tiles: the first is waited for by itself, because its logits make room for the second's.
+  traffic = step(90, 70);
+  EXPECT_EQ(traffic.downloads, 3u);
+  EXPECT_EQ(traffic.bytes_down, 70 * 131 * 4 + 20 * 4u);
+  EXPECT_EQ(traffic.waits, 2u);
+  traffic = step(90, 90);
+  EXPECT_EQ(traffic.downloads, 2u);
+  EXPECT_EQ(traffic.waits, 2u);
+}
+
 // Contexts whose blocks and tails need more room than was set aside: graphs know another place for them then.
 TEST(CudaEngineTest, MakesRoomForLongTails) {
   const auto model = SmallModel();
@@ -294,6 +369,30 @@ TEST(CudaEngineTest, RefusesWhatIsOutOfRange) {
   EXPECT_THAT(engine->Step({fine, fine}).message(), HasSubstr("as does an earlier row"));
   EXPECT_THAT(engine->Step({fine, fine, fine, fine}).message(), HasSubstr("takes 3 at most"));
   EXPECT_EQ(engine->CopyKv({{.from = 0, .to = 32}}).code(), absl::StatusCode::kInvalidArgument);
+  const auto refusal = [&](const SeededChoice& choice, float* logits = nullptr) {
+    StepRow row = fine;
+    row.choice = &choice;
+    row.logits = logits;
+    const absl::Status status = engine->Step({row});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const SamplingParameters sampling;
+  SamplingParameters bad_sampling;
+  bad_sampling.logit_bias = {{131, 1.0f}};
+  const std::vector<TokenCount> bad_counts = {{130, 1}, {131, 0}};
+  TokenId token = -1;
+  Logits logits(131);
+  EXPECT_THAT(refusal({.sampling = &sampling}), HasSubstr("a place for the token"));
+  EXPECT_THAT(refusal({.token = &token}), HasSubstr("expected parameters"));
+  EXPECT_THAT(refusal({.sampling = &sampling, .token = &token}, logits.data()), HasSubstr("none for logits"));
+  EXPECT_THAT(refusal({.sampling = &bad_sampling, .token = &token}),
+              HasSubstr("sampling.logit_bias: token 131"));
+  EXPECT_THAT(refusal({.sampling = &sampling, .counts = bad_counts, .token = &token}),
+              HasSubstr("counts token 131"));
+  EXPECT_THAT(refusal({.sampling = &sampling, .own_counts = bad_counts, .token = &token}),
+              HasSubstr("counts token 131"));
+  EXPECT_EQ(token, -1);
   EXPECT_EQ(CudaEngine::Create(*model, {.num_blocks = 2},
                                std::make_unique<HostOps>(HostOps::Options{.memory_limit = 100000}))
                 .status()
@@ -327,27 +426,30 @@ TEST(CudaEngineTest, BelongsToOneThreadAtATime) {
   for (const absl::Status& status : during) EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// Runs `tokens` on emulated ranks.
-std::vector<Logits> RunOnRanks(const Model& model, uint32_t world_size, const TokenIds& tokens,
-                               uint32_t chunk) {
+// Calls `use` with the engine of rank 0 of emulated ranks.
+void OnRanks(const Model& model, uint32_t world_size, const CudaEngine::Options& options,
+             const std::function<void(CudaEngine*)>& use) {
   const auto ranks = std::make_shared<HostRanks>(world_size);
   std::vector<std::thread> followers;
   for (uint32_t rank = 1; rank < world_size; ++rank) {
     followers.emplace_back([&, rank] {
-      const auto engine =
-          Open(model, {.num_blocks = 4, .max_rows = 70}, {.seed = rank, .rank = rank, .ranks = ranks});
+      const auto engine = Open(model, options, {.seed = rank, .rank = rank, .ranks = ranks});
       const absl::Status status = engine->Follow();
       EXPECT_TRUE(status.ok()) << status;
     });
   }
+  use(Open(model, options, {.ranks = ranks}).get());
+  for (std::thread& follower : followers) follower.join();
+}
+
+std::vector<Logits> RunOnRanks(const Model& model, uint32_t world_size, const TokenIds& tokens,
+                               uint32_t chunk) {
   std::vector<Logits> logits;
-  {
-    const auto engine = Open(model, {.num_blocks = 4, .max_rows = 70}, {.ranks = ranks});
-    logits = ComputeAll(engine.get(), tokens, chunk);
+  OnRanks(model, world_size, {.num_blocks = 4, .max_rows = 70}, [&](CudaEngine* engine) {
+    logits = ComputeAll(engine, tokens, chunk);
     const std::vector<KvCopy> copies = {{.from = 3, .to = 40}};
     EXPECT_TRUE(engine->CopyKv(copies).ok());
-  }
-  for (std::thread& follower : followers) follower.join();
+  });
   return logits;
 }
 
@@ -362,6 +464,18 @@ TEST(CudaEngineTest, RanksGiveTheLogitsOfOneGpuButForTheOrderOfSums) {
     EXPECT_LT(RelativeError(got, expected), 0.01) << world_size;
     const auto one_by_one = RunOnRanks(*model, world_size, tokens, 1);
     for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], one_by_one[i])) << world_size;
+  }
+}
+
+// The vocabulary is divided; what is chosen from is whole.
+TEST(CudaEngineTest, RanksChooseWhatTheTargetSamplerChooses) {
+  const auto model = SmallModel();
+  for (uint32_t world_size : {2u, 3u, 4u}) {
+    OnRanks(*model, world_size, {.num_blocks = 18, .max_rows = 80}, [&](CudaEngine* engine) {
+      ChoiceProbe probe(engine, 3, world_size);
+      for (const uint32_t most_nodes : {4u, 24u}) probe.ExpectTheSamplersChoices(most_nodes);
+      EXPECT_GT(probe.num_choices(), 10u);
+    });
   }
 }
 

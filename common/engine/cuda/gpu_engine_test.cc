@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/engine/cpu/random_model.h"
-#include "common/engine/cuda/choice_rows.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/engine_probe.h"
 #include "common/engine/cuda/testing/host_ops.h"
 #include "common/speculation/target_sampler.h"
@@ -185,16 +185,21 @@ TEST(GpuEngineTest, ChoosesWhatTheTargetSamplerChooses) {
   auto opened = OpenCudaDevice({});
   ASSERT_TRUE(opened.ok()) << opened.status();
   DeviceOps& ops = **opened;
+  const std::vector<BlockId> blocks = {0, 1, 2};
   for (const int32_t vocab : {1, 77, 32000, 151937}) {
     constexpr uint32_t kRows = 40;
-    std::vector<ChoiceRow> rows;
-    std::vector<ChoiceEntry> entries;
-    std::vector<SamplingParameters> all;
+    const auto width = static_cast<size_t>(vocab);
+    std::vector<SamplingParameters> samplings(kRows);
+    std::vector<TargetSampler> samplers;
+    std::vector<std::vector<TokenCount>> counts(kRows);
+    std::vector<SeededChoice> choices(kRows);
+    std::vector<StepRow> rows;
     const TokenIds history = SomeTokens(30, vocab);
-    Logits logits(size_t{kRows} * static_cast<size_t>(vocab));
+    TokenId nowhere = 0;
+    Logits logits(kRows * width);
     for (float& logit : logits) logit = 4 * std::normal_distribution<float>()(random);
     for (uint32_t i = 0; i < kRows; ++i) {
-      SamplingParameters sampling;
+      SamplingParameters& sampling = samplings[i];
       sampling.temperature = i % 5 == 0 ? 0.0f : 0.3f * static_cast<float>(1 + i % 4);
       sampling.top_k = i % 3 == 0 ? 1 + i : 0;
       sampling.top_p = i % 2 == 0 ? 0.9f : 1.0f;
@@ -203,30 +208,45 @@ TEST(GpuEngineTest, ChoosesWhatTheTargetSamplerChooses) {
       sampling.frequency_penalty = i % 6 == 0 ? 0.4f : 0.0f;
       sampling.logit_bias = {{0, 1.5f}};
       sampling.seed = random();
-      AppendChoiceRow(sampling, history, history, 900 + i, &rows, &entries);
-      all.push_back(sampling);
+      samplers.emplace_back(sampling, vocab, history);
+      for (const TokenId token : history) samplers[i].Append(token);
+      counts[i] = samplers[i].Counts();
+      choices[i] = {.sampling = &sampling, .position = 900 + i, .counts = counts[i], .token = &nowhere};
+      rows.push_back({.context = {.blocks = blocks, .num_committed = i + 1}, .choice = &choices[i]});
     }
-    const auto device_rows = ops.Allocate<ChoiceRow>(kRows, "test");
-    const auto device_entries = ops.Allocate<ChoiceEntry>(entries.size(), "test");
+    std::vector<uint32_t> words;
+    WriteStepWords(rows, {.max_rows = kRows}, &words);
+    const auto device_words = ops.Allocate<uint32_t>(words.size(), "test");
     const auto device_logits = ops.Allocate<float>(logits.size(), "test");
     const auto device_chosen = ops.Allocate<uint32_t>(kRows, "test");
-    ASSERT_TRUE(device_rows.ok() && device_entries.ok() && device_logits.ok() && device_chosen.ok());
-    ASSERT_TRUE(ops.Upload(device_rows->data, rows.data(), kRows * sizeof(ChoiceRow)).ok());
-    ASSERT_TRUE(ops.Upload(device_entries->data, entries.data(), entries.size() * sizeof(ChoiceEntry)).ok());
+    ASSERT_TRUE(device_words.ok() && device_logits.ok() && device_chosen.ok());
+    ASSERT_TRUE(ops.Upload(device_words->data, words.data(), words.size() * sizeof(uint32_t)).ok());
     ASSERT_TRUE(ops.Upload(device_logits->data, logits.data(), logits.size() * sizeof(float)).ok());
-    const ChoiceKernel kernel = {*device_rows, *device_entries, *device_logits, *device_chosen,
+    const ChoiceKernel kernel = {StepWords{*device_words, kRows}, *device_logits, *device_chosen, 0,
                                  static_cast<uint32_t>(vocab)};
     ASSERT_TRUE(ops.Launch(kernel, ChoiceShape(kRows, static_cast<uint32_t>(vocab))).ok());
     std::vector<uint32_t> chosen(kRows);
     ASSERT_TRUE(ops.Download(chosen.data(), device_chosen->data, kRows * sizeof(uint32_t)).ok());
     ASSERT_TRUE(ops.Synchronize().ok());
     for (uint32_t i = 0; i < kRows; ++i) {
-      TargetSampler sampler(all[i], vocab, history);
-      for (TokenId token : history) sampler.Append(token);
-      const auto own =
-          absl::MakeSpan(logits).subspan(i * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
-      ASSERT_EQ(static_cast<TokenId>(chosen[i]), sampler.Choose(own, 900 + i).token)
+      const auto own = absl::MakeSpan(logits).subspan(i * width, width);
+      ASSERT_EQ(static_cast<TokenId>(chosen[i]), samplers[i].Choose(own, 900 + i).token)
           << vocab << ", row " << i;
+    }
+  }
+}
+
+// And from the engine's own logits, in steps where other rows ask for these.
+TEST(GpuEngineTest, ChoosesInStepsWhatTheTargetSamplerChooses) {
+  TANDEM_NEEDS_GPU();
+  const auto model = SomeModel();
+  for (const bool use_graphs : {false, true}) {
+    const auto engine = OpenOnGpu(*model, {.num_blocks = 60, .max_rows = 400, .use_graphs = use_graphs});
+    ASSERT_NE(engine, nullptr);
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      ChoiceProbe probe(engine.get(), 10, seed);
+      for (const uint32_t most_nodes : {0u, 7u, 30u}) probe.ExpectTheSamplersChoices(most_nodes);
+      EXPECT_GT(probe.num_choices(), 0u);
     }
   }
 }

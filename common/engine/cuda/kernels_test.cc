@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/engine/cpu/rotary_table.h"
-#include "common/engine/cuda/choice_rows.h"
 #include "common/engine/cuda/launch_shape.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
@@ -431,10 +430,9 @@ TEST_F(KernelsTest, NoiseAndWeightsHaveTheBitsOfTheProcessors) {
   EXPECT_EQ(DeviceTokenWeight(0.0f), TokenWeight(0.0f));
 }
 
-TEST_F(KernelsTest, ChoosesWhatTheTargetSamplerChooses) {
-  const float kInfinity = std::numeric_limits<float>::infinity();
-  for (int trial = 0; trial < 250; ++trial) {
-    const auto vocab = static_cast<int32_t>(trial % 5 == 0 ? 1 + Below(5) : 100 + Below(700));
+class ChoiceKernelTest : public KernelsTest {
+ protected:
+  SamplingParameters AnySampling(int32_t vocab) {
     SamplingParameters sampling;
     sampling.temperature = Below(5) == 0 ? 0.0f : 0.2f + static_cast<float>(Below(20)) / 10;
     if (Below(2) == 0) sampling.top_k = 1 + Below(50);
@@ -447,36 +445,93 @@ TEST_F(KernelsTest, ChoosesWhatTheTargetSamplerChooses) {
       sampling.logit_bias.emplace_back(Below(std::min(vocab, 9)), Below(4) == 0 ? -100.0f : 3 * Normal());
     }
     sampling.seed = random_();
-    TokenIds prompt(Below(20));
-    for (TokenId& token : prompt) token = static_cast<TokenId>(Below(vocab));
-    TokenIds output(Below(20));
-    for (TokenId& token : output) token = static_cast<TokenId>(Below(vocab));
-    TargetSampler sampler(sampling, vocab, prompt);
-    for (TokenId token : output) sampler.Append(token);
-    constexpr uint32_t kRows = 2;
-    std::vector<ChoiceRow> rows;
-    std::vector<ChoiceEntry> entries;
-    std::vector<float> logits(static_cast<size_t>(vocab) * kRows);
+    return sampling;
+  }
+  TokenIds AnyTokens(size_t count, int32_t vocab) {
+    TokenIds tokens(count);
+    for (TokenId& token : tokens) token = static_cast<TokenId>(Below(vocab));
+    return tokens;
+  }
+  // With ties, and with what a broken model gives.
+  std::vector<float> AnyLogits(int trial, size_t count) {
+    std::vector<float> logits(count);
     for (float& logit : logits) {
-      // With ties, and with what a broken model gives.
       logit = trial % 3 == 0 ? static_cast<float>(Below(4)) : 4 * Normal();
-      if (trial % 7 == 0 && Below(4) == 0) logit = Below(2) == 0 ? NAN : -kInfinity;
-      if (trial % 11 == 0 && Below(40) == 0) logit = kInfinity;
+      if (trial % 7 == 0 && Below(4) == 0) logit = Below(2) == 0 ? NAN : -INFINITY;
+      if (trial % 11 == 0 && Below(40) == 0) logit = INFINITY;
       if (trial == 77) logit = NAN;
     }
-    for (uint32_t row = 0; row < kRows; ++row) {
-      AppendChoiceRow(sampling, prompt, output, 100 + row, &rows, &entries);
+    return logits;
+  }
+};
+
+// As rounds ask for it: rows of a session share what stands before its root and have paths of their own, and
+// others between them want logits, which stay as they are.
+TEST_F(ChoiceKernelTest, ChoosesWhatTheTargetSamplerChooses) {
+  constexpr uint32_t kRows = 6;
+  constexpr uint32_t kBucket = 8;
+  constexpr uint32_t kLogitRow = 3;
+  const std::vector<BlockId> blocks = {0};
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto vocab = static_cast<int32_t>(trial % 5 == 0 ? 1 + Below(5) : 100 + Below(700));
+    const size_t width = static_cast<size_t>(vocab);
+    const SamplingParameters samplings[] = {AnySampling(vocab), AnySampling(vocab)};
+    std::vector<TargetSampler> samplers;
+    std::vector<TokenCount> counts[2];
+    for (uint32_t session = 0; session < 2; ++session) {
+      samplers.emplace_back(samplings[session], vocab, AnyTokens(Below(20), vocab));
+      for (const TokenId token : AnyTokens(Below(20), vocab)) samplers[session].Append(token);
+      counts[session] = samplers[session].Counts();
     }
+    std::vector<StepRow> rows;
+    std::vector<TokenIds> paths;
+    std::vector<std::vector<TokenCount>> own_counts(kRows);
+    std::vector<SeededChoice> choices(kRows);
+    TokenId nowhere = 0;
+    float place = 0;
+    for (uint32_t i = 0; i < kRows; ++i) {
+      const uint32_t session = i / 4;
+      paths.push_back(AnyTokens(Below(4), vocab));
+      own_counts[i] = samplers[session].CountsAfter(paths[i]);
+      choices[i] = {&samplings[session], 100 + i, counts[session], own_counts[i], &nowhere};
+      rows.push_back({.token = 0, .context = {.blocks = blocks, .num_committed = i + 1}});
+      if (i == kLogitRow) {
+        rows.back().logits = &place;
+      } else {
+        rows.back().choice = &choices[i];
+      }
+    }
+    std::vector<uint32_t> words;
+    WriteStepWords(rows, {.max_rows = kRows + 1}, &words);
+    // Logits come first.
+    const uint32_t order[kRows] = {kLogitRow, 0, 1, 2, 4, 5};
+    std::vector<float> logits = AnyLogits(trial, width * kBucket);
     std::vector<float> on_device = logits;
-    std::vector<uint32_t> chosen(kRows);
-    grid_.Launch(ChoiceKernel{ConstSpanOf(rows), ConstSpanOf(entries), SpanOf(on_device), SpanOf(chosen),
-                              static_cast<uint32_t>(vocab)},
-                 ChoiceShape(kRows, static_cast<uint32_t>(vocab)));
-    for (uint32_t row = 0; row < kRows; ++row) {
-      const auto own =
-          absl::MakeSpan(logits).subspan(row * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
-      ASSERT_EQ(static_cast<TokenId>(chosen[row]), sampler.Choose(own, 100 + row).token) << "trial " << trial;
+    std::vector<uint32_t> chosen(kRows + 1, 12345);
+    const StepWords step = {ConstSpanOf(words), kRows + 1};
+    // At once, or as tiles of which the first has two rows.
+    const uint32_t first = trial % 2 == 0 ? 0 : 2;
+    if (first > 0) {
+      grid_.Launch(ChoiceKernel{step, SpanOf(on_device).Part(0, first * width), SpanOf(chosen), 0,
+                                static_cast<uint32_t>(vocab)},
+                   ChoiceShape(first, static_cast<uint32_t>(vocab)));
     }
+    grid_.Launch(ChoiceKernel{step, SpanOf(on_device).Part(first * width, (kBucket - first) * width),
+                              SpanOf(chosen), first, static_cast<uint32_t>(vocab)},
+                 ChoiceShape(kBucket - first, static_cast<uint32_t>(vocab)));
+    for (uint32_t i = 0; i < kBucket; ++i) {
+      const auto own = absl::MakeSpan(logits).subspan(i * width, width);
+      if (i == 0 || i >= kRows) {
+        EXPECT_EQ(std::memcmp(&on_device[i * width], own.data(), width * sizeof(float)), 0);
+        continue;
+      }
+      TargetSampler sampler = samplers[order[i] / 4];
+      for (const TokenId token : paths[order[i]]) sampler.Append(token);
+      ASSERT_EQ(static_cast<TokenId>(chosen[i]), sampler.Choose(own, 100 + order[i]).token)
+          << "trial " << trial << ", row " << order[i];
+    }
+    EXPECT_EQ(chosen[0], 12345u);
+    EXPECT_EQ(chosen[kRows], 12345u);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/engine/cuda/choice_words.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/splits.h"
 
@@ -28,17 +29,15 @@ class Writer {
       : rows_(rows), options_(options), words_(*words) {}
 
   void Write() {
-    words_.assign(StepWords::kHeaderWords + size_t{options_.max_rows} * (4 + StepWords::kRowWords), 0);
+    words_.assign(FixedStepWords(options_.max_rows), 0);
     words_[StepWords::kNumRows] = static_cast<uint32_t>(rows_.size());
-    uint32_t num_wanted = 0;
     for (uint32_t i = 0; i < rows_.size(); ++i) {
       const RowContext& context = rows_[i].context;
       Set(0, i, static_cast<uint32_t>(rows_[i].token));
       Set(1, i, context.length() - 1);
       Set(2, i, SlotWritten(context));
-      if (rows_[i].logits != nullptr) Set(3, num_wanted++, i);
     }
-    words_[StepWords::kNumWanted] = num_wanted;
+    WriteWanted();
     WriteContexts();
     words_[StepWords::kItemsAt] = static_cast<uint32_t>(words_.size());
     for (uint32_t begin = 0; begin < rows_.size();) {
@@ -61,12 +60,27 @@ class Writer {
     words_[StepWords::kHeaderWords + size_t{part} * options_.max_rows + index] = value;
   }
   uint32_t& Row(uint32_t index, uint32_t field) {
-    return words_[StepWords::kHeaderWords + size_t{4} * options_.max_rows +
+    return words_[StepWords::kHeaderWords + size_t{StepWords::kNumColumns} * options_.max_rows +
                   size_t{index} * StepWords::kRowWords + field];
   }
   uint32_t FirstPosition(const RowContext& context) const {
     const uint32_t window = options_.sliding_window;
     return window > 0 && context.length() > window ? context.length() - window : 0;
+  }
+
+  void WriteWanted() {
+    uint32_t num_wanted = 0;
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].logits != nullptr) Set(3, num_wanted++, i);
+    }
+    words_[StepWords::kNumLogits] = num_wanted;
+    ChoiceWriter choices(&words_);
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].choice == nullptr) continue;
+      Set(3, num_wanted, i);
+      Set(4, num_wanted++, choices.Write(*rows_[i].choice));
+    }
+    words_[StepWords::kNumWanted] = num_wanted;
   }
 
   // A list of blocks that several rows in turn name is written once.
@@ -135,6 +149,10 @@ SlotId SlotWritten(const RowContext& context) {
   if (!context.tail.empty()) return context.tail.back();
   const uint32_t position = context.num_committed - 1;
   return context.blocks[position / kBlockTokens] * kBlockTokens + position % kBlockTokens;
+}
+
+uint64_t FixedStepWords(uint32_t max_rows) {
+  return StepWords::kHeaderWords + uint64_t{max_rows} * (StepWords::kNumColumns + StepWords::kRowWords);
 }
 
 void WriteStepWords(absl::Span<const StepRow> rows, const StepPlanOptions& options,

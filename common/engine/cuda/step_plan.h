@@ -25,6 +25,9 @@ struct StepPlanOptions {
 void WriteStepWords(absl::Span<const StepRow> rows, const StepPlanOptions& options,
                     std::vector<uint32_t>* words);
 
+// How many words of a step stand at fixed places.
+uint64_t FixedStepWords(uint32_t max_rows);
+
 // The slot that a row's keys and values are written to: the last of its context.
 SlotId SlotWritten(const RowContext& context);
 

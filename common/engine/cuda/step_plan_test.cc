@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/engine/cuda/choice_words.h"
 #include "common/engine/cuda/cuda_module.h"
 #include "common/engine/cuda/device_ops.h"
 #include "common/engine/cuda/kernels/splits.h"
@@ -208,6 +209,8 @@ TEST(StepPlanTest, WordsSayWhatTheRowsSay) {
     std::vector<std::vector<SlotId>> tails(num_rows);
     std::vector<StepRow> rows;
     float logits = 0;
+    const SamplingParameters sampling;
+    const SeededChoice choice = {.sampling = &sampling, .position = 77};
     for (uint32_t i = 0; i < num_rows; ++i) {
       const uint32_t num_committed = below(900);
       const uint32_t num_tail = num_committed == 0 ? 1 + below(300) : below(9);
@@ -216,12 +219,13 @@ TEST(StepPlanTest, WordsSayWhatTheRowsSay) {
           {.token = static_cast<TokenId>(below(1000)),
            .context = {.blocks = lists[below(4)], .num_committed = num_committed, .tail = tails[i]},
            .logits = below(2) == 0 ? &logits : nullptr});
+      if (rows.back().logits == nullptr && below(2) == 0) rows.back().choice = &choice;
     }
     std::vector<uint32_t> words;
     WriteStepWords(rows, options, &words);
     // What the emulation checks, without it.
     const auto at = [&](uint64_t index) { return words.at(index); };
-    const uint64_t rows_at = StepWords::kHeaderWords + 4 * options.max_rows;
+    const uint64_t rows_at = StepWords::kHeaderWords + StepWords::kNumColumns * options.max_rows;
     ASSERT_EQ(at(StepWords::kNumRows), num_rows);
     uint32_t num_wanted = 0;
     for (uint32_t i = 0; i < num_rows; ++i) {
@@ -242,7 +246,18 @@ TEST(StepPlanTest, WordsSayWhatTheRowsSay) {
       }
       ASSERT_EQ(at(StepWords::kHeaderWords + 2 * options.max_rows + i), SlotWritten(context));
     }
+    ASSERT_EQ(at(StepWords::kNumLogits), num_wanted);
+    for (uint32_t i = 0; i < num_rows; ++i) {
+      if (rows[i].choice == nullptr) continue;
+      ASSERT_EQ(at(StepWords::kHeaderWords + 3 * options.max_rows + num_wanted), i);
+      const uint32_t place = at(StepWords::kHeaderWords + 4 * options.max_rows + num_wanted++);
+      ASSERT_EQ(at(place + StepWords::kPosition), 77u);
+    }
     ASSERT_EQ(at(StepWords::kNumWanted), num_wanted);
+    for (uint32_t i = 0; i < options.max_rows; ++i) {
+      const bool is_choice = i >= at(StepWords::kNumLogits) && i < num_wanted;
+      ASSERT_EQ(at(StepWords::kHeaderWords + 4 * options.max_rows + i) != 0, is_choice);
+    }
     std::set<std::pair<uint32_t, uint32_t>> seen;  // Row and split.
     for (uint32_t item = 0; item < at(StepWords::kNumItems); ++item) {
       const auto field = [&](uint32_t f) {
@@ -274,6 +289,42 @@ TEST(StepPlanTest, WordsSayWhatTheRowsSay) {
     }
     ASSERT_EQ(seen.size(), num_splits);
   }
+}
+
+TEST(ChoiceWriterTest, WritesOnceWhatChoicesShare) {
+  SamplingParameters sampling = {.top_k = 9, .min_p = 0.5f, .seed = 0x123456789abcdef0};
+  sampling.logit_bias = {{7, 1.0f}, {3, 2.0f}, {7, -4.0f}};
+  const std::vector<TokenCount> counts = {{5, 0}, {6, 2}};
+  const std::vector<TokenCount> own = {{6, 3}};
+  std::vector<uint32_t> words(10);
+  ChoiceWriter writer(&words);
+  const uint32_t root = writer.Write({.sampling = &sampling, .position = 20, .counts = counts});
+  const size_t size = words.size();
+  const uint32_t node =
+      writer.Write({.sampling = &sampling, .position = 21, .counts = counts, .own_counts = own});
+  EXPECT_EQ(words.size(), size + StepWords::kChoiceWords + 2);
+  const auto pairs = [&](uint32_t place, uint32_t at_field, uint32_t size_field) {
+    const uint32_t at = words[place + at_field];
+    return std::vector<uint32_t>(words.begin() + at, words.begin() + at + 2 * words[place + size_field]);
+  };
+  const auto bits = [](float value) { return BitsAs<uint32_t>(value); };
+  for (const uint32_t place : {root, node}) {
+    EXPECT_EQ(words[place + StepWords::kSeed], 0x9abcdef0u);
+    EXPECT_EQ(words[place + StepWords::kSeed + 1], 0x12345678u);
+    EXPECT_EQ(words[place + StepWords::kTopK], 9u);
+    EXPECT_EQ(pairs(place, StepWords::kCountsAt, StepWords::kNumCounts), (std::vector<uint32_t>{5, 0, 6, 2}));
+    // By token, and of one token in the order given.
+    EXPECT_EQ(pairs(place, StepWords::kBiasesAt, StepWords::kNumBiases),
+              (std::vector<uint32_t>{3, bits(2.0f), 7, bits(1.0f), 7, bits(-4.0f)}));
+  }
+  EXPECT_EQ(words[root + StepWords::kNumOwnCounts], 0u);
+  EXPECT_EQ(words[node + StepWords::kPosition], 21u);
+  EXPECT_EQ(pairs(node, StepWords::kOwnCountsAt, StepWords::kNumOwnCounts), (std::vector<uint32_t>{6, 3}));
+  // Others have others.
+  const SamplingParameters other;
+  const uint32_t second = writer.Write({.sampling = &other});
+  EXPECT_EQ(words[second + StepWords::kNumCounts], 0u);
+  EXPECT_EQ(words[second + StepWords::kNumBiases], 0u);
 }
 
 }  // namespace

@@ -4,34 +4,12 @@
 
 #include "common/engine/cuda/kernels/block.h"
 #include "common/engine/cuda/kernels/seeded_noise.h"
+#include "common/engine/cuda/kernels/step_words.h"
 
 namespace tandem {
 
-// How one row's token is chosen: SamplingParameters as a GPU reads them, see MakeChoiceRow.
-struct ChoiceRow {
-  uint64_t seed;
-  uint32_t position;
-  uint32_t top_k;  // 0: no limit; at least the vocabulary likewise.
-  float temperature;
-  float top_p;
-  float most_gap;  // Of min-p; infinity without.
-  float repetition_penalty;
-  float presence_penalty;
-  float frequency_penalty;
-  // Places in `entries`: tokens that penalties look at, each once, and then biases in their order.
-  uint32_t counts_at;
-  uint32_t num_counts;
-  uint32_t biases_at;
-  uint32_t num_biases;
-};
-
-struct ChoiceEntry {
-  uint32_t token;
-  uint32_t value;  // How often in the output; or the bits of the bias.
-};
-
-// The seeded choice (law 2) of each row: the same token as TargetSampler::Choose (its CPU reference), always.
-// Logits are overwritten. Grid (rows).
+// The seeded choice (law 2) of each wanted row that asks for it: the same token as TargetSampler::Choose (its
+// CPU reference), always. Their logits are overwritten, the others' stay. Grid (rows).
 //
 // Cuts are found by their digits: in each of eight passes over the vocabulary a histogram of the next eight
 // bits of (gap, token), counted or weighed in integers, tells into which of 256 parts the cut falls. Integers
@@ -40,11 +18,25 @@ struct ChoiceKernel {
   static constexpr uint32_t kBins = 256;
   static constexpr uint64_t kFinite = (uint64_t{0x7f7fffff} << 32) | 0x7fffffffu;
 
-  DeviceSpan<const ChoiceRow> rows;
-  DeviceSpan<const ChoiceEntry> entries;
-  DeviceSpan<float> logits;     // [rows, vocab]
-  DeviceSpan<uint32_t> chosen;  // [rows]
+  StepWords step;
+  DeviceSpan<float> logits;     // [rows, vocab], of the wanted rows from first_wanted on.
+  DeviceSpan<uint32_t> chosen;  // [max_rows], of all wanted rows.
+  uint32_t first_wanted = 0;
   uint32_t vocab_size = 0;
+
+  // How a row's token is chosen, as the step's words say.
+  struct Row {
+    uint64_t seed;
+    uint32_t position;
+    uint32_t top_k;  // 0: no limit; at least the vocabulary likewise.
+    float temperature;
+    float top_p;
+    float most_gap;
+    float repetition_penalty;
+    float presence_penalty;
+    float frequency_penalty;
+    uint32_t at;  // Of all this, and of where the pairs are.
+  };
 
   struct Shared {
     DeviceSpan<uint64_t> bins;   // [kBins]
@@ -55,9 +47,10 @@ struct ChoiceKernel {
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
-    const uint64_t row_index = block.index_x();
-    const ChoiceRow row = rows[row_index];
-    const DeviceSpan<float> own = {logits.data + row_index * vocab_size, vocab_size};
+    const uint32_t wanted_index = first_wanted + block.index_x();
+    if (wanted_index >= step.num_wanted() || step.choice(wanted_index) == 0) return;
+    const Row row = RowAt(step.choice(wanted_index));
+    const DeviceSpan<float> own = {logits.data + uint64_t{block.index_x()} * vocab_size, vocab_size};
     const uint32_t warps = block.num_threads() / kWarpThreads;
     Shared shared;
     shared.bins = block.template Shared<uint64_t>(0, kBins);
@@ -69,11 +62,11 @@ struct ChoiceKernel {
     const auto token = ~static_cast<uint32_t>(peak);
     // The order of -infinity: nothing has a chance.
     if (peak >> 32 == OrderOf(-1.0f / 0.0f)) {
-      if (block.thread() == 0) chosen[row_index] = 0;
+      if (block.thread() == 0) chosen[wanted_index] = 0;
       return;
     }
     if (row.temperature == 0.0f) {
-      if (block.thread() == 0) chosen[row_index] = token;
+      if (block.thread() == 0) chosen[wanted_index] = token;
       return;
     }
     const Gaps gaps = {own, Sanitised(own[token]) + 0.0f, row.temperature};
@@ -83,7 +76,7 @@ struct ChoiceKernel {
     const uint64_t most = uint64_t{BitsAs<uint32_t>(row.most_gap)} << 32 | 0x7fffffffu;
     if (most < cut) cut = most;
     const uint32_t drawn = Draw(block, shared, gaps, cut, row);
-    if (block.thread() == 0) chosen[row_index] = drawn;
+    if (block.thread() == 0) chosen[wanted_index] = drawn;
   }
 
  private:
@@ -112,31 +105,64 @@ struct ChoiceKernel {
   }
   static TANDEM_DEVICE float GapOf(uint64_t key) { return BitsAs<float>(static_cast<uint32_t>(key >> 32)); }
 
-  template <typename Block>
-  TANDEM_DEVICE void Adjust(Block& block, const ChoiceRow& row, DeviceSpan<float> own) const {
-    for (uint32_t i = block.thread(); i < row.num_counts; i += block.num_threads()) {
-      const ChoiceEntry entry = entries[row.counts_at + i];
-      float logit = own[entry.token];
-      if (row.repetition_penalty != 1.0f) {
-        logit = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
-      }
-      if (entry.value > 0) {
-        logit -= row.presence_penalty;
-        logit -= row.frequency_penalty * static_cast<float>(entry.value);
-      }
-      own[entry.token] = logit;
+  TANDEM_DEVICE float FloatAt(uint32_t place) const { return BitsAs<float>(step.words[place]); }
+  TANDEM_DEVICE Row RowAt(uint32_t at) const {
+    Row row;
+    row.seed = uint64_t{step.words[at + StepWords::kSeed + 1]} << 32 | step.words[at + StepWords::kSeed];
+    row.position = step.words[at + StepWords::kPosition];
+    row.top_k = step.words[at + StepWords::kTopK];
+    row.temperature = FloatAt(at + StepWords::kTemperature);
+    row.top_p = FloatAt(at + StepWords::kTopP);
+    row.most_gap = FloatAt(at + StepWords::kMostGap);
+    row.repetition_penalty = FloatAt(at + StepWords::kRepetitionPenalty);
+    row.presence_penalty = FloatAt(at + StepWords::kPresencePenalty);
+    row.frequency_penalty = FloatAt(at + StepWords::kFrequencyPenalty);
+    row.at = at;
+    return row;
+  }
+
+  static TANDEM_DEVICE float Penalised(const Row& row, float logit, uint32_t count) {
+    if (row.repetition_penalty != 1.0f) {
+      logit = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
     }
+    if (count > 0) {
+      logit -= row.presence_penalty;
+      logit -= row.frequency_penalty * static_cast<float>(count);
+    }
+    return logit;
+  }
+
+  // No token is named twice, but for those that have a count of their own, which is the one that holds.
+  template <typename Block>
+  TANDEM_DEVICE void Penalise(Block& block, const Row& row, DeviceSpan<float> own) const {
+    const uint32_t own_at = step.words[row.at + StepWords::kOwnCountsAt];
+    const uint32_t num_own = step.words[row.at + StepWords::kNumOwnCounts];
+    for (uint32_t i = block.thread(); i < num_own; i += block.num_threads()) {
+      float& logit = own[step.words[own_at + 2 * i]];
+      logit = Penalised(row, logit, step.words[own_at + 2 * i + 1]);
+    }
+    const uint32_t counts_at = step.words[row.at + StepWords::kCountsAt];
+    const uint32_t num_counts = step.words[row.at + StepWords::kNumCounts];
+    for (uint32_t i = block.thread(); i < num_counts; i += block.num_threads()) {
+      const uint32_t token = step.words[counts_at + 2 * i];
+      bool has_own = false;
+      for (uint32_t j = 0; j < num_own && !has_own; ++j) has_own = step.words[own_at + 2 * j] == token;
+      if (!has_own) own[token] = Penalised(row, own[token], step.words[counts_at + 2 * i + 1]);
+    }
+  }
+
+  template <typename Block>
+  TANDEM_DEVICE void Adjust(Block& block, const Row& row, DeviceSpan<float> own) const {
+    Penalise(block, row, own);
     block.Sync();
-    // A token may be named several times: whoever has its first bias adds all of them, in their order.
-    for (uint32_t i = block.thread(); i < row.num_biases; i += block.num_threads()) {
-      const uint32_t token = entries[row.biases_at + i].token;
-      bool is_first = true;
-      for (uint32_t j = 0; j < i && is_first; ++j) is_first = entries[row.biases_at + j].token != token;
-      if (!is_first) continue;
-      for (uint32_t j = i; j < row.num_biases; ++j) {
-        const ChoiceEntry entry = entries[row.biases_at + j];
-        if (entry.token != token) continue;
-        const auto bias = BitsAs<float>(entry.value);
+    // Whoever has a token's first bias adds all of them.
+    const uint32_t biases_at = step.words[row.at + StepWords::kBiasesAt];
+    const uint32_t num_biases = step.words[row.at + StepWords::kNumBiases];
+    for (uint32_t i = block.thread(); i < num_biases; i += block.num_threads()) {
+      const uint32_t token = step.words[biases_at + 2 * i];
+      if (i > 0 && step.words[biases_at + 2 * (i - 1)] == token) continue;
+      for (uint32_t j = i; j < num_biases && step.words[biases_at + 2 * j] == token; ++j) {
+        const float bias = FloatAt(biases_at + 2 * j + 1);
         own[token] = bias <= -100.0f ? -1.0f / 0.0f : own[token] + bias;
       }
     }
@@ -214,7 +240,7 @@ struct ChoiceKernel {
 
   template <typename Block>
   TANDEM_DEVICE uint32_t Draw(Block& block, const Shared& shared, const Gaps& gaps, uint64_t cut,
-                              const ChoiceRow& row) const {
+                              const Row& row) const {
     double best_score = -1e300;
     uint32_t best = 0xffffffffu;
     for (uint32_t group = block.thread(); group < (vocab_size + 3) / 4; group += block.num_threads()) {

@@ -12,17 +12,23 @@ namespace tandem {
 //
 //   header                       kHeaderWords
 //   tokens, positions, slots     [max_rows] each
-//   wanted                       [max_rows]: the rows whose logits are wanted, num_wanted of them
+//   wanted                       [max_rows]: the rows that are wanted, num_wanted of them: first those whose
+//                                logits are, then those that ask for a choice
+//   choices                      [max_rows]: for each wanted row the place of its choice, or 0
 //   rows                         [max_rows][kRowWords]: contexts
-//   lists                        block ids and tail slots of the contexts, work items of attention
+//   lists                        block ids and tail slots of the contexts, work items of attention, choices
+//                                (choice_words.h)
 struct StepWords {
   static constexpr uint32_t kNumRows = 0;
   static constexpr uint32_t kNumWanted = 1;
   static constexpr uint32_t kNumItems = 2;
-  static constexpr uint32_t kItemsAt = 3;   // Place of the items.
-  static constexpr uint32_t kNumWords = 4;  // Used, all together.
-  static constexpr uint32_t kKind = 5;      // For the ranks of tensor parallelism: what to do.
+  static constexpr uint32_t kItemsAt = 3;    // Place of the items.
+  static constexpr uint32_t kNumWords = 4;   // Used, all together.
+  static constexpr uint32_t kKind = 5;       // For the ranks of tensor parallelism: what to do.
+  static constexpr uint32_t kNumLogits = 6;  // Of the wanted rows, how many come first.
   static constexpr uint32_t kHeaderWords = 16;
+  // What there is one of for each row, in front of the rows.
+  static constexpr uint32_t kNumColumns = 5;
 
   // Of a row.
   static constexpr uint32_t kBlocksAt = 0;       // Place of its block ids.
@@ -40,6 +46,24 @@ struct StepWords {
   static constexpr uint32_t kMaxItemRows = 16;
   static constexpr uint32_t kItemWords = kItemRows + kMaxItemRows;
 
+  // Of a choice: SamplingParameters, and pairs of a token and its count or the bits of its bias.
+  static constexpr uint32_t kSeed = 0;  // Two words, the low one first.
+  static constexpr uint32_t kPosition = 2;
+  static constexpr uint32_t kTopK = 3;
+  static constexpr uint32_t kTemperature = 4;
+  static constexpr uint32_t kTopP = 5;
+  static constexpr uint32_t kMostGap = 6;  // Of min-p; infinity without.
+  static constexpr uint32_t kRepetitionPenalty = 7;
+  static constexpr uint32_t kPresencePenalty = 8;
+  static constexpr uint32_t kFrequencyPenalty = 9;
+  static constexpr uint32_t kCountsAt = 10;  // Place of the counts that it may share with other choices,
+  static constexpr uint32_t kNumCounts = 11;
+  static constexpr uint32_t kOwnCountsAt = 12;  // and of those that hold in their stead.
+  static constexpr uint32_t kNumOwnCounts = 13;
+  static constexpr uint32_t kBiasesAt = 14;  // By token, those of one token in their order.
+  static constexpr uint32_t kNumBiases = 15;
+  static constexpr uint32_t kChoiceWords = 16;
+
   DeviceSpan<const uint32_t> words;
   uint32_t max_rows = 0;
 
@@ -50,8 +74,9 @@ struct StepWords {
   TANDEM_DEVICE uint32_t position(uint32_t row) const { return words[kHeaderWords + max_rows + row]; }
   TANDEM_DEVICE uint32_t slot(uint32_t row) const { return words[kHeaderWords + 2 * max_rows + row]; }
   TANDEM_DEVICE uint32_t wanted(uint32_t index) const { return words[kHeaderWords + 3 * max_rows + index]; }
+  TANDEM_DEVICE uint32_t choice(uint32_t index) const { return words[kHeaderWords + 4 * max_rows + index]; }
   TANDEM_DEVICE uint32_t row(uint32_t index, uint32_t field) const {
-    return words[kHeaderWords + 4 * max_rows + index * kRowWords + field];
+    return words[kHeaderWords + kNumColumns * max_rows + index * kRowWords + field];
   }
   TANDEM_DEVICE uint32_t item(uint32_t index, uint32_t field) const {
     return words[words[kItemsAt] + index * kItemWords + field];

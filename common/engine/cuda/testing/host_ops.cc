@@ -73,16 +73,26 @@ absl::Status HostOps::Do(std::function<void()> work) {
 
 absl::Status HostOps::Upload(void* to, const void* from, uint64_t num_bytes) {
   if (is_recording_) return absl::FailedPreconditionError("an upload while a graph is recorded");
+  ++traffic_.uploads;
   return Do([=] { std::memcpy(to, from, num_bytes); });
 }
 
 absl::Status HostOps::Download(void* to, const void* from, uint64_t num_bytes) {
   if (is_recording_) return absl::FailedPreconditionError("a download while a graph is recorded");
-  return Do([=] { std::memcpy(to, from, num_bytes); });
+  ++traffic_.downloads;
+  traffic_.bytes_down += num_bytes;
+  return Do([=, this] {
+    const auto* const begin = static_cast<const char*>(from);
+    arrivals_.push_back({to, std::vector<char>(begin, begin + num_bytes)});
+  });
 }
 
 absl::Status HostOps::Synchronize() {
   if (is_recording_) return absl::FailedPreconditionError("waiting while a graph is recorded");
+  ++traffic_.waits;
+  for (const Arrival& arrival : std::exchange(arrivals_, {})) {
+    std::memcpy(arrival.to, arrival.bytes.data(), arrival.bytes.size());
+  }
   return absl::OkStatus();
 }
 

@@ -34,8 +34,8 @@ class HostRanks {
 };
 
 // A GPU emulated on the host (host_block.h), for tests. Products are one chain of fused multiply-adds over
-// the depth. Memory has the size asked for, so that AddressSanitizer sees what goes beyond it; memory is
-// limited to `memory_limit` bytes.
+// the depth. Downloads arrive when they are waited for, not before. Memory has the size asked for, so that
+// AddressSanitizer sees what goes beyond it; memory is limited to `memory_limit` bytes.
 class HostOps final : public DeviceOps {
  public:
   struct Options {
@@ -82,6 +82,16 @@ class HostOps final : public DeviceOps {
   uint64_t num_replays() const {
     return num_replays_;
   }
+  // What passed between host and device, and how often the host waited.
+  struct Traffic {
+    uint64_t uploads = 0;
+    uint64_t downloads = 0;
+    uint64_t bytes_down = 0;
+    uint64_t waits = 0;
+  };
+  const Traffic& traffic() const {
+    return traffic_;
+  }
 
  private:
   // Now, or when the graph that is being recorded is replayed.
@@ -96,6 +106,13 @@ class HostOps final : public DeviceOps {
   bool is_recording_ = false;
   std::vector<std::function<void()>> recorded_;
   std::vector<std::vector<std::function<void()>>> graphs_;
+  // What has been downloaded, and arrives when somebody waits for it.
+  struct Arrival {
+    void* to = nullptr;
+    std::vector<char> bytes;
+  };
+  std::vector<Arrival> arrivals_;
+  Traffic traffic_;
   uint64_t num_eager_ = 0;
   uint64_t num_replays_ = 0;
 };
