@@ -88,7 +88,7 @@ class RegistrationTest(ProcessTest):
                 request.speculation.mode = mode
             return Generation(channel, request).read()
 
-    def servers(self, router):
+    def listed_servers(self, router):
         """What `tandem servers` lists."""
         command = [str(BIN_DIR / "tandem"), "servers", "--json", "--endpoint", router.address, "--token", "secret"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -126,7 +126,7 @@ class RegistrationTest(ProcessTest):
         self.assertEqual(drafted.output, plain.output)
         self.assertEqual(self.output(router, drafter=DRAFTERS[1]).output, plain.output)
         self.assertEqual({entry.name for entry in router.info("secret").drafters}, set(DRAFTERS[:2]))
-        listed = self.servers(router)
+        listed = self.listed_servers(router)
         self.assertEqual(
             {(entry["role"], entry["name"], entry["address"]) for entry in listed},
             {("verifier", TARGET, verifier.address)} | {("drafter", name, drafter.address) for name in DRAFTERS[:2]},
