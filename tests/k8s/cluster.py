@@ -5,9 +5,9 @@ mounts, the user that it names and no capabilities. Probes run from the node, Ne
 are answered by a DNS server as a cluster's would, and only for pods that are ready. Needs root, iproute2 and nftables,
 and runs in namespaces of its own (see pods.py), so that everything ends with it.
 
-What is not a cluster here: images are this machine's files (etcd is the one that is installed), a Service with a
-cluster address is answered like a headless one, a volume that a pod claims is a folder that outlives it, and resource
-limits and seccomp profiles are not applied.
+What is not a cluster here: images are this machine's files, or of Tandem's own containers those of an image's root file
+system (etcd is always the one that is installed), a Service with a cluster address is answered like a headless one, a
+volume that a pod claims is a folder that outlives it, and resource limits and seccomp profiles are not applied.
 """
 
 import http.client
@@ -149,23 +149,44 @@ class Pod:
                 raise ValueError(f"{self.name}: variables from {item['valueFrom']} are not understood here")
         return variables
 
+    def machine_files(self, root):
+        """Lines of a shell that make a root out of this machine's files, and go there."""
+        etc = self.cluster.folder / "etc"
+        return [
+            f"mkdir -p {root}", f"mount -t tmpfs -o size=1m tandem {root}", f"cd {root}",
+            "mkdir -p usr etc proc dev opt/tandem/demo-models",
+            "ln -s usr/bin bin", "ln -s usr/sbin sbin", "ln -s usr/lib lib", "ln -s usr/lib64 lib64",
+            "mount --bind /usr usr", "mount -o remount,ro,bind usr",
+            f"mount --bind {self.cluster.binaries} {IMAGE_BIN}", f"mount --bind {DEMO_MODELS} {IMAGE_MODELS}",
+            f"cp {etc}/resolv.conf {etc}/hosts {etc}/nsswitch.conf etc/",
+        ]  # fmt: skip
+
+    def image_files(self, root, image):
+        """The same out of an image's. What is written, such as where volumes are mounted, does not reach it."""
+        layer = f"{root}-layer"
+        options = f"lowerdir={image},upperdir={layer}/upper,workdir={layer}/work"
+        etc = self.cluster.folder / "etc"
+        return [
+            f"mkdir -p {root} {layer}", f"mount -t tmpfs -o size=1m tandem {layer}", f"mkdir {layer}/upper {layer}/work",
+            f"mount -t overlay -o {options} tandem {root}", f"cd {root}",
+            f"cp {etc}/resolv.conf {etc}/hosts etc/",
+        ]  # fmt: skip
+
     def command(self, container):
         """The container's command in the pod's namespaces, below a root of its own."""
         root = self.folder / f"root-{container['name']}"
         context = self.workload.pod["securityContext"]
-        script = [f"mkdir -p {root}", f"mount -t tmpfs -o size=1m tandem {root}", f"cd {root}"]
-        script += ["mkdir -p usr etc proc dev opt/tandem/demo-models"]
-        script += ["ln -s usr/bin bin", "ln -s usr/sbin sbin", "ln -s usr/lib lib", "ln -s usr/lib64 lib64"]
-        script += ["mount --bind /usr usr", "mount -o remount,ro,bind usr", "mount -t proc proc proc"]
-        script += [f"mount --bind {self.cluster.binaries} {IMAGE_BIN}", f"mount --bind {DEMO_MODELS} {IMAGE_MODELS}"]
+        image = self.cluster.image if self.workload.is_tandem else None
+        script = self.image_files(root, image) if image else self.machine_files(root)
+        # Made anew, as every runtime does.
+        script += ["mount -t proc proc proc", "mount -t tmpfs -o size=64k,mode=755 tandem dev"]
         script += [f"touch dev/{d} && mount --bind /dev/{d} dev/{d}" for d in ("null", "zero", "random", "urandom")]
-        script += [f"cp {self.cluster.folder}/etc/* etc/"]
         for mount in container["volumeMounts"]:
             at = mount["mountPath"].lstrip("/")
             script += [f"mkdir -p {at}", f"mount --bind {self.folders[mount['name']]} {at}"]
             if mount.get("readOnly"):
                 script += [f"mount -o remount,ro,bind {at}"]
-        script += ["mount -o remount,ro ."]
+        script += ["mount -o remount,ro,bind ."]
         user = f"{context['runAsUser']}:{context['runAsGroup']}"
         # The pod's group is a supplementary one, as with a kubelet.
         drop = "--no-new-privs --bounding-set=-all --inh-caps=-all"
@@ -313,9 +334,11 @@ class Pod:
 class Cluster:
     """A node with the pods of one overlay."""
 
-    def __init__(self, manifests, folder, bin_dir, clients=3):
-        """`clients`: how many requests at a time scenarios send."""
+    def __init__(self, manifests, folder, bin_dir, clients=3, image=None):
+        """`clients`: how many requests at a time scenarios send. `image`: root of the files of Tandem's own containers,
+        in place of this machine's."""
         self.manifests = manifests
+        self.image = image
         self.folder = pathlib.Path(folder)
         self.clients = clients
         self.pods = []

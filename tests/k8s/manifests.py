@@ -60,6 +60,10 @@ class Workload:
         return self.labels["app.kubernetes.io/component"]
 
     @property
+    def is_tandem(self):
+        return self.labels["app.kubernetes.io/name"] == "tandem"
+
+    @property
     def labels(self):
         """Of its pods."""
         return self.object["spec"]["template"]["metadata"]["labels"]
@@ -125,7 +129,7 @@ class Manifests:
     @property
     def workloads(self):
         """Tandem's own."""
-        return [w for w in self.all_workloads if w.labels["app.kubernetes.io/name"] == "tandem"]
+        return [w for w in self.all_workloads if w.is_tandem]
 
     @property
     def etcd(self):

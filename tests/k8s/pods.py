@@ -1,6 +1,7 @@
 """Runs the pods of an overlay on this machine, without a cluster, and does to them what a cluster does.
 
-    tests/k8s/pods [--bin-dir build/dev/bin] [--overlay cpu-demo] [--rounds 1] [--clients 3] [SCENARIO ...]
+    tests/k8s/pods [--bin-dir build/dev/bin] [--overlay cpu-demo] [--rounds 1] [--clients 3]
+                   [--image FOLDER] [SCENARIO ...]
 
 Every pod is a process in a network namespace of its own, with the probes, volumes, users and NetworkPolicies of the
 rendered manifests (cluster.py says how). While clients generate through the routers, the scenarios are gone through,
@@ -34,7 +35,7 @@ import sys
 import tempfile
 
 import yaml
-from cluster import NAMESPACE, Cluster
+from cluster import IMAGE_BIN, NAMESPACE, Cluster
 from manifests import OVERLAYS, render, why_not_here
 
 # In the order of the file's head.
@@ -278,11 +279,17 @@ def main():
     parser.add_argument("--overlay", choices=OVERLAYS, default="cpu-demo")
     parser.add_argument("--rounds", type=int, default=1, help="how often to go through the scenarios")
     parser.add_argument("--clients", type=int, default=3, help="requests at a time")
+    parser.add_argument(
+        "--image", type=lambda folder: pathlib.Path(folder).resolve(), metavar="FOLDER",
+        help="where the files of the Dockerfile's image are: Tandem's containers get these, not this machine's",
+    )  # fmt: skip
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     args = parser.parse_args()
     unknown = set(args.scenarios) - set(SCENARIOS)
     if unknown:
         parser.error(f"no such scenario: {', '.join(unknown)}")
+    if args.image and not (args.image / IMAGE_BIN / "tandem-router").exists():
+        parser.error(f"{args.image} has no {IMAGE_BIN}/tandem-router")
     if IN_NAMESPACES not in os.environ:
         enter_namespaces(args.overlay)
     steps = {"policies": policies, "tenant": tenant, "crash": crash, "stall": stall}
@@ -295,7 +302,7 @@ def main():
         parser.error(f"{args.overlay} has no etcd, which {', '.join(impossible)} takes")
     with tempfile.TemporaryDirectory(prefix="tandem-pods-") as folder:
         pathlib.Path(folder).chmod(0o755)
-        cluster = Cluster(manifests, folder, pathlib.Path(os.environ["TANDEM_BIN_DIR"]), args.clients)
+        cluster = Cluster(manifests, folder, pathlib.Path(os.environ["TANDEM_BIN_DIR"]), args.clients, args.image)
         try:
             cluster.add_stranger("client", "default")
             cluster.start()
