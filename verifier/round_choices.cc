@@ -24,10 +24,9 @@ void CollectPath(absl::Span<const TreeNode> nodes, size_t index, TokenIds* path)
 void RoundChoices::PlanOwnCounts(const Round& round) {
   own_counts_.clear();
   own_ends_.clear();
-  TokenIds path;
   for (size_t i = 0; i < round.nodes.size(); ++i) {
-    CollectPath(round.nodes, i, &path);
-    const std::vector<TokenCount> own = round.sampler->CountsAfter(path);
+    CollectPath(round.nodes, i, &path_);
+    const std::vector<TokenCount> own = round.sampler->CountsAfter(path_);
     own_counts_.insert(own_counts_.end(), own.begin(), own.end());
     own_ends_.push_back(own_counts_.size());
   }

@@ -36,6 +36,7 @@ class RoundChoices {
   std::vector<TokenCount> counts_;
   std::vector<TokenCount> own_counts_;  // Of each node, one after the other.
   std::vector<size_t> own_ends_;
+  TokenIds path_;  // Of PlanOwnCounts, which every round calls.
   std::vector<SeededChoice> choices_;
   std::vector<TokenId> tokens_;
 };

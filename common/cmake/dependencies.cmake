@@ -20,8 +20,8 @@ if(TANDEM_TESTS)
   find_package(GTest REQUIRED)
 endif()
 if(TANDEM_CUDA)
-  # To projects that ask for CMake 3.25, that CMake's module says that nvToolsExt is deprecated, and fails where the
-  # toolkit has no such library, as CUDA 13.
+  # CMake 3.25 marks nvToolsExt as deprecated for projects that ask for 3.25, and fails at it where the toolkit has no such
+  # library, as CUDA 13.
   set(tandem_minimum_required_version ${CMAKE_MINIMUM_REQUIRED_VERSION})
   set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
   find_package(CUDAToolkit REQUIRED)
