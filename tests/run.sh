@@ -147,7 +147,7 @@ run_ctest() {
   shift
   local ctest=(ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 600)
   rm -f "$folder/Testing/Temporary/LastTestsFailed.log"
-  "${ctest[@]}" --parallel "$cores" "$@" && return 0
+  "${ctest[@]}" --parallel $((2 * cores)) "$@" && return 0
   # None is noted when ctest itself could not do its work.
   if ! $rerun || [[ ! -s $folder/Testing/Temporary/LastTestsFailed.log ]]; then return 1; fi
   failures=$(sed 's/^[0-9]*://' "$folder/Testing/Temporary/LastTestsFailed.log" | paste -sd ' ')

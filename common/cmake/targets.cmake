@@ -35,9 +35,13 @@ function(tandem_test)
   add_executable(tandem_${ARG_NAME} ${ARG_SOURCES})
   target_compile_definitions(tandem_${ARG_NAME} PRIVATE
     TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  # What is tested is optimised; optimising the tests themselves costs more time than it saves.
+  target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
   add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  # Most of these compute, while scripts mostly wait for the processes that they start: ctest --parallel with twice as
+  # many as there are cores (tests/run.sh) keeps the cores busy with one of these each, or two scripts in its place.
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
   # Here and not in a script, so that no way of running the tests goes without them.
   if(TANDEM_SANITIZE STREQUAL "thread")
     set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT

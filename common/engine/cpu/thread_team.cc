@@ -21,10 +21,11 @@ void Pause() {
 #endif
 }
 
-// How long a thread waits before it sleeps: about a microsecond for what comes at once, then some ten with
-// the processor offered to others, who may be the very thread that is waited for.
-constexpr int kNumPauses = 100;
-constexpr int kNumYields = 30;
+// How often a thread looks before it sleeps: some ten microseconds, in which the next piece of work usually
+// comes. It does not offer its processor to others (sched_yield) in between: to a thread that computes, that
+// is a whole time slice of milliseconds, at every barrier, whereas one that has slept runs again as soon as
+// it is woken.
+constexpr int kNumPauses = 1000;
 
 }  // namespace
 
@@ -99,9 +100,9 @@ void ThreadTeam::WaitForAll() {
 }
 
 void ThreadTeam::WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) {
-  for (int i = 0; i < kNumPauses + kNumYields; ++i) {
+  for (int i = 0; i < kNumPauses; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
-    i < kNumPauses ? Pause() : std::this_thread::yield();
+    Pause();
   }
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }

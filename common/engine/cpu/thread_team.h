@@ -12,7 +12,7 @@
 namespace tandem {
 
 // A fixed set of threads that run one function together, in step: the caller is one of them. Waiting threads
-// spin for some microseconds, since the next piece of work usually comes at once, and then sleep: a team
+// spin for some ten microseconds, since the next piece of work usually comes at once, and then sleep: a team
 // takes no processor from other threads for longer, even where it is pinned to the one they need.
 //
 //   team->Run([&](int thread) {
