@@ -41,7 +41,6 @@ std::optional<size_t> ToTime(absl::Span<const Candidate> candidates) {
 }
 
 std::optional<size_t> ToRefresh(absl::Span<const Candidate> candidates, uint64_t refresh_decisions) {
-  if (refresh_decisions == 0) return std::nullopt;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (candidates[i].idle_decisions >= refresh_decisions && candidates[i].pending == 0) return i;
   }
@@ -59,7 +58,7 @@ std::optional<size_t> MostAccepted(absl::Span<const Candidate> candidates) {
 }  // namespace
 
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
-                                double plain_correction, const ChoiceOptions& options) {
+                                const PlainDecoding& plain, const ChoiceOptions& options) {
   CandidateChoice choice;
   const DraftCosts mean = MeanCosts(candidates);
   for (const Candidate& candidate : candidates) {
@@ -67,14 +66,14 @@ CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Sp
     if (!verify.empty()) {
       forecast.window = BestWindow(candidate.acceptance.mean, forecast.costs, verify);
       // A drafter that is best left unused is plain decoding.
-      const double correction = forecast.window.window == 0 ? plain_correction : candidate.correction;
+      const double correction = forecast.window.window == 0 ? plain.correction : candidate.correction;
       forecast.tokens_per_second = forecast.window.tokens_per_second() * correction;
     }
     choice.forecasts.push_back(forecast);
   }
   if (!verify.empty()) {
     choice.plain.window = ForecastWindow(0.0, {}, verify, 0);
-    choice.plain.tokens_per_second = choice.plain.window.tokens_per_second() * plain_correction;
+    choice.plain.tokens_per_second = choice.plain.window.tokens_per_second() * plain.correction;
   }
 
   std::optional<size_t> explored = ToExplore(candidates, options.explore_samples);
@@ -84,10 +83,14 @@ CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Sp
     choice.reason = kReasonExplore;
     return choice;
   }
-  if (const auto refreshed = ToRefresh(candidates, options.refresh_decisions)) {
-    choice.candidate = refreshed;
-    choice.reason = kReasonRefresh;
-    return choice;
+  if (options.refresh_decisions > 0) {
+    const std::optional<size_t> refreshed = ToRefresh(candidates, options.refresh_decisions);
+    const bool refresh_plain = plain.idle_decisions >= options.refresh_decisions && plain.pending == 0;
+    if (refreshed.has_value() || refresh_plain) {
+      choice.candidate = refreshed;
+      choice.reason = kReasonRefresh;
+      return choice;
+    }
   }
   if (verify.empty()) {
     choice.candidate = MostAccepted(candidates);

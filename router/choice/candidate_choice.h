@@ -30,11 +30,18 @@ struct Candidate {
   uint32_t pending = 0;
 };
 
+// Decoding without a drafter, as the choice sees it; fields as in Candidate.
+struct PlainDecoding {
+  double correction = 1.0;
+  uint64_t idle_decisions = 0;
+  uint32_t pending = 0;
+};
+
 struct ChoiceOptions {
   // A drafter is explored until it has so many samples.
   double explore_samples = 25.0;
-  // A drafter that was not used for so many decisions is used once, so that what it costs is known again. 0:
-  // never.
+  // A drafter, or plain decoding, that was not used for so many decisions is used once, so that its speed is
+  // known again. 0: never.
   uint64_t refresh_decisions = 512;
 };
 
@@ -63,6 +70,6 @@ struct CandidateChoice {
 // While `verify` is empty, since nothing has measured it, the highest predicted acceptance wins. A drafter
 // without costs is taken to cost what the others do on average, or nothing.
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
-                                double plain_correction, const ChoiceOptions& options);
+                                const PlainDecoding& plain, const ChoiceOptions& options);
 
 }  // namespace tandem::router

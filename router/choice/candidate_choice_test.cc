@@ -16,7 +16,7 @@ Candidate Known(const std::string& name, double acceptance, double level_seconds
 
 CandidateChoice Choose(const std::vector<Candidate>& candidates, const VerifySeconds& verify = kSlowVerify,
                        double plain_correction = 1.0) {
-  return ChooseCandidate(candidates, verify, plain_correction, {});
+  return ChooseCandidate(candidates, verify, {.correction = plain_correction}, {});
 }
 
 TEST(CandidateChoiceTest, AcceptanceAgainstCosts) {
@@ -98,6 +98,18 @@ TEST(CandidateChoiceTest, RefreshesWhatWasNotUsedForLong) {
   EXPECT_EQ(Choose(candidates).reason, kReasonRefresh);
   candidates[1].pending = 1;
   EXPECT_EQ(Choose(candidates).candidate, 0u) << "one is enough";
+}
+
+TEST(CandidateChoiceTest, RefreshesPlainDecoding) {
+  const std::vector<Candidate> candidates = {Known("a", 0.9, 0.1)};
+  const auto choose = [&](uint64_t idle_decisions, uint32_t pending) {
+    return ChooseCandidate(candidates, kSlowVerify, {.idle_decisions = idle_decisions, .pending = pending},
+                           {});
+  };
+  EXPECT_EQ(choose(511, 0).candidate, 0u);
+  EXPECT_EQ(choose(512, 0).candidate, std::nullopt);
+  EXPECT_EQ(choose(512, 0).reason, kReasonRefresh);
+  EXPECT_EQ(choose(512, 1).candidate, 0u) << "one is enough";
 }
 
 TEST(CandidateChoiceTest, UnknownCosts) {

@@ -20,6 +20,13 @@ std::string String(absl::string_view text) {
   return std::string(text.data(), text.size());
 }
 
+// Counts one until the last copy of the result is gone.
+std::shared_ptr<void> CountPending(std::shared_ptr<std::atomic<uint32_t>> pending) {
+  pending->fetch_add(1, std::memory_order_relaxed);
+  return std::shared_ptr<void>(nullptr,
+                               [pending](void*) { pending->fetch_sub(1, std::memory_order_relaxed); });
+}
+
 }  // namespace
 
 double SampleWeight(uint32_t trials) {
@@ -83,6 +90,12 @@ std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, con
   return candidates;
 }
 
+PlainDecoding DrafterChooser::PlainOf(const ModelState& model) {
+  return {.correction = model.plain_correction.value(),
+          .idle_decisions = model.num_decisions - model.plain_last_learned,
+          .pending = model.plain_pending->load(std::memory_order_relaxed)};
+}
+
 DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& prompt,
                                        absl::Span<const std::string> drafters) {
   absl::MutexLock lock(&mutex_);
@@ -94,16 +107,16 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? prompt.extracted->features : neutral, drafters);
   const CandidateChoice choice =
-      ChooseCandidate(candidates, model.verify.value(), model.plain_correction.value(), options_.choice);
+      ChooseCandidate(candidates, model.verify.value(), PlainOf(model), options_.choice);
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
-  if (!choice.candidate.has_value()) return decision;
+  if (!choice.candidate.has_value()) {
+    decision.pending = CountPending(model.plain_pending);
+    return decision;
+  }
   decision.predicted = candidates[*choice.candidate].acceptance;
   const std::string& name = drafters[*choice.candidate];
   if (model.drafters.size() >= size_t{kMostDrafters} && !model.drafters.contains(name)) return decision;
-  std::shared_ptr<std::atomic<uint32_t>> pending = DrafterOf(model, name).pending;
-  pending->fetch_add(1, std::memory_order_relaxed);
-  decision.pending =
-      std::shared_ptr<void>(nullptr, [pending](void*) { pending->fetch_sub(1, std::memory_order_relaxed); });
+  decision.pending = CountPending(DrafterOf(model, name).pending);
   return decision;
 }
 
@@ -114,6 +127,7 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
   model.verify.Observe(outcome.verify);
   const VerifySeconds& verify = model.verify.value();
   if (drafter.empty()) {
+    model.plain_last_learned = model.num_decisions;
     if (!verify.empty()) model.plain_correction.Observe(1.0 / verify[0], outcome);
     return;
   }
@@ -185,9 +199,7 @@ std::optional<double> DrafterChooser::Throughput(size_t model_index, absl::strin
   std::vector<Candidate> candidates =
       CandidatesOf(model, FeatureVector(model.features->dimension(), 0.0), {String(drafter)});
   candidates[0].acceptance = {.mean = std::clamp(acceptance, 0.0, options_.regression.highest)};
-  return ChooseCandidate(candidates, verify, model.plain_correction.value(), options_.choice)
-      .forecasts[0]
-      .tokens_per_second;
+  return ChooseCandidate(candidates, verify, PlainOf(model), options_.choice).forecasts[0].tokens_per_second;
 }
 
 bool DrafterChooser::FitDue(size_t model_index) const {
@@ -298,8 +310,7 @@ v1::ChoiceExplanation DrafterChooser::Explain(size_t model_index, absl::Span<con
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? handle.extracted->features : neutral, drafters);
   const VerifySeconds& verify = model.verify.value();
-  const CandidateChoice choice =
-      ChooseCandidate(candidates, verify, model.plain_correction.value(), options_.choice);
+  const CandidateChoice choice = ChooseCandidate(candidates, verify, PlainOf(model), options_.choice);
 
   v1::ChoiceExplanation explanation;
   explanation.set_model(model.model.name);

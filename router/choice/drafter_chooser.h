@@ -148,11 +148,14 @@ class DrafterChooser {
     std::map<std::string, DrafterState, std::less<>> drafters;
     LiveVerifySeconds verify;
     ThroughputCorrection plain_correction;
+    uint64_t plain_last_learned = 0;  // As a drafter's.
+    std::shared_ptr<std::atomic<uint32_t>> plain_pending = std::make_shared<std::atomic<uint32_t>>(0);
     uint64_t num_decisions = 0;
     std::vector<ColdPrompt> cold_prompts;  // While features are not fitted.
     bool fitting = false;
   };
 
+  static PlainDecoding PlainOf(const ModelState& model);
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
   std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
                                       absl::Span<const std::string> drafters) const;

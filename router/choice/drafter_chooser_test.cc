@@ -1,5 +1,6 @@
 #include "router/choice/drafter_chooser.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <string>
@@ -70,6 +71,30 @@ std::string Serve(DrafterChooser& chooser, World& world, bool code, std::string*
   chooser.Learn(0, drafter, prompt, world.Outcome(drafter, code));
   if (chooser.FitDue(0)) chooser.Fit(0);
   return drafter;
+}
+
+TEST(DrafterChooserTest, TimesPlainDecodingNowAndThen) {
+  DrafterChooser chooser = Chooser();
+  World world;
+  std::vector<int> plain;  // At which decisions.
+  for (int i = 1; i <= 1200; ++i) {
+    std::string reason;
+    const std::string drafter = Serve(chooser, world, world.NextIsCode(), &reason);
+    if (!drafter.empty()) continue;
+    plain.push_back(i);
+    EXPECT_EQ(reason, kReasonRefresh);
+  }
+  // 512 decisions from the first and then from the last, and as many before the next.
+  EXPECT_EQ(plain, (std::vector<int>{512, 1024}));
+  // While one is on its way, others go to drafters.
+  std::vector<DrafterDecision> decisions;
+  for (int i = 0; i < 700; ++i) {
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true));
+    decisions.push_back(chooser.Decide(0, prompt, kDrafters));
+  }
+  EXPECT_EQ(std::count_if(decisions.begin(), decisions.end(),
+                          [](const DrafterDecision& decision) { return !decision.drafter.has_value(); }),
+            1);
 }
 
 TEST(DrafterChooserTest, LearnsFromColdWhichDrafterSuitsWhichPrompt) {

@@ -105,15 +105,23 @@ absl::Status Calibrate(const CalibrateCommand& command, Terminal& terminal, Inte
   TANDEM_ASSIGN_OR_RETURN(const v1::CalibrateResponse response, client.Calibrate(request));
   terminal.out << absl::StrFormat("%d prompts, %d drafters\n", prompts->size(), drafters.size());
   for (const std::string& drafter : drafters) {
+    // A prompt on which nothing was drafted tells no acceptance.
     double sum = 0.0;
+    size_t tried = 0;
     for (const v1::CalibrationSample& sample : request.samples()) {
       for (const v1::CalibrationOutcome& outcome : sample.outcomes()) {
-        if (outcome.drafter() == drafter) sum += outcome.acceptance() / static_cast<double>(prompts->size());
+        if (outcome.drafter() != drafter || outcome.trials() == 0) continue;
+        sum += outcome.acceptance();
+        ++tried;
       }
     }
     const auto error = response.held_out_error().find(drafter);
+    if (tried == 0 || error == response.held_out_error().end()) {
+      terminal.out << absl::StrFormat("%-16s drafted nothing\n", drafter);
+      continue;
+    }
     terminal.out << absl::StrFormat("%-16s mean acceptance %.3f, error on prompts left out %.3f\n", drafter,
-                                    sum, error == response.held_out_error().end() ? 0.0 : error->second);
+                                    sum / static_cast<double>(tried), error->second);
   }
   terminal.out << std::flush;
   if (command.output.empty()) return absl::OkStatus();
