@@ -26,14 +26,15 @@ NGRAM = "ngram"
 class ChoiceStack(serve.Stack):
     """A drafter process for each drafter, since their paces differ, and the two routers."""
 
-    def __init__(self, bin_dir, work_dir, target, paces, verifier_flags, calibration=None):
+    def __init__(self, bin_dir, work_dir, target, paces, verifier_flags, folders=None, calibration=None):
         self._calibration = calibration
+        self._folders = folders or {}
         super().__init__(bin_dir, work_dir, {"target": (target, [])}, paces, verifier_flags)
 
     def _start(self, targets, drafters, verifier_flags, drafter_flags):
         processes = {}
         for name, pace in drafters.items():
-            model = f"--model={name}={serve.MODELS / f'tandem-draft-{name}'}"
+            model = f"--model={name}={self._folders.get(name, serve.MODELS / f'tandem-draft-{name}')}"
             flags = [model, "--simulate-draft-ms", pace] if name != NGRAM else [f"--model={NGRAM}=ngram"]
             processes[name] = self._launch(f"drafter-{name}", "drafter", "tandem-drafter", *flags)
         folder, flags = targets["target"]
@@ -85,6 +86,7 @@ class ChoiceStack(serve.Stack):
             "tokens": result["tokens"],
             "drafter": result["drafter"] or PLAIN,
             "rounds": result["speculation"]["rounds"],
+            "accepted": result["speculation"]["accepted_tokens"],
         }
 
 
@@ -139,6 +141,8 @@ def parse_arguments():
     add("--simulate-target-ms", default="20+0.5", metavar="FIRST+FURTHER", help="the target's pace (%(default)s)")
     add("--paces", type=parse_paces, default=parse_paces(DEFAULT_PACES), metavar="NAME=MS,...",
         help=f"drafters and how long a step takes them (default {DEFAULT_PACES})")  # fmt: skip
+    add("--draft-model", type=serve.named("story-1m=build/specialists/story-1m"), action="append", default=[],
+        metavar="NAME=FOLDER", help="the model of a drafter in --paces that is not bundled (repeatable)")  # fmt: skip
     add("--max-tokens", type=int, default=48)
     add("--temperature", type=float, default=0.8)
     add("--seed", type=int, default=1, help="of the order of prompts, and the first of sampling")
@@ -146,6 +150,9 @@ def parse_arguments():
     add("--warm-up", type=int, default=10, metavar="N",
         help="requests with each drafter before measuring, which teach the verifier what costs what")  # fmt: skip
     args = parser.parse_args()
+    unpaced = set(dict(args.draft_model)) - set(args.paces)
+    if unpaced:
+        parser.error(f"--draft-model: no pace in --paces for: {', '.join(sorted(unpaced))}")
     unknown = {entry.partition(":")[0] for entry in args.fixed} - set(args.paces)
     if unknown:
         parser.error(f"--fixed: no such drafters in --paces: {', '.join(sorted(unknown))}")
@@ -338,7 +345,7 @@ def main():
     calibration, learning, evaluation = split_prompts(args, rng)
     verifier_flags = ["--no-prefix-cache", "--simulate-target-ms", args.simulate_target_ms]
     with ChoiceStack(
-        args.bin_dir, args.out, args.target, args.paces, verifier_flags, args.calibration
+        args.bin_dir, args.out, args.target, args.paces, verifier_flags, dict(args.draft_model), args.calibration
     ) as stack:
         if calibration and not args.calibration:
             calibrate(stack, calibration, args)

@@ -114,6 +114,9 @@ class DriverTest(unittest.TestCase):
         done = subprocess.run([*command, "--fixed", "huge:4"], capture_output=True, text=True, check=False, timeout=60)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--fixed: no such drafters in --paces: huge", done.stderr)
+        done = subprocess.run([*command, "--draft-model", "tiny=folder"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--draft-model: no pace in --paces for: tiny", done.stderr)
 
 
 if __name__ == "__main__":

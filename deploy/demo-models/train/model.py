@@ -29,10 +29,27 @@ class RmsNorm(nn.Module):
 def rotate(x, cos, sin):
     """Rotary embedding in the half-rotation layout: element i pairs with element i + head_dim / 2.
 
-    x: [batch, heads, length, head_dim]; cos, sin: [length, head_dim / 2].
+    x: [batch, heads, length, head_dim]; cos, sin: [length, head_dim / 2], or [batch, 1, length, head_dim / 2].
     """
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class KvCache:
+    """Keys and values of one layer for the positions so far, with room for `capacity`."""
+
+    def __init__(self, shape, rows, capacity):
+        size = (rows, shape.num_kv_heads, capacity, shape.head_dim)
+        self._keys, self._values = torch.empty(size), torch.empty(size)
+        self._length = 0
+
+    def append(self, key, value):  # [rows, kv heads, length, head_dim]
+        """Adds positions; all keys and values so far."""
+        end = self._length + key.shape[2]
+        self._keys[:, :, self._length : end] = key
+        self._values[:, :, self._length : end] = value
+        self._length = end
+        return self._keys[:, :, :end], self._values[:, :, :end]
 
 
 class Attention(nn.Module):
@@ -48,16 +65,24 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
         self.o_proj = nn.Linear(query_size, shape.hidden_size, bias=False)
 
-    def forward(self, x, cos, sin):  # [batch, length, hidden]
+    def forward(self, x, cos, sin, mask=None, cache=None):  # [batch, length, hidden]
         def heads(projected, count):
             return projected.unflatten(-1, (count, self.shape.head_dim)).transpose(1, 2)
 
         query = rotate(heads(self.q_proj(x), self.shape.num_heads), cos, sin)
         key = rotate(heads(self.k_proj(x), self.shape.num_kv_heads), cos, sin)
         value = heads(self.v_proj(x), self.shape.num_kv_heads)
+        if cache is not None:
+            key, value = cache.append(key, value)
         group = self.shape.num_heads // self.shape.num_kv_heads
-        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if mask is None:
+            key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            # The query heads that share keys as further rows of one head: nothing is copied for them.
+            rows = query.unflatten(1, (-1, group)).flatten(2, 3)
+            mixed = functional.scaled_dot_product_attention(rows, key, value, mask.repeat(1, 1, group, 1))
+            mixed = mixed.unflatten(2, (group, -1)).flatten(1, 2)
         return self.o_proj(mixed.transpose(1, 2).flatten(-2))
 
 
@@ -84,8 +109,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RmsNorm(shape.hidden_size)
         self.mlp = FeedForward(shape)
 
-    def forward(self, x, cos, sin):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x, cos, sin, mask=None, cache=None):
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -115,11 +140,25 @@ class Llama(nn.Module):
 
     def forward(self, tokens):
         """[batch, length] -> [batch, length, vocab]."""
+        return self.logits(self.features(tokens))
+
+    def features(self, tokens, positions=None, mask=None, caches=None):
+        """[batch, length] -> [batch, length, hidden]: what the output matrix is applied to.
+
+        positions: [batch, length], from 0 without. mask: True where a row may look, [batch, 1, length, keys], causal
+        without. caches: a KvCache for each layer, whose keys come before these tokens'.
+        """
         x = self.embed_tokens(tokens)
-        cos, sin = (table[: tokens.shape[1]].to(x.dtype) for table in (self.cos, self.sin))
-        for layer in self.layers:
-            x = layer(x, cos, sin)
-        return functional.linear(self.norm(x), self.embed_tokens.weight)
+        if positions is None:
+            cos, sin = (table[: tokens.shape[1]].to(x.dtype) for table in (self.cos, self.sin))
+        else:
+            cos, sin = (table[positions].unsqueeze(1).to(x.dtype) for table in (self.cos, self.sin))
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, mask, caches[index] if caches else None)
+        return self.norm(x)
+
+    def logits(self, features):
+        return functional.linear(features, self.embed_tokens.weight)
 
     def num_parameters(self):
         return sum(parameter.numel() for parameter in self.parameters())

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Prompts of the four domains from the corpus, some to train specialists on and others to measure them with.
+
+    python prompts.py --corpus corpus.tar.xz --output build/prompts
+
+Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt stands in both. Stories, news and code
+are beginnings of documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import sys
+
+import data
+
+# Bytes of a beginning; code needs a few lines to say what it is about.
+PROSE_BYTES = (60, 240)
+CODE_BYTES = (150, 600)
+
+
+def beginning(text, sizes, rng):
+    """Of a document without its frame of special tokens, cut between characters."""
+    text = text.removeprefix(data.BOS).removesuffix(data.EOS)
+    return text.encode()[: rng.randint(*sizes)].decode(errors="ignore")
+
+
+def functions(text):
+    """The top-level functions of Python source, each from its `def` on."""
+    parts = ("\n" + text).split("\ndef ")[1:]
+    return ["def " + part for part in parts]
+
+
+def read(corpus, rng):
+    """Domain to (key of the prompt, prompts in random order)."""
+    stories = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "tinystories_sample.txt", 1.0)]
+    news = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "news.txt", 0.5)]
+    sources = [*data.python_files(corpus, "thealgorithms.txt"), *data.python_files(corpus, "python311_stdlib.txt")]
+    code = [beginning(part, CODE_BYTES, rng) for text in sources for part in functions(text)]
+    questions = [row["question"] for row in corpus.read_json_lines("gsm8k_train.jsonl")]
+    found = {"story": stories, "news": news, "code": code, "math": questions}
+    for prompts in found.values():
+        # Once each: beginnings that two documents share would stand on both sides.
+        prompts[:] = dict.fromkeys(prompts)
+        rng.shuffle(prompts)
+    return found
+
+
+def write(path, key, prompts):
+    path.write_text("".join(json.dumps({key: prompt}) + "\n" for prompt in prompts), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Prompts of the four domains from the corpus.")
+    parser.add_argument("--corpus", required=True, help="the corpus, as a folder or a tar archive")
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="folder for the files")
+    parser.add_argument("--test", type=int, default=200, help="prompts of each domain for measuring (%(default)s)")
+    parser.add_argument("--train", type=int, default=3000, help="prompts of each domain at most for training (%(default)s)")
+    parser.add_argument("--seed", type=int, default=7)
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    for domain, prompts in read(data.Corpus(args.corpus), random.Random(args.seed)).items():
+        key = "question" if domain == "math" else "prompt"
+        test, train = prompts[: args.test], prompts[args.test : args.test + args.train]
+        write(args.output / f"{domain}.test.jsonl", key, test)
+        write(args.output / f"{domain}.train.jsonl", key, train)
+        print(f"{domain}: {len(train)} prompts for training, {len(test)} for measuring")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
