@@ -85,7 +85,7 @@ CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Sp
   }
   if (options.refresh_decisions > 0) {
     const std::optional<size_t> refreshed = ToRefresh(candidates, options.refresh_decisions);
-    const bool refresh_plain = plain.idle_decisions >= options.refresh_decisions && plain.pending == 0;
+    const bool refresh_plain = plain.idle_decisions >= options.refresh_decisions;
     if (refreshed.has_value() || refresh_plain) {
       choice.candidate = refreshed;
       choice.reason = kReasonRefresh;

@@ -25,7 +25,7 @@ struct Candidate {
   uint64_t idle_finished = 0;
   std::optional<DraftCosts> costs;  // Nothing: never measured.
   double correction = 1.0;          // Measured over predicted throughput of its recent requests.
-  uint64_t idle_decisions = 0;      // How many decisions ago its costs were last measured.
+  uint64_t idle_decisions = 0;      // How many decisions ago it was last timed, or tried for that.
   // Decided upon, and not finished yet.
   uint32_t pending = 0;
 };
@@ -34,14 +34,13 @@ struct Candidate {
 struct PlainDecoding {
   double correction = 1.0;
   uint64_t idle_decisions = 0;
-  uint32_t pending = 0;
 };
 
 struct ChoiceOptions {
   // A drafter is explored until it has so many samples.
   double explore_samples = 25.0;
-  // A drafter, or plain decoding, that was not used for so many decisions is used once, so that its speed is
-  // known again. 0: never.
+  // A drafter, or plain decoding, that was not timed for so many decisions is used once, so that a change of
+  // its speed is noticed. 0: never.
   uint64_t refresh_decisions = 512;
 };
 

@@ -20,13 +20,6 @@ std::string String(absl::string_view text) {
   return std::string(text.data(), text.size());
 }
 
-// Counts one until the last copy of the result is gone.
-std::shared_ptr<void> CountPending(std::shared_ptr<std::atomic<uint32_t>> pending) {
-  pending->fetch_add(1, std::memory_order_relaxed);
-  return std::shared_ptr<void>(nullptr,
-                               [pending](void*) { pending->fetch_sub(1, std::memory_order_relaxed); });
-}
-
 }  // namespace
 
 double SampleWeight(uint32_t trials) {
@@ -82,7 +75,7 @@ std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, con
       candidate.idle_finished = state.idle_finished;
       candidate.costs = state.costs.value();
       candidate.correction = state.correction.value();
-      candidate.idle_decisions = model.num_decisions - state.last_learned;
+      candidate.idle_decisions = model.num_decisions - state.last_timed;
       candidate.pending = state.pending->load(std::memory_order_relaxed);
     }
     candidates.push_back(std::move(candidate));
@@ -92,8 +85,7 @@ std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, con
 
 PlainDecoding DrafterChooser::PlainOf(const ModelState& model) {
   return {.correction = model.plain_correction.value(),
-          .idle_decisions = model.num_decisions - model.plain_last_learned,
-          .pending = model.plain_pending->load(std::memory_order_relaxed)};
+          .idle_decisions = model.num_decisions - model.plain_last_timed};
 }
 
 DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& prompt,
@@ -109,14 +101,26 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const CandidateChoice choice =
       ChooseCandidate(candidates, model.verify.value(), PlainOf(model), options_.choice);
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
+  // Whatever becomes of the request: those that teach nothing are not tried one after the other.
+  const bool refresh = choice.reason == kReasonRefresh;
   if (!choice.candidate.has_value()) {
-    decision.pending = CountPending(model.plain_pending);
+    if (refresh) {
+      model.plain_last_timed = model.num_decisions;
+      model.plain_correction.Age();
+    }
     return decision;
   }
   decision.predicted = candidates[*choice.candidate].acceptance;
   const std::string& name = drafters[*choice.candidate];
   if (model.drafters.size() >= size_t{kMostDrafters} && !model.drafters.contains(name)) return decision;
-  decision.pending = CountPending(DrafterOf(model, name).pending);
+  DrafterState& state = DrafterOf(model, name);
+  if (refresh) {
+    state.last_timed = model.num_decisions;
+    state.correction.Age();
+  }
+  state.pending->fetch_add(1, std::memory_order_relaxed);
+  decision.pending = std::shared_ptr<void>(
+      nullptr, [pending = state.pending](void*) { pending->fetch_sub(1, std::memory_order_relaxed); });
   return decision;
 }
 
@@ -127,17 +131,20 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
   model.verify.Observe(outcome.verify);
   const VerifySeconds& verify = model.verify.value();
   if (drafter.empty()) {
-    model.plain_last_learned = model.num_decisions;
-    if (!verify.empty()) model.plain_correction.Observe(1.0 / verify[0], outcome);
+    if (!verify.empty() && model.plain_correction.Observe(1.0 / verify[0], outcome)) {
+      model.plain_last_timed = model.num_decisions;
+    }
     return;
   }
   if (model.drafters.size() >= size_t{kMostDrafters} && !model.drafters.contains(drafter)) return;
   DrafterState& state = DrafterOf(model, drafter);
-  state.last_learned = model.num_decisions;
   ++state.finished;
   // A request that lost the drafter says nothing of it, and has no tokens here.
   state.idle_finished += outcome.trials() == 0 && outcome.decode_tokens > 0 ? 1 : 0;
-  if (outcome.draft.has_value()) state.costs.Observe(*outcome.draft);
+  if (outcome.draft.has_value()) {
+    state.costs.Observe(*outcome.draft);
+    state.last_timed = model.num_decisions;
+  }
   if (!verify.empty() && state.costs.value().has_value()) {
     // With the acceptance that the request came to, so that its errors are not taken for errors of costs.
     // Where nothing was drafted there is none: the verifier saw no use in it, and what was promised did not

@@ -127,7 +127,7 @@ class DrafterChooser {
     AcceptanceRegression regression;
     LiveDraftCosts costs;
     ThroughputCorrection correction;
-    uint64_t last_learned = 0;   // The model's number of decisions then.
+    uint64_t last_timed = 0;     // The model's number of decisions then, or when it was to be timed.
     uint64_t finished = 0;       // As in Candidate.
     uint64_t idle_finished = 0;  // As in Candidate.
     // Shared with decisions, which may outlive a new calibration.
@@ -148,8 +148,7 @@ class DrafterChooser {
     std::map<std::string, DrafterState, std::less<>> drafters;
     LiveVerifySeconds verify;
     ThroughputCorrection plain_correction;
-    uint64_t plain_last_learned = 0;  // As a drafter's.
-    std::shared_ptr<std::atomic<uint32_t>> plain_pending = std::make_shared<std::atomic<uint32_t>>(0);
+    uint64_t plain_last_timed = 0;  // As a drafter's.
     uint64_t num_decisions = 0;
     std::vector<ColdPrompt> cold_prompts;  // While features are not fitted.
     bool fitting = false;

@@ -15,7 +15,9 @@ absl::Status Named(const absl::Status& status, absl::string_view where) {
   return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
 }
 
+// 0 is one that was never measured.
 absl::Status CheckCorrection(double correction) {
+  if (correction == 0.0) return absl::OkStatus();
   if (correction >= 1.0 / ThroughputCorrection::kLargest * 0.99 &&
       correction <= ThroughputCorrection::kLargest * 1.01) {
     return absl::OkStatus();
@@ -46,12 +48,12 @@ v1::LearnedRouting DrafterChooser::Save() const {
     saved.set_vocabulary_fingerprint(model.model.vocabulary_fingerprint);
     features.push_back(model.features);
     saved.mutable_verify_seconds()->Add(model.verify.value().begin(), model.verify.value().end());
-    saved.set_plain_correction(model.plain_correction.value());
+    if (model.plain_correction.known()) saved.set_plain_correction(model.plain_correction.value());
     for (const auto& [name, drafter] : model.drafters) {
       v1::LearnedDrafter& saved_drafter = *saved.add_drafters();
       saved_drafter.set_drafter(name);
       drafter.regression.Save(saved_drafter.mutable_regression());
-      saved_drafter.set_correction(drafter.correction.value());
+      if (drafter.correction.known()) saved_drafter.set_correction(drafter.correction.value());
       if (!drafter.costs.value().has_value()) continue;
       saved_drafter.set_exposed_level_seconds(drafter.costs.value()->exposed_level_seconds);
       saved_drafter.set_hidden_level_seconds(drafter.costs.value()->hidden_level_seconds);
@@ -85,7 +87,7 @@ absl::StatusOr<DrafterChooser::ModelState> DrafterChooser::LoadModel(const Model
     return absl::InvalidArgumentError("verify_seconds: expected positive numbers of seconds");
   }
   TANDEM_RETURN_IF_ERROR(CheckCorrection(state.plain_correction()));
-  loaded.plain_correction.Set(state.plain_correction());
+  if (state.plain_correction() != 0.0) loaded.plain_correction.Set(state.plain_correction());
   if (state.drafters_size() > kMostDrafters) {
     return absl::InvalidArgumentError(absl::StrCat("drafters: ", state.drafters_size(), ", too many"));
   }
@@ -102,7 +104,7 @@ absl::StatusOr<DrafterChooser::ModelState> DrafterChooser::LoadModel(const Model
     }
     DrafterState& loaded_drafter = DrafterOf(loaded, drafter.drafter());
     loaded_drafter.regression = *std::move(regression);
-    loaded_drafter.correction.Set(drafter.correction());
+    if (drafter.correction() != 0.0) loaded_drafter.correction.Set(drafter.correction());
     if (!drafter.has_exposed_level_seconds()) continue;
     loaded_drafter.costs.Observe({drafter.exposed_level_seconds(), drafter.hidden_level_seconds()});
     if (!loaded_drafter.costs.value().has_value()) {

@@ -73,6 +73,35 @@ std::string Serve(DrafterChooser& chooser, World& world, bool code, std::string*
   return drafter;
 }
 
+// Plain decoding at `ratio` times the 100 tokens per second that kVerify promises.
+RequestOutcome PlainOutcome(double ratio, uint32_t tokens = 200) {
+  return {.verify = kVerify, .decode_tokens = tokens, .decode_seconds = tokens / 100.0 / ratio};
+}
+
+TEST(DrafterChooserTest, NoticesThatPlainDecodingHasBecomeFaster) {
+  DrafterChooser chooser = Chooser();
+  World world;
+  const auto correction = [&] {
+    return chooser.Explain(0, world.Prompt(true), kDrafters).candidates(0).correction();
+  };
+  for (int i = 0; i < 100; ++i) {
+    chooser.Learn(0, "", chooser.Prepare(0, world.Prompt(true)), PlainOutcome(1.0));
+  }
+  EXPECT_NEAR(correction(), 1.0, 0.01);
+  int plain = 0;
+  while (plain < 4) {
+    const bool code = world.NextIsCode();
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(code));
+    // Others' short answers without a drafter tell nothing, and are in nobody's way.
+    chooser.Learn(0, "", prompt, PlainOutcome(1.0, /*tokens=*/1));
+    const DrafterDecision decision = chooser.Decide(0, prompt, kDrafters);
+    const std::string drafter = decision.drafter.has_value() ? kDrafters[*decision.drafter] : "";
+    plain += drafter.empty() ? 1 : 0;
+    chooser.Learn(0, drafter, prompt, drafter.empty() ? PlainOutcome(2.0) : world.Outcome(drafter, code));
+  }
+  EXPECT_GT(correction(), 1.4);
+}
+
 TEST(DrafterChooserTest, TimesPlainDecodingNowAndThen) {
   DrafterChooser chooser = Chooser();
   World world;
@@ -86,7 +115,7 @@ TEST(DrafterChooserTest, TimesPlainDecodingNowAndThen) {
   }
   // 512 decisions from the first and then from the last, and as many before the next.
   EXPECT_EQ(plain, (std::vector<int>{512, 1024}));
-  // While one is on its way, others go to drafters.
+  // However many are on their way.
   std::vector<DrafterDecision> decisions;
   for (int i = 0; i < 700; ++i) {
     const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true));
@@ -309,8 +338,8 @@ TEST(DrafterChooserTest, StatesThatDoNotFitAreRefused) {
   state.mutable_models(0)->set_verify_seconds(0, -1.0);
   EXPECT_THAT(error(state), HasSubstr("verify_seconds"));
   state = good;
-  state.mutable_models(0)->set_plain_correction(0.0);
-  EXPECT_THAT(error(state), HasSubstr("correction: 0"));
+  state.mutable_models(0)->set_plain_correction(0.1);
+  EXPECT_THAT(error(state), HasSubstr("correction: 0.1"));
   state = good;
   state.mutable_models(0)->mutable_drafters(0)->set_exposed_level_seconds(-1.0);
   EXPECT_THAT(error(state), HasSubstr("no numbers of seconds"));

@@ -14,6 +14,8 @@ constexpr double kBeyondChance = 3.0;
 constexpr double kLongestSeconds = 100.0;
 constexpr uint32_t kMostCounted = 1000;
 constexpr uint32_t kFewestTokens = 8;
+// What requests before a long time without any count as: the next one is a fifth of the average.
+constexpr uint32_t kOldRequests = 3;
 
 bool IsSeconds(double value) {
   return value >= 0.0 && value <= kLongestSeconds;
@@ -42,10 +44,10 @@ void LiveVerifySeconds::Observe(absl::Span<const double> seconds) {
   for (size_t i = 0; i < value_.size(); ++i) value_[i] += kNewShare * (seconds[i] - value_[i]);
 }
 
-void ThroughputCorrection::Observe(double predicted_tokens_per_second, const RequestOutcome& outcome) {
-  if (outcome.decode_tokens < kFewestTokens || !(outcome.decode_seconds > 0.0)) return;
+bool ThroughputCorrection::Observe(double predicted_tokens_per_second, const RequestOutcome& outcome) {
+  if (outcome.decode_tokens < kFewestTokens || !(outcome.decode_seconds > 0.0)) return false;
   const double ratio = outcome.decode_tokens / outcome.decode_seconds / predicted_tokens_per_second;
-  if (!(ratio > 0.0) || !std::isfinite(ratio)) return;
+  if (!(ratio > 0.0) || !std::isfinite(ratio)) return false;
   const double bound = std::log(kLargest);
   const double log_ratio = std::clamp(std::log(ratio), -bound, bound);
   // The first ones count alike, beside one that is as predicted.
@@ -59,10 +61,16 @@ void ThroughputCorrection::Observe(double predicted_tokens_per_second, const Req
   // What an average that forgets in this way scatters by.
   const double chance = std::sqrt(variance_ * kNewShare / (2.0 - kNewShare));
   if (std::abs(recent_ - log_ratio_) > kBeyondChance * chance) log_ratio_ = recent_;
+  return true;
+}
+
+void ThroughputCorrection::Age() {
+  observed_ = std::min(observed_, kOldRequests);
 }
 
 void ThroughputCorrection::Set(double value) {
   log_ratio_ = recent_ = std::log(std::clamp(value, 1.0 / kLargest, kLargest));
+  variance_ = kPriorVariance;
   observed_ = kMostCounted;
 }
 

@@ -53,20 +53,28 @@ class LiveVerifySeconds {
 // Over about fifty requests: single ones scatter by more than drafters of a kind differ, and of several that
 // are as good as equal the best would be whoever was lucky last. When the last ten or so are away from that
 // beyond chance, they are what counts from then on.
+//
+// After a long time without a request, those before it count as a few (Age).
 class ThroughputCorrection {
  public:
   static constexpr double kLargest = 4.0;  // And one over it is the smallest.
 
-  // Ignored when too few tokens tell, or a rate is none.
-  void Observe(double predicted_tokens_per_second, const RequestOutcome& outcome);
+  // False, and ignored, when too few tokens tell, or a rate is none.
+  bool Observe(double predicted_tokens_per_second, const RequestOutcome& outcome);
+  void Age();
+  // To an average that was observed for long elsewhere.
   void Set(double value);
+  // 1 before anything was observed or set.
   double value() const;
+  bool known() const { return observed_ > 0; }
 
  private:
+  static constexpr double kPriorVariance = 0.09;  // A scatter by a factor of 1.35.
+
   uint32_t observed_ = 0;
   double log_ratio_ = 0.0;
-  double recent_ = 0.0;    // The same of the last requests.
-  double variance_ = 0.0;  // Of single requests about the average.
+  double recent_ = 0.0;               // The same of the last requests.
+  double variance_ = kPriorVariance;  // Of single requests about the average.
 };
 
 }  // namespace tandem::router

@@ -87,6 +87,30 @@ TEST(LiveCostsTest, CorrectionFollowsAChangeWithinAFewRequests) {
   EXPECT_LT(correction.value(), 0.75);
 }
 
+TEST(LiveCostsTest, ACorrectionThatWasSetHoldsAgainstChance) {
+  std::mt19937_64 generator(1);
+  std::normal_distribution<double> scatter(0.0, std::log(1.2));
+  for (int run = 0; run < 200; ++run) {
+    ThroughputCorrection correction;
+    correction.Set(1.0);
+    for (int i = 0; i < 30; ++i) {
+      ObserveRatio(correction, std::exp(scatter(generator)));
+      ASSERT_NEAR(correction.value(), 1.0, 0.1);
+    }
+  }
+}
+
+TEST(LiveCostsTest, AfterALongTimeOneRequestTellsMore) {
+  ThroughputCorrection correction;
+  for (int i = 0; i < 500; ++i) ObserveRatio(correction, 1.0);
+  ThroughputCorrection aged = correction;
+  aged.Age();
+  ObserveRatio(correction, 1.2);
+  ObserveRatio(aged, 1.2);
+  EXPECT_NEAR(correction.value(), std::exp(0.02 * std::log(1.2)), 1e-6);
+  EXPECT_NEAR(aged.value(), std::exp(0.2 * std::log(1.2)), 1e-6);
+}
+
 TEST(LiveCostsTest, TooLittleToTellIsNoMeasurement) {
   ThroughputCorrection correction;
   correction.Observe(40.0, {.decode_tokens = 7, .decode_seconds = 1.0});

@@ -64,11 +64,11 @@ absl::Status WriteFile(const std::string& path, const std::string& bytes) {
 v1::LearnedRouting WithoutTimes(v1::LearnedRouting state) {
   for (v1::LearnedModel& model : *state.mutable_models()) {
     model.clear_verify_seconds();
-    model.set_plain_correction(1.0);
+    model.clear_plain_correction();
     for (v1::LearnedDrafter& drafter : *model.mutable_drafters()) {
       drafter.clear_exposed_level_seconds();
       drafter.clear_hidden_level_seconds();
-      drafter.set_correction(1.0);
+      drafter.clear_correction();
     }
   }
   return state;
@@ -116,12 +116,17 @@ absl::Status Calibrate(const CalibrateCommand& command, Terminal& terminal, Inte
       }
     }
     const auto error = response.held_out_error().find(drafter);
-    if (tried == 0 || error == response.held_out_error().end()) {
+    if (tried == 0) {
       terminal.out << absl::StrFormat("%-16s drafted nothing\n", drafter);
       continue;
     }
-    terminal.out << absl::StrFormat("%-16s mean acceptance %.3f, error on prompts left out %.3f\n", drafter,
-                                    sum / static_cast<double>(tried), error->second);
+    terminal.out << absl::StrFormat("%-16s mean acceptance %.3f, ", drafter,
+                                    sum / static_cast<double>(tried));
+    if (error == response.held_out_error().end()) {
+      terminal.out << "too few prompts to tell an error\n";
+    } else {
+      terminal.out << absl::StrFormat("error on prompts left out %.3f\n", error->second);
+    }
   }
   terminal.out << std::flush;
   if (command.output.empty()) return absl::OkStatus();

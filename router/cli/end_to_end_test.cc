@@ -190,7 +190,7 @@ TEST_F(EndToEndTest, CalibratesAndExplains) {
   learned = read();
   ASSERT_EQ(learned.models_size(), 1);
   EXPECT_EQ(learned.models(0).verify_seconds_size(), 0);
-  EXPECT_EQ(learned.models(0).plain_correction(), 1.0);
+  EXPECT_EQ(learned.models(0).plain_correction(), 0.0);
   EXPECT_FALSE(learned.models(0).drafters(0).has_exposed_level_seconds());
   EXPECT_FALSE(learned.models(0).drafters(0).has_hidden_level_seconds());
   EXPECT_EQ(learned.models(0).drafters(0).correction(), 1.0);

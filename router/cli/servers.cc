@@ -76,8 +76,8 @@ std::string ServersTable(const v1::ListServersResponse& list) {
     const std::string weights = WeightsOf(server).substr(0, kShownDigits);
     rows.push_back({RoleOf(server), server.name(), server.address(), SourceOf(server), StateOf(server),
                     verifies ? absl::StrCat(server.in_flight(), " of ", server.max_in_flight()) : "-",
-                    registered ? server.registration().version() : "-", weights.empty() ? "-" : weights,
-                    SpeedOf(server)});
+                    registered ? absl::CHexEscape(server.registration().version()) : "-",
+                    weights.empty() ? "-" : weights, SpeedOf(server)});
   }
   return FormatTable(rows);
 }

@@ -1,7 +1,12 @@
 #include "common/engine/cpu/thread_team.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <limits>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -21,13 +26,60 @@ void Pause() {
 #endif
 }
 
-// How often a thread looks before it sleeps: some ten microseconds, in which the next piece of work usually
-// comes. It does not offer its processor to others (sched_yield) in between: to a thread that computes, that
-// is a whole time slice of milliseconds, at every barrier, whereas one that has slept runs again as soon as
-// it is woken.
-constexpr int kNumPauses = 1000;
+// How long a thread looks before it sleeps: the next piece of work usually comes within that.
+constexpr std::chrono::microseconds kLooking(20);
+constexpr int kPausesBetweenClocks = 32;
+// After so many waits in a row in which looking did not help, only one in some looks: on busy cores the
+// others may be waiting for this very processor.
+constexpr uint32_t kVainLooks = 3;
+constexpr uint32_t kWaitsPerLook = 16;
+
+// The kernel's wait queue of a word. std::atomic's own wait offers the processor to others first
+// (sched_yield): to a thread that computes, that is a whole time slice of milliseconds, at every barrier,
+// whereas one that has slept runs again soon after it was woken.
+void SleepWhile(std::atomic<uint32_t>& word, uint32_t old) {
+  static_assert(sizeof(word) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
+}
+
+void WakeAll(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
 
 }  // namespace
+
+void ThreadTeam::Count::Advance() {
+  value_.fetch_add(1, std::memory_order_seq_cst);
+  // Either this sees the sleeper, or the sleeper sees the new value: the kernel compares again before it lets
+  // it sleep.
+  if (num_sleepers_.load(std::memory_order_seq_cst) > 0) WakeAll(value_);
+}
+
+bool ThreadTeam::Count::LookAfter(uint32_t old) const {
+  const auto deadline = std::chrono::steady_clock::now() + kLooking;
+  do {
+    for (int i = 0; i < kPausesBetweenClocks; ++i) {
+      if (value_.load(std::memory_order_acquire) != old) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return false;
+}
+
+void ThreadTeam::Count::AwaitAfter(uint32_t old) {
+  if (value_.load(std::memory_order_acquire) != old) return;
+  // Several threads may count at once: one more or less does not matter.
+  const uint32_t vain = num_vain_.load(std::memory_order_relaxed);
+  const bool look = vain < kVainLooks || vain % kWaitsPerLook == 0;
+  if (look && LookAfter(old)) {
+    if (vain != 0) num_vain_.store(0, std::memory_order_relaxed);
+    return;
+  }
+  num_vain_.store(vain + 1, std::memory_order_relaxed);
+  num_sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (value_.load(std::memory_order_seq_cst) == old) SleepWhile(value_, old);
+  num_sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
 
 ThreadTeam::ThreadTeam(int num_threads, const std::vector<int>& cpus)
     : num_threads_(num_threads), cpus_(cpus) {}
@@ -60,8 +112,7 @@ absl::StatusOr<std::unique_ptr<ThreadTeam>> ThreadTeam::Create(int num_threads,
 
 ThreadTeam::~ThreadTeam() {
   body_ = nullptr;
-  num_runs_.fetch_add(1, std::memory_order_release);
-  num_runs_.notify_all();
+  num_runs_.Advance();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -72,15 +123,14 @@ void ThreadTeam::Run(absl::FunctionRef<void(int)> body) {
     return;
   }
   body_ = &body;
-  num_runs_.fetch_add(1, std::memory_order_release);
-  num_runs_.notify_all();
+  num_runs_.Advance();
   body(0);
   WaitForAll();
 }
 
 void ThreadTeam::Work(int thread) {
   for (uint32_t run = 0;; ++run) {
-    WaitWhile(num_runs_, run);
+    num_runs_.AwaitAfter(run);
     if (body_ == nullptr) return;
     (*body_)(thread);
     WaitForAll();
@@ -89,22 +139,13 @@ void ThreadTeam::Work(int thread) {
 
 void ThreadTeam::WaitForAll() {
   // Read before arriving: nobody can finish this barrier without us, so the count is still this barrier's.
-  const uint32_t barrier = num_barriers_.load(std::memory_order_relaxed);
+  const uint32_t barrier = num_barriers_.value();
   if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
     num_arrived_.store(0, std::memory_order_relaxed);
-    num_barriers_.fetch_add(1, std::memory_order_release);
-    num_barriers_.notify_all();
+    num_barriers_.Advance();
   } else {
-    WaitWhile(num_barriers_, barrier);
+    num_barriers_.AwaitAfter(barrier);
   }
-}
-
-void ThreadTeam::WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) {
-  for (int i = 0; i < kNumPauses; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    Pause();
-  }
-  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace tandem

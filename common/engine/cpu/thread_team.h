@@ -46,19 +46,33 @@ class ThreadTeam {
   }
 
  private:
+  // Counts up, and lets threads wait for that. What was written before Advance is seen after AwaitAfter.
+  class Count {
+   public:
+    uint32_t value() const { return value_.load(std::memory_order_relaxed); }
+    void Advance();
+    // Returns once the value differs from `old`.
+    void AwaitAfter(uint32_t old);
+
+   private:
+    // Whether it came to differ within some microseconds.
+    bool LookAfter(uint32_t old) const;
+
+    std::atomic<uint32_t> value_{0};
+    std::atomic<uint32_t> num_sleepers_{0};
+    std::atomic<uint32_t> num_vain_{0};  // Waits since looking last helped.
+  };
+
   ThreadTeam(int num_threads, const std::vector<int>& cpus);
 
   void Work(int thread);
   void WaitForAll();
-  // Returns once `value` differs from `old`.
-  static void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old);
-
   const int num_threads_;
   const std::vector<int> cpus_;
   // Each on a cache line of its own: the first is written once per run, the others at every barrier.
-  alignas(64) std::atomic<uint32_t> num_runs_{0};
+  alignas(64) Count num_runs_;
   alignas(64) std::atomic<int> num_arrived_{0};
-  alignas(64) std::atomic<uint32_t> num_barriers_{0};
+  alignas(64) Count num_barriers_;
   // What to run; null ends the workers. Written before num_runs_ grows.
   const absl::FunctionRef<void(int)>* body_ = nullptr;
   std::vector<std::thread> workers_;

@@ -225,8 +225,10 @@ absl::Status CudaEngine::EnsureWordCapacity(uint64_t num_words) {
   // Graphs know where the words were.
   ops_->DropGraphs();
   graphs_.clear();
-  TANDEM_ASSIGN_OR_RETURN(device_words_, ops_->Allocate<uint32_t>(capacity, "steps"));
+  // Both or none: their sizes go together.
+  TANDEM_ASSIGN_OR_RETURN(const auto device, ops_->Allocate<uint32_t>(capacity, "steps"));
   TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(capacity * sizeof(uint32_t), "steps"));
+  device_words_ = device;
   staged_words_ = static_cast<uint32_t*>(staged);
   step_ = {device_words_, options_.max_rows};
   return absl::OkStatus();

@@ -29,7 +29,8 @@ namespace tandem {
 // A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
 // download and one wait. What comes back is a word for each row that asks for a choice: the seeded choice is
 // made on the device (choice_kernels.h), with several ranks on rank 0, from all ranks' logits. Logits that
-// are asked for come first, 64 rows at a time, each with a download and, but for the last, a wait of its own.
+// are asked for come first, 64 rows at a time, each with a download and a wait of its own (which the last
+// shares with the choices when they are of the same 64 rows).
 //
 // Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
 // warms the engine up before its loop runs); a call during another is FailedPrecondition.
