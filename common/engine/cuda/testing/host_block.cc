@@ -2,8 +2,10 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 
 #include "common/base/hash.h"
@@ -162,6 +164,31 @@ uint32_t HostGrid::Block::Ballot(bool bit) {
   }
   grid_->Wait(Waits::kForWarp);
   return mask;
+}
+
+void HostGrid::Block::MultiplyAddInt8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t (&sums)[4]) {
+  const uint32_t self = thread();
+  const uint32_t own[] = {a[0], a[1], a[2], a[3], b0, b1};
+  std::copy(std::begin(own), std::end(own), grid_->fibers_[self].fragment);
+  grid_->Wait(Waits::kForWarp);
+  const uint32_t warp = self / kWarpThreads * kWarpThreads;
+  const uint32_t lane = self % kWarpThreads;
+  for (uint32_t i = 0; i < 4; ++i) {
+    for (uint32_t quarter = 0; quarter < 4; ++quarter) {
+      // Four columns of row lane / 4 (+ 8) of a and of row 2 * (lane % 4) (+ 1) of b.
+      const Fiber& of_a = grid_->fibers_[warp + lane / 4 * 4 + quarter];
+      const Fiber& of_b = grid_->fibers_[warp + (lane % 4 * 2 + i % 2) * 4 + quarter];
+      for (uint32_t half = 0; half < 2; ++half) {
+        const uint32_t of_row = of_a.fragment[2 * half + i / 2];
+        const uint32_t of_column = of_b.fragment[4 + half];
+        for (uint32_t byte = 0; byte < 4; ++byte) {
+          sums[i] += int32_t{static_cast<int8_t>(of_row >> (8 * byte))} *
+                     int32_t{static_cast<int8_t>(of_column >> (8 * byte))};
+        }
+      }
+    }
+  }
+  grid_->Wait(Waits::kForWarp);
 }
 
 }  // namespace tandem
