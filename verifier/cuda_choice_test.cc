@@ -142,7 +142,8 @@ TEST_P(CudaChoiceWeights, OutputsAreThoseOfTheHostsChoice) {
   EXPECT_TRUE(violations_.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaChoiceWeights, testing::Values(WeightType::kAsInFile, WeightType::kInt8),
+INSTANTIATE_TEST_SUITE_P(All, CudaChoiceWeights,
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4),
                          [](const auto& param_info) {
                            return std::string(WeightTypeName(param_info.param));
                          });

@@ -93,11 +93,6 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
     return absl::InvalidArgumentError(
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
-  if (options.weight_type == WeightType::kInt4) {
-    return absl::UnimplementedError(
-        absl::StrCat("weights in ", WeightTypeName(options.weight_type),
-                     " on a GPU; expected auto, bf16 or int8, or the device cpu"));
-  }
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Start(model));
   return engine;
@@ -399,7 +394,11 @@ absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<c
   TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
                                       RoundInputsShape(num_rows, matrix.depth)));
   const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
-  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, MultiplyShape(grid));
+  const LaunchShape shape = MultiplyShape(grid);
+  if (matrix.format == DeviceFormat::kInt4) {
+    return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
+  }
+  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
 }
 
 absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,

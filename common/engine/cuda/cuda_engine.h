@@ -22,11 +22,11 @@
 
 namespace tandem {
 
-// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, or integers of 8 bits with
-// scales; products add up in float32, those of integers exactly within each group; keys, values and what goes
-// into a product are bfloat16; everything else is float32. Law 1 holds by construction (ADR 9 for products of
-// bfloat16, ADR 11 for those of integers, attention_kernels.h for attention); bits differ from the CPU
-// engine's, and with weights in bfloat16 may differ between kinds of GPU and versions of cuBLASLt.
+// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, or integers of 8 or 4 bits
+// with scales; products add up in float32, those of integers exactly within each group; keys, values and what
+// goes into a product are bfloat16; everything else is float32. Law 1 holds by construction (ADR 9 for
+// products of bfloat16, ADR 11 for those of integers, attention_kernels.h for attention); bits differ from
+// the CPU engine's, and with weights in bfloat16 may differ between kinds of GPU and versions of cuBLASLt.
 //
 // A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
 // download and one wait. What comes back is a word for each row that asks for a choice: the seeded choice is
@@ -51,8 +51,7 @@ class CudaEngine final : public Engine {
 
   // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
   // InvalidArgument for options out of range, for a model that the GPU's shared memory cannot hold the
-  // attention or the products of, and for ranks that cannot share it (MakeShard); Unimplemented for a weight
-  // type that only the CPU engine has.
+  // attention or the products of, and for ranks that cannot share it (MakeShard).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
                                                             std::unique_ptr<DeviceOps> ops);
   // Rank 0 tells the others to stop.

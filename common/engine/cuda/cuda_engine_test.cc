@@ -441,6 +441,7 @@ TEST(CudaEngineTest, WeightTypesTakeTheMemoryTheySay) {
   };
   const auto num_weights = static_cast<double>(weights);
   EXPECT_NEAR(saved(WeightType::kInt8) / num_weights, 2 - 8.25 / 8, 0.1);
+  EXPECT_NEAR(saved(WeightType::kInt4) / num_weights, 2 - 4.25 / 8, 0.1);
 }
 
 // The demo models' float32 logits, within bfloat16's roundings.

@@ -21,14 +21,21 @@ constexpr uint64_t kStagedBytes = uint64_t{32} << 20;
 
 DeviceFormat FormatFor(WeightType type) {
   switch (type) {
-    case WeightType::kInt4:
     case WeightType::kInt8:
       return DeviceFormat::kInt8;
+    case WeightType::kInt4:
+      return DeviceFormat::kInt4;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
       break;
   }
   return DeviceFormat::kBf16;
+}
+
+// Matrices of tokens have more bits than the others, as the CPU engine's.
+DeviceFormat FormatOfTokens(WeightType type) {
+  const DeviceFormat format = FormatFor(type);
+  return format == DeviceFormat::kInt4 ? DeviceFormat::kInt8 : format;
 }
 
 absl::StatusOr<std::unique_ptr<ThreadTeam>> MakePackers() {
@@ -252,6 +259,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadTeam> packers, MakePackers());
   Uploader up(packers.get(), ops, progress);
   const DeviceFormat format = FormatFor(type);
+  const DeviceFormat format_of_tokens = FormatOfTokens(type);
   DeviceWeights weights;
   for (const LayerWeights& layer : model.layers()) {
     TANDEM_ASSIGN_OR_RETURN(DeviceWeights::Layer uploaded,
@@ -260,11 +268,11 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
   }
   TANDEM_ASSIGN_OR_RETURN(weights.final_norm, up.Vector(model.final_norm()));
   const auto vocab = static_cast<uint32_t>(model.config().vocab_size);
-  TANDEM_ASSIGN_OR_RETURN(weights.embedding, up.Rows(format, {{model.embedding(), {0, vocab}}}));
+  TANDEM_ASSIGN_OR_RETURN(weights.embedding, up.Rows(format_of_tokens, {{model.embedding(), {0, vocab}}}));
   if (model.config().tied_embeddings) {
     TANDEM_ASSIGN_OR_RETURN(weights.output, up.Prepared(OutputsOf(weights.embedding, shard.vocab)));
   } else {
-    TANDEM_ASSIGN_OR_RETURN(weights.output, up.Rows(format, {{model.output(), shard.vocab}}));
+    TANDEM_ASSIGN_OR_RETURN(weights.output, up.Rows(format_of_tokens, {{model.output(), shard.vocab}}));
   }
   TANDEM_RETURN_IF_ERROR(ops->Synchronize());
   return weights;

@@ -92,7 +92,8 @@ TEST(GpuEngineTest, GivesTheGoldenLogits) {
 
 class GpuEngineWeights : public testing::TestWithParam<WeightType> {};
 
-INSTANTIATE_TEST_SUITE_P(All, GpuEngineWeights, testing::Values(WeightType::kAsInFile, WeightType::kInt8),
+INSTANTIATE_TEST_SUITE_P(All, GpuEngineWeights,
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4),
                          [](const auto& param_info) {
                            return std::string(WeightTypeName(param_info.param));
                          });
@@ -191,7 +192,7 @@ TEST(GpuEngineTest, GivesTheBitsOfItsEmulationWithWeightsAsIntegers) {
   TANDEM_NEEDS_GPU();
   const auto model = SomeModel();
   const TokenIds tokens = SomeTokens(20, 4099);
-  for (const WeightType weight_type : {WeightType::kInt8}) {
+  for (const WeightType weight_type : {WeightType::kInt8, WeightType::kInt4}) {
     const auto engine = OpenOnGpu(*model, {.num_blocks = 4, .weight_type = weight_type});
     auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64, .weight_type = weight_type},
                                        std::make_unique<HostOps>(HostOps::Options{}));

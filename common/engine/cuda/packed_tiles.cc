@@ -16,6 +16,16 @@ void PackInt8(const QuantizedGroup& group, uint32_t output, uint32_t* words) {
   }
 }
 
+// [16 outputs][4][8 bytes]
+void PackInt4(const QuantizedGroup& group, uint32_t output, uint32_t* words) {
+  uint32_t* const to = words + output * (kInputGroup / 8);
+  for (uint32_t k = 0; k < kInputGroup; ++k) {
+    const uint32_t byte = k / 16 * 8 + k % 8;
+    const uint32_t shift = byte % 4 * 8 + (k % 16 < 8 ? 0 : 4);
+    to[byte / 4] |= (static_cast<uint32_t>(group.values[k]) & 0xfu) << shift;
+  }
+}
+
 }  // namespace
 
 uint32_t PackedGroupWords(DeviceFormat format) {
@@ -24,6 +34,8 @@ uint32_t PackedGroupWords(DeviceFormat format) {
       break;
     case DeviceFormat::kInt8:
       return kInt8GroupWords;
+    case DeviceFormat::kInt4:
+      return kInt4GroupWords;
   }
   return 0;
 }
@@ -34,8 +46,12 @@ void PackOutput(DeviceFormat format, absl::Span<const float> weights, uint32_t o
     float padded[kInputGroup] = {};
     const absl::Span<const float> inputs = weights.subspan(begin, kInputGroup);
     std::copy(inputs.begin(), inputs.end(), padded);
-    const QuantizedGroup group = QuantizeInt8(padded);
-    PackInt8(group, output, words);
+    const QuantizedGroup group = format == DeviceFormat::kInt4 ? QuantizeInt4(padded) : QuantizeInt8(padded);
+    if (format == DeviceFormat::kInt4) {
+      PackInt4(group, output, words);
+    } else {
+      PackInt8(group, output, words);
+    }
     scales[output] = {static_cast<uint16_t>(std::bit_cast<uint32_t>(group.scale) >> 16)};
     words += PackedGroupWords(format);
     scales += kPackedOutputs;

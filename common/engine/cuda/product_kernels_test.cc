@@ -195,6 +195,10 @@ TEST_F(ProductKernelsTest, Int8GivesTheBitsOfTheProcessor) {
   ExpectTheCpusBits<MultiplyInt8Kernel>(DeviceFormat::kInt8, WeightFormat::kInt8);
 }
 
+TEST_F(ProductKernelsTest, Int4GivesTheBitsOfTheProcessor) {
+  ExpectTheCpusBits<MultiplyInt4Kernel>(DeviceFormat::kInt4, WeightFormat::kInt4);
+}
+
 TEST_F(ProductKernelsTest, EmbedsWhatTheProcessorReadsBack) {
   const std::vector<BlockId> blocks = {0};
   for (const uint32_t hidden : {6u, 64u, 201u}) {

@@ -11,6 +11,7 @@
   X(EmbedInt8Kernel)              \
   X(RoundInputsKernel)            \
   X(MultiplyInt8Kernel)           \
+  X(MultiplyInt4Kernel)           \
   X(NormKernel)                   \
   X(GateKernel)                   \
   X(FeatureKernel)                \

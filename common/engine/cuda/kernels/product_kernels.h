@@ -6,7 +6,7 @@
 #include "common/engine/cuda/kernels/block.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Products with weights that are kept as integers of 8 bits (docs/adr/0011-quantised-products.md).
+// Products with weights that are kept as integers of 8 or 4 bits (docs/adr/0011-quantised-products.md).
 //
 // What is computed is what the CPU engine computes (cpu/kernel_table.h, "weights of 8 or 4 bits"), bit for
 // bit, from inputs that are bfloat16: a group of 64 inputs of a row is rounded to 15 bits, its products with
@@ -16,7 +16,8 @@
 // decoding, verifying and prefill alike. Reference: PortableKernels().products. Tolerance: none, the bits are
 // equal.
 //
-// The floor of a product of few rows is reading the weights once, 8.25 bits each, at the memory's bandwidth:
+// The floor of a product of few rows is reading the weights once, 8.25 or 4.25 bits each, at the memory's
+// bandwidth:
 // a block reads its tiles once for every kProductRows rows, and no other block reads them for these rows.
 
 namespace tandem {
@@ -26,10 +27,13 @@ namespace tandem {
 inline constexpr uint32_t kPackedOutputs = 16;
 // Of a group of one tile.
 inline constexpr uint32_t kInt8GroupWords = kPackedOutputs * kInputGroup / 4;
+inline constexpr uint32_t kInt4GroupWords = kPackedOutputs * kInputGroup / 8;
 
 struct PackedWeights {
-  DeviceSpan<const uint32_t> words;  // [tiles][groups][16 outputs][64 integers of 8 bits]
-  DeviceSpan<const Bf16> scales;     // [tiles][groups][16]
+  // [tiles][groups][16 outputs][64 integers of 8 bits], or of 4 bits: of 16 inputs each, which take 8 bytes,
+  // the first 8 stand in the low halves of the bytes and the others in the high ones.
+  DeviceSpan<const uint32_t> words;
+  DeviceSpan<const Bf16> scales;  // [tiles][groups][16]
 };
 
 // Inputs of products, rounded to 15 bits: (128 * high + low) * scale.
@@ -238,15 +242,46 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
   }
 }
 
-// outputs = inputs * weights^T. Grid and shared memory: MultiplyShape.
-struct MultiplyInt8Kernel {
+// What a lane multiplies of a group of integers of 8 bits: of outputs g and g + 8 in lane 4 g + t, inputs 16
+// t to 16 t + 15. Matrix units take them in another order than they stand in, which exact sums do not show.
+struct Int8Lane {
+  static constexpr uint32_t kGroupWords = kInt8GroupWords;
+  static constexpr int32_t kFactor = 1;
+  Words<4> outputs[2];
+
+  static TANDEM_DEVICE Int8Lane Load(DeviceSpan<const uint32_t> words, uint64_t group, uint32_t lane) {
+    const uint64_t at = group * kGroupWords + lane * 4;
+    return {{LoadWords<4>(words, at), LoadWords<4>(words, at + kGroupWords / 2)}};
+  }
+  // Four of them, as bytes.
+  TANDEM_DEVICE uint32_t Bytes(uint32_t output, uint32_t quarter) const {
+    return outputs[output].word[quarter];
+  }
+};
+
+// The same of integers of 4 bits. They are multiplied 16-fold, as they stand in the high halves of bytes: a
+// sum is a multiple of 16 then, below 2^31.
+struct Int4Lane {
+  static constexpr uint32_t kGroupWords = kInt4GroupWords;
+  static constexpr int32_t kFactor = 16;
+  Words<2> outputs[2];
+
+  static TANDEM_DEVICE Int4Lane Load(DeviceSpan<const uint32_t> words, uint64_t group, uint32_t lane) {
+    const uint64_t at = group * kGroupWords + lane * 2;
+    return {{LoadWords<2>(words, at), LoadWords<2>(words, at + kGroupWords / 2)}};
+  }
+  TANDEM_DEVICE uint32_t Bytes(uint32_t output, uint32_t quarter) const {
+    const uint32_t word = outputs[output].word[quarter % 2];
+    return (quarter < 2 ? word << 4 : word) & 0xf0f0f0f0u;
+  }
+};
+
+// outputs = inputs * weights^T. Grid and shared memory: MultiplyGrid, MultiplyShape.
+template <typename Lane>
+struct MultiplyIntegersKernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
   using Sum = int32_t;
-  // Of outputs g and g + 8 in lane 4 g + t: inputs 16 t to 16 t + 15. Matrix units take them in another order
-  // than they stand in, which exact sums do not show.
-  struct Weights {
-    Words<4> outputs[2];
-  };
+  using Weights = Lane;
 
   PackedWeights weights;
   RoundedInputs inputs;  // [rows, depth]
@@ -259,8 +294,7 @@ struct MultiplyInt8Kernel {
   }
 
   TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
-    const uint64_t at = (tile * grid.num_groups() + group) * kInt8GroupWords + lane * 4;
-    return {{LoadWords<4>(weights.words, at), LoadWords<4>(weights.words, at + kInt8GroupWords / 2)}};
+    return Lane::Load(weights.words, tile * grid.num_groups() + group, lane);
   }
 
   template <typename Block>
@@ -273,12 +307,12 @@ struct MultiplyInt8Kernel {
     const Words<4> low = LoadWords<4>(words, at + RoundedInputs::kGroupWords / 2 + lane % 4 * 4);
     int32_t low_sums[4] = {};
     for (uint32_t i = 0; i < 4; i += 2) {
-      const uint32_t piece[4] = {of_lane.outputs[0].word[i], of_lane.outputs[1].word[i],
-                                 of_lane.outputs[0].word[i + 1], of_lane.outputs[1].word[i + 1]};
+      const uint32_t piece[4] = {of_lane.Bytes(0, i), of_lane.Bytes(1, i), of_lane.Bytes(0, i + 1),
+                                 of_lane.Bytes(1, i + 1)};
       block.MultiplyAddInt8(piece, high.word[i], high.word[i + 1], sums);
       block.MultiplyAddInt8(piece, low.word[i], low.word[i + 1], low_sums);
     }
-    for (uint32_t i = 0; i < 4; ++i) sums[i] = 128 * sums[i] + low_sums[i];
+    for (uint32_t i = 0; i < 4; ++i) sums[i] = (128 * sums[i] + low_sums[i]) / Lane::kFactor;
   }
 
   TANDEM_DEVICE float Add(float total, int32_t sum, uint64_t tile, uint32_t group, uint64_t row,
@@ -290,5 +324,7 @@ struct MultiplyInt8Kernel {
   }
   TANDEM_DEVICE float Finish(float total, uint64_t /*output*/) const { return total; }
 };
+using MultiplyInt8Kernel = MultiplyIntegersKernel<Int8Lane>;
+using MultiplyInt4Kernel = MultiplyIntegersKernel<Int4Lane>;
 
 }  // namespace tandem

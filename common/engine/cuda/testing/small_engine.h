@@ -14,7 +14,7 @@
 // Small models of random weights on emulated GPUs.
 namespace tandem {
 
-inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kAsInFile, WeightType::kInt8};
+inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4};
 
 inline ModelConfig SmallConfig() {
   ModelConfig config;
