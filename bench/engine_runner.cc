@@ -23,6 +23,8 @@ WeightType EngineWeightType(WeightDtype dtype) {
       return WeightType::kInt8;
     case WeightDtype::kInt4:
       return WeightType::kInt4;
+    case WeightDtype::kFp8:
+      return WeightType::kFp8;
     case WeightDtype::kF32:
     case WeightDtype::kBf16:
       break;

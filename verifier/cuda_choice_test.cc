@@ -143,7 +143,8 @@ TEST_P(CudaChoiceWeights, OutputsAreThoseOfTheHostsChoice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaChoiceWeights,
-                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4),
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
+                                         WeightType::kFp8),
                          [](const auto& param_info) {
                            return std::string(WeightTypeName(param_info.param));
                          });

@@ -20,13 +20,18 @@ constexpr uint32_t kStop = 3;
 // Copies sent at once.
 constexpr uint32_t kMostCopies = 8192;
 
-bool IsQuantized(WeightType type) {
+bool HasIntegers(WeightType type) {
   return type == WeightType::kInt8 || type == WeightType::kInt4;
+}
+
+// Of matrices for which there are own kernels.
+bool HasPackedWeights(WeightType type) {
+  return HasIntegers(type) || IsGpuWeightType(type);
 }
 
 // Inputs of products that share a scale, as MakeShard has them.
 uint32_t InputGroup(WeightType type) {
-  return IsQuantized(type) ? kInputGroup : 1;
+  return HasIntegers(type) ? kInputGroup : 1;
 }
 
 uint64_t Padded(uint64_t rows) {
@@ -108,7 +113,8 @@ absl::Status CudaEngine::Start(const Model& model) {
                      " bytes of shared memory; this GPU has ", ops_->max_shared_bytes()));
   }
   padded_rows_ = static_cast<uint32_t>(Padded(options_.max_rows));
-  if (IsQuantized(options_.weight_type) && MultiplySharedBytes(padded_rows_) > ops_->max_shared_bytes()) {
+  if (HasPackedWeights(options_.weight_type) &&
+      MultiplySharedBytes(padded_rows_) > ops_->max_shared_bytes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("products of weights in ", WeightTypeName(options_.weight_type), " take ",
                      MultiplySharedBytes(padded_rows_), " bytes of shared memory; this GPU has ",
@@ -147,7 +153,7 @@ absl::Status CudaEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
   TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * shard_.intermediate.size(), what));
   TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * shard_.intermediate.size(), what));
-  if (IsQuantized(options_.weight_type)) {
+  if (HasIntegers(options_.weight_type)) {
     const uint64_t depth = std::max({hidden, query, uint64_t{shard_.intermediate.size()}});
     const uint64_t groups = rows * NumInputGroups(static_cast<uint32_t>(depth));
     TANDEM_ASSIGN_OR_RETURN(rounded_.words,
@@ -388,13 +394,16 @@ absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const B
 
 absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                         DeviceSpan<float> outputs, uint32_t num_rows) {
+  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
+  const LaunchShape shape = MultiplyShape(grid);
+  if (matrix.format == DeviceFormat::kFp8) {
+    return ops_->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
+  }
   const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
   const RoundedInputs rounded = {rounded_.words.Part(0, groups * RoundedInputs::kGroupWords),
                                  rounded_.scales.Part(0, groups)};
   TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
                                       RoundInputsShape(num_rows, matrix.depth)));
-  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
-  const LaunchShape shape = MultiplyShape(grid);
   if (matrix.format == DeviceFormat::kInt4) {
     return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
   }

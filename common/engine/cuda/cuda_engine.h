@@ -22,11 +22,12 @@
 
 namespace tandem {
 
-// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, or integers of 8 or 4 bits
-// with scales; products add up in float32, those of integers exactly within each group; keys, values and what
-// goes into a product are bfloat16; everything else is float32. Law 1 holds by construction (ADR 9 for
-// products of bfloat16, ADR 11 for those of integers, attention_kernels.h for attention); bits differ from
-// the CPU engine's, and with weights in bfloat16 may differ between kinds of GPU and versions of cuBLASLt.
+// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, integers of 8 or 4 bits or
+// floats of 8 bits with scales; products add up in float32, those of integers exactly within each group;
+// keys, values and what goes into a product are bfloat16; everything else is float32. Law 1 holds by
+// construction (ADR 9 for products of bfloat16, ADR 11 for those of integers, ADR 13 for those of floats of 8
+// bits, attention_kernels.h for attention); bits differ from the CPU engine's, and but for weights as
+// integers may differ between kinds of GPU and versions of cuBLASLt.
 //
 // A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
 // download and one wait. What comes back is a word for each row that asks for a choice: the seeded choice is

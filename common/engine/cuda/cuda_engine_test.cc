@@ -35,19 +35,22 @@ struct Shape {
 class CudaEngineShapes : public testing::TestWithParam<std::tuple<Shape, WeightType>> {};
 
 // bfloat16 keeps 8 bits of what goes into products and of keys and values: a few parts in a thousand each.
-// What weights lose as integers, both engines' lose alike.
+// What weights lose as integers, both engines' lose alike; the CPU engine has no floats of 8 bits, of which
+// each is off by up to a sixteenth.
 TEST_P(CudaEngineShapes, GivesTheCpuEnginesLogitsButForRoundings) {
   const auto& [shape, weight_type] = GetParam();
+  const bool is_of_gpus = IsGpuWeightType(weight_type);
   const auto model = SmallModel(shape.config);
   ASSERT_NE(model, nullptr);
-  auto reference = CreateCpuEngine(
-      model, {.num_blocks = 7, .instruction_set = InstructionSet::kPortable, .weight_type = weight_type});
+  auto reference = CreateCpuEngine(model, {.num_blocks = 7,
+                                           .instruction_set = InstructionSet::kPortable,
+                                           .weight_type = is_of_gpus ? WeightType::kAsInFile : weight_type});
   ASSERT_TRUE(reference.ok()) << reference.status();
   const auto engine = Open(*model, {.num_blocks = 7, .max_rows = 70, .weight_type = weight_type});
   ASSERT_NE(engine, nullptr);
   const TokenIds tokens = SomeTokens(45, model->config().vocab_size);
   const auto expected = ComputeAll(reference->get(), tokens, 45);
-  EXPECT_LT(RelativeError(ComputeAll(engine.get(), tokens, 20), expected), 0.02);
+  EXPECT_LT(RelativeError(ComputeAll(engine.get(), tokens, 20), expected), is_of_gpus ? 0.15 : 0.02);
 }
 
 TEST(CudaEngineTest, LoadingStopsAtTheNextTensor) {
@@ -95,15 +98,13 @@ INSTANTIATE_TEST_SUITE_P(All, CudaEngineShapes,
                          testing::Combine(testing::ValuesIn(Shapes()), testing::ValuesIn(kGpuWeightTypes)),
                          [](const auto& param_info) {
                            return absl::StrCat(std::get<0>(param_info.param).name, "_",
-                                               WeightTypeName(std::get<1>(param_info.param)));
+                                               TestName(std::get<1>(param_info.param)));
                          });
 
 class CudaEngineWeights : public testing::TestWithParam<WeightType> {};
 
-INSTANTIATE_TEST_SUITE_P(All, CudaEngineWeights, testing::ValuesIn(kGpuWeightTypes),
-                         [](const auto& param_info) {
-                           return std::string(WeightTypeName(param_info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(All, CudaEngineWeights, testing::ValuesIn(kGpuProductTypes),
+                         [](const auto& param_info) { return TestName(param_info.param); });
 
 // The plainest run: one row a step, all positions in order in blocks 0, 1, 2, ...
 class PlainRun {
@@ -393,6 +394,11 @@ TEST(CudaEngineTest, RefusesWhatIsOutOfRange) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(refused.status().message(), HasSubstr("float32"));
   EXPECT_NE(Open(*in_float32, {.num_blocks = 2, .weight_type = WeightType::kInt8}), nullptr);
+  const auto refused_tokens =
+      CudaEngine::Create(*in_float32, {.num_blocks = 2, .weight_type = WeightType::kFp8},
+                         std::make_unique<HostOps>(HostOps::Options{}));
+  EXPECT_EQ(refused_tokens.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(refused_tokens.status().message(), HasSubstr("[131, 32] in float32"));
 }
 
 TEST(CudaEngineTest, BelongsToOneThreadAtATime) {
@@ -442,6 +448,8 @@ TEST(CudaEngineTest, WeightTypesTakeTheMemoryTheySay) {
   const auto num_weights = static_cast<double>(weights);
   EXPECT_NEAR(saved(WeightType::kInt8) / num_weights, 2 - 8.25 / 8, 0.1);
   EXPECT_NEAR(saved(WeightType::kInt4) / num_weights, 2 - 4.25 / 8, 0.1);
+  EXPECT_NEAR(saved(WeightType::kFp8) / num_weights, 1, 0.1);
+  EXPECT_EQ(taken.at(WeightType::kFp8), taken.at(WeightType::kFp8Tensor));
 }
 
 // The demo models' float32 logits, within bfloat16's roundings.

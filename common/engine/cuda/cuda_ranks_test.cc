@@ -17,10 +17,8 @@ using ::testing::HasSubstr;
 
 class CudaRanksWeights : public testing::TestWithParam<WeightType> {};
 
-INSTANTIATE_TEST_SUITE_P(All, CudaRanksWeights, testing::ValuesIn(kGpuWeightTypes),
-                         [](const auto& param_info) {
-                           return std::string(WeightTypeName(param_info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(All, CudaRanksWeights, testing::ValuesIn(kGpuProductTypes),
+                         [](const auto& param_info) { return TestName(param_info.param); });
 
 // Calls `use` with the engine of rank 0 of emulated ranks.
 void OnRanks(const Model& model, uint32_t world_size, const CudaEngine::Options& options,
@@ -94,6 +92,17 @@ TEST(CudaRanksTest, DoNotCutGroupsOfWeights) {
   ModelConfig config = DivisibleConfig();
   config.intermediate_size = 128;
   EXPECT_THAT(refusal(config, 3), HasSubstr("an intermediate size of 128"));
+}
+
+// Floats have scales of whole outputs or matrices, those that all ranks would find.
+TEST(CudaRanksTest, DivideFloatsAnywhere) {
+  const auto model = SmallModel(DivisibleConfig());
+  const TokenIds tokens = SomeTokens(20, 131);
+  for (const WeightType weight_type : {WeightType::kFp8, WeightType::kFp8Tensor}) {
+    const auto alone = Open(*model, {.num_blocks = 4, .max_rows = 70, .weight_type = weight_type});
+    const auto expected = ComputeAll(alone.get(), tokens, 20);
+    EXPECT_LT(RelativeError(RunOnRanks(*model, 2, tokens, 20, weight_type), expected), 0.01);
+  }
 }
 
 TEST(CudaRanksTest, GiveTheLogitsOfOneGpuButForTheOrderOfSums) {

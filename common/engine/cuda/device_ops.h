@@ -17,7 +17,7 @@ namespace tandem {
 inline constexpr uint32_t kRowTile = 64;
 
 // How a weight matrix is kept in device memory.
-enum class DeviceFormat : uint8_t { kBf16, kInt8, kInt4 };
+enum class DeviceFormat : uint8_t { kBf16, kInt8, kInt4, kFp8 };
 
 // A weight matrix in device memory, [outputs, depth].
 struct DeviceMatrix {

@@ -25,6 +25,9 @@ DeviceFormat FormatFor(WeightType type) {
       return DeviceFormat::kInt8;
     case WeightType::kInt4:
       return DeviceFormat::kInt4;
+    case WeightType::kFp8:
+    case WeightType::kFp8Tensor:
+      return DeviceFormat::kFp8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
       break;
@@ -32,10 +35,18 @@ DeviceFormat FormatFor(WeightType type) {
   return DeviceFormat::kBf16;
 }
 
-// Matrices of tokens have more bits than the others, as the CPU engine's.
+// Matrices of tokens have more bits than the others where those have few: with integers the CPU engine's.
 DeviceFormat FormatOfTokens(WeightType type) {
-  const DeviceFormat format = FormatFor(type);
-  return format == DeviceFormat::kInt4 ? DeviceFormat::kInt8 : format;
+  switch (const DeviceFormat format = FormatFor(type)) {
+    case DeviceFormat::kInt4:
+      return DeviceFormat::kInt8;
+    case DeviceFormat::kFp8:
+      return DeviceFormat::kBf16;
+    case DeviceFormat::kInt8:
+    case DeviceFormat::kBf16:
+      return format;
+  }
+  return DeviceFormat::kBf16;
 }
 
 absl::StatusOr<std::unique_ptr<ThreadTeam>> MakePackers() {
@@ -50,10 +61,20 @@ struct RowPart {
   ShardRange rows;
 };
 
+absl::Status CheckType(const TensorView& tensor) {
+  if (tensor.dtype == TensorView::DType::kBF16) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("the model's files hold a matrix ", ShapeText(tensor.shape), " in ",
+                   tensor.dtype == TensorView::DType::kF32 ? "float32" : "float16",
+                   "; it is to be kept in bfloat16 on the GPU, and nothing is rounded silently: convert the "
+                   "model first"));
+}
+
 class Uploader {
  public:
-  Uploader(ThreadTeam* packers, DeviceOps* ops, LoadProgress* progress)
-      : packers_(packers), ops_(ops), progress_(progress) {}
+  // `scales_matrices`: floats of 8 bits have one scale for a matrix, not one for each output.
+  Uploader(bool scales_matrices, ThreadTeam* packers, DeviceOps* ops, LoadProgress* progress)
+      : scales_matrices_(scales_matrices), packers_(packers), ops_(ops), progress_(progress) {}
 
   // On top of one another.
   absl::StatusOr<DeviceMatrix> Rows(DeviceFormat format, std::initializer_list<RowPart> parts) {
@@ -125,14 +146,6 @@ class Uploader {
   }
 
  private:
-  static absl::Status CheckType(const TensorView& tensor) {
-    if (tensor.dtype == TensorView::DType::kBF16) return absl::OkStatus();
-    return absl::UnimplementedError(
-        absl::StrCat("the model's files hold a matrix ", ShapeText(tensor.shape), " in ",
-                     tensor.dtype == TensorView::DType::kF32 ? "float32" : "float16",
-                     "; on a GPU matrices are kept in bfloat16, and nothing is rounded silently: convert the "
-                     "model first"));
-  }
   // Numbers of a tensor have been copied.
   absl::Status Report(const TensorView& tensor, uint64_t count) {
     const uint64_t number_bytes = tensor.dtype == TensorView::DType::kF32 ? 4 : 2;
@@ -145,37 +158,69 @@ class Uploader {
     return num_rows;
   }
 
-  // Inputs `columns` of the parts on top of one another, in whatever their files hold them, rounded to
-  // `format`; some tiles at a time.
+  // What is packed, and how.
+  struct Packing {
+    DeviceFormat format = DeviceFormat::kInt8;
+    std::initializer_list<RowPart> parts;  // On top of one another, in whatever their files hold them.
+    ShardRange columns;
+    std::vector<float> part_scales;  // Of kFp8, each part's; none when every output has its own.
+  };
+  // Some tiles on their way.
+  struct StagedTiles {
+    std::vector<uint32_t> words;
+    std::vector<Bf16> scales;
+    std::vector<float> output_scales;
+  };
+  // How much of each there is for one tile.
+  struct TileSize {
+    uint64_t words = 0;
+    uint64_t scales = 0;
+    uint64_t output_scales = 0;
+  };
+
   absl::StatusOr<DeviceMatrix> Packed(DeviceFormat format, std::initializer_list<RowPart> parts,
                                       ShardRange columns) {
+    Packing packing = {.format = format, .parts = parts, .columns = columns, .part_scales = {}};
     DeviceMatrix matrix = {
         .format = format, .outputs = NumRows(parts), .depth = columns.size(), .data = {}, .packed = {}};
     const uint32_t num_tiles = NumPackedTiles(matrix.outputs);
-    const uint64_t tile_words = uint64_t{NumInputGroups(matrix.depth)} * PackedGroupWords(format);
-    const uint64_t tile_scales = uint64_t{NumInputGroups(matrix.depth)} * kPackedOutputs;
+    const uint64_t num_groups = NumInputGroups(matrix.depth);
+    const bool has_floats = format == DeviceFormat::kFp8;
+    const TileSize size = {.words = num_groups * PackedGroupWords(format),
+                           .scales = has_floats ? 0 : num_groups * kPackedOutputs,
+                           .output_scales = has_floats ? kPackedOutputs : 0};
     TANDEM_ASSIGN_OR_RETURN(DeviceSpan<uint32_t> words,
-                            ops_->Allocate<uint32_t>(num_tiles * tile_words, "weights"));
-    TANDEM_ASSIGN_OR_RETURN(DeviceSpan<Bf16> scales,
-                            ops_->Allocate<Bf16>(num_tiles * tile_scales, "weights"));
-    matrix.packed = {words, scales};
+                            ops_->Allocate<uint32_t>(num_tiles * size.words, "weights"));
+    DeviceSpan<Bf16> scales;
+    DeviceSpan<float> output_scales;
+    if (has_floats) {
+      TANDEM_ASSIGN_OR_RETURN(output_scales,
+                              ops_->Allocate<float>(num_tiles * size.output_scales, "weights"));
+      for (const RowPart& part : parts) {
+        if (scales_matrices_) packing.part_scales.push_back(ScaleOf(part.tensor));
+      }
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(scales, ops_->Allocate<Bf16>(num_tiles * size.scales, "weights"));
+    }
+    matrix.packed = {words, scales, output_scales};
     const auto most_tiles = static_cast<uint32_t>(
-        std::clamp<uint64_t>(kStagedBytes / (tile_words * sizeof(uint32_t)), 1, num_tiles));
+        std::clamp<uint64_t>(kStagedBytes / (size.words * sizeof(uint32_t)), 1, num_tiles));
     for (uint32_t first = 0; first < num_tiles; first += most_tiles) {
       const uint32_t count = std::min(most_tiles, num_tiles - first);
-      std::vector<uint32_t> staged_words(count * tile_words);
-      std::vector<Bf16> staged_scales(count * tile_scales);
+      StagedTiles staged = {std::vector<uint32_t>(count * size.words), std::vector<Bf16>(count * size.scales),
+                            std::vector<float>(count * size.output_scales)};
       packers_->Run([&](int thread) {
         const Share share = ShareOf(count, thread, packers_->num_threads());
         for (uint32_t tile = share.begin; tile < share.end; ++tile) {
-          PackTile(format, parts, columns, first + tile, &staged_words[tile * tile_words],
-                   &staged_scales[tile * tile_scales]);
+          PackTile(packing, first + tile, staged.words.data() + tile * size.words,
+                   staged.scales.data() + tile * size.scales,
+                   staged.output_scales.data() + tile * size.output_scales);
         }
       });
-      TANDEM_RETURN_IF_ERROR(ops_->Upload(words.data + first * tile_words, staged_words.data(),
-                                          staged_words.size() * sizeof(uint32_t)));
-      TANDEM_RETURN_IF_ERROR(ops_->Upload(scales.data + first * tile_scales, staged_scales.data(),
-                                          staged_scales.size() * sizeof(Bf16)));
+      TANDEM_RETURN_IF_ERROR(UploadAll(staged.words, words.data + first * size.words));
+      TANDEM_RETURN_IF_ERROR(UploadAll(staged.scales, scales.data + first * size.scales));
+      TANDEM_RETURN_IF_ERROR(
+          UploadAll(staged.output_scales, output_scales.data + first * size.output_scales));
       TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
     }
     for (const RowPart& part : parts) {
@@ -184,24 +229,57 @@ class Uploader {
     return matrix;
   }
 
-  static void PackTile(DeviceFormat format, std::initializer_list<RowPart> parts, ShardRange columns,
-                       uint32_t tile, uint32_t* words, Bf16* scales) {
-    std::vector<float> weights(static_cast<size_t>(parts.begin()->tensor.shape.at(1)));
+  template <typename T>
+  absl::Status UploadAll(const std::vector<T>& from, T* to) {
+    return from.empty() ? absl::OkStatus() : ops_->Upload(to, from.data(), from.size() * sizeof(T));
+  }
+
+  // Scales are those of whole tensors and of whole outputs, whatever part of them the rank has: weights do
+  // not depend on the number of ranks.
+  static void PackTile(const Packing& packing, uint32_t tile, uint32_t* words, Bf16* scales,
+                       float* output_scales) {
+    std::vector<float> weights(static_cast<size_t>(packing.parts.begin()->tensor.shape.at(1)));
+    const auto held = absl::MakeConstSpan(weights).subspan(packing.columns.begin, packing.columns.size());
     const uint32_t begin = tile * kPackedOutputs;
     uint32_t part_begin = 0;
-    for (const RowPart& part : parts) {
+    size_t part_index = 0;
+    for (const RowPart& part : packing.parts) {
       const uint32_t part_end = part_begin + part.rows.size();
       for (uint32_t output = std::max(begin, part_begin); output < std::min(begin + kPackedOutputs, part_end);
            ++output) {
         ConvertRowsToFloat(part.tensor, part.rows.begin + (output - part_begin), 1, absl::MakeSpan(weights));
-        PackOutput(format, absl::MakeConstSpan(weights).subspan(columns.begin, columns.size()),
-                   output - begin, words, scales);
+        if (packing.format != DeviceFormat::kFp8) {
+          PackOutput(packing.format, held, output - begin, words, scales);
+          continue;
+        }
+        const float scale = packing.part_scales.empty() ? Fp8Scale(GreatestMagnitude(weights))
+                                                        : packing.part_scales[part_index];
+        PackFp8Output(held, scale, output - begin, words);
+        output_scales[output - begin] = scale;
       }
       part_begin = part_end;
+      ++part_index;
     }
   }
 
-  ThreadTeam* const packers_;
+  // One for a whole tensor.
+  float ScaleOf(const TensorView& tensor) {
+    std::vector<uint32_t> greatest(static_cast<size_t>(packers_->num_threads()));
+    packers_->Run([&](int thread) {
+      std::vector<float> weights(static_cast<size_t>(tensor.shape.at(1)));
+      const Share share = ShareOf(static_cast<uint32_t>(tensor.shape.at(0)), thread, packers_->num_threads());
+      uint32_t of_thread = 0;
+      for (uint32_t output = share.begin; output < share.end; ++output) {
+        ConvertRowsToFloat(tensor, output, 1, absl::MakeSpan(weights));
+        of_thread = std::max(of_thread, GreatestMagnitude(weights));
+      }
+      greatest[static_cast<size_t>(thread)] = of_thread;
+    });
+    return Fp8Scale(*std::max_element(greatest.begin(), greatest.end()));
+  }
+
+  const bool scales_matrices_;
+  ThreadTeam* const packers_;  // Null where nothing is packed.
   DeviceOps* const ops_;
   LoadProgress* const progress_;
 };
@@ -256,11 +334,19 @@ absl::StatusOr<DeviceWeights::Layer> UploadLayer(const LayerWeights& from, const
 
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type, const Shard& shard,
                                             DeviceOps* ops, LoadProgress* progress) {
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ThreadTeam> packers, MakePackers());
-  Uploader up(packers.get(), ops, progress);
   const DeviceFormat format = FormatFor(type);
+  std::unique_ptr<ThreadTeam> packers;
+  if (format != DeviceFormat::kBf16) {
+    TANDEM_ASSIGN_OR_RETURN(packers, MakePackers());
+  }
+  Uploader up(type == WeightType::kFp8Tensor, packers.get(), ops, progress);
   const DeviceFormat format_of_tokens = FormatOfTokens(type);
   DeviceWeights weights;
+  // Before the others take their time.
+  if (format_of_tokens == DeviceFormat::kBf16) {
+    TANDEM_RETURN_IF_ERROR(CheckType(model.embedding()));
+    TANDEM_RETURN_IF_ERROR(CheckType(model.output()));
+  }
   for (const LayerWeights& layer : model.layers()) {
     TANDEM_ASSIGN_OR_RETURN(DeviceWeights::Layer uploaded,
                             UploadLayer(layer, model.config(), format, shard, &up));

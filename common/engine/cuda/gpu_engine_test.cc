@@ -93,7 +93,8 @@ TEST(GpuEngineTest, GivesTheGoldenLogits) {
 class GpuEngineWeights : public testing::TestWithParam<WeightType> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuEngineWeights,
-                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4),
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
+                                         WeightType::kFp8),
                          [](const auto& param_info) {
                            return std::string(WeightTypeName(param_info.param));
                          });
@@ -166,12 +167,12 @@ TEST_P(GpuEngineWeights, GraphsGiveTheBitsOfSingleLaunches) {
 }
 
 // Every kernel's bits are those that its emulation gives; the products alone differ.
-TEST(GpuEngineTest, IsCloseToItsEmulation) {
+TEST_P(GpuEngineWeights, IsCloseToItsEmulation) {
   TANDEM_NEEDS_GPU();
   const auto model = SomeModel();
   const TokenIds tokens = SomeTokens(20, 4099);
-  const auto engine = OpenOnGpu(*model, {.num_blocks = 4});
-  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64},
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 4, .weight_type = GetParam()});
+  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64, .weight_type = GetParam()},
                                      std::make_unique<HostOps>(HostOps::Options{}));
   ASSERT_TRUE(engine != nullptr && emulated.ok());
   const auto got = ComputeAll(engine.get(), tokens, 20);

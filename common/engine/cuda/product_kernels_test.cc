@@ -199,6 +199,105 @@ TEST_F(ProductKernelsTest, Int4GivesTheBitsOfTheProcessor) {
   ExpectTheCpusBits<MultiplyInt4Kernel>(DeviceFormat::kInt4, WeightFormat::kInt4);
 }
 
+TEST_F(ProductKernelsTest, RoundsToTheNearestE4m3) {
+  for (uint32_t bits = 0; bits < 0x7f; ++bits) {
+    const float value = FromE4m3(bits);
+    EXPECT_EQ(ToE4m3(value), bits);
+    EXPECT_EQ(ToE4m3(-value), bits | 0x80u);
+    EXPECT_EQ(FromE4m3(bits | 0x80u), -value);
+    if (bits == 0x7e) break;
+    // Half-way to the next one, and on either side of that.
+    const float middle = (value + FromE4m3(bits + 1)) / 2;
+    EXPECT_EQ(ToE4m3(middle), bits + bits % 2) << bits;
+    EXPECT_EQ(ToE4m3(std::nextafter(middle, 0.0f)), bits);
+    EXPECT_EQ(ToE4m3(std::nextafter(middle, 1000.0f)), bits + 1);
+  }
+  // E4M3 has 4 bits of exponent with a bias of 7, and 3 of a fraction.
+  EXPECT_EQ(FromE4m3(0x01), 0x1p-9f);
+  EXPECT_EQ(FromE4m3(0x08), 0x1p-6f);
+  EXPECT_EQ(FromE4m3(0x3a), 1.25f);
+  EXPECT_EQ(FromE4m3(0x7e), 448.0f);
+  EXPECT_EQ(ToE4m3(1e9f), 0x7e);
+  EXPECT_EQ(ToE4m3(-465.0f), 0xfe);
+}
+
+// A matrix whose outputs have their own scales or the matrix's, and what it stands for.
+struct Fp8Case {
+  std::vector<double> weights;  // [outputs, depth]
+  std::vector<uint32_t> words;
+  std::vector<float> scales;
+};
+
+Fp8Case PackFp8(const std::vector<float>& weights, uint32_t outputs, uint32_t depth, bool scales_matrix) {
+  Fp8Case packed;
+  const uint64_t tile_words = uint64_t{NumInputGroups(depth)} * PackedGroupWords(DeviceFormat::kFp8);
+  packed.words.resize(NumPackedTiles(outputs) * tile_words);
+  packed.scales.resize(NumPackedTiles(outputs) * kPackedOutputs);
+  for (uint32_t output = 0; output < outputs; ++output) {
+    const auto own = absl::MakeConstSpan(weights).subspan(uint64_t{output} * depth, depth);
+    const float scale = Fp8Scale(GreatestMagnitude(scales_matrix ? absl::MakeConstSpan(weights) : own));
+    packed.scales[output] = scale;
+    PackFp8Output(own, scale, output % kPackedOutputs, &packed.words[output / kPackedOutputs * tile_words]);
+    for (const float weight : own) {
+      const double rounded = scale == 0.0f ? 0.0 : FromE4m3(ToE4m3(weight / scale));
+      // Half a step of the fraction, or of what is below the smallest exponent.
+      EXPECT_LE(std::abs(rounded * scale - weight),
+                std::max(std::abs(weight) / 16, scale * 0x1p-10f) * 1.0001f);
+      packed.weights.push_back(rounded * scale);
+    }
+  }
+  return packed;
+}
+
+// Within what sums in float32 lose, and the same bits in every company.
+TEST_F(ProductKernelsTest, Fp8GivesTheSumsOfTheRoundedWeights) {
+  for (const auto& [outputs, depth] :
+       {std::pair(1u, 1u), {16u, 64u}, {17u, 63u}, {5u, 136u}, {67u, 32u}, {40u, 515u}, {131u, 1096u}}) {
+    std::vector<float> weights(uint64_t{outputs} * depth);
+    for (float& weight : weights) weight = Normal();
+    std::fill_n(weights.begin(), depth, 0.0f);
+    const Fp8Case packed = PackFp8(weights, outputs, depth, /*scales_matrix=*/depth % 2 == 0);
+    const std::vector<Bf16> inputs = MakeInputs(64, depth);
+    std::vector<float> of_all;
+    for (const uint32_t rows : {64u, 32u, 16u, 8u}) {
+      for (const uint32_t num_multiprocessors : {1u, 100u}) {
+        std::vector<float> got(uint64_t{rows} * outputs, 77.0f);
+        const ProductGrid grid = MultiplyGrid(num_multiprocessors, rows, outputs, depth);
+        grid_.Launch(MultiplyFp8Kernel{{{packed.words.data(), packed.words.size()},
+                                        {},
+                                        {packed.scales.data(), packed.scales.size()}},
+                                       {inputs.data(), inputs.size()},
+                                       AllOf(got),
+                                       grid},
+                     MultiplyShape(grid));
+        if (of_all.empty()) of_all = got;
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_TRUE(BitsAs<uint32_t>(got[i]) == BitsAs<uint32_t>(of_all[i]) ||
+                      (std::isnan(got[i]) && std::isnan(of_all[i])))
+              << rows << " rows, " << i;
+        }
+      }
+    }
+    for (uint32_t row = 0; row < 64; ++row) {
+      for (uint32_t output = 0; output < outputs; ++output) {
+        double expected = 0;
+        double size = 0;
+        for (uint32_t k = 0; k < depth; ++k) {
+          const double product =
+              packed.weights[uint64_t{output} * depth + k] * ToFloat(inputs[uint64_t{row} * depth + k]);
+          expected += product;
+          size += std::abs(product);
+        }
+        const float got = of_all[uint64_t{row} * outputs + output];
+        // Rows of infinities and of numbers near them: nothing is said of what float32 cannot hold.
+        if (!std::isfinite(size) || size > 1e36) continue;
+        ASSERT_NEAR(got, expected, 1e-5 * size)
+            << outputs << ", " << depth << ", row " << row << ", " << output;
+      }
+    }
+  }
+}
+
 TEST_F(ProductKernelsTest, EmbedsWhatTheProcessorReadsBack) {
   const std::vector<BlockId> blocks = {0};
   for (const uint32_t hidden : {6u, 64u, 201u}) {

@@ -21,6 +21,12 @@
 // rows g (a[0], a[2]) and g + 8 (a[1], a[3]) of a the columns 4 t to 4 t + 3 (a[0], a[1]) and 16 + 4 t to
 // 16 + 4 t + 3 (a[2], a[3]); of row g of b the same columns, b0 and b1; and of sums, columns 2 t and 2 t + 1
 // of row g (sums[0, 1]) and of row g + 8 (sums[2, 3]). Source: the PTX ISA, mma.m16n8k32.
+//
+// MultiplyAddBf16(a, b0, b1, sums) is the same of bfloat16, with sums in float32 and half as many columns:
+// sums [16, 8] += a [16, 16] * b [8, 16]^T, a word with two neighbours, and columns 2 t, 2 t + 1 and 8 + 2 t,
+// 8 + 2 t
+// + 1. What an element of sums becomes depends on its row of a and its row of b alone, in the same way for
+// all of them; how its 16 products are added up is the GPU's affair, and the emulation's is another.
 
 #if defined(__CUDACC__)
 // Before a loop over what is to stay in registers.
@@ -109,15 +115,16 @@ TANDEM_DEVICE float SecondOf(Bf16Pair pair) {
   return BitsAs<float>(pair.bits & 0xffff0000u);
 }
 
-// `kCount` words at once: 2 or 4. `index` is a multiple of kCount.
+// `kCount` words at once: loads take 2 or 4. `index` is a multiple of the elements in them.
 template <uint32_t kCount>
-struct alignas(4 * kCount) Words {
+struct alignas(kCount < 4 ? 4 * kCount : 16) Words {
   uint32_t word[kCount];
 };
-template <uint32_t kCount>
-TANDEM_DEVICE Words<kCount> LoadWords(DeviceSpan<const uint32_t> span, uint64_t index) {
+template <uint32_t kCount, typename T>
+TANDEM_DEVICE Words<kCount> LoadWords(DeviceSpan<const T> span, uint64_t index) {
 #if !defined(__CUDACC__)
-  if (index + kCount > span.size || index % kCount != 0) {
+  constexpr uint64_t kElements = kCount * sizeof(uint32_t) / sizeof(T);
+  if (index + kElements > span.size || index % kElements != 0) {
     FailDeviceAccess(index, span.size, kCount * sizeof(uint32_t));
   }
   Words<kCount> words;

@@ -12,6 +12,7 @@
   X(RoundInputsKernel)            \
   X(MultiplyInt8Kernel)           \
   X(MultiplyInt4Kernel)           \
+  X(MultiplyFp8Kernel)            \
   X(NormKernel)                   \
   X(GateKernel)                   \
   X(FeatureKernel)                \

@@ -6,19 +6,20 @@
 #include "common/engine/cuda/kernels/block.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Products with weights that are kept as integers of 8 or 4 bits (docs/adr/0011-quantised-products.md).
+// Products with weights that are kept as integers of 8 or 4 bits (docs/adr/0011-quantised-products.md) or as
+// floats of 8 bits (docs/adr/0013-fp8-weights.md), which MultiplyFp8Kernel is about.
 //
-// What is computed is what the CPU engine computes (cpu/kernel_table.h, "weights of 8 or 4 bits"), bit for
-// bit, from inputs that are bfloat16: a group of 64 inputs of a row is rounded to 15 bits, its products with
-// a group of weights are added up exactly in integers, and the groups' sums go into one chain of fused
-// multiply-adds per output, groups ascending. Exact sums have no order, so that a group is free to go to any
-// warp and through matrix units, and the chain is the same for every number of rows: law 1 holds for
-// decoding, verifying and prefill alike. Reference: PortableKernels().products. Tolerance: none, the bits are
-// equal.
+// Of integers, what is computed is what the CPU engine computes (cpu/kernel_table.h, "weights of 8 or 4
+// bits"), bit for bit, from inputs that are bfloat16: a group of 64 inputs of a row is rounded to 15 bits,
+// its products with a group of weights are added up exactly in integers, and the groups' sums go into one
+// chain of fused multiply-adds per output, groups ascending. Exact sums have no order, so that a group is
+// free to go to any warp and through matrix units, and the chain is the same for every number of rows: law 1
+// holds for decoding, verifying and prefill alike. Reference: PortableKernels().products. Tolerance: none,
+// the bits are equal.
 //
-// The floor of a product of few rows is reading the weights once, 8.25 or 4.25 bits each, at the memory's
-// bandwidth:
-// a block reads its tiles once for every kProductRows rows, and no other block reads them for these rows.
+// The floor of a product of few rows is reading the weights once, 8.25, 4.25 or 8 bits each, at the memory's
+// bandwidth: a block reads its tiles once for every kProductRows rows, and no other block reads them for
+// these rows.
 
 namespace tandem {
 
@@ -30,10 +31,12 @@ inline constexpr uint32_t kInt8GroupWords = kPackedOutputs * kInputGroup / 4;
 inline constexpr uint32_t kInt4GroupWords = kPackedOutputs * kInputGroup / 8;
 
 struct PackedWeights {
-  // [tiles][groups][16 outputs][64 integers of 8 bits], or of 4 bits: of 16 inputs each, which take 8 bytes,
-  // the first 8 stand in the low halves of the bytes and the others in the high ones.
+  // [tiles][groups][16 outputs][64], of 8 bits: integers, or floats in e4m3. Of integers of 4 bits: of 16
+  // inputs each, which take 8 bytes, the first 8 stand in the low halves of the bytes and the others in the
+  // high ones.
   DeviceSpan<const uint32_t> words;
-  DeviceSpan<const Bf16> scales;  // [tiles][groups][16]
+  DeviceSpan<const Bf16> scales;          // [tiles][groups][16], of integers,
+  DeviceSpan<const float> output_scales;  // or [tiles][16], of floats.
 };
 
 // Inputs of products, rounded to 15 bits: (128 * high + low) * scale.
@@ -166,7 +169,8 @@ inline constexpr uint32_t kSumStride = kPackedOutputs + 4;
 //
 //   Sum, Weights                                      of a group; what a lane holds of one
 //   Load(tile, group, lane) -> Weights
-//   Multiply(block, weights, group, row, sums)        of a warp, for rows `row` to row + 7: lane 4 g + t has
+//   Operand, Widen(weights) -> Operand                the same as it is multiplied with every row
+//   Multiply(block, operand, group, row, sums)        of a warp, for rows `row` to row + 7: lane 4 g + t has
 //                                                     sums[0, 1] of output g and rows row + 2 t, + 1, and
 //                                                     sums[2, 3] of output g + 8
 //   Add(total, sum, tile, group, row, output) -> float
@@ -204,9 +208,10 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
         next = kernel.Load(first_tile + (is_last ? 0 : i + 1), next_group, lane);
       }
       if (group < num_groups) {
+        const typename Kernel::Operand operand = Kernel::Widen(weights);
         for (uint32_t row = 0; row < num_rows; row += 8) {
           Sum of_lane[4] = {};
-          kernel.Multiply(block, weights, group, first_row + row, of_lane);
+          kernel.Multiply(block, operand, group, first_row + row, of_lane);
           const uint64_t at = buffer + (warp * num_rows + row + lane % 4 * 2) * kSumStride + lane / 4;
           sums[at] = of_lane[0];
           sums[at + kSumStride] = of_lane[1];
@@ -282,6 +287,7 @@ struct MultiplyIntegersKernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
   using Sum = int32_t;
   using Weights = Lane;
+  using Operand = Lane;
 
   PackedWeights weights;
   RoundedInputs inputs;  // [rows, depth]
@@ -296,9 +302,10 @@ struct MultiplyIntegersKernel {
   TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
     return Lane::Load(weights.words, tile * grid.num_groups() + group, lane);
   }
+  static TANDEM_DEVICE Operand Widen(const Weights& of_lane) { return of_lane; }
 
   template <typename Block>
-  TANDEM_DEVICE void Multiply(Block& block, const Weights& of_lane, uint32_t group, uint64_t row,
+  TANDEM_DEVICE void Multiply(Block& block, const Operand& of_lane, uint32_t group, uint64_t row,
                               int32_t (&sums)[4]) const {
     const uint32_t lane = block.thread() % kWarpThreads;
     const uint64_t at = ((row + lane / 4) * grid.num_groups() + group) * RoundedInputs::kGroupWords;
@@ -326,5 +333,92 @@ struct MultiplyIntegersKernel {
 };
 using MultiplyInt8Kernel = MultiplyIntegersKernel<Int8Lane>;
 using MultiplyInt4Kernel = MultiplyIntegersKernel<Int4Lane>;
+
+// The number that bits of e4m3 stand for; exact. They are not those of a NaN.
+TANDEM_DEVICE float FromE4m3(uint32_t bits) {
+  // Exponent and fraction where a float has them, whose exponents begin 120 lower.
+  return BitsAs<float>((bits & 0x80u) << 24 | (bits & 0x7fu) << 20) * 0x1p120f;
+}
+
+// outputs = inputs * weights^T, of weights in e4m3 and inputs in bfloat16, which become products of bfloat16
+// in matrix units, exact each; a group's sum is theirs, and a total is the sum of groups, ascending, times
+// the output's scale. Grid and shared memory as above. Reference: double precision; tolerance: what float32
+// sums lose.
+struct MultiplyFp8Kernel {
+  static constexpr uint32_t kMostThreads = kProductThreads;
+  using Sum = float;
+  using Weights = Int8Lane;
+  // Bfloat16 of pieces of 16 inputs, four of each lane's, as matrix units take them.
+  struct Operand {
+    uint32_t pieces[4][4];
+  };
+
+  PackedWeights weights;
+  DeviceSpan<const Bf16> inputs;  // [rows, depth]
+  DeviceSpan<float> outputs;
+  ProductGrid grid;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    MultiplyTiles(*this, block);
+  }
+
+  TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
+    return Weights::Load(weights.words, tile * grid.num_groups() + group, lane);
+  }
+
+  static TANDEM_DEVICE Operand Widen(const Weights& of_lane) {
+    Operand operand;
+    TANDEM_UNROLL
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      TANDEM_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        // Outputs g and g + 8 in turn, two inputs each.
+        const uint32_t two = of_lane.outputs[i % 2].word[piece] >> (i / 2 * 16);
+        operand.pieces[piece][i] = BitsAs<uint32_t>(FromE4m3(two & 0xffu)) >> 16 |
+                                   (BitsAs<uint32_t>(FromE4m3(two >> 8 & 0xffu)) & 0xffff0000u);
+      }
+    }
+    return operand;
+  }
+
+  template <typename Block>
+  TANDEM_DEVICE void Multiply(Block& block, const Operand& operand, uint32_t group, uint64_t row,
+                              float (&sums)[4]) const {
+    const uint32_t lane = block.thread() % kWarpThreads;
+    const Words<8> of_row = LoadInputs(row + lane / 4, group * kInputGroup + lane % 4 * 16);
+    TANDEM_UNROLL
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      block.MultiplyAddBf16(operand.pieces[piece], of_row.word[2 * piece], of_row.word[2 * piece + 1], sums);
+    }
+  }
+
+  TANDEM_DEVICE float Add(float total, float sum, uint64_t /*tile*/, uint32_t /*group*/, uint64_t /*row*/,
+                          uint32_t /*output*/) const {
+    return total + sum;
+  }
+  TANDEM_DEVICE float Finish(float total, uint64_t output) const {
+    return total * weights.output_scales[output];
+  }
+
+ private:
+  // Inputs k to k + 15 of a row, those beyond the last as zeros.
+  TANDEM_DEVICE Words<8> LoadInputs(uint64_t row, uint32_t k) const {
+    const uint64_t at = row * grid.depth + k;
+    Words<8> words = {};
+    if (grid.depth % 8 == 0) {
+      for (uint32_t half = 0; half < 2; ++half) {
+        if (k + 8 * half >= grid.depth) break;
+        const Words<4> eight = LoadWords<4>(inputs, at + 8 * half);
+        for (uint32_t i = 0; i < 4; ++i) words.word[4 * half + i] = eight.word[i];
+      }
+      return words;
+    }
+    for (uint32_t i = 0; i < 16 && k + i < grid.depth; ++i) {
+      words.word[i / 2] |= static_cast<uint32_t>(inputs[at + i].bits) << (i % 2 * 16);
+    }
+    return words;
+  }
+};
 
 }  // namespace tandem

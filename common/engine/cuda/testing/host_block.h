@@ -106,6 +106,8 @@ class HostGrid::Block {
 
   void MultiplyAddInt8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t (&sums)[4]);
 
+  void MultiplyAddBf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[4]);
+
   void AtomicAdd(uint64_t& place, uint64_t value) { place += value; }
 
   template <typename T>
@@ -117,6 +119,11 @@ class HostGrid::Block {
   }
 
  private:
+  // Every lane lays its fragments open, and calls `multiply(i, of_a, of_b)` for its sum i with the words that
+  // the four lanes of its row of a and of b have.
+  template <typename Multiply>
+  void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Multiply multiply);
+
   HostGrid* grid_;
 };
 

@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "common/engine/cpu/random_model.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/testing/engine_probe.h"
@@ -14,7 +16,17 @@
 // Small models of random weights on emulated GPUs.
 namespace tandem {
 
-inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4};
+inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
+                                                 WeightType::kFp8, WeightType::kFp8Tensor};
+
+// Of those, one for each kind of products.
+inline constexpr WeightType kGpuProductTypes[] = {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
+                                                  WeightType::kFp8};
+
+// As names of tests may be.
+inline std::string TestName(WeightType type) {
+  return absl::StrReplaceAll(WeightTypeName(type), {{"-", "_"}});
+}
 
 inline ModelConfig SmallConfig() {
   ModelConfig config;
