@@ -23,6 +23,8 @@ WeightType EngineWeightType(WeightDtype dtype) {
       return WeightType::kInt8;
     case WeightDtype::kInt4:
       return WeightType::kInt4;
+    case WeightDtype::kFp8:
+      return WeightType::kFp8;
     case WeightDtype::kF32:
     case WeightDtype::kBf16:
       break;
@@ -59,10 +61,10 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   // The tree's context, and a prompt or a greedy continuation beside it.
   engine_options.num_blocks = (2 * options.most_context + options.most_rows) / kBlockTokens + 8;
   if (options.device.is_cuda) {
-    TANDEM_ASSIGN_OR_RETURN(
-        runner->engine_,
-        CreateCudaEngine(*model, engine_options.weight_type, {.index = options.device.index},
-                         {.num_blocks = engine_options.num_blocks, .max_rows = engine_options.max_rows}));
+    TANDEM_ASSIGN_OR_RETURN(runner->engine_, CreateCudaEngine(*model, {.index = options.device.index},
+                                                              {.num_blocks = engine_options.num_blocks,
+                                                               .max_rows = engine_options.max_rows,
+                                                               .weight_type = engine_options.weight_type}));
   } else {
     TANDEM_ASSIGN_OR_RETURN(runner->engine_, CreateCpuEngine(model, engine_options));
   }

@@ -60,7 +60,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8 or int4.")->capture_default_str();
+  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, or on a GPU fp8.")
+      ->capture_default_str();
   app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
       ->check(CLI::Range(1, 100000))

@@ -15,11 +15,17 @@ uint64_t MatrixBytes(uint64_t values, WeightDtype dtype) {
     case WeightDtype::kBf16:
       return 2 * values;
     case WeightDtype::kInt8:
+    case WeightDtype::kFp8:
       return values;
     case WeightDtype::kInt4:
       return (values + 1) / 2;
   }
   return 0;
+}
+
+// Of the output head and the embedding.
+uint64_t TokenMatrixBytes(uint64_t values, WeightDtype dtype) {
+  return MatrixBytes(values, dtype == WeightDtype::kFp8 ? WeightDtype::kBf16 : dtype);
 }
 
 // Numbers of weights by what uses them.
@@ -48,8 +54,8 @@ StepWork CountWork(const ModelConfig& config, WeightDtype dtype, uint64_t num_ro
   const auto query = static_cast<uint64_t>(config.query_size());
   StepWork work;
   work.weight_bytes = MatrixBytes(layers * (weights.key_value + weights.rest), dtype) +
-                      MatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
-  if (num_wanted > 0) work.weight_bytes += MatrixBytes(weights.output, dtype);
+                      TokenMatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
+  if (num_wanted > 0) work.weight_bytes += TokenMatrixBytes(weights.output, dtype);
   work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config).value_or(0) / kBlockTokens);
   // A row without logits ends with the last layer's keys and values.
   uint64_t products = num_rows * layers * weights.key_value;
@@ -72,15 +78,19 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
       return "int8";
     case WeightDtype::kInt4:
       return "int4";
+    case WeightDtype::kFp8:
+      return "fp8";
   }
   return "unknown";
 }
 
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
-  for (const WeightDtype known : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4}) {
+  for (const WeightDtype known :
+       {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4, WeightDtype::kFp8}) {
     if (name == WeightDtypeName(known)) return known;
   }
-  return absl::InvalidArgumentError(absl::StrCat("weight dtype \"", name, "\", expected bf16, int8 or int4"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4 or fp8"));
 }
 
 absl::string_view RowTreeName(RowTree shape) {

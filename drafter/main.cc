@@ -69,7 +69,8 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep each model's matrices in; auto keeps them as in its files, int8 and int4 take "
-          "8.25 and 4.25 bits a weight.")
+          "8.25 and 4.25 bits a weight, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
+          "each matrix) take 8.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold for each model, over all sessions and the cache.")
       .InRange(256, 1e9)
@@ -253,6 +254,10 @@ int Main(int argc, const char* const* argv) {
   if (!weight_type.ok()) return fail(weight_type.status());
   const absl::StatusOr<DeviceSpec> device = ParseDeviceSpec(options.device);
   if (!device.ok()) return fail(device.status());
+  if (!device->is_cuda) {
+    const absl::Status computable = ValidateCpuWeightType(*weight_type);
+    if (!computable.ok()) return fail(computable);
+  }
   if (const absl::Status prepared = PrepareDevice(*device); !prepared.ok()) return fail(prepared);
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_DRAFTER);
   if (!security.ok()) return fail(security.status());

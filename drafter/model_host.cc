@@ -120,11 +120,12 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
                                                    LoadProgress* progress) {
   const auto num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   if (options.device.is_cuda) {
-    return CreateCudaEngine(*model, options.weight_type,
-                            {.index = options.device.index,
-                             .memory_limit = options.gpu_memory_limit,
-                             .low_priority = options.gpu_low_priority},
-                            {.num_blocks = num_blocks, .progress = progress});
+    return CreateCudaEngine(
+        *model,
+        {.index = options.device.index,
+         .memory_limit = options.gpu_memory_limit,
+         .low_priority = options.gpu_low_priority},
+        {.num_blocks = num_blocks, .weight_type = options.weight_type, .progress = progress});
   }
   CpuEngineOptions engine_options;
   engine_options.num_blocks = num_blocks;

@@ -43,7 +43,7 @@ class ObservedEngine final : public Engine {
 
 class CudaChoiceTest : public SchedulerTest {
  protected:
-  void SetUp() override {
+  void OpenEngine(WeightType weight_type) {
     ModelConfig config;
     config.architecture = "Qwen3ForCausalLM";
     config.hidden_size = 24;
@@ -57,7 +57,7 @@ class CudaChoiceTest : public SchedulerTest {
     config.qk_norm = true;
     const auto model = MakeRandomModel({.config = config, .dtype = TensorView::DType::kBF16});
     ASSERT_NE(model, nullptr);
-    auto engine = CudaEngine::Create(*model, {.num_blocks = 48, .max_rows = 64},
+    auto engine = CudaEngine::Create(*model, {.num_blocks = 48, .max_rows = 64, .weight_type = weight_type},
                                      std::make_unique<HostOps>(HostOps::Options{.seed = 3}));
     ASSERT_TRUE(engine.ok()) << engine.status();
     gpu_ = *std::move(engine);
@@ -116,7 +116,10 @@ class CudaChoiceTest : public SchedulerTest {
   std::unique_ptr<ObservedEngine> observed_;
 };
 
-TEST_F(CudaChoiceTest, OutputsAreThoseOfTheHostsChoice) {
+class CudaChoiceWeights : public CudaChoiceTest, public testing::WithParamInterface<WeightType> {};
+
+TEST_P(CudaChoiceWeights, OutputsAreThoseOfTheHostsChoice) {
+  ASSERT_NO_FATAL_FAILURE(OpenEngine(GetParam()));
   const std::map<SessionId, TokenIds> plain = Run(Asks(/*drafted=*/false), /*chooses=*/false);
   ASSERT_EQ(plain.size(), 6u);
   EXPECT_EQ(plain.at(1).size(), 18u);
@@ -138,6 +141,13 @@ TEST_F(CudaChoiceTest, OutputsAreThoseOfTheHostsChoice) {
   EXPECT_GT(observed_->num_choices, 10u);
   EXPECT_TRUE(violations_.empty());
 }
+
+INSTANTIATE_TEST_SUITE_P(All, CudaChoiceWeights,
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
+                                         WeightType::kFp8),
+                         [](const auto& param_info) {
+                           return std::string(WeightTypeName(param_info.param));
+                         });
 
 }  // namespace
 }  // namespace tandem

@@ -110,7 +110,8 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
-          "8.25 and 4.25 bits a weight. Outputs are the same again only with the same choice.")
+          "8.25 and 4.25 bits a weight, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
+          "each matrix) take 8. Outputs are the same again only with the same choice.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "
            "as "
@@ -202,10 +203,12 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   TANDEM_RETURN_IF_ERROR(CheckDeviceFlags(options));
   if (!options.simulated_pace.empty()) TANDEM_RETURN_IF_ERROR(ParsePace(options.simulated_pace).status());
   TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ParseModelSpec(options.model));
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   OpenedTarget target;
+  TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
+  if (!device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(target.weight_type));
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
   const ModelConfig& config = target.model->config();
-  TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
   TANDEM_RETURN_IF_ERROR(ValidateWeightType(*target.model, target.weight_type));
   target.served = {.name = spec.name,
                    .config = config,
@@ -244,13 +247,14 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> OpenCudaEngine(const VerifierFlags& 
                                                            const DeviceSpec& device,
                                                            const OpenedTarget& target,
                                                            LoadProgress* progress) {
-  return CreateCudaEngine(*target.model, target.weight_type,
-                          {.index = device.index,
-                           .memory_limit = options.gpu_memory_mib << 20,
-                           .low_priority = options.gpu_low_priority,
-                           .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
-                           .rendezvous = options.gpu_rendezvous},
-                          {.num_blocks = NumBlocks(options), .progress = progress});
+  return CreateCudaEngine(
+      *target.model,
+      {.index = device.index,
+       .memory_limit = options.gpu_memory_mib << 20,
+       .low_priority = options.gpu_low_priority,
+       .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
+       .rendezvous = options.gpu_rendezvous},
+      {.num_blocks = NumBlocks(options), .weight_type = target.weight_type, .progress = progress});
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options, const OpenedTarget& target,

@@ -8,7 +8,7 @@ namespace tandem {
 namespace {
 
 constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16, WeightType::kInt8,
-                                       WeightType::kInt4};
+                                       WeightType::kInt4,     WeightType::kFp8,  WeightType::kFp8Tensor};
 
 absl::string_view DTypeName(TensorView::DType dtype) {
   switch (dtype) {
@@ -41,6 +41,10 @@ absl::string_view WeightTypeName(WeightType type) {
       return "int8";
     case WeightType::kInt4:
       return "int4";
+    case WeightType::kFp8:
+      return "fp8";
+    case WeightType::kFp8Tensor:
+      return "fp8-tensor";
   }
   return "unknown";
 }
@@ -60,8 +64,20 @@ absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
 }
 
 absl::string_view KeptWeightType(const Model& model, WeightType type) {
-  if (type == WeightType::kInt8 || type == WeightType::kInt4) return WeightTypeName(type);
+  if (type != WeightType::kAsInFile && type != WeightType::kBf16) return WeightTypeName(type);
   return DTypeName(model.embedding().dtype);
+}
+
+bool IsGpuWeightType(WeightType type) {
+  return type == WeightType::kFp8 || type == WeightType::kFp8Tensor;
+}
+
+absl::Status ValidateCpuWeightType(WeightType type) {
+  if (!IsGpuWeightType(type)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight type ", WeightTypeName(type),
+                   " on the device cpu, which has no such kernels; expected auto, "
+                   "bf16, int8 or int4, or a GPU (--device=cuda)"));
 }
 
 absl::Status ValidateWeightType(const Model& model, WeightType type) {

@@ -17,6 +17,10 @@ enum class WeightType {
   kBf16,      // The same, and an error unless the files hold bfloat16.
   kInt8,      // 8.25 bits a weight: integers of 8 bits, and a scale for every 64 of an output.
   kInt4,      // 4.25 bits a weight, likewise. The output head and the embedding have 8.25.
+  // 8 bits a weight, on GPUs: e4m3 floats, with a scale for every output, or for every matrix. The output
+  // head and the embedding are bfloat16, which the files have to hold.
+  kFp8,
+  kFp8Tensor,
 };
 
 // As on command lines, "auto" first.
@@ -25,9 +29,15 @@ std::vector<std::string> WeightTypeNames();
 absl::StatusOr<WeightType> ParseWeightType(absl::string_view name);
 absl::string_view WeightTypeName(WeightType type);
 
-// What an engine keeps the matrices of `model` in: "int8", "int4", or what its files hold: "bf16", "f16" or
-// "f32".
+// What an engine keeps the matrices of `model` in: "int8", "int4", "fp8", "fp8-tensor", or what its files
+// hold: "bf16", "f16" or "f32".
 absl::string_view KeptWeightType(const Model& model, WeightType type);
+
+// Whether only engines on GPUs have it.
+bool IsGpuWeightType(WeightType type);
+
+// InvalidArgument for a type that the CPU engine does not have.
+absl::Status ValidateCpuWeightType(WeightType type);
 
 // InvalidArgument for kBf16 and a model with matrices in something else.
 absl::Status ValidateWeightType(const Model& model, WeightType type);

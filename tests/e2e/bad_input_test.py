@@ -270,7 +270,14 @@ class BadModelTest(ProcessTest):
                 code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
                 self.assertNotEqual(code, 0, program)
                 self.assertIn("--weight-dtype", log)
-                self.assertIn("auto,bf16,int8,int4", log)
+                self.assertIn("auto,bf16,int8,int4,fp8,fp8-tensor", log)
+            # Of GPUs alone.
+            for name in ("fp8", "fp8-tensor"):
+                model = MODELS / "tandem-draft-general-1m"
+                code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
+                self.assertNotEqual(code, 0, program)
+                self.assertIn(f"weight type {name} on the device cpu", log)
+                self.assertIn("expected auto, bf16, int8 or int4", log)
 
     def test_what_goes_with_the_weights(self):
         small = MODELS / "tandem-draft-general-1m"

@@ -104,6 +104,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
     return absl::InvalidArgumentError(
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
+  TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(options.weight_type));
   TANDEM_RETURN_IF_ERROR(ValidateWeightType(model, options.weight_type));
   std::unique_ptr<CpuEngine> engine(new CpuEngine);
   engine->config_ = model.config();

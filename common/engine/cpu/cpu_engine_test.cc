@@ -207,8 +207,14 @@ TEST_F(CpuEngineTest, RefusesWeightTypesThatItCannotKeep) {
   for (const char* name : {"int3", "INT8", "q8_0", ""}) {
     const absl::Status status = ParseWeightType(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(status.message(),
-              absl::StrCat("weight type \"", name, "\", expected one of auto, bf16, int8, int4"));
+    EXPECT_EQ(status.message(), absl::StrCat("weight type \"", name,
+                                             "\", expected one of auto, bf16, int8, int4, fp8, fp8-tensor"));
+  }
+  for (const WeightType type : {WeightType::kFp8, WeightType::kFp8Tensor}) {
+    const absl::Status status = CreateCpuEngine(model_, {.num_blocks = 4, .weight_type = type}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), testing::HasSubstr(absl::StrCat("weight type ", WeightTypeName(type))));
+    EXPECT_THAT(status.message(), testing::HasSubstr("expected auto, bf16, int8 or int4"));
   }
   // Which would have to round what the files hold.
   RandomModelOptions options = SmallModel();

@@ -21,6 +21,9 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
       return WeightFormat::kInt4;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
+    // Refused by CreateCpuEngine.
+    case WeightType::kFp8:
+    case WeightType::kFp8Tensor:
       break;
   }
   return PackedMatrix::FormatOf(parts);

@@ -20,6 +20,20 @@ constexpr uint32_t kStop = 3;
 // Copies sent at once.
 constexpr uint32_t kMostCopies = 8192;
 
+bool HasIntegers(WeightType type) {
+  return type == WeightType::kInt8 || type == WeightType::kInt4;
+}
+
+// Of matrices for which there are own kernels.
+bool HasPackedWeights(WeightType type) {
+  return HasIntegers(type) || IsGpuWeightType(type);
+}
+
+// Inputs of products that share a scale, as MakeShard has them.
+uint32_t InputGroup(WeightType type) {
+  return HasIntegers(type) ? kInputGroup : 1;
+}
+
 uint64_t Padded(uint64_t rows) {
   return (rows + kRowTile - 1) / kRowTile * kRowTile;
 }
@@ -91,23 +105,31 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
 
 absl::Status CudaEngine::Start(const Model& model) {
   parallel_ = ops_->parallel();
-  TANDEM_ASSIGN_OR_RETURN(shard_, MakeShard(config_, parallel_));
+  TANDEM_ASSIGN_OR_RETURN(shard_, MakeShard(config_, parallel_, InputGroup(options_.weight_type)));
   const auto head_dim = static_cast<uint32_t>(config_.head_dim);
   if (AttendSharedBytes(head_dim) > ops_->max_shared_bytes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads of ", head_dim, " take ", AttendSharedBytes(head_dim),
                      " bytes of shared memory; this GPU has ", ops_->max_shared_bytes()));
   }
+  padded_rows_ = static_cast<uint32_t>(Padded(options_.max_rows));
+  if (HasPackedWeights(options_.weight_type) &&
+      MultiplySharedBytes(padded_rows_) > ops_->max_shared_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("products of weights in ", WeightTypeName(options_.weight_type), " take ",
+                     MultiplySharedBytes(padded_rows_), " bytes of shared memory; this GPU has ",
+                     ops_->max_shared_bytes()));
+  }
   TANDEM_ASSIGN_OR_RETURN(const uint32_t kv_heads, MostKvHeads(config_, parallel_.world_size));
   TANDEM_ASSIGN_OR_RETURN(num_blocks_, CountBlocks(config_, options_, kv_heads));
   max_context_ = std::min(static_cast<uint32_t>(config_.max_context), num_blocks_ * kBlockTokens);
-  padded_rows_ = static_cast<uint32_t>(Padded(options_.max_rows));
   validator_ = std::make_unique<StepValidator>(StepValidator::Options{.vocab_size = config_.vocab_size,
                                                                       .num_blocks = num_blocks_,
                                                                       .max_rows = options_.max_rows,
                                                                       .max_context = max_context_,
                                                                       .chooses = true});
-  TANDEM_ASSIGN_OR_RETURN(weights_, UploadWeights(model, shard_, ops_.get(), options_.progress));
+  TANDEM_ASSIGN_OR_RETURN(weights_,
+                          UploadWeights(model, options_.weight_type, shard_, ops_.get(), options_.progress));
   TANDEM_RETURN_IF_ERROR(AllocateScratch());
   TANDEM_RETURN_IF_ERROR(UploadRotations());
   TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(FixedStepWords(options_.max_rows) +
@@ -131,6 +153,13 @@ absl::Status CudaEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
   TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * shard_.intermediate.size(), what));
   TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * shard_.intermediate.size(), what));
+  if (HasIntegers(options_.weight_type)) {
+    const uint64_t depth = std::max({hidden, query, uint64_t{shard_.intermediate.size()}});
+    const uint64_t groups = rows * NumInputGroups(static_cast<uint32_t>(depth));
+    TANDEM_ASSIGN_OR_RETURN(rounded_.words,
+                            ops_->Allocate<uint32_t>(groups * RoundedInputs::kGroupWords, what));
+    TANDEM_ASSIGN_OR_RETURN(rounded_.scales, ops_->Allocate<float>(groups, what));
+  }
   TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(rows * hidden, what));
   TANDEM_ASSIGN_OR_RETURN(normed_wanted_, ops_->Allocate<Bf16>(kRowTile * hidden, what));
   TANDEM_ASSIGN_OR_RETURN(logits_, ops_->Allocate<float>(kRowTile * vocab, "logits"));
@@ -319,10 +348,18 @@ absl::Status CudaEngine::ReplayOrCompute(const Bucket& bucket) {
   return ops_->Replay(graph);
 }
 
-absl::Status CudaEngine::Compute(const Bucket& bucket) {
+absl::Status CudaEngine::Embed(const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
-  TANDEM_RETURN_IF_ERROR(
-      ops_->Launch(EmbedKernel{step_, weights_.embedding, hidden_, hidden}, EmbedShape(bucket.rows, hidden)));
+  const LaunchShape shape = EmbedShape(bucket.rows, hidden);
+  const DeviceMatrix& embedding = weights_.embedding;
+  if (embedding.format == DeviceFormat::kBf16) {
+    return ops_->Launch(EmbedKernel{step_, embedding.data, hidden_, hidden}, shape);
+  }
+  return ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, hidden_, hidden}, shape);
+}
+
+absl::Status CudaEngine::Compute(const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Embed(bucket));
   for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
     TANDEM_RETURN_IF_ERROR(ComputeLayer(layer, bucket));
   }
@@ -348,12 +385,31 @@ absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, DeviceSpan<const f
 
 absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                   DeviceSpan<float> outputs, uint32_t num_rows) {
+  if (matrix.format != DeviceFormat::kBf16) return MultiplyPacked(matrix, inputs, outputs, num_rows);
   for (uint64_t row = 0; row < num_rows; row += kRowTile) {
     TANDEM_RETURN_IF_ERROR(
         ops_->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
                        outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                        DeviceSpan<float> outputs, uint32_t num_rows) {
+  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
+  const LaunchShape shape = MultiplyShape(grid);
+  if (matrix.format == DeviceFormat::kFp8) {
+    return ops_->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
+  }
+  const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
+  const RoundedInputs rounded = {rounded_.words.Part(0, groups * RoundedInputs::kGroupWords),
+                                 rounded_.scales.Part(0, groups)};
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
+                                      RoundInputsShape(num_rows, matrix.depth)));
+  if (matrix.format == DeviceFormat::kInt4) {
+    return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
+  }
+  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
 }
 
 absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
@@ -447,8 +503,8 @@ absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bu
   norm.only_wanted = true;
   norm.first_wanted = first_wanted;
   TANDEM_RETURN_IF_ERROR(ops_->Launch(norm, NormShape(wanted_bucket, hidden)));
-  if (is_alone()) return Multiply(weights_.output, normed_wanted_, logits_, kRowTile);
-  TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logit_part_, kRowTile));
+  if (is_alone()) return Multiply(weights_.output, normed_wanted_, logits_, wanted_bucket);
+  TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logit_part_, wanted_bucket));
   TANDEM_RETURN_IF_ERROR(ops_->AllGather(logit_part_, logit_parts_));
   const auto vocab = static_cast<uint32_t>(config_.vocab_size);
   return ops_->Launch(JoinLogitsKernel{logit_parts_, vocab_begins_, logits_, logit_part_.size, vocab},

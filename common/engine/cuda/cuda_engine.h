@@ -16,15 +16,18 @@
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/engine.h"
 #include "common/engine/step_validator.h"
+#include "common/engine/weight_type.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 
 namespace tandem {
 
-// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16; products add up in float32;
+// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, integers of 8 or 4 bits or
+// floats of 8 bits with scales; products add up in float32, those of integers exactly within each group;
 // keys, values and what goes into a product are bfloat16; everything else is float32. Law 1 holds by
-// construction (ADR 9 for products, attention_kernels.h for attention); bits differ from the CPU engine's,
-// and may differ between kinds of GPU and versions of cuBLASLt.
+// construction (ADR 9 for products of bfloat16, ADR 11 for those of integers, ADR 13 for those of floats of 8
+// bits, attention_kernels.h for attention); bits differ from the CPU engine's, and but for weights as
+// integers may differ between kinds of GPU and versions of cuBLASLt.
 //
 // A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
 // download and one wait. What comes back is a word for each row that asks for a choice: the seeded choice is
@@ -43,13 +46,14 @@ class CudaEngine final : public Engine {
     uint32_t num_blocks = 0;  // Of keys and values; 0: as many as `kv_bytes` hold, over all layers of a rank.
     uint64_t kv_bytes = uint64_t{256} << 20;
     uint32_t max_rows = 512;
+    WeightType weight_type = WeightType::kAsInFile;
     bool use_graphs = true;
     LoadProgress* progress = nullptr;  // Not owned, may be null.
   };
 
   // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
-  // InvalidArgument for options out of range and for a model that the GPU's shared memory cannot hold the
-  // attention of.
+  // InvalidArgument for options out of range, for a model that the GPU's shared memory cannot hold the
+  // attention or the products of, and for ranks that cannot share it (MakeShard).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
                                                             std::unique_ptr<DeviceOps> ops);
   // Rank 0 tells the others to stop.
@@ -112,8 +116,12 @@ class CudaEngine final : public Engine {
   absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   absl::Status Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
                     const Bucket& bucket);
+  absl::Status Embed(const Bucket& bucket);
+  // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
+  absl::Status MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                              DeviceSpan<float> outputs, uint32_t num_rows);
   // Product and, with several ranks, everybody's: what the next norm adds.
   absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                  const Bucket& bucket);
@@ -153,6 +161,7 @@ class CudaEngine final : public Engine {
   DeviceSpan<Bf16> attended_;          // [padded rows, query width]
   DeviceSpan<float> gate_up_;          // [padded rows, 2 * intermediate]
   DeviceSpan<Bf16> gated_;             // [padded rows, intermediate]
+  RoundedInputs rounded_;              // [padded rows, the deepest matrix]; none with weights in bfloat16.
   DeviceSpan<float> addends_;          // [padded rows, hidden]: this rank's,
   DeviceSpan<float> gathered_;         // and [ranks][rows of the bucket, hidden].
   SplitParts parts_;                   // Of kAttendRows rows.

@@ -32,6 +32,24 @@ class DeviceBlock {
   }
   __device__ __forceinline__ uint32_t Ballot(bool bit) { return __ballot_sync(kAllLanes, bit); }
 
+  __device__ __forceinline__ void MultiplyAddInt8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                                  int32_t (&sums)[4]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+
+  __device__ __forceinline__ void MultiplyAddBf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                                  float (&sums)[4]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+
   // Of shared memory.
   __device__ __forceinline__ void AtomicAdd(uint64_t& place, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&place), static_cast<unsigned long long>(value));

@@ -16,11 +16,16 @@ namespace tandem {
 // the products so many at a time (docs/adr/0009-one-row-tile.md).
 inline constexpr uint32_t kRowTile = 64;
 
+// How a weight matrix is kept in device memory.
+enum class DeviceFormat : uint8_t { kBf16, kInt8, kInt4, kFp8 };
+
 // A weight matrix in device memory, [outputs, depth].
 struct DeviceMatrix {
-  DeviceSpan<const Bf16> data;
+  DeviceFormat format = DeviceFormat::kBf16;
   uint32_t outputs = 0;
   uint32_t depth = 0;
+  DeviceSpan<const Bf16> data;  // Row by row, of kBf16.
+  PackedWeights packed;         // Of the others.
 };
 
 // What a CudaEngine asks of a GPU: a CUDA device (cuda_ops.cc), or its emulation on the host
@@ -51,6 +56,8 @@ class DeviceOps {
   virtual absl::Status Download(void* to, const void* from, uint64_t num_bytes) = 0;
   virtual absl::Status Synchronize() = 0;
 
+  // For matrices in bfloat16; those in other formats have kernels (product_kernels.h).
+  //
   // Settles how products of this shape are computed, for as long as the object lives. Before any of them.
   virtual absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) = 0;
   // outputs [kRowTile, matrix.outputs] = inputs [kRowTile, matrix.depth] * matrix^T, in float32. Each output

@@ -6,13 +6,14 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_ops.h"
 #include "common/engine/cuda/shard.h"
+#include "common/engine/weight_type.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 
 namespace tandem {
 
-// A rank's part of a model in device memory: matrices in bfloat16, norms and biases in float32; empty where
-// the model has none.
+// A rank's part of a model in device memory: matrices in one of the device's formats, norms and biases in
+// float32; empty where the model has none.
 struct DeviceWeights {
   struct Layer {
     DeviceSpan<const float> input_norm;  // [hidden]
@@ -31,14 +32,14 @@ struct DeviceWeights {
 
   std::vector<Layer> layers;
   DeviceSpan<const float> final_norm;  // [hidden]
-  DeviceSpan<const Bf16> embedding;    // [vocab, hidden], on every rank.
+  DeviceMatrix embedding;              // [vocab, hidden], on every rank.
   DeviceMatrix output;                 // [the rank's tokens, hidden]; a part of the embedding when tied.
 };
 
-// Copies them and prepares the products. Unimplemented for matrices in anything but bfloat16: nothing is
-// rounded without being told to. ResourceExhausted without memory. `progress` may be null; it can end
-// the loading with Cancelled.
-absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const Shard& shard, DeviceOps* ops,
-                                            LoadProgress* progress);
+// Copies them, rounded to `type`, and prepares the products. Unimplemented for matrices that are to stay in
+// bfloat16 and are in something else: nothing is rounded without being told to. ResourceExhausted without
+// memory. `progress` may be null; it can end the loading with Cancelled.
+absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type, const Shard& shard,
+                                            DeviceOps* ops, LoadProgress* progress);
 
 }  // namespace tandem

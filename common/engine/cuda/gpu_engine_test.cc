@@ -47,7 +47,7 @@ std::shared_ptr<const Model> SomeModel() {
 }
 
 std::unique_ptr<CudaEngine> OpenOnGpu(const Model& model, CudaEngine::Options options) {
-  auto engine = CreateCudaEngine(model, WeightType::kAsInFile, {}, options);
+  auto engine = CreateCudaEngine(model, {}, options);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
 }
@@ -90,16 +90,26 @@ TEST(GpuEngineTest, GivesTheGoldenLogits) {
   }
 }
 
+class GpuEngineWeights : public testing::TestWithParam<WeightType> {};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuEngineWeights,
+                         testing::Values(WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
+                                         WeightType::kFp8),
+                         [](const auto& param_info) {
+                           return std::string(WeightTypeName(param_info.param));
+                         });
+
 // Law 1 where it can break: prompts in chunks of any size, single launches or graphs, trees beside other
 // sessions.
-TEST(GpuEngineTest, RowsDoNotDependOnTheirCompany) {
+TEST_P(GpuEngineWeights, RowsDoNotDependOnTheirCompany) {
   TANDEM_NEEDS_GPU();
   const auto model = SomeModel();
   const TokenIds tokens = SomeTokens(700, 4099);
-  const auto plain = OpenOnGpu(*model, {.num_blocks = 90, .max_rows = 1, .use_graphs = false});
+  const auto plain =
+      OpenOnGpu(*model, {.num_blocks = 90, .max_rows = 1, .weight_type = GetParam(), .use_graphs = false});
   ASSERT_NE(plain, nullptr);
   const auto expected = ComputeAll(plain.get(), tokens, 1);
-  const auto engine = OpenOnGpu(*model, {.num_blocks = 90, .max_rows = 512});
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 90, .max_rows = 512, .weight_type = GetParam()});
   ASSERT_NE(engine, nullptr);
   for (uint32_t chunk : {512u, 64u, 33u, 7u}) {
     const auto got = ComputeAll(engine.get(), tokens, chunk);
@@ -141,12 +151,12 @@ TEST(GpuEngineTest, RowsDoNotDependOnTheirCompany) {
   }
 }
 
-TEST(GpuEngineTest, GraphsGiveTheBitsOfSingleLaunches) {
+TEST_P(GpuEngineWeights, GraphsGiveTheBitsOfSingleLaunches) {
   TANDEM_NEEDS_GPU();
   const auto model = SomeModel();
   const TokenIds tokens = SomeTokens(300, 4099);
-  const auto eager = OpenOnGpu(*model, {.num_blocks = 90, .use_graphs = false});
-  const auto graphs = OpenOnGpu(*model, {.num_blocks = 90});
+  const auto eager = OpenOnGpu(*model, {.num_blocks = 90, .weight_type = GetParam(), .use_graphs = false});
+  const auto graphs = OpenOnGpu(*model, {.num_blocks = 90, .weight_type = GetParam()});
   ASSERT_TRUE(eager != nullptr && graphs != nullptr);
   for (uint32_t chunk : {300u, 50u, 3u}) {
     const auto expected = ComputeAll(eager.get(), tokens, chunk);
@@ -157,12 +167,12 @@ TEST(GpuEngineTest, GraphsGiveTheBitsOfSingleLaunches) {
 }
 
 // Every kernel's bits are those that its emulation gives; the products alone differ.
-TEST(GpuEngineTest, IsCloseToItsEmulation) {
+TEST_P(GpuEngineWeights, IsCloseToItsEmulation) {
   TANDEM_NEEDS_GPU();
   const auto model = SomeModel();
   const TokenIds tokens = SomeTokens(20, 4099);
-  const auto engine = OpenOnGpu(*model, {.num_blocks = 4});
-  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64},
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 4, .weight_type = GetParam()});
+  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64, .weight_type = GetParam()},
                                      std::make_unique<HostOps>(HostOps::Options{}));
   ASSERT_TRUE(engine != nullptr && emulated.ok());
   const auto got = ComputeAll(engine.get(), tokens, 20);
@@ -176,6 +186,22 @@ TEST(GpuEngineTest, IsCloseToItsEmulation) {
     }
   }
   EXPECT_LT(std::sqrt(error / size), 0.01);
+}
+
+// With weights as integers, products have bits of their own in neither.
+TEST(GpuEngineTest, GivesTheBitsOfItsEmulationWithWeightsAsIntegers) {
+  TANDEM_NEEDS_GPU();
+  const auto model = SomeModel();
+  const TokenIds tokens = SomeTokens(20, 4099);
+  for (const WeightType weight_type : {WeightType::kInt8, WeightType::kInt4}) {
+    const auto engine = OpenOnGpu(*model, {.num_blocks = 4, .weight_type = weight_type});
+    auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64, .weight_type = weight_type},
+                                       std::make_unique<HostOps>(HostOps::Options{}));
+    ASSERT_TRUE(engine != nullptr && emulated.ok());
+    const auto got = ComputeAll(engine.get(), tokens, 20);
+    const auto expected = ComputeAll(emulated->get(), tokens, 20);
+    for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], expected[i])) << i;
+  }
 }
 
 // Law 2: the same token as on the processor, always, for vocabularies of any size.
@@ -254,11 +280,9 @@ TEST(GpuEngineTest, ChoosesInStepsWhatTheTargetSamplerChooses) {
 TEST(GpuEngineTest, KeepsToItsMemoryLimit) {
   TANDEM_NEEDS_GPU();
   const auto model = SomeModel();
-  EXPECT_EQ(CreateCudaEngine(*model, WeightType::kAsInFile, {.memory_limit = uint64_t{40} << 20},
-                             {.num_blocks = 60000})
-                .status()
-                .code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      CreateCudaEngine(*model, {.memory_limit = uint64_t{40} << 20}, {.num_blocks = 60000}).status().code(),
+      absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(OpenCudaDevice({.index = 1000}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

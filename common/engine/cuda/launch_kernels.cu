@@ -5,9 +5,18 @@
 namespace tandem {
 namespace {
 
-// No block has more threads: see launch_shape.cc.
+// No block has more threads: see launch_shape.cc. The fewer, the more registers each may have.
 template <typename Kernel>
-__global__ void __launch_bounds__(1024) RunKernel(const __grid_constant__ Kernel kernel) {
+constexpr uint32_t MostThreads() {
+  if constexpr (requires { Kernel::kMostThreads; }) {
+    return Kernel::kMostThreads;
+  } else {
+    return 1024;
+  }
+}
+
+template <typename Kernel>
+__global__ void __launch_bounds__(MostThreads<Kernel>()) RunKernel(const __grid_constant__ Kernel kernel) {
   DeviceBlock block;
   kernel(block);
 }

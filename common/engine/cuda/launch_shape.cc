@@ -31,6 +31,34 @@ LaunchShape NormShape(uint32_t rows, uint32_t hidden_size) {
   return {.grid_x = rows, .threads = threads, .shared_bytes = threads / kWarpThreads * 4};
 }
 
+LaunchShape RoundInputsShape(uint32_t rows, uint32_t depth) {
+  const uint32_t groups = NumInputGroups(depth);
+  const uint32_t warps = std::min(groups, 8u);
+  return {.grid_x = rows, .grid_y = DivideRoundingUp(groups, warps), .threads = warps * kWarpThreads};
+}
+
+ProductGrid MultiplyGrid(uint32_t num_multiprocessors, uint32_t rows, uint32_t outputs, uint32_t depth) {
+  constexpr uint32_t kFewRows = 16;
+  const uint32_t blocks = rows <= kFewRows ? 2 * num_multiprocessors : num_multiprocessors;
+  ProductGrid grid = {.outputs = outputs, .depth = depth, .num_rows = rows, .tiles_per_block = 1};
+  while (grid.tiles_per_block < kMostProductTiles &&
+         NumPackedTiles(outputs) / (2 * grid.tiles_per_block) >= blocks) {
+    grid.tiles_per_block *= 2;
+  }
+  return grid;
+}
+
+uint32_t MultiplySharedBytes(uint32_t rows) {
+  return 2 * kProductWarps * std::min(rows, kProductRows) * kSumStride * 4;
+}
+
+LaunchShape MultiplyShape(const ProductGrid& grid) {
+  return {.grid_x = DivideRoundingUp(NumPackedTiles(grid.outputs), grid.tiles_per_block),
+          .grid_y = DivideRoundingUp(grid.num_rows, kProductRows),
+          .threads = kProductThreads,
+          .shared_bytes = MultiplySharedBytes(grid.num_rows)};
+}
+
 LaunchShape GateShape(uint32_t rows, uint32_t width) {
   const uint32_t threads = Threads(width, 256);
   return {.grid_x = rows, .grid_y = DivideRoundingUp(width, threads), .threads = threads};

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/engine/cuda/kernels/attention_kernels.h"
+#include "common/engine/cuda/kernels/product_kernels.h"
 
 namespace tandem {
 
@@ -18,6 +19,11 @@ struct LaunchShape {
 
 // What the launches of one kernel need; `rows` is the bucket's. Counts are at least 1.
 LaunchShape EmbedShape(uint32_t rows, uint32_t hidden_size);
+LaunchShape RoundInputsShape(uint32_t rows, uint32_t depth);
+// Of products with packed weights: a block takes as many tiles as leave one block for each multiprocessor, or
+// two for few rows, which need more reads under way. The fewer blocks, the less often they read the inputs.
+ProductGrid MultiplyGrid(uint32_t num_multiprocessors, uint32_t rows, uint32_t outputs, uint32_t depth);
+LaunchShape MultiplyShape(const ProductGrid& grid);
 LaunchShape NormShape(uint32_t rows, uint32_t hidden_size);
 LaunchShape GateShape(uint32_t rows, uint32_t width);
 LaunchShape PrepareShape(uint32_t rows, uint32_t num_all_heads);
@@ -31,6 +37,8 @@ LaunchShape JoinLogitsShape(uint32_t rows, uint32_t num_ranks);
 
 // Shared memory of AttendKernel.
 uint32_t AttendSharedBytes(uint32_t head_dim);
+// Shared memory of products with packed weights, for a bucket of this many rows or more.
+uint32_t MultiplySharedBytes(uint32_t rows);
 
 // The rows a graph is captured for when a step has `num_rows` (at least 1): 8, 16, 32, 64, and then multiples
 // of 64.

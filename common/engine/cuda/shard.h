@@ -33,13 +33,15 @@ struct Shard {
   ShardRange heads;  // Query heads.
   ShardRange
       kv_heads;  // Those that `heads` read: with more ranks than KV heads, several ranks hold the same one.
-  ShardRange intermediate;  // In units of 16: matrix products like that.
-  ShardRange vocab;         // Likewise.
+  ShardRange intermediate;  // In units of 16, or of a group of weights: matrix products like that.
+  ShardRange vocab;         // In units of 16.
   HeadMap head_map;
 };
 
-// InvalidArgument when there are fewer heads (or units of the other dimensions) than ranks, or more ranks
-// than supported.
-absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel& parallel);
+// `input_group`: how many inputs of a product have one scale, 1 where weights have none. No group is divided
+// among ranks. InvalidArgument when there are fewer heads (or units of the other dimensions) than ranks, more
+// ranks than supported, or a group of a rank's heads that has parts of another's.
+absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel& parallel,
+                                uint32_t input_group = 1);
 
 }  // namespace tandem

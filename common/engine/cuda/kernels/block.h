@@ -14,12 +14,27 @@
 // A Block has thread(), num_threads(), index_x(), index_y(), num_x(), Sync(), ShuffleXor(value, mask),
 // Ballot(bit), AtomicAdd(place, value) for shared memory, and Shared<T>(offset, count). Warps have 32 lanes,
 // thread numbers have one dimension, and the number of threads is a multiple of 32. All threads of a block
-// (of a warp) call Sync (shuffles and ballots) together.
+// (of a warp) call Sync (shuffles, ballots and matrix products) together.
+//
+// MultiplyAddInt8(a, b0, b1, sums) is a matrix product of a warp: sums [16, 8] += a [16, 32] * b [8, 32]^T,
+// of integers of 8 bits, exactly. A word has four neighbours, the first in the low bits. Lane 4 g + t has of
+// rows g (a[0], a[2]) and g + 8 (a[1], a[3]) of a the columns 4 t to 4 t + 3 (a[0], a[1]) and 16 + 4 t to
+// 16 + 4 t + 3 (a[2], a[3]); of row g of b the same columns, b0 and b1; and of sums, columns 2 t and 2 t + 1
+// of row g (sums[0, 1]) and of row g + 8 (sums[2, 3]). Source: the PTX ISA, mma.m16n8k32.
+//
+// MultiplyAddBf16(a, b0, b1, sums) is the same of bfloat16, with sums in float32 and half as many columns:
+// sums [16, 8] += a [16, 16] * b [8, 16]^T, a word with two neighbours, and columns 2 t, 2 t + 1 and 8 + 2 t,
+// 8 + 2 t
+// + 1. What an element of sums becomes depends on its row of a and its row of b alone, in the same way for
+// all of them; how its 16 products are added up is the GPU's affair, and the emulation's is another.
 
 #if defined(__CUDACC__)
+// Before a loop over what is to stay in registers.
+#define TANDEM_UNROLL _Pragma("unroll")
 #define TANDEM_DEVICE __device__ __forceinline__
 #define TANDEM_BOTH __host__ __device__ __forceinline__
 #else
+#define TANDEM_UNROLL
 #define TANDEM_DEVICE inline
 #define TANDEM_BOTH inline
 #endif
@@ -98,6 +113,26 @@ TANDEM_DEVICE float FirstOf(Bf16Pair pair) {
 }
 TANDEM_DEVICE float SecondOf(Bf16Pair pair) {
   return BitsAs<float>(pair.bits & 0xffff0000u);
+}
+
+// `kCount` words at once: loads take 2 or 4. `index` is a multiple of the elements in them.
+template <uint32_t kCount>
+struct alignas(kCount < 4 ? 4 * kCount : 16) Words {
+  uint32_t word[kCount];
+};
+template <uint32_t kCount, typename T>
+TANDEM_DEVICE Words<kCount> LoadWords(DeviceSpan<const T> span, uint64_t index) {
+#if !defined(__CUDACC__)
+  constexpr uint64_t kElements = kCount * sizeof(uint32_t) / sizeof(T);
+  if (index + kElements > span.size || index % kElements != 0) {
+    FailDeviceAccess(index, span.size, kCount * sizeof(uint32_t));
+  }
+  Words<kCount> words;
+  memcpy(&words, span.data + index, sizeof(words));
+  return words;
+#else
+  return *reinterpret_cast<const Words<kCount>*>(span.data + index);
+#endif
 }
 
 TANDEM_DEVICE float ToFloat(Bf16 value) {

@@ -2,11 +2,17 @@
 
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/choice_kernels.h"
+#include "common/engine/cuda/kernels/product_kernels.h"
 #include "common/engine/cuda/kernels/row_kernels.h"
 
 // Every kernel there is: for the interfaces that have a function for each.
 #define TANDEM_FOR_EACH_KERNEL(X) \
   X(EmbedKernel)                  \
+  X(EmbedInt8Kernel)              \
+  X(RoundInputsKernel)            \
+  X(MultiplyInt8Kernel)           \
+  X(MultiplyInt4Kernel)           \
+  X(MultiplyFp8Kernel)            \
   X(NormKernel)                   \
   X(GateKernel)                   \
   X(FeatureKernel)                \

@@ -2,8 +2,10 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 
 #include "common/base/hash.h"
@@ -162,6 +164,42 @@ uint32_t HostGrid::Block::Ballot(bool bit) {
   }
   grid_->Wait(Waits::kForWarp);
   return mask;
+}
+
+template <typename Multiply>
+void HostGrid::Block::MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Multiply multiply) {
+  const uint32_t self = thread();
+  const uint32_t own[] = {a[0], a[1], a[2], a[3], b0, b1};
+  std::copy(std::begin(own), std::end(own), grid_->fibers_[self].fragment);
+  grid_->Wait(Waits::kForWarp);
+  const uint32_t warp = self / kWarpThreads * kWarpThreads;
+  const uint32_t lane = self % kWarpThreads;
+  for (uint32_t i = 0; i < 4; ++i) {
+    for (uint32_t half = 0; half < 2; ++half) {
+      for (uint32_t quarter = 0; quarter < 4; ++quarter) {
+        // Of row lane / 4 (+ 8) of a and of row 2 * (lane % 4) (+ 1) of b.
+        const Fiber& of_a = grid_->fibers_[warp + lane / 4 * 4 + quarter];
+        const Fiber& of_b = grid_->fibers_[warp + (lane % 4 * 2 + i % 2) * 4 + quarter];
+        multiply(i, of_a.fragment[2 * half + i / 2], of_b.fragment[4 + half]);
+      }
+    }
+  }
+  grid_->Wait(Waits::kForWarp);
+}
+
+void HostGrid::Block::MultiplyAddInt8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t (&sums)[4]) {
+  MultiplyFragments(a, b0, b1, [&sums](uint32_t i, uint32_t of_a, uint32_t of_b) {
+    for (uint32_t shift = 0; shift < 32; shift += 8) {
+      sums[i] += int32_t{static_cast<int8_t>(of_a >> shift)} * int32_t{static_cast<int8_t>(of_b >> shift)};
+    }
+  });
+}
+
+void HostGrid::Block::MultiplyAddBf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[4]) {
+  MultiplyFragments(a, b0, b1, [&sums](uint32_t i, uint32_t of_a, uint32_t of_b) {
+    sums[i] = Fma(FirstOf({of_a}), FirstOf({of_b}), sums[i]);
+    sums[i] = Fma(SecondOf({of_a}), SecondOf({of_b}), sums[i]);
+  });
 }
 
 }  // namespace tandem

@@ -43,7 +43,8 @@ class HostGrid {
     std::unique_ptr<char[]> stack;  // None before its first thread. It then runs one thread after another.
     jmp_buf left;                   // Where it waits.
     Waits waits = Waits::kNo;
-    uint64_t deposit = 0;  // For the other lanes.
+    uint64_t deposit = 0;       // For the other lanes,
+    uint32_t fragment[6] = {};  // and what they multiply: four words of a, two of b.
     void* fake_stack = nullptr;
   };
 
@@ -103,6 +104,10 @@ class HostGrid::Block {
   }
   uint32_t Ballot(bool bit);
 
+  void MultiplyAddInt8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int32_t (&sums)[4]);
+
+  void MultiplyAddBf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&sums)[4]);
+
   void AtomicAdd(uint64_t& place, uint64_t value) { place += value; }
 
   template <typename T>
@@ -114,6 +119,11 @@ class HostGrid::Block {
   }
 
  private:
+  // Every lane lays its fragments open, and calls `multiply(i, of_a, of_b)` for its sum i with the words that
+  // the four lanes of its row of a and of b have.
+  template <typename Multiply>
+  void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Multiply multiply);
+
   HostGrid* grid_;
 };
 

@@ -75,6 +75,9 @@ class HostOps final : public DeviceOps {
   TANDEM_FOR_EACH_KERNEL(TANDEM_HOST_LAUNCH)
 #undef TANDEM_HOST_LAUNCH
 
+  uint64_t memory_used() const {
+    return memory_used_;
+  }
   // How much of it was asked for one by one, and how often a graph was replayed.
   uint64_t num_eager() const {
     return num_eager_;

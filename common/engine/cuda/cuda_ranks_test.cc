@@ -1,0 +1,135 @@
+// Several emulated GPUs that share a model.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/engine/cuda/testing/small_engine.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CudaRanksWeights : public testing::TestWithParam<WeightType> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaRanksWeights, testing::ValuesIn(kGpuProductTypes),
+                         [](const auto& param_info) { return TestName(param_info.param); });
+
+// Calls `use` with the engine of rank 0 of emulated ranks.
+void OnRanks(const Model& model, uint32_t world_size, const CudaEngine::Options& options,
+             const std::function<void(CudaEngine*)>& use) {
+  const auto ranks = std::make_shared<HostRanks>(world_size);
+  std::vector<std::thread> followers;
+  for (uint32_t rank = 1; rank < world_size; ++rank) {
+    followers.emplace_back([&, rank] {
+      const auto engine = Open(model, options, {.seed = rank, .rank = rank, .ranks = ranks});
+      const absl::Status status = engine->Follow();
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+  use(Open(model, options, {.ranks = ranks}).get());
+  for (std::thread& follower : followers) follower.join();
+}
+
+std::vector<Logits> RunOnRanks(const Model& model, uint32_t world_size, const TokenIds& tokens,
+                               uint32_t chunk, WeightType weight_type = WeightType::kAsInFile) {
+  std::vector<Logits> logits;
+  OnRanks(model, world_size, {.num_blocks = 4, .max_rows = 70, .weight_type = weight_type},
+          [&](CudaEngine* engine) {
+            logits = ComputeAll(engine, tokens, chunk);
+            const std::vector<KvCopy> copies = {{.from = 3, .to = 40}};
+            EXPECT_TRUE(engine->CopyKv(copies).ok());
+          });
+  return logits;
+}
+
+// Heads and an intermediate size that ranks can share without cutting a group of 64 inputs.
+ModelConfig DivisibleConfig() {
+  ModelConfig config = SmallConfig();
+  config.num_heads = 12;
+  config.head_dim = 16;
+  config.intermediate_size = 200;
+  return config;
+}
+
+TEST_P(CudaRanksWeights, GiveTheLogitsOfOneGpuButForTheOrderOfSums) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = DivisibleConfig();
+    config.tied_embeddings = tied;
+    const auto model = SmallModel(config);
+    const auto alone = Open(*model, {.num_blocks = 4, .max_rows = 70, .weight_type = GetParam()});
+    const TokenIds tokens = SomeTokens(20, 131);
+    const auto expected = ComputeAll(alone.get(), tokens, 20);
+    // 4 heads each make three groups.
+    const auto got = RunOnRanks(*model, 3, tokens, 20, GetParam());
+    EXPECT_LT(RelativeError(got, expected), 0.01);
+    const auto one_by_one = RunOnRanks(*model, 3, tokens, 1, GetParam());
+    for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], one_by_one[i])) << i;
+  }
+}
+
+TEST(CudaRanksTest, DoNotCutGroupsOfWeights) {
+  const auto refusal = [](const ModelConfig& config, uint32_t world_size) {
+    const auto ranks = std::make_shared<HostRanks>(world_size);
+    std::string message;
+    // Every rank, so that none waits for another.
+    for (uint32_t rank = 0; rank < world_size; ++rank) {
+      const auto engine =
+          CudaEngine::Create(*SmallModel(config), {.num_blocks = 4, .weight_type = WeightType::kInt8},
+                             std::make_unique<HostOps>(HostOps::Options{.rank = rank, .ranks = ranks}));
+      EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(rank == 0 || engine.status().message() == message) << engine.status();
+      message = std::string(engine.status().message());
+    }
+    return message;
+  };
+  EXPECT_THAT(refusal(DivisibleConfig(), 2), HasSubstr("rank 1 of 2 would begin at head 6 of 16, input 96"));
+  ModelConfig config = DivisibleConfig();
+  config.intermediate_size = 128;
+  EXPECT_THAT(refusal(config, 3), HasSubstr("an intermediate size of 128"));
+}
+
+// Floats have scales of whole outputs or matrices, those that all ranks would find.
+TEST(CudaRanksTest, DivideFloatsAnywhere) {
+  const auto model = SmallModel(DivisibleConfig());
+  const TokenIds tokens = SomeTokens(20, 131);
+  for (const WeightType weight_type : {WeightType::kFp8, WeightType::kFp8Tensor}) {
+    const auto alone = Open(*model, {.num_blocks = 4, .max_rows = 70, .weight_type = weight_type});
+    const auto expected = ComputeAll(alone.get(), tokens, 20);
+    EXPECT_LT(RelativeError(RunOnRanks(*model, 2, tokens, 20, weight_type), expected), 0.01);
+  }
+}
+
+TEST(CudaRanksTest, GiveTheLogitsOfOneGpuButForTheOrderOfSums) {
+  const auto model = SmallModel();
+  const auto alone = Open(*model, {.num_blocks = 4, .max_rows = 70});
+  const TokenIds tokens = SomeTokens(20, 131);
+  const auto expected = ComputeAll(alone.get(), tokens, 20);
+  // 2 KV heads of 3 query heads each; 4 units of the intermediate size: 3 ranks cut a KV head in two.
+  for (uint32_t world_size : {2u, 3u, 4u}) {
+    const auto got = RunOnRanks(*model, world_size, tokens, 20);
+    EXPECT_LT(RelativeError(got, expected), 0.01) << world_size;
+    const auto one_by_one = RunOnRanks(*model, world_size, tokens, 1);
+    for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], one_by_one[i])) << world_size;
+  }
+}
+
+// The vocabulary is divided; what is chosen from is whole.
+TEST(CudaRanksTest, ChooseWhatTheTargetSamplerChooses) {
+  const auto model = SmallModel();
+  for (uint32_t world_size : {2u, 3u, 4u}) {
+    OnRanks(*model, world_size, {.num_blocks = 18, .max_rows = 80}, [&](CudaEngine* engine) {
+      ChoiceProbe probe(engine, 3, world_size);
+      for (const uint32_t most_nodes : {4u, 24u}) probe.ExpectTheSamplersChoices(most_nodes);
+      EXPECT_GT(probe.num_choices(), 10u);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,424 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cuda/kernels/block.h"
+#include "common/engine/cuda/kernels/step_words.h"
+
+// Products with weights that are kept as integers of 8 or 4 bits (docs/adr/0011-quantised-products.md) or as
+// floats of 8 bits (docs/adr/0013-fp8-weights.md), which MultiplyFp8Kernel is about.
+//
+// Of integers, what is computed is what the CPU engine computes (cpu/kernel_table.h, "weights of 8 or 4
+// bits"), bit for bit, from inputs that are bfloat16: a group of 64 inputs of a row is rounded to 15 bits,
+// its products with a group of weights are added up exactly in integers, and the groups' sums go into one
+// chain of fused multiply-adds per output, groups ascending. Exact sums have no order, so that a group is
+// free to go to any warp and through matrix units, and the chain is the same for every number of rows: law 1
+// holds for decoding, verifying and prefill alike. Reference: PortableKernels().products. Tolerance: none,
+// the bits are equal.
+//
+// The floor of a product of few rows is reading the weights once, 8.25, 4.25 or 8 bits each, at the memory's
+// bandwidth: a block reads its tiles once for every kProductRows rows, and no other block reads them for
+// these rows.
+
+namespace tandem {
+
+// A matrix [outputs, depth] lies in tiles of this many outputs (those beyond the last are 0), a tile in
+// groups of kInputGroup inputs (the last one filled up with zeros).
+inline constexpr uint32_t kPackedOutputs = 16;
+// Of a group of one tile.
+inline constexpr uint32_t kInt8GroupWords = kPackedOutputs * kInputGroup / 4;
+inline constexpr uint32_t kInt4GroupWords = kPackedOutputs * kInputGroup / 8;
+
+struct PackedWeights {
+  // [tiles][groups][16 outputs][64], of 8 bits: integers, or floats in e4m3. Of integers of 4 bits: of 16
+  // inputs each, which take 8 bytes, the first 8 stand in the low halves of the bytes and the others in the
+  // high ones.
+  DeviceSpan<const uint32_t> words;
+  DeviceSpan<const Bf16> scales;          // [tiles][groups][16], of integers,
+  DeviceSpan<const float> output_scales;  // or [tiles][16], of floats.
+};
+
+// Inputs of products, rounded to 15 bits: (128 * high + low) * scale.
+struct RoundedInputs {
+  static constexpr uint32_t kGroupWords = 2 * kInputGroup / 4;
+
+  DeviceSpan<uint32_t> words;  // [rows][groups][high, low][64 integers of 8 bits]
+  DeviceSpan<float> scales;    // [rows][groups]
+};
+
+TANDEM_BOTH uint32_t NumInputGroups(uint32_t depth) {
+  return (depth + kInputGroup - 1) / kInputGroup;
+}
+TANDEM_BOTH uint32_t NumPackedTiles(uint32_t outputs) {
+  return (outputs + kPackedOutputs - 1) / kPackedOutputs;
+}
+
+// hidden[row] = scales * integers of the row's token; grid (rows).
+struct EmbedInt8Kernel {
+  StepWords step;
+  PackedWeights embedding;   // [vocab, hidden]
+  DeviceSpan<float> hidden;  // [rows, hidden]
+  uint32_t hidden_size = 0;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint64_t row = block.index_x();
+    if (row >= step.num_rows()) return;
+    const uint64_t token = step.token(static_cast<uint32_t>(row));
+    const uint64_t first_group = token / kPackedOutputs * NumInputGroups(hidden_size);
+    const uint64_t output = token % kPackedOutputs;
+    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+      const uint64_t group = first_group + i / kInputGroup;
+      const uint64_t word = output * (kInputGroup / 4) + i % kInputGroup / 4;
+      const auto integer =
+          static_cast<int8_t>(embedding.words[group * kInt8GroupWords + word] >> (i % 4 * 8));
+      hidden[row * hidden_size + i] =
+          ToFloat(embedding.scales[group * kPackedOutputs + output]) * static_cast<float>(integer);
+    }
+  }
+};
+
+// A warp for each group of a row's inputs; grid (rows, ceil(groups / warps)).
+struct RoundInputsKernel {
+  DeviceSpan<const Bf16> inputs;  // [rows, depth]
+  RoundedInputs rounded;
+  uint32_t depth = 0;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint64_t row = block.index_x();
+    const uint32_t num_groups = NumInputGroups(depth);
+    const uint32_t num_warps = block.num_threads() / kWarpThreads;
+    const uint32_t group = block.index_y() * num_warps + block.thread() / kWarpThreads;
+    if (group >= num_groups) return;
+    // Two neighbours for each lane.
+    const uint32_t lane = block.thread() % kWarpThreads;
+    const uint32_t k = group * kInputGroup + 2 * lane;
+    const float first = k < depth ? ToFloat(inputs[row * depth + k]) : 0.0f;
+    const float second = k + 1 < depth ? ToFloat(inputs[row * depth + k + 1]) : 0.0f;
+    // Magnitudes compare as their bits do, and what is not finite is greater than all else.
+    uint32_t greatest = Most(BitsAs<uint32_t>(first) & kMagnitude, BitsAs<uint32_t>(second) & kMagnitude);
+    for (uint32_t mask = kWarpThreads / 2; mask > 0; mask /= 2) {
+      greatest = Most(greatest, block.ShuffleXor(greatest, mask));
+    }
+    float scale = greatest >= kInfinity ? BitsAs<float>(kNan) : 0.0f;
+    int32_t integers[2] = {};
+    if (greatest < kInfinity && greatest >= kSmallest) {
+      scale = BitsAs<float>(greatest) / kGreatestInput;
+      const float inverse = kGreatestInput / BitsAs<float>(greatest);
+      integers[0] = Round(first, inverse);
+      integers[1] = Round(second, inverse);
+    }
+    const uint64_t place = row * num_groups + group;
+    if (lane == 0) rounded.scales[place] = scale;
+    uint32_t high = 0;
+    uint32_t low = 0;
+    for (uint32_t i = 0; i < 2; ++i) {
+      // What is left for the low part is in [-64, 63].
+      const int32_t high_part = (integers[i] + 64) >> 7;
+      high |= (static_cast<uint32_t>(high_part) & 0xffu) << (8 * i);
+      low |= (static_cast<uint32_t>(integers[i] - 128 * high_part) & 0xffu) << (8 * i);
+    }
+    // Of two lanes, one writes the high parts of both, the other the low ones.
+    const uint32_t other_high = block.ShuffleXor(high, 1);
+    const uint32_t other_low = block.ShuffleXor(low, 1);
+    const uint64_t word = place * RoundedInputs::kGroupWords + lane / 2;
+    if (lane % 2 == 0) {
+      rounded.words[word] = high | other_high << 16;
+    } else {
+      rounded.words[word + RoundedInputs::kGroupWords / 2] = other_low | low << 16;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kMagnitude = 0x7fffffffu;
+  static constexpr uint32_t kInfinity = 0x7f800000u;
+  static constexpr uint32_t kNan = 0x7fc00000u;
+  static constexpr uint32_t kSmallest = 27u << 23;  // 2^-100
+
+  // To the nearest, ties to even: 1.5 * 2^23 leaves no room for a fraction.
+  static TANDEM_DEVICE int32_t Round(float value, float inverse) {
+    constexpr float kRounder = 12582912.0f;
+    return static_cast<int32_t>(BitsAs<uint32_t>(Fma(value, inverse, kRounder)) - BitsAs<uint32_t>(kRounder));
+  }
+};
+
+// How a product is cut into blocks of kProductWarps warps: tiles of outputs along x, rows along y.
+inline constexpr uint32_t kProductWarps = 8;
+inline constexpr uint32_t kProductThreads = kProductWarps * kWarpThreads;
+inline constexpr uint32_t kProductRows = 64;  // Of one block at most.
+inline constexpr uint32_t kMostProductTiles = 4;
+struct ProductGrid {
+  uint32_t outputs = 0;
+  uint32_t depth = 0;
+  uint32_t num_rows = 0;  // A multiple of 8: matrix units take so many at a time.
+  uint32_t tiles_per_block = 1;
+
+  TANDEM_BOTH uint32_t num_groups() const { return NumInputGroups(depth); }
+};
+// Sums of 16 outputs, spaced so that no two lanes meet in one bank of shared memory.
+inline constexpr uint32_t kSumStride = kPackedOutputs + 4;
+
+// What products with any kind of packed weights share. The warps of a block take a group of a tile each,
+// multiply it with all rows of the block and leave the sums in shared memory, where every thread then adds
+// them, groups ascending, to its outputs. Two buffers of sums take turns, so that one barrier for each turn
+// is enough; the next turn's weights are on their way before it.
+//
+// Kernel has a ProductGrid `grid`, DeviceSpan<float> `outputs` [rows, grid.outputs], and
+//
+//   Sum, Weights                                      of a group; what a lane holds of one
+//   Load(tile, group, lane) -> Weights
+//   Operand, Widen(weights) -> Operand                the same as it is multiplied with every row
+//   Multiply(block, operand, group, row, sums)        of a warp, for rows `row` to row + 7: lane 4 g + t has
+//                                                     sums[0, 1] of output g and rows row + 2 t, + 1, and
+//                                                     sums[2, 3] of output g + 8
+//   Add(total, sum, tile, group, row, output) -> float
+//   Finish(total, output of the matrix) -> float
+template <typename Kernel, typename Block>
+TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
+  using Sum = typename Kernel::Sum;
+  constexpr uint32_t kThreads = kProductThreads;
+  constexpr uint32_t kTotals = kProductRows * kPackedOutputs / kThreads;
+  const uint32_t warp = block.thread() / kWarpThreads;
+  const uint32_t lane = block.thread() % kWarpThreads;
+  const uint32_t num_groups = kernel.grid.num_groups();
+  const uint32_t first_row = block.index_y() * kProductRows;
+  const uint32_t num_rows = Least(kProductRows, kernel.grid.num_rows - first_row);
+  const uint32_t first_tile = block.index_x() * kernel.grid.tiles_per_block;
+  const uint32_t num_tiles =
+      Least(kernel.grid.tiles_per_block, NumPackedTiles(kernel.grid.outputs) - first_tile);
+  // [2][warps][rows][kSumStride]
+  const uint32_t buffer_size = kProductWarps * num_rows * kSumStride;
+  const auto sums = block.template Shared<Sum>(0, 2 * buffer_size);
+  const uint32_t output = block.thread() % kPackedOutputs;
+  float totals[kMostProductTiles][kTotals] = {};
+  uint32_t buffer = 0;
+  typename Kernel::Weights next = {};
+  if (warp < num_groups) next = kernel.Load(first_tile, warp, lane);
+  for (uint32_t first_group = 0; first_group < num_groups; first_group += kProductWarps) {
+    const uint32_t group = first_group + warp;
+    TANDEM_UNROLL
+    for (uint32_t i = 0; i < kMostProductTiles; ++i) {
+      if (i >= num_tiles) break;
+      const typename Kernel::Weights weights = next;
+      const bool is_last = i + 1 == num_tiles;
+      const uint32_t next_group = is_last ? group + kProductWarps : group;
+      if (next_group < num_groups) {
+        next = kernel.Load(first_tile + (is_last ? 0 : i + 1), next_group, lane);
+      }
+      if (group < num_groups) {
+        const typename Kernel::Operand operand = Kernel::Widen(weights);
+        for (uint32_t row = 0; row < num_rows; row += 8) {
+          Sum of_lane[4] = {};
+          kernel.Multiply(block, operand, group, first_row + row, of_lane);
+          const uint64_t at = buffer + (warp * num_rows + row + lane % 4 * 2) * kSumStride + lane / 4;
+          sums[at] = of_lane[0];
+          sums[at + kSumStride] = of_lane[1];
+          sums[at + 8] = of_lane[2];
+          sums[at + kSumStride + 8] = of_lane[3];
+        }
+      }
+      block.Sync();
+      const uint32_t num_sums = Least(kProductWarps, num_groups - first_group);
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kTotals; ++j) {
+        const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
+        if (row >= num_rows) break;
+        for (uint32_t k = 0; k < num_sums; ++k) {
+          const Sum sum = sums[buffer + (k * num_rows + row) * kSumStride + output];
+          totals[i][j] =
+              kernel.Add(totals[i][j], sum, first_tile + i, first_group + k, first_row + row, output);
+        }
+      }
+      buffer = buffer_size - buffer;
+    }
+  }
+  TANDEM_UNROLL
+  for (uint32_t i = 0; i < kMostProductTiles; ++i) {
+    const uint64_t to = (first_tile + i) * kPackedOutputs + output;
+    if (i >= num_tiles || to >= kernel.grid.outputs) break;
+    TANDEM_UNROLL
+    for (uint32_t j = 0; j < kTotals; ++j) {
+      const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
+      if (row >= num_rows) break;
+      kernel.outputs[uint64_t{first_row + row} * kernel.grid.outputs + to] = kernel.Finish(totals[i][j], to);
+    }
+  }
+}
+
+// What a lane multiplies of a group of integers of 8 bits: of outputs g and g + 8 in lane 4 g + t, inputs 16
+// t to 16 t + 15. Matrix units take them in another order than they stand in, which exact sums do not show.
+struct Int8Lane {
+  static constexpr uint32_t kGroupWords = kInt8GroupWords;
+  static constexpr int32_t kFactor = 1;
+  Words<4> outputs[2];
+
+  static TANDEM_DEVICE Int8Lane Load(DeviceSpan<const uint32_t> words, uint64_t group, uint32_t lane) {
+    const uint64_t at = group * kGroupWords + lane * 4;
+    return {{LoadWords<4>(words, at), LoadWords<4>(words, at + kGroupWords / 2)}};
+  }
+  // Four of them, as bytes.
+  TANDEM_DEVICE uint32_t Bytes(uint32_t output, uint32_t quarter) const {
+    return outputs[output].word[quarter];
+  }
+};
+
+// The same of integers of 4 bits. They are multiplied 16-fold, as they stand in the high halves of bytes: a
+// sum is a multiple of 16 then, below 2^31.
+struct Int4Lane {
+  static constexpr uint32_t kGroupWords = kInt4GroupWords;
+  static constexpr int32_t kFactor = 16;
+  Words<2> outputs[2];
+
+  static TANDEM_DEVICE Int4Lane Load(DeviceSpan<const uint32_t> words, uint64_t group, uint32_t lane) {
+    const uint64_t at = group * kGroupWords + lane * 2;
+    return {{LoadWords<2>(words, at), LoadWords<2>(words, at + kGroupWords / 2)}};
+  }
+  TANDEM_DEVICE uint32_t Bytes(uint32_t output, uint32_t quarter) const {
+    const uint32_t word = outputs[output].word[quarter % 2];
+    return (quarter < 2 ? word << 4 : word) & 0xf0f0f0f0u;
+  }
+};
+
+// outputs = inputs * weights^T. Grid and shared memory: MultiplyGrid, MultiplyShape.
+template <typename Lane>
+struct MultiplyIntegersKernel {
+  static constexpr uint32_t kMostThreads = kProductThreads;
+  using Sum = int32_t;
+  using Weights = Lane;
+  using Operand = Lane;
+
+  PackedWeights weights;
+  RoundedInputs inputs;  // [rows, depth]
+  DeviceSpan<float> outputs;
+  ProductGrid grid;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    MultiplyTiles(*this, block);
+  }
+
+  TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
+    return Lane::Load(weights.words, tile * grid.num_groups() + group, lane);
+  }
+  static TANDEM_DEVICE Operand Widen(const Weights& of_lane) { return of_lane; }
+
+  template <typename Block>
+  TANDEM_DEVICE void Multiply(Block& block, const Operand& of_lane, uint32_t group, uint64_t row,
+                              int32_t (&sums)[4]) const {
+    const uint32_t lane = block.thread() % kWarpThreads;
+    const uint64_t at = ((row + lane / 4) * grid.num_groups() + group) * RoundedInputs::kGroupWords;
+    const DeviceSpan<const uint32_t> words = inputs.words;
+    const Words<4> high = LoadWords<4>(words, at + lane % 4 * 4);
+    const Words<4> low = LoadWords<4>(words, at + RoundedInputs::kGroupWords / 2 + lane % 4 * 4);
+    int32_t low_sums[4] = {};
+    for (uint32_t i = 0; i < 4; i += 2) {
+      const uint32_t piece[4] = {of_lane.Bytes(0, i), of_lane.Bytes(1, i), of_lane.Bytes(0, i + 1),
+                                 of_lane.Bytes(1, i + 1)};
+      block.MultiplyAddInt8(piece, high.word[i], high.word[i + 1], sums);
+      block.MultiplyAddInt8(piece, low.word[i], low.word[i + 1], low_sums);
+    }
+    for (uint32_t i = 0; i < 4; ++i) sums[i] = (128 * sums[i] + low_sums[i]) / Lane::kFactor;
+  }
+
+  TANDEM_DEVICE float Add(float total, int32_t sum, uint64_t tile, uint32_t group, uint64_t row,
+                          uint32_t output) const {
+    const uint64_t place = tile * grid.num_groups() + group;
+    const float scale = ToFloat(weights.scales[place * kPackedOutputs + output]) *
+                        inputs.scales[row * grid.num_groups() + group];
+    return Fma(static_cast<float>(sum), scale, total);
+  }
+  TANDEM_DEVICE float Finish(float total, uint64_t /*output*/) const { return total; }
+};
+using MultiplyInt8Kernel = MultiplyIntegersKernel<Int8Lane>;
+using MultiplyInt4Kernel = MultiplyIntegersKernel<Int4Lane>;
+
+// The number that bits of e4m3 stand for; exact. They are not those of a NaN.
+TANDEM_DEVICE float FromE4m3(uint32_t bits) {
+  // Exponent and fraction where a float has them, whose exponents begin 120 lower.
+  return BitsAs<float>((bits & 0x80u) << 24 | (bits & 0x7fu) << 20) * 0x1p120f;
+}
+
+// outputs = inputs * weights^T, of weights in e4m3 and inputs in bfloat16, which become products of bfloat16
+// in matrix units, exact each; a group's sum is theirs, and a total is the sum of groups, ascending, times
+// the output's scale. Grid and shared memory as above. Reference: double precision; tolerance: what float32
+// sums lose.
+struct MultiplyFp8Kernel {
+  static constexpr uint32_t kMostThreads = kProductThreads;
+  using Sum = float;
+  using Weights = Int8Lane;
+  // Bfloat16 of pieces of 16 inputs, four of each lane's, as matrix units take them.
+  struct Operand {
+    uint32_t pieces[4][4];
+  };
+
+  PackedWeights weights;
+  DeviceSpan<const Bf16> inputs;  // [rows, depth]
+  DeviceSpan<float> outputs;
+  ProductGrid grid;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    MultiplyTiles(*this, block);
+  }
+
+  TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
+    return Weights::Load(weights.words, tile * grid.num_groups() + group, lane);
+  }
+
+  static TANDEM_DEVICE Operand Widen(const Weights& of_lane) {
+    Operand operand;
+    TANDEM_UNROLL
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      TANDEM_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        // Outputs g and g + 8 in turn, two inputs each.
+        const uint32_t two = of_lane.outputs[i % 2].word[piece] >> (i / 2 * 16);
+        operand.pieces[piece][i] = BitsAs<uint32_t>(FromE4m3(two & 0xffu)) >> 16 |
+                                   (BitsAs<uint32_t>(FromE4m3(two >> 8 & 0xffu)) & 0xffff0000u);
+      }
+    }
+    return operand;
+  }
+
+  template <typename Block>
+  TANDEM_DEVICE void Multiply(Block& block, const Operand& operand, uint32_t group, uint64_t row,
+                              float (&sums)[4]) const {
+    const uint32_t lane = block.thread() % kWarpThreads;
+    const Words<8> of_row = LoadInputs(row + lane / 4, group * kInputGroup + lane % 4 * 16);
+    TANDEM_UNROLL
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      block.MultiplyAddBf16(operand.pieces[piece], of_row.word[2 * piece], of_row.word[2 * piece + 1], sums);
+    }
+  }
+
+  TANDEM_DEVICE float Add(float total, float sum, uint64_t /*tile*/, uint32_t /*group*/, uint64_t /*row*/,
+                          uint32_t /*output*/) const {
+    return total + sum;
+  }
+  TANDEM_DEVICE float Finish(float total, uint64_t output) const {
+    return total * weights.output_scales[output];
+  }
+
+ private:
+  // Inputs k to k + 15 of a row, those beyond the last as zeros.
+  TANDEM_DEVICE Words<8> LoadInputs(uint64_t row, uint32_t k) const {
+    const uint64_t at = row * grid.depth + k;
+    Words<8> words = {};
+    if (grid.depth % 8 == 0) {
+      for (uint32_t half = 0; half < 2; ++half) {
+        if (k + 8 * half >= grid.depth) break;
+        const Words<4> eight = LoadWords<4>(inputs, at + 8 * half);
+        for (uint32_t i = 0; i < 4; ++i) words.word[4 * half + i] = eight.word[i];
+      }
+      return words;
+    }
+    for (uint32_t i = 0; i < 16 && k + i < grid.depth; ++i) {
+      words.word[i / 2] |= static_cast<uint32_t>(inputs[at + i].bits) << (i % 2 * 16);
+    }
+    return words;
+  }
+};
+
+}  // namespace tandem
