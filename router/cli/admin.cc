@@ -12,8 +12,8 @@
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 #include "google/protobuf/util/field_mask_util.h"
-#include "google/protobuf/util/json_util.h"
 #include "router/cli/commands.h"
+#include "router/cli/message_json.h"
 #include "router/cli/table.h"
 
 namespace tandem::cli {
@@ -47,18 +47,6 @@ std::string CanaryText(const v1::TenantConfig& tenant) {
 
 std::string StateText(const v1::TenantInfo& info) {
   return info.rolled_back().empty() ? "ok" : "rolled back";
-}
-
-std::string JsonText(const google::protobuf::Message& message, bool pretty) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = pretty;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  // Of our own messages, which all have a JSON form.
-  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
-  if (text.empty() || text.back() != '\n') text += '\n';
-  return text;
 }
 
 std::string Table(const v1::ListTenantsResponse& list) {
@@ -208,7 +196,7 @@ class AdminRun {
                     const Request& request) {
     Response response;
     TANDEM_RETURN_IF_ERROR(Call(method, request, &response));
-    out_ << (command_.json ? JsonText(response, true) : Table(response)) << std::flush;
+    out_ << (command_.json ? MessageJson(response, true) : Table(response)) << std::flush;
     return absl::OkStatus();
   }
 
@@ -256,7 +244,7 @@ class AdminRun {
     request.set_running(command_.running);
     v1::SwapTenantDrafterResponse response;
     TANDEM_RETURN_IF_ERROR(Call(&Stub::SwapTenantDrafter, request, &response));
-    out_ << (command_.json ? JsonText(response, true) : Table(response));
+    out_ << (command_.json ? MessageJson(response, true) : Table(response));
     if (command_.running && !command_.json) {
       out_ << "running sessions: " << response.num_moved() << " moved, " << response.num_failed()
            << " go on as before";
@@ -273,7 +261,7 @@ class AdminRun {
       v1::WatchEvent event;
       while (reader->Read(&event)) {
         if (!Concerns(event, command_.tenants)) continue;
-        out_ << (command_.json ? JsonText(event, false) : EventText(event)) << std::flush;
+        out_ << (command_.json ? MessageJson(event, false) : EventText(event)) << std::flush;
       }
       return reader->Finish();
     });

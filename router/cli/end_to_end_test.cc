@@ -193,7 +193,7 @@ TEST_F(EndToEndTest, CalibratesAndExplains) {
   EXPECT_EQ(learned.models(0).plain_correction(), 0.0);
   EXPECT_FALSE(learned.models(0).drafters(0).has_exposed_level_seconds());
   EXPECT_FALSE(learned.models(0).drafters(0).has_hidden_level_seconds());
-  EXPECT_EQ(learned.models(0).drafters(0).correction(), 1.0);
+  EXPECT_EQ(learned.models(0).drafters(0).correction(), 0.0);
   EXPECT_GT(learned.models(0).drafters(0).regression().samples(), 10u);
 
   EXPECT_EQ(RunTandem({"explain", "--chat", "prompt 3"}), kExitOk) << err_.str();

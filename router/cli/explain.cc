@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/flags.h"
-#include "google/protobuf/util/json_util.h"
 #include "router/cli/commands.h"
+#include "router/cli/message_json.h"
 #include "router/cli/prompt_input.h"
 
 namespace tandem::cli {
@@ -71,12 +71,7 @@ int RunExplain(const ExplainCommand& command, Terminal& terminal, Interrupts& in
     terminal.out << Describe(*explanation) << std::flush;
     return kExitOk;
   }
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(*explanation, &json, options).ok()) return kExitFailure;
-  terminal.out << json << "\n" << std::flush;
+  terminal.out << MessageJson(*explanation, /*pretty=*/false) << std::flush;
   return kExitOk;
 }
 
