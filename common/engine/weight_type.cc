@@ -22,11 +22,11 @@ absl::string_view DTypeName(TensorView::DType dtype) {
   return "unknown";
 }
 
-absl::Status ExpectBf16(const Model& model, const TensorView& matrix) {
+absl::Status ExpectBf16(const Model& model, const TensorView& matrix, WeightType type) {
   if (matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("weight type bf16: ", model.folder(), " has a matrix ",
-                                                 ShapeText(matrix.shape), " in ", DTypeName(matrix.dtype),
-                                                 "; expected bf16, or the weight type auto, int8 or int4"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "weight type ", WeightTypeName(type), ": ", model.folder(), " has a matrix ", ShapeText(matrix.shape),
+      " in ", DTypeName(matrix.dtype), "; expected bf16, or the weight type auto, int8 or int4"));
 }
 
 }  // namespace
@@ -81,13 +81,14 @@ absl::Status ValidateCpuWeightType(WeightType type) {
 }
 
 absl::Status ValidateWeightType(const Model& model, WeightType type) {
+  if (type != WeightType::kBf16 && !IsGpuWeightType(type)) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.embedding(), type));
+  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.output(), type));
   if (type != WeightType::kBf16) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.embedding()));
-  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.output()));
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
-      TANDEM_RETURN_IF_ERROR(ExpectBf16(model, matrix));
+      TANDEM_RETURN_IF_ERROR(ExpectBf16(model, matrix, type));
     }
   }
   return absl::OkStatus();

@@ -39,7 +39,8 @@ bool IsGpuWeightType(WeightType type);
 // InvalidArgument for a type that the CPU engine does not have.
 absl::Status ValidateCpuWeightType(WeightType type);
 
-// InvalidArgument for kBf16 and a model with matrices in something else.
+// InvalidArgument for kBf16 and a model with matrices in something else, and for types of GPUs and a model
+// whose embedding or output head is.
 absl::Status ValidateWeightType(const Model& model, WeightType type);
 
 }  // namespace tandem

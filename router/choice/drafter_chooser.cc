@@ -156,7 +156,9 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
                              : state.regression.Predict(FeatureVector(model.features->dimension(), 0.0)).mean;
     const WindowForecast forecast = BestWindow(acceptance, *state.costs.value(), verify);
     // A drafter that is best left unused is plain decoding, whose correction is not its own.
-    if (forecast.window > 0) state.correction.Observe(forecast.tokens_per_second(), outcome);
+    if (forecast.window > 0 && state.correction.Observe(forecast.tokens_per_second(), outcome)) {
+      state.last_timed = model.num_decisions;
+    }
   }
   if (outcome.trials() == 0) return;
   ObserveLocked(model, state, drafter, prompt, outcome.acceptance(), SampleWeight(outcome.trials()));

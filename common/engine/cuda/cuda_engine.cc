@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/rotary_table.h"
+#include "common/engine/cuda/rank_settings.h"
 
 namespace tandem {
 namespace {
@@ -105,6 +106,16 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
 
 absl::Status CudaEngine::Start(const Model& model) {
   parallel_ = ops_->parallel();
+  // Before anything that a rank could refuse by itself: the others would wait for it.
+  if (!is_alone()) {
+    const RankSettings settings = {
+        .model = ModelHash(model),
+        .weight_type = options_.weight_type,
+        .max_rows = options_.max_rows,
+        // One of the two says how many.
+        .kv_size = options_.num_blocks != 0 ? options_.num_blocks : options_.kv_bytes};
+    TANDEM_RETURN_IF_ERROR(CompareRanks(settings, ops_.get()));
+  }
   TANDEM_ASSIGN_OR_RETURN(shard_, MakeShard(config_, parallel_, InputGroup(options_.weight_type)));
   const auto head_dim = static_cast<uint32_t>(config_.head_dim);
   if (AttendSharedBytes(head_dim) > ops_->max_shared_bytes()) {

@@ -53,7 +53,8 @@ class CudaEngine final : public Engine {
 
   // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
   // InvalidArgument for options out of range, for a model that the GPU's shared memory cannot hold the
-  // attention or the products of, and for ranks that cannot share it (MakeShard).
+  // attention or the products of, and for ranks that cannot share it (MakeShard) or were not started alike
+  // (rank_settings.h).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
                                                             std::unique_ptr<DeviceOps> ops);
   // Rank 0 tells the others to stop.

@@ -73,20 +73,52 @@ TEST_P(CudaRanksWeights, GiveTheLogitsOfOneGpuButForTheOrderOfSums) {
   }
 }
 
+// With what each rank is started. All have to refuse it alike, so that none waits for another; returns how.
+struct Started {
+  std::shared_ptr<const Model> model;
+  CudaEngine::Options options;
+};
+std::string Refusal(const std::vector<Started>& started) {
+  const auto ranks = std::make_shared<HostRanks>(static_cast<uint32_t>(started.size()));
+  std::vector<absl::Status> statuses(started.size());
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < started.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] =
+          CudaEngine::Create(*started[rank].model, started[rank].options,
+                             std::make_unique<HostOps>(HostOps::Options{.rank = rank, .ranks = ranks}))
+              .status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status, statuses[0]);
+  }
+  return std::string(statuses[0].message());
+}
+
+TEST(CudaRanksTest, HaveToBeStartedAlike) {
+  const Started usual = {SmallModel(), {.num_blocks = 4, .max_rows = 70}};
+  Started other = usual;
+  other.options.weight_type = WeightType::kInt8;
+  EXPECT_THAT(Refusal({usual, usual, other}), HasSubstr("rank 2 was started with another weight type"));
+  EXPECT_THAT(Refusal({other, usual, usual}), HasSubstr("rank 1 was started with another weight type"));
+  other = usual;
+  other.options.num_blocks = 3;
+  EXPECT_THAT(Refusal({usual, other}), HasSubstr("rank 1 was started with other room for keys and values"));
+  other = usual;
+  other.options.max_rows = 71;
+  EXPECT_THAT(Refusal({usual, other}), HasSubstr("rank 1 was started with other steps"));
+  other = usual;
+  other.model = MakeRandomModel({.config = SmallConfig(), .dtype = TensorView::DType::kBF16, .seed = 5});
+  EXPECT_THAT(Refusal({usual, other}), HasSubstr("rank 1 was started with another model"));
+}
+
 TEST(CudaRanksTest, DoNotCutGroupsOfWeights) {
   const auto refusal = [](const ModelConfig& config, uint32_t world_size) {
-    const auto ranks = std::make_shared<HostRanks>(world_size);
-    std::string message;
-    // Every rank, so that none waits for another.
-    for (uint32_t rank = 0; rank < world_size; ++rank) {
-      const auto engine =
-          CudaEngine::Create(*SmallModel(config), {.num_blocks = 4, .weight_type = WeightType::kInt8},
-                             std::make_unique<HostOps>(HostOps::Options{.rank = rank, .ranks = ranks}));
-      EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_TRUE(rank == 0 || engine.status().message() == message) << engine.status();
-      message = std::string(engine.status().message());
-    }
-    return message;
+    const Started started = {SmallModel(config), {.num_blocks = 4, .weight_type = WeightType::kInt8}};
+    return Refusal(std::vector<Started>(world_size, started));
   };
   EXPECT_THAT(refusal(DivisibleConfig(), 2), HasSubstr("rank 1 of 2 would begin at head 6 of 16, input 96"));
   ModelConfig config = DivisibleConfig();

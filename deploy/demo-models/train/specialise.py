@@ -46,9 +46,11 @@ def read_prompts(path, tokenizer, max_tokens):
             raise ValueError(f"{path}:{number}: expected a line with \"prompt\" or \"question\"")
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         if len(ids) <= max_tokens:
-            prompts.append(ids)
+            prompts.append(tuple(ids))
+    # Once each: a prompt that is held back is not to be learned from.
+    prompts = [list(ids) for ids in dict.fromkeys(prompts)]
     if len(prompts) < 40:
-        raise ValueError(f"{path}: {len(prompts)} prompts of at most {max_tokens} tokens, expected at least 40")
+        raise ValueError(f"{path}: {len(prompts)} different prompts of at most {max_tokens} tokens, expected at least 40")
     return prompts
 
 
@@ -143,6 +145,8 @@ def main():
     args = parser.parse_args()
     if not args.temperature > 0:
         parser.error("--temperature: expected more than 0")
+    if args.max_prompt_tokens + args.max_tokens > llama.MAX_POSITIONS:
+        parser.error(f"--max-prompt-tokens and --max-tokens: expected at most {llama.MAX_POSITIONS} together")
     generator = torch.Generator().manual_seed(args.seed)
     tokenizer = Tokenizer.from_file(str(args.target / "tokenizer.json"))
     if tokenizer.to_str() != Tokenizer.from_file(str(args.start / "tokenizer.json")).to_str():

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/engine/cuda/device_ops.h"
+#include "common/engine/weight_type.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// What the processes that share a model (one for each GPU) have to be started with alike. Nothing of what
+// they exchange later would tell: parts of other weight types have the same sizes, and only rank 0 knows
+// where there is room for keys and values.
+struct RankSettings {
+  uint64_t model = 0;  // A hash of its shape and of its first weights.
+  WeightType weight_type = WeightType::kAsInFile;
+  uint64_t max_rows = 0;
+  uint64_t kv_size = 0;  // Blocks or bytes, whichever was asked for.
+};
+
+uint64_t ModelHash(const Model& model);
+
+// InvalidArgument, the same at every rank, that names the first rank with other settings than rank 0 and what
+// they are. All ranks call it.
+absl::Status CompareRanks(const RankSettings& settings, DeviceOps* ops);
+
+}  // namespace tandem
