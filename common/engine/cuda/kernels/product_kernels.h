@@ -157,7 +157,7 @@ struct ProductGrid {
 
   TANDEM_BOTH uint32_t num_groups() const { return NumInputGroups(depth); }
 };
-// Sums of 16 outputs, spaced so that no two lanes meet in one bank of shared memory.
+// Sums of 16 outputs, spaced so that no two lanes that leave them meet in one bank of shared memory.
 inline constexpr uint32_t kSumStride = kPackedOutputs + 4;
 
 // What products with any kind of packed weights share. The warps of a block take a group of a tile each,
