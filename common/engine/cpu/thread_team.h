@@ -67,6 +67,7 @@ class ThreadTeam {
 
   void Work(int thread);
   void WaitForAll();
+
   const int num_threads_;
   const std::vector<int> cpus_;
   // Each on a cache line of its own: the first is written once per run, the others at every barrier.

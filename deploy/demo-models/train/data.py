@@ -58,8 +58,13 @@ def clean(text):
     return re.sub(r"[ \t]+\n", "\n", text).strip()
 
 
+def chat_prompt(question):
+    """One turn of a chat, up to where the answer begins."""
+    return f"{BOS}<|user|>\n{question}{END}\n<|assistant|>\n"
+
+
 def chat(question, answer):
-    return f"{BOS}<|user|>\n{clean(question)}{END}\n<|assistant|>\n{clean(answer)}{END}\n{EOS}"
+    return f"{chat_prompt(clean(question))}{clean(answer)}{END}\n{EOS}"
 
 
 def plain(text):

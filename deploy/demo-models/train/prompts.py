@@ -3,8 +3,8 @@
 
     python prompts.py --corpus corpus.tar.xz --output build/prompts
 
-Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt stands in both. Stories, news and code
-are beginnings of documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}.
+Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt stands in both. Stories, news and code are beginnings of
+documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def functions(text):
 
 
 def read(corpus, rng):
-    """Domain to (key of the prompt, prompts in random order)."""
+    """Each domain's prompts, in random order."""
     stories = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "tinystories_sample.txt", 1.0)]
     news = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "news.txt", 0.5)]
     sources = [*data.python_files(corpus, "thealgorithms.txt"), *data.python_files(corpus, "python311_stdlib.txt")]

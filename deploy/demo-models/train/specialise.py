@@ -39,7 +39,7 @@ def read_prompts(path, tokenizer, max_tokens):
             continue
         row = json.loads(line)
         if "question" in row:
-            text = f"{data.BOS}<|user|>\n{row['question'].strip()}{data.END}\n<|assistant|>\n"
+            text = data.chat_prompt(row["question"].strip())
         elif "prompt" in row:
             text = data.BOS + row["prompt"]
         else:
@@ -107,6 +107,7 @@ def fit(model, target, answers, args, generator):
     stage = recipe.Stage(args.steps, args.lr, weights={}, teacher=args.target.name)
     optimizer = train.optimizer_for(model, stage)
     order, started, total = [], time.monotonic(), 0.0
+    every = max(1, args.steps // 10)
     for step in range(args.steps):
         if len(order) < args.rows:
             order += torch.randperm(len(answers.rows), generator=generator).tolist()
@@ -120,7 +121,6 @@ def fit(model, target, answers, args, generator):
         torch.nn.utils.clip_grad_norm_(model.parameters(), train.GRADIENT_CLIP)
         optimizer.step()
         total += loss.item()
-        every = max(1, args.steps // 10)
         if (step + 1) % every == 0:
             seconds = (time.monotonic() - started) / (step + 1)
             print(f"  step {step + 1:5}/{args.steps}  KL {total / every:.3f}  {seconds:.2f} s a step", flush=True)
