@@ -1,9 +1,10 @@
 // Shows ThreadSanitizer that the start of a call's operations comes before what sees their end.
 //
-// gRPC hands operations from thread to thread by locks and atomics of its own, and the distribution's gRPC is not built
-// with ThreadSanitizer: what a caller wrote before StartWrite or a unary call seemed to race with what the reaction
-// reads. These definitions stand in the executable and therefore come before the library's, also for calls from
-// libgrpc++, whose threads get the ends of operations, and with them their tags, out of completion queues.
+// gRPC hands operations from thread to thread by locks and atomics of its own, and the distribution's gRPC is
+// not built with ThreadSanitizer: what a caller wrote before StartWrite or a unary call seemed to race with
+// what the reaction reads. These definitions stand in the executable and therefore come before the library's,
+// also for calls from libgrpc++, whose threads get the ends of operations, and with them their tags, out of
+// completion queues.
 
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
@@ -22,7 +23,8 @@ Function* Next(Function* /*own*/, const char* name) {
 
 extern "C" {
 
-grpc_call_error grpc_call_start_batch(grpc_call* call, const grpc_op* ops, size_t num_ops, void* tag, void* reserved) {
+grpc_call_error grpc_call_start_batch(grpc_call* call, const grpc_op* ops, size_t num_ops, void* tag,
+                                      void* reserved) {
   static const auto next = Next(&grpc_call_start_batch, "grpc_call_start_batch");
   __tsan_release(tag);
   return next(call, ops, num_ops, tag, reserved);

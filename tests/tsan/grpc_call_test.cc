@@ -1,5 +1,5 @@
-// Under ThreadSanitizer this shows that the tool sees a call's start come before its reaction; with any other build it
-// is an ordinary test.
+// Under ThreadSanitizer this shows that the tool sees a call's start come before its reaction; with any other
+// build it is an ordinary test.
 
 #include <memory>
 #include <string>
