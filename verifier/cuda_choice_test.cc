@@ -25,18 +25,28 @@ class ObservedEngine final : public Engine {
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return chooses_ && engine_->chooses(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
-    for (const StepRow& row : rows) {
-      num_logits += row.logits != nullptr;
-      num_choices += row.choice != nullptr;
-    }
+    Count(rows);
     return engine_->Step(rows);
   }
+  absl::Status Start(absl::Span<const StepRow> rows) override {
+    Count(rows);
+    return engine_->Start(rows);
+  }
+  absl::Status Finish() override { return engine_->Finish(); }
+  bool overlaps() const override { return engine_->overlaps(); }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
 
   uint64_t num_logits = 0;
   uint64_t num_choices = 0;
 
  private:
+  void Count(absl::Span<const StepRow> rows) {
+    for (const StepRow& row : rows) {
+      num_logits += row.logits != nullptr;
+      num_choices += row.choice != nullptr;
+    }
+  }
+
   Engine* const engine_;
   const bool chooses_;
 };

@@ -124,13 +124,6 @@ void EngineLoop::OnSwapEnded(SessionId session, const absl::Status& status) {
   found->second.pop_front();
 }
 
-void EngineLoop::OnDrafterChanged(SessionId session, const DrafterBinding& binding) {
-  GenerateCall& call = calls_.at(session);
-  call.speculation = metrics_->SpeculationOf(call.tenant, binding.name);
-  call.drafting = metrics_->DraftingOf(call.tenant, binding.name);
-  metrics_->RecordDrafterChange();
-}
-
 void EngineLoop::SetWindowPolicy(std::string name, WindowPolicyOptions options) {
   inbox_.Push(PolicyEvent{std::move(name), std::move(options)});
 }
@@ -184,19 +177,29 @@ void EngineLoop::Run() {
     for (Event& event : events) Handle(std::move(event));
     events.clear();
   };
-  while (inbox_.WaitUntil(scheduler_.NextWake(), &events)) {
+  for (;;) {
+    const absl::Time wake = scheduler_.NextWake();
+    if (wake > clock_->Now()) Deliver();
+    if (!inbox_.WaitUntil(wake, &events)) break;
     busy_time_.Begin(clock_->Now());
     handle_all();
     if (scheduler_.Forward()) {
+      Deliver();
+      inbox_.Drain(&events);
+      handle_all();
+      scheduler_.Await();
       // What arrived during the forward pass belongs in front of its conclusion.
       inbox_.Drain(&events);
       handle_all();
       scheduler_.Conclude();
+    } else {
+      Deliver();
     }
     PublishLoad();
     busy_time_.End();
   }
   HandOver();
+  Deliver();
 }
 
 void EngineLoop::Handle(Event event) {
@@ -251,28 +254,75 @@ void EngineLoop::Handle(Event event) {
       event);
 }
 
+template <class What>
+void EngineLoop::Keep(SessionId session, What&& what) {
+  news_.push_back({.at = clock_->Now(), .session = session, .what = std::forward<What>(what)});
+}
+
 void EngineLoop::OnStarted(SessionId session) {
-  GenerateCall& call = calls_.at(session);
-  call.trace.OnStarted(clock_->Now());
-  call.stream->Write(std::move(call.started));
+  Keep(session, Started());
 }
 
 void EngineLoop::OnTokens(SessionId session, CommittedTokens tokens) {
-  const GenerateCall& call = calls_.at(session);
-  call.stream->Write(ChunkToProto(std::move(tokens), call.with_logprobs));
+  Keep(session, std::move(tokens));
+}
+
+void EngineLoop::OnRound(SessionId session, const RoundReport& report) {
+  Keep(session, report);
+}
+
+void EngineLoop::OnDrafterChanged(SessionId session, const DrafterBinding& binding) {
+  Keep(session, binding);
 }
 
 void EngineLoop::OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) {
+  Keep(session, Ended{status, summary});
+}
+
+void EngineLoop::OnStep(const StepReport& report) {
+  Keep(0, report);
+}
+
+void EngineLoop::Deliver() {
+  for (News& news : news_) {
+    const auto call = [&]() -> GenerateCall& { return calls_.at(news.session); };
+    std::visit(Overloaded{[&](Started&) { TellStarted(call(), news.at); },
+                          [&](CommittedTokens& tokens) { TellTokens(call(), std::move(tokens)); },
+                          [&](RoundReport& report) { RecordRound(call(), report, news.at); },
+                          [&](DrafterBinding& binding) { RecordDrafter(call(), binding); },
+                          [&](Ended& ended) { TellEnd(news.session, ended, news.at); },
+                          [&](StepReport& report) { metrics_->RecordStep(report); }},
+               news.what);
+  }
+  news_.clear();
+}
+
+void EngineLoop::TellStarted(GenerateCall& call, absl::Time at) {
+  call.trace.OnStarted(at);
+  call.stream->Write(std::move(call.started));
+}
+
+void EngineLoop::TellTokens(const GenerateCall& call, CommittedTokens tokens) {
+  call.stream->Write(ChunkToProto(std::move(tokens), call.with_logprobs));
+}
+
+void EngineLoop::RecordDrafter(GenerateCall& call, const DrafterBinding& binding) {
+  call.speculation = metrics_->SpeculationOf(call.tenant, binding.name);
+  call.drafting = metrics_->DraftingOf(call.tenant, binding.name);
+  metrics_->RecordDrafterChange();
+}
+
+void EngineLoop::TellEnd(SessionId session, const Ended& ended, absl::Time at) {
   const auto found = calls_.find(session);
   GenerateCall call = std::move(found->second);
   calls_.erase(found);
   swaps_.erase(session);
-  metrics_->RecordFinished(status, summary);
-  call.trace.OnFinished(status, summary, clock_->Now());
-  LogEnd(call, status, summary);
+  metrics_->RecordFinished(ended.status, ended.summary);
+  call.trace.OnFinished(ended.status, ended.summary, at);
+  LogEnd(call, ended.status, ended.summary);
   call.drafting.RecordRequest(call.supplies);
-  if (status.ok()) call.stream->Write(FinishedToProto(summary));
-  call.stream->Finish(status);
+  if (ended.status.ok()) call.stream->Write(FinishedToProto(ended.summary));
+  call.stream->Finish(ended.status);
   absl::MutexLock lock(&load_mutex_);
   ++ended_;
 }
@@ -312,14 +362,9 @@ void EngineLoop::OnProtocolViolation(LinkId link, absl::string_view what, bool q
       {{"endpoint", endpoint}, {"what", std::string(what)}});
 }
 
-void EngineLoop::OnStep(const StepReport& report) {
-  metrics_->RecordStep(report);
-}
-
-void EngineLoop::OnRound(SessionId session, const RoundReport& report) {
+void EngineLoop::RecordRound(GenerateCall& call, const RoundReport& report, absl::Time at) {
   metrics_->RecordRound(report);
-  GenerateCall& call = calls_.at(session);
-  if (call.trace.recording()) call.trace.OnRound(report, clock_->Now());
+  if (call.trace.recording()) call.trace.OnRound(report, at);
   call.drafting.RecordRound(report);
   if (report.supply.has_value()) ++call.supplies[static_cast<size_t>(*report.supply)];
   if (report.kind != RoundKind::kUndrafted) call.speculation.RecordRound(report.nodes, report.accepted);

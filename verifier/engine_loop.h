@@ -64,7 +64,9 @@ using OnSwapped = std::function<void(const absl::StatusOr<DrafterSwapResult>&)>;
 
 // The thread that owns the engine. Everything that happens to sessions is posted to it; between forward
 // passes it hands the posted events to the scheduler, and carries what the scheduler says to streams,
-// drafters and metrics. Stops, cancelling what runs, on destruction. Public methods are safe from any thread.
+// drafters and metrics. What a drafter or a swap waits for it carries at once; the rest, which no step
+// depends on, once the next forward pass has been started, or when none is due. Stops, cancelling what runs,
+// on destruction. Public methods are safe from any thread.
 class EngineLoop final : private SchedulerListener {
  public:
   struct Load {
@@ -148,8 +150,28 @@ class EngineLoop final : private SchedulerListener {
   using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, DraftEvent, MalformedEvent,
                              SwapEvent, PolicyEvent, HandOverEvent>;
 
+  // What the scheduler said and has not been carried on yet.
+  struct Started {};
+  struct Ended {
+    absl::Status status;
+    SessionSummary summary;
+  };
+  struct News {
+    absl::Time at;
+    SessionId session = 0;  // None of StepReport.
+    std::variant<Started, CommittedTokens, RoundReport, DrafterBinding, Ended, StepReport> what;
+  };
+
   void Run();
   void Handle(Event event);
+  template <class What>
+  void Keep(SessionId session, What&& what);
+  void Deliver();
+  void TellStarted(GenerateCall& call, absl::Time at);
+  void TellTokens(const GenerateCall& call, CommittedTokens tokens);
+  void RecordRound(GenerateCall& call, const RoundReport& report, absl::Time at);
+  void RecordDrafter(GenerateCall& call, const DrafterBinding& binding);
+  void TellEnd(SessionId session, const Ended& ended, absl::Time at);
   void HandleSwap(SwapEvent& event);
   // One line that finds the request again; never its prompt or output.
   static void LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary);
@@ -179,7 +201,8 @@ class EngineLoop final : private SchedulerListener {
   std::unique_ptr<DrafterLinks> links_;
   std::atomic<SessionId> next_session_{1};
   // Engine thread only.
-  absl::flat_hash_map<SessionId, GenerateCall> calls_;
+  absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Until their end has been told.
+  std::vector<News> news_;
   // Oldest first: a new swap of a session ends the one before.
   absl::flat_hash_map<SessionId, std::deque<std::shared_ptr<SwapCount>>> swaps_;
   absl::flat_hash_set<LinkId> down_links_;  // Whose last stream ended and that have not answered since.

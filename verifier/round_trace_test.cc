@@ -82,6 +82,24 @@ TEST_F(RoundTraceTest, TellWhatEveryRoundDidAndWhatTheDrafterSent) {
   EXPECT_GE(sent, records_[1].summary.draft_tokens);
 }
 
+// What the owner does while nothing is computed is no part of the pass.
+TEST_F(RoundTraceTest, APassIsTimedWithoutWhatTheOwnerDoesMeanwhile) {
+  Begin(/*trace_rounds=*/false);
+  scheduler_->Step();
+  const size_t num_tokens = records_[1].tokens.size();
+  ASSERT_TRUE(scheduler_->Forward());
+  clock_.Advance(absl::Milliseconds(5));
+  scheduler_->Await();
+  clock_.Advance(absl::Milliseconds(5));
+  scheduler_->Await();
+  EXPECT_EQ(records_[1].tokens.size(), num_tokens);
+  scheduler_->Conclude();
+  EXPECT_EQ(records_[1].tokens.size(), num_tokens + 1);
+  EXPECT_EQ(records_[1].rounds.back().forward_time, absl::Milliseconds(2));
+  RunToTheEnd();
+  ExpectReference(1, ask_);
+}
+
 // Chains of two that are right and two that are not: each node hangs from the one before, and what is
 // accepted are the tokens that the round commits.
 TEST_F(RoundTraceTest, TellTheTreeAndWhatWasAcceptedOfIt) {

@@ -351,7 +351,7 @@ void Scheduler::PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time no
   }
 }
 
-absl::Status Scheduler::RunEngine() {
+absl::Status Scheduler::StartEngine() {
   // Places for logits can only be given when the number of rows is known: the vector must not move
   // afterwards.
   const auto vocab_size = static_cast<size_t>(engine_->config().vocab_size);
@@ -367,7 +367,7 @@ absl::Status Scheduler::RunEngine() {
       rows_[session->first_row() + i].logits = place;
     }
   }
-  return engine_->Step(rows_);
+  return engine_->Start(rows_);
 }
 
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
@@ -448,15 +448,26 @@ bool Scheduler::Forward() {
   PlanPrefill(start);
   if (rows_.empty()) return false;
   step_context_ = MeanContext();
-  forwarded_ = RunEngine();
+  forwarded_ = StartEngine();
   forward_start_ = start;
   forward_time_ = clock_->Now() - start;
   in_flight_ = true;
+  awaited_ = false;
   return true;
 }
 
-void Scheduler::Conclude() {
+void Scheduler::Await() {
   assert(in_flight_);
+  if (std::exchange(awaited_, true) || !forwarded_.ok()) return;
+  const absl::Time finish = clock_->Now();
+  forwarded_ = engine_->Finish();
+  // What the owner did in between was no part of it, unless the engine went on.
+  forward_time_ =
+      engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + (clock_->Now() - finish);
+}
+
+void Scheduler::Conclude() {
+  Await();
   in_flight_ = false;
   if (forwarded_.ok()) forwarded_ = ConcludeRounds(clock_->Now());
   for (const auto& [session, reason] : std::exchange(cancelled_, {})) Cancel(session, reason);

@@ -80,7 +80,8 @@ class SchedulerListener {
 // returns to the head of the queue, and when it is admitted again it computes its tokens once more, as far as
 // the prefix cache has lost them, and goes on where it was (law 2). The oldest is never preempted.
 //
-//   [ events -> Forward -> events -> Conclude ]*   what the owner does, or Step for the last three
+//   [ events -> Forward -> events -> Await -> events -> Conclude ]*   what the owner does, or Step for all
+//                                                                     but the events
 //
 // Protocol logic: no I/O, no threads, time from the clock it is given (law 4). The owner calls all
 // methods on the thread that owns the engine.
@@ -137,12 +138,15 @@ class Scheduler {
   // made from now on. InvalidArgument if there is no policy of that name.
   absl::Status SetWindowPolicy(absl::string_view name, const WindowPolicyOptions& options);
 
-  // Expires deadlines, admits, and runs one forward pass if any session has something to compute now; false
+  // Expires deadlines, admits, and starts one forward pass if any session has something to compute now; false
   // if none has. After true comes Conclude, and before it whatever happened during the pass: what a drafter
   // sent meanwhile lies below the nodes that were verified, and the next round starts from there (DESIGN
   // section 3: drafting hides behind verification). A session that is cancelled in between ends in Conclude.
   bool Forward();
-  // Walks, commits, and ends what has ended.
+  // Waits for the end of the pass. What the owner has to do that no step depends on, it does before this: an
+  // engine with a device of its own computes meanwhile.
+  void Await();
+  // Walks, commits, and ends what has ended. Awaits the pass if nobody has.
   void Conclude();
   void Step() {
     if (Forward()) Conclude();
@@ -220,7 +224,7 @@ class Scheduler {
   void ChooseRounds(absl::Time now, uint32_t max_rounds);
   void PlanPrefill(absl::Time now);
   void PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time now);
-  absl::Status RunEngine();
+  absl::Status StartEngine();
   absl::Status ConcludeRounds(absl::Time now);
   void ConcludeRound(Session& session, absl::Time now);
 
@@ -254,6 +258,7 @@ class Scheduler {
   uint64_t num_rounds_ = 0;  // Since the start.
   // The step between Forward and Conclude.
   bool in_flight_ = false;
+  bool awaited_ = false;
   absl::Status forwarded_;
   absl::Time forward_start_;
   absl::Duration forward_time_;

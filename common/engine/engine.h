@@ -84,8 +84,24 @@ class Engine {
   // or a row asks for a choice of an engine that makes none, or for logits as well.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
-  // Copies in order; ranges are checked first.
+  // Step in two halves, for callers with something else to do while a device computes: what rows ask for is
+  // there when Finish returns. `rows`, and all that they point to, stays as it is until then, and no other
+  // call comes in between. Errors are Step's, of either half; nothing is to be finished after one of Start.
+  // Where nothing overlaps, Finish is what computes.
+  virtual absl::Status Start(absl::Span<const StepRow> rows) {
+    started_ = rows;
+    return absl::OkStatus();
+  }
+  virtual absl::Status Finish() { return Step(started_); }
+  // Whether a step goes on by itself between Start and Finish.
+  virtual bool overlaps() const { return false; }
+
+  // Copies in order; ranges are checked first. Later steps and copies find the copies done; an error of a
+  // device that does them meanwhile may be theirs.
   virtual absl::Status CopyKv(absl::Span<const KvCopy> copies) = 0;
+
+ private:
+  absl::Span<const StepRow> started_;
 };
 
 }  // namespace tandem

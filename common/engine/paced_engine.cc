@@ -58,9 +58,18 @@ PacedEngine::PacedEngine(std::unique_ptr<Engine> engine, const Pace& pace, const
     : engine_(std::move(engine)), pace_(pace), clock_(clock), wait_until_(std::move(wait_until)) {}
 
 absl::Status PacedEngine::Step(absl::Span<const StepRow> rows) {
-  const absl::Time end = clock_->Now() + pace_.StepTime(rows.size());
-  TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
-  if (clock_->Now() < end) wait_until_(end);
+  TANDEM_RETURN_IF_ERROR(Start(rows));
+  return Finish();
+}
+
+absl::Status PacedEngine::Start(absl::Span<const StepRow> rows) {
+  end_ = clock_->Now() + pace_.StepTime(rows.size());
+  return engine_->Start(rows);
+}
+
+absl::Status PacedEngine::Finish() {
+  TANDEM_RETURN_IF_ERROR(engine_->Finish());
+  if (clock_->Now() < end_) wait_until_(end_);
   return absl::OkStatus();
 }
 

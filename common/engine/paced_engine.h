@@ -46,6 +46,10 @@ class PacedEngine final : public Engine {
   bool chooses() const override { return engine_->chooses(); }
   // A step that fails is not waited for.
   absl::Status Step(absl::Span<const StepRow> rows) override;
+  // The pace runs from Start on, as a device does, although what is computed here is computed by Finish.
+  absl::Status Start(absl::Span<const StepRow> rows) override;
+  absl::Status Finish() override;
+  bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
 
  private:
@@ -53,6 +57,7 @@ class PacedEngine final : public Engine {
   const Pace pace_;
   const Clock* const clock_;
   const WaitUntil wait_until_;
+  absl::Time end_;  // Of the step that was started.
 };
 
 // On the system's clock. Sleeps end some 0.05 ms late.

@@ -70,6 +70,23 @@ TEST_F(PacedEngineTest, WaitsForWhatIsLeftOfTheStep) {
   EXPECT_EQ(clock_.Now() - absl::UnixEpoch(), absl::Milliseconds(24));
 }
 
+TEST_F(PacedEngineTest, AStepGoesOnBetweenItsStartAndItsFinish) {
+  PacedEngine engine = Make(absl::Milliseconds(3));
+  EXPECT_TRUE(engine.overlaps());
+  const std::vector<StepRow> rows(1);
+  ASSERT_TRUE(engine.Start(rows).ok());
+  EXPECT_EQ(clock_.Now(), absl::UnixEpoch());
+  clock_.Advance(absl::Milliseconds(4));
+  ASSERT_TRUE(engine.Finish().ok());
+  EXPECT_THAT(waits_, ElementsAre(absl::Milliseconds(3)));
+  // One that the caller comes back to late.
+  ASSERT_TRUE(engine.Start(rows).ok());
+  clock_.Advance(absl::Milliseconds(9));
+  ASSERT_TRUE(engine.Finish().ok());
+  EXPECT_THAT(waits_, ElementsAre(absl::Milliseconds(3)));
+  EXPECT_THAT(inner_->steps, ElementsAre(1, 1));
+}
+
 TEST_F(PacedEngineTest, DoesNotSlowDownWhatIsSlowAnyway) {
   PacedEngine engine = Make(absl::Milliseconds(10));
   const std::vector<StepRow> rows(2);

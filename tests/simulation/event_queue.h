@@ -65,7 +65,7 @@ class MachineClock final : public Clock {
   std::vector<Jumped> jumps_;
 };
 
-// An engine that takes simulated time.
+// An engine that takes simulated time, from Start on; what it computes it computes at the end.
 class TimedEngine final : public Engine {
  public:
   TimedEngine(Engine* engine, MachineClock* clock, absl::Duration per_step, absl::Duration per_row)
@@ -76,12 +76,22 @@ class TimedEngine final : public Engine {
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return engine_->chooses(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
-    clock_->Spend(per_step_ + per_row_ * static_cast<double>(rows.size()));
+    Spend(rows);
     return engine_->Step(rows);
   }
+  absl::Status Start(absl::Span<const StepRow> rows) override {
+    Spend(rows);
+    return engine_->Start(rows);
+  }
+  absl::Status Finish() override { return engine_->Finish(); }
+  bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
 
  private:
+  void Spend(absl::Span<const StepRow> rows) {
+    clock_->Spend(per_step_ + per_row_ * static_cast<double>(rows.size()));
+  }
+
   Engine* const engine_;
   MachineClock* const clock_;
   const absl::Duration per_step_;

@@ -82,7 +82,7 @@ void VerifierMachine::Work(bool was_due) {
   }
   in_flight_ = scheduler_->Forward();
   CheckBlocks();
-  findings_->Expect(!was_due || num_happenings_ + model_.num_steps() > before,
+  findings_->Expect(!was_due || in_flight_ || num_happenings_ + model_.num_steps() > before,
                     "the verifier woke for nothing");
   if (in_flight_) return;
   const absl::Time wake = scheduler_->NextWake();

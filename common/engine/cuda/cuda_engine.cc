@@ -1,7 +1,6 @@
 #include "common/engine/cuda/cuda_engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -100,11 +99,11 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
-  TANDEM_RETURN_IF_ERROR(engine->Start(model));
+  TANDEM_RETURN_IF_ERROR(engine->Load(model));
   return engine;
 }
 
-absl::Status CudaEngine::Start(const Model& model) {
+absl::Status CudaEngine::Load(const Model& model) {
   parallel_ = ops_->parallel();
   // Before anything that a rank could refuse by itself: the others would wait for it.
   if (!is_alone()) {
@@ -265,11 +264,15 @@ absl::Status CudaEngine::EnsureWordCapacity(uint64_t num_words) {
   // Graphs know where the words were.
   ops_->DropGraphs();
   graphs_.clear();
-  // Both or none: their sizes go together.
+  // All or none: their sizes go together.
   TANDEM_ASSIGN_OR_RETURN(const auto device, ops_->Allocate<uint32_t>(capacity, "steps"));
-  TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(capacity * sizeof(uint32_t), "steps"));
+  std::array<uint32_t*, 2> staged = {};
+  for (uint32_t*& words : staged) {
+    TANDEM_ASSIGN_OR_RETURN(void* memory, ops_->AllocateHostBytes(capacity * sizeof(uint32_t), "steps"));
+    words = static_cast<uint32_t*>(memory);
+  }
   device_words_ = device;
-  staged_words_ = static_cast<uint32_t*>(staged);
+  staged_words_ = staged;
   step_ = {device_words_, options_.max_rows};
   return absl::OkStatus();
 }
@@ -278,64 +281,108 @@ absl::Status CudaEngine::SendWords(uint32_t kind) {
   words_[StepWords::kKind] = kind;
   words_[StepWords::kNumWords] = static_cast<uint32_t>(words_.size());
   TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(words_.size()));
+  if (num_sent_ == staged_words_.size()) TANDEM_RETURN_IF_ERROR(Wait());
+  uint32_t* const staged = staged_words_[num_sent_++];
   const uint64_t num_bytes = words_.size() * sizeof(uint32_t);
-  std::memcpy(staged_words_, words_.data(), num_bytes);
-  TANDEM_RETURN_IF_ERROR(ops_->Upload(device_words_.data, staged_words_, num_bytes));
+  std::memcpy(staged, words_.data(), num_bytes);
+  TANDEM_RETURN_IF_ERROR(ops_->Upload(device_words_.data, staged, num_bytes));
   if (is_alone()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, StepWords::kHeaderWords * sizeof(uint32_t)));
   return ops_->Broadcast(device_words_.data, num_bytes);
 }
 
+absl::Status CudaEngine::Wait() {
+  num_sent_ = 0;
+  return ops_->Synchronize();
+}
+
 absl::Status CudaEngine::Step(absl::Span<const StepRow> rows) {
+  TANDEM_RETURN_IF_ERROR(Start(rows));
+  return Finish();
+}
+
+absl::Status CudaEngine::Start(absl::Span<const StepRow> rows) {
   Use use(this);
   TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (is_started_) return absl::FailedPreconditionError("a step while another has not been finished");
   if (parallel_.rank != 0) return absl::FailedPreconditionError("a step on a rank that follows rank 0");
   TANDEM_RETURN_IF_ERROR(validator_->CheckRows(rows));
-  if (rows.empty()) return absl::OkStatus();
-  // On every rank: some may hold fewer of the heads that share keys than this one.
-  const uint32_t most_heads = std::min(shard_.head_map.heads_per_kv, kMaxQueriesPerItem);
-  WriteStepWords(rows,
-                 {.max_rows = options_.max_rows,
-                  .sliding_window = static_cast<uint32_t>(config_.sliding_window.value_or(0)),
-                  .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows)},
-                 &words_);
-  TANDEM_RETURN_IF_ERROR(SendWords(kStep));
-  return RunStep(SizeOf(words_.data()), rows);
+  if (!rows.empty()) {
+    // On every rank: some may hold fewer of the heads that share keys than this one.
+    const uint32_t most_heads = std::min(shard_.head_map.heads_per_kv, kMaxQueriesPerItem);
+    WriteStepWords(rows,
+                   {.max_rows = options_.max_rows,
+                    .sliding_window = static_cast<uint32_t>(config_.sliding_window.value_or(0)),
+                    .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows)},
+                   &words_);
+    TANDEM_RETURN_IF_ERROR(SendWords(kStep));
+    started_size_ = SizeOf(words_.data());
+    TANDEM_RETURN_IF_ERROR(BeginStep(started_size_));
+  }
+  started_rows_ = rows;
+  is_started_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Finish() {
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (!std::exchange(is_started_, false)) {
+    return absl::FailedPreconditionError("the end of a step that was not started");
+  }
+  return started_rows_.empty() ? absl::OkStatus() : EndStep(started_size_, started_rows_);
 }
 
 CudaEngine::StepSize CudaEngine::SizeOf(const uint32_t* words) {
   return {words[StepWords::kNumRows], words[StepWords::kNumWanted], words[StepWords::kNumLogits]};
 }
 
-absl::Status CudaEngine::RunStep(const StepSize& size, absl::Span<const StepRow> rows) {
-  const Bucket bucket = {BucketOf(size.rows),
-                         size.wanted == 0 ? 0 : BucketOf(std::min(size.wanted, kRowTile))};
-  TANDEM_RETURN_IF_ERROR(ReplayOrCompute(bucket));
+CudaEngine::Bucket CudaEngine::FirstBucket(const StepSize& size) {
+  return {BucketOf(size.rows), size.wanted == 0 ? 0 : BucketOf(std::min(size.wanted, kRowTile))};
+}
+
+uint32_t CudaEngine::NumLogits(const StepSize& size, uint32_t first) {
+  return std::min(size.logits - std::min(first, size.logits), kRowTile);
+}
+
+absl::Status CudaEngine::BeginStep(const StepSize& size) {
+  TANDEM_RETURN_IF_ERROR(ReplayOrCompute(FirstBucket(size)));
+  return size.wanted == 0 ? absl::OkStatus() : DownloadWanted(size, 0);
+}
+
+absl::Status CudaEngine::DownloadWanted(const StepSize& size, uint32_t first) {
+  if (parallel_.rank != 0) return absl::OkStatus();
+  if (const uint32_t num_logits = NumLogits(size, first); num_logits > 0) {
+    const uint64_t row_bytes = static_cast<uint64_t>(config_.vocab_size) * sizeof(float);
+    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_logits_, logits_.data, num_logits * row_bytes));
+  }
+  // All choices at once, with the last rows.
+  const bool is_last = size.wanted - first <= kRowTile;
+  if (!is_last || size.logits == size.wanted) return absl::OkStatus();
+  return ops_->Download(staged_chosen_, chosen_.data + size.logits,
+                        (size.wanted - size.logits) * sizeof(uint32_t));
+}
+
+absl::Status CudaEngine::EndStep(const StepSize& size, absl::Span<const StepRow> rows) {
+  // Without a wait nobody would know how long such a step takes.
+  if (size.wanted == 0) return Wait();
+  const Bucket bucket = FirstBucket(size);
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   auto next = rows.begin();
   for (uint32_t first = 0; first < size.wanted; first += kRowTile) {
     const uint32_t count = std::min(size.wanted - first, kRowTile);
-    if (first > 0) TANDEM_RETURN_IF_ERROR(ComputeWanted(first, BucketOf(count), bucket));
+    if (first > 0) {
+      TANDEM_RETURN_IF_ERROR(ComputeWanted(first, BucketOf(count), bucket));
+      TANDEM_RETURN_IF_ERROR(DownloadWanted(size, first));
+    }
     if (parallel_.rank != 0) continue;
-    const uint32_t num_logits = first < size.logits ? std::min(size.logits - first, count) : 0;
-    if (num_logits > 0) {
-      TANDEM_RETURN_IF_ERROR(
-          ops_->Download(staged_logits_, logits_.data, num_logits * vocab * sizeof(float)));
-    }
-    const bool is_last = first + count == size.wanted;
-    if (is_last && size.logits < size.wanted) {
-      const uint32_t num_choices = size.wanted - size.logits;
-      TANDEM_RETURN_IF_ERROR(
-          ops_->Download(staged_chosen_, chosen_.data + size.logits, num_choices * sizeof(uint32_t)));
-    }
-    if (num_logits > 0 || is_last) TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+    const uint32_t num_logits = NumLogits(size, first);
+    if (num_logits > 0 || first + count == size.wanted) TANDEM_RETURN_IF_ERROR(Wait());
     for (uint32_t i = 0; i < num_logits; ++i, ++next) {
       while (next->logits == nullptr) ++next;
       std::memcpy(next->logits, staged_logits_ + i * vocab, vocab * sizeof(float));
     }
   }
-  // The next step's words go where these stand.
-  if (size.wanted == 0) return ops_->Synchronize();
   return parallel_.rank == 0 ? HandOutChoices(rows) : absl::OkStatus();
 }
 
@@ -359,172 +406,10 @@ absl::Status CudaEngine::ReplayOrCompute(const Bucket& bucket) {
   return ops_->Replay(graph);
 }
 
-absl::Status CudaEngine::Embed(const Bucket& bucket) {
-  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
-  const LaunchShape shape = EmbedShape(bucket.rows, hidden);
-  const DeviceMatrix& embedding = weights_.embedding;
-  if (embedding.format == DeviceFormat::kBf16) {
-    return ops_->Launch(EmbedKernel{step_, embedding.data, hidden_, hidden}, shape);
-  }
-  return ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, hidden_, hidden}, shape);
-}
-
-absl::Status CudaEngine::Compute(const Bucket& bucket) {
-  TANDEM_RETURN_IF_ERROR(Embed(bucket));
-  for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
-    TANDEM_RETURN_IF_ERROR(ComputeLayer(layer, bucket));
-  }
-  return bucket.wanted == 0 ? absl::OkStatus() : ComputeWanted(0, bucket.wanted, bucket);
-}
-
-absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
-                              const Bucket& bucket) {
-  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
-  NormKernel norm;
-  norm.step = step_;
-  norm.hidden = hidden_;
-  norm.addends = is_alone() ? addends_ : gathered_;
-  norm.num_addends = adds ? parallel_.world_size : 0;
-  norm.addend_stride = uint64_t{bucket.rows} * hidden;
-  norm.bias = bias;
-  norm.weight = weight;
-  norm.normed = normed_;
-  norm.hidden_size = hidden;
-  norm.epsilon = config_.rms_norm_epsilon;
-  return ops_->Launch(norm, NormShape(bucket.rows, hidden));
-}
-
-absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                  DeviceSpan<float> outputs, uint32_t num_rows) {
-  if (matrix.format != DeviceFormat::kBf16) return MultiplyPacked(matrix, inputs, outputs, num_rows);
-  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
-    TANDEM_RETURN_IF_ERROR(
-        ops_->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
-                       outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                        DeviceSpan<float> outputs, uint32_t num_rows) {
-  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
-  const LaunchShape shape = MultiplyShape(grid);
-  if (matrix.format == DeviceFormat::kFp8) {
-    return ops_->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
-  }
-  const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
-  const RoundedInputs rounded = {rounded_.words.Part(0, groups * RoundedInputs::kGroupWords),
-                                 rounded_.scales.Part(0, groups)};
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
-                                      RoundInputsShape(num_rows, matrix.depth)));
-  if (matrix.format == DeviceFormat::kInt4) {
-    return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
-  }
-  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
-}
-
-absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                           const Bucket& bucket) {
-  TANDEM_RETURN_IF_ERROR(Multiply(matrix, inputs, addends_, bucket.rows));
-  if (is_alone()) return absl::OkStatus();
-  // Not a sum over ranks: its order would change with a row's place in the message. The next norm adds them
-  // up.
-  const uint64_t size = uint64_t{bucket.rows} * matrix.outputs;
-  return ops_->AllGather(addends_.Part(0, size), gathered_.Part(0, parallel_.world_size * size));
-}
-
-absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
-  const DeviceWeights::Layer& weights = weights_.layers[layer];
-  const DeviceSpan<const float> bias_before =
-      layer == 0 ? DeviceSpan<const float>() : weights_.layers[layer - 1].down_bias;
-  TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, bias_before, layer > 0, bucket));
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.query_key_value, normed_, projected_, bucket.rows));
-  PrepareKernel prepare;
-  prepare.step = step_;
-  prepare.projected = projected_;
-  prepare.bias = weights.query_key_value_bias;
-  prepare.query_norm = weights.query_norm;
-  prepare.key_norm = weights.key_norm;
-  prepare.rotations = rotations_;
-  prepare.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
-  prepare.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
-  prepare.layout = Layout();
-  prepare.num_heads = shard_.heads.size();
-  prepare.epsilon = config_.rms_norm_epsilon;
-  const uint32_t num_all_heads = shard_.heads.size() + 2 * shard_.kv_heads.size();
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(prepare, PrepareShape(bucket.rows, num_all_heads)));
-  // From here on a row computes only its own logits: its keys and values are written.
-  if (bucket.wanted == 0 && layer + 1 == weights_.layers.size()) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
-  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
-  TANDEM_RETURN_IF_ERROR(Norm(weights.post_attention_norm, weights.attention_out_bias, true, bucket));
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
-  const uint32_t width = shard_.intermediate.size();
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(GateKernel{step_, gate_up_, weights.gate_up_bias, gated_, width},
-                                      GateShape(bucket.rows, width)));
-  return MultiplyAndGather(weights.down, gated_, bucket);
-}
-
-absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) {
-  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
-  AttendKernel attend;
-  attend.step = step_;
-  attend.projected = projected_;
-  attend.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
-  attend.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
-  attend.parts = parts_;
-  attend.layout = Layout();
-  attend.heads = shard_.head_map;
-  attend.row_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * head_dim;
-  attend.num_part_rows = kAttendRows;
-  attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
-  const uint32_t columns = shard_.kv_heads.size() * shard_.head_map.parts_per_kv;
-  const LaunchShape shape = AttendShape(ops_->num_multiprocessors(), columns, head_dim);
-  for (uint32_t first = 0; first < bucket.rows; first += kAttendRows) {
-    attend.first_row = first;
-    TANDEM_RETURN_IF_ERROR(ops_->Launch(attend, shape));
-    const uint32_t count = std::min(bucket.rows - first, kAttendRows);
-    TANDEM_RETURN_IF_ERROR(ops_->Launch(FoldKernel{step_, parts_, attended_, first},
-                                        FoldShape(count, shard_.heads.size(), head_dim)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaEngine::ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
-  TANDEM_RETURN_IF_ERROR(ComputeLogits(first_wanted, wanted_bucket, bucket));
-  if (parallel_.rank != 0) return absl::OkStatus();
-  const auto vocab = static_cast<uint32_t>(config_.vocab_size);
-  return ops_->Launch(ChoiceKernel{step_, logits_, chosen_, first_wanted, vocab},
-                      ChoiceShape(wanted_bucket, vocab));
-}
-
-absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
-  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
-  NormKernel norm;
-  norm.step = step_;
-  norm.hidden = hidden_;
-  norm.addends = is_alone() ? addends_ : gathered_;
-  norm.num_addends = parallel_.world_size;
-  norm.addend_stride = uint64_t{bucket.rows} * hidden;
-  norm.bias = weights_.layers.back().down_bias;
-  norm.weight = weights_.final_norm;
-  norm.normed = normed_wanted_;
-  norm.hidden_size = hidden;
-  norm.epsilon = config_.rms_norm_epsilon;
-  norm.only_wanted = true;
-  norm.first_wanted = first_wanted;
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(norm, NormShape(wanted_bucket, hidden)));
-  if (is_alone()) return Multiply(weights_.output, normed_wanted_, logits_, wanted_bucket);
-  TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logit_part_, wanted_bucket));
-  TANDEM_RETURN_IF_ERROR(ops_->AllGather(logit_part_, logit_parts_));
-  const auto vocab = static_cast<uint32_t>(config_.vocab_size);
-  return ops_->Launch(JoinLogitsKernel{logit_parts_, vocab_begins_, logits_, logit_part_.size, vocab},
-                      JoinLogitsShape(wanted_bucket, parallel_.world_size));
-}
-
 absl::Status CudaEngine::CopyKv(absl::Span<const KvCopy> copies) {
   Use use(this);
   TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (is_started_) return absl::FailedPreconditionError("a copy while a step has not been finished");
   if (parallel_.rank != 0) return absl::FailedPreconditionError("a copy on a rank that follows rank 0");
   TANDEM_RETURN_IF_ERROR(validator_->CheckCopies(copies));
   while (!copies.empty()) {
@@ -552,9 +437,7 @@ absl::Status CudaEngine::RunCopies(uint32_t num_copies) {
   copy.num_copies = num_copies;
   const uint64_t num_elements =
       uint64_t{copy.num_layers} * shard_.kv_heads.size() * static_cast<uint64_t>(config_.head_dim);
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(copy, CopyKvShape(num_elements)));
-  // The next step's words go where the copies stand.
-  return ops_->Synchronize();
+  return ops_->Launch(copy, CopyKvShape(num_elements));
 }
 
 absl::Status CudaEngine::Follow() {
@@ -564,16 +447,18 @@ absl::Status CudaEngine::Follow() {
   for (;;) {
     constexpr uint64_t kHeaderBytes = StepWords::kHeaderWords * sizeof(uint32_t);
     TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, kHeaderBytes));
-    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_words_, device_words_.data, kHeaderBytes));
-    TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
-    const uint32_t kind = staged_words_[StepWords::kKind];
-    const StepSize size = SizeOf(staged_words_);
-    const uint64_t num_words = staged_words_[StepWords::kNumWords];
+    const uint32_t* const header = staged_words_[0];
+    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_words_[0], device_words_.data, kHeaderBytes));
+    TANDEM_RETURN_IF_ERROR(Wait());
+    const uint32_t kind = header[StepWords::kKind];
+    const StepSize size = SizeOf(header);
+    const uint64_t num_words = header[StepWords::kNumWords];
     TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(num_words));
     TANDEM_RETURN_IF_ERROR(ops_->Broadcast(device_words_.data, num_words * sizeof(uint32_t)));
     switch (kind) {
       case kStep:
-        TANDEM_RETURN_IF_ERROR(RunStep(size, {}));
+        TANDEM_RETURN_IF_ERROR(BeginStep(size));
+        TANDEM_RETURN_IF_ERROR(EndStep(size, {}));
         break;
       case kCopies:
         TANDEM_RETURN_IF_ERROR(RunCopies(size.rows));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -30,13 +31,15 @@ namespace tandem {
 // integers may differ between kinds of GPU and versions of cuBLASLt.
 //
 // A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
-// download and one wait. What comes back is a word for each row that asks for a choice: the seeded choice is
-// made on the device (choice_kernels.h), with several ranks on rank 0, from all ranks' logits. Logits that
-// are asked for come first, 64 rows at a time, each with a download and a wait of its own (which the last
-// shares with the choices when they are of the same 64 rows).
+// download and one wait, that of Finish: Start returns when the device has been told. What comes back is a
+// word for each row that asks for a choice: the seeded choice is made on the device (choice_kernels.h), with
+// several ranks on rank 0, from all ranks' logits. Logits that are asked for come first, 64 rows at a time,
+// each with a download and a wait of its own (which the last shares with the choices when they are of the
+// same 64 rows). Copies of keys and values are not waited for.
 //
 // Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
-// warms the engine up before its loop runs); a call during another is FailedPrecondition.
+// warms the engine up before its loop runs); a call during another, or between Start and Finish, is
+// FailedPrecondition.
 //
 // With several ranks, rank 0 is the engine that others call. Each further rank calls Follow, which does what
 // rank 0 does until that is destroyed.
@@ -66,6 +69,9 @@ class CudaEngine final : public Engine {
   bool chooses() const override { return true; }
   // FailedPrecondition on a rank other than 0.
   absl::Status Step(absl::Span<const StepRow> rows) override;
+  absl::Status Start(absl::Span<const StepRow> rows) override;
+  absl::Status Finish() override;
+  bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
 
   // For ranks other than 0: takes part in what rank 0 does, and returns when that is over.
@@ -88,7 +94,7 @@ class CudaEngine final : public Engine {
   // While a call is under way.
   class Use;
 
-  absl::Status Start(const Model& model);
+  absl::Status Load(const Model& model);
   absl::Status AllocateScratch();
   absl::Status UploadRotations();
   absl::Status CaptureCommonBuckets();
@@ -96,6 +102,7 @@ class CudaEngine final : public Engine {
   // The words of a step in device memory, on every rank.
   absl::Status SendWords(uint32_t kind);
   absl::Status EnsureWordCapacity(uint64_t num_words);
+  absl::Status Wait();
   // What a step asks for, as its words say.
   struct StepSize {
     uint32_t rows = 0;
@@ -103,7 +110,15 @@ class CudaEngine final : public Engine {
     uint32_t logits = 0;  // The first so many of the wanted.
   };
   static StepSize SizeOf(const uint32_t* words);
-  absl::Status RunStep(const StepSize& size, absl::Span<const StepRow> rows);
+  // What is captured of it, with its first 64 wanted rows.
+  static Bucket FirstBucket(const StepSize& size);
+  // Rows of logits among the 64 wanted ones from `first` on.
+  static uint32_t NumLogits(const StepSize& size, uint32_t first);
+  // Asks for the step, and for what comes down of its first wanted rows; then takes that, and asks for and
+  // takes that of the others, 64 rows at a time.
+  absl::Status BeginStep(const StepSize& size);
+  absl::Status EndStep(const StepSize& size, absl::Span<const StepRow> rows);
+  absl::Status DownloadWanted(const StepSize& size, uint32_t first);
   // The tokens that the device chose, once they are there.
   absl::Status HandOutChoices(absl::Span<const StepRow> rows);
   absl::Status RunCopies(uint32_t num_copies);
@@ -148,9 +163,15 @@ class CudaEngine final : public Engine {
   std::atomic<bool> in_use_ = false;
 
   std::vector<uint32_t> words_;
-  uint32_t* staged_words_ = nullptr;  // Of the host, pinned.
+  // Of the host, pinned: one is filled while the device may still read the other.
+  std::array<uint32_t*, 2> staged_words_ = {};
+  uint32_t num_sent_ = 0;  // Of staged words since the last wait.
   DeviceSpan<uint32_t> device_words_;
   StepWords step_;
+  // Between Start and Finish.
+  bool is_started_ = false;
+  StepSize started_size_;
+  absl::Span<const StepRow> started_rows_;
   float* staged_logits_ = nullptr;     // [kRowTile, vocab], pinned.
   uint32_t* staged_chosen_ = nullptr;  // [max_rows], pinned.
 

@@ -331,6 +331,68 @@ TEST(CudaEngineTest, ChoicesAreAWordForEachRow) {
   EXPECT_EQ(traffic.waits, 2u);
 }
 
+// The host goes on between the halves of a step, and after copies: only the end of a step is waited for.
+TEST(CudaEngineTest, OnlyTheEndOfAStepIsWaitedFor) {
+  const auto model = SmallModel();
+  const auto engine = Open(*model, {.num_blocks = 6, .max_rows = 40});
+  ASSERT_TRUE(engine->overlaps());
+  const auto waits = [&] { return OpsOf(*engine).traffic().waits; };
+  const TokenIds tokens = SomeTokens(30, 131);
+  const std::vector<Logits> expected = ComputeAll(engine.get(), tokens, 30);
+
+  // The same tokens in other blocks, by a step, copies of its slots in many calls, and one more row.
+  const std::vector<BlockId> written = {3, 4};
+  std::vector<StepRow> rows;
+  for (uint32_t i = 0; i < 29; ++i) {
+    rows.push_back({.token = tokens[i], .context = {.blocks = written, .num_committed = i + 1}});
+  }
+  uint64_t before = waits();
+  ASSERT_TRUE(engine->Start(rows).ok());
+  EXPECT_EQ(waits(), before);
+  ASSERT_TRUE(engine->Finish().ok());
+  EXPECT_EQ(waits(), before + 1);
+
+  before = waits();
+  const auto copy = [&](uint32_t begin, uint32_t end) {
+    std::vector<KvCopy> copies;
+    for (uint32_t i = begin; i < end; ++i) copies.push_back({.from = 3 * 16 + i, .to = 16 + i});
+    EXPECT_TRUE(engine->CopyKv(copies).ok());
+  };
+  copy(0, 17);
+  EXPECT_EQ(waits(), before);
+  const std::vector<BlockId> copied = {1, 2};
+  Logits logits(131);
+  const StepRow last = {
+      .token = tokens[29], .context = {.blocks = copied, .num_committed = 30}, .logits = logits.data()};
+  copy(17, 29);
+  ASSERT_TRUE(engine->Start({&last, 1}).ok());
+  ASSERT_TRUE(engine->Finish().ok());
+  // Two uploads at a time may not have been read yet; here were three.
+  EXPECT_EQ(waits(), before + 2);
+  EXPECT_TRUE(SameBits(logits, expected[29]));
+}
+
+TEST(CudaEngineTest, TheHalvesOfAStepComeInOrder) {
+  const auto engine = Open(*SmallModel(), {.num_blocks = 6, .max_rows = 40});
+  const std::vector<BlockId> blocks = {0};
+  const StepRow row = {.token = 1, .context = {.blocks = blocks, .num_committed = 1}};
+  constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
+  EXPECT_EQ(engine->Finish().code(), kRefused);
+  ASSERT_TRUE(engine->Start({&row, 1}).ok());
+  EXPECT_EQ(engine->Start({&row, 1}).code(), kRefused);
+  EXPECT_EQ(engine->Step({&row, 1}).code(), kRefused);
+  EXPECT_EQ(engine->CopyKv({}).code(), kRefused);
+  EXPECT_TRUE(engine->Finish().ok());
+  EXPECT_EQ(engine->Finish().code(), kRefused);
+  // Nothing is to be finished after a step that was refused.
+  const StepRow wrong = {.token = 131, .context = row.context};
+  EXPECT_EQ(engine->Start({&wrong, 1}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine->Finish().code(), kRefused);
+  ASSERT_TRUE(engine->Start({}).ok());
+  EXPECT_TRUE(engine->Finish().ok());
+  EXPECT_TRUE(engine->Step({&row, 1}).ok());
+}
+
 // Contexts whose blocks and tails need more room than was set aside: graphs know another place for them then.
 TEST(CudaEngineTest, MakesRoomForLongTails) {
   const auto model = SmallModel();

@@ -67,7 +67,7 @@ absl::Status HostOps::Do(std::function<void()> work) {
     return absl::OkStatus();
   }
   ++num_eager_;
-  work();
+  asked_.push_back(std::move(work));
   return absl::OkStatus();
 }
 
@@ -81,18 +81,13 @@ absl::Status HostOps::Download(void* to, const void* from, uint64_t num_bytes) {
   if (is_recording_) return absl::FailedPreconditionError("a download while a graph is recorded");
   ++traffic_.downloads;
   traffic_.bytes_down += num_bytes;
-  return Do([=, this] {
-    const auto* const begin = static_cast<const char*>(from);
-    arrivals_.push_back({to, std::vector<char>(begin, begin + num_bytes)});
-  });
+  return Do([=] { std::memcpy(to, from, num_bytes); });
 }
 
 absl::Status HostOps::Synchronize() {
   if (is_recording_) return absl::FailedPreconditionError("waiting while a graph is recorded");
   ++traffic_.waits;
-  for (const Arrival& arrival : std::exchange(arrivals_, {})) {
-    std::memcpy(arrival.to, arrival.bytes.data(), arrival.bytes.size());
-  }
+  for (const auto& work : std::exchange(asked_, {})) work();
   return absl::OkStatus();
 }
 
@@ -168,14 +163,16 @@ absl::Status HostOps::BeginCapture() {
 absl::StatusOr<uint32_t> HostOps::EndCapture() {
   if (!is_recording_) return absl::FailedPreconditionError("no graph is being recorded");
   is_recording_ = false;
-  graphs_.push_back(std::exchange(recorded_, {}));
+  graphs_.push_back(std::make_shared<const Work>(std::exchange(recorded_, {})));
   return static_cast<uint32_t>(graphs_.size() - 1);
 }
 
 absl::Status HostOps::Replay(uint32_t graph) {
   if (graph >= graphs_.size()) return absl::InvalidArgumentError(absl::StrCat("there is no graph ", graph));
   ++num_replays_;
-  for (const auto& work : graphs_[graph]) work();
+  asked_.push_back([work = graphs_[graph]] {
+    for (const auto& step : *work) step();
+  });
   return absl::OkStatus();
 }
 

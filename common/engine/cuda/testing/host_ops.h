@@ -34,8 +34,9 @@ class HostRanks {
 };
 
 // A GPU emulated on the host (host_block.h), for tests. Products are one chain of fused multiply-adds over
-// the depth. Downloads arrive when they are waited for, not before. Memory has the size asked for, so that
-// AddressSanitizer sees what goes beyond it; memory is limited to `memory_limit` bytes.
+// the depth. Everything happens when it is waited for, not before: memory of the host that changes too early,
+// or is read too early, shows in the results. Memory has the size asked for, so that AddressSanitizer sees
+// what goes beyond it; memory is limited to `memory_limit` bytes.
 class HostOps final : public DeviceOps {
  public:
   struct Options {
@@ -97,7 +98,7 @@ class HostOps final : public DeviceOps {
   }
 
  private:
-  // Now, or when the graph that is being recorded is replayed.
+  // At the next wait, or when the graph that is being recorded is replayed.
   absl::Status Do(std::function<void()> work);
 
   const Options options_;
@@ -107,14 +108,10 @@ class HostOps final : public DeviceOps {
   uint64_t memory_used_ = 0;
   std::vector<std::pair<uint32_t, uint32_t>> prepared_;
   bool is_recording_ = false;
-  std::vector<std::function<void()>> recorded_;
-  std::vector<std::vector<std::function<void()>>> graphs_;
-  // What has been downloaded, and arrives when somebody waits for it.
-  struct Arrival {
-    void* to = nullptr;
-    std::vector<char> bytes;
-  };
-  std::vector<Arrival> arrivals_;
+  using Work = std::vector<std::function<void()>>;
+  Work recorded_;
+  std::vector<std::shared_ptr<const Work>> graphs_;
+  Work asked_;  // And not waited for yet.
   Traffic traffic_;
   uint64_t num_eager_ = 0;
   uint64_t num_replays_ = 0;

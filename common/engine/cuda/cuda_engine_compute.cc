@@ -1,0 +1,174 @@
+// What a step consists of, launch by launch: put into the stream, or recorded once for all steps of a size.
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/status_macros.h"
+#include "common/engine/cuda/cuda_engine.h"
+
+namespace tandem {
+
+absl::Status CudaEngine::Embed(const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  const LaunchShape shape = EmbedShape(bucket.rows, hidden);
+  const DeviceMatrix& embedding = weights_.embedding;
+  if (embedding.format == DeviceFormat::kBf16) {
+    return ops_->Launch(EmbedKernel{step_, embedding.data, hidden_, hidden}, shape);
+  }
+  return ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, hidden_, hidden}, shape);
+}
+
+absl::Status CudaEngine::Compute(const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Embed(bucket));
+  for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
+    TANDEM_RETURN_IF_ERROR(ComputeLayer(layer, bucket));
+  }
+  return bucket.wanted == 0 ? absl::OkStatus() : ComputeWanted(0, bucket.wanted, bucket);
+}
+
+absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
+                              const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  NormKernel norm;
+  norm.step = step_;
+  norm.hidden = hidden_;
+  norm.addends = is_alone() ? addends_ : gathered_;
+  norm.num_addends = adds ? parallel_.world_size : 0;
+  norm.addend_stride = uint64_t{bucket.rows} * hidden;
+  norm.bias = bias;
+  norm.weight = weight;
+  norm.normed = normed_;
+  norm.hidden_size = hidden;
+  norm.epsilon = config_.rms_norm_epsilon;
+  return ops_->Launch(norm, NormShape(bucket.rows, hidden));
+}
+
+absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                  DeviceSpan<float> outputs, uint32_t num_rows) {
+  if (matrix.format != DeviceFormat::kBf16) return MultiplyPacked(matrix, inputs, outputs, num_rows);
+  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
+    TANDEM_RETURN_IF_ERROR(
+        ops_->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
+                       outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                        DeviceSpan<float> outputs, uint32_t num_rows) {
+  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
+  const LaunchShape shape = MultiplyShape(grid);
+  if (matrix.format == DeviceFormat::kFp8) {
+    return ops_->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
+  }
+  const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
+  const RoundedInputs rounded = {rounded_.words.Part(0, groups * RoundedInputs::kGroupWords),
+                                 rounded_.scales.Part(0, groups)};
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
+                                      RoundInputsShape(num_rows, matrix.depth)));
+  if (matrix.format == DeviceFormat::kInt4) {
+    return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
+  }
+  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
+}
+
+absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                                           const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Multiply(matrix, inputs, addends_, bucket.rows));
+  if (is_alone()) return absl::OkStatus();
+  // Not a sum over ranks: its order would change with a row's place in the message. The next norm adds them
+  // up.
+  const uint64_t size = uint64_t{bucket.rows} * matrix.outputs;
+  return ops_->AllGather(addends_.Part(0, size), gathered_.Part(0, parallel_.world_size * size));
+}
+
+absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
+  const DeviceWeights::Layer& weights = weights_.layers[layer];
+  const DeviceSpan<const float> bias_before =
+      layer == 0 ? DeviceSpan<const float>() : weights_.layers[layer - 1].down_bias;
+  TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, bias_before, layer > 0, bucket));
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.query_key_value, normed_, projected_, bucket.rows));
+  PrepareKernel prepare;
+  prepare.step = step_;
+  prepare.projected = projected_;
+  prepare.bias = weights.query_key_value_bias;
+  prepare.query_norm = weights.query_norm;
+  prepare.key_norm = weights.key_norm;
+  prepare.rotations = rotations_;
+  prepare.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
+  prepare.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
+  prepare.layout = Layout();
+  prepare.num_heads = shard_.heads.size();
+  prepare.epsilon = config_.rms_norm_epsilon;
+  const uint32_t num_all_heads = shard_.heads.size() + 2 * shard_.kv_heads.size();
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(prepare, PrepareShape(bucket.rows, num_all_heads)));
+  // From here on a row computes only its own logits: its keys and values are written.
+  if (bucket.wanted == 0 && layer + 1 == weights_.layers.size()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
+  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
+  TANDEM_RETURN_IF_ERROR(Norm(weights.post_attention_norm, weights.attention_out_bias, true, bucket));
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
+  const uint32_t width = shard_.intermediate.size();
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(GateKernel{step_, gate_up_, weights.gate_up_bias, gated_, width},
+                                      GateShape(bucket.rows, width)));
+  return MultiplyAndGather(weights.down, gated_, bucket);
+}
+
+absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) {
+  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
+  AttendKernel attend;
+  attend.step = step_;
+  attend.projected = projected_;
+  attend.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
+  attend.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
+  attend.parts = parts_;
+  attend.layout = Layout();
+  attend.heads = shard_.head_map;
+  attend.row_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * head_dim;
+  attend.num_part_rows = kAttendRows;
+  attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const uint32_t columns = shard_.kv_heads.size() * shard_.head_map.parts_per_kv;
+  const LaunchShape shape = AttendShape(ops_->num_multiprocessors(), columns, head_dim);
+  for (uint32_t first = 0; first < bucket.rows; first += kAttendRows) {
+    attend.first_row = first;
+    TANDEM_RETURN_IF_ERROR(ops_->Launch(attend, shape));
+    const uint32_t count = std::min(bucket.rows - first, kAttendRows);
+    TANDEM_RETURN_IF_ERROR(ops_->Launch(FoldKernel{step_, parts_, attended_, first},
+                                        FoldShape(count, shard_.heads.size(), head_dim)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(ComputeLogits(first_wanted, wanted_bucket, bucket));
+  if (parallel_.rank != 0) return absl::OkStatus();
+  const auto vocab = static_cast<uint32_t>(config_.vocab_size);
+  return ops_->Launch(ChoiceKernel{step_, logits_, chosen_, first_wanted, vocab},
+                      ChoiceShape(wanted_bucket, vocab));
+}
+
+absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  NormKernel norm;
+  norm.step = step_;
+  norm.hidden = hidden_;
+  norm.addends = is_alone() ? addends_ : gathered_;
+  norm.num_addends = parallel_.world_size;
+  norm.addend_stride = uint64_t{bucket.rows} * hidden;
+  norm.bias = weights_.layers.back().down_bias;
+  norm.weight = weights_.final_norm;
+  norm.normed = normed_wanted_;
+  norm.hidden_size = hidden;
+  norm.epsilon = config_.rms_norm_epsilon;
+  norm.only_wanted = true;
+  norm.first_wanted = first_wanted;
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(norm, NormShape(wanted_bucket, hidden)));
+  if (is_alone()) return Multiply(weights_.output, normed_wanted_, logits_, wanted_bucket);
+  TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logit_part_, wanted_bucket));
+  TANDEM_RETURN_IF_ERROR(ops_->AllGather(logit_part_, logit_parts_));
+  const auto vocab = static_cast<uint32_t>(config_.vocab_size);
+  return ops_->Launch(JoinLogitsKernel{logit_parts_, vocab_begins_, logits_, logit_part_.size, vocab},
+                      JoinLogitsShape(wanted_bucket, parallel_.world_size));
+}
+
+}  // namespace tandem
