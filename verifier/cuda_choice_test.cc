@@ -97,7 +97,7 @@ class CudaChoiceTest : public SchedulerTest {
   std::map<SessionId, TokenIds> Run(const std::map<SessionId, Ask>& asks, bool chooses,
                                     const std::map<SessionId, TokenIds>& known = {}) {
     observed_ = std::make_unique<ObservedEngine>(gpu_.get(), chooses);
-    engine_ = std::make_unique<SteppingEngine>(observed_.get(), &clock_);
+    engine_ = std::make_unique<SteppingEngine>(observed_.get(), &clock_, observed_->overlaps());
     pool_ = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = gpu_->num_blocks()});
     scheduler_ = std::make_unique<Scheduler>(FixedWindow(4), engine_.get(), pool_.get(),
                                              RoundTimeModel({{1, 0.002}, {64, 0.002}}), &clock_, this);

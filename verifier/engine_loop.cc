@@ -118,9 +118,9 @@ void EngineLoop::HandleSwap(SwapEvent& event) {
   event.count->set_complete();
 }
 
-void EngineLoop::OnSwapEnded(SessionId session, const absl::Status& status) {
+void EngineLoop::CountSwap(SessionId session, const absl::Status& outcome) {
   const auto found = swaps_.find(session);
-  found->second.front()->Count(status);
+  found->second.front()->Count(outcome);
   found->second.pop_front();
 }
 
@@ -187,6 +187,7 @@ void EngineLoop::Run() {
       Deliver();
       inbox_.Drain(&events);
       handle_all();
+      Deliver();
       scheduler_.Await();
       // What arrived during the forward pass belongs in front of its conclusion.
       inbox_.Drain(&events);
@@ -231,7 +232,7 @@ void EngineLoop::Handle(Event event) {
                  [&](DraftEvent& draft) {
                    const auto call = calls_.find(Session::IdOfDraft(draft.response.session));
                    if (call != calls_.end()) {
-                     call->second.drafting.RecordReceived(draft.bytes, NumNodes(draft.response));
+                     call->second.wire.RecordReceived(draft.bytes, NumNodes(draft.response));
                      call->second.trace.OnDraftResponse(draft.response, draft.response.received);
                    }
                    scheduler_.OnDraftResponse(draft.link, draft.response);
@@ -272,7 +273,13 @@ void EngineLoop::OnRound(SessionId session, const RoundReport& report) {
 }
 
 void EngineLoop::OnDrafterChanged(SessionId session, const DrafterBinding& binding) {
+  GenerateCall& call = calls_.at(session);
+  call.wire = metrics_->DraftingOf(call.tenant, binding.name);
   Keep(session, binding);
+}
+
+void EngineLoop::OnSwapEnded(SessionId session, const absl::Status& status) {
+  Keep(session, SwapEnded{status});
 }
 
 void EngineLoop::OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) {
@@ -290,6 +297,7 @@ void EngineLoop::Deliver() {
                           [&](CommittedTokens& tokens) { TellTokens(call(), std::move(tokens)); },
                           [&](RoundReport& report) { RecordRound(call(), report, news.at); },
                           [&](DrafterBinding& binding) { RecordDrafter(call(), binding); },
+                          [&](SwapEnded& swap) { CountSwap(news.session, swap.status); },
                           [&](Ended& ended) { TellEnd(news.session, ended, news.at); },
                           [&](StepReport& report) { metrics_->RecordStep(report); }},
                news.what);
@@ -351,7 +359,7 @@ void EngineLoop::OnDraftRequest(LinkId link, DraftRequest request) {
                                       clock_->Now());
   }
   const size_t bytes = links_->Send(link, request);
-  if (call != calls_.end()) call->second.drafting.RecordSent(bytes);
+  if (call != calls_.end()) call->second.wire.RecordSent(bytes);
 }
 
 void EngineLoop::OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) {

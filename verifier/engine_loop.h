@@ -39,7 +39,8 @@ struct GenerateCall {
   v1::GenerateResponse started;  // Sent when the session is admitted.
   bool with_logprobs = false;
   SpecDecodeMetrics::Series speculation;
-  VerifierMetrics::DraftSeries drafting;
+  VerifierMetrics::DraftSeries drafting;  // Of the drafter that rounds were made with,
+  VerifierMetrics::DraftSeries wire;      // and of the one that is bound now: what goes there and comes back.
   std::array<uint32_t, kNumDraftSupplies> supplies = {};  // Rounds, by DraftSupply.
   CalibrationMetrics::Series calibration;
   std::string tenant;
@@ -62,11 +63,11 @@ struct DrafterSwapResult {
 };
 using OnSwapped = std::function<void(const absl::StatusOr<DrafterSwapResult>&)>;
 
-// The thread that owns the engine. Everything that happens to sessions is posted to it; between forward
-// passes it hands the posted events to the scheduler, and carries what the scheduler says to streams,
-// drafters and metrics. What a drafter or a swap waits for it carries at once; the rest, which no step
-// depends on, once the next forward pass has been started, or when none is due. Stops, cancelling what runs,
-// on destruction. Public methods are safe from any thread.
+// The thread that owns the engine. Everything that happens to sessions is posted to it; when it does not wait
+// for a forward pass it hands the posted events to the scheduler, and carries what the scheduler says to
+// streams, drafters and metrics. What drafters wait for it carries at once; the rest, which no step depends
+// on, once the next forward pass has been started, or when none is due. Stops, cancelling what runs, on
+// destruction. Public methods are safe from any thread.
 class EngineLoop final : private SchedulerListener {
  public:
   struct Load {
@@ -152,6 +153,9 @@ class EngineLoop final : private SchedulerListener {
 
   // What the scheduler said and has not been carried on yet.
   struct Started {};
+  struct SwapEnded {
+    absl::Status status;
+  };
   struct Ended {
     absl::Status status;
     SessionSummary summary;
@@ -159,7 +163,7 @@ class EngineLoop final : private SchedulerListener {
   struct News {
     absl::Time at;
     SessionId session = 0;  // None of StepReport.
-    std::variant<Started, CommittedTokens, RoundReport, DrafterBinding, Ended, StepReport> what;
+    std::variant<Started, CommittedTokens, RoundReport, DrafterBinding, SwapEnded, Ended, StepReport> what;
   };
 
   void Run();
@@ -171,6 +175,7 @@ class EngineLoop final : private SchedulerListener {
   void TellTokens(const GenerateCall& call, CommittedTokens tokens);
   void RecordRound(GenerateCall& call, const RoundReport& report, absl::Time at);
   void RecordDrafter(GenerateCall& call, const DrafterBinding& binding);
+  void CountSwap(SessionId session, const absl::Status& outcome);
   void TellEnd(SessionId session, const Ended& ended, absl::Time at);
   void HandleSwap(SwapEvent& event);
   // One line that finds the request again; never its prompt or output.

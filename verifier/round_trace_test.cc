@@ -100,6 +100,24 @@ TEST_F(RoundTraceTest, APassIsTimedWithoutWhatTheOwnerDoesMeanwhile) {
   ExpectReference(1, ask_);
 }
 
+// A device goes on meanwhile. What nobody waited for took nobody knows how long, and says nothing of steps.
+TEST_F(RoundTraceTest, APassThatOverlapsIsTimedFromItsStart) {
+  overlaps_ = true;
+  Begin(/*trace_rounds=*/false);
+  const auto step = [&](absl::Duration owner) {
+    EXPECT_TRUE(scheduler_->Forward());
+    clock_.Advance(owner);
+    scheduler_->Conclude();
+    return records_[1].rounds.back().forward_time;
+  };
+  EXPECT_EQ(step(absl::Milliseconds(1)), absl::Milliseconds(2));
+  const double seconds = scheduler_->round_time().Seconds(1);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(step(absl::Milliseconds(9)), absl::Milliseconds(9));
+  EXPECT_EQ(scheduler_->round_time().Seconds(1), seconds);
+  RunToTheEnd();
+  ExpectReference(1, ask_);
+}
+
 // Chains of two that are right and two that are not: each node hangs from the one before, and what is
 // accepted are the tokens that the round commits.
 TEST_F(RoundTraceTest, TellTheTreeAndWhatWasAcceptedOfIt) {

@@ -15,6 +15,9 @@ constexpr uint32_t kViolationsToQuarantine = 3;
 // More than this many, without growth in between, and the session is no longer drafted.
 constexpr uint32_t kResyncsInARow = 4;
 
+// What came back sooner had been there before it was asked for.
+constexpr absl::Duration kShortestWait = absl::Microseconds(20);
+
 absl::Status DeadlineStatus() {
   return absl::DeadlineExceededError("the request's deadline passed before the generation was complete");
 }
@@ -461,9 +464,11 @@ void Scheduler::Await() {
   if (std::exchange(awaited_, true) || !forwarded_.ok()) return;
   const absl::Time finish = clock_->Now();
   forwarded_ = engine_->Finish();
-  // What the owner did in between was no part of it, unless the engine went on.
-  forward_time_ =
-      engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + (clock_->Now() - finish);
+  const absl::Duration wait = clock_->Now() - finish;
+  // What the owner did in between was no part of it, unless the engine went on. If that was done first,
+  // nobody knows when.
+  forward_time_ = engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + wait;
+  timed_ = !engine_->overlaps() || wait >= kShortestWait;
 }
 
 void Scheduler::Conclude() {
@@ -485,7 +490,7 @@ void Scheduler::Conclude() {
                           .seconds = absl::ToDoubleSeconds(forward_time_),
                           .modelled_seconds = round_time_.Uncorrected(
                               std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_)};
-  round_time_.Observe(report.rows, report.seconds, step_context_);
+  if (timed_) round_time_.Observe(report.rows, report.seconds, step_context_);
   listener_->OnStep(report);
 }
 

@@ -259,6 +259,7 @@ class Scheduler {
   // The step between Forward and Conclude.
   bool in_flight_ = false;
   bool awaited_ = false;
+  bool timed_ = false;  // Whether the pass ended when somebody waited for it, and not before.
   absl::Status forwarded_;
   absl::Time forward_start_;
   absl::Duration forward_time_;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/status_macros.h"
 #include "verifier/reference_output.h"
 #include "verifier/scheduler.h"
 
@@ -30,23 +31,36 @@ inline Scheduler::Options FixedWindow(uint32_t depth) {
   return {.limits = {.max_depth = depth, .nodes_per_level = 1}, .window_policy = "fixed"};
 }
 
-// Every step takes two milliseconds.
+// Every step takes two milliseconds, with `overlaps` from its start on.
 class SteppingEngine final : public Engine {
  public:
-  SteppingEngine(Engine* engine, ManualClock* clock) : engine_(engine), clock_(clock) {}
+  SteppingEngine(Engine* engine, ManualClock* clock, bool overlaps)
+      : engine_(engine), clock_(clock), overlaps_(overlaps) {}
   const ModelConfig& config() const override { return engine_->config(); }
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return engine_->chooses(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
-    clock_->Advance(absl::Milliseconds(2));
-    return engine_->Step(rows);
+    TANDEM_RETURN_IF_ERROR(Start(rows));
+    return Finish();
   }
+  absl::Status Start(absl::Span<const StepRow> rows) override {
+    start_ = clock_->Now();
+    return engine_->Start(rows);
+  }
+  absl::Status Finish() override {
+    const absl::Time end = (overlaps_ ? start_ : clock_->Now()) + absl::Milliseconds(2);
+    clock_->Advance(std::max(end - clock_->Now(), absl::ZeroDuration()));
+    return engine_->Finish();
+  }
+  bool overlaps() const override { return overlaps_; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
 
  private:
-  Engine* engine_;
-  ManualClock* clock_;
+  Engine* const engine_;
+  ManualClock* const clock_;
+  const bool overlaps_;
+  absl::Time start_;
 };
 
 struct Ask {
@@ -87,7 +101,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
   void Make(Scheduler::Options options = {}, FakeEngine::Options model = {}, bool prefix_cache = true) {
     model.vocab_size = kVocabSize;
     model_ = std::make_unique<FakeEngine>(model);
-    engine_ = std::make_unique<SteppingEngine>(model_.get(), &clock_);
+    engine_ = std::make_unique<SteppingEngine>(model_.get(), &clock_, overlaps_);
     pool_ = std::make_unique<BlockPool>(
         BlockPool::Options{.num_blocks = model.num_blocks, .prefix_cache = prefix_cache});
     scheduler_ = std::make_unique<Scheduler>(options, engine_.get(), pool_.get(),
@@ -251,6 +265,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
   }
 
   ManualClock clock_;
+  bool overlaps_ = false;  // Of the engine that Make makes.
   std::unique_ptr<FakeEngine> model_;
   std::unique_ptr<SteppingEngine> engine_;
   std::unique_ptr<BlockPool> pool_;

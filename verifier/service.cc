@@ -196,6 +196,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   }
   call.drafting =
       metrics_->DraftingOf(request->tenant(), session->drafter.has_value() ? session->drafter->name : "");
+  call.wire = call.drafting;
   if (session->drafter.has_value()) {
     started.set_drafter(session->drafter->name);
     call.speculation = metrics_->SpeculationOf(request->tenant(), session->drafter->name);

@@ -30,7 +30,7 @@ struct RowContext {
 
 // Asks for the target's seeded choice after a row (law 2) in place of its logits: the token that
 // TargetSampler::Choose names for these logits, whatever they are. Everything it points to stays as it is
-// until Step returns; rows may share parameters and counts.
+// until the step has been finished; rows may share parameters and counts.
 struct SeededChoice {
   const SamplingParameters* sampling = nullptr;  // Valid ones.
   uint32_t position = 0;                         // Of the chosen token: how many tokens stand before it.

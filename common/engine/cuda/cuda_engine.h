@@ -35,7 +35,7 @@ namespace tandem {
 // word for each row that asks for a choice: the seeded choice is made on the device (choice_kernels.h), with
 // several ranks on rank 0, from all ranks' logits. Logits that are asked for come first, 64 rows at a time,
 // each with a download and a wait of its own (which the last shares with the choices when they are of the
-// same 64 rows). Copies of keys and values are not waited for.
+// same 64 rows). Copies of keys and values are not waited for, unless two uploads are on their way already.
 //
 // Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
 // warms the engine up before its loop runs); a call during another, or between Start and Finish, is
