@@ -134,5 +134,30 @@ TEST_F(FeedbackCallTest, OneThatFailedIsNot) {
   EXPECT_EQ(asked[0].second.tokens(asked[0].second.tokens_size() - 1), uint32_t{'r'});
 }
 
+// Whoever chooses learns from every request at first, however small the share; a pinned drafter teaches
+// nobody.
+TEST_F(FeedbackCallTest, WhatTheChoiceLearnsFromIsScored) {
+  MetricsRegistry registry;
+  Feedback feedback({.share = 1e-9, .draw = [] { return ~uint64_t{0} / 2; }},
+                    std::make_unique<NotingScorer>(&notes_), &sink_, &clock_, &registry);
+  StubVerifier verifier;
+  verifier.SetScript(Saying("hello", 2));
+  v1::RouterConfig config = LettersConfig({verifier.endpoint()});
+  v1::TenantConfig& zeta = *config.mutable_tenants(1);
+  zeta.clear_allowed_drafters();
+  zeta.set_drafter_policy(v1::DRAFTER_POLICY_AUTO);
+  TestRouter router(config, nullptr, &feedback);
+  ASSERT_TRUE(Generate(router, "secret-a").ok());
+  ASSERT_TRUE(Generate(router, "secret-z").ok());
+  ASSERT_TRUE(Generate(router, "secret-a").ok());
+  ASSERT_TRUE(Generate(router, "secret-z").ok());
+  const auto asked = notes_.WaitFor(4);
+  ASSERT_THAT(asked, SizeIs(4));
+  EXPECT_EQ(asked[0].first.name, "code");
+  EXPECT_EQ(asked[1].first.name, "math");
+  EXPECT_EQ(asked[2].first.name, "code");
+  EXPECT_EQ(asked[3].first.name, "math");
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -172,7 +172,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   router_.running_calls().Add(shared_from_this());
   // Of a resumed request only the rest is seen here: nothing to score.
   if (router_.feedback() != nullptr && emitted.empty()) {
-    feedback_ = router_.feedback()->Sample(prepared_, router_.model(model_).vocabulary_fingerprint);
+    feedback_ = router_.feedback()->Sample(prepared_, router_.model(model_).vocabulary_fingerprint,
+                                           decision_.learning);
     if (feedback_.has_value() && prompt_.feature_model != nullptr) {
       feedback_->features = feedback_features_ = std::make_shared<ChoiceFeatures>(model_, prompt_);
     }

@@ -312,8 +312,8 @@ int Main(int argc, char** argv) {
   flags.Group("Feedback")
       .Add("feedback-share", &options.feedback_share,
            "Share of finished requests whose output every drafter that their tenant may use is asked to "
-           "score, "
-           "at low priority. 0: none.")
+           "score, at low priority; all of them while a drafter that may be chosen is little known. 0: "
+           "none.")
       .InRange(0, 1)
       .Add("feedback-in-flight", &options.feedback_in_flight,
            "Requests scored at a time; while there are more, sampled ones are dropped.")

@@ -38,9 +38,22 @@ DrafterChooser::DrafterChooser(const Options& options, const std::vector<Model>&
 DrafterChooser::DrafterState& DrafterChooser::DrafterOf(ModelState& model, absl::string_view drafter) const {
   const auto found = model.drafters.find(drafter);
   if (found != model.drafters.end()) return found->second;
-  return model.drafters
-      .try_emplace(String(drafter), options_.regression, static_cast<size_t>(model.features->dimension()))
-      .first->second;
+  DrafterState& state =
+      model.drafters
+          .try_emplace(String(drafter), options_.regression, static_cast<size_t>(model.features->dimension()))
+          .first->second;
+  state.known_since = state.last_timed = model.num_decisions;
+  return state;
+}
+
+bool DrafterChooser::IsLearning(const ModelState& model, absl::Span<const std::string> drafters) const {
+  return std::any_of(drafters.begin(), drafters.end(), [&](const std::string& drafter) {
+    const auto found = model.drafters.find(drafter);
+    if (found == model.drafters.end()) return true;
+    const DrafterState& state = found->second;
+    return state.regression.samples() < options_.learn_samples &&
+           model.num_decisions - state.known_since < options_.learn_decisions;
+  });
 }
 
 PromptHandle DrafterChooser::Prepare(size_t model, absl::Span<const TokenId> prompt) const {
@@ -93,6 +106,9 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   absl::MutexLock lock(&mutex_);
   ModelState& model = models_[model_index];
   ++model.num_decisions;
+  for (const std::string& name : drafters) {
+    if (model.drafters.size() < size_t{kMostDrafters}) DrafterOf(model, name);
+  }
   // Features were fitted since the prompt was prepared: the old ones say nothing to the new regressions.
   const FeatureVector neutral(model.features->dimension(), 0.0);
   const bool current = prompt.feature_model == model.features;
@@ -101,6 +117,7 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const CandidateChoice choice =
       ChooseCandidate(candidates, model.verify.value(), PlainOf(model), options_.choice);
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
+  decision.learning = IsLearning(model, drafters);
   // Whatever becomes of the request: those that teach nothing are not tried one after the other.
   const bool refresh = choice.reason == kReasonRefresh;
   if (!choice.candidate.has_value()) {

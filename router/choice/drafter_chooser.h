@@ -40,6 +40,8 @@ struct DrafterDecision {
   absl::string_view reason;
   // Of the drafter that was chosen.
   std::optional<AcceptanceRegression::Prediction> predicted;
+  // Whether a candidate is little known, so that it is worth asking what all of them would have accepted.
+  bool learning = false;
   // Counts the request as on its way, for exploration, until the last copy is gone.
   std::shared_ptr<void> pending;
 };
@@ -74,6 +76,10 @@ class DrafterChooser {
   struct Options {
     uint32_t dimension = FeatureModel::kDefaultDimension;
     size_t fit_prompts = 64;
+    // A drafter is little known until it has so many samples, or has been there for so many decisions: one
+    // that does not answer is not asked about every request for ever.
+    uint64_t learn_samples = 100;
+    uint64_t learn_decisions = 500;
     AcceptanceRegression::Options regression;
     ChoiceOptions choice;
   };
@@ -127,7 +133,8 @@ class DrafterChooser {
     AcceptanceRegression regression;
     LiveDraftCosts costs;
     ThroughputCorrection correction;
-    uint64_t last_timed = 0;     // The model's number of decisions then, or when it was to be timed.
+    uint64_t known_since = 0;    // The model's number of decisions when it was first seen,
+    uint64_t last_timed = 0;     // and when it was last timed, or was to be.
     uint64_t finished = 0;       // As in Candidate.
     uint64_t idle_finished = 0;  // As in Candidate.
     // Shared with decisions, which may outlive a new calibration.
@@ -155,6 +162,7 @@ class DrafterChooser {
   };
 
   static PlainDecoding PlainOf(const ModelState& model);
+  bool IsLearning(const ModelState& model, absl::Span<const std::string> drafters) const;
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
   std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
                                       absl::Span<const std::string> drafters) const;

@@ -145,6 +145,33 @@ TEST(DrafterChooserTest, LearnsFromColdWhichDrafterSuitsWhichPrompt) {
   EXPECT_GE(right, 97);
 }
 
+// Until every candidate has samples, by whatever way they came, or nothing comes of asking.
+TEST(DrafterChooserTest, SaysHowLongAllAreWorthAsking) {
+  World world;
+  const auto decide = [&](DrafterChooser& chooser) {
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true));
+    return std::pair(prompt, chooser.Decide(0, prompt, kDrafters).learning);
+  };
+  DrafterChooser answered = Chooser();
+  for (int i = 0; i < 100; ++i) {
+    const auto [prompt, learning] = decide(answered);
+    EXPECT_TRUE(learning) << i;
+    for (const std::string& drafter : kDrafters) answered.Observe(0, drafter, prompt, 0.5, 1.0);
+  }
+  EXPECT_FALSE(decide(answered).second);
+  DrafterChooser silent = Chooser();
+  int asked = 0;
+  while (decide(silent).second && asked < 10000) ++asked;
+  EXPECT_EQ(asked, 500);
+  // What is known of drafters that nobody has heard of can be kept.
+  DrafterChooser kept = Chooser();
+  const absl::Status loaded = kept.Load(silent.Save());
+  EXPECT_TRUE(loaded.ok()) << loaded;
+  // A drafter that comes later is new.
+  const PromptHandle prompt = answered.Prepare(0, world.Prompt(true));
+  EXPECT_TRUE(answered.Decide(0, prompt, {"prose", "code", "late"}).learning);
+}
+
 TEST(DrafterChooserTest, CalibratedItNeedsNoExploring) {
   DrafterChooser chooser = Chooser();
   World world;

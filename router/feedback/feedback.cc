@@ -94,9 +94,10 @@ Feedback::Feedback(Options options, std::unique_ptr<Scorer> scorer, FeedbackSink
 Feedback::~Feedback() = default;
 
 std::optional<FeedbackRequest> Feedback::Sample(const v1::VerifierGenerateRequest& request,
-                                                uint64_t vocabulary_fingerprint) {
+                                                uint64_t vocabulary_fingerprint, bool learning) {
+  const double share = learning && options_.share > 0.0 ? 1.0 : options_.share;
   const double drawn = std::ldexp(static_cast<double>(options_.draw() >> 11), -53);
-  if (drawn >= options_.share) return std::nullopt;
+  if (drawn >= share) return std::nullopt;
   FeedbackRequest sampled{.tenant = request.tenant(),
                           .model = request.model(),
                           .drafter = request.drafter().name(),

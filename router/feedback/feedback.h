@@ -45,7 +45,7 @@ namespace tandem::router {
 class Feedback {
  public:
   struct Options {
-    double share = 0.05;         // Of requests, in [0, 1].
+    double share = 0.05;         // Of requests, in [0, 1]. 0: none at all.
     uint32_t max_in_flight = 8;  // Requests being scored.
     uint32_t max_tokens = 8192;  // Prompt and output; longer ones are skipped.
     absl::Duration timeout = absl::Seconds(30);
@@ -58,10 +58,11 @@ class Feedback {
   // Returns when no score is under way any more.
   ~Feedback();
 
-  // Whether this request is to be scored when it is over; then the prompt and parameters of it. Its output is
-  // to be added to `tokens`.
+  // Whether this request is to be scored when it is over, as a share of all requests is, and all from which
+  // whoever chose the drafter is still `learning`; then the prompt and parameters of it. Its output is to be
+  // added to `tokens`.
   std::optional<FeedbackRequest> Sample(const v1::VerifierGenerateRequest& request,
-                                        uint64_t vocabulary_fingerprint);
+                                        uint64_t vocabulary_fingerprint, bool learning);
 
   // A sampled request is over. `candidates` could have drafted for it.
   void Offer(FeedbackRequest request, const std::vector<FeedbackDrafter>& candidates);

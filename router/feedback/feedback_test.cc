@@ -82,7 +82,7 @@ class FeedbackTest : public ::testing::Test {
   }
   // A sampled request with ten output tokens.
   FeedbackRequest Finished(const std::string& drafter) {
-    std::optional<FeedbackRequest> sampled = feedback_->Sample(Request(drafter), 99);
+    std::optional<FeedbackRequest> sampled = feedback_->Sample(Request(drafter), 99, false);
     EXPECT_TRUE(sampled.has_value());
     for (uint32_t i = 0; i < 10; ++i) sampled->tokens.push_back(20 + i);
     return *std::move(sampled);
@@ -190,7 +190,7 @@ TEST_F(FeedbackTest, RegretIsWhatTheBestCandidateWouldHaveGained) {
     asked_.clear();
     Feedback feedback({.share = 1.0, .draw = [] { return uint64_t{0}; }},
                       std::make_unique<FakeScorer>(&asked_), &sink_, &clock_, &registry);
-    FeedbackRequest request = *feedback.Sample(Request(one.chosen), 99);
+    FeedbackRequest request = *feedback.Sample(Request(one.chosen), 99, false);
     request.tokens.resize(13);
     feedback.Offer(std::move(request), kBoth);
     Answer(0, Right(one.code));
@@ -206,16 +206,18 @@ TEST_F(FeedbackTest, RegretIsWhatTheBestCandidateWouldHaveGained) {
   }
 }
 
-TEST_F(FeedbackTest, OnlyAShareIsSampled) {
+TEST_F(FeedbackTest, AShareIsSampledAndAllThatIsLearnedFrom) {
   Make(0.25);
   int sampled = 0;
-  for (int i = 0; i < 4000; ++i) sampled += feedback_->Sample(Request("code"), 1).has_value() ? 1 : 0;
+  for (int i = 0; i < 4000; ++i) sampled += feedback_->Sample(Request("code"), 1, false).has_value() ? 1 : 0;
   EXPECT_NEAR(sampled, 1000, 120);
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(feedback_->Sample(Request("code"), 1, true).has_value());
   feedback_.reset();
   MetricsRegistry registry;
   Feedback none({.share = 0.0, .draw = [] { return uint64_t{0}; }}, std::make_unique<FakeScorer>(&asked_),
                 &sink_, &clock_, &registry);
-  EXPECT_FALSE(none.Sample(Request("code"), 1).has_value());
+  EXPECT_FALSE(none.Sample(Request("code"), 1, false).has_value());
+  EXPECT_FALSE(none.Sample(Request("code"), 1, true).has_value());
 }
 
 TEST_F(FeedbackTest, WhatWouldHaveToWaitIsDropped) {
