@@ -49,7 +49,7 @@ DrafterChooser::DrafterState& DrafterChooser::DrafterOf(ModelState& model, absl:
 bool DrafterChooser::IsLearning(const ModelState& model, absl::Span<const std::string> drafters) const {
   return std::any_of(drafters.begin(), drafters.end(), [&](const std::string& drafter) {
     const auto found = model.drafters.find(drafter);
-    if (found == model.drafters.end()) return true;
+    if (found == model.drafters.end()) return false;  // There is no room to learn of it.
     const DrafterState& state = found->second;
     return state.regression.samples() < options_.learn_samples &&
            model.num_decisions - state.known_since < options_.learn_decisions;
