@@ -42,7 +42,7 @@ DrafterChooser::DrafterState& DrafterChooser::DrafterOf(ModelState& model, absl:
       model.drafters
           .try_emplace(String(drafter), options_.regression, static_cast<size_t>(model.features->dimension()))
           .first->second;
-  state.known_since = state.last_timed = model.num_decisions;
+  state.last_timed = model.num_decisions;
   return state;
 }
 
@@ -51,8 +51,7 @@ bool DrafterChooser::IsLearning(const ModelState& model, absl::Span<const std::s
     const auto found = model.drafters.find(drafter);
     if (found == model.drafters.end()) return false;  // There is no room to learn of it.
     const DrafterState& state = found->second;
-    return state.regression.samples() < options_.learn_samples &&
-           model.num_decisions - state.known_since < options_.learn_decisions;
+    return state.regression.samples() < options_.learn_samples && state.offered <= options_.learn_decisions;
   });
 }
 
@@ -107,7 +106,9 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   ModelState& model = models_[model_index];
   ++model.num_decisions;
   for (const std::string& name : drafters) {
-    if (model.drafters.size() < size_t{kMostDrafters}) DrafterOf(model, name);
+    if (model.drafters.size() < size_t{kMostDrafters} || model.drafters.contains(name)) {
+      ++DrafterOf(model, name).offered;
+    }
   }
   // Features were fitted since the prompt was prepared: the old ones say nothing to the new regressions.
   const FeatureVector neutral(model.features->dimension(), 0.0);
@@ -319,6 +320,7 @@ absl::StatusOr<std::map<std::string, double>> DrafterChooser::Calibrate(
   for (auto& [name, state] : model.drafters) {
     state.regression = AcceptanceRegression(options_.regression, options_.dimension);
     state.idle_finished = 0;
+    state.offered = 0;
   }
   for (auto& [drafter, regression] : regressions) {
     DrafterOf(model, drafter).regression = std::move(regression);

@@ -76,8 +76,8 @@ class DrafterChooser {
   struct Options {
     uint32_t dimension = FeatureModel::kDefaultDimension;
     size_t fit_prompts = 64;
-    // A drafter is little known until it has so many samples, or has been there for so many decisions: one
-    // that does not answer is not asked about every request for ever.
+    // A drafter is little known until it has so many samples, or was a candidate so often: one that does not
+    // answer is not asked about every request for ever.
     uint64_t learn_samples = 100;
     uint64_t learn_decisions = 500;
     AcceptanceRegression::Options regression;
@@ -133,9 +133,9 @@ class DrafterChooser {
     AcceptanceRegression regression;
     LiveDraftCosts costs;
     ThroughputCorrection correction;
-    uint64_t known_since = 0;    // The model's number of decisions when it was first seen,
-    uint64_t last_timed = 0;     // and when it was last timed, or was to be.
-    uint64_t finished = 0;       // As in Candidate.
+    uint64_t offered = 0;     // Decisions it was a candidate of, since the last calibration.
+    uint64_t last_timed = 0;  // The model's number of decisions then, when it was to be timed, or first seen.
+    uint64_t finished = 0;    // As in Candidate.
     uint64_t idle_finished = 0;  // As in Candidate.
     // Shared with decisions, which may outlive a new calibration.
     std::shared_ptr<std::atomic<uint32_t>> pending = std::make_shared<std::atomic<uint32_t>>(0);

@@ -163,13 +163,20 @@ TEST(DrafterChooserTest, SaysHowLongAllAreWorthAsking) {
   int asked = 0;
   while (decide(silent).second && asked < 10000) ++asked;
   EXPECT_EQ(asked, 500);
-  // What is known of drafters that nobody has heard of can be kept.
-  DrafterChooser kept = Chooser();
-  const absl::Status loaded = kept.Load(silent.Save());
-  EXPECT_TRUE(loaded.ok()) << loaded;
-  // A drafter that comes later is new.
+  // A drafter that comes later is new, and so is one that a calibration leaves out.
   const PromptHandle prompt = answered.Prepare(0, world.Prompt(true));
   EXPECT_TRUE(answered.Decide(0, prompt, {"prose", "code", "late"}).learning);
+  EXPECT_FALSE(decide(answered).second);
+  ASSERT_TRUE(silent.Calibrate(0, CalibrationPrompts(world, 120)).ok());
+  EXPECT_FALSE(decide(silent).second);
+  EXPECT_TRUE(silent.Decide(0, silent.Prepare(0, world.Prompt(true)), {"prose", "code", "late"}).learning);
+  // What is known of one that nobody has heard of can be kept.
+  DrafterChooser kept = Chooser();
+  const v1::LearnedRouting state = silent.Save();
+  ASSERT_EQ(state.models_size(), 1);
+  EXPECT_EQ(state.models(0).drafters_size(), 3);
+  const absl::Status loaded = kept.Load(state);
+  EXPECT_TRUE(loaded.ok()) << loaded;
 }
 
 TEST(DrafterChooserTest, CalibratedItNeedsNoExploring) {
