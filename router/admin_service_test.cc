@@ -261,7 +261,11 @@ TEST_F(AdminServiceTest, ABadCanaryIsRolledBack) {
   EXPECT_THAT(info.rolled_back(), HasSubstr("math made 1.00 tokens per drafted round where code made 3.00"));
   EXPECT_EQ(info.config().drafter_policy(), v1::DRAFTER_POLICY_PINNED);
   EXPECT_EQ(info.config().drafter(), "code");
-  EXPECT_EQ(router_.MetricValue(R"(tandem_router_canary_rollbacks_total{drafter="math",tenant="acme"})"), 1);
+  // Counted right after it shows.
+  const std::string rollbacks = R"(tandem_router_canary_rollbacks_total{drafter="math",tenant="acme"})";
+  const absl::Time patience = absl::Now() + absl::Seconds(60);
+  while (router_.MetricValue(rollbacks) == 0 && absl::Now() < patience) std::this_thread::yield();
+  EXPECT_EQ(router_.MetricValue(rollbacks), 1);
 }
 
 TEST_F(AdminServiceTest, RequestsWaitForTheirPlace) {
