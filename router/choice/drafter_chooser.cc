@@ -46,13 +46,9 @@ DrafterChooser::DrafterState& DrafterChooser::DrafterOf(ModelState& model, absl:
   return state;
 }
 
-bool DrafterChooser::IsLearning(const ModelState& model, absl::Span<const std::string> drafters) const {
-  return std::any_of(drafters.begin(), drafters.end(), [&](const std::string& drafter) {
-    const auto found = model.drafters.find(drafter);
-    if (found == model.drafters.end()) return false;  // There is no room to learn of it.
-    const DrafterState& state = found->second;
-    return state.regression.samples() < options_.learn_samples && state.offered <= options_.learn_decisions;
-  });
+DrafterChooser::DrafterState* DrafterChooser::RoomFor(ModelState& model, absl::string_view drafter) const {
+  const bool full = model.drafters.size() >= size_t{kMostDrafters};
+  return full && !model.drafters.contains(drafter) ? nullptr : &DrafterOf(model, drafter);
 }
 
 PromptHandle DrafterChooser::Prepare(size_t model, absl::Span<const TokenId> prompt) const {
@@ -105,10 +101,13 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   absl::MutexLock lock(&mutex_);
   ModelState& model = models_[model_index];
   ++model.num_decisions;
+  bool learning = false;
   for (const std::string& name : drafters) {
-    if (model.drafters.size() < size_t{kMostDrafters} || model.drafters.contains(name)) {
-      ++DrafterOf(model, name).offered;
-    }
+    DrafterState* const state = RoomFor(model, name);
+    if (state == nullptr) continue;
+    ++state->offered;
+    learning = learning || (state->regression.samples() < options_.learn_samples &&
+                            state->offered <= options_.learn_decisions);
   }
   // Features were fitted since the prompt was prepared: the old ones say nothing to the new regressions.
   const FeatureVector neutral(model.features->dimension(), 0.0);
@@ -118,7 +117,7 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const CandidateChoice choice =
       ChooseCandidate(candidates, model.verify.value(), PlainOf(model), options_.choice);
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
-  decision.learning = IsLearning(model, drafters);
+  decision.learning = learning;
   // Whatever becomes of the request: those that teach nothing are not tried one after the other.
   const bool refresh = choice.reason == kReasonRefresh;
   if (!choice.candidate.has_value()) {
@@ -129,16 +128,15 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
     return decision;
   }
   decision.predicted = candidates[*choice.candidate].acceptance;
-  const std::string& name = drafters[*choice.candidate];
-  if (model.drafters.size() >= size_t{kMostDrafters} && !model.drafters.contains(name)) return decision;
-  DrafterState& state = DrafterOf(model, name);
+  DrafterState* const state = RoomFor(model, drafters[*choice.candidate]);
+  if (state == nullptr) return decision;
   if (refresh) {
-    state.last_timed = model.num_decisions;
-    state.correction.Age();
+    state->last_timed = model.num_decisions;
+    state->correction.Age();
   }
-  state.pending->fetch_add(1, std::memory_order_relaxed);
+  state->pending->fetch_add(1, std::memory_order_relaxed);
   decision.pending = std::shared_ptr<void>(
-      nullptr, [pending = state.pending](void*) { pending->fetch_sub(1, std::memory_order_relaxed); });
+      nullptr, [pending = state->pending](void*) { pending->fetch_sub(1, std::memory_order_relaxed); });
   return decision;
 }
 
@@ -154,8 +152,9 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
     }
     return;
   }
-  if (model.drafters.size() >= size_t{kMostDrafters} && !model.drafters.contains(drafter)) return;
-  DrafterState& state = DrafterOf(model, drafter);
+  DrafterState* const known = RoomFor(model, drafter);
+  if (known == nullptr) return;
+  DrafterState& state = *known;
   ++state.finished;
   // A request that lost the drafter says nothing of it, and has no tokens here.
   state.idle_finished += outcome.trials() == 0 && outcome.decode_tokens > 0 ? 1 : 0;
@@ -186,8 +185,8 @@ void DrafterChooser::Observe(size_t model_index, absl::string_view drafter, cons
                              double acceptance, double weight) {
   absl::MutexLock lock(&mutex_);
   ModelState& model = models_[model_index];
-  if (model.drafters.size() >= size_t{kMostDrafters} && !model.drafters.contains(drafter)) return;
-  ObserveLocked(model, DrafterOf(model, drafter), drafter, prompt, acceptance, weight);
+  DrafterState* const state = RoomFor(model, drafter);
+  if (state != nullptr) ObserveLocked(model, *state, drafter, prompt, acceptance, weight);
 }
 
 void DrafterChooser::ObserveLocked(ModelState& model, DrafterState& state, absl::string_view drafter,

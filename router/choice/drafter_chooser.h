@@ -162,8 +162,9 @@ class DrafterChooser {
   };
 
   static PlainDecoding PlainOf(const ModelState& model);
-  bool IsLearning(const ModelState& model, absl::Span<const std::string> drafters) const;
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
+  // The same, but nullptr when so many are remembered that there is no room for it.
+  DrafterState* RoomFor(ModelState& model, absl::string_view drafter) const;
   std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
                                       absl::Span<const std::string> drafters) const;
   void ObserveLocked(ModelState& model, DrafterState& state, absl::string_view drafter,
