@@ -11,7 +11,7 @@ import unittest
 
 import grpc
 
-from processes import MODELS, OFF, ON, PATIENCE_SECONDS, TARGET, Generation, ProcessTest, request_for, wait_until
+from processes import MODELS, OFF, ON, PATIENCE_SECONDS, TARGET, TARGET_MS, Generation, ProcessTest, request_for, wait_until
 from tandem.v1 import generation_pb2_grpc, types_pb2
 
 DRAFTER, LOCAL = types_pb2.DRAFT_SOURCE_DRAFTER, types_pb2.DRAFT_SOURCE_LOCAL
@@ -42,14 +42,17 @@ def randomise(folder, source):
 
 class SourcesTest(ProcessTest):
     def start_mix(self, **tenant):
-        """Default flags throughout."""
+        """Default flags, but that a step of the target lasts some time without using a core: drafts come in time on a
+        machine that is busy, too."""
         flags = []
         for name in GOOD:
             flags += ["--model", f"{name}={MODELS}/tandem-draft-{name}"]
         useless = randomise(self.folder / "random", MODELS / "tandem-draft-code-1m")
         flags += ["--model", f"random={useless}"]
         self.drafter = self.start("tandem-drafter", *flags).wait_ready()
-        self.verifier = self.start("tandem-verifier", "--model", MODELS / TARGET).wait_ready()
+        self.verifier = self.start(
+            "tandem-verifier", "--model", MODELS / TARGET, "--simulate-target-ms", TARGET_MS
+        ).wait_ready()
         config = {
             "models": [{"name": TARGET, "folder": str(MODELS / TARGET), "verifiers": [self.verifier.address]}],
             "drafters": [
