@@ -1,18 +1,19 @@
 """Who guessed what, told alike everywhere: in rounds, answers, and the metrics of verifier and router. With the verifier's
 default flags, so that prompt lookup drafts beside every drafter."""
 
-import array
 import collections
 import concurrent.futures
 import json
-import random
-import shutil
+import sys
 import unittest
 
 import grpc
 
-from processes import MODELS, OFF, ON, PATIENCE_SECONDS, TARGET, TARGET_MS, Generation, ProcessTest, request_for, wait_until
+from processes import MODELS, OFF, ON, PATIENCE_SECONDS, REPOSITORY, TARGET, TARGET_MS, Generation, ProcessTest, request_for, wait_until
 from tandem.v1 import generation_pb2_grpc, types_pb2
+
+sys.path.insert(0, str(REPOSITORY / "bench"))
+from random_weights import shuffle_weights  # noqa: E402
 
 DRAFTER, LOCAL = types_pb2.DRAFT_SOURCE_DRAFTER, types_pb2.DRAFT_SOURCE_LOCAL
 LABELS = {DRAFTER: "drafter", LOCAL: "local"}
@@ -27,19 +28,6 @@ PROMPTS = (
 )
 
 
-def randomise(folder, source):
-    """A copy of a draft model whose weights are those of the original in random order: it guesses at random."""
-    shutil.copytree(source, folder)
-    path = folder / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    begin = 8 + int.from_bytes(content[:8], "little")
-    weights = array.array("H", bytes(content[begin:]))
-    random.Random(7).shuffle(weights)
-    content[begin:] = weights.tobytes()
-    path.write_bytes(content)
-    return folder
-
-
 class SourcesTest(ProcessTest):
     def start_mix(self, **tenant):
         """Default flags, but that a step of the target lasts some time without using a core: drafts come in time on a
@@ -47,7 +35,7 @@ class SourcesTest(ProcessTest):
         flags = []
         for name in GOOD:
             flags += ["--model", f"{name}={MODELS}/tandem-draft-{name}"]
-        useless = randomise(self.folder / "random", MODELS / "tandem-draft-code-1m")
+        useless = shuffle_weights(MODELS / "tandem-draft-code-1m", self.folder / "random")
         flags += ["--model", f"random={useless}"]
         self.drafter = self.start("tandem-drafter", *flags).wait_ready()
         self.verifier = self.start(
