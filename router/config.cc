@@ -145,6 +145,7 @@ class Resolver {
     }
     for (const v1::TenantConfig& tenant : config_.tenants()) {
       AddAbsentDrafter(tenant.drafter());
+      AddAbsentDrafter(tenant.partner());
       AddAbsentDrafter(tenant.canary().drafter());
       for (const std::string& name : tenant.allowed_drafters()) AddAbsentDrafter(name);
     }
@@ -197,6 +198,12 @@ class Resolver {
     ResolveTenantModels(path, {tenant.models().begin(), tenant.models().end()}, resolved);
     if (!tenant.drafter().empty()) {
       resolved.drafter = Find(path + ".drafter", tenant.drafter(), "drafter", drafter_names_);
+    }
+    if (!tenant.partner().empty()) {
+      resolved.partner = Find(path + ".partner", tenant.partner(), "drafter", drafter_names_);
+      if (tenant.partner() == tenant.drafter()) {
+        Error(path + ".partner", Quoted(tenant.partner()), " is the tenant's drafter already");
+      }
     }
     ResolvePolicy(path, tenant, resolved);
     CheckWindowPolicy(path + ".window_policy", tenant.window_policy());
@@ -287,6 +294,7 @@ class Resolver {
       // A request that names what it would get anyway is harmless.
       if (tenant.drafter.has_value()) tenant.allowed_drafters.push_back(*tenant.drafter);
       if (tenant.canary.has_value()) tenant.allowed_drafters.push_back(tenant.canary->drafter);
+      if (tenant.partner.has_value()) tenant.allowed_drafters.push_back(*tenant.partner);
     }
     std::sort(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end());
     tenant.allowed_drafters.erase(std::unique(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end()),

@@ -58,7 +58,8 @@ struct Tenant {
   std::string name;
   std::optional<TokenDigest> token;  // Absent for the anonymous tenant only.
   std::vector<size_t> models;        // What it may use, at least one; the first is its default.
-  std::optional<size_t> drafter;     // Its default drafter.
+  std::optional<size_t> drafter;     // Its default drafter,
+  std::optional<size_t> partner;     // and the one that drafts along with it.
   v1::DrafterPolicy policy = v1::DRAFTER_POLICY_UNSPECIFIED;
   std::optional<Canary> canary;          // With policy CANARY.
   std::vector<size_t> allowed_drafters;  // What its requests may name, its default included.

@@ -164,6 +164,12 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     FillTarget(drafter, *prepared_.mutable_drafter());
     AddAlternates(*drafter_.drafter);
   }
+  speculation.clear_partner();
+  if (drafter_.drafter.has_value() && drafter_.partner.has_value() && drafter_.partner != drafter_.drafter) {
+    const Drafter& partner = routing_->table().drafters[*drafter_.partner];
+    FillTarget(partner, *prepared_.mutable_partner());
+    speculation.set_partner(partner.name);
+  }
   speculation.set_drafter(drafter_name);
   // Off means off: the verifier is not to guess by itself either.
   if (drafter_.reason == "off") speculation.set_mode(v1::SPECULATION_MODE_OFF);
@@ -174,8 +180,9 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
                              uint64_t{0} + prepared_.prompt().ids_size() + prepared_.emitted().ids_size());
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
   const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
-  relay_.emplace(Relay::Names{.model = prepared_.model(), .drafter = drafter_name},
-                 std::vector<uint32_t>(emitted.begin(), emitted.end()));
+  relay_.emplace(
+      Relay::Names{.model = prepared_.model(), .drafter = drafter_name, .partner = speculation.partner()},
+      std::vector<uint32_t>(emitted.begin(), emitted.end()));
   router_.verifiers().CountRequest();
   router_.running_calls().Add(shared_from_this());
   // Of a resumed request only the rest is seen here: nothing to score.

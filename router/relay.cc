@@ -112,6 +112,8 @@ void Relay::Count(const v1::GenerationChunk& chunk) {
 // What a round tells of its sources, but for rejections, which only a verifier knows.
 void Relay::CountShares(const v1::GenerationChunk& chunk) {
   uint32_t num_sources = 0;
+  uint32_t position = 0;
+  const auto num_tokens = static_cast<uint32_t>(chunk.tokens_size());
   for (const v1::RoundShare& share : chunk.shares()) {
     v1::SourceStats* const entry = FindOrAdd(share.source(), share.drafter(), current_);
     if (entry == nullptr) continue;
@@ -121,9 +123,9 @@ void Relay::CountShares(const v1::GenerationChunk& chunk) {
     entry->set_drafted_rounds(entry->drafted_rounds() + 1);
     entry->set_draft_tokens(entry->draft_tokens() + share.draft_tokens());
     entry->set_accepted_tokens(entry->accepted_tokens() + share.accepted_tokens());
-    for (int i = 0; i < chunk.details_size(); ++i) {
-      if (chunk.details(i).draft_source() != share.source()) continue;
-      CountAt(*entry->mutable_accepted_per_position(), static_cast<uint32_t>(i), 1);
+    // A path begins with the drafter's own tokens, then come its partner's, then the verifier's.
+    for (uint32_t i = 0; i < share.accepted_tokens() && position < num_tokens; ++i, ++position) {
+      CountAt(*entry->mutable_accepted_per_position(), position, 1);
     }
     SetRates(*entry);
   }
@@ -146,6 +148,7 @@ absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
       started_ = true;
       event.mutable_started()->set_model(names_.model);
       event.mutable_started()->set_drafter(names_.drafter);
+      event.mutable_started()->set_partner(names_.partner);
       return true;
     }
     case v1::GenerateResponse::kChunk: {

@@ -28,7 +28,8 @@ class Relay {
   // What the client is told in `started` that the verifier does not know.
   struct Names {
     std::string model;
-    std::string drafter;  // Empty for none.
+    std::string drafter;  // Empty for none,
+    std::string partner;  // likewise.
   };
 
   // `emitted`: the output's tokens that the client has already, when it resumes a stream.

@@ -83,9 +83,16 @@ absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
   if (speculation.mode() == v1::SPECULATION_MODE_OFF) {
     constexpr absl::string_view kOff = "set, but speculation.mode is OFF";
     if (!speculation.drafter().empty()) return Invalid("speculation.drafter: ", kOff);
+    if (!speculation.partner().empty()) return Invalid("speculation.partner: ", kOff);
     if (!speculation.window_policy().empty()) return Invalid("speculation.window_policy: ", kOff);
     if (speculation.max_window() > 0) return Invalid("speculation.max_window: ", kOff);
     return absl::OkStatus();
+  }
+  if (!speculation.partner().empty() && speculation.drafter().empty()) {
+    return Invalid("speculation.partner: set, but speculation.drafter is not");
+  }
+  if (!speculation.partner().empty() && speculation.partner() == speculation.drafter()) {
+    return Invalid("speculation.partner: the drafter itself, expected another one");
   }
   if (speculation.window_policy().empty()) return absl::OkStatus();
   const std::vector<std::string> known = WindowPolicyNames();

@@ -262,7 +262,7 @@ absl::Status DeleteDrafter(RoutingState& state, const std::string& name) {
     for (const auto& [tenant, versioned] : records.tenants) {
       const v1::TenantConfig& config = versioned.record.config();
       const auto& allowed = config.allowed_drafters();
-      if (config.drafter() == name || config.canary().drafter() == name ||
+      if (config.drafter() == name || config.canary().drafter() == name || config.partner() == name ||
           std::find(allowed.begin(), allowed.end(), name) != allowed.end()) {
         users.push_back(absl::StrCat("\"", tenant, "\""));
       }

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/status_macros.h"
 #include "router/drafter_policy.h"
 
 namespace tandem::router {
@@ -14,6 +15,16 @@ namespace {
 
 std::string Shown(absl::string_view name) {
   return absl::CHexEscape(name.substr(0, 128));
+}
+
+// `field` names the request's in messages.
+absl::StatusOr<size_t> FindAllowed(const RoutingTable& table, const Tenant& tenant, const std::string& name,
+                                   absl::string_view field) {
+  for (size_t drafter : tenant.allowed_drafters) {
+    if (table.drafters[drafter].name == name) return drafter;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": \"", Shown(name), "\" is unknown or not allowed for this tenant"));
 }
 
 // For requests that insist on speculation. Without a drafter the verifier may draft by itself; it knows.
@@ -41,14 +52,12 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
                                                const v1::SpeculationOptions& options,
                                                absl::string_view request_id) {
   std::optional<size_t> requested;
+  std::optional<size_t> partner = tenant.partner;
+  if (!options.partner().empty()) {
+    TANDEM_ASSIGN_OR_RETURN(partner, FindAllowed(table, tenant, options.partner(), "speculation.partner"));
+  }
   if (!options.drafter().empty()) {
-    for (size_t drafter : tenant.allowed_drafters) {
-      if (table.drafters[drafter].name == options.drafter()) requested = drafter;
-    }
-    if (!requested.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("speculation.drafter: \"", Shown(options.drafter()),
-                                                     "\" is unknown or not allowed for this tenant"));
-    }
+    TANDEM_ASSIGN_OR_RETURN(requested, FindAllowed(table, tenant, options.drafter(), "speculation.drafter"));
     if (tenant.policy == v1::DRAFTER_POLICY_OFF) {
       return absl::InvalidArgumentError(absl::StrCat("speculation.drafter: \"", Shown(options.drafter()),
                                                      "\", but speculation is off for this tenant"));
@@ -82,6 +91,9 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
       options.mode() == v1::SPECULATION_MODE_ON) {
     if (absl::Status refused = CheckInsistence(selection, requested.has_value()); !refused.ok())
       return refused;
+  }
+  if (partner.has_value() && !table.drafters[*partner].draining && selection.reason != "off") {
+    selection.partner = partner;
   }
   return selection;
 }

@@ -26,6 +26,9 @@ struct DrafterSelection {
   // sessions), "absent" (it is not registered now), "none" (neither named a drafter). For `candidates`, the
   // choice says why.
   absl::string_view reason;
+  // Drafts along with whichever drafter that will be, unless it is the same: the one that the request names,
+  // or else its tenant's. Index into the table's drafters.
+  std::optional<size_t> partner;
   // Not empty: one of these, or plain decoding, is to be chosen once the prompt is tokenized
   // (DrafterChooser). Indices into the table's drafters.
   std::vector<size_t> candidates;

@@ -58,6 +58,7 @@ void Scheduler::ReserveRoots() {
 
 void Scheduler::Preempt(Session& session) {
   if (session.standby() != nullptr) FinishSwap(session);
+  ClosePartner(session, /*for_good=*/false);
   if (session.drafting()) {
     CloseDraft(session);
     session.StopDraft("the verifier ran out of keys and values", /*for_good=*/false);

@@ -68,7 +68,7 @@ void Session::PromoteStandby() {
   request_.drafter = std::move(standby_->binding);
   record_ = standby_->record;
   mirror_ = std::move(standby_->mirror);
-  generation_ = last_generation_;
+  generation_ = static_cast<uint32_t>(standby_->draft_id >> kGenerationShift);
   drafting_ = true;
   draft_opened_ = standby_->opened || standby_->grown;
   draft_refused_ = false;
@@ -136,6 +136,7 @@ void Scheduler::LoseDraft(Session& session, absl::string_view reason, bool for_g
   if (session.standby() != nullptr) {
     FinishSwap(session);
   } else {
+    OfferPartner(session);
     TakeAlternate(session, /*drop_current=*/for_good);
   }
 }
@@ -164,6 +165,7 @@ void Scheduler::CloseDraft(const Session& session) {
 
 void Scheduler::SuspendDraft(Session& session) {
   if (session.standby() != nullptr) FinishSwap(session);
+  ClosePartner(session, /*for_good=*/false);
   if (session.drafting()) CloseDraft(session);
   session.SuspendDraft();
 }

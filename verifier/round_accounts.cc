@@ -158,7 +158,10 @@ void Session::CountRound(const RoundReport& report,
   summary_.merged_rounds += num_origins > 1 ? 1 : 0;
 }
 
-void Session::ObserveRound(RoundReport& report, const TokenIds& committed, const OriginOutcome& drafted) {
+void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
+                           const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
+  const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
+  ObservePartner(outcomes[static_cast<size_t>(DraftOrigin::kPartner)]);
   if (local_drafter_ != nullptr) {
     std::vector<JudgedNode> judged;
     ObserveScores(DraftOrigin::kLocal, local_calibration_, &judged);

@@ -90,6 +90,7 @@ void Scheduler::Finish(SessionId id, const absl::Status& status) {
   running_.erase(found);
   short_of_memory_ = false;
   GiveUpSwap(*session, absl::CancelledError("the request ended"), /*close=*/true);
+  ClosePartner(*session, /*for_good=*/false);
   if (session->drafting()) CloseDraft(*session);
   listener_->OnFinished(id, status, session->summary());
 }
@@ -156,6 +157,7 @@ void Scheduler::OpenDraft(Session& session) {
   }
   listener_->OnDraftRequest(link, {.session = session.draft_id(),
                                    .event = session.StartDraft(options_.vocabulary_fingerprint, costs)});
+  OpenPartner(session);
 }
 
 void Scheduler::RetryDrafts(absl::Time now) {
@@ -187,6 +189,8 @@ void Scheduler::OnLinkUp(LinkId link) {
       session->ForgetRebinds();
       TakeAlternate(*session, /*drop_current=*/!session->can_draft());
     }
+    if (session->request().partner.has_value() && session->request().partner->link == link)
+      OpenPartner(*session);
   }
 }
 
@@ -200,9 +204,12 @@ void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
           absl::UnavailableError(absl::StrCat("the connection to the drafter was lost: ", reason.message())),
           /*close=*/true);
     }
+    if (session->partner() != nullptr && session->partner()->binding.link == link) {
+      ClosePartner(*session, /*for_good=*/false);
+    }
     if (session->drafting() && session->request().drafter->link == link) {
       // One that stays opens its session there again.
-      if (!session->alternates().empty()) CloseDraft(*session);
+      if (!session->alternates().empty() || session->partner() != nullptr) CloseDraft(*session);
       LoseDraft(*session, absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
     }
   }
@@ -219,6 +226,9 @@ void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
     for (auto& [id, session] : running_) {
       if (session->standby() != nullptr && session->standby()->binding.link == link) {
         GiveUpSwap(*session, absl::FailedPreconditionError("the drafter is quarantined"), /*close=*/true);
+      }
+      if (session->partner() != nullptr && session->partner()->binding.link == link) {
+        ClosePartner(*session, /*for_good=*/false);
       }
       if (session->drafting() && session->request().drafter->link == link) {
         CloseDraft(*session);
@@ -269,6 +279,10 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
   Session& session = *found->second;
   if (session.standby() != nullptr && session.standby()->draft_id == response.session) {
     OnStandbyResponse(link, session, response);
+    return;
+  }
+  if (session.partner() != nullptr && session.partner()->draft_id == response.session) {
+    OnPartnerResponse(link, session, response);
     return;
   }
   if (response.session != session.draft_id()) return;  // Of a drafter that it is no longer bound to.
@@ -404,6 +418,11 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   if (result.standby_commit.has_value()) {
     listener_->OnDraftRequest(session.standby()->binding.link, {.session = session.standby()->draft_id,
                                                                 .event = *std::move(result.standby_commit)});
+  }
+  if (result.partner_commit.has_value()) {
+    listener_->OnDraftRequest(session.partner()->binding.link, {.session = session.partner()->draft_id,
+                                                                .event = *std::move(result.partner_commit)});
+    if (!session.partner_adds()) ClosePartner(session, /*for_good=*/true);
   }
   if (session.request().trace_rounds) {
     result.committed.trace = RoundTrace{.report = result.report,

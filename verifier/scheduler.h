@@ -200,6 +200,13 @@ class Scheduler {
   void OnStandbyResponse(LinkId link, Session& session, const DraftResponse& response);
   void ReopenStandby(LinkId link, Session& session);
 
+  // A second drafter that drafts along (draft_partner.cc).
+  void OpenPartner(Session& session);
+  void ClosePartner(Session& session, bool for_good);
+  void OfferPartner(Session& session);
+  void OnPartnerResponse(LinkId link, Session& session, const DraftResponse& response);
+  void ReopenPartner(LinkId link, Session& session);
+
   void Finish(SessionId id, const absl::Status& status);
   void OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received);
   void Resync(LinkId link, Session& session);

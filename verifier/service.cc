@@ -108,6 +108,21 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     }
     return session;
   }
+  if (request.has_partner()) {
+    if (request.partner().endpoint() == request.drafter().endpoint() &&
+        request.partner().draft_model() == request.drafter().draft_model()) {
+      return absl::InvalidArgumentError("partner: the drafter itself, expected another one");
+    }
+    absl::StatusOr<DrafterBinding> partner = BindingOf(request.partner(), "partner");
+    if (absl::IsInvalidArgument(partner.status())) return partner.status();
+    if (partner.ok()) {
+      session.partner = *std::move(partner);
+    } else {
+      LogWarning("a request goes without a partner", {{"request_id", request.request_id()},
+                                                      {"trace_id", TraceIdText(trace)},
+                                                      {"reason", std::string(partner.status().message())}});
+    }
+  }
   session.drafter = std::move(bindings.front());
   session.alternates.assign(std::make_move_iterator(bindings.begin() + 1),
                             std::make_move_iterator(bindings.end()));
@@ -204,6 +219,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   call.speculation = metrics_->SpeculationOf(request->tenant(), drafters);
   if (session->drafter.has_value()) {
     started.set_drafter(session->drafter->name);
+    if (session->partner.has_value()) started.set_partner(session->partner->name);
     call.calibration = metrics_->CalibrationOf(session->drafter->name);
   }
   call.trace = SessionTrace(std::move(span), arrival);

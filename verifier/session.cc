@@ -208,7 +208,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
 bool Session::LacksDrafts() const {
   return drafting_ && draft_opened_ && prefilled() && !finished_ && budget_.depth > 0 &&
          mirror_.tree().empty() && !mirror_.exhausted() && waits_in_vain_ < kWaitsInVain &&
-         !policy_->probing();
+         (partner_ == nullptr || partner_->mirror.tree().empty()) && !policy_->probing();
 }
 
 void Session::WaitFor(absl::Time now, absl::Duration alone, absl::Duration held, uint32_t depth) {
@@ -222,6 +222,7 @@ bool Session::ReadyForRound(absl::Time now) const {
   if (!prefilled() || finished_) return false;
   // A clock that was set back must not make the wait any longer.
   if (!drafting_ || budget_.depth == 0 || now >= wait_until_ || now < wait_since_) return true;
+  if (partner_ != nullptr && partner_->mirror.depth() >= awaited_depth_) return true;
   // Of an EAGLE-2 tree only the last nodes say which are the best.
   if (budget_.shape == TreeShape::kEagle2) return mirror_.exhausted();
   return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes || mirror_.depth() >= awaited_depth_;
@@ -248,7 +249,9 @@ void Session::PrepareRound(uint32_t max_nodes) {
   drafts_wanted_ = drafting_ && budget_.depth > 0 && OutputLength() + 1 < request_.max_tokens;
   drafts_offered_ = drafts_wanted_ && !mirror_.tree().empty();
   std::vector<TreeNode> drafted;
-  if (drafting_ && budget_.depth > 0) drafted = SelectDrafted(max_nodes);
+  if (drafting_ && budget_.depth > 0) drafted = SelectDrafted(mirror_, *record_, max_nodes);
+  round_partner_record_ = partner_ == nullptr ? nullptr : partner_->record;
+  if (partner_ != nullptr) round_drafters_.partner = partner_->binding.name;
   if (samples_drafts() && !drafted.empty()) {
     // Draws are told by the ids that the drafter gave.
     selected_ = std::move(drafted);
@@ -256,6 +259,12 @@ void Session::PrepareRound(uint32_t max_nodes) {
   } else {
     MergedTree tree;
     tree.Add(DraftOrigin::kDrafter, drafted);
+    if (partner_ != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
+      const std::vector<TreeNode> along = SelectDrafted(partner_->mirror, *partner_->record, max_nodes);
+      tree.Add(DraftOrigin::kPartner, along);
+      // Whoever comes later stands in only where nobody has drafted.
+      drafted.insert(drafted.end(), along.begin(), along.end());
+    }
     if (local_drafter_ != nullptr && (drafted.empty() || MergesOrigins())) {
       tree.Add(DraftOrigin::kLocal, LocalNodes(MergesOrigins() ? kLeastMergedScore : kLeastLocalScore));
     }
@@ -266,17 +275,18 @@ void Session::PrepareRound(uint32_t max_nodes) {
   for (const Guesses& guesses : guesses_) ++offered_[static_cast<size_t>(guesses.credited())];
 }
 
-std::vector<TreeNode> Session::SelectDrafted(uint32_t max_nodes) const {
+std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterRecord& record,
+                                             uint32_t max_nodes) const {
   const float temperature = request_.sampling.temperature;
   const auto worth = [&](const TreeNode& node) {
-    return record_->calibration.Calibrated(temperature, node.depth, node.score);
+    return record.calibration.Calibrated(temperature, node.depth, node.score);
   };
   // What was drafted ahead can be worth more than what the window has room for.
   const bool by_worth = policy_->heeds_worth() && !policy_->probing();
   const uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
   const uint32_t remaining = request_.max_tokens - OutputLength();
-  return mirror_.Select(std::min(nodes, max_nodes),
-                        by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth, worth);
+  return mirror.Select(std::min(nodes, max_nodes),
+                       by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth, worth);
 }
 
 ChoiceSession Session::Choice() const {
@@ -509,7 +519,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   result.committed.shares = report.shares;
   CountRound(report, outcomes);
   const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
-  ObserveRound(report, tokens, drafted);
+  ObserveRound(report, tokens, outcomes);
   if (round_waited_ && drafted.guessed == 0) ++waits_in_vain_;
   wait_until_ = absl::InfinitePast();
   hold_until_ = absl::InfinitePast();
@@ -531,6 +541,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
     result.standby_commit = MakeCommit(standby_->mirror, tokens);
     standby_->budget = budget_;
   }
+  if (partner_ != nullptr) result.partner_commit = MakeCommit(partner_->mirror, tokens);
   ExpectGrowth(now);
   return result;
 }

@@ -61,6 +61,7 @@ struct SessionRequest {
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
   std::vector<DrafterBinding> alternates;  // In whose stead to take them; only with a drafter.
+  std::optional<DrafterBinding> partner;   // Drafts along with the drafter; another one than that.
   bool speculate = true;                   // Whether to draft locally where the drafter does not.
   std::string window_policy;               // Empty: the scheduler's.
   uint32_t max_window = 0;                 // 0: the scheduler's.
@@ -330,6 +331,25 @@ class Session {
   void DropStandby() { standby_.reset(); }
   // The standby is the drafter from now on; nobody is told here.
   void PromoteStandby();
+
+  // A second drafter, whose tree is merged with the first one's (draft_partner.cc). Only while drafting.
+  struct Partner {
+    DrafterBinding binding;
+    DrafterRecord* record = nullptr;
+    DraftMirror mirror;
+    SessionId draft_id = 0;
+    uint32_t resyncs = 0;  // In a row, without growth in between.
+    uint32_t rounds = 0;   // With its candidates, of late,
+    double added = 0.0;    // and the accepted tokens that it alone had guessed in them.
+  };
+  Partner* partner() { return partner_.get(); }
+  // Returns the message that opens the session there; ReopenPartner after a resync.
+  OpenSession OpenPartner(DrafterRecord* record, uint64_t vocabulary_fingerprint);
+  OpenSession ReopenPartner(uint64_t vocabulary_fingerprint);
+  // Nobody is told here. `for_good`: the request has none from now on.
+  void DropPartner(bool for_good);
+  // Whether it is worth its trouble, as far as that is known.
+  bool partner_adds() const;
   DrafterRecord* record() const { return record_; }
   const WindowPolicy& policy() const { return *policy_; }
   // From the next commit on.
@@ -399,7 +419,8 @@ class Session {
     CommittedTokens committed;
     RoundReport report;
     std::optional<Commit> commit;          // For the drafter, when it is drafting,
-    std::optional<Commit> standby_commit;  // and for the one that is to take over.
+    std::optional<Commit> standby_commit;  // for the one that is to take over,
+    std::optional<Commit> partner_commit;  // and for the one that drafts along.
     bool suspend_draft = false;            // No commit: nothing has been drafted for a while.
     bool resume_draft = false;             // There is something to draft again.
   };
@@ -438,7 +459,9 @@ class Session {
   Commit MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const;
   void ResetDrafterState();
   uint32_t OutputLength() const;
-  std::vector<TreeNode> SelectDrafted(uint32_t max_nodes) const;
+  std::vector<TreeNode> SelectDrafted(const DraftMirror& mirror, DrafterRecord& record,
+                                      uint32_t max_nodes) const;
+  void ObservePartner(const OriginOutcome& guessed);
   const std::vector<ProposedNode>& LocalProposal();
   std::vector<TreeNode> LocalNodes(float least_path_score);
   bool MergesOrigins() const;
@@ -450,7 +473,8 @@ class Session {
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
   std::optional<DraftSupply> SupplyOfRound() const;
   void FillShares(RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) const;
-  void ObserveRound(RoundReport& report, const TokenIds& committed, const OriginOutcome& drafted);
+  void ObserveRound(RoundReport& report, const TokenIds& committed,
+                    const std::array<OriginOutcome, kNumDraftOrigins>& outcomes);
   void ObserveScores(DraftOrigin origin, ScoreCalibration* calibration, std::vector<JudgedNode>* judged);
   void ExpectGrowth(absl::Time now);
 
@@ -473,6 +497,8 @@ class Session {
   uint32_t last_generation_ = 0;  // the standby included, and those that never took over.
   uint32_t rebinds_in_a_row_ = 0;
   std::unique_ptr<Standby> standby_;  // Only while drafting.
+  std::unique_ptr<Partner> partner_;  // Only while drafting.
+  DrafterRecord* round_partner_record_ = nullptr;
   LevelAcceptance acceptance_;
   bool drafting_ = false;         // Open was sent and nothing ended it.
   uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.

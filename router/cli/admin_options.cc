@@ -81,6 +81,9 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<std::string>(
       app, command, "--drafter", "drafter", [=](const std::string& v) { tenant->set_drafter(v); },
       "Its drafter; empty: none");
+  AddSetting<std::string>(
+      app, command, "--partner", "partner", [=](const std::string& v) { tenant->set_partner(v); },
+      "A second drafter, which drafts along; empty: none");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(

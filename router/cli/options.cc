@@ -159,6 +159,10 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
       "Drafter to use; `tandem info` lists them; default: the tenant's", group)
       ->excludes(off);
   AddField<std::string>(
+      app, "--partner", [=](const std::string& v) { speculation->set_partner(v); },
+      "A second drafter, whose candidates are merged with those of --drafter", group)
+      ->excludes(off);
+  AddField<std::string>(
       app, "--window-policy", [=](const std::string& v) { speculation->set_window_policy(v); },
       "How far to draft ahead: goodput, analytic, fixed, ...", group);
   AddField<uint32_t>(

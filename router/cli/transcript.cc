@@ -122,6 +122,7 @@ json Transcript::ToJson(bool with_logprobs, const absl::Status& status) const {
                  {"model", started_.model()},
                  {"seed", started_.seed()},
                  {"drafter", started_.drafter()},
+                 {"partner", started_.partner()},
                  {"tokens", tokens_},
                  {"sources", json::array()},
                  {"text", text_},
@@ -157,6 +158,7 @@ std::string Transcript::DescribeStats() const {
   if (!stats.drafter().empty() && stats.drafter() != started_.drafter()) {
     absl::StrAppend(&text, ", at the end ", stats.drafter());
   }
+  if (!started_.partner().empty()) absl::StrAppend(&text, ", with ", started_.partner());
   text += '\n';
   absl::StrAppendFormat(&text, "tokens       %d, after a prompt of %d (%d from the cache); ended by %s\n",
                         tokens_.size(), usage.prompt_tokens(), usage.cached_prompt_tokens(),
@@ -181,9 +183,13 @@ std::string Transcript::DescribeStats() const {
 json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
   if (event.has_started()) {
     const v1::GenerationStarted& started = event.started();
-    return {{"event", "started"},           {"request_id", started.request_id()},
-            {"model", started.model()},     {"seed", started.seed()},
-            {"drafter", started.drafter()}, {"prompt_tokens", started.prompt_tokens()}};
+    return {{"event", "started"},
+            {"request_id", started.request_id()},
+            {"model", started.model()},
+            {"seed", started.seed()},
+            {"drafter", started.drafter()},
+            {"partner", started.partner()},
+            {"prompt_tokens", started.prompt_tokens()}};
   }
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();

@@ -45,6 +45,7 @@ SessionRequest Client::MakeSessionRequest(absl::Time deadline) {
                          .deadline = deadline,
                          .drafter = request_.drafter,
                          .alternates = request_.alternates,
+                         .partner = request_.partner,
                          .window_policy = request_.window_policy,
                          .max_window = request_.max_window};
   request.output->Replay(received_);

@@ -27,6 +27,7 @@ struct ClientRequest {
   std::optional<absl::Time> cancel;
   std::optional<DrafterBinding> drafter;
   std::vector<DrafterBinding> alternates;
+  std::optional<DrafterBinding> partner;
   std::vector<std::pair<absl::Time, DrafterBinding>> swaps;  // Of its drafter, while it is there.
   std::string window_policy;
   uint32_t max_window = 0;

@@ -131,13 +131,18 @@ DrafterBinding AnyBinding(Random* random, uint32_t num_drafters) {
           .draft_model = random->Chance(0.03) ? "unknown" : DrafterMachine::kModelName};
 }
 
-// Alternates, and swaps at any moment: before the request has come, while it runs, and after its end.
+// Alternates, a partner, and swaps at any moment: before the request has come, while it runs, and after its
+// end.
 void DrawOtherDrafters(Random random, uint32_t num_drafters, ClientRequest* request) {
   if (request->drafter.has_value() && random.Chance(0.4)) {
     const uint32_t num_alternates = random.Between(1, 3);
     for (uint32_t i = 0; i < num_alternates; ++i) {
       request->alternates.push_back(AnyBinding(&random, num_drafters));
     }
+  }
+  if (request->drafter.has_value() && random.Chance(0.4)) {
+    request->partner = AnyBinding(&random, num_drafters);
+    request->partner->name += "-partner";
   }
   if (!random.Chance(0.4)) return;
   const uint32_t num_swaps = random.Between(1, 6);
