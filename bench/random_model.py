@@ -1,17 +1,40 @@
 #!/usr/bin/env python3
-"""Writes a model folder with another one's dimensions and tokenizer, and random weights.
+"""Writes a copy of a model folder whose weights are in random order, each matrix by itself.
 
-As a drafter it costs what the other costs and guesses at random: the worst that speculation can meet. Needs NumPy.
+As a drafter it costs what the original costs and guesses at random: the worst that speculation can meet, and the rival
+explanation beside every figure of a drafter.
 """
 
 import argparse
+import array
+import json
 import pathlib
+import random
 import shutil
 
-import grow_model
-import numpy as np
-
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+# Type codes of `array` by bytes of an element; order within an element does not matter here.
+TYPE_CODES = {"BF16": "H", "F16": "H", "F32": "I"}
+
+
+def shuffle_weights(source, folder, seed=1):
+    """Copies the model folder `source` to `folder`, which is made anew, and returns `folder`."""
+    folder = pathlib.Path(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder)
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    data = 8 + int.from_bytes(content[:8], "little")  # Behind the header and its length.
+    draws = random.Random(seed)
+    for name, tensor in sorted(json.loads(content[8:data]).items()):
+        if name == "__metadata__":
+            continue
+        begin, end = (data + offset for offset in tensor["data_offsets"])
+        weights = array.array(TYPE_CODES[tensor["dtype"]], bytes(content[begin:end]))
+        draws.shuffle(weights)
+        content[begin:end] = weights.tobytes()
+    path.write_bytes(content)
+    return folder
 
 
 def main():
@@ -19,20 +42,9 @@ def main():
     source = REPOSITORY / "deploy" / "demo-models" / "tandem-draft-general-1m"
     parser.add_argument("--source", type=pathlib.Path, default=source, help="model folder to imitate")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "build" / "models" / "random-1m")
-    parser.add_argument("--seed", type=int, default=1, help="of the weights (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order (default %(default)s)")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(args.seed)
-    tensors = {}
-    for name, values in grow_model.read_tensors(args.source).items():
-        # Norms stay near 1; matrices keep the scale of a row's sum, so that no output is certain.
-        scale = 1.0 / np.sqrt(values.shape[-1]) if values.ndim > 1 else 0.02
-        tensors[name] = (scale * random.standard_normal(values.shape) + (values.ndim == 1)).astype("<f4")
-    grow_model.write_tensors(args.out / "model.safetensors", tensors)
-    for name in (*grow_model.COPIED, "config.json"):
-        if (args.source / name).exists():
-            shutil.copyfile(args.source / name, args.out / name)
-    print(args.out)
+    print(shuffle_weights(args.source, args.out, args.seed))
 
 
 if __name__ == "__main__":

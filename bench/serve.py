@@ -20,7 +20,7 @@ import sys
 import threading
 import urllib.request
 
-from random_weights import shuffle_weights
+from random_model import shuffle_weights
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / "deploy" / "demo-models"

@@ -114,6 +114,25 @@ TEST(SelectDrafterTest, FollowsTheTenantsPolicy) {
   EXPECT_EQ(selection().drafter, 0u);
 }
 
+TEST(SelectDrafterTest, ThePartnerIsTheRequestsOrTheTenants) {
+  RoutingTable table = Table();
+  Tenant tenant{.drafter = 0, .partner = 1, .allowed_drafters = {0, 1, 2}};
+  v1::SpeculationOptions options = Options(v1::SPECULATION_MODE_UNSPECIFIED);
+  EXPECT_EQ(SelectDrafter(table, tenant, options)->partner, 1u);
+  options.set_drafter("math");
+  options.set_partner("code");
+  EXPECT_EQ(SelectDrafter(table, tenant, options)->partner, 0u);
+  options.set_partner("nonsense");
+  const absl::Status unknown = SelectDrafter(table, tenant, options).status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(unknown.message(), HasSubstr("speculation.partner: \"nonsense\""));
+  // One that drains takes no new sessions, and the drafter drafts alone.
+  options.clear_partner();
+  table.drafters[1].draining = true;
+  EXPECT_EQ(SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_UNSPECIFIED))->partner, std::nullopt);
+  EXPECT_EQ(SelectDrafter(table, tenant, Options(v1::SPECULATION_MODE_OFF))->partner, std::nullopt);
+}
+
 TEST(SelectDrafterTest, Errors) {
   const RoutingTable table = Table();
   const Tenant tenant{.allowed_drafters = {0, 1}};

@@ -13,7 +13,7 @@ from processes import MODELS, OFF, ON, PATIENCE_SECONDS, REPOSITORY, TARGET, TAR
 from tandem.v1 import generation_pb2_grpc, types_pb2
 
 sys.path.insert(0, str(REPOSITORY / "bench"))
-from random_weights import shuffle_weights  # noqa: E402
+from random_model import shuffle_weights  # noqa: E402
 
 DRAFTER, LOCAL = types_pb2.DRAFT_SOURCE_DRAFTER, types_pb2.DRAFT_SOURCE_LOCAL
 LABELS = {DRAFTER: "drafter", LOCAL: "local"}
@@ -113,6 +113,29 @@ class SourcesTest(ProcessTest):
         rate = {name: accepted[DRAFTER, name] / max(drafted[DRAFTER, name], 1) for name in (*GOOD, "random")}
         self.assertLess(rate["random"], 0.1, rate)
         self.assertLess(rate["random"], 0.5 * min(rate[name] for name in GOOD), rate)
+
+    def test_a_partner_drafts_along(self):
+        self.start_mix(partner="math-1m")
+        stats, outputs = [], []
+        for partner in ("", "general-4m"):
+            request = request_for(PROMPTS[2], 200)
+            request.speculation.drafter = "code-1m"
+            request.speculation.partner = partner
+            generation = Generation(self.channel, request).read()
+            self.assertEqual(generation.started.partner, partner or "math-1m")
+            stats.append(generation.stats)
+            outputs.append(generation.output)
+        plain = request_for(PROMPTS[2], 200)
+        plain.speculation.mode = OFF
+        outputs.append(Generation(self.channel, plain).read().output)
+        self.assertEqual(outputs[0], outputs[1])
+        self.assertEqual(outputs[0], outputs[2])
+        for told, partner in zip(stats, ("math-1m", "general-4m")):
+            by_drafter = {entry.drafter: entry for entry in told.by_source if entry.source == DRAFTER}
+            self.assertGreater(by_drafter["code-1m"].accepted_tokens, 0)
+            self.assertGreater(by_drafter[partner].accepted_tokens, 0)
+            self.assertGreater(told.merged_rounds, 0)
+            self.assertEqual(sum(e.accepted_tokens for e in told.by_source), told.accepted_tokens)
 
     def test_off_means_off(self):
         self.start_mix(drafter_policy="DRAFTER_POLICY_OFF")

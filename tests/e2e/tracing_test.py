@@ -14,6 +14,7 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 from processes import DRAFTERS, PATIENCE_SECONDS, ProcessTest, fixed_port, request_for, wait_until
+from tandem.v1 import types_pb2
 
 PROMPT = "Once upon a time"
 CALL = "tandem.v1.Generation/Generate"
@@ -199,6 +200,11 @@ class TracingTest(ProcessTest):
         rounds = of("round", "tandem-verifier")
         self.assertGreater(generation.stats.rounds, MAX_ROUND_SPANS, "or nothing is bounded here")
         self.assertEqual(len(rounds), MAX_ROUND_SPANS)
+        for local, label in ((False, "drafter"), (True, "local")):
+            entries = [e for e in generation.stats.by_source if (e.source == types_pb2.DRAFT_SOURCE_LOCAL) == local]
+            for name in ("draft_tokens", "accepted_tokens"):
+                told = served.attributes[f"tandem.{label}.{name}"]
+                self.assertEqual(told, sum(getattr(entry, name) for entry in entries))
         self.assertEqual(served.attributes["tandem.rounds"], generation.stats.rounds)
         self.assertEqual(
             served.attributes["tandem.rounds.without_span"], generation.stats.rounds - MAX_ROUND_SPANS
