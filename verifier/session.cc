@@ -489,6 +489,7 @@ void Session::ObserveRound(RoundReport& report, const TokenIds& committed, bool 
 }
 
 void Session::SummariseCosts(const RoundCosts& costs) {
+  summary_.policy_state = policy_->ExportState();
   for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
     summary_.verify_seconds.push_back(costs.VerifySeconds(window));
   }

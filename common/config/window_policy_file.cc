@@ -113,12 +113,14 @@ absl::Status ReadFsm(const Json& object, absl::string_view path, absl::string_vi
 }
 
 absl::Status ReadQLearning(const Json& object, absl::string_view path, QLearningOptions& options) {
-  const Section section(object, path, "qlearning",
-                        {"learning_rate", "discount", "exploration", "initial_value", "initial_depth"});
+  const Section section(
+      object, path, "qlearning",
+      {"learning_rate", "discount", "exploration", "warmup_prompts", "initial_value", "initial_depth"});
   TANDEM_RETURN_IF_ERROR(section.CheckKeys());
   TANDEM_RETURN_IF_ERROR(section.Read("learning_rate", kAboveZero, 1.0, options.learning_rate));
   TANDEM_RETURN_IF_ERROR(section.Read("discount", 0.0, kBelowOne, options.discount));
   TANDEM_RETURN_IF_ERROR(section.Read("exploration", 0.0, 1.0, options.exploration));
+  TANDEM_RETURN_IF_ERROR(section.Read("warmup_prompts", 0, kMostRounds, options.warmup_prompts));
   TANDEM_RETURN_IF_ERROR(section.Read("initial_value", 0.0, 1000.0, options.initial_value));
   return section.Read("initial_depth", 0, kMostDepth, options.initial_depth);
 }

@@ -13,7 +13,7 @@ TEST(WindowPolicyFileTest, ReadsEveryPolicy) {
   const auto file = ParseWindowPolicyFile(
       R"({"policy": "fsm", "fixed": {"depth": 5}, "analytic": {"history": 8, "maximum": 0.9, "initial": 0.5},
           "fsm": {"initial_depth": 2}, "cached-fsm": {"initial_depth": 3},
-          "qlearning": {"learning_rate": 0.5, "discount": 0, "exploration": 1, "initial_value": 0,
+          "qlearning": {"learning_rate": 0.5, "discount": 0, "exploration": 1, "warmup_prompts": 5, "initial_value": 0,
                         "initial_depth": 4},
           "ema-tiers": {"candidate_steps": [2, 4], "initial_steps": 4},
           "goodput": {"history": 50, "prior_trials": 1.5}})",
@@ -30,6 +30,7 @@ TEST(WindowPolicyFileTest, ReadsEveryPolicy) {
   EXPECT_EQ(file->options.qlearning.discount, 0.0);
   EXPECT_EQ(file->options.qlearning.exploration, 1.0);
   EXPECT_EQ(file->options.qlearning.initial_value, 0.0);
+  EXPECT_EQ(file->options.qlearning.warmup_prompts, 5u);
   EXPECT_EQ(file->options.qlearning.initial_depth, 4u);
   EXPECT_THAT(file->options.ema_tiers.candidate_steps, ElementsAre(2, 4));
   EXPECT_EQ(file->options.ema_tiers.initial_steps, 4u);
