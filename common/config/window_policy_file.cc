@@ -98,8 +98,17 @@ absl::Status ReadFixed(const Json& object, absl::string_view path, FixedOptions&
 }
 
 absl::Status ReadAnalytic(const Json& object, absl::string_view path, AcceptanceEstimate::Options& options) {
-  const Section section(object, path, "analytic", {"history", "maximum", "initial"});
+  const Section section(object, path, "analytic", {"equation", "history", "maximum", "initial"});
   TANDEM_RETURN_IF_ERROR(section.CheckKeys());
+  uint32_t equation = 0;
+  TANDEM_RETURN_IF_ERROR(section.Read("equation", 2, 12, equation));
+  if (equation == 11) options.equation = AcceptanceEquation::kEquation11;
+  if (equation == 12) options.equation = AcceptanceEquation::kEquation12;
+  if (equation == 2) options.equation = AcceptanceEquation::kEquation2;
+  if (equation > 2 && equation < 11) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": field analytic.equation: found ", equation, ", expected 2, 11 or 12"));
+  }
   TANDEM_RETURN_IF_ERROR(section.Read("history", 1, 10'000, options.history));
   TANDEM_RETURN_IF_ERROR(section.Read("maximum", 0.0, kBelowOne, options.maximum));
   return section.Read("initial", 0.0, 1.0, options.initial);
