@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kExpected[] =
-    "expected a string, or an object with the prompt in \"prompt\", \"question\", \"instruction\", "
+    "expected a string, or an object with the prompt in \"prompt\", \"question\", \"chat\", \"instruction\", "
     "\"document\", "
     "\"conversations\", \"turns\" or \"text\"";
 
@@ -47,7 +47,7 @@ std::optional<std::string> FirstOfHuman(const json& conversation) {
 std::optional<std::string> FindText(const json& entry) {
   if (entry.is_string()) return entry.get<std::string>();
   if (!entry.is_object()) return std::nullopt;
-  for (const char* key : {"prompt", "question"}) {
+  for (const char* key : {"prompt", "question", "chat"}) {
     if (const std::string* const text = StringAt(entry, key)) return *text;
   }
   // Alpaca's has a "text" as well, which is no prompt.
@@ -88,7 +88,7 @@ class PromptList {
  public:
   PromptList(absl::string_view dataset, absl::string_view path) : dataset_(dataset), path_(path) {}
 
-  absl::Status Add(std::string text, const std::string& label, const std::string& place) {
+  absl::Status Add(std::string text, const std::string& label, const std::string& place, bool chat = false) {
     const std::string where = Where(place);
     if (prompts_.size() == kMaxPrompts) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": more than ", kMaxPrompts, " prompts"));
@@ -101,7 +101,7 @@ class PromptList {
     if (const std::optional<size_t> at = FindInvalidUtf8(text)) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": byte ", *at, " of the prompt is not UTF-8"));
     }
-    prompts_.push_back({.dataset = dataset_, .label = label, .text = std::move(text)});
+    prompts_.push_back({.dataset = dataset_, .label = label, .text = std::move(text), .chat = chat});
     return absl::OkStatus();
   }
 
@@ -109,7 +109,8 @@ class PromptList {
     std::optional<std::string> text = FindText(entry);
     if (!text.has_value()) return absl::InvalidArgumentError(absl::StrCat(Where(place), ": ", kExpected));
     if (HasNoPrompt(entry, *text)) return absl::OkStatus();
-    return Add(*std::move(text), FindLabel(entry, place), place);
+    const bool chat = entry.is_object() && entry.contains("chat");
+    return Add(*std::move(text), FindLabel(entry, place), place, chat);
   }
 
   std::string Where(const std::string& place) const { return absl::StrCat(path_, ": ", place); }

@@ -27,6 +27,7 @@ inline constexpr size_t kMaxPrompts = 100'000;
 //
 //   "prompt"                    HumanEval
 //   "question"                  GSM8K
+//   "chat"                      files of `tandem calibrate`: a message of a user
 //   "instruction" and "input"   finance-alpaca: both, with an empty line between them; "input" may be empty
 //   "document"                  XSum: the article
 //   "conversations"             ShareGPT: the first message of a human; a conversation without one is passed

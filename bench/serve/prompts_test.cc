@@ -75,6 +75,15 @@ TEST(PromptsTest, ShareGptsPromptIsTheFirstOfAHuman) {
               ::testing::ElementsAre("QWJhYvA_0|Hello.", "i6IyJda_0|Go on.", "A5AbcES_0|Why?"));
 }
 
+TEST(PromptsTest, AChatIsAMessageOfAUser) {
+  const auto prompts =
+      ParsePrompts("mixed", "{\"chat\": \"Hello.\"}\n{\"text\": \"Once\"}\n", "calibration.jsonl");
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_EQ((*prompts)[0].text, "Hello.");
+  EXPECT_TRUE((*prompts)[0].chat);
+  EXPECT_FALSE((*prompts)[1].chat);
+}
+
 TEST(PromptsTest, SaysWhichEntryOfAListIsWrong) {
   const auto error = [](const std::string& contents) {
     return std::string(ParsePrompts("bad", contents, "bad.json").status().message());
