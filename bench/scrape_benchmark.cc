@@ -77,9 +77,17 @@ const Served& VerifierServed() {
     made->verifier = std::make_unique<VerifierMetrics>(&made->registry, "target");
     for (int i = 0; i < kNames; ++i) {
       const std::string tenant = absl::StrCat("tenant-", i);
-      made->verifier->SpeculationOf(tenant, "drafter").RecordRound(5, 2);
-      made->verifier->DraftingOf(tenant, "drafter")
-          .RecordRound({.kind = RoundKind::kHit, .depth = 3, .nodes = 5, .accepted = 2, .committed = 3});
+      RoundReport report{.kind = RoundKind::kHit,
+                         .depth = 3,
+                         .nodes = 5,
+                         .accepted = 2,
+                         .committed = 3,
+                         .drafters = {.drafter = "drafter"}};
+      report.shares[static_cast<size_t>(DraftOrigin::kDrafter)] = {.depth = 3, .nodes = 4, .accepted = 2};
+      report.shares[static_cast<size_t>(DraftOrigin::kLocal)] = {.depth = 1, .nodes = 1};
+      report.accepted_by = {DraftOrigin::kDrafter, DraftOrigin::kDrafter};
+      made->verifier->SpeculationOf(tenant, report.drafters).RecordRound(report);
+      made->verifier->DraftingOf(tenant, "drafter").RecordRound(report);
     }
     made->Serve();
     return made;

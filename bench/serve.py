@@ -20,6 +20,8 @@ import sys
 import threading
 import urllib.request
 
+from random_weights import shuffle_weights
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / "deploy" / "demo-models"
 PROMPTS = REPOSITORY / "bench" / "serve" / "prompts"
@@ -248,6 +250,8 @@ def parse_arguments(arguments):
         help="a further drafter: a folder, or a source as tandem-drafter knows them (repeatable)")  # fmt: skip
     add("--merge", type=named("both=general-1m+ngram"), action="append", default=[], metavar="NAME=MODEL+SOURCE",
         help="a further drafter, which merges two (repeatable)")  # fmt: skip
+    add("--random-drafter", action="store_true",
+        help="a further drafter, random: code-1m with its weights in random order, which guesses at random")  # fmt: skip
     add("--simulate-target-ms", metavar="FIRST[+FURTHER]", help="slow the verifiers down")
     add("--simulate-draft-ms", metavar="FIRST[+FURTHER]", help="slow the drafter down")
     add("--verifier-flags", default="--no-prefix-cache", help="for every verifier (default %(default)s)")
@@ -280,6 +284,8 @@ def main():
     shapes = dict(args.shape or [("target", "")])
     targets = {name: (args.target, shlex.split(flags)) for name, flags in shapes.items()}
     drafters = {name: MODELS / f"tandem-draft-{name}" for name in DRAFTERS} | dict(args.draft_model)
+    if args.random_drafter:
+        drafters["random"] = shuffle_weights(MODELS / "tandem-draft-code-1m", args.out / "random-drafter")
     verifier_flags = shlex.split(args.verifier_flags) + simulation_flags("target", args.simulate_target_ms)
     drafter_flags = shlex.split(args.drafter_flags) + simulation_flags("draft", args.simulate_draft_ms)
     results = args.out / "serve.json"

@@ -112,19 +112,20 @@ class Side:
 
     tokens: int = 0
     seconds: float = 0.0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    drafted_rounds: int = 0
+    rounds: int = 0
+    # Tokens drafted and accepted: the drafter's, and what the verifier guessed by itself.
+    drafted: dict = dataclasses.field(default_factory=lambda: {"drafter": 0, "local": 0})
+    accepted: dict = dataclasses.field(default_factory=lambda: {"drafter": 0, "local": 0})
     outputs: list = dataclasses.field(default_factory=list)
 
     def add(self, generation):
         self.tokens += len(generation["tokens"])
         self.seconds += generation["timings"]["total_seconds"]
         self.outputs.append((generation["tokens"], generation["text"]))
-        speculation = generation["speculation"]
-        self.draft_tokens += speculation["draft_tokens"]
-        self.accepted_tokens += speculation["accepted_tokens"]
-        self.drafted_rounds += speculation["drafted_rounds"]
+        self.rounds += generation["speculation"]["rounds"]
+        for entry in generation["speculation"]["by_source"]:
+            self.drafted[entry["source"]] += entry["draft_tokens"]
+            self.accepted[entry["source"]] += entry["accepted_tokens"]
 
     @property
     def tokens_per_second(self):
@@ -148,15 +149,20 @@ def measure_row(stack, workload, temperature, num_pairs, progress):
     for index in range(num_pairs):
         progress(f"{workload.kind}, temperature {temperature:g}: pair {index + 1} of {num_pairs}")
         pairs.append(run_pair(stack, workload, temperature, off_first=index % 2 == 0))
-    drafted = sum(on.draft_tokens for _, on in pairs)
-    accepted = sum(on.accepted_tokens for _, on in pairs)
-    rounds = sum(on.drafted_rounds for _, on in pairs)
+    rounds = sum(on.rounds for _, on in pairs)
+    drafted, accepted = (
+        {source: sum(getattr(on, name)[source] for _, on in pairs) for source in ("drafter", "local")}
+        for name in ("drafted", "accepted")
+    )
     return {
         "prompts": workload.kind,
         "drafter": workload.drafter,
         "temperature": temperature,
-        "acceptance_rate": accepted / drafted if drafted else 0.0,
-        "mean_acceptance_length": 1.0 + accepted / rounds if rounds else 1.0,
+        # Of what the drafter drafted; None if nothing of it was verified.
+        "acceptance_rate": accepted["drafter"] / drafted["drafter"] if drafted["drafter"] else None,
+        # Tokens per round beyond the target's own, by who guessed them.
+        "drafter_tokens_per_round": accepted["drafter"] / rounds if rounds else 0.0,
+        "local_tokens_per_round": accepted["local"] / rounds if rounds else 0.0,
         "tokens_per_second_off": statistics.median(off.tokens_per_second for off, _ in pairs),
         "tokens_per_second_on": statistics.median(on.tokens_per_second for _, on in pairs),
         # The median of the pairs' own ratios: a slow moment of the machine hits both sides of a pair.
@@ -181,8 +187,9 @@ COLUMNS = (
     ("prompts", "<", lambda row: row["prompts"]),
     ("drafter", "<", lambda row: row["drafter"]),
     ("temp.", ">", lambda row: f"{row['temperature']:g}"),
-    ("acceptance rate", ">", lambda row: f"{100 * row['acceptance_rate']:.1f} %"),
-    ("mean acceptance length", ">", lambda row: f"{row['mean_acceptance_length']:.2f}"),
+    ("acceptance", ">", lambda row: "-" if row["acceptance_rate"] is None else f"{100 * row['acceptance_rate']:.1f} %"),
+    ("drafter earned", ">", lambda row: f"{row['drafter_tokens_per_round']:+.2f}"),
+    ("local earned", ">", lambda row: f"{row['local_tokens_per_round']:+.2f}"),
     ("tokens/s off", ">", lambda row: f"{row['tokens_per_second_off']:.1f}"),
     ("tokens/s on", ">", lambda row: f"{row['tokens_per_second_on']:.1f}"),
     ("speed-up", ">", lambda row: f"{row['speed_up']:.2f}x"),
@@ -257,8 +264,9 @@ def main():
     ]
     show_progress(f"took {time.monotonic() - started:.0f} s")
     print("\n\n" + format_table(rows), flush=True)
-    print("\nacceptance rate: accepted / verified draft tokens")
-    print("mean acceptance length: tokens per drafted round, the target's own included")
+    print("\nacceptance: accepted / verified tokens of the drafter's")
+    print("earned: accepted tokens per round, beside the target's own one: what the drafter guessed, and what the")
+    print("verifier guessed by itself from the text so far (prompt lookup)")
     print("Tokens per second as the client sees them, prompt included; medians of the pairs.", flush=True)
 
     if args.json:

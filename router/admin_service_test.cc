@@ -241,13 +241,19 @@ TEST_F(AdminServiceTest, ABadCanaryIsRolledBack) {
     v1::GenerateResponse finished = FinishedEvent(call.request(), num_tokens);
     v1::SpeculationStats& stats = *finished.mutable_finished()->mutable_speculation();
     stats.set_drafter(call.request().drafter().name());
+    stats.set_rounds(10);
     stats.set_drafted_rounds(10);
+    // What the verifier guesses by itself beside math must not save it.
     stats.set_draft_tokens(20);
-    stats.set_accepted_tokens(good ? 20 : 0);
-    if (good) {
-      stats.add_accepted_per_position(10);
-      stats.add_accepted_per_position(10);
-    }
+    stats.set_accepted_tokens(20);
+    v1::SourceStats& source = *stats.add_by_source();
+    source.set_source(good ? v1::DRAFT_SOURCE_DRAFTER : v1::DRAFT_SOURCE_LOCAL);
+    source.set_drafter(call.request().drafter().name());
+    source.set_drafted_rounds(10);
+    source.set_draft_tokens(20);
+    source.set_accepted_tokens(20);
+    source.add_accepted_per_position(10);
+    source.add_accepted_per_position(10);
     call.Send(std::move(finished));
     call.Finish(absl::OkStatus());
   });
@@ -258,7 +264,7 @@ TEST_F(AdminServiceTest, ABadCanaryIsRolledBack) {
     ASSERT_TRUE(Generate(absl::StrCat("request-", requests++)).ok());
     ASSERT_TRUE(Call(&Stub::GetTenant, get, &info).ok());
   }
-  EXPECT_THAT(info.rolled_back(), HasSubstr("math made 1.00 tokens per drafted round where code made 3.00"));
+  EXPECT_THAT(info.rolled_back(), HasSubstr("math made 1.00 tokens per round where code made 3.00"));
   EXPECT_EQ(info.config().drafter_policy(), v1::DRAFTER_POLICY_PINNED);
   EXPECT_EQ(info.config().drafter(), "code");
   // Counted right after it shows.

@@ -15,6 +15,20 @@ constexpr double kConfidence = 3.0;
 // Trials forget: past this many times min_rounds, what came before counts half.
 constexpr double kMaxRounds = 50.0;
 
+// What the drafter itself had accepted.
+std::optional<uint32_t> AcceptedBy(absl::string_view drafter, const v1::SpeculationStats& stats) {
+  uint32_t accepted = 0;
+  for (const v1::SourceStats& entry : stats.by_source()) {
+    if (entry.source() != v1::DRAFT_SOURCE_DRAFTER || entry.drafter() != drafter) continue;
+    // A round accepts no more than it verified, which bounds what one report can weigh.
+    if (entry.accepted_tokens() > entry.draft_tokens() || entry.drafted_rounds() > stats.rounds()) {
+      return std::nullopt;
+    }
+    accepted = entry.accepted_tokens();
+  }
+  return accepted;
+}
+
 }  // namespace
 
 void RatioEstimate::Add(double rounds, double tokens) {
@@ -46,13 +60,13 @@ double RatioEstimate::variance() const {
   return requests_ / (requests_ - 1.0) * residuals / (sum_rounds_ * sum_rounds_);
 }
 
-std::optional<std::string> CanaryMonitor::OnFinished(const RoutingTable& table, const Tenant& tenant,
-                                                     size_t drafter, const v1::SpeculationStats& stats) {
+std::optional<CanaryVerdict> CanaryMonitor::OnFinished(const RoutingTable& table, const Tenant& tenant,
+                                                       size_t drafter, const v1::SpeculationStats& stats) {
   if (!tenant.canary.has_value() || !tenant.drafter.has_value()) return std::nullopt;
   const Canary& canary = *tenant.canary;
   if (drafter != canary.drafter && drafter != *tenant.drafter) return std::nullopt;
-  // A round accepts no more than it verified, which bounds what one report can weigh.
-  if (stats.drafted_rounds() == 0 || stats.accepted_tokens() > stats.draft_tokens()) return std::nullopt;
+  const std::optional<uint32_t> accepted = AcceptedBy(table.drafters[drafter].name, stats);
+  if (stats.rounds() == 0 || !accepted.has_value()) return std::nullopt;
 
   absl::MutexLock lock(&mutex_);
   Trial& trial = trials_[tenant.name];
@@ -62,9 +76,8 @@ std::optional<std::string> CanaryMonitor::OnFinished(const RoutingTable& table, 
     trial = {.own_name = own_name, .canary_name = canary_name};
   }
   RatioEstimate& estimate = drafter == canary.drafter ? trial.canary : trial.own;
-  // Each drafted round commits its accepted tokens and the bonus token.
-  const double rounds = stats.drafted_rounds();
-  estimate.Add(rounds, rounds + stats.accepted_tokens());
+  const double rounds = stats.rounds();
+  estimate.Add(rounds, rounds + *accepted);
   // Never below what a verdict needs, however many rounds a request has.
   if (estimate.rounds() > kMaxRounds * canary.min_rounds && estimate.requests() >= 4 * kMinRequests) {
     estimate.Halve();
@@ -77,12 +90,16 @@ std::optional<std::string> CanaryMonitor::OnFinished(const RoutingTable& table, 
   const double wanted = canary.min_share * trial.own.mean();
   const double error =
       std::sqrt(trial.canary.variance() + canary.min_share * canary.min_share * trial.own.variance());
-  if (trial.canary.mean() + kConfidence * error >= wanted) return std::nullopt;
-  std::string reason = absl::StrFormat(
-      "%s made %.2f tokens per drafted round where %s made %.2f; below the share of %g that was set",
-      canary_name, trial.canary.mean(), own_name, trial.own.mean(), canary.min_share);
+  const bool too_little = trial.canary.mean() + kConfidence * error < wanted;
+  const bool enough = canary.promote && trial.canary.mean() - kConfidence * error > wanted;
+  if (!too_little && !enough) return std::nullopt;
+  CanaryVerdict verdict{
+      .promote = enough,
+      .reason = absl::StrFormat(
+          "%s made %.2f tokens per round where %s made %.2f; %s the share of %g that was set", canary_name,
+          trial.canary.mean(), own_name, trial.own.mean(), enough ? "above" : "below", canary.min_share)};
   trials_.erase(tenant.name);
-  return reason;
+  return verdict;
 }
 
 }  // namespace tandem::router

@@ -13,12 +13,12 @@
 
 namespace tandem::router {
 
-// Tokens per drafted round of one drafter, over requests, with how sure that figure is. Rounds of one request
+// Tokens per round of one drafter, over requests, with how sure that figure is. Rounds of one request
 // are alike, so requests and not rounds count as independent: the mean is the ratio of two sums over
 // requests, and its variance the usual one of such a ratio (cluster sampling). Plain logic.
 class RatioEstimate {
  public:
-  // A request's drafted rounds and the tokens they committed.
+  // A request's rounds and the tokens they committed.
   void Add(double rounds, double tokens);
   // Halves the weight of everything so far.
   void Halve();
@@ -39,17 +39,25 @@ class RatioEstimate {
   double sum_products_ = 0.0;
 };
 
-// Watches tenants' canaries: compares the acceptance length of the drafter on trial with that of the tenant's
-// own, and says when it is too low. Thread-safe.
+// What a trial has shown.
+struct CanaryVerdict {
+  bool promote = false;  // Else the canary is to be rolled back.
+  std::string reason;
+};
+
+// Watches tenants' canaries: compares what the drafter on trial earns with what the tenant's own does, and
+// says when it is too little, or when it has shown to be enough. Thread-safe.
 class CanaryMonitor {
  public:
   // A finished request that the tenant's policy, CANARY, gave one of its two drafters: `drafter` indexes the
-  // table's. What a verifier says is not trusted further than to be a bad figure. Returns the reason for
-  // rolling back, once with confidence (3 standard errors) tokens per round are below canary.min_share of the
-  // tenant's drafter's and both have canary.min_rounds drafted rounds and kMinRequests requests. A monitor
-  // that has said so begins anew.
-  std::optional<std::string> OnFinished(const RoutingTable& table, const Tenant& tenant, size_t drafter,
-                                        const v1::SpeculationStats& stats);
+  // table's. A drafter earns one token per round, the target's own, and those of its draft tokens that were
+  // accepted, over all rounds of the request: one that is away, refused or switched off earns nothing more,
+  // and what the verifier guesses by itself is nobody's. What a verifier says is not trusted further than to
+  // be a bad figure. Returns a verdict once, with confidence (3 standard errors), tokens per round are below
+  // canary.min_share of the tenant's drafter's, or above it where canary.promote is set, and both have
+  // canary.min_rounds rounds and kMinRequests requests. A monitor that has given a verdict begins anew.
+  std::optional<CanaryVerdict> OnFinished(const RoutingTable& table, const Tenant& tenant, size_t drafter,
+                                          const v1::SpeculationStats& stats);
 
   static constexpr double kMinRequests = 8;
 

@@ -23,17 +23,42 @@ class CanaryMonitorTest : public ::testing::Test {
     tenant_.canary = Canary{.drafter = kOnTrial, .percent = 10.0};
   }
 
-  // A request of 30 drafted rounds, of which each of up to 4 tokens is accepted with the probability given.
-  std::optional<std::string> Finish(size_t drafter, double acceptance) {
+  // A request of 30 rounds. In a share of them prompt lookup drafts beside the drafter, with 3 tokens
+  // accepted; in the others the drafter has each of up to 4 accepted with the probability given.
+  std::optional<CanaryVerdict> Finish(size_t drafter, double acceptance, double local_share = 0.0) {
     v1::SpeculationStats stats;
+    stats.set_rounds(30);
+    v1::SourceStats& own = *stats.add_by_source();
+    own.set_source(v1::DRAFT_SOURCE_DRAFTER);
+    own.set_drafter(table_.drafters[drafter].name);
+    v1::SourceStats& local = *stats.add_by_source();
+    local.set_source(v1::DRAFT_SOURCE_LOCAL);
+    local.set_drafter(table_.drafters[drafter].name);
     for (int round = 0; round < 30; ++round) {
       uint32_t accepted = 0;
       while (accepted < 4 && std::bernoulli_distribution(acceptance)(random_)) ++accepted;
-      stats.set_accepted_tokens(stats.accepted_tokens() + accepted);
+      const bool by_itself = accepted == 0 && std::bernoulli_distribution(local_share)(random_);
+      own.set_drafted_rounds(own.drafted_rounds() + 1);
+      own.set_draft_tokens(own.draft_tokens() + 4);
+      own.set_accepted_tokens(own.accepted_tokens() + accepted);
+      local.set_drafted_rounds(local.drafted_rounds() + (by_itself ? 1 : 0));
+      local.set_draft_tokens(local.draft_tokens() + (by_itself ? 4 : 0));
+      local.set_accepted_tokens(local.accepted_tokens() + (by_itself ? 3 : 0));
     }
     stats.set_drafted_rounds(30);
-    stats.set_draft_tokens(120);
+    stats.set_draft_tokens(own.draft_tokens() + local.draft_tokens());
+    stats.set_accepted_tokens(own.accepted_tokens() + local.accepted_tokens());
     return monitor_->OnFinished(table_, tenant_, drafter, stats);
+  }
+  // The verdict of up to `requests` requests, a fifth of which the canary gets.
+  std::optional<CanaryVerdict> Try(int requests, double own, double on_trial, double local_share) {
+    for (int i = 0; i < requests; ++i) {
+      const bool canary = std::bernoulli_distribution(0.2)(random_);
+      std::optional<CanaryVerdict> verdict =
+          Finish(canary ? kOnTrial : kOwn, canary ? on_trial : own, local_share);
+      if (verdict.has_value()) return verdict;
+    }
+    return std::nullopt;
   }
 
   RoutingTable table_;
@@ -43,19 +68,19 @@ class CanaryMonitorTest : public ::testing::Test {
 };
 
 TEST_F(CanaryMonitorTest, RollsBackWhatAcceptsTooLittle) {
-  std::optional<std::string> verdict;
+  std::optional<CanaryVerdict> verdict;
   int requests = 0;
   while (!verdict.has_value() && requests < 200) {
-    ASSERT_EQ(Finish(kOwn, 0.7), std::nullopt) << "the tenant's own is not on trial";
+    ASSERT_FALSE(Finish(kOwn, 0.7).has_value()) << "the tenant's own is not on trial";
     verdict = Finish(kOnTrial, 0.3);
     ++requests;
   }
   ASSERT_TRUE(verdict.has_value());
-  EXPECT_THAT(*verdict, HasSubstr("math made 1."));
-  EXPECT_THAT(*verdict, HasSubstr("where code made 2."));
+  EXPECT_THAT(verdict->reason, HasSubstr("math made 1."));
+  EXPECT_THAT(verdict->reason, HasSubstr("where code made 2."));
   EXPECT_GE(requests, 8) << "not before there is enough to compare";
   EXPECT_LE(requests, 20);
-  EXPECT_EQ(Finish(kOnTrial, 0.3), std::nullopt) << "begins anew";
+  EXPECT_FALSE(Finish(kOnTrial, 0.3).has_value()) << "begins anew";
 }
 
 TEST_F(CanaryMonitorTest, KeepsWhatIsAsGood) {
@@ -64,19 +89,56 @@ TEST_F(CanaryMonitorTest, KeepsWhatIsAsGood) {
     random_.seed(seed);
     monitor_ = std::make_unique<CanaryMonitor>();
     for (int i = 0; i < 500; ++i) {
-      ASSERT_EQ(Finish(kOwn, 0.6), std::nullopt);
-      ASSERT_EQ(Finish(kOnTrial, 0.6), std::nullopt);
+      ASSERT_FALSE(Finish(kOwn, 0.6).has_value());
+      ASSERT_FALSE(Finish(kOnTrial, 0.6).has_value());
     }
   }
+}
+
+TEST_F(CanaryMonitorTest, AUselessOneBesidePromptLookupIsRolledBack) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    random_.seed(seed);
+    monitor_ = std::make_unique<CanaryMonitor>();
+    const std::optional<CanaryVerdict> verdict = Try(200, 0.6, 0.02, /*local_share=*/0.8);
+    ASSERT_TRUE(verdict.has_value());
+    ASSERT_FALSE(verdict->promote);
+  }
+}
+
+TEST_F(CanaryMonitorTest, OneThatIsAsGoodIsPromotedWhereThatIsWanted) {
+  tenant_.canary->promote = true;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    random_.seed(seed);
+    monitor_ = std::make_unique<CanaryMonitor>();
+    const std::optional<CanaryVerdict> verdict = Try(5000, 0.6, 0.6, /*local_share=*/0.8);
+    ASSERT_TRUE(verdict.has_value());
+    ASSERT_TRUE(verdict->promote) << verdict->reason;
+  }
+}
+
+// One that drafts for nobody has no drafted rounds to be compared by.
+TEST_F(CanaryMonitorTest, ADeadOneIsRolledBack) {
+  std::optional<CanaryVerdict> verdict;
+  for (int i = 0; i < 200 && !verdict.has_value(); ++i) {
+    verdict = Finish(kOwn, 0.7);
+    if (verdict.has_value()) break;
+    v1::SpeculationStats dead;
+    dead.set_rounds(30);
+    verdict = monitor_->OnFinished(table_, tenant_, kOnTrial, dead);
+  }
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_FALSE(verdict->promote);
 }
 
 TEST_F(CanaryMonitorTest, LateDecayIsNoticed) {
   tenant_.canary->min_rounds = 20;
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_EQ(Finish(kOwn, 0.7), std::nullopt);
-    ASSERT_EQ(Finish(kOnTrial, 0.7), std::nullopt);
+    ASSERT_FALSE(Finish(kOwn, 0.7).has_value());
+    ASSERT_FALSE(Finish(kOnTrial, 0.7).has_value());
   }
-  std::optional<std::string> verdict;
+  std::optional<CanaryVerdict> verdict;
   for (int i = 0; i < 300 && !verdict.has_value(); ++i) {
     // Either one's requests may be what makes it sure.
     verdict = Finish(kOwn, 0.7);
@@ -87,27 +149,30 @@ TEST_F(CanaryMonitorTest, LateDecayIsNoticed) {
 
 TEST_F(CanaryMonitorTest, RequestsOfManyRoundsAreJudgedToo) {
   tenant_.canary->min_rounds = 1;
-  std::optional<std::string> verdict;
+  std::optional<CanaryVerdict> verdict;
   for (int i = 0; i < 200 && !verdict.has_value(); ++i) {
-    ASSERT_EQ(Finish(kOwn, 0.7), std::nullopt);
+    ASSERT_FALSE(Finish(kOwn, 0.7).has_value());
     verdict = Finish(kOnTrial, 0.3);
   }
   EXPECT_TRUE(verdict.has_value());
 }
 
 TEST_F(CanaryMonitorTest, LeavesOthersAndNonsenseOut) {
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(Finish(kOwn, 0.7), std::nullopt);
-  for (int i = 0; i < 100; ++i) ASSERT_EQ(Finish(2, 0.0), std::nullopt);
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(Finish(kOwn, 0.7).has_value());
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(Finish(2, 0.0).has_value());
   v1::SpeculationStats nonsense;
-  nonsense.set_drafted_rounds(1000000);
-  nonsense.set_accepted_tokens(5);
+  nonsense.set_rounds(1000000);
+  v1::SourceStats& lies = *nonsense.add_by_source();
+  lies.set_source(v1::DRAFT_SOURCE_DRAFTER);
+  lies.set_drafter("math");
+  lies.set_accepted_tokens(5);
   for (int i = 0; i < 100; ++i) {
-    ASSERT_EQ(monitor_->OnFinished(table_, tenant_, kOnTrial, nonsense), std::nullopt);
+    ASSERT_FALSE(monitor_->OnFinished(table_, tenant_, kOnTrial, nonsense).has_value());
   }
   // Another drafter on trial begins from nothing.
-  for (int i = 0; i < 7; ++i) ASSERT_EQ(Finish(kOnTrial, 0.1), std::nullopt);
+  for (int i = 0; i < 7; ++i) ASSERT_FALSE(Finish(kOnTrial, 0.1).has_value());
   tenant_.canary->drafter = 2;
-  for (int i = 0; i < 7; ++i) ASSERT_EQ(Finish(2, 0.1), std::nullopt);
+  for (int i = 0; i < 7; ++i) ASSERT_FALSE(Finish(2, 0.1).has_value());
 }
 
 }  // namespace

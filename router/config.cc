@@ -240,6 +240,7 @@ class Resolver {
     canary.percent = config.percent();
     if (config.min_share() > 0.0) canary.min_share = config.min_share();
     if (config.min_rounds() > 0) canary.min_rounds = config.min_rounds();
+    canary.promote = config.promote();
     return canary;
   }
 

@@ -50,6 +50,7 @@ struct Canary {
   double percent = 0.0;
   double min_share = 0.9;
   uint32_t min_rounds = 200;
+  bool promote = false;
 };
 
 // A tenant with every reference resolved; indices point into RoutingTable's models and drafters.

@@ -46,18 +46,24 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-// Pins the tenant to its own drafter, because the one on trial accepts too little.
-void EndCanary(Router& router, const RoutingTable& table, const Tenant& tenant, const std::string& reason) {
+// Ends the trial of the tenant's canary, one way or the other.
+void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tenant,
+                   const CanaryVerdict& verdict) {
   const std::string& own = table.drafters[*tenant.drafter].name;
   const std::string& canary = table.drafters[tenant.canary->drafter].name;
-  const absl::StatusOr<bool> rolled_back =
-      RollBackCanary(router.routing(), tenant.name, own, canary, reason, router.clock().Now());
-  if (!rolled_back.ok()) {
-    LogError("a canary could not be rolled back",
-             {{"tenant", tenant.name}, {"error", std::string(rolled_back.status().message())}});
-  } else if (*rolled_back) {
-    router.metrics().RecordRollback(tenant.name, canary);
-    LogWarning("canary rolled back", {{"tenant", tenant.name}, {"drafter", canary}, {"reason", reason}});
+  const absl::StatusOr<bool> ended = EndCanary(
+      router.routing(), tenant.name, own, canary,
+      verdict.promote ? CanaryEnd::kPromoted : CanaryEnd::kRolledBack, verdict.reason, router.clock().Now());
+  const char* const what = verdict.promote ? "canary promoted" : "canary rolled back";
+  if (!ended.ok()) {
+    LogError("the trial of a canary could not be ended", {{"tenant", tenant.name},
+                                                          {"drafter", canary},
+                                                          {"verdict", what},
+                                                          {"error", std::string(ended.status().message())}});
+  } else if (*ended) {
+    router.metrics().RecordCanaryEnd(tenant.name, canary, verdict.promote);
+    Log(verdict.promote ? LogLevel::kInfo : LogLevel::kWarning, what,
+        {{"tenant", tenant.name}, {"drafter", canary}, {"reason", verdict.reason}});
   }
 }
 
@@ -159,6 +165,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     AddAlternates(*drafter_.drafter);
   }
   speculation.set_drafter(drafter_name);
+  // Off means off: the verifier is not to guess by itself either.
+  if (drafter_.reason == "off") speculation.set_mode(v1::SPECULATION_MODE_OFF);
   policy_key_ = {.tenant = tenant_->name,
                  .model = prepared_.model(),
                  .drafter = drafter_name,
@@ -422,16 +430,16 @@ void GenerateCall::LearnPolicy(const v1::SpeculationStats& stats, absl::string_v
 
 void GenerateCall::ObserveCanary(const v1::SpeculationStats& stats) {
   if (!tenant_->canary.has_value() || !drafter_.drafter.has_value() || drafter_.reason == "request") return;
-  // Another one has taken over meanwhile: the rounds are nobody's alone.
+  // Another one has taken over meanwhile: the rounds are nobody's alone. Of one that was lost they are its
+  // own: it earned nothing in them.
   const std::string& drafter = routing_->table().drafters[*drafter_.drafter].name;
-  if (stats.drafter() != drafter || prepared_.drafter().name() != drafter || !stats.drafter_lost().empty())
-    return;
-  std::optional<std::string> reason =
+  if (stats.drafter() != drafter || prepared_.drafter().name() != drafter) return;
+  std::optional<CanaryVerdict> verdict =
       router_.canaries().OnFinished(routing_->table(), *tenant_, *drafter_.drafter, stats);
-  if (!reason.has_value()) return;
+  if (!verdict.has_value()) return;
   // On a worker, because it writes to the store.
-  router_.workers().Post([self = shared_from_this(), reason = *std::move(reason)] {
-    EndCanary(self->router_, self->routing_->table(), *self->tenant_, reason);
+  router_.workers().Post([self = shared_from_this(), verdict = *std::move(verdict)] {
+    FollowVerdict(self->router_, self->routing_->table(), *self->tenant_, verdict);
   });
 }
 

@@ -11,41 +11,36 @@ std::vector<double> AcceptanceBuckets() {
   return {0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9};
 }
 
-// Drafted rounds that accepted nothing.
-uint32_t NumFruitlessRounds(const v1::SpeculationStats& stats) {
-  const uint32_t fruitful = stats.accepted_per_position().empty() ? 0 : stats.accepted_per_position(0);
-  return stats.drafted_rounds() - fruitful;
-}
+// More than any request has: sources times drafters that it was swapped to, and levels of a tree.
+constexpr int kMostSources = 64;
+constexpr int kDeepestTree = 1024;
 
-// Whether a verifier's statistics can be true of an output of `num_tokens`. Every drafted round commits a
-// token, so this also bounds the work of recording them.
-bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
-  if (stats.drafted_rounds() > num_tokens || stats.accepted_tokens() > stats.draft_tokens()) return false;
-  uint32_t at_least = stats.drafted_rounds();
+// Whether what a verifier says of one source can be true of an output of `num_tokens`. Every drafted round
+// commits a token, so this also bounds what one report can weigh.
+bool IsPlausible(const v1::SourceStats& stats, uint32_t num_tokens) {
+  if (stats.source() != v1::DRAFT_SOURCE_DRAFTER && stats.source() != v1::DRAFT_SOURCE_LOCAL) return false;
+  if (stats.drafted_rounds() > num_tokens || stats.accepted_per_position_size() > kDeepestTree) return false;
+  if (stats.draft_tokens() < stats.drafted_rounds()) return false;
+  if (stats.drafted_rounds() == 0 && stats.draft_tokens() > 0) return false;
   uint64_t accepted = 0;
   for (uint32_t rounds : stats.accepted_per_position()) {
-    if (rounds > at_least) return false;
-    at_least = rounds;
+    if (rounds > stats.drafted_rounds()) return false;
     accepted += rounds;
   }
-  // A drafted round verified at least one token.
-  return accepted == stats.accepted_tokens() && (stats.drafted_rounds() > 0 || stats.draft_tokens() == 0) &&
-         stats.draft_tokens() - stats.accepted_tokens() >= NumFruitlessRounds(stats);
+  return accepted == stats.accepted_tokens() && accepted <= stats.draft_tokens();
 }
 
-// Takes the totals apart into rounds again: only totals are kept, so it does not matter which round verified
-// how many of the draft tokens.
-void RecordRounds(const v1::SpeculationStats& stats, const SpecDecodeMetrics::Series& series) {
-  uint32_t spare = stats.draft_tokens() - stats.accepted_tokens() - NumFruitlessRounds(stats);
-  int positions = stats.accepted_per_position_size();
-  for (uint32_t round = 0; round < stats.drafted_rounds(); ++round) {
-    // The rounds sorted by falling acceptance: this one accepted as many tokens as there are positions that
-    // more than `round` rounds reached.
-    while (positions > 0 && stats.accepted_per_position(positions - 1) <= round) --positions;
-    const auto accepted = static_cast<uint32_t>(positions);
-    series.RecordRound(std::max(accepted, 1u) + spare, accepted);
-    spare = 0;
+// The same of all sources, and that they add up to the whole.
+bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
+  if (stats.drafted_rounds() > num_tokens || stats.by_source_size() > kMostSources) return false;
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;
+  for (const v1::SourceStats& source : stats.by_source()) {
+    if (!IsPlausible(source, num_tokens)) return false;
+    draft_tokens += source.draft_tokens();
+    accepted_tokens += source.accepted_tokens();
   }
+  return draft_tokens == stats.draft_tokens() && accepted_tokens == stats.accepted_tokens();
 }
 
 }  // namespace
@@ -81,8 +76,11 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
                                               {"tenant", "drafter", "reason"}})),
       canary_rollbacks_(
           registry->AddCounter({"tandem_router_canary_rollbacks_total",
-                                "Canaries that were rolled back because they accepted too little.",
+                                "Canaries that were rolled back because they earned too little.",
                                 {"tenant", "drafter"}})),
+      canary_promotions_(registry->AddCounter({"tandem_router_canary_promotions_total",
+                                               "Canaries that became their tenant's drafter.",
+                                               {"tenant", "drafter"}})),
       predicted_acceptance_(
           registry->AddHistogram({"tandem_router_choice_predicted_acceptance",
                                   "Predicted acceptance of the drafter that was chosen by it.",
@@ -169,9 +167,16 @@ void RouterMetrics::Request::OnTokens(uint32_t count, absl::Time now) {
 }
 
 bool RouterMetrics::Request::OnFinished(const v1::GenerationFinished& finished) {
-  if (drafter_.empty()) return true;
-  if (!IsPlausible(finished.speculation(), num_tokens_)) return false;
-  RecordRounds(finished.speculation(), metrics_.spec_decode_.With(tenant_, model_, drafter_));
+  const v1::SpeculationStats& stats = finished.speculation();
+  if (!IsPlausible(stats, num_tokens_)) return false;
+  for (const v1::SourceStats& source : stats.by_source()) {
+    const auto by = source.source() == v1::DRAFT_SOURCE_LOCAL ? SpecDecodeMetrics::Source::kLocal
+                                                              : SpecDecodeMetrics::Source::kDrafter;
+    metrics_.spec_decode_.With(tenant_, model_, source.drafter(), by)
+        .Record(source.drafted_rounds(), source.draft_tokens(),
+                absl::MakeConstSpan(source.accepted_per_position().data(),
+                                    static_cast<size_t>(source.accepted_per_position_size())));
+  }
   return true;
 }
 

@@ -31,8 +31,8 @@ namespace tandem::router {
 //   tandem_router_choice_surprises_total{tenant,drafter}    of these, realised outside of the interval
 //   that is to hold 90 of 100
 //   tandem_router_registered_servers{kind}                  verifiers and drafters that have registered
-//   tandem_spec_decode_*{tenant,target,drafter}                 from finished
-//   requests' statistics
+//   tandem_router_canary_promotions_total{tenant,drafter}       canaries that became their tenant's drafter
+//   tandem_spec_decode_*{tenant,target,drafter,source}          from finished requests' statistics
 //
 // Thread-safe.
 class RouterMetrics {
@@ -78,9 +78,9 @@ class RouterMetrics {
     Counter output_tokens_;
   };
 
-  // A canary was rolled back by itself.
-  void RecordRollback(const std::string& tenant, const std::string& drafter) {
-    canary_rollbacks_.With({tenant, drafter}).Increment();
+  // The trial of a canary ended by itself.
+  void RecordCanaryEnd(const std::string& tenant, const std::string& drafter, bool promoted) {
+    (promoted ? canary_promotions_ : canary_rollbacks_).With({tenant, drafter}).Increment();
   }
 
   // Servers that are registered now.
@@ -103,6 +103,7 @@ class RouterMetrics {
   HistogramFamily& request_seconds_;
   CounterFamily& drafter_selected_;
   CounterFamily& canary_rollbacks_;
+  CounterFamily& canary_promotions_;
   HistogramFamily& predicted_acceptance_;
   HistogramFamily& realised_acceptance_;
   HistogramFamily& acceptance_error_;

@@ -21,6 +21,20 @@ v1::GenerationFinished Finished() {
   stats.set_accepted_tokens(6);
   // One round accepted 3, one 2, one 1, one none.
   for (uint32_t rounds : {3, 2, 1}) stats.add_accepted_per_position(rounds);
+  v1::SourceStats& drafter = *stats.add_by_source();
+  drafter.set_source(v1::DRAFT_SOURCE_DRAFTER);
+  drafter.set_drafter("code");
+  drafter.set_drafted_rounds(4);
+  drafter.set_draft_tokens(10);
+  drafter.set_accepted_tokens(5);
+  for (uint32_t rounds : {3, 1, 1}) drafter.add_accepted_per_position(rounds);
+  v1::SourceStats& local = *stats.add_by_source();
+  local.set_source(v1::DRAFT_SOURCE_LOCAL);
+  local.set_drafter("code");
+  local.set_drafted_rounds(2);
+  local.set_draft_tokens(3);
+  local.set_accepted_tokens(1);
+  for (uint32_t rounds : {0, 1}) local.add_accepted_per_position(rounds);
   return finished;
 }
 
@@ -50,21 +64,26 @@ TEST(MetricsTest, CountsOneRequest) {
   EXPECT_EQ(metrics.running(), 0u);
 
   const std::string text = registry.Expose();
-  for (const char* line : {
-           "tandem_router_requests_total{code=\"OK\",model=\"big\",tenant=\"acme\"} 1",
-           "tandem_router_time_to_first_token_seconds_sum{model=\"big\",tenant=\"acme\"} 2",
-           "tandem_router_inter_token_seconds_count{model=\"big\",tenant=\"acme\"} 9",
-           "tandem_router_inter_token_seconds_sum{model=\"big\",tenant=\"acme\"} 2",
-           "tandem_router_request_seconds_sum{model=\"big\",tenant=\"acme\"} 5",
-           "tandem_router_prompt_tokens_total{model=\"big\",tenant=\"acme\"} 5",
-           "tandem_router_output_tokens_total{model=\"big\",tenant=\"acme\"} 10",
-           "tandem_spec_decode_num_drafts_total{drafter=\"code\",target=\"big\",tenant=\"acme\"} 4",
-           "tandem_spec_decode_num_draft_tokens_total{drafter=\"code\",target=\"big\",tenant=\"acme\"} 13",
-           "tandem_spec_decode_num_accepted_tokens_total{drafter=\"code\",target=\"big\",tenant=\"acme\"} 6",
-           "position=\"0\",target=\"big\",tenant=\"acme\"} 3",
-           "position=\"1\",target=\"big\",tenant=\"acme\"} 2",
-           "position=\"2\",target=\"big\",tenant=\"acme\"} 1",
-       }) {
+  for (
+      const char* line : {
+          "tandem_router_requests_total{code=\"OK\",model=\"big\",tenant=\"acme\"} 1",
+          "tandem_router_time_to_first_token_seconds_sum{model=\"big\",tenant=\"acme\"} 2",
+          "tandem_router_inter_token_seconds_count{model=\"big\",tenant=\"acme\"} 9",
+          "tandem_router_inter_token_seconds_sum{model=\"big\",tenant=\"acme\"} 2",
+          "tandem_router_request_seconds_sum{model=\"big\",tenant=\"acme\"} 5",
+          "tandem_router_prompt_tokens_total{model=\"big\",tenant=\"acme\"} 5",
+          "tandem_router_output_tokens_total{model=\"big\",tenant=\"acme\"} 10",
+          R"(tandem_spec_decode_num_drafts_total{drafter="code",source="drafter",target="big",tenant="acme"} 4)",
+          R"(tandem_spec_decode_num_drafts_total{drafter="code",source="local",target="big",tenant="acme"} 2)",
+          R"(num_draft_tokens_total{drafter="code",source="drafter",target="big",tenant="acme"} 10)",
+          R"(num_draft_tokens_total{drafter="code",source="local",target="big",tenant="acme"} 3)",
+          R"(num_accepted_tokens_total{drafter="code",source="drafter",target="big",tenant="acme"} 5)",
+          R"(num_accepted_tokens_total{drafter="code",source="local",target="big",tenant="acme"} 1)",
+          R"(position="0",source="drafter",target="big",tenant="acme"} 3)",
+          R"(position="1",source="drafter",target="big",tenant="acme"} 1)",
+          R"(position="1",source="local",target="big",tenant="acme"} 1)",
+          R"(position="2",source="drafter",target="big",tenant="acme"} 1)",
+      }) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }
@@ -94,12 +113,20 @@ TEST(MetricsTest, ImplausibleStatisticsAreNotCounted) {
   };
   EXPECT_TRUE(counted([](v1::SpeculationStats&) {}));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_drafted_rounds(4000000000); }));
-  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_draft_tokens(5); }));
-  // The round that accepted nothing had a draft token too.
-  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_draft_tokens(6); }));
+  // Sources that do not add up to the whole.
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_draft_tokens(12); }));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_tokens(7); }));
-  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_per_position(2, 3); }));
-  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_accepted_per_position(0, 5); }));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.mutable_by_source()->RemoveLast(); }));
+  // Sources that contradict themselves.
+  EXPECT_FALSE(
+      counted([](v1::SpeculationStats& s) { s.mutable_by_source(0)->set_drafted_rounds(4000000000); }));
+  EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.mutable_by_source(0)->set_drafted_rounds(0); }));
+  EXPECT_FALSE(
+      counted([](v1::SpeculationStats& s) { s.mutable_by_source(0)->set_accepted_per_position(0, 5); }));
+  EXPECT_FALSE(
+      counted([](v1::SpeculationStats& s) { s.mutable_by_source(0)->set_accepted_per_position(2, 2); }));
+  EXPECT_FALSE(counted(
+      [](v1::SpeculationStats& s) { s.mutable_by_source(0)->set_source(v1::DRAFT_SOURCE_UNSPECIFIED); }));
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ namespace {
 
 // Deeper trees than any verifier makes; what claims more is counted as this.
 constexpr uint32_t kDeepestWindow = 1024;
+// Sources of drafts, and drafters that a request is swapped to, that are told apart.
+constexpr int kMostSources = 32;
 
 void CountAt(google::protobuf::RepeatedField<uint32_t>& counts, uint32_t index, uint32_t by) {
   while (counts.size() <= static_cast<int>(index)) counts.Add(0);
@@ -21,6 +23,41 @@ void AddCounts(const google::protobuf::RepeatedField<uint32_t>& from,
   for (int i = 0; i < from.size(); ++i) CountAt(to, static_cast<uint32_t>(i), from[i]);
 }
 
+// The entry of a source and drafter; nullptr when there are as many as are told apart.
+v1::SourceStats* FindOrAdd(v1::DraftSource source, const std::string& drafter, v1::SpeculationStats& stats) {
+  for (v1::SourceStats& entry : *stats.mutable_by_source()) {
+    if (entry.source() == source && entry.drafter() == drafter) return &entry;
+  }
+  if (stats.by_source_size() >= kMostSources) return nullptr;
+  v1::SourceStats* const entry = stats.add_by_source();
+  entry->set_source(source);
+  entry->set_drafter(drafter);
+  return entry;
+}
+
+template <class Stats>
+void SetRates(Stats& stats) {
+  const auto accepted = static_cast<float>(stats.accepted_tokens());
+  stats.set_mean_acceptance_length(
+      stats.drafted_rounds() == 0 ? 1.0f : 1.0f + accepted / static_cast<float>(stats.drafted_rounds()));
+  stats.set_draft_acceptance_rate(
+      stats.draft_tokens() == 0 ? 0.0f : accepted / static_cast<float>(stats.draft_tokens()));
+}
+
+void AddSources(const v1::SpeculationStats& from, v1::SpeculationStats& to) {
+  for (const v1::SourceStats& source : from.by_source()) {
+    v1::SourceStats* const entry = FindOrAdd(source.source(), source.drafter(), to);
+    if (entry == nullptr) continue;
+    entry->set_drafted_rounds(entry->drafted_rounds() + source.drafted_rounds());
+    entry->set_draft_tokens(entry->draft_tokens() + source.draft_tokens());
+    entry->set_accepted_tokens(entry->accepted_tokens() + source.accepted_tokens());
+    AddCounts(source.accepted_per_position(), *entry->mutable_accepted_per_position());
+    entry->set_rejections(entry->rejections() + source.rejections());
+    entry->set_wait_seconds(entry->wait_seconds() + source.wait_seconds());
+    SetRates(*entry);
+  }
+}
+
 void AddStats(const v1::SpeculationStats& from, v1::SpeculationStats& to) {
   to.set_rounds(to.rounds() + from.rounds());
   to.set_drafted_rounds(to.drafted_rounds() + from.drafted_rounds());
@@ -30,6 +67,8 @@ void AddStats(const v1::SpeculationStats& from, v1::SpeculationStats& to) {
   to.set_accepted_tokens(to.accepted_tokens() + from.accepted_tokens());
   AddCounts(from.accepted_per_position(), *to.mutable_accepted_per_position());
   AddCounts(from.window_histogram(), *to.mutable_window_histogram());
+  to.set_merged_rounds(to.merged_rounds() + from.merged_rounds());
+  AddSources(from, to);
 }
 
 }  // namespace
@@ -57,6 +96,7 @@ void Relay::Count(const v1::GenerationChunk& chunk) {
   }
   current_.set_rounds(current_.rounds() + 1);
   CountAt(*current_.mutable_window_histogram(), std::min(chunk.window(), kDeepestWindow), 1);
+  CountShares(chunk);
   if (chunk.kind() != v1::ROUND_KIND_HIT && chunk.kind() != v1::ROUND_KIND_MISS) return;
   current_.set_drafted_rounds(current_.drafted_rounds() + 1);
   if (chunk.kind() == v1::ROUND_KIND_HIT) {
@@ -69,14 +109,31 @@ void Relay::Count(const v1::GenerationChunk& chunk) {
   for (uint32_t i = 0; i < accepted; ++i) CountAt(*current_.mutable_accepted_per_position(), i, 1);
 }
 
+// What a round tells of its sources, but for rejections, which only a verifier knows.
+void Relay::CountShares(const v1::GenerationChunk& chunk) {
+  uint32_t num_sources = 0;
+  for (const v1::RoundShare& share : chunk.shares()) {
+    v1::SourceStats* const entry = FindOrAdd(share.source(), share.drafter(), current_);
+    if (entry == nullptr) continue;
+    entry->set_wait_seconds(entry->wait_seconds() + share.wait_seconds());
+    if (share.draft_tokens() == 0) continue;
+    ++num_sources;
+    entry->set_drafted_rounds(entry->drafted_rounds() + 1);
+    entry->set_draft_tokens(entry->draft_tokens() + share.draft_tokens());
+    entry->set_accepted_tokens(entry->accepted_tokens() + share.accepted_tokens());
+    for (int i = 0; i < chunk.details_size(); ++i) {
+      if (chunk.details(i).draft_source() != share.source()) continue;
+      CountAt(*entry->mutable_accepted_per_position(), static_cast<uint32_t>(i), 1);
+    }
+    SetRates(*entry);
+  }
+  if (num_sources > 1) current_.set_merged_rounds(current_.merged_rounds() + 1);
+}
+
 void Relay::AddLostRounds(v1::SpeculationStats& stats) const {
   if (lost_.rounds() == 0) return;
   AddStats(lost_, stats);
-  const auto accepted = static_cast<float>(stats.accepted_tokens());
-  stats.set_mean_acceptance_length(
-      stats.drafted_rounds() == 0 ? 1.0f : 1.0f + accepted / static_cast<float>(stats.drafted_rounds()));
-  stats.set_draft_acceptance_rate(
-      stats.draft_tokens() == 0 ? 0.0f : accepted / static_cast<float>(stats.draft_tokens()));
+  SetRates(stats);
 }
 
 absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {

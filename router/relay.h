@@ -61,6 +61,7 @@ class Relay {
   absl::Status ProtocolError(absl::string_view what) const;
   absl::Status CheckChunk(const v1::GenerationChunk& chunk) const;
   void Count(const v1::GenerationChunk& chunk);
+  void CountShares(const v1::GenerationChunk& chunk);
   void AddLostRounds(v1::SpeculationStats& stats) const;
 
   const Names names_;

@@ -81,9 +81,22 @@ v1::GenerateResponse Round(uint32_t offset, v1::RoundKind kind, uint32_t window,
   event.mutable_chunk()->set_kind(kind);
   event.mutable_chunk()->set_window(window);
   event.mutable_chunk()->set_draft_tokens(drafted);
+  // The first accepted token is the drafter's, the others the verifier's own guesses.
   for (uint32_t i = 0; i <= accepted; ++i) {
-    event.mutable_chunk()->add_details()->set_source(i < accepted ? v1::TOKEN_SOURCE_ACCEPTED
-                                                                  : v1::TOKEN_SOURCE_TARGET);
+    v1::TokenDetail& detail = *event.mutable_chunk()->add_details();
+    detail.set_source(i < accepted ? v1::TOKEN_SOURCE_ACCEPTED : v1::TOKEN_SOURCE_TARGET);
+    if (i < accepted) detail.set_draft_source(i == 0 ? v1::DRAFT_SOURCE_DRAFTER : v1::DRAFT_SOURCE_LOCAL);
+  }
+  const uint32_t local = accepted > 1 ? accepted - 1 : 0;
+  for (const bool is_local : {false, true}) {
+    const uint32_t tokens = is_local ? local : drafted - local;
+    if (tokens == 0) continue;
+    v1::RoundShare& share = *event.mutable_chunk()->add_shares();
+    share.set_source(is_local ? v1::DRAFT_SOURCE_LOCAL : v1::DRAFT_SOURCE_DRAFTER);
+    share.set_drafter("code");
+    share.set_draft_tokens(tokens);
+    share.set_accepted_tokens(is_local ? local : accepted - local);
+    share.set_wait_seconds(0.25);
   }
   return event;
 }
@@ -110,6 +123,13 @@ TEST(RelayTest, ASecondVerifierGoesOnAndStatisticsAddUp) {
   stats.set_accepted_tokens(1);
   stats.add_accepted_per_position(1);
   for (uint32_t rounds : {0, 0, 1}) stats.add_window_histogram(rounds);
+  v1::SourceStats& drafter = *stats.add_by_source();
+  drafter.set_source(v1::DRAFT_SOURCE_DRAFTER);
+  drafter.set_drafter("code");
+  drafter.set_drafted_rounds(1);
+  drafter.set_draft_tokens(3);
+  drafter.set_accepted_tokens(1);
+  drafter.add_accepted_per_position(1);
   EXPECT_TRUE(*relay.OnEvent(finished));
   EXPECT_EQ(stats.rounds(), 4u);
   EXPECT_EQ(stats.drafted_rounds(), 3u);
@@ -121,6 +141,19 @@ TEST(RelayTest, ASecondVerifierGoesOnAndStatisticsAddUp) {
   EXPECT_THAT(stats.window_histogram(), ElementsAre(1, 0, 2, 1));
   EXPECT_FLOAT_EQ(stats.mean_acceptance_length(), 2.0f);
   EXPECT_FLOAT_EQ(stats.draft_acceptance_rate(), 0.25f);
+  ASSERT_EQ(stats.by_source_size(), 2);
+  EXPECT_EQ(stats.merged_rounds(), 1u);
+  EXPECT_EQ(stats.by_source(0).drafted_rounds(), 3u);
+  EXPECT_EQ(stats.by_source(0).draft_tokens(), 11u);
+  EXPECT_EQ(stats.by_source(0).accepted_tokens(), 2u);
+  EXPECT_THAT(stats.by_source(0).accepted_per_position(), ElementsAre(2));
+  EXPECT_DOUBLE_EQ(stats.by_source(0).wait_seconds(), 0.5);
+  EXPECT_EQ(stats.by_source(1).source(), v1::DRAFT_SOURCE_LOCAL);
+  EXPECT_EQ(stats.by_source(1).drafter(), "code");
+  EXPECT_EQ(stats.by_source(1).draft_tokens(), 1u);
+  EXPECT_EQ(stats.by_source(1).accepted_tokens(), 1u);
+  EXPECT_THAT(stats.by_source(1).accepted_per_position(), ElementsAre(0, 1));
+  EXPECT_FLOAT_EQ(stats.by_source(1).draft_acceptance_rate(), 1.0f);
 }
 
 TEST(RelayTest, AResumedStreamGoesOnBehindWhatTheClientHas) {

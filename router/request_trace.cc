@@ -1,5 +1,6 @@
 #include "router/request_trace.h"
 
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,17 @@ void RequestTrace::OnFinished(const v1::GenerationFinished& finished) {
   call_.Set("gen_ai.usage.input_tokens", finished.usage().prompt_tokens());
   call_.Set("tandem.draft_tokens", finished.speculation().draft_tokens());
   call_.Set("tandem.accepted_tokens", finished.speculation().accepted_tokens());
+  std::array<uint64_t, 2> draft_tokens = {};  // Of drafters, and of the verifier by itself.
+  std::array<uint64_t, 2> accepted_tokens = {};
+  for (const v1::SourceStats& source : finished.speculation().by_source()) {
+    const size_t by = source.source() == v1::DRAFT_SOURCE_LOCAL ? 1 : 0;
+    draft_tokens[by] += source.draft_tokens();
+    accepted_tokens[by] += source.accepted_tokens();
+  }
+  call_.Set("tandem.drafter.draft_tokens", draft_tokens[0]);
+  call_.Set("tandem.drafter.accepted_tokens", accepted_tokens[0]);
+  call_.Set("tandem.local.draft_tokens", draft_tokens[1]);
+  call_.Set("tandem.local.accepted_tokens", accepted_tokens[1]);
 }
 
 void RequestTrace::OnEnd(absl::StatusCode code, uint32_t tokens, absl::Time now) {

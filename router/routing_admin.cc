@@ -307,11 +307,12 @@ absl::StatusOr<v1::SwapTenantDrafterResponse> SwapTenantDrafter(RoutingState& st
   return response;
 }
 
-absl::StatusOr<bool> RollBackCanary(RoutingState& state, const std::string& tenant, const std::string& own,
-                                    const std::string& canary, absl::string_view reason, absl::Time now) {
-  bool rolled_back = false;
+absl::StatusOr<bool> EndCanary(RoutingState& state, const std::string& tenant, const std::string& own,
+                               const std::string& canary, CanaryEnd end, absl::string_view reason,
+                               absl::Time now) {
+  bool ended = false;
   const absl::Status edited = state.Edit([&](const RoutingStore::Listing& listing) -> Changes {
-    rolled_back = false;
+    ended = false;
     TANDEM_ASSIGN_OR_RETURN(const Records records, ReadRecords(listing));
     const auto found = records.tenants.find(tenant);
     if (found == records.tenants.end()) return std::vector<StoreChange>();
@@ -323,13 +324,18 @@ absl::StatusOr<bool> RollBackCanary(RoutingState& state, const std::string& tena
     }
     config.set_drafter_policy(v1::DRAFTER_POLICY_PINNED);
     config.clear_canary();
-    record.set_rolled_back(
-        absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone()), ": ", reason));
-    rolled_back = true;
+    if (end == CanaryEnd::kPromoted) {
+      config.set_drafter(canary);
+      record.clear_rolled_back();
+    } else {
+      record.set_rolled_back(
+          absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", now, absl::UTCTimeZone()), ": ", reason));
+    }
+    ended = true;
     return std::vector<StoreChange>{WriteTenant(record)};
   });
   TANDEM_RETURN_IF_ERROR(edited);
-  return rolled_back;
+  return ended;
 }
 
 absl::StatusOr<std::vector<v1::WatchEvent>> ChangeFeed::Next(RoutingState& state) {

@@ -33,10 +33,13 @@ absl::StatusOr<v1::SwapTenantDrafterResponse> SwapTenantDrafter(RoutingState& st
                                                                 const std::string& tenant,
                                                                 const std::string& drafter);
 
-// Ends the tenant's trial of `canary` against `own`, both by name, pins the tenant to `own` and keeps
-// `reason` with the time for whoever asks. False when that trial is over already.
-absl::StatusOr<bool> RollBackCanary(RoutingState& state, const std::string& tenant, const std::string& own,
-                                    const std::string& canary, absl::string_view reason, absl::Time now);
+// Ends the tenant's trial of `canary` against `own`, both by name. Rolled back, the tenant is pinned to
+// `own`, and `reason` is kept with the time for whoever asks; promoted, it is pinned to `canary`. False when
+// that trial is over already.
+enum class CanaryEnd { kRolledBack, kPromoted };
+absl::StatusOr<bool> EndCanary(RoutingState& state, const std::string& tenant, const std::string& own,
+                               const std::string& canary, CanaryEnd end, absl::string_view reason,
+                               absl::Time now);
 
 // Turns the state, read again and again, into events. Not thread-safe.
 class ChangeFeed {

@@ -161,10 +161,18 @@ TEST_F(RoutingAdminTest, ACanaryIsRolledBackOnceAndSaysSo) {
                                                       canary { drafter: "math" percent: 10 }
                                                     })pb"))
                   .ok());
-  EXPECT_FALSE(RollBackCanary(*state_, "acme", "code", "prose", "too little", absl::UnixEpoch()).value());
-  EXPECT_TRUE(RollBackCanary(*state_, "acme", "code", "math", "too little", absl::UnixEpoch()).value());
-  EXPECT_FALSE(RollBackCanary(*state_, "acme", "code", "math", "too little", absl::UnixEpoch()).value());
-  EXPECT_FALSE(RollBackCanary(*state_, "nobody", "code", "math", "too little", absl::UnixEpoch()).value());
+  EXPECT_FALSE(
+      EndCanary(*state_, "acme", "code", "prose", CanaryEnd::kRolledBack, "too little", absl::UnixEpoch())
+          .value());
+  EXPECT_TRUE(
+      EndCanary(*state_, "acme", "code", "math", CanaryEnd::kRolledBack, "too little", absl::UnixEpoch())
+          .value());
+  EXPECT_FALSE(
+      EndCanary(*state_, "acme", "code", "math", CanaryEnd::kRolledBack, "too little", absl::UnixEpoch())
+          .value());
+  EXPECT_FALSE(
+      EndCanary(*state_, "nobody", "code", "math", CanaryEnd::kRolledBack, "too little", absl::UnixEpoch())
+          .value());
   const v1::TenantInfo info = GetTenant(*state_, "acme").value();
   EXPECT_EQ(info.config().drafter_policy(), v1::DRAFTER_POLICY_PINNED);
   EXPECT_EQ(info.config().drafter(), "code");
@@ -173,6 +181,25 @@ TEST_F(RoutingAdminTest, ACanaryIsRolledBackOnceAndSaysSo) {
                                                   fields: "weight")pb"))
                 ->rolled_back(),
             "");
+}
+
+TEST_F(RoutingAdminTest, APromotedCanaryIsTheTenantsDrafter) {
+  ASSERT_TRUE(SetTenant(*state_, TenantRequest(R"pb(config {
+                                                      name: "acme"
+                                                      drafter: "code"
+                                                      drafter_policy: DRAFTER_POLICY_CANARY
+                                                      canary { drafter: "math" percent: 10 promote: true }
+                                                    })pb"))
+                  .ok());
+  EXPECT_TRUE(
+      EndCanary(*state_, "acme", "code", "math", CanaryEnd::kPromoted, "as good", absl::UnixEpoch()).value());
+  EXPECT_FALSE(
+      EndCanary(*state_, "acme", "code", "math", CanaryEnd::kPromoted, "as good", absl::UnixEpoch()).value());
+  const v1::TenantInfo info = GetTenant(*state_, "acme").value();
+  EXPECT_EQ(info.config().drafter_policy(), v1::DRAFTER_POLICY_PINNED);
+  EXPECT_EQ(info.config().drafter(), "math");
+  EXPECT_FALSE(info.config().has_canary());
+  EXPECT_EQ(info.rolled_back(), "");
 }
 
 // A tenant that names a drafter and the drafter's deletion exclude one another, however they meet.

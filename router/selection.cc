@@ -16,13 +16,15 @@ std::string Shown(absl::string_view name) {
   return absl::CHexEscape(name.substr(0, 128));
 }
 
-// For requests that insist on speculation.
-std::string WhyNothingDrafts(absl::string_view reason) {
-  absl::string_view why = "the tenant has no drafter and the request names none";
+// For requests that insist on speculation. Without a drafter the verifier may draft by itself; it knows.
+absl::Status CheckInsistence(const DrafterSelection& selection, bool names_drafter) {
+  const absl::string_view reason = selection.reason;
+  absl::string_view why;
   if (reason == "off") why = "speculation is off for the tenant";
-  if (reason == "draining") why = "the drafter takes no new sessions";
-  if (reason == "absent") why = "the drafter is not registered now";
-  return absl::StrCat("speculation.mode: ON, but nothing could draft: ", why);
+  if (names_drafter && reason == "draining") why = "the drafter takes no new sessions";
+  if (names_drafter && reason == "absent") why = "the drafter is not registered now";
+  if (why.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("speculation.mode: ON, but nothing could draft: ", why));
 }
 
 }  // namespace
@@ -47,6 +49,10 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
       return absl::InvalidArgumentError(absl::StrCat("speculation.drafter: \"", Shown(options.drafter()),
                                                      "\" is unknown or not allowed for this tenant"));
     }
+    if (tenant.policy == v1::DRAFTER_POLICY_OFF) {
+      return absl::InvalidArgumentError(absl::StrCat("speculation.drafter: \"", Shown(options.drafter()),
+                                                     "\", but speculation is off for this tenant"));
+    }
   }
   switch (options.mode()) {
     case v1::SPECULATION_MODE_OFF:
@@ -59,7 +65,7 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
           absl::StrCat("speculation.mode: ", static_cast<int>(options.mode()), ", expected 0, 1 or 2"));
   }
   DrafterSelection selection;
-  if (requested.has_value() && tenant.policy != v1::DRAFTER_POLICY_OFF) {
+  if (requested.has_value()) {
     const Drafter& drafter = table.drafters[*requested];
     selection = drafter.draining ? DrafterSelection{.reason = drafter.absent ? "absent" : "draining"}
                                  : DrafterSelection{.drafter = requested, .reason = "request"};
@@ -74,7 +80,8 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
   }
   if (!selection.drafter.has_value() && selection.candidates.empty() &&
       options.mode() == v1::SPECULATION_MODE_ON) {
-    return absl::FailedPreconditionError(WhyNothingDrafts(selection.reason));
+    if (absl::Status refused = CheckInsistence(selection, requested.has_value()); !refused.ok())
+      return refused;
   }
   return selection;
 }

@@ -32,9 +32,10 @@ struct DrafterSelection {
 };
 
 // The drafter of a request: its own choice, else its tenant's policy's (NarrowDrafters), which for AUTO
-// leaves candidates to choose from. A tenant's OFF holds whatever the request names. InvalidArgument for a
-// drafter that is unknown or not allowed; FailedPrecondition when the request insists on speculation and
-// nothing could draft for it.
+// leaves candidates to choose from. InvalidArgument for a drafter that is unknown or not allowed, or any
+// under a tenant whose policy is OFF; FailedPrecondition when the request insists on speculation and that is
+// off, or the drafter that it names is away. One that insists and has no drafter goes on: the verifier may
+// draft by itself.
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
                                                const v1::SpeculationOptions& options,
                                                absl::string_view request_id = "");

@@ -42,6 +42,8 @@ void Session::ResetDrafterState() {
   wait_until_ = absl::InfinitePast();
   hold_until_ = absl::InfinitePast();
   summary_.drafter = request_.drafter->name;
+  summary_.drafter_accepted_tokens = 0;
+  summary_.drafter_rejections = 0;
 }
 
 OpenSession Session::OpenStandby(DrafterBinding to, DrafterRecord* record, uint64_t vocabulary_fingerprint,

@@ -315,7 +315,6 @@ void EngineLoop::TellTokens(const GenerateCall& call, CommittedTokens tokens) {
 }
 
 void EngineLoop::RecordDrafter(GenerateCall& call, const DrafterBinding& binding) {
-  call.speculation = metrics_->SpeculationOf(call.tenant, binding.name);
   call.drafting = metrics_->DraftingOf(call.tenant, binding.name);
   metrics_->RecordDrafterChange();
 }
@@ -339,12 +338,16 @@ void EngineLoop::TellEnd(SessionId session, const Ended& ended, absl::Time at) {
 void EngineLoop::LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary) {
   const LogLevel level = status.ok() || absl::IsCancelled(status) ? LogLevel::kDebug : LogLevel::kInfo;
   if (!LogEnabled(level)) return;
+  const DraftTotals drafter = TotalsBy(summary, /*local=*/false);
+  const DraftTotals local = TotalsBy(summary, /*local=*/true);
   Log(level, "request ended",
       {{"request_id", call.request_id},
        {"trace_id", call.trace.trace_id()},
        {"tenant", call.tenant},
        {"drafter", summary.drafter},
        {"tokens", absl::StrCat(summary.output_tokens)},
+       {"drafter_accepted", absl::StrCat(drafter.accepted_tokens, "/", drafter.draft_tokens)},
+       {"local_accepted", absl::StrCat(local.accepted_tokens, "/", local.draft_tokens)},
        {"code", absl::StatusCodeToString(status.code())}});
 }
 
@@ -375,7 +378,10 @@ void EngineLoop::RecordRound(GenerateCall& call, const RoundReport& report, absl
   if (call.trace.recording()) call.trace.OnRound(report, at);
   call.drafting.RecordRound(report);
   if (report.supply.has_value()) ++call.supplies[static_cast<size_t>(*report.supply)];
-  if (report.kind != RoundKind::kUndrafted) call.speculation.RecordRound(report.nodes, report.accepted);
+  if (!call.speculation.IsOf(report.drafters)) {
+    call.speculation = metrics_->SpeculationOf(call.tenant, report.drafters);
+  }
+  call.speculation.RecordRound(report);
   for (const JudgedNode& node : report.judged) {
     call.calibration.Record(node.score, node.calibrated, node.accepted);
   }

@@ -38,9 +38,9 @@ struct GenerateCall {
   std::shared_ptr<GenerateStream> stream;
   v1::GenerateResponse started;  // Sent when the session is admitted.
   bool with_logprobs = false;
-  SpecDecodeMetrics::Series speculation;
-  VerifierMetrics::DraftSeries drafting;  // Of the drafter that rounds were made with,
-  VerifierMetrics::DraftSeries wire;      // and of the one that is bound now: what goes there and comes back.
+  VerifierMetrics::OriginSeries speculation;  // Of the drafters of the last round.
+  VerifierMetrics::DraftSeries drafting;      // Of the drafter that rounds were made with,
+  VerifierMetrics::DraftSeries wire;  // and of the one that is bound now: what goes there and comes back.
   std::array<uint32_t, kNumDraftSupplies> supplies = {};  // Rounds, by DraftSupply.
   CalibrationMetrics::Series calibration;
   std::string tenant;

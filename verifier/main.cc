@@ -216,7 +216,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
                    .max_window = options.limits.max_depth,
                    .max_length = static_cast<uint32_t>(
                        std::min<uint64_t>(static_cast<uint64_t>(config.max_context), options.kv_tokens)),
-                   .verification_rule = options.rule};
+                   .verification_rule = options.rule,
+                   .drafts_locally = options.local_drafter != "none"};
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer, Tokenizer::LoadForModel(spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
   return target;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -12,6 +13,22 @@ namespace {
 // By the values of DraftSupply.
 constexpr std::array<absl::string_view, kNumDraftSupplies> kSupplyNames = {"drafted", "unwanted", "opening",
                                                                            "late", "lost"};
+
+// Of the label `source`: drafters are one, partners included.
+constexpr std::array<absl::string_view, 2> kSourceNames = {"drafter", "local"};
+constexpr std::array<absl::string_view, 3> kRoundSourceNames = {"drafter", "local", "both"};
+
+size_t SourceIndex(DraftOrigin origin) {
+  return origin == DraftOrigin::kLocal ? 1 : 0;
+}
+
+// Index into kRoundSourceNames of a round that verified anything.
+size_t RoundSourceIndex(const RoundReport& report) {
+  const bool local = report.shares[static_cast<size_t>(DraftOrigin::kLocal)].nodes > 0;
+  const bool drafted = report.nodes > report.shares[static_cast<size_t>(DraftOrigin::kLocal)].nodes;
+  if (local && drafted) return 2;
+  return local ? 1 : 0;
+}
 
 }  // namespace
 
@@ -39,8 +56,8 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
            "why most of the others were not.",
            {"tenant", "drafter", "supply"}})),
       window_depth_(registry->AddHistogram({"tandem_verifier_window_depth",
-                                            "Depth of the tree that a round of a request with a drafter "
-                                            "verified.",
+                                            "Depth of what the drafter had in the tree that a round of "
+                                            "its requests verified.",
                                             {"drafter"}},
                                            {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32})),
       wire_bytes_(registry->AddCounter({"tandem_verifier_draft_wire_bytes_total",
@@ -98,22 +115,6 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                          "Times a running request went over to another drafter.",
                                          {}})
                            .With()),
-      declined_nodes_(registry
-                          ->AddCounter({"tandem_verifier_declined_nodes_total",
-                                        "Candidates within the window that were not worth a row.",
-                                        {}})
-                          .With()),
-      expected_accepted_(registry
-                             ->AddCounter({"tandem_verifier_expected_accepted_tokens_total",
-                                           "Accepted draft tokens that the calibrated scores of verified "
-                                           "candidates promised.",
-                                           {}})
-                             .With()),
-      exposed_draft_seconds_(
-          registry
-              ->AddCounter(
-                  {"tandem_verifier_exposed_draft_seconds_total", "Time that rounds waited for drafts.", {}})
-              .With()),
       requests_(registry->AddCounter(
           {"tandem_verifier_requests_total", "Finished requests by their terminal status.", {"code"}})),
       violations_(registry->AddCounter({"tandem_verifier_protocol_violations_total",
@@ -142,13 +143,34 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
               ->AddGauge(
                   {"tandem_verifier_kv_usage_ratio", "Share of the tokens of keys and values held.", {}})
               .With()) {
-  CounterFamily& rounds = registry->AddCounter({"tandem_verifier_rounds_total",
-                                                "Verification rounds: drafts were there (hit), were waited "
-                                                "for (miss), or there were none (undrafted).",
-                                                {"outcome"}});
-  rounds_hit_ = rounds.With({"hit"});
-  rounds_miss_ = rounds.With({"miss"});
-  rounds_undrafted_ = rounds.With({"undrafted"});
+  CounterFamily& declined = registry->AddCounter({"tandem_verifier_declined_nodes_total",
+                                                  "Candidates that were not worth a row, by who guessed.",
+                                                  {"source"}});
+  CounterFamily& expected = registry->AddCounter(
+      {"tandem_verifier_expected_accepted_tokens_total",
+       "Accepted draft tokens that the calibrated scores of verified candidates promised, by who guessed.",
+       {"source"}});
+  CounterFamily& exposed = registry->AddCounter({"tandem_verifier_exposed_draft_seconds_total",
+                                                 "Time that rounds waited: for a drafter's candidates, or "
+                                                 "while the verifier guessed by itself (local).",
+                                                 {"source"}});
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const absl::string_view source = kSourceNames[i];
+    sources_[i] = {.declined_nodes = declined.With({source}),
+                   .expected_accepted = expected.With({source}),
+                   .exposed_draft_seconds = exposed.With({source})};
+  }
+  CounterFamily& rounds = registry->AddCounter(
+      {"tandem_verifier_rounds_total",
+       "Verification rounds: drafts were there (hit), were waited for (miss), or there were none "
+       "(undrafted); and "
+       "whose were verified: a drafter's, the verifier's own (local), both, or nobody's (none).",
+       {"outcome", "source"}});
+  for (size_t i = 0; i < kNumRoundSources; ++i) {
+    rounds_hit_[i] = rounds.With({"hit", kRoundSourceNames[i]});
+    rounds_miss_[i] = rounds.With({"miss", kRoundSourceNames[i]});
+  }
+  rounds_undrafted_ = rounds.With({"undrafted", "none"});
   if (vllm_names) vllm_ = AddVllmMetrics(registry, target_);
 }
 
@@ -210,7 +232,34 @@ void VerifierMetrics::DraftSeries::RecordRound(const RoundReport& report) const 
   plain_seconds_.Increment(report.plain_seconds);
   if (!report.supply.has_value()) return;
   supplies_[static_cast<size_t>(*report.supply)].Increment();
-  window_.Observe(report.depth);
+  window_.Observe(report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].depth);
+}
+
+VerifierMetrics::OriginSeries VerifierMetrics::SpeculationOf(absl::string_view tenant,
+                                                             const RoundDrafters& drafters) {
+  using Source = SpecDecodeMetrics::Source;
+  OriginSeries series;
+  series.drafters_ = drafters;
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const auto origin = static_cast<DraftOrigin>(i);
+    const bool is_local = origin == DraftOrigin::kLocal;
+    // No series for a drafter that there is not.
+    if (!is_local && drafters.NameOf(origin).empty()) continue;
+    series.series_[i] = speculation_.With(tenant, target_, drafters.NameOf(origin),
+                                          is_local ? Source::kLocal : Source::kDrafter);
+  }
+  return series;
+}
+
+void VerifierMetrics::OriginSeries::RecordRound(const RoundReport& report) const {
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const OriginShare& share = report.shares[i];
+    if (share.nodes == 0) continue;
+    std::vector<uint32_t> accepted_at;
+    accepted_at.reserve(report.accepted_by.size());
+    for (DraftOrigin by : report.accepted_by) accepted_at.push_back(static_cast<size_t>(by) == i ? 1 : 0);
+    series_[i].Record(1, share.nodes, accepted_at);
+  }
 }
 
 void VerifierMetrics::RecordStep(const StepReport& report) {
@@ -225,18 +274,22 @@ void VerifierMetrics::RecordRound(const RoundReport& report) {
   output_tokens_.Increment(report.committed);
   switch (report.kind) {
     case RoundKind::kHit:
-      rounds_hit_.Increment();
+      rounds_hit_[RoundSourceIndex(report)].Increment();
       break;
     case RoundKind::kMiss:
-      rounds_miss_.Increment();
+      rounds_miss_[RoundSourceIndex(report)].Increment();
       break;
     case RoundKind::kUndrafted:
       rounds_undrafted_.Increment();
       break;
   }
-  declined_nodes_.Increment(report.declined);
-  expected_accepted_.Increment(report.expected_accepted);
-  exposed_draft_seconds_.Increment(std::max(report.wait_seconds, 0.0));
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const OriginShare& share = report.shares[i];
+    const SourceCounters& counters = sources_[SourceIndex(static_cast<DraftOrigin>(i))];
+    counters.declined_nodes.Increment(share.declined);
+    counters.expected_accepted.Increment(share.expected_accepted);
+    counters.exposed_draft_seconds.Increment(std::max(share.wait_seconds, 0.0));
+  }
   if (report.wait_seconds > 0.0) draft_wait_seconds_.Observe(report.wait_seconds);
   if (!vllm_.has_value() || report.kind == RoundKind::kUndrafted) return;
   vllm_->drafts.Increment();

@@ -52,9 +52,21 @@ class VerifierMetrics {
   CalibrationMetrics::Series CalibrationOf(absl::string_view drafter) {
     return calibration_.With(target_, drafter);
   }
-  SpecDecodeMetrics::Series SpeculationOf(absl::string_view tenant, absl::string_view drafter) {
-    return speculation_.With(tenant, target_, drafter);
-  }
+  // What each origin of drafts does for one tenant, beside certain drafters; cheap to copy.
+  class OriginSeries {
+   public:
+    OriginSeries() = default;
+    void RecordRound(const RoundReport& report) const;
+    bool IsOf(const RoundDrafters& drafters) const {
+      return drafters.drafter == drafters_.drafter && drafters.partner == drafters_.partner;
+    }
+
+   private:
+    friend class VerifierMetrics;
+    RoundDrafters drafters_;
+    std::array<SpecDecodeMetrics::Series, kNumDraftOrigins> series_;
+  };
+  OriginSeries SpeculationOf(absl::string_view tenant, const RoundDrafters& drafters);
 
   void RecordStep(const StepReport& report);
   void RecordRound(const RoundReport& report);
@@ -98,11 +110,17 @@ class VerifierMetrics {
   Counter output_tokens_;
   Counter stale_nodes_;
   Counter drafter_changes_;
-  Counter declined_nodes_;
-  Counter expected_accepted_;
-  Counter exposed_draft_seconds_;
-  Counter rounds_hit_;
-  Counter rounds_miss_;
+  // By source, "drafter" and "local".
+  struct SourceCounters {
+    Counter declined_nodes;
+    Counter expected_accepted;
+    Counter exposed_draft_seconds;
+  };
+  std::array<SourceCounters, 2> sources_;
+  // By outcome and by whose nodes were verified.
+  static constexpr size_t kNumRoundSources = 3;  // Drafters, the verifier, both.
+  std::array<Counter, kNumRoundSources> rounds_hit_;
+  std::array<Counter, kNumRoundSources> rounds_miss_;
   Counter rounds_undrafted_;
   CounterFamily& requests_;
   CounterFamily& violations_;

@@ -13,15 +13,61 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// Four nodes of the drafter and one of the verifier, two of the drafter's accepted.
 RoundReport DraftedRound() {
-  return {.kind = RoundKind::kHit,
-          .depth = 3,
-          .nodes = 5,
-          .accepted = 2,
-          .committed = 3,
-          .supply = DraftSupply::kDrafted,
-          .round_seconds = 0.25,
-          .plain_seconds = 0.5};
+  RoundReport report{.kind = RoundKind::kHit,
+                     .depth = 3,
+                     .nodes = 5,
+                     .accepted = 2,
+                     .committed = 3,
+                     .drafters = {.drafter = "drafter"},
+                     .supply = DraftSupply::kDrafted,
+                     .round_seconds = 0.25,
+                     .plain_seconds = 0.5};
+  report.shares[static_cast<size_t>(DraftOrigin::kDrafter)] = {
+      .depth = 3, .nodes = 4, .accepted = 2, .declined = 7, .wait_seconds = 0.5};
+  report.shares[static_cast<size_t>(DraftOrigin::kLocal)] = {
+      .depth = 1, .nodes = 1, .declined = 2, .wait_seconds = 0.125};
+  report.accepted_by = {DraftOrigin::kDrafter, DraftOrigin::kDrafter};
+  return report;
+}
+
+TEST(VerifierMetricsTest, TellsWhoGuessed) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  const RoundReport report = DraftedRound();
+  metrics.RecordRound(report);
+  metrics.SpeculationOf("acme", report.drafters).RecordRound(report);
+  // Without a drafter.
+  RoundReport local{.kind = RoundKind::kHit, .depth = 2, .nodes = 2, .accepted = 1, .committed = 2};
+  local.shares[static_cast<size_t>(DraftOrigin::kLocal)] = {.depth = 2, .nodes = 2, .accepted = 1};
+  local.accepted_by = {DraftOrigin::kLocal};
+  metrics.RecordRound(local);
+  metrics.SpeculationOf("acme", local.drafters).RecordRound(local);
+  metrics.RecordRound({.committed = 1});
+  const std::string text = registry.Expose();
+  const std::string drafter = R"({drafter="drafter",source="drafter",target="target",tenant="acme"} )";
+  const std::string beside = R"({drafter="drafter",source="local",target="target",tenant="acme"} )";
+  const std::string alone = R"({drafter="",source="local",target="target",tenant="acme"} )";
+  for (const std::string& line : {
+           absl::StrCat("tandem_spec_decode_num_drafts_total", drafter, "1\n"),
+           absl::StrCat("tandem_spec_decode_num_draft_tokens_total", drafter, "4\n"),
+           absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", drafter, "2\n"),
+           absl::StrCat("tandem_spec_decode_num_draft_tokens_total", beside, "1\n"),
+           absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", beside, "0\n"),
+           absl::StrCat("tandem_spec_decode_num_draft_tokens_total", alone, "2\n"),
+           absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", alone, "1\n"),
+           std::string("tandem_verifier_rounds_total{outcome=\"hit\",source=\"both\"} 1\n"),
+           std::string("tandem_verifier_rounds_total{outcome=\"hit\",source=\"local\"} 1\n"),
+           std::string("tandem_verifier_rounds_total{outcome=\"undrafted\",source=\"none\"} 1\n"),
+           std::string("tandem_verifier_declined_nodes_total{source=\"drafter\"} 7\n"),
+           std::string("tandem_verifier_declined_nodes_total{source=\"local\"} 2\n"),
+           std::string("tandem_verifier_exposed_draft_seconds_total{source=\"drafter\"} 0.5\n"),
+           std::string("tandem_verifier_exposed_draft_seconds_total{source=\"local\"} 0.125\n"),
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr(R"({drafter="",source="drafter")")));
 }
 
 TEST(VerifierMetricsTest, TellsVllmsNamesOnlyWhenAsked) {
@@ -73,15 +119,17 @@ TEST(VerifierMetricsTest, TenantsBeyondTheBoundShareTheirSeries) {
   constexpr int kNames = 3 * kMaxLabelValues;
   for (int i = 0; i < kNames; ++i) {
     const std::string tenant = absl::StrCat("tenant-", i);
-    metrics.SpeculationOf(tenant, "drafter").RecordRound(5, 2);
+    metrics.SpeculationOf(tenant, {.drafter = "drafter"}).RecordRound(DraftedRound());
     metrics.DraftingOf(tenant, "drafter").RecordRound(DraftedRound());
   }
   const std::string text = registry.Expose();
   EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("tenant-", kMaxLabelValues, "\""))));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat(
-                        "tandem_spec_decode_num_drafts_total{drafter=\"drafter\",target=\"target\","
-                        "tenant=\"other\"} ",
-                        kNames - kMaxLabelValues)));
+  EXPECT_THAT(
+      text,
+      HasSubstr(absl::StrCat(
+          "tandem_spec_decode_num_drafts_total{drafter=\"drafter\",source=\"drafter\",target=\"target\","
+          "tenant=\"other\"} ",
+          kNames - kMaxLabelValues)));
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40000);
 }
 

@@ -151,6 +151,24 @@ v1::RoundKind KindToProto(RoundKind kind) {
   return v1::ROUND_KIND_UNDRAFTED;
 }
 
+v1::DraftSource SourceToProto(DraftOrigin origin) {
+  return origin == DraftOrigin::kLocal ? v1::DRAFT_SOURCE_LOCAL : v1::DRAFT_SOURCE_DRAFTER;
+}
+
+void SharesToProto(const CommittedTokens& tokens, v1::GenerationChunk& chunk) {
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const OriginShare& share = tokens.shares[i];
+    if (share.empty()) continue;
+    const auto origin = static_cast<DraftOrigin>(i);
+    v1::RoundShare& entry = *chunk.add_shares();
+    entry.set_source(SourceToProto(origin));
+    entry.set_drafter(tokens.drafters.NameOf(origin));
+    entry.set_draft_tokens(share.nodes);
+    entry.set_accepted_tokens(share.accepted);
+    entry.set_wait_seconds(share.wait_seconds);
+  }
+}
+
 v1::RoundTrace TraceToProto(const RoundTrace& trace) {
   v1::RoundTrace proto;
   proto.set_kind(KindToProto(trace.report.kind));
@@ -171,6 +189,8 @@ v1::RoundTrace TraceToProto(const RoundTrace& trace) {
     entry.set_token(static_cast<uint32_t>(node.token));
     entry.set_score(node.score);
     entry.set_accepted(node.accepted);
+    entry.set_source(SourceToProto(node.origin));
+    entry.set_drafter(trace.report.drafters.NameOf(node.origin));
   }
   return proto;
 }
@@ -186,10 +206,12 @@ v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
   chunk.set_kind(KindToProto(tokens.kind));
   chunk.set_window(tokens.depth);
   chunk.set_draft_tokens(tokens.nodes);
+  SharesToProto(tokens, chunk);
   for (const CommittedToken& token : tokens.tokens) {
     chunk.add_tokens(static_cast<uint32_t>(token.token));
     v1::TokenDetail& detail = *chunk.add_details();
-    detail.set_source(token.drafted ? v1::TOKEN_SOURCE_ACCEPTED : v1::TOKEN_SOURCE_TARGET);
+    detail.set_source(token.drafted_by.has_value() ? v1::TOKEN_SOURCE_ACCEPTED : v1::TOKEN_SOURCE_TARGET);
+    if (token.drafted_by.has_value()) detail.set_draft_source(SourceToProto(*token.drafted_by));
     detail.set_text_bytes(token.text_bytes);
     if (!with_logprobs) continue;
     detail.set_logprob(token.choice.logprob);
@@ -201,6 +223,30 @@ v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
   }
   return response;
 }
+
+namespace {
+
+// 1 + accepted / rounds, and accepted / tokens, as vLLM has them.
+template <class Stats>
+void SetRates(uint32_t rounds, uint32_t tokens, uint32_t accepted, Stats& stats) {
+  const auto count = static_cast<float>(accepted);
+  stats.set_mean_acceptance_length(rounds == 0 ? 1.0f : 1.0f + count / static_cast<float>(rounds));
+  stats.set_draft_acceptance_rate(tokens == 0 ? 0.0f : count / static_cast<float>(tokens));
+}
+
+void OriginToProto(const OriginSummary& summary, v1::SourceStats& stats) {
+  stats.set_source(SourceToProto(summary.origin));
+  stats.set_drafter(summary.drafter);
+  stats.set_drafted_rounds(summary.rounds);
+  stats.set_draft_tokens(summary.draft_tokens);
+  stats.set_accepted_tokens(summary.accepted_tokens);
+  for (uint32_t count : summary.accepted_per_position) stats.add_accepted_per_position(count);
+  SetRates(summary.rounds, summary.draft_tokens, summary.accepted_tokens, stats);
+  stats.set_rejections(summary.rejections);
+  stats.set_wait_seconds(summary.wait_seconds);
+}
+
+}  // namespace
 
 v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
   v1::GenerateResponse response;
@@ -231,11 +277,9 @@ v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
   stats.set_misses(summary.misses);
   stats.set_draft_tokens(summary.draft_tokens);
   stats.set_accepted_tokens(summary.accepted_tokens);
-  const auto accepted = static_cast<float>(summary.accepted_tokens);
-  stats.set_mean_acceptance_length(
-      summary.drafted_rounds == 0 ? 1.0f : 1.0f + accepted / static_cast<float>(summary.drafted_rounds));
-  stats.set_draft_acceptance_rate(
-      summary.draft_tokens == 0 ? 0.0f : accepted / static_cast<float>(summary.draft_tokens));
+  SetRates(summary.drafted_rounds, summary.draft_tokens, summary.accepted_tokens, stats);
+  for (const OriginSummary& origin : summary.by_origin) OriginToProto(origin, *stats.add_by_source());
+  stats.set_merged_rounds(summary.merged_rounds);
   for (uint32_t count : summary.accepted_per_position) stats.add_accepted_per_position(count);
   for (uint32_t count : summary.window_histogram) stats.add_window_histogram(count);
   stats.set_drafter_accepted_tokens(summary.drafter_accepted_tokens);

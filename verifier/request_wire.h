@@ -23,6 +23,7 @@ struct ServedTarget {
   // less.
   uint32_t max_length = 0;
   VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
+  bool drafts_locally = false;  // Requests that no drafter drafts for are drafted all the same.
 };
 
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument

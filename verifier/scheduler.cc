@@ -76,7 +76,8 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   }
   if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
     waiting_.back()->SetLocalDrafter(
-        local_drafters_->NewSession(waiting_.back()->request().cache_salt, options_.vocabulary_fingerprint));
+        local_drafters_->NewSession(waiting_.back()->request().cache_salt, options_.vocabulary_fingerprint),
+        &local_calibration_, clock_);
   }
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@
 #include "common/engine/engine.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/round_time_model.h"
+#include "common/speculation/score_calibration.h"
 #include "common/speculation/verification_rule.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/drafter_record.h"
@@ -238,6 +239,7 @@ class Scheduler {
   SchedulerListener* const listener_;
   const std::unique_ptr<const VerificationRule> rule_;
   std::unique_ptr<SourceHost> local_drafters_;  // None: rounds without a drafter's candidates are undrafted.
+  ScoreCalibration local_calibration_;          // What their scores are worth.
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
   bool short_of_memory_ = false;  // No session has ended since the first of them found too little.

@@ -63,8 +63,10 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
   }
   if (request.speculation().mode() == v1::SPECULATION_MODE_OFF) return session;
   if (!request.has_drafter()) {
-    if (request.speculation().mode() == v1::SPECULATION_MODE_ON) {
-      return absl::FailedPreconditionError("speculation.mode: ON, but no drafter was named");
+    if (request.speculation().mode() == v1::SPECULATION_MODE_ON && !target_->drafts_locally) {
+      return absl::FailedPreconditionError(
+          "speculation.mode: ON, but no drafter was named, and this verifier does not draft by itself "
+          "(--local-drafter none)");
     }
     return session;
   }
@@ -197,9 +199,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   call.drafting =
       metrics_->DraftingOf(request->tenant(), session->drafter.has_value() ? session->drafter->name : "");
   call.wire = call.drafting;
+  RoundDrafters drafters;
+  if (session->drafter.has_value()) drafters.drafter = session->drafter->name;
+  call.speculation = metrics_->SpeculationOf(request->tenant(), drafters);
   if (session->drafter.has_value()) {
     started.set_drafter(session->drafter->name);
-    call.speculation = metrics_->SpeculationOf(request->tenant(), session->drafter->name);
     call.calibration = metrics_->CalibrationOf(session->drafter->name);
   }
   call.trace = SessionTrace(std::move(span), arrival);

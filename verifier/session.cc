@@ -12,17 +12,14 @@ namespace {
 
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
-// A local candidate must be as likely as this to be right, all nodes above it included.
+// As likely as this a local candidate must be to be right, all nodes above it included: where it stands in
+// for a drafter, and where it competes with one and the choice over the batch says what is worth a row.
 constexpr float kLeastLocalScore = 0.3f;
+constexpr float kLeastMergedScore = 0.05f;
 // How many commits back growth still tells how long it took.
 constexpr size_t kAwaitedCommits = 16;
 // After so many rounds in a row that had nothing to draft, the drafter is told no more.
 constexpr uint32_t kRoundsToSuspension = 8;
-
-void CountAt(std::vector<uint32_t>& histogram, size_t index) {
-  if (histogram.size() <= index) histogram.resize(index + 1);
-  ++histogram[index];
-}
 
 }  // namespace
 
@@ -56,7 +53,10 @@ absl::Status Session::Start(uint32_t blocks_to_spare) {
     kv_.Suspend();
     return reserved;
   }
-  if (local_drafter_ != nullptr) local_drafter_->Start(kv_.tokens(), summary_.prompt_tokens);
+  if (local_drafter_ != nullptr) {
+    local_drafter_->Start(kv_.tokens(), summary_.prompt_tokens);
+    local_proposal_.reset();
+  }
   planned_ = kv_.num_computed();
   if (summary_.preemptions == 0) {
     summary_.cached_prompt_tokens = std::min(planned_, summary_.prompt_tokens);
@@ -235,19 +235,38 @@ double Session::FirstLevelAcceptance() const {
   return acceptance_.Levels(record_ == nullptr ? nullptr : &record_->acceptance)[0];
 }
 
+bool Session::MergesOrigins() const {
+  return policy_->heeds_worth() && !samples_drafts();
+}
+
 void Session::PrepareRound(uint32_t max_nodes) {
-  selected_.clear();
-  num_declined_ = 0;
+  guesses_.clear();
+  offered_ = {};
   round_record_ = record_;
+  round_drafters_ = {.drafter = request_.drafter.has_value() ? request_.drafter->name : std::string()};
   // An output's last token has no use for drafts.
   drafts_wanted_ = drafting_ && budget_.depth > 0 && OutputLength() + 1 < request_.max_tokens;
   drafts_offered_ = drafts_wanted_ && !mirror_.tree().empty();
-  if (drafting_ && budget_.depth > 0) SelectDrafted(max_nodes);
-  drafted_locally_ = selected_.empty() && local_drafter_ != nullptr;
-  if (drafted_locally_) selected_ = LocalNodes(max_nodes);
+  std::vector<TreeNode> drafted;
+  if (drafting_ && budget_.depth > 0) drafted = SelectDrafted(max_nodes);
+  if (samples_drafts() && !drafted.empty()) {
+    // Draws are told by the ids that the drafter gave.
+    selected_ = std::move(drafted);
+    for (const TreeNode& node : selected_) guesses_.push_back({.scores = {node.score}});
+  } else {
+    MergedTree tree;
+    tree.Add(DraftOrigin::kDrafter, drafted);
+    if (local_drafter_ != nullptr && (drafted.empty() || MergesOrigins())) {
+      tree.Add(DraftOrigin::kLocal, LocalNodes(MergesOrigins() ? kLeastMergedScore : kLeastLocalScore));
+    }
+    MergedTree::Selection selection = std::move(tree).Take(std::min(limits_.max_nodes, max_nodes));
+    selected_ = std::move(selection.nodes);
+    guesses_ = std::move(selection.guesses);
+  }
+  for (const Guesses& guesses : guesses_) ++offered_[static_cast<size_t>(guesses.credited())];
 }
 
-void Session::SelectDrafted(uint32_t max_nodes) {
+std::vector<TreeNode> Session::SelectDrafted(uint32_t max_nodes) const {
   const float temperature = request_.sampling.temperature;
   const auto worth = [&](const TreeNode& node) {
     return record_->calibration.Calibrated(temperature, node.depth, node.score);
@@ -256,22 +275,24 @@ void Session::SelectDrafted(uint32_t max_nodes) {
   const bool by_worth = policy_->heeds_worth() && !policy_->probing();
   const uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
   const uint32_t remaining = request_.max_tokens - OutputLength();
-  selected_ = mirror_.Select(std::min(nodes, max_nodes),
-                             by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth, worth);
+  return mirror_.Select(std::min(nodes, max_nodes),
+                        by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth, worth);
 }
 
 ChoiceSession Session::Choice() const {
-  ChoiceSession choice{.probe = policy_->probing()};
+  ChoiceSession choice;
   choice.candidates.reserve(selected_.size());
   for (uint32_t i = 0; i < selected_.size(); ++i) {
     uint32_t parent = ChoiceNode::kRoot;
     double above = 1.0;
     if (selected_[i].depth > 1) {
-      const auto found =
-          std::lower_bound(selected_.begin(), selected_.begin() + i, selected_[i].parent,
-                           [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
+      const auto found = std::find_if(selected_.begin(), selected_.begin() + i,
+                                      [&](const TreeNode& node) { return node.id == selected_[i].parent; });
       parent = static_cast<uint32_t>(found - selected_.begin());
       above = found->path_score;
+    } else if (policy_->probing() && !choice.probe.has_value() && guesses_[i].IsBy(DraftOrigin::kDrafter)) {
+      // What is probed is the drafter, whatever else there is; its first node is its best.
+      choice.probe = i;
     }
     choice.candidates.push_back(
         {.parent = parent, .probability = above > 0.0 ? selected_[i].path_score / above : 0.0});
@@ -280,9 +301,12 @@ ChoiceSession Session::Choice() const {
 }
 
 void Session::KeepNodes(absl::Span<const uint32_t> indices) {
-  num_declined_ = static_cast<uint32_t>(selected_.size() - indices.size());
-  for (size_t i = 0; i < indices.size(); ++i) selected_[i] = selected_[indices[i]];
+  for (size_t i = 0; i < indices.size(); ++i) {
+    selected_[i] = selected_[indices[i]];
+    guesses_[i] = guesses_[indices[i]];
+  }
   selected_.resize(indices.size());
+  guesses_.resize(indices.size());
 }
 
 // Gives each selected node a slot to be computed in, and a place behind the committed tokens should it be
@@ -294,6 +318,7 @@ void Session::GiveSlots() {
     const absl::StatusOr<SlotId> slot = kv_.AllocateScratch();
     if (!has_place || !slot.ok()) {
       selected_.resize(i);
+      guesses_.resize(i);
       return;
     }
     slots_.push_back(*slot);
@@ -306,7 +331,8 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   tails_.clear();
   tail_ends_.clear();
   GiveSlots();
-  draws_ = drafted_locally_ ? std::vector<DrawGroup>() : mirror_.DrawsOf(selected_);
+  const bool drawn = samples_drafts() && !guesses_.empty() && guesses_[0].IsBy(DraftOrigin::kDrafter);
+  draws_ = drawn ? mirror_.DrawsOf(selected_) : std::vector<DrawGroup>();
   round_waited_ = wait_until_ > absl::InfinitePast();
   const absl::Duration waited = std::min(now, wait_until_) - wait_since_;
   round_wait_seconds_ = round_waited_ ? std::max(absl::ToDoubleSeconds(waited), 0.0) : 0.0;
@@ -340,34 +366,48 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
       absl::MakeSpan(rows).subspan(first_row_));
 }
 
-// Of the source's candidates those that are likely enough to be worth a row. Their ids are good for one round
-// only: the drafter does not know them.
-std::vector<TreeNode> Session::LocalNodes(uint32_t max_nodes) const {
-  const uint32_t remaining = request_.max_tokens - OutputLength();
-  const std::vector<ProposedNode> proposal =
-      local_drafter_->Propose({.depth = std::min(limits_.max_depth, remaining - 1),
-                               .nodes = std::min(limits_.max_nodes, max_nodes),
-                               .branching = limits_.branching});
+const std::vector<ProposedNode>& Session::LocalProposal() {
+  if (!local_proposal_.has_value()) {
+    const uint32_t remaining = request_.max_tokens - OutputLength();
+    const absl::Time start = local_clock_->Now();
+    local_proposal_ = local_drafter_->Propose({.depth = std::min(limits_.max_depth, remaining - 1),
+                                               .nodes = limits_.max_nodes,
+                                               .branching = limits_.branching});
+    guess_seconds_ += std::max(absl::ToDoubleSeconds(local_clock_->Now() - start), 0.0);
+  }
+  return *local_proposal_;
+}
+
+// Of the source's candidates those that are likely enough, by what its scores have been worth.
+std::vector<TreeNode> Session::LocalNodes(float least_path_score) {
+  const float temperature = request_.sampling.temperature;
   std::vector<TreeNode> nodes;
-  for (const ProposedNode& proposed : proposal) {
-    const TreeNode* above = proposed.parent < 0 ? nullptr : &nodes[static_cast<size_t>(proposed.parent)];
-    const float path_score = (above == nullptr ? 1.0f : above->path_score) * proposed.score;
-    // Best first: what follows is no better.
-    if (path_score < kLeastLocalScore || proposed.token >= vocab_size_) break;
+  std::vector<int32_t> places;  // In nodes, of every proposed node; -1: left out.
+  for (const ProposedNode& proposed : LocalProposal()) {
+    places.push_back(-1);
+    if (proposed.token >= vocab_size_) continue;
+    const int32_t place = proposed.parent < 0 ? -1 : places[static_cast<size_t>(proposed.parent)];
+    if (proposed.parent >= 0 && place < 0) continue;
+    const TreeNode* const above = place < 0 ? nullptr : &nodes[static_cast<size_t>(place)];
+    const uint32_t depth = above == nullptr ? 1 : above->depth + 1;
+    const auto worth = static_cast<float>(local_calibration_->Calibrated(temperature, depth, proposed.score));
+    const float path_score = (above == nullptr ? 1.0f : above->path_score) * worth;
+    if (path_score < least_path_score) continue;
+    places.back() = static_cast<int32_t>(nodes.size());
     nodes.push_back({.id = static_cast<NodeId>(nodes.size()) + 1,
                      .parent = above == nullptr ? 0 : above->id,
                      .token = proposed.token,
-                     .depth = above == nullptr ? 1 : above->depth + 1,
+                     .depth = depth,
                      .score = proposed.score,
                      .path_score = path_score});
   }
   return nodes;
 }
 
-Session::LocalGuess Session::GuessLocally() const {
+Session::LocalGuess Session::GuessLocally() {
   LocalGuess guess;
   if (local_drafter_ == nullptr) return guess;
-  for (const TreeNode& node : LocalNodes(limits_.max_nodes)) {
+  for (const TreeNode& node : LocalNodes(kLeastLocalScore)) {
     ++guess.nodes;
     guess.expected_accepted += double{node.path_score};
   }
@@ -393,14 +433,15 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
                             .logits = logits};
   const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
   for (VerifiedToken& verified : rule->Verify(round, sampler_)) {
-    CommittedToken token{.token = verified.choice.token, .drafted = verified.node.has_value()};
+    CommittedToken token{.token = verified.choice.token};
+    if (verified.node.has_value()) token.drafted_by = guesses_[*verified.node].credited();
     token.choice = std::move(verified.choice);
     OutputPiece piece = request_.output->Push(token.token);
     token.text_bytes = static_cast<uint32_t>(piece.text.size());
     result.committed.text += piece.text;
     result.committed.tokens.push_back(std::move(token));
     if (verified.node.has_value()) {
-      accepted_.push_back(selected_[*verified.node].id);
+      accepted_.push_back(*verified.node);
       copies->push_back({.from = slots_[*verified.node], .to = kv_.CommittedSlot(position)});
     }
     ++position;
@@ -410,81 +451,6 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
       walked_to_the_end_ = !verified.node.has_value();
       return;
     }
-  }
-}
-
-// Every verified child of a node on the walk was compared with the target's choice there; no other node was.
-void Session::ObserveScores(std::vector<JudgedNode>* judged) {
-  const NodeId last = accepted_.empty() ? 0 : accepted_.back();
-  const float temperature = request_.sampling.temperature;
-  std::vector<uint32_t> depths;
-  // All of them before the first observation, after which the calibration would have to be fitted anew.
-  for (const TreeNode& node : selected_) {
-    const bool below_the_walk =
-        node.parent == 0 || std::find(accepted_.begin(), accepted_.end(), node.parent) != accepted_.end();
-    if (!below_the_walk || (node.parent == last && !walked_to_the_end_)) continue;
-    judged->push_back(
-        {.score = node.score,
-         .calibrated = record_->calibration.Calibrated(temperature, node.depth, node.score),
-         .accepted = std::find(accepted_.begin(), accepted_.end(), node.id) != accepted_.end()});
-    depths.push_back(node.depth);
-  }
-  for (size_t i = 0; i < judged->size(); ++i) {
-    record_->calibration.Observe(temperature, depths[i], (*judged)[i].score, (*judged)[i].accepted);
-  }
-}
-
-std::vector<TracedNode> Session::TraceTree() const {
-  std::vector<TracedNode> tree;
-  tree.reserve(selected_.size());
-  for (const TreeNode& node : selected_) {
-    const auto parent =
-        std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(tree.size()),
-                     [&](const TreeNode& above) { return above.id == node.parent; });
-    tree.push_back({.parent = node.parent == 0 ? 0 : static_cast<uint32_t>(parent - selected_.begin()) + 1,
-                    .token = node.token,
-                    .score = node.score,
-                    .accepted = std::find(accepted_.begin(), accepted_.end(), node.id) != accepted_.end()});
-  }
-  return tree;
-}
-
-std::optional<DraftSupply> Session::SupplyOfRound() const {
-  if (!request_.drafter.has_value()) return std::nullopt;
-  if (!selected_.empty() && !drafted_locally_) return DraftSupply::kDrafted;
-  if (!drafting_ && !draft_suspended_) return DraftSupply::kLost;
-  if (!drafts_wanted_ || drafts_offered_) return DraftSupply::kUnwanted;
-  return draft_opened_ ? DraftSupply::kLate : DraftSupply::kOpening;
-}
-
-void Session::ObserveRound(RoundReport& report, const TokenIds& committed, bool rejected) {
-  ++summary_.rounds;
-  CountAt(summary_.window_histogram, report.depth);
-  if (report.kind != RoundKind::kUndrafted) {
-    ++summary_.drafted_rounds;
-    ++(report.kind == RoundKind::kHit ? summary_.hits : summary_.misses);
-    summary_.draft_tokens += report.nodes;
-    summary_.accepted_tokens += report.accepted;
-    for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
-  }
-  if (!drafting_ && !draft_suspended_) return;
-  if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.
-  // To the drafter's account, a round that was drafted locally is undrafted.
-  RoundOutcome outcome{.wait_seconds = report.wait_seconds, .committed = committed};
-  if (!drafted_locally_) {
-    summary_.drafter_accepted_tokens += report.accepted;
-    summary_.drafter_rejections += rejected ? 1 : 0;
-    outcome.depth = report.depth;
-    outcome.accepted = report.accepted;
-    outcome.rejected = rejected;
-    outcome.declined = report.nodes == 0 && report.declined > 0;
-    ObserveScores(&report.judged);
-  }
-  acceptance_.Observe(outcome);
-  record_->acceptance.Observe(outcome);
-  policy_->Observe(outcome);
-  if (budget_.depth > 0) {
-    draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(outcome.depth, 1));
   }
 }
 
@@ -520,7 +486,10 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   for (const CommittedToken& token : result.committed.tokens) tokens.push_back(token.token);
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
-  if (local_drafter_ != nullptr) local_drafter_->Observe(tokens);
+  if (local_drafter_ != nullptr) {
+    local_drafter_->Observe(tokens);
+    local_proposal_.reset();
+  }
   summary_.output_tokens = OutputLength();
 
   RoundReport& report = result.report;
@@ -528,21 +497,21 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   report.nodes = static_cast<uint32_t>(selected_.size());
   report.accepted = static_cast<uint32_t>(accepted_.size());
   report.committed = static_cast<uint32_t>(tokens.size());
-  report.declined = num_declined_;
-  for (const TreeNode& node : selected_) report.expected_accepted += node.path_score;
-  report.wait_seconds = round_wait_seconds_;
   report.supply = SupplyOfRound();
   report.kind =
       selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
   result.committed.kind = report.kind;
   result.committed.depth = report.depth;
   result.committed.nodes = report.nodes;
-  const NodeId last_accepted = accepted_.empty() ? 0 : accepted_.back();
-  const bool rejected =
-      !finished_ && std::any_of(selected_.begin(), selected_.end(),
-                                [&](const TreeNode& node) { return node.parent == last_accepted; });
-  ObserveRound(report, tokens, rejected);
-  if (round_waited_ && (selected_.empty() || drafted_locally_)) ++waits_in_vain_;
+  const std::array<OriginOutcome, kNumDraftOrigins> outcomes = OutcomesOfRound();
+  FillShares(report, outcomes);
+  guess_seconds_ = 0.0;
+  result.committed.drafters = report.drafters;
+  result.committed.shares = report.shares;
+  CountRound(report, outcomes);
+  const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
+  ObserveRound(report, tokens, drafted);
+  if (round_waited_ && drafted.guessed == 0) ++waits_in_vain_;
   wait_until_ = absl::InfinitePast();
   hold_until_ = absl::InfinitePast();
   round_drafts_pay_ = std::exchange(drafts_pay_, costs.drafting_pays);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
 #include "common/engine/block_pool.h"
@@ -19,6 +21,7 @@
 #include "common/speculation/acceptance_estimate.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/level_acceptance.h"
+#include "common/speculation/merged_tree.h"
 #include "common/speculation/node_choice.h"
 #include "common/speculation/target_sampler.h"
 #include "common/speculation/verification_rule.h"
@@ -30,6 +33,7 @@
 namespace tandem {
 
 struct DrafterRecord;
+class ScoreCalibration;
 
 // Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
 inline constexpr size_t kDraftSecondsHistory = 6;
@@ -67,8 +71,8 @@ struct SessionRequest {
 
 struct CommittedToken {
   TokenId token = 0;
-  bool drafted = false;     // An accepted draft token; else the target's own.
-  uint32_t text_bytes = 0;  // Of the chunk's text, how many became certain with this token.
+  std::optional<DraftOrigin> drafted_by;  // Of an accepted draft token; else it is the target's own.
+  uint32_t text_bytes = 0;                // Of the chunk's text, how many became certain with this token.
   TokenChoice choice;
 };
 
@@ -91,6 +95,31 @@ struct JudgedNode {
   bool accepted = false;
 };
 
+// What one origin of drafts had in a round, each node counting for the one that it is credited to: over all
+// origins these add up to the round's own figures.
+struct OriginShare {
+  uint32_t depth = 0;  // Deepest level it guessed.
+  uint32_t nodes = 0;
+  uint32_t accepted = 0;
+  uint32_t declined = 0;
+  double expected_accepted = 0.0;
+  double wait_seconds = 0.0;  // That the round waited for its nodes.
+
+  bool empty() const { return nodes == 0 && wait_seconds <= 0.0; }
+};
+
+// Whom a round's request was bound to when the round was planned. Empty: nobody.
+struct RoundDrafters {
+  std::string drafter;
+  std::string partner;
+
+  // Under whose name an origin's share is told: what the verifier guesses counts beside the drafter that is
+  // bound.
+  const std::string& NameOf(DraftOrigin origin) const {
+    return origin == DraftOrigin::kPartner ? partner : drafter;
+  }
+};
+
 struct RoundReport {
   RoundKind kind = RoundKind::kUndrafted;
   uint32_t depth = 0;
@@ -99,8 +128,11 @@ struct RoundReport {
   uint32_t committed = 0;
   uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
   double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
-  double wait_seconds = 0.0;
-  std::optional<DraftSupply> supply;  // Of requests that have a drafter.
+  double wait_seconds = 0.0;  // For drafters; what the verifier takes to guess is told in its share alone.
+  RoundDrafters drafters;
+  std::array<OriginShare, kNumDraftOrigins> shares;  // By DraftOrigin.
+  std::vector<DraftOrigin> accepted_by;              // Of each position, whose the accepted node was.
+  std::optional<DraftSupply> supply;                 // Of requests that have a drafter.
   // From the end of the round before to the end of this one, waiting included; and what the committed tokens
   // would have taken one by one: as many rounds without trees and waits, by the round-time model. 0 of a
   // request's first round.
@@ -127,6 +159,7 @@ struct TracedNode {
   TokenId token = 0;
   float score = 0.0f;
   bool accepted = false;
+  DraftOrigin origin = DraftOrigin::kDrafter;  // Whose it is.
 };
 
 // How a round went, for requests that ask.
@@ -145,8 +178,25 @@ struct CommittedTokens {
   RoundKind kind = RoundKind::kUndrafted;
   uint32_t depth = 0;  // Of the tree that was verified,
   uint32_t nodes = 0;  // and its nodes.
+  RoundDrafters drafters;
+  std::array<OriginShare, kNumDraftOrigins> shares;
   std::optional<RoundTrace> trace;
 };
+
+// What an origin did for a session while a certain drafter was bound.
+struct OriginSummary {
+  DraftOrigin origin = DraftOrigin::kDrafter;
+  std::string drafter;  // RoundDrafters::NameOf.
+  uint32_t rounds = 0;  // With at least one node of it.
+  uint32_t draft_tokens = 0;
+  uint32_t accepted_tokens = 0;
+  std::vector<uint32_t> accepted_per_position;
+  uint32_t rejections = 0;
+  double wait_seconds = 0.0;
+};
+// Beyond these, what drafters that a session is swapped to do is told under kOtherDrafters.
+inline constexpr size_t kMostOriginSummaries = 16;
+inline constexpr char kOtherDrafters[] = "other";
 
 // What a finished session tells about itself.
 struct SessionSummary {
@@ -165,7 +215,9 @@ struct SessionSummary {
   uint32_t accepted_tokens = 0;
   std::vector<uint32_t> accepted_per_position;
   std::vector<uint32_t> window_histogram;
-  // Of rounds with the drafter's candidates: accepted tokens, and walks that ended in a rejection.
+  std::vector<OriginSummary> by_origin;
+  uint32_t merged_rounds = 0;  // With nodes of several origins.
+  // Of the drafter bound last: accepted tokens, and walks that ended in a rejection of its candidates.
   uint32_t drafter_accepted_tokens = 0;
   uint32_t drafter_rejections = 0;
   // What rounds cost at the end; negative: no drafter.
@@ -174,6 +226,13 @@ struct SessionSummary {
   std::vector<double> verify_seconds;  // By window.
   std::string policy_state;            // What the window policy has learned.
 };
+
+// What drafters did for a session, or what the verifier did by itself (`local`).
+struct DraftTotals {
+  uint32_t draft_tokens = 0;
+  uint32_t accepted_tokens = 0;
+};
+DraftTotals TotalsBy(const SessionSummary& summary, bool local);
 
 // One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
 // sampler and the window. The scheduler plans its rows into a batch and hands back logits:
@@ -291,15 +350,22 @@ class Session {
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 
-  // A source for the rounds that no drafter has sent candidates for. Before Start.
-  void SetLocalDrafter(std::unique_ptr<DraftSource> source) { local_drafter_ = std::move(source); }
-  // What it proposes for the next round now, at no wait: nodes that are worth a row, and how many of them are
-  // expected to be accepted.
+  // A source that guesses without a drafter: beside one where the policy weighs candidates by their worth,
+  // else where the drafter has sent none. Before Start. `calibration` is what its scores have been worth to
+  // all sessions; `clock` times its guesses. Both outlive this session.
+  void SetLocalDrafter(std::unique_ptr<DraftSource> source, ScoreCalibration* calibration,
+                       const Clock* clock) {
+    local_drafter_ = std::move(source);
+    local_calibration_ = calibration;
+    local_clock_ = clock;
+  }
+  // What it proposes for the next round, at no wait: nodes that are likely enough for a row, and how many of
+  // them are expected to be accepted. The source is asked once for every round.
   struct LocalGuess {
     uint32_t nodes = 0;
     double expected_accepted = 0.0;
   };
-  LocalGuess GuessLocally() const;
+  LocalGuess GuessLocally();
 
   // Between rounds: whether there is no candidate for the next one, but the drafter may send some. Then
   // WaitFor says how long the round waits if nobody else has anything to do, and how long the others' step is
@@ -374,14 +440,20 @@ class Session {
   Commit MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const;
   void ResetDrafterState();
   uint32_t OutputLength() const;
-  void SelectDrafted(uint32_t max_nodes);
-  std::vector<TreeNode> LocalNodes(uint32_t max_nodes) const;
+  std::vector<TreeNode> SelectDrafted(uint32_t max_nodes) const;
+  const std::vector<ProposedNode>& LocalProposal();
+  std::vector<TreeNode> LocalNodes(float least_path_score);
+  bool MergesOrigins() const;
+  std::array<OriginOutcome, kNumDraftOrigins> OutcomesOfRound() const;
+  void CountRound(const RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes);
+  OriginSummary& SummaryOf(DraftOrigin origin, const std::string& drafter);
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
   std::optional<DraftSupply> SupplyOfRound() const;
-  void ObserveRound(RoundReport& report, const TokenIds& committed, bool rejected);
-  void ObserveScores(std::vector<JudgedNode>* judged);
+  void FillShares(RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) const;
+  void ObserveRound(RoundReport& report, const TokenIds& committed, const OriginOutcome& drafted);
+  void ObserveScores(DraftOrigin origin, ScoreCalibration* calibration, std::vector<JudgedNode>* judged);
   void ExpectGrowth(absl::Time now);
 
   const SessionId id_;
@@ -429,16 +501,22 @@ class Session {
   bool round_drafts_pay_ = true;
   bool drafts_pay_ = true;
 
-  std::unique_ptr<DraftSource> local_drafter_;       // May be none.
-  const VerificationRule* sampling_rule_ = nullptr;  // None: the seeded rule.
+  std::unique_ptr<DraftSource> local_drafter_;  // May be none.
+  ScoreCalibration* local_calibration_ = nullptr;
+  const Clock* local_clock_ = nullptr;
+  std::optional<std::vector<ProposedNode>> local_proposal_;  // For the next round.
+  double guess_seconds_ = 0.0;                               // That it took.
+  const VerificationRule* sampling_rule_ = nullptr;          // None: the seeded rule.
   bool chooses_in_engine_ = false;
 
   // The round in flight.
-  bool drafted_locally_ = false;
+  RoundDrafters round_drafters_;
   bool drafts_wanted_ = false;   // The window had room,
   bool drafts_offered_ = false;  // and the drafter's candidates were there.
   uint32_t first_row_ = 0;
   std::vector<TreeNode> selected_;
+  std::vector<Guesses> guesses_;                         // Of each selected node.
+  std::array<uint32_t, kNumDraftOrigins> offered_ = {};  // Nodes credited to each, before KeepNodes.
   std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.
   std::vector<SlotId> slots_;     // Of each selected node.
   std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.
@@ -446,8 +524,7 @@ class Session {
   RoundChoices choices_;  // With chooses_in_engine_.
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;
-  uint32_t num_declined_ = 0;
-  std::vector<NodeId> accepted_;  // Path of accepted nodes, from the root's child down.
+  std::vector<uint32_t> accepted_;  // Places in selected_ of the accepted nodes, from the root's child down.
   // Whether the target's choice is known at the walk's end: not when the output ended with an accepted node.
   bool walked_to_the_end_ = false;
 };

@@ -43,6 +43,9 @@ void SessionTrace::OnRound(const RoundReport& report, absl::Time now) {
   round.Set("tandem.round.window", report.depth);
   round.Set("tandem.round.draft_tokens", report.nodes);
   round.Set("tandem.round.accepted_tokens", report.accepted);
+  const OriginShare& local = report.shares[static_cast<size_t>(DraftOrigin::kLocal)];
+  round.Set("tandem.round.local_draft_tokens", local.nodes);
+  round.Set("tandem.round.local_accepted_tokens", local.accepted);
   round.Set("tandem.round.committed_tokens", report.committed);
   round.Set("tandem.round.forward_seconds", absl::ToDoubleSeconds(report.forward_time));
   round.End(now);
@@ -124,8 +127,15 @@ void SessionTrace::OnFinished(const absl::Status& status, const SessionSummary& 
   call_.Set("tandem.rounds.drafted", summary.drafted_rounds);
   call_.Set("tandem.rounds.hit", summary.hits);
   call_.Set("tandem.rounds.missed", summary.misses);
+  call_.Set("tandem.rounds.merged", summary.merged_rounds);
   call_.Set("tandem.draft_tokens", summary.draft_tokens);
   call_.Set("tandem.accepted_tokens", summary.accepted_tokens);
+  const DraftTotals drafter = TotalsBy(summary, /*local=*/false);
+  const DraftTotals local = TotalsBy(summary, /*local=*/true);
+  call_.Set("tandem.drafter.draft_tokens", drafter.draft_tokens);
+  call_.Set("tandem.drafter.accepted_tokens", drafter.accepted_tokens);
+  call_.Set("tandem.local.draft_tokens", local.draft_tokens);
+  call_.Set("tandem.local.accepted_tokens", local.accepted_tokens);
   call_.SetStatus(status.code());
   call_.End(now);
 }

@@ -73,7 +73,8 @@ std::string FormatSection(const Experiment& experiment, absl::Span<const Summary
                                  {"p99"},
                                  {"request"},
                                  {"accepted"},
-                                 {"length"},
+                                 {"drafter"},
+                                 {"local"},
                                  {"hits"},
                                  {"errors"}};
   for (const Summary& row : rows) {
@@ -93,8 +94,10 @@ std::string FormatSection(const Experiment& experiment, absl::Span<const Summary
         Milliseconds(row.token_gap_p90),
         Milliseconds(row.token_gap_p99),
         Milliseconds(row.latency_p50),
-        drafted ? absl::StrFormat("%.1f %%", 100.0 * row.acceptance_rate()) : "-",
-        drafted ? absl::StrFormat("%.2f", row.mean_acceptance_length()) : "-",
+        row.by_drafter.draft_tokens > 0 ? absl::StrFormat("%.1f %%", 100.0 * row.by_drafter.acceptance_rate())
+                                        : "-",
+        drafted ? absl::StrFormat("%+.2f", row.EarnedPerRound(row.by_drafter)) : "-",
+        drafted ? absl::StrFormat("%+.2f", row.EarnedPerRound(row.by_local)) : "-",
         drafted ? absl::StrFormat("%.0f %%", 100.0 * static_cast<double>(row.hits) /
                                                  static_cast<double>(row.drafted_rounds))
                 : "-",
@@ -161,7 +164,9 @@ std::string FormatSummaries(const Experiment& experiment, const std::vector<Summ
       "\" in the same turn: of tokens/s, or at a given rate of requests of the mean latency\n",
       "times      milliseconds at the client: to the first token, between tokens, for a whole request "
       "(p50)\n",
-      "accepted   of the draft tokens verified;  length   tokens per drafted round, the target's included\n",
+      "accepted   of the drafter's tokens verified\n",
+      "drafter    its accepted tokens per round, beside the target's own one; local: those that the verifier "
+      "guessed\n",
       "hits       drafted rounds that did not wait for the drafter\n");
   for (const ServerDescription& server : servers) {
     if (server.info.simulated_pace().empty()) continue;

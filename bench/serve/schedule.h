@@ -11,18 +11,21 @@
 
 namespace tandem::bench {
 
+// In the place of a drafter's name: speculation without one, so that the verifier alone drafts.
+inline constexpr char kLocalDrafts[] = "local";
+
 // One way to run the same requests: what must not change an output.
 struct Configuration {
   std::string label;
   std::string model;        // Served name; targets that differ in their verifiers' settings only.
-  std::string drafter;      // Empty: plain decoding.
+  std::string drafter;      // Empty: plain decoding. kLocalDrafts: what the verifier guesses by itself.
   std::string policy;       // Empty: the verifier's.
   uint32_t max_window = 0;  // 0: the verifier's.
 };
 
 struct Matrix {
   std::vector<std::string> models;    // Empty: the tenant's default.
-  std::vector<std::string> drafters;  // "off" is plain decoding.
+  std::vector<std::string> drafters;  // "off" is plain decoding, kLocalDrafts no drafter.
   std::vector<std::string> policies;  // "fsm", or "fixed:4" for a largest window of its own.
   std::vector<uint32_t> max_windows;
 };

@@ -19,6 +19,7 @@ std::vector<std::string> Labels(const Matrix& matrix) {
 
 TEST(ConfigurationsTest, AreTheProductOfTheListsWithPlainDecodingOnce) {
   EXPECT_THAT(Labels({.drafters = {"off", "a"}}), ElementsAre("off", "a"));
+  EXPECT_THAT(Labels({.drafters = {"off", kLocalDrafts}}), ElementsAre("off", "local"));
   EXPECT_THAT(Labels({.drafters = {"off", "a", "b", "a"}, .policies = {"fixed", "fsm"}, .max_windows = {4}}),
               ElementsAre("off", "a fixed w4", "a fsm w4", "b fixed w4", "b fsm w4"));
   EXPECT_THAT(Labels({.drafters = {"a"}, .policies = {"fixed:2", "fsm", "fixed:1"}, .max_windows = {4, 8}}),

@@ -185,7 +185,7 @@ v1::GenerateRequest MakeRequest(const ServeOptions& options, const Prompt& promp
     return request;
   }
   speculation.set_mode(v1::SPECULATION_MODE_ON);
-  speculation.set_drafter(configuration.drafter);
+  if (configuration.drafter != kLocalDrafts) speculation.set_drafter(configuration.drafter);
   speculation.set_window_policy(configuration.policy);
   speculation.set_max_window(configuration.max_window);
   return request;

@@ -45,7 +45,8 @@ void AddTraffic(CLI::App* app, ServeOptions* options) {
 }
 
 void AddSweep(CLI::App* app, ServeOptions* options) {
-  app->add_option("--drafter", options->matrix.drafters, "Drafters by name; off for plain decoding")
+  app->add_option("--drafter", options->matrix.drafters,
+                  "Drafters by name; off for plain decoding, local for what the verifier guesses by itself")
       ->delimiter(',')
       ->required();
   app->add_option("--policy", options->matrix.policies,

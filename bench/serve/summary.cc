@@ -45,6 +45,12 @@ void AddRequest(const RequestRecord& record, Summary& summary, Samples& samples)
   summary.misses += stats.misses();
   summary.draft_tokens += stats.draft_tokens();
   summary.accepted_tokens += stats.accepted_tokens();
+  for (const v1::SourceStats& source : stats.by_source()) {
+    const bool local = source.source() == v1::DRAFT_SOURCE_LOCAL;
+    Summary::SourceTotals& totals = local ? summary.by_local : summary.by_drafter;
+    totals.draft_tokens += source.draft_tokens();
+    totals.accepted_tokens += source.accepted_tokens();
+  }
   AddCounts(summary.accepted_per_position, stats.accepted_per_position());
   AddCounts(summary.window_histogram, stats.window_histogram());
   if (!stats.drafter_lost().empty()) ++summary.drafter_lost;
@@ -89,6 +95,14 @@ std::tuple<uint32_t, uint32_t, uint32_t, uint32_t> CellOf(const Turn& turn) {
 
 double Summary::acceptance_rate() const {
   return draft_tokens == 0 ? 0.0 : static_cast<double>(accepted_tokens) / static_cast<double>(draft_tokens);
+}
+
+double Summary::SourceTotals::acceptance_rate() const {
+  return draft_tokens == 0 ? 0.0 : static_cast<double>(accepted_tokens) / static_cast<double>(draft_tokens);
+}
+
+double Summary::EarnedPerRound(const SourceTotals& source) const {
+  return rounds == 0 ? 0.0 : static_cast<double>(source.accepted_tokens) / static_cast<double>(rounds);
 }
 
 double Summary::mean_acceptance_length() const {

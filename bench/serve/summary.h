@@ -69,6 +69,12 @@ struct Summary {
 
   uint64_t rounds = 0, drafted_rounds = 0, hits = 0, misses = 0;
   uint64_t draft_tokens = 0, accepted_tokens = 0;
+  // Of these, what drafters guessed, and what verifiers guessed by themselves.
+  struct SourceTotals {
+    uint64_t draft_tokens = 0, accepted_tokens = 0;
+    double acceptance_rate() const;  // accepted / drafted; 0 without drafts.
+  };
+  SourceTotals by_drafter, by_local;
   std::vector<uint64_t> accepted_per_position;
   std::vector<uint64_t> window_histogram;
   uint32_t drafter_lost = 0;
@@ -81,6 +87,8 @@ struct Summary {
 
   double acceptance_rate() const;         // accepted / drafted; 0 without drafts.
   double mean_acceptance_length() const;  // Tokens per drafted round; 1 without.
+  // Accepted tokens per round, over all rounds: what the source earned beside the target's own token.
+  double EarnedPerRound(const SourceTotals& source) const;
 };
 
 // In the order dataset, temperature, load, configuration. Ratios leave out cells in which a request of either

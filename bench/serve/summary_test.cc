@@ -80,6 +80,14 @@ TEST_F(SummaryTest, AddsUpSpeculation) {
   stats.add_accepted_per_position(4);
   stats.add_accepted_per_position(2);
   stats.add_window_histogram(1);
+  v1::SourceStats& drafter = *stats.add_by_source();
+  drafter.set_source(v1::DRAFT_SOURCE_DRAFTER);
+  drafter.set_draft_tokens(16);
+  drafter.set_accepted_tokens(4);
+  v1::SourceStats& local = *stats.add_by_source();
+  local.set_source(v1::DRAFT_SOURCE_LOCAL);
+  local.set_draft_tokens(4);
+  local.set_accepted_tokens(2);
   Add(0, 0, 1, record);
   stats.add_accepted_per_position(1);
   Add(1, 0, 1, record);
@@ -88,6 +96,10 @@ TEST_F(SummaryTest, AddsUpSpeculation) {
   EXPECT_EQ(summary.hits, 6u);
   EXPECT_DOUBLE_EQ(summary.acceptance_rate(), 0.3);
   EXPECT_DOUBLE_EQ(summary.mean_acceptance_length(), 2.5);
+  EXPECT_EQ(summary.by_drafter.draft_tokens, 32u);
+  EXPECT_DOUBLE_EQ(summary.by_drafter.acceptance_rate(), 0.25);
+  EXPECT_DOUBLE_EQ(summary.EarnedPerRound(summary.by_drafter), 0.8);
+  EXPECT_DOUBLE_EQ(summary.EarnedPerRound(summary.by_local), 0.4);
   EXPECT_THAT(summary.accepted_per_position, ElementsAre(8, 4, 1));
   EXPECT_THAT(summary.window_histogram, ElementsAre(2));
   EXPECT_THAT(summary.ratios, IsEmpty());  // There was no baseline.

@@ -185,25 +185,39 @@ TEST(MetricsTest, ABadAddressIsAnErrorThatNamesIt) {
 TEST(SpecDecodeMetricsTest, CountsRoundsByPosition) {
   MetricsRegistry registry;
   SpecDecodeMetrics metrics(&registry);
-  const SpecDecodeMetrics::Series series = metrics.With("acme", "target", "code");
-  series.RecordRound(5, 3);
-  series.RecordRound(4, 0);
-  series.RecordRound(0, 0);  // Not drafted.
-  series.RecordRound(20, 18);
+  using Source = SpecDecodeMetrics::Source;
+  const SpecDecodeMetrics::Series series = metrics.With("acme", "target", "code", Source::kDrafter);
+  series.Record(1, 5, {1, 1, 1});
+  series.Record(1, 4, {});
+  const std::vector<uint32_t> deep(18, 1);
+  series.Record(1, 20, deep);
+  // What the verifier guessed beside the same drafter; its token came after one of somebody else.
+  metrics.With("acme", "target", "code", Source::kLocal).Record(2, 6, {0, 1});
   const std::string text = registry.Expose();
-  const std::string labels = "{drafter=\"code\",target=\"target\",tenant=\"acme\"} ";
-  const auto at = [](const std::string& position) {
-    return absl::StrCat("tandem_spec_decode_num_accepted_tokens_per_pos_total{drafter=\"code\",position=\"",
-                        position, "\",target=\"target\",tenant=\"acme\"} ");
+  const auto labels = [](const std::string& source) {
+    return absl::StrCat("{drafter=\"code\",source=\"", source, "\",target=\"target\",tenant=\"acme\"} ");
   };
-  EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_num_drafts_total", labels, "3\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_num_draft_tokens_total", labels, "29\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", labels, "21\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("0"), "2\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("2"), "2\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("3"), "1\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("15"), "1\n")));
-  EXPECT_THAT(text, HasSubstr(absl::StrCat(at("other"), "2\n")));
+  const auto at = [](const std::string& position, const std::string& source) {
+    return absl::StrCat("tandem_spec_decode_num_accepted_tokens_per_pos_total{drafter=\"code\",position=\"",
+                        position, "\",source=\"", source, "\",target=\"target\",tenant=\"acme\"} ");
+  };
+  for (const std::string& line : {
+           absl::StrCat("tandem_spec_decode_num_drafts_total", labels("drafter"), "3\n"),
+           absl::StrCat("tandem_spec_decode_num_draft_tokens_total", labels("drafter"), "29\n"),
+           absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", labels("drafter"), "21\n"),
+           absl::StrCat(at("0", "drafter"), "2\n"),
+           absl::StrCat(at("2", "drafter"), "2\n"),
+           absl::StrCat(at("3", "drafter"), "1\n"),
+           absl::StrCat(at("15", "drafter"), "1\n"),
+           absl::StrCat(at("other", "drafter"), "2\n"),
+           absl::StrCat("tandem_spec_decode_num_drafts_total", labels("local"), "2\n"),
+           absl::StrCat("tandem_spec_decode_num_draft_tokens_total", labels("local"), "6\n"),
+           absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", labels("local"), "1\n"),
+           absl::StrCat(at("1", "local"), "1\n"),
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr(at("0", "local"))));
   EXPECT_THAT(text, Not(HasSubstr("position=\"16\"")));
 }
 

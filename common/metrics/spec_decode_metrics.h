@@ -2,45 +2,57 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/metrics/metrics.h"
 
 namespace tandem {
 
-// What speculation does, by {tenant, target, drafter}:
+// What speculation does, by {tenant, target, drafter, source}:
 //
-//   tandem_spec_decode_num_drafts_total                        rounds with at least one draft token to verify
-//   tandem_spec_decode_num_draft_tokens_total                  draft tokens verified, all tree nodes counted
-//   tandem_spec_decode_num_accepted_tokens_total               draft tokens accepted
-//   tandem_spec_decode_num_accepted_tokens_per_pos_total       rounds that accepted a draft token at
-//   `position`,
-//                                                              counted from 0; from 16 on, "other"
+//   tandem_spec_decode_num_drafts_total                    rounds with at least one draft token of the source
+//   tandem_spec_decode_num_draft_tokens_total              its draft tokens verified, all tree nodes counted
+//   tandem_spec_decode_num_accepted_tokens_total           its draft tokens accepted
+//   tandem_spec_decode_num_accepted_tokens_per_pos_total   rounds that accepted one of them at `position`,
+//   counted
+//                                                          from 0; from 16 on, "other"
+//
+// `source` is who guessed: "drafter", or "local" for the verifier by itself. `drafter` is the one that
+// guessed, or that the request was bound to meanwhile; empty for none. A round with tokens of both sources
+// counts for each.
 //
 // Mean acceptance length = 1 + accepted / drafts; acceptance rate = accepted / draft tokens.
 class SpecDecodeMetrics {
  public:
   static constexpr int kPositions = 16;
 
-  // The series of one {tenant, target, drafter}; cheap to copy, for a session to keep.
+  // The series of one {tenant, target, drafter, source}; cheap to copy, for a session to keep.
   class Series {
    public:
     Series() = default;
-    // One drafted round: `draft_tokens` verified, of which `accepted` on the accepted path.
-    void RecordRound(uint32_t draft_tokens, uint32_t accepted) const;
+    // Drafted rounds, over which `draft_tokens` of the source were verified; entry i of `accepted_at`: how
+    // many of these rounds accepted one at position i.
+    void Record(uint32_t rounds, uint32_t draft_tokens, absl::Span<const uint32_t> accepted_at) const;
 
    private:
     friend class SpecDecodeMetrics;
     Counter drafts_;
     Counter draft_tokens_;
     Counter accepted_tokens_;
-    std::array<Counter, kPositions + 1> accepted_at_;
+    // Of a position, from the first token accepted there: most drafters never reach most of them.
+    CounterFamily* positions_ = nullptr;
+    std::array<std::string, 4> labels_;
+    mutable std::array<std::optional<Counter>, kPositions + 1> accepted_at_;
   };
 
   // Once per registry, which outlives this.
   explicit SpecDecodeMetrics(MetricsRegistry* registry);
 
-  Series With(absl::string_view tenant, absl::string_view target, absl::string_view drafter);
+  enum class Source { kDrafter, kLocal };
+  Series With(absl::string_view tenant, absl::string_view target, absl::string_view drafter, Source source);
 
  private:
   CounterFamily& drafts_;

@@ -50,12 +50,12 @@ NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCos
   size_t num_wanted = 0;
   for (uint32_t s = 0; s < sessions.size(); ++s) {
     std::vector<Entry> entries = EntriesOf(sessions[s], s);
-    std::sort(entries.begin(), entries.end(), Before);
-    if (entries.size() > sessions[s].most_nodes) entries.resize(sessions[s].most_nodes);
-    if (sessions[s].probe && !entries.empty()) {
-      entries.front().wanted = true;
+    if (sessions[s].probe.has_value() && sessions[s].most_nodes > 0) {
+      entries[*sessions[s].probe].wanted = true;
       ++num_wanted;
     }
+    std::sort(entries.begin(), entries.end(), Before);
+    if (entries.size() > sessions[s].most_nodes) entries.resize(sessions[s].most_nodes);
     all.insert(all.end(), entries.begin(), entries.end());
   }
   std::sort(all.begin(), all.end(), Before);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -18,8 +19,8 @@ struct ChoiceNode {
 struct ChoiceSession {
   std::vector<ChoiceNode> candidates;
   uint32_t most_nodes = UINT32_MAX;
-  // Verify the best candidate even if it is not worth its row, to learn.
-  bool probe = false;
+  // To learn: the candidate, a child of the root, that is verified even if it is not worth its row.
+  std::optional<uint32_t> probe;
 };
 
 // What the step costs and yields besides the nodes that are chosen.

@@ -164,7 +164,7 @@ TEST(NodeChoiceTest, GivesRowsToWhoeverUsesThemBest) {
 TEST(NodeChoiceTest, ProbesAndLimits) {
   const RoundTimeModel round_time({{1, 1.0}, {2, 9.0}});
   std::vector<ChoiceSession> sessions = {
-      {.candidates = {{.probability = 0.1}, {.probability = 0.2}}, .probe = true},
+      {.candidates = {{.probability = 0.1}, {.probability = 0.2}}, .probe = 1},
       {.candidates = {{.probability = 0.9}}}};
   ChoiceCosts costs{.round_time = &round_time, .fixed_rows = 1, .fixed_tokens = 1.0};
   NodeChoice choice = ChooseNodes(sessions, costs);

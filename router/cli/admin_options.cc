@@ -109,7 +109,10 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
       "Roll it back below this share of the tenant's drafter's tokens per round; default 0.9");
   AddSetting<uint32_t>(
       app, command, "--canary-min-rounds", "canary.min_rounds",
-      [=](uint32_t v) { canary->set_min_rounds(v); }, "Drafted rounds of both before that; default 200");
+      [=](uint32_t v) { canary->set_min_rounds(v); }, "Rounds of both before that; default 200");
+  AddSetting<bool>(
+      app, command, "--canary-promote", "canary.promote", [=](bool v) { canary->set_promote(v); },
+      "Make it the tenant's drafter once it has shown to be above that share (true or false)");
   AddSetting<std::string>(
       app, command, "--window-policy", "window_policy",
       [=](const std::string& v) { tenant->set_window_policy(v); }, "Window policy; empty: the verifier's");

@@ -6,7 +6,8 @@
 namespace tandem::cli {
 namespace {
 
-constexpr absl::string_view kAcceptedColor = "\033[32m";
+constexpr absl::string_view kDrafterColor = "\033[32m";
+constexpr absl::string_view kLocalColor = "\033[36m";
 constexpr absl::string_view kPlainColor = "\033[0m";
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
 
@@ -24,6 +25,12 @@ size_t ControlLength(absl::string_view text) {
   return 0;
 }
 
+// Empty for the target's own tokens. A server that does not say who guessed means the drafter.
+absl::string_view ColorOf(const v1::TokenDetail& detail) {
+  if (detail.source() != v1::TOKEN_SOURCE_ACCEPTED) return "";
+  return detail.draft_source() == v1::DRAFT_SOURCE_LOCAL ? kLocalColor : kDrafterColor;
+}
+
 void Put(std::ostream& out, absl::string_view text) {
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
 }
@@ -32,7 +39,7 @@ void Put(std::ostream& out, absl::string_view text) {
 
 void TextRenderer::Write(const v1::GenerateResponse& event) {
   if (event.has_chunk()) WriteChunk(event.chunk());
-  if (event.has_finished()) WriteText(event.finished().text(), /*accepted=*/false);
+  if (event.has_finished()) WriteText(event.finished().text(), /*color=*/"");
   out_.flush();
 }
 
@@ -43,7 +50,9 @@ void TextRenderer::EndLine() {
 }
 
 absl::string_view TextRenderer::Legend() {
-  return "\033[32mgreen\033[0m: drafted and accepted; plain: chosen by the target\n";
+  return "\033[32mgreen\033[0m: guessed by the drafter and accepted; \033[36mcyan\033[0m: guessed by the "
+         "verifier "
+         "itself; plain: chosen by the target\n";
 }
 
 void TextRenderer::WriteChunk(const v1::GenerationChunk& chunk) {
@@ -52,24 +61,23 @@ void TextRenderer::WriteChunk(const v1::GenerationChunk& chunk) {
   // Neighbouring tokens of one kind are written together. A server that leaves text_bytes out, or gets them
   // wrong, costs colours and no text.
   for (int i = 0; i < chunk.details_size() && written < text.size();) {
-    const bool accepted = chunk.details(i).source() == v1::TOKEN_SOURCE_ACCEPTED;
+    const absl::string_view color = ColorOf(chunk.details(i));
     size_t end = written;
-    for (; i < chunk.details_size() && (chunk.details(i).source() == v1::TOKEN_SOURCE_ACCEPTED) == accepted;
-         ++i) {
+    for (; i < chunk.details_size() && ColorOf(chunk.details(i)) == color; ++i) {
       end = std::min(text.size(), end + size_t{chunk.details(i).text_bytes()});
     }
     while (end < text.size() && IsContinuation(text[end])) ++end;
-    WriteText(text.substr(written, end - written), accepted);
+    WriteText(text.substr(written, end - written), color);
     written = end;
   }
-  WriteText(text.substr(written), /*accepted=*/false);
+  WriteText(text.substr(written), /*color=*/"");
 }
 
-void TextRenderer::WriteText(absl::string_view text, bool accepted) {
+void TextRenderer::WriteText(absl::string_view text, absl::string_view color) {
   if (text.empty()) return;
   line_begun_ = text.back() != '\n';
-  const bool colored = accepted && options_.color;
-  if (colored) Put(out_, kAcceptedColor);
+  const bool colored = !color.empty() && options_.color;
+  if (colored) Put(out_, color);
   if (options_.replace_controls) {
     while (!text.empty()) {
       size_t plain = 0;

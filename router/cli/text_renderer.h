@@ -29,7 +29,8 @@ class TextRenderer {
 
  private:
   void WriteChunk(const v1::GenerationChunk& chunk);
-  void WriteText(absl::string_view text, bool accepted);
+  // `color` is empty for none.
+  void WriteText(absl::string_view text, absl::string_view color);
 
   std::ostream& out_;
   const Options options_;

@@ -38,6 +38,14 @@ TEST(TextRendererTest, ColorsAcceptedTokensInRuns) {
   EXPECT_EQ(Render({.color = true}, {Chunk("ab", {{kTarget, 1}, {kAccepted, 1}})}), "a\033[32mb\033[0m\n");
 }
 
+TEST(TextRendererTest, WhatTheVerifierGuessedHasAColorOfItsOwn) {
+  v1::GenerateResponse event = Chunk("abcd", {{kAccepted, 1}, {kAccepted, 1}, {kAccepted, 1}, {kTarget, 1}});
+  event.mutable_chunk()->mutable_details(0)->set_draft_source(v1::DRAFT_SOURCE_DRAFTER);
+  event.mutable_chunk()->mutable_details(1)->set_draft_source(v1::DRAFT_SOURCE_LOCAL);
+  event.mutable_chunk()->mutable_details(2)->set_draft_source(v1::DRAFT_SOURCE_LOCAL);
+  EXPECT_EQ(Render({.color = true}, {event}), "\033[32ma\033[0m\033[36mbc\033[0md\n");
+}
+
 TEST(TextRendererTest, WithoutColorTextIsUntouched) {
   EXPECT_EQ(Render({}, {Chunk("one \033two", {{kAccepted, 8}})}), "one \033two\n");
 }

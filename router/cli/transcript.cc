@@ -25,6 +25,12 @@ std::string SourceName(v1::TokenSource source) {
   return EnumName(v1::TokenSource_Name(source), "TOKEN_SOURCE_");
 }
 
+// "" for the target's own tokens.
+std::string DraftSourceName(v1::DraftSource source) {
+  if (source == v1::DRAFT_SOURCE_UNSPECIFIED) return "";
+  return EnumName(v1::DraftSource_Name(source), "DRAFT_SOURCE_");
+}
+
 json LogprobJson(uint32_t token, const v1::TokenDetail& detail) {
   json top = json::array();
   for (const v1::TokenLogprob& entry : detail.top_logprobs()) {
@@ -39,7 +45,23 @@ json UsageJson(const v1::Usage& usage) {
           {"cached_prompt_tokens", usage.cached_prompt_tokens()}};
 }
 
+json SourceJson(const v1::SourceStats& stats) {
+  return {{"source", DraftSourceName(stats.source())},
+          {"drafter", stats.drafter()},
+          {"drafted_rounds", stats.drafted_rounds()},
+          {"draft_tokens", stats.draft_tokens()},
+          {"accepted_tokens", stats.accepted_tokens()},
+          {"accepted_per_position",
+           std::vector<uint32_t>(stats.accepted_per_position().begin(), stats.accepted_per_position().end())},
+          {"mean_acceptance_length", stats.mean_acceptance_length()},
+          {"draft_acceptance_rate", stats.draft_acceptance_rate()},
+          {"rejections", stats.rejections()},
+          {"wait_seconds", stats.wait_seconds()}};
+}
+
 json SpeculationJson(const v1::SpeculationStats& stats) {
+  json by_source = json::array();
+  for (const v1::SourceStats& source : stats.by_source()) by_source.push_back(SourceJson(source));
   return {{"drafter", stats.drafter()},
           {"rounds", stats.rounds()},
           {"drafted_rounds", stats.drafted_rounds()},
@@ -53,7 +75,20 @@ json SpeculationJson(const v1::SpeculationStats& stats) {
            std::vector<uint32_t>(stats.window_histogram().begin(), stats.window_histogram().end())},
           {"hits", stats.hits()},
           {"misses", stats.misses()},
-          {"drafter_lost", stats.drafter_lost()}};
+          {"drafter_lost", stats.drafter_lost()},
+          {"merged_rounds", stats.merged_rounds()},
+          {"by_source", std::move(by_source)}};
+}
+
+// One line for each source that had anything verified, if it is not all the same.
+void DescribeSources(const v1::SpeculationStats& stats, std::string* text) {
+  for (const v1::SourceStats& source : stats.by_source()) {
+    if (source.draft_tokens() == 0) continue;
+    const bool local = source.source() == v1::DRAFT_SOURCE_LOCAL;
+    absl::StrAppendFormat(text, "  %-10s %d of %d draft tokens (%.1f%%), %d drafted rounds\n",
+                          local ? "local" : source.drafter(), source.accepted_tokens(), source.draft_tokens(),
+                          100.0 * source.draft_acceptance_rate(), source.drafted_rounds());
+  }
 }
 
 }  // namespace
@@ -98,7 +133,11 @@ json Transcript::ToJson(bool with_logprobs, const absl::Status& status) const {
                   {{"time_to_first_token_seconds", absl::ToDoubleSeconds(TimeToFirstToken())},
                    {"total_seconds", absl::ToDoubleSeconds(TotalTime())},
                    {"tokens_per_second", TokensPerSecond()}}}};
-  for (const v1::TokenDetail& detail : details_) result["sources"].push_back(SourceName(detail.source()));
+  result["draft_sources"] = json::array();
+  for (const v1::TokenDetail& detail : details_) {
+    result["sources"].push_back(SourceName(detail.source()));
+    result["draft_sources"].push_back(DraftSourceName(detail.draft_source()));
+  }
   if (with_logprobs) {
     json& logprobs = result["logprobs"] = json::array();
     for (size_t i = 0; i < tokens_.size() && i < details_.size(); ++i) {
@@ -129,6 +168,7 @@ std::string Transcript::DescribeStats() const {
         &text, "acceptance   %d of %d draft tokens (%.1f%%), length %.2f tokens per drafted round\n",
         stats.accepted_tokens(), stats.draft_tokens(), 100.0 * stats.draft_acceptance_rate(),
         stats.mean_acceptance_length());
+    DescribeSources(stats, &text);
   }
   if (!stats.drafter_lost().empty()) absl::StrAppend(&text, "drafter lost ", stats.drafter_lost(), "\n");
   absl::StrAppendFormat(&text, "first token  after %.0f ms\n",
@@ -151,9 +191,12 @@ json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
                    {"offset", chunk.offset()},
                    {"tokens", std::vector<uint32_t>(chunk.tokens().begin(), chunk.tokens().end())},
                    {"text", chunk.text()},
-                   {"sources", json::array()}};
-    for (const v1::TokenDetail& detail : chunk.details())
+                   {"sources", json::array()},
+                   {"draft_sources", json::array()}};
+    for (const v1::TokenDetail& detail : chunk.details()) {
       result["sources"].push_back(SourceName(detail.source()));
+      result["draft_sources"].push_back(DraftSourceName(detail.draft_source()));
+    }
     if (with_logprobs) {
       json& logprobs = result["logprobs"] = json::array();
       for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {

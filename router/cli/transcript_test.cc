@@ -24,18 +24,19 @@ Transcript Example() {
   transcript.Add(
       Parse(R"pb(started { request_id: "r1" model: "big" seed: 18446744073709551615 drafter: "code" })pb"),
       kBegin + absl::Milliseconds(5));
-  transcript.Add(Parse(R"pb(chunk {
-                              tokens: 4
-                              tokens: 5
-                              text: "he"
-                              details { source: TOKEN_SOURCE_ACCEPTED logprob: -0.5 }
-                              details {
-                                source: TOKEN_SOURCE_TARGET
-                                logprob: -1.5
-                                top_logprobs { token: 9 logprob: -0.25 }
-                              }
-                            })pb"),
-                 kBegin + absl::Milliseconds(20));
+  transcript.Add(
+      Parse(R"pb(chunk {
+                   tokens: 4
+                   tokens: 5
+                   text: "he"
+                   details { source: TOKEN_SOURCE_ACCEPTED draft_source: DRAFT_SOURCE_LOCAL logprob: -0.5 }
+                   details {
+                     source: TOKEN_SOURCE_TARGET
+                     logprob: -1.5
+                     top_logprobs { token: 9 logprob: -0.25 }
+                   }
+                 })pb"),
+      kBegin + absl::Milliseconds(20));
   transcript.Add(Parse(R"pb(finished {
                               reason: FINISH_REASON_MAX_TOKENS
                               text: "y"
@@ -49,6 +50,22 @@ Transcript Example() {
                                 mean_acceptance_length: 2
                                 draft_acceptance_rate: 0.25
                                 accepted_per_position: 1
+                                by_source {
+                                  source: DRAFT_SOURCE_DRAFTER
+                                  drafter: "code"
+                                  drafted_rounds: 1
+                                  draft_tokens: 3
+                                }
+                                by_source {
+                                  source: DRAFT_SOURCE_LOCAL
+                                  drafter: "code"
+                                  drafted_rounds: 1
+                                  draft_tokens: 1
+                                  accepted_tokens: 1
+                                  accepted_per_position: 1
+                                  draft_acceptance_rate: 1
+                                }
+                                merged_rounds: 1
                               }
                             })pb"),
                  kBegin + absl::Milliseconds(40));
@@ -68,7 +85,14 @@ TEST(TranscriptTest, Json) {
   EXPECT_EQ(json["usage"]["cached_prompt_tokens"], 1);
   EXPECT_EQ(json["speculation"]["draft_tokens"], 4);
   EXPECT_EQ(json["speculation"]["accepted_tokens"], 1);
+  EXPECT_EQ(json["draft_sources"], (std::vector<std::string>{"local", ""}));
   EXPECT_EQ(json["speculation"]["drafted_rounds"], 1);
+  EXPECT_EQ(json["speculation"]["merged_rounds"], 1);
+  EXPECT_EQ(json["speculation"]["by_source"][0]["source"], "drafter");
+  EXPECT_EQ(json["speculation"]["by_source"][0]["drafter"], "code");
+  EXPECT_EQ(json["speculation"]["by_source"][0]["draft_tokens"], 3);
+  EXPECT_EQ(json["speculation"]["by_source"][1]["source"], "local");
+  EXPECT_EQ(json["speculation"]["by_source"][1]["accepted_tokens"], 1);
   EXPECT_DOUBLE_EQ(json["timings"]["total_seconds"], 0.05);
   EXPECT_DOUBLE_EQ(json["timings"]["time_to_first_token_seconds"], 0.02);
   EXPECT_DOUBLE_EQ(json["timings"]["tokens_per_second"], 40.0);
@@ -90,6 +114,8 @@ TEST(TranscriptTest, StatsForPeople) {
   EXPECT_THAT(stats, HasSubstr("drafter      code\n"));
   EXPECT_THAT(stats, HasSubstr("2, after a prompt of 3 (1 from the cache); ended by max_tokens\n"));
   EXPECT_THAT(stats, HasSubstr("1 of 4 draft tokens (25.0%), length 2.00"));
+  EXPECT_THAT(stats, HasSubstr("  code       0 of 3 draft tokens (0.0%), 1 drafted rounds\n"));
+  EXPECT_THAT(stats, HasSubstr("  local      1 of 1 draft tokens (100.0%), 1 drafted rounds\n"));
   EXPECT_THAT(stats, HasSubstr("after 20 ms\n"));
   EXPECT_THAT(stats, HasSubstr("40.0 tokens/s (50 ms in all)\n"));
   EXPECT_THAT(stats, Not(HasSubstr("drafter lost")));

@@ -180,6 +180,14 @@ TEST(TenantTallyTest, CountsWhatBecameOfRequests) {
   stats.set_drafted_rounds(4);
   stats.set_draft_tokens(12);
   stats.set_accepted_tokens(6);
+  v1::SourceStats& drafter = *stats.add_by_source();
+  drafter.set_source(v1::DRAFT_SOURCE_DRAFTER);
+  drafter.set_draft_tokens(10);
+  drafter.set_accepted_tokens(5);
+  v1::SourceStats& local = *stats.add_by_source();
+  local.set_source(v1::DRAFT_SOURCE_LOCAL);
+  local.set_draft_tokens(2);
+  local.set_accepted_tokens(1);
   for (int i = 0; i < 3; ++i) tallies.OnBegun("acme");
   tallies.OnEnded("acme", absl::OkStatus(), 10, stats);
   tallies.OnEnded("acme", absl::CancelledError(), 2, {});
@@ -189,8 +197,10 @@ TEST(TenantTallyTest, CountsWhatBecameOfRequests) {
   EXPECT_EQ(acme.failed, 1u);
   EXPECT_EQ(acme.tokens, 12u);
   EXPECT_EQ(acme.drafted_rounds, 4u);
-  EXPECT_EQ(acme.draft_tokens, 12u);
-  EXPECT_EQ(acme.accepted_tokens, 6u);
+  EXPECT_EQ(acme.draft_tokens, 10u);
+  EXPECT_EQ(acme.accepted_tokens, 5u);
+  EXPECT_EQ(acme.local_draft_tokens, 2u);
+  EXPECT_EQ(acme.local_accepted_tokens, 1u);
   EXPECT_EQ(acme.drafter, "code") << "of one that failed nobody knows";
   EXPECT_NE(tallies.version(), before);
 }

@@ -1,6 +1,7 @@
 #include "router/live/live_json.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 
@@ -86,7 +87,13 @@ Json CandidateOf(const v1::CandidateExplanation& candidate, bool chosen) {
   return json;
 }
 
-// The chunk's text, token by token: [{"t": text, "a": 1 if accepted}]. Returns whether all of it is there.
+// Whether the verifier guessed it by itself.
+int LocalFlag(v1::DraftSource source) {
+  return source == v1::DRAFT_SOURCE_LOCAL ? 1 : 0;
+}
+
+// The chunk's text, token by token: [{"t": text, "a": 1 if accepted, "l": 1 if the verifier guessed it}].
+// Returns whether all of it is there.
 bool AddTokens(const v1::GenerationChunk& chunk, Json& tokens) {
   const absl::string_view text = chunk.text();
   const int count = std::min(chunk.tokens_size(), kMaxLiveTokens);
@@ -99,8 +106,9 @@ bool AddTokens(const v1::GenerationChunk& chunk, Json& tokens) {
     const size_t bytes = last ? left : std::min<size_t>(has_detail ? chunk.details(i).text_bytes() : 0, left);
     const size_t room = kMaxLiveText - std::min(begin, kMaxLiveText);
     const bool accepted = has_detail && chunk.details(i).source() == v1::TOKEN_SOURCE_ACCEPTED;
-    tokens.push_back(
-        {{"t", Head(text.substr(begin, bytes), std::min(bytes, room))}, {"a", accepted ? 1 : 0}});
+    tokens.push_back({{"t", Head(text.substr(begin, bytes), std::min(bytes, room))},
+                      {"a", accepted ? 1 : 0},
+                      {"l", has_detail ? LocalFlag(chunk.details(i).draft_source()) : 0}});
     begin += bytes;
   }
   return count == chunk.tokens_size() && text.size() <= kMaxLiveText;
@@ -120,9 +128,22 @@ Json TreeOf(const v1::RoundTrace& round, const PromptEncoder& encoder, std::stri
     tree.push_back({{"p", node.parent()},
                     {"t", Head(encoder.TokenBytes(static_cast<TokenId>(node.token())), kMaxLiveTokenText)},
                     {"s", node.score()},
-                    {"a", node.accepted() ? 1 : 0}});
+                    {"a", node.accepted() ? 1 : 0},
+                    {"l", LocalFlag(node.source())}});
   }
   return tree;
+}
+
+// What a round verified, by who guessed: {"nodes": [drafters', the verifier's], "accepted": [...]}.
+Json SourcesOf(const v1::GenerationChunk& chunk) {
+  std::array<uint64_t, 2> nodes = {};
+  std::array<uint64_t, 2> accepted = {};
+  for (const v1::RoundShare& share : chunk.shares()) {
+    const auto source = static_cast<size_t>(LocalFlag(share.source()));
+    nodes[source] += share.draft_tokens();
+    accepted[source] += share.accepted_tokens();
+  }
+  return {{"nodes", nodes}, {"accepted", accepted}};
 }
 
 Json RowOf(const std::string& name, const TenantTally* tally) {
@@ -137,7 +158,9 @@ Json RowOf(const std::string& name, const TenantTally* tally) {
           {"tokens", tally->tokens},
           {"drafted_rounds", tally->drafted_rounds},
           {"draft_tokens", tally->draft_tokens},
-          {"accepted_tokens", tally->accepted_tokens}};
+          {"accepted_tokens", tally->accepted_tokens},
+          {"local_draft_tokens", tally->local_draft_tokens},
+          {"local_accepted_tokens", tally->local_accepted_tokens}};
 }
 
 }  // namespace
@@ -182,7 +205,8 @@ std::string RoundJson(uint64_t generation, uint64_t round, const v1::GenerationC
                {"tokens", std::move(tokens)},
                {"kind", KindName(chunk.kind())},
                {"window", chunk.window()},
-               {"nodes", chunk.draft_tokens()}};
+               {"nodes", chunk.draft_tokens()},
+               {"sources", SourcesOf(chunk)}};
   bool cut = !whole;
   if (chunk.has_round()) {
     std::string problem;

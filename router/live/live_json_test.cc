@@ -39,18 +39,20 @@ TEST(LiveJsonTest, ARoundTellsItsTokensAndItsTree) {
     offset: 5
     tokens: [ 97, 98, 99 ]
     text: "abcd"
-    details { source: TOKEN_SOURCE_ACCEPTED text_bytes: 1 }
-    details { source: TOKEN_SOURCE_ACCEPTED text_bytes: 2 }
+    details { source: TOKEN_SOURCE_ACCEPTED text_bytes: 1 draft_source: DRAFT_SOURCE_DRAFTER }
+    details { source: TOKEN_SOURCE_ACCEPTED text_bytes: 2 draft_source: DRAFT_SOURCE_LOCAL }
     details { source: TOKEN_SOURCE_TARGET text_bytes: 1 }
     kind: ROUND_KIND_MISS
     window: 2
     draft_tokens: 3
+    shares { source: DRAFT_SOURCE_DRAFTER drafter: "code" draft_tokens: 2 accepted_tokens: 1 }
+    shares { source: DRAFT_SOURCE_LOCAL drafter: "code" draft_tokens: 1 accepted_tokens: 1 }
     round {
       wait_seconds: 0.25
       verify_start: 100
       verify_seconds: 0.5
       tree { parent: 0 token: 97 score: 0.75 accepted: true }
-      tree { parent: 1 token: 98 score: 0.5 accepted: true }
+      tree { parent: 1 token: 98 score: 0.5 accepted: true source: DRAFT_SOURCE_LOCAL }
       tree { parent: 0 token: 120 score: 0.125 }
     }
   )pb"));
@@ -60,13 +62,16 @@ TEST(LiveJsonTest, ARoundTellsItsTokensAndItsTree) {
   EXPECT_EQ(round["kind"], "miss");
   EXPECT_EQ(round["window"], 2);
   EXPECT_EQ(round["nodes"], 3);
+  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[2,1],"accepted":[1,1]})"));
   EXPECT_EQ(round["wait_ms"], 250.0);
   EXPECT_EQ(round["verify_ms"], 500.0);
   EXPECT_EQ(round["at"], 100.5);
   EXPECT_EQ(round["cut"], false);
-  EXPECT_EQ(round["tokens"], json::parse(R"([{"t":"a","a":1},{"t":"bc","a":1},{"t":"d","a":0}])"));
-  EXPECT_EQ(round["tree"], json::parse(R"([{"p":0,"t":"a","s":0.75,"a":1},{"p":1,"t":"b","s":0.5,"a":1},
-                                           {"p":0,"t":"x","s":0.125,"a":0}])"));
+  EXPECT_EQ(round["tokens"],
+            json::parse(R"([{"t":"a","a":1,"l":0},{"t":"bc","a":1,"l":1},{"t":"d","a":0,"l":0}])"));
+  EXPECT_EQ(round["tree"],
+            json::parse(R"([{"p":0,"t":"a","s":0.75,"a":1,"l":0},{"p":1,"t":"b","s":0.5,"a":1,"l":1},
+                                           {"p":0,"t":"x","s":0.125,"a":0,"l":0}])"));
   EXPECT_FALSE(round.contains("problem"));
 }
 

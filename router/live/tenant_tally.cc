@@ -22,8 +22,11 @@ void TenantTallies::OnEnded(const std::string& tenant, const absl::Status& statu
   ++(status.ok() ? tally.finished : tally.failed);
   tally.tokens += tokens;
   tally.drafted_rounds += stats.drafted_rounds();
-  tally.draft_tokens += stats.draft_tokens();
-  tally.accepted_tokens += stats.accepted_tokens();
+  for (const v1::SourceStats& source : stats.by_source()) {
+    const bool local = source.source() == v1::DRAFT_SOURCE_LOCAL;
+    (local ? tally.local_draft_tokens : tally.draft_tokens) += source.draft_tokens();
+    (local ? tally.local_accepted_tokens : tally.accepted_tokens) += source.accepted_tokens();
+  }
   if (status.ok()) tally.drafter = stats.drafter();
 }
 

@@ -19,8 +19,10 @@ struct TenantTally {
   uint64_t failed = 0;    // and with any other status.
   uint64_t tokens = 0;    // Of outputs.
   uint64_t drafted_rounds = 0;
-  uint64_t draft_tokens = 0;
+  uint64_t draft_tokens = 0;  // Of drafters,
   uint64_t accepted_tokens = 0;
+  uint64_t local_draft_tokens = 0;  // and what verifiers guessed by themselves.
+  uint64_t local_accepted_tokens = 0;
   std::string drafter;  // Of the last that finished; empty for none.
 };
 

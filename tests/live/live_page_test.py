@@ -58,6 +58,18 @@ def asking(text="Once upon a time", max_tokens=32, **fields):
     return request_for(text, max_tokens, output=types_pb2.OutputOptions(live_page=True), **fields)
 
 
+LOCAL = types_pb2.DRAFT_SOURCE_LOCAL
+
+
+def tokens_by_source(stats):
+    """Draft tokens and accepted ones: the drafters', then the verifier's own."""
+    sums = []
+    for local in (False, True):
+        entries = [entry for entry in stats.by_source if (entry.source == LOCAL) == local]
+        sums.append((sum(entry.draft_tokens for entry in entries), sum(entry.accepted_tokens for entry in entries)))
+    return sums
+
+
 def shown_percent(share):
     """As JavaScript rounds."""
     return f"{math.floor(100 * share + 0.5)} %"
@@ -76,6 +88,7 @@ class HostileVerifier(verifier_pb2_grpc.VerifierServicer):
         chunk = generation_pb2.GenerationChunk(tokens=[5, 6, 7], text=HOSTILE, kind=generation_pb2.ROUND_KIND_HIT)
         chunk.window, chunk.draft_tokens = 2, 3
         sources = (generation_pb2.TOKEN_SOURCE_ACCEPTED, generation_pb2.TOKEN_SOURCE_ACCEPTED)
+        chunk.shares.add(source=99, drafter=HOSTILE, draft_tokens=3, accepted_tokens=2)
         for source, size in zip((*sources, generation_pb2.TOKEN_SOURCE_TARGET), (10, 20, len(HOSTILE) - 30)):
             chunk.details.add(source=source, text_bytes=size)
         for parent, token, accepted in ((0, 5, True), (1, 6, True), (1, 8, False)):
@@ -153,7 +166,11 @@ class LivePageTest(ProcessTest):
         figures = page.locator("#figures").inner_text()
         self.assertIn(f"{len(generation.tokens)}", figures)
         self.assertIn(f"{generation.stats.rounds}", figures)
-        self.assertIn(shown_percent(generation.accepted / generation.stats.draft_tokens), figures)
+        for drafted, accepted in tokens_by_source(generation.stats):
+            self.assertIn(shown_percent(accepted / drafted) if drafted else "–", figures)
+        # What the verifier guessed by itself is told apart, in the text and in the trees.
+        guessed = sum(entry.accepted_tokens for entry in generation.stats.by_source if entry.source == LOCAL)
+        self.assertEqual(page.locator("#text .token.local").count(), guessed)
 
         self.check_rounds(page, generation)
         self.assertIn("general-1m", page.locator("#why").inner_text())
@@ -197,8 +214,9 @@ class LivePageTest(ProcessTest):
 
     def check_table(self, page):
         row = page.locator("#tenants tbody tr", has_text="acme")
-        drafted = sum(generation.stats.draft_tokens for generation in self.shown)
-        rate = shown_percent(sum(generation.accepted for generation in self.shown) / drafted)
+        by_drafter = [tokens_by_source(generation.stats)[0] for generation in self.shown]
+        drafted = sum(tokens for tokens, _ in by_drafter)
+        rate = shown_percent(sum(accepted for _, accepted in by_drafter) / drafted) if drafted else "–"
         tokens = sum(len(generation.tokens) for generation in self.shown)
         expected = ["acme", "pinned", "general-1m", "0", str(len(self.shown)), "0", str(tokens)]
         # The table comes some time after the end of a generation.

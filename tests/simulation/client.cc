@@ -68,6 +68,60 @@ void Client::OnTokens(const CommittedTokens& tokens) {
   }
   Expect(text_bytes == tokens.text.size(), "text_bytes do not add up to the text");
   text_ += tokens.text;
+  CheckShares(tokens);
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const auto origin = static_cast<DraftOrigin>(i);
+    if (tokens.shares[i].nodes == 0) continue;
+    auto& [drafted, accepted] = by_origin_[{origin, tokens.drafters.NameOf(origin)}];
+    drafted += tokens.shares[i].nodes;
+    accepted += tokens.shares[i].accepted;
+  }
+}
+
+// What a round's origins are told to have done adds up to the round, and to its tokens.
+void Client::CheckShares(const CommittedTokens& tokens) const {
+  uint32_t nodes = 0;
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const OriginShare& share = tokens.shares[i];
+    nodes += share.nodes;
+    const auto tokens_of_it = std::count_if(
+        tokens.tokens.begin(), tokens.tokens.end(),
+        [&](const CommittedToken& token) { return token.drafted_by == static_cast<DraftOrigin>(i); });
+    Expect(
+        share.accepted == static_cast<uint32_t>(tokens_of_it),
+        absl::StrCat(share.accepted, " accepted of origin ", i, ", but ", tokens_of_it, " tokens are its"));
+    Expect(share.accepted <= share.nodes, "more accepted than drafted by one origin");
+  }
+  Expect(nodes == tokens.nodes, absl::StrCat("shares of ", nodes, " nodes, of a round of ", tokens.nodes));
+}
+
+// What the summary says of each origin is what its rounds said.
+void Client::CheckOrigins(const SessionSummary& summary) const {
+  uint32_t drafted = 0;
+  uint32_t accepted = 0;
+  uint32_t rounds = 0;
+  size_t num_told = 0;
+  for (const OriginSummary& entry : summary.by_origin) {
+    drafted += entry.draft_tokens;
+    accepted += entry.accepted_tokens;
+    rounds += entry.rounds;
+    Expect(std::accumulate(entry.accepted_per_position.begin(), entry.accepted_per_position.end(), 0u) ==
+               entry.accepted_tokens,
+           "accepted per position of one origin do not add up");
+    if (entry.draft_tokens == 0 || entry.drafter == kOtherDrafters) continue;
+    ++num_told;
+    const auto seen = by_origin_.find({entry.origin, entry.drafter});
+    Expect(
+        seen != by_origin_.end() && seen->second == std::pair(entry.draft_tokens, entry.accepted_tokens),
+        absl::StrCat("origin ", static_cast<int>(entry.origin), " \"", entry.drafter, "\" is told to have ",
+                     entry.accepted_tokens, " of ", entry.draft_tokens, " accepted"));
+  }
+  Expect(drafted == summary.draft_tokens && accepted == summary.accepted_tokens,
+         "the origins do not add up to the whole");
+  Expect(rounds >= summary.drafted_rounds && rounds - summary.drafted_rounds >= summary.merged_rounds,
+         "the origins' rounds do not add up to the whole");
+  Expect(num_told == by_origin_.size() || summary.by_origin.size() > kMostOriginSummaries,
+         "an origin is missing from the summary");
 }
 
 void Client::OnFinished(const MachineClock& clock, const absl::Status& status,
@@ -150,6 +204,7 @@ void Client::CheckSummary(const SessionSummary& summary) const {
   Expect(
       std::accumulate(summary.window_histogram.begin(), summary.window_histogram.end(), 0u) == summary.rounds,
       "the windows do not add up to the rounds");
+  CheckOrigins(summary);
 }
 
 TokenIds Client::conversation() const {

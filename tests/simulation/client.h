@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,8 @@ class Client {
   void CheckComplete(const SessionSummary& summary) const;
   void CheckPossible(const SessionSummary& summary) const;
   void CheckSummary(const SessionSummary& summary) const;
+  void CheckShares(const CommittedTokens& tokens) const;
+  void CheckOrigins(const SessionSummary& summary) const;
 
   const ClientRequest request_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
@@ -69,6 +72,8 @@ class Client {
   absl::Time verifier_deadline_ = absl::InfiniteFuture();
   bool started_ = false;
   TokenIds received_;
+  // By origin and the name that it is told under: draft tokens and accepted ones, over all rounds.
+  std::map<std::pair<DraftOrigin, std::string>, std::pair<uint32_t, uint32_t>> by_origin_;
   std::string text_;
   std::optional<absl::Status> status_;
   SessionSummary summary_;

@@ -240,8 +240,8 @@ function find(number) {
     maxTokens: 0,
     rounds: [],
     dropped: 0, // Rounds that are not kept any more.
-    accepted: 0,
-    draftTokens: 0,
+    accepted: [0, 0], // Of drafters, and of what the verifier guessed by itself.
+    draftTokens: [0, 0],
     drafted: 0,
     tokens: 0,
     notes: [],
@@ -271,10 +271,10 @@ function addRound(generation, round) {
   round.accepted = round.tokens.filter((token) => token.a).length;
   generation.rounds.push(round);
   generation.tokens += round.tokens.length;
-  generation.accepted += round.accepted;
-  if (round.kind !== "undrafted") {
-    ++generation.drafted;
-    generation.draftTokens += round.nodes;
+  if (round.kind !== "undrafted") ++generation.drafted;
+  for (const source of [0, 1]) {
+    generation.accepted[source] += round.sources.accepted[source];
+    generation.draftTokens[source] += round.sources.nodes[source];
   }
   if (generation.rounds.length > LIMITS.rounds) {
     generation.rounds.shift();
@@ -402,6 +402,8 @@ function drawGenerations() {
   });
 }
 
+const shareOf = (accepted, drafted) => (drafted > 0 ? percent(accepted / drafted) : "–");
+
 // Seconds from the first round to the last, by the verifier's clock.
 function tokensPerSecond(generation) {
   const first = generation.rounds[0];
@@ -416,7 +418,8 @@ function figuresOf(generation) {
     [String(generation.tokens), generation.maxTokens > 0 ? `of ${generation.maxTokens} tokens` : "tokens"],
     [String(rounds), "rounds"],
     [rounds > 0 ? fixed(generation.tokens / rounds, 2) : "–", "tokens/round"],
-    [generation.draftTokens > 0 ? percent(generation.accepted / generation.draftTokens) : "–", "of drafts accepted"],
+    [shareOf(generation.accepted[0], generation.draftTokens[0]), "of the drafter’s tokens accepted"],
+    [shareOf(generation.accepted[1], generation.draftTokens[1]), "of the verifier’s own guesses"],
     [fixed(tokensPerSecond(generation), 0), "tokens/s"],
   ];
 }
@@ -441,8 +444,11 @@ function drawOutput(generation, selected) {
   drawNotes(generation);
 }
 
+// As a class: accepted, also of the verifier's own guesses, or the target's own.
+const kindOf = (token) => (token.a ? (token.l ? "accepted local" : "accepted") : "bonus");
+
 function tokenElement(token, number) {
-  const span = element("span", { className: `token ${token.a ? "accepted" : "bonus"}`, textContent: token.t });
+  const span = element("span", { className: `token ${kindOf(token)}`, textContent: token.t });
   span.dataset.round = number;
   return span;
 }
@@ -465,7 +471,7 @@ function drawText(generation, selected) {
   if (generation.end !== null && text.querySelector(".tail") === null) {
     // What was held back belongs to the last tokens.
     const last = generation.rounds.at(-1)?.tokens.at(-1);
-    const kind = last === undefined ? "" : last.a ? "accepted" : "bonus";
+    const kind = last === undefined ? "" : kindOf(last);
     text.append(element("span", { className: `tail ${kind}`, textContent: generation.end.text }));
   }
   const number = selected === null ? -1 : generation.rounds[selected].n;
@@ -647,14 +653,15 @@ function layOut(round, rootText) {
   const nodes = [{ parent: -1, text: rootText, kind: "root", score: null }];
   let last = 0;
   (round.tree ?? []).forEach((node, i) => {
-    nodes.push({ parent: node.p, text: node.t, kind: node.a ? "accepted" : "rejected", score: node.s });
+    nodes.push({ parent: node.p, text: node.t, kind: node.a ? "accepted" : "rejected", local: node.l === 1, score: node.s });
     if (node.a) last = i + 1;
   });
   const bonus = round.tokens.at(-1);
   if (bonus !== undefined && !bonus.a) nodes.push({ parent: last, text: bonus.t, kind: "bonus", score: null });
   nodes.forEach((node, i) => {
     node.depth = i === 0 ? 0 : nodes[node.parent].depth + 1;
-    node.label = { root: "", accepted: "✓ ", rejected: "", bonus: "+ " }[node.kind] + visible(node.text);
+    node.label =
+      { root: "", accepted: "✓ ", rejected: "", bonus: "+ " }[node.kind] + (node.local ? "◦ " : "") + visible(node.text);
     node.children = [];
     if (i > 0) nodes[node.parent].children.push(i);
   });
@@ -731,12 +738,14 @@ function treeTable(round) {
       visible(node.t, 40),
       node.p === 0 ? "(root)" : visible(tree[node.p - 1].t, 40),
       fixed(node.s, 3),
+      node.l ? "the verifier" : "a drafter",
       node.a ? "accepted" : "not accepted",
     ],
   }));
   const bonus = round.tokens.at(-1);
-  if (bonus !== undefined && !bonus.a) rows.push({ cells: [visible(bonus.t, 40), "", "", "bonus token"] });
-  return table([["Token", "name"], ["After", "name"], ["Score", ""], ["Outcome", ""]], rows, "Candidates of this round");
+  if (bonus !== undefined && !bonus.a) rows.push({ cells: [visible(bonus.t, 40), "", "", "", "bonus token"] });
+  const columns = [["Token", "name"], ["After", "name"], ["Score", ""], ["Guessed by", ""], ["Outcome", ""]];
+  return table(columns, rows, "Candidates of this round");
 }
 
 function factsOf(round) {
@@ -745,6 +754,9 @@ function factsOf(round) {
     `window ${round.window}`,
     plural(round.nodes, "candidate"),
     `${round.accepted} accepted`,
+    ...(round.sources.nodes[1] > 0
+      ? [`of these the verifier’s own ◦: ${round.sources.nodes[1]}, ${round.sources.accepted[1]} accepted`]
+      : []),
     `${plural(committed, "token")} committed`,
   ];
   if (round.kind === "hit") facts.push("hit: started at once");
@@ -785,7 +797,7 @@ function drawTenants() {
   if (model.tenants === null || !changed("tenants", model.tenants)) return;
   const columns = [
     ["Tenant", "name"], ["Policy", "name"], ["Last drafter", "name"], ["Running", ""], ["Done", ""], ["Failed", ""],
-    ["Tokens", ""], ["Acceptance rate", ""], ["Acceptance length", ""],
+    ["Tokens", ""], ["Drafter’s acceptance", ""], ["Local acceptance", ""], ["Acceptance length", ""],
   ];
   const rows = model.tenants.tenants.map((tenant) => ({
     cells: [
@@ -796,8 +808,11 @@ function drawTenants() {
       tenant.finished,
       tenant.failed,
       tenant.tokens,
-      tenant.draft_tokens > 0 ? percent(tenant.accepted_tokens / tenant.draft_tokens) : "–",
-      tenant.drafted_rounds > 0 ? fixed(1 + tenant.accepted_tokens / tenant.drafted_rounds, 2) : "–",
+      shareOf(tenant.accepted_tokens, tenant.draft_tokens),
+      shareOf(tenant.local_accepted_tokens, tenant.local_draft_tokens),
+      tenant.drafted_rounds > 0
+        ? fixed(1 + (tenant.accepted_tokens + tenant.local_accepted_tokens) / tenant.drafted_rounds, 2)
+        : "–",
     ],
   }));
   const nodes = [table(columns, rows, "Tenants")];

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/speculation/candidate_tree.h"
+
+namespace tandem {
+
+// Who guesses for a session: its drafter, a second drafter, or the verifier by itself. Earlier ones come
+// first: a token that several guessed is the first one's, so that each of the others is credited with what it
+// adds.
+enum class DraftOrigin : uint8_t { kDrafter, kPartner, kLocal };
+inline constexpr size_t kNumDraftOrigins = 3;
+
+// A candidate's scores as its guessers gave them, by DraftOrigin; 0 from those that did not guess it.
+struct Guesses {
+  std::array<float, kNumDraftOrigins> scores = {};
+
+  float by(DraftOrigin origin) const { return scores[static_cast<size_t>(origin)]; }
+  bool IsBy(DraftOrigin origin) const { return by(origin) > 0.0f; }
+  // Whose the candidate is. At least one guessed it.
+  DraftOrigin credited() const;
+};
+
+// Candidates of several origins for one round, as one tree below the same root: a path of tokens is one path,
+// whoever guessed it. Ids count from 1, in an order in which a parent comes before its children.
+//
+// A node's probability is the highest that a guesser's calibrated score gives it. Children of one node
+// exclude one another, so where theirs add up to more than 1 they are scaled down to 1.
+class MergedTree {
+ public:
+  // `nodes`: parents before children, ids of their own, `path_score` by calibrated scores. Origins are added
+  // in their order, each once.
+  void Add(DraftOrigin origin, absl::Span<const TreeNode> nodes);
+
+  struct Selection {
+    std::vector<TreeNode> nodes;  // `score` is the one of whoever is credited.
+    std::vector<Guesses> guesses;
+  };
+  // The best by path score, at most `most`; with every node its parent. Ends this tree.
+  Selection Take(uint32_t most) &&;
+
+ private:
+  struct Entry {
+    uint32_t parent = 0;  // Place of the parent, from 1; 0: the root.
+    TokenId token = 0;
+    uint32_t depth = 0;
+    double probability = 0.0;
+    Guesses guesses;
+  };
+
+  uint32_t FindOrAdd(uint32_t parent, TokenId token, uint32_t depth);
+
+  std::vector<Entry> entries_;
+};
+
+// What one origin had in a round's tree, and how it fared. Its own path is that of the nodes that it guessed
+// itself, from the root's child down.
+struct OriginOutcome {
+  uint32_t guessed = 0;   // Nodes it guessed,
+  uint32_t credited = 0;  // and those of them that are its own.
+  uint32_t depth = 0;     // Deepest level it guessed.
+  uint32_t accepted = 0;  // Length of its own path that was accepted.
+  uint32_t credited_accepted = 0;
+  // It had candidates for the token after that path, and none was right.
+  bool rejected = false;
+};
+
+// `accepted`: places in `nodes` of the accepted path, from the root's child down. `last_known`: whether the
+// target's choice after that path is known; it is not when the output ended with an accepted node.
+OriginOutcome OutcomeOf(DraftOrigin origin, absl::Span<const TreeNode> nodes,
+                        absl::Span<const Guesses> guesses, absl::Span<const uint32_t> accepted,
+                        bool last_known);
+
+}  // namespace tandem

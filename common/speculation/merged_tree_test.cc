@@ -1,0 +1,141 @@
+#include "common/speculation/merged_tree.h"
+
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr DraftOrigin kDrafter = DraftOrigin::kDrafter;
+constexpr DraftOrigin kPartner = DraftOrigin::kPartner;
+constexpr DraftOrigin kLocal = DraftOrigin::kLocal;
+
+// A chain of tokens, each as likely as `score`.
+std::vector<TreeNode> Chain(const std::vector<TokenId>& tokens, float score, NodeId first_id = 1) {
+  std::vector<TreeNode> nodes;
+  float path = 1.0f;
+  for (TokenId token : tokens) {
+    path *= score;
+    const auto depth = static_cast<uint32_t>(nodes.size()) + 1;
+    nodes.push_back({.id = first_id + depth - 1,
+                     .parent = depth == 1 ? 0 : first_id + depth - 2,
+                     .token = token,
+                     .depth = depth,
+                     .score = score,
+                     .path_score = path});
+  }
+  return nodes;
+}
+
+std::vector<TokenId> Tokens(const std::vector<TreeNode>& nodes) {
+  std::vector<TokenId> tokens;
+  for (const TreeNode& node : nodes) tokens.push_back(node.token);
+  return tokens;
+}
+
+TEST(MergedTreeTest, ATokenOfTwoIsTheFirstOnes) {
+  MergedTree tree;
+  tree.Add(kDrafter, Chain({5, 6}, 0.5f, 40));
+  tree.Add(kLocal, Chain({5, 7, 8}, 0.75f));
+  const MergedTree::Selection selection = std::move(tree).Take(16);
+  // By path score: 5 at 0.75, then of its children, which together claim 1.25, 7 at 0.6 of that and 6 at 0.4.
+  EXPECT_THAT(Tokens(selection.nodes), ElementsAre(5, 7, 8, 6));
+  EXPECT_FLOAT_EQ(selection.nodes[0].path_score, 0.75f);
+  EXPECT_FLOAT_EQ(selection.nodes[1].path_score, 0.45f);
+  EXPECT_FLOAT_EQ(selection.nodes[3].path_score, 0.3f);
+  EXPECT_EQ(selection.nodes[1].parent, selection.nodes[0].id);
+  EXPECT_EQ(selection.nodes[3].parent, selection.nodes[0].id);
+  EXPECT_EQ(selection.guesses[0].credited(), kDrafter);
+  EXPECT_FLOAT_EQ(selection.guesses[0].by(kDrafter), 0.5f);
+  EXPECT_FLOAT_EQ(selection.guesses[0].by(kLocal), 0.75f);
+  EXPECT_FALSE(selection.guesses[0].IsBy(kPartner));
+  EXPECT_EQ(selection.guesses[1].credited(), kLocal);
+  EXPECT_FLOAT_EQ(selection.nodes[0].score, 0.5f) << "the score of whoever is credited";
+}
+
+TEST(MergedTreeTest, TheBestStayWithTheirParents) {
+  MergedTree tree;
+  tree.Add(kDrafter, Chain({1, 2, 3}, 0.4f));
+  tree.Add(kLocal, Chain({4, 5, 6}, 0.6f));
+  const MergedTree::Selection selection = std::move(tree).Take(3);
+  EXPECT_THAT(Tokens(selection.nodes), ElementsAre(4, 1, 5));
+  EXPECT_EQ(selection.nodes[2].parent, selection.nodes[0].id);
+}
+
+TEST(MergedTreeTest, OneOriginStaysAsItIs) {
+  MergedTree tree;
+  tree.Add(kDrafter, Chain({1, 2, 3}, 0.5f, 100));
+  const MergedTree::Selection selection = std::move(tree).Take(16);
+  EXPECT_THAT(Tokens(selection.nodes), ElementsAre(1, 2, 3));
+  EXPECT_FLOAT_EQ(selection.nodes[2].path_score, 0.125f);
+  EXPECT_TRUE(MergedTree().Take(4).nodes.empty());
+}
+
+class OutcomeTest : public ::testing::Test {
+ protected:
+  // The drafter has 1 > 2 > 3, the verifier 1 > 2 > 4 > 5.
+  OutcomeTest() {
+    MergedTree tree;
+    tree.Add(kDrafter, Chain({1, 2, 3}, 0.9f));
+    tree.Add(kLocal, Chain({1, 2, 4, 5}, 0.8f));
+    selection_ = std::move(tree).Take(16);
+  }
+
+  OriginOutcome Of(DraftOrigin origin, const std::vector<TokenId>& accepted, bool last_known = true) const {
+    std::vector<uint32_t> places;
+    for (TokenId token : accepted) {
+      for (uint32_t i = 0; i < selection_.nodes.size(); ++i) {
+        if (selection_.nodes[i].token == token) places.push_back(i);
+      }
+    }
+    return OutcomeOf(origin, selection_.nodes, selection_.guesses, places, last_known);
+  }
+
+  MergedTree::Selection selection_;
+};
+
+TEST_F(OutcomeTest, EachIsToldItsOwn) {
+  const OriginOutcome drafter = Of(kDrafter, {1, 2, 4});
+  EXPECT_EQ(drafter.guessed, 3u);
+  EXPECT_EQ(drafter.credited, 3u);
+  EXPECT_EQ(drafter.depth, 3u);
+  EXPECT_EQ(drafter.accepted, 2u);
+  EXPECT_EQ(drafter.credited_accepted, 2u);
+  EXPECT_TRUE(drafter.rejected) << "3 was wrong, although the walk went on";
+  const OriginOutcome local = Of(kLocal, {1, 2, 4});
+  EXPECT_EQ(local.guessed, 4u);
+  EXPECT_EQ(local.credited, 2u);
+  EXPECT_EQ(local.accepted, 3u) << "it guessed the drafter's tokens as well";
+  EXPECT_EQ(local.credited_accepted, 1u);
+  EXPECT_TRUE(local.rejected) << "5 was wrong";
+  const OriginOutcome partner = Of(kPartner, {1, 2, 4});
+  EXPECT_EQ(partner.guessed, 0u);
+  EXPECT_FALSE(partner.rejected);
+}
+
+TEST_F(OutcomeTest, NothingIsRejectedWhereThereWasNothing) {
+  EXPECT_FALSE(Of(kDrafter, {1, 2, 3}).rejected) << "there were no more candidates";
+  EXPECT_TRUE(Of(kLocal, {1, 2, 3}).rejected) << "4 was wrong";
+  EXPECT_FALSE(Of(kLocal, {1, 2, 4, 5}).rejected);
+}
+
+TEST_F(OutcomeTest, AnUnknownChoiceRejectsNothing) {
+  EXPECT_FALSE(Of(kDrafter, {1, 2}, /*last_known=*/false).rejected);
+  EXPECT_FALSE(Of(kLocal, {1, 2, 4}, /*last_known=*/false).rejected);
+  EXPECT_TRUE(Of(kDrafter, {1, 2, 4}, /*last_known=*/false).rejected);
+}
+
+TEST_F(OutcomeTest, AFirstTokenThatIsWrongIsARejection) {
+  const OriginOutcome drafter = Of(kDrafter, {});
+  EXPECT_EQ(drafter.accepted, 0u);
+  EXPECT_TRUE(drafter.rejected);
+  EXPECT_FALSE(Of(kPartner, {}).rejected);
+}
+
+}  // namespace
+}  // namespace tandem
