@@ -1,5 +1,5 @@
-// tandem-bench: measurements of Tandem's parts. All but `serve` and `rounds` build without gRPC, with
-// -DTANDEM_SERVICES=OFF.
+// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `rounds` and `serve` build without
+// gRPC, with -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
 #include <fstream>
@@ -17,6 +17,7 @@
 #include "bench/quality_report.h"
 #include "common/base/status_macros.h"
 #ifdef TANDEM_BENCH_SERVE
+#include "bench/acceptance/acceptance_bench.h"
 #include "bench/rounds/rounds_bench.h"
 #include "bench/serve/serve_bench.h"
 #endif
@@ -177,12 +178,17 @@ int Main(int argc, char** argv) {
       "rounds",
       "Tokens that a round of the textbook loop makes, by tree size, with and without seeded drafts.");
   bench::AddRoundsOptions(rounds, &rounds_options);
+  bench::AcceptanceOptions acceptance_options;
+  CLI::App* acceptance = app.add_subcommand(
+      "acceptance", "How well drafters' acceptance is predicted from prompts, before it is known.");
+  bench::AddAcceptanceOptions(acceptance, &acceptance_options);
 #endif
   CLI11_PARSE(app, argc, argv);
 
 #ifdef TANDEM_BENCH_SERVE
   if (serve->parsed()) return bench::RunServe(serve_options);
   if (rounds->parsed()) return bench::RunRounds(rounds_options);
+  if (acceptance->parsed()) return bench::RunAcceptance(acceptance_options);
 #endif
 
   const absl::Status status = shapes->parsed()    ? PrintShapes(shape)

@@ -173,6 +173,11 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   speculation.set_drafter(drafter_name);
   // Off means off: the verifier is not to guess by itself either.
   if (drafter_.reason == "off") speculation.set_mode(v1::SPECULATION_MODE_OFF);
+  policy_key_ = {.tenant = tenant_->name,
+                 .model = prepared_.model(),
+                 .drafter = drafter_name,
+                 .window_policy = speculation.window_policy()};
+  prepared_.set_policy_state(router_.policies().Find(policy_key_));
   TracePreparation(now, choosing);
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
   // What the client has already is computed like a prompt.
@@ -369,12 +374,19 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
   if (event.has_started() && event.started().max_tokens() > 0 && !prepared_.stopping().has_max_tokens()) {
     prepared_.mutable_stopping()->set_max_tokens(event.started().max_tokens());
   }
+  // Between verifier and router only.
+  std::string policy_state;
+  if (event.has_finished()) {
+    policy_state =
+        std::exchange(*event.mutable_finished()->mutable_speculation()->mutable_policy_state(), {});
+  }
   const absl::StatusOr<bool> send = relay_->OnEvent(event);
   if (!send.ok()) {
     End(send.status());
   } else if (*send) {
     if (event.has_chunk()) progress_ = true;
     RecordEvent(event);
+    if (!policy_state.empty()) LearnPolicy(event.finished().speculation(), policy_state);
     live_.OnEvent(event);
     queue_.push_back({std::move(event), attempt});
   } else {
@@ -407,6 +419,19 @@ void GenerateCall::RecordEvent(const v1::GenerateResponse& event) {
     trace_.OnFinished(event.finished());
     Learn(event.finished());
     ObserveCanary(event.finished().speculation());
+  }
+}
+
+void GenerateCall::LearnPolicy(const v1::SpeculationStats& stats, absl::string_view state) {
+  // Another drafter has taken over meanwhile, or this one was lost: what was learned is about nobody alone.
+  const std::string& drafter = policy_key_.drafter;
+  if (stats.drafter() != drafter || prepared_.drafter().name() != drafter || !stats.drafter_lost().empty())
+    return;
+  if (const absl::Status status = router_.policies().Learn(policy_key_, state); !status.ok()) {
+    LogWarning("what a window policy learned cannot be read", {{"request_id", request_id_},
+                                                               {"trace_id", trace_.trace_id()},
+                                                               {"model", prepared_.model()},
+                                                               {"error", std::string(status.message())}});
   }
 }
 

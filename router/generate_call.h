@@ -85,6 +85,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void ChooseDrafter(const v1::VerifierGenerateRequest& prepared);
   // What the choice of drafters learns from the request.
   void Learn(const v1::GenerationFinished& finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What the window policy learned is kept for the next request.
+  void LearnPolicy(const v1::SpeculationStats& stats, absl::string_view state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the drafter did goes to the tenant's canary, if it has one.
   void ObserveCanary(const v1::SpeculationStats& stats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddAlternates(size_t drafter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -132,6 +135,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   PromptHandle prompt_;                                // Of requests that may be drafted.
   std::shared_ptr<ChoiceFeatures> feedback_features_;  // Of those that are to be scored.
   DrafterDecision decision_;
+  PolicyKey policy_key_;  // Of what its window policy learns.
 
   absl::Mutex mutex_;
   std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);

@@ -18,6 +18,7 @@ namespace tandem::router {
 namespace {
 
 constexpr absl::string_view kLearnedBlob = "learned";
+constexpr absl::string_view kPoliciesBlob = "window-policies";
 // Names of a foreign file, in a message.
 constexpr size_t kMostNamed = 8;
 
@@ -108,9 +109,34 @@ absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store) {
   return PutBlob(store, kLearnedBlob, bytes);
 }
 
-LearnedStateSaver::LearnedStateSaver(const DrafterChooser* chooser, RoutingStore* store,
-                                     absl::Duration interval)
-    : chooser_(*chooser), store_(*store), interval_(interval), thread_([this] { Run(); }) {}
+absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, GetBlob(store, kPoliciesBlob));
+  if (!bytes.has_value()) return absl::OkStatus();
+  v1::WindowPolicyRecord record;
+  if (!record.ParseFromString(*bytes)) {
+    LogWarning("what window policies have learned is damaged; learning begins anew", {});
+    return absl::OkStatus();
+  }
+  if (const size_t unreadable = policies.Load(record); unreadable > 0) {
+    LogWarning("some of what window policies have learned is damaged or of another version",
+               {{"left_out", absl::StrCat(unreadable)}, {"of", absl::StrCat(record.policies_size())}});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WritePolicies(const PolicyMemory& policies, RoutingStore& store) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> before, GetBlob(store, kPoliciesBlob));
+  const v1::WindowPolicyRecord record = policies.Save();
+  const std::string bytes = record.SerializeAsString();
+  if (bytes == before.value_or("")) return absl::OkStatus();
+  return PutBlob(store, kPoliciesBlob, bytes);
+}
+
+LearnedStateSaver::LearnedStateSaver(const DrafterChooser* chooser, const PolicyMemory* policies,
+                                     RoutingStore* store, absl::Duration interval)
+    : chooser_(*chooser), policies_(*policies), store_(*store), interval_(interval), thread_([this] {
+        Run();
+      }) {}
 
 LearnedStateSaver::~LearnedStateSaver() {
   {
@@ -127,7 +153,9 @@ void LearnedStateSaver::Run() {
       absl::MutexLock lock(&mutex_);
       stopping = mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval_);
     }
-    if (const absl::Status status = WriteLearned(chooser_, store_); !status.ok()) {
+    absl::Status status = WriteLearned(chooser_, store_);
+    status.Update(WritePolicies(policies_, store_));
+    if (!status.ok()) {
       LogError("what was learned could not be stored", {{"error", std::string(status.message())}});
     }
   }

@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "router/choice/drafter_chooser.h"
+#include "router/policy_memory.h"
 #include "router/state/routing_store.h"
 
 namespace tandem::router {
@@ -31,18 +32,25 @@ absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, Rout
 // stored of them. Of several routers on one store the last one wins.
 absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store);
 
-// Calls WriteLearned every `interval` and at the end, on a thread of its own. What it cannot write is logged,
-// and tried again the next time.
+// The same for what window policies have learned (PolicyMemory), which costs speed at most: of a damaged
+// record what can be read is taken, with a warning in the log. Errors of the store.
+absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies);
+absl::Status WritePolicies(const PolicyMemory& policies, RoutingStore& store);
+
+// Calls WriteLearned and WritePolicies every `interval` and at the end, on a thread of its own. What it
+// cannot write is logged, and tried again the next time.
 class LearnedStateSaver {
  public:
-  // Both outlive the object.
-  LearnedStateSaver(const DrafterChooser* chooser, RoutingStore* store, absl::Duration interval);
+  // All outlive the object.
+  LearnedStateSaver(const DrafterChooser* chooser, const PolicyMemory* policies, RoutingStore* store,
+                    absl::Duration interval);
   ~LearnedStateSaver();
 
  private:
   void Run();
 
   const DrafterChooser& chooser_;
+  const PolicyMemory& policies_;
   RoutingStore& store_;
   const absl::Duration interval_;
   absl::Mutex mutex_;

@@ -36,6 +36,7 @@
 #include "router/learned_state.h"
 #include "router/live/live_call.h"
 #include "router/live/live_server.h"
+#include "router/policy_memory.h"
 #include "router/registry_service.h"
 #include "router/router.h"
 #include "router/routing_service.h"
@@ -181,6 +182,8 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
     calibration = {.path = flags.calibration, .bytes = std::move(bytes)};
   }
   TANDEM_RETURN_IF_ERROR(ReadLearned(calibration, config.routing->store(), chooser));
+  PolicyMemory policies;
+  TANDEM_RETURN_IF_ERROR(ReadPolicies(config.routing->store(), policies));
   ChoiceFeedback sink(&chooser);
   Feedback feedback({.share = flags.feedback_share, .max_in_flight = flags.feedback_in_flight, .draw = draw},
                     std::make_unique<ScoreClient>(security.channel), &sink, &clock, &registry);
@@ -189,6 +192,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.models = std::move(config.models);
   options.tokenizer_threads = flags.tokenizer_threads;
   options.chooser = &chooser;
+  options.policies = &policies;
   options.verifiers.stall_timeout = flags.verifier_stall_timeout;
   options.verifiers.choice.max_in_flight = flags.verifier_max_requests;
   options.verifiers.retries.share = flags.retry_percent / 100.0;
@@ -220,7 +224,8 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   }
   // Until the last request is over.
   std::optional<LearnedStateSaver> saver;
-  if (flags.state != kMemoryState) saver.emplace(&chooser, &router.routing().store(), kSaveInterval);
+  if (flags.state != kMemoryState)
+    saver.emplace(&chooser, &policies, &router.routing().store(), kSaveInterval);
 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
                           ServerRunner::Start(MakeServerOptions(flags.server, security, &registry),

@@ -32,6 +32,7 @@ Router::Router(Options options)
               ? nullptr
               : std::make_unique<DrafterChooser>(DrafterChooser::Options{}, ChooserModels(options_.models))),
       chooser_(options_.chooser != nullptr ? options_.chooser : own_chooser_.get()),
+      policies_(options_.policies != nullptr ? options_.policies : &own_policies_),
       workers_(options_.tokenizer_threads) {
   assert(options_.models.size() == snapshot()->table().models.size());
 }

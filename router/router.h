@@ -16,6 +16,7 @@
 #include "router/feedback/feedback.h"
 #include "router/live/live_call.h"
 #include "router/metrics.h"
+#include "router/policy_memory.h"
 #include "router/running_calls.h"
 #include "router/served_model.h"
 #include "router/state/routing_snapshot.h"
@@ -38,6 +39,7 @@ class Router {
     std::unique_ptr<RoutingState> routing;
     std::vector<ServedModel> models;    // One for each of the routing table's, in its order.
     DrafterChooser* chooser = nullptr;  // Of `models`; outlives the router. None: it has its own.
+    PolicyMemory* policies = nullptr;   // Outlives the router. None: it has its own.
     int tokenizer_threads = 2;
     const Clock* clock = nullptr;  // Outlives the router.
     VerifierPool::Options verifiers;
@@ -84,6 +86,7 @@ class Router {
   WorkerPool& workers() { return workers_; }
   // Its models are those of model().
   DrafterChooser& chooser() { return *chooser_; }
+  PolicyMemory& policies() { return *policies_; }
 
  private:
   void ChangeLeases(int by);
@@ -95,6 +98,8 @@ class Router {
   RunningCalls running_calls_;  // Asks verifiers.
   std::unique_ptr<DrafterChooser> own_chooser_;
   DrafterChooser* const chooser_;
+  PolicyMemory own_policies_;
+  PolicyMemory* const policies_;
   absl::Mutex mutex_;
   int leases_ ABSL_GUARDED_BY(mutex_) = 0;
   WorkerPool workers_;

@@ -198,9 +198,10 @@ TEST_F(RoutingServiceTest, WhatDoesNotFitIsNotLearnedFromAndNotLost) {
   DrafterChooser wider({.dimension = 20}, {{.name = "letters"}});
   ASSERT_TRUE(ReadLearned(std::nullopt, store, wider).ok());
   EXPECT_EQ(wider.Save().models_size(), 0);
-  { const LearnedStateSaver saver(&wider, &store, absl::InfiniteDuration()); }
+  const PolicyMemory policies;
+  { const LearnedStateSaver saver(&wider, &policies, &store, absl::InfiniteDuration()); }
   EXPECT_EQ(GetBlob(store, "learned").value(), stored);
-  { const LearnedStateSaver saver(&chooser, &store, absl::InfiniteDuration()); }
+  { const LearnedStateSaver saver(&chooser, &policies, &store, absl::InfiniteDuration()); }
   EXPECT_EQ(GetBlob(store, "learned").value(), stored);
   ASSERT_TRUE(PutBlob(store, "learned", "nonsense").ok());
   EXPECT_EQ(ReadLearned(std::nullopt, store, wider).code(), absl::StatusCode::kDataLoss);

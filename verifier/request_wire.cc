@@ -117,6 +117,11 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
                                                    ", expected at most ", target.max_window));
   }
   request.max_window = speculation.max_window();
+  if (proto.policy_state().size() > kMaxPolicyStateBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("policy_state: ", proto.policy_state().size(),
+                                                   " bytes, expected at most ", kMaxPolicyStateBytes));
+  }
+  request.policy_state = proto.policy_state();
   request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF;
   request.trace_rounds = proto.output().round_trace();
   request.trace_trees = proto.output().round_tree();
@@ -279,6 +284,7 @@ v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
   for (uint32_t count : summary.window_histogram) stats.add_window_histogram(count);
   stats.set_drafter_accepted_tokens(summary.drafter_accepted_tokens);
   stats.set_drafter_rejections(summary.drafter_rejections);
+  stats.set_policy_state(summary.policy_state);
   v1::MeasuredCosts& costs = *stats.mutable_costs();
   if (summary.exposed_level_seconds >= 0.0) {
     costs.set_exposed_level_seconds(static_cast<float>(summary.exposed_level_seconds));

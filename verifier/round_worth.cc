@@ -20,7 +20,8 @@ absl::StatusOr<std::unique_ptr<WindowPolicy>> Scheduler::MakePolicy(const Sessio
   TokenIds tokens = request.prompt;
   tokens.insert(tokens.end(), output.begin(), output.end());
   return MakeWindowPolicy(request.window_policy.empty() ? window_policy_ : request.window_policy,
-                          policy_options_, {.tokens = tokens, .seed = request.sampling.seed});
+                          policy_options_,
+                          {.tokens = tokens, .seed = request.sampling.seed, .learned = request.policy_state});
 }
 
 absl::Status Scheduler::SetWindowPolicy(absl::string_view name, const WindowPolicyOptions& options) {

@@ -1,6 +1,7 @@
 // What the scheduler thinks is worth drafting, verifying and waiting for.
 #include <gmock/gmock.h>
 
+#include "common/speculation/qlearning_state.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/scheduler_test_fixture.h"
 
@@ -43,6 +44,38 @@ TEST_F(RoundWorthTest, EveryPolicyGivesTheSameOutput) {
     SCOPED_TRACE(policy);
     ExpectReference(1, ask);
     EXPECT_GT(records_[1].summary.accepted_tokens, 0u);
+    records_.clear();
+    drafts_.clear();
+  }
+}
+
+TEST_F(RoundWorthTest, WhatAWindowPolicyLearnsGoesFromSessionToSession) {
+  std::string learned;
+  for (uint32_t prompt = 1; prompt <= 3; ++prompt) {
+    MakeWithCosts({.limits = {.max_depth = 5}, .window_policy = "qlearning"});
+    Connect();
+    const Ask ask{.rules = {.max_tokens = 60}, .drafted = true, .policy_state = learned};
+    ASSERT_TRUE(Submit(1, ask).ok());
+    RunDrafted(ask, 2, 1);
+    ExpectReference(1, ask);
+    const absl::StatusOr<QLearningState> after = QLearningState::Parse(records_[1].summary.policy_state);
+    ASSERT_TRUE(after.ok()) << after.status();
+    EXPECT_EQ(after->prompts, prompt);
+    learned = *MergePolicyStates(learned, records_[1].summary.policy_state);
+    records_.clear();
+    drafts_.clear();
+  }
+  // Of what nobody can read there is no more than from the beginning, and other policies have nothing to
+  // tell.
+  for (const char* policy : {"qlearning", "goodput"}) {
+    MakeWithCosts({.limits = {.max_depth = 5}, .window_policy = policy});
+    Connect();
+    const Ask ask{.rules = {.max_tokens = 60}, .drafted = true, .policy_state = "nonsense"};
+    ASSERT_TRUE(Submit(1, ask).ok());
+    RunDrafted(ask, 2, 1);
+    ExpectReference(1, ask);
+    const absl::StatusOr<QLearningState> after = QLearningState::Parse(records_[1].summary.policy_state);
+    EXPECT_EQ(after.ok() ? after->prompts : 0, std::string(policy) == "qlearning" ? 1u : 0u);
     records_.clear();
     drafts_.clear();
   }

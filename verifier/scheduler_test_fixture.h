@@ -72,6 +72,7 @@ struct Ask {
   bool drafted = false;
   bool trusted = false;
   int num_logprobs = -1;
+  std::string policy_state;
 };
 
 // What became of one request.
@@ -122,7 +123,8 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
                            .num_logprobs = ask.num_logprobs,
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
                            .cache_salt = ask.cache_salt,
-                           .deadline = ask.deadline};
+                           .deadline = ask.deadline,
+                           .policy_state = ask.policy_state};
     if (ask.drafted)
       request.drafter =
           DrafterBinding{.link = kLink, .name = "drafter", .draft_model = "draft", .trusted = ask.trusted};

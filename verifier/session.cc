@@ -465,6 +465,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
 }
 
 void Session::SummariseCosts(const RoundCosts& costs) {
+  summary_.policy_state = policy_->ExportState();
   for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
     summary_.verify_seconds.push_back(costs.VerifySeconds(window));
   }

@@ -65,6 +65,7 @@ struct SessionRequest {
   bool speculate = true;                   // Whether to draft locally where the drafter does not.
   std::string window_policy;               // Empty: the scheduler's.
   uint32_t max_window = 0;                 // 0: the scheduler's.
+  std::string policy_state;                // What the policy is to begin with, as WindowPolicy exports it.
   bool trace_rounds = false;
   bool trace_trees = false;  // With trace_rounds.
 };
@@ -224,6 +225,7 @@ struct SessionSummary {
   double exposed_level_seconds = -1.0;
   double hidden_level_seconds = -1.0;
   std::vector<double> verify_seconds;  // By window.
+  std::string policy_state;            // What the window policy has learned.
 };
 
 // What drafters did for a session, or what the verifier did by itself (`local`).

@@ -12,34 +12,14 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "bench/rounds/draft_loop.h"
+#include "bench/rounds/loaded_model.h"
 #include "common/base/status_macros.h"
-#include "common/engine/cpu/cpu_engine.h"
-#include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::bench {
 namespace {
-
-struct Loaded {
-  std::string name;
-  std::unique_ptr<Engine> engine;
-  std::shared_ptr<const Tokenizer> tokenizer;
-};
-
-absl::StatusOr<Loaded> LoadEngine(const std::string& folder, int threads) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, Model::Load(folder));
-  const absl::string_view trimmed = absl::StripSuffix(folder, "/");
-  Loaded loaded{.name = std::string(trimmed.substr(trimmed.rfind('/') + 1)), .engine = {}, .tokenizer = {}};
-  TANDEM_ASSIGN_OR_RETURN(loaded.tokenizer, Tokenizer::LoadForModel(folder, model->config().vocab_size));
-  CpuEngineOptions options;
-  options.num_blocks = static_cast<uint32_t>(2 * model->config().max_context) / kBlockTokens;
-  options.num_threads = threads;
-  TANDEM_ASSIGN_OR_RETURN(loaded.engine, CreateCpuEngine(std::move(model), options));
-  return loaded;
-}
 
 using OutputKey = std::tuple<float, uint64_t, size_t>;  // Temperature, seed, prompt.
 
@@ -121,7 +101,7 @@ absl::StatusOr<std::vector<TokenIds>> LoadPromptIds(const std::string& file) {
 
 absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<TokenIds> prompts, LoadPromptIds(options.prompts));
-  TANDEM_ASSIGN_OR_RETURN(const Loaded target, LoadEngine(options.target, options.threads));
+  TANDEM_ASSIGN_OR_RETURN(const LoadedModel target, LoadModel(options.target, options.threads));
   for (const TokenIds& prompt : prompts) {
     for (TokenId token : prompt) {
       if (token >= target.engine->config().vocab_size) {
@@ -133,7 +113,7 @@ absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& option
   std::map<OutputKey, TokenIds> outputs;
   std::vector<RoundsRow> rows;
   for (const std::string& folder : options.drafters) {
-    TANDEM_ASSIGN_OR_RETURN(const Loaded drafter, LoadEngine(folder, options.threads));
+    TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads));
     const uint64_t fingerprint = drafter.tokenizer->Fingerprint(drafter.engine->config().vocab_size);
     if (fingerprint != target.tokenizer->Fingerprint(target.engine->config().vocab_size)) {
       return absl::FailedPreconditionError(

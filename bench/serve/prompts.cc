@@ -19,62 +19,110 @@ namespace {
 using nlohmann::json;
 
 constexpr char kExpected[] =
-    "expected a string, or an object with the prompt in \"prompt\", \"question\", \"turns\" or \"text\"";
+    "expected a string, or an object with the prompt in \"prompt\", \"question\", \"chat\", \"instruction\", "
+    "\"document\", "
+    "\"conversations\", \"turns\" or \"text\"";
 
-// The string in which a line of one of the known formats has its prompt.
-const json* FindText(const json& line) {
-  if (line.is_string()) return &line;
-  if (!line.is_object()) return nullptr;
-  for (const char* key : {"prompt", "question", "text"}) {
-    if (const auto found = line.find(key); found != line.end() && found->is_string()) return &*found;
-  }
-  const auto turns = line.find("turns");
-  if (turns == line.end() || !turns->is_array() || turns->empty() || !turns->front().is_string())
-    return nullptr;
-  return &turns->front();
+const std::string* StringAt(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) return nullptr;
+  return &found->get_ref<const std::string&>();
 }
 
-std::string FindLabel(const json& line, size_t line_number) {
-  if (line.is_object()) {
+// What people say in a conversation, ShareGPT's way: the first message of a human. Empty when there is none,
+// as in conversations that were cut into pieces. Nothing when it is no conversation.
+std::optional<std::string> FirstOfHuman(const json& conversation) {
+  if (!conversation.is_array()) return std::nullopt;
+  for (const json& message : conversation) {
+    if (!message.is_object()) return std::nullopt;
+    const std::string* const from = StringAt(message, "from");
+    const std::string* const value = StringAt(message, "value");
+    if (from == nullptr || value == nullptr) return std::nullopt;
+    if (*from == "human" || *from == "user") return *value;
+  }
+  return std::string();
+}
+
+// The prompt of an entry in one of the known formats.
+std::optional<std::string> FindText(const json& entry) {
+  if (entry.is_string()) return entry.get<std::string>();
+  if (!entry.is_object()) return std::nullopt;
+  for (const char* key : {"prompt", "question", "chat"}) {
+    if (const std::string* const text = StringAt(entry, key)) return *text;
+  }
+  // Alpaca's has a "text" as well, which is no prompt.
+  if (const std::string* const instruction = StringAt(entry, "instruction")) {
+    const std::string* const input = StringAt(entry, "input");
+    return input == nullptr || input->empty() ? *instruction : absl::StrCat(*instruction, "\n\n", *input);
+  }
+  if (const std::string* const document = StringAt(entry, "document")) return *document;
+  if (const auto found = entry.find("conversations"); found != entry.end()) return FirstOfHuman(*found);
+  if (const auto turns = entry.find("turns"); turns != entry.end() && turns->is_array()) {
+    if (turns->empty() || !turns->front().is_string()) return std::nullopt;
+    return turns->front().get<std::string>();
+  }
+  if (const std::string* const text = StringAt(entry, "text")) return *text;
+  return std::nullopt;
+}
+
+// A conversation in which no human speaks: there is nothing to send, and files have some of them.
+bool HasNoPrompt(const json& entry, const std::string& text) {
+  return text.empty() && entry.is_object() && entry.contains("conversations");
+}
+
+// `place` is for entries without an id.
+std::string FindLabel(const json& entry, const std::string& place) {
+  if (entry.is_object()) {
     for (const char* key : {"task_id", "question_id", "id"}) {
-      const auto found = line.find(key);
-      if (found == line.end()) continue;
+      const auto found = entry.find(key);
+      if (found == entry.end()) continue;
       if (found->is_string()) return PrintableText(found->get_ref<const std::string&>());
       if (found->is_number_integer()) return absl::StrCat(found->get<int64_t>());
     }
   }
-  return absl::StrCat("line ", line_number);
+  return place;
 }
 
-absl::StatusOr<Prompt> ParseLine(absl::string_view line, bool is_json, const std::string& where,
-                                 size_t line_number) {
-  Prompt prompt{.label = absl::StrCat("line ", line_number)};
-  if (is_json) {
-    TANDEM_ASSIGN_OR_RETURN(const json value, ParseStrictJson(line, where));
-    const json* const text = FindText(value);
-    if (text == nullptr) return absl::InvalidArgumentError(absl::StrCat(where, ": ", kExpected));
-    prompt.text = text->get<std::string>();
-    prompt.label = FindLabel(value, line_number);
-  } else {
-    prompt.text = std::string(line);
-  }
-  if (prompt.text.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": the prompt is empty"));
-  if (prompt.text.size() > kMaxPromptBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": a prompt of ", prompt.text.size(),
-                                                   " bytes, expected at most ", kMaxPromptBytes));
-  }
-  if (const std::optional<size_t> at = FindInvalidUtf8(prompt.text)) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ": byte ", *at, " of the prompt is not UTF-8"));
-  }
-  return prompt;
-}
+// Gathers prompts within the bounds; errors begin with the path and the place.
+class PromptList {
+ public:
+  PromptList(absl::string_view dataset, absl::string_view path) : dataset_(dataset), path_(path) {}
 
-}  // namespace
+  absl::Status Add(std::string text, const std::string& label, const std::string& place, bool chat = false) {
+    const std::string where = Where(place);
+    if (prompts_.size() == kMaxPrompts) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": more than ", kMaxPrompts, " prompts"));
+    }
+    if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": the prompt is empty"));
+    if (text.size() > kMaxPromptBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": a prompt of ", text.size(), " bytes, expected at most ", kMaxPromptBytes));
+    }
+    if (const std::optional<size_t> at = FindInvalidUtf8(text)) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": byte ", *at, " of the prompt is not UTF-8"));
+    }
+    prompts_.push_back({.dataset = dataset_, .label = label, .text = std::move(text), .chat = chat});
+    return absl::OkStatus();
+  }
 
-absl::StatusOr<std::vector<Prompt>> ParsePrompts(absl::string_view dataset, absl::string_view contents,
-                                                 absl::string_view path) {
-  const bool is_json = absl::EndsWith(path, ".jsonl");
-  std::vector<Prompt> prompts;
+  absl::Status AddEntry(const json& entry, const std::string& place) {
+    std::optional<std::string> text = FindText(entry);
+    if (!text.has_value()) return absl::InvalidArgumentError(absl::StrCat(Where(place), ": ", kExpected));
+    if (HasNoPrompt(entry, *text)) return absl::OkStatus();
+    const bool chat = entry.is_object() && entry.contains("chat");
+    return Add(*std::move(text), FindLabel(entry, place), place, chat);
+  }
+
+  std::string Where(const std::string& place) const { return absl::StrCat(path_, ": ", place); }
+  std::vector<Prompt> Take() { return std::move(prompts_); }
+
+ private:
+  const std::string dataset_;
+  const std::string path_;
+  std::vector<Prompt> prompts_;
+};
+
+absl::Status AddLines(absl::string_view contents, bool is_json, PromptList* prompts) {
   size_t line_number = 0;
   while (!contents.empty()) {
     ++line_number;
@@ -83,16 +131,37 @@ absl::StatusOr<std::vector<Prompt>> ParsePrompts(absl::string_view dataset, absl
     contents.remove_prefix(std::min(end + 1, contents.size()));
     if (absl::EndsWith(line, "\r")) line.remove_suffix(1);
     if (absl::StripAsciiWhitespace(line).empty()) continue;
-    const std::string where = absl::StrCat(path, ": line ", line_number);
-    if (prompts.size() == kMaxPrompts) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": more than ", kMaxPrompts, " prompts"));
+    const std::string place = absl::StrCat("line ", line_number);
+    if (is_json) {
+      TANDEM_ASSIGN_OR_RETURN(const json entry, ParseStrictJson(line, prompts->Where(place)));
+      TANDEM_RETURN_IF_ERROR(prompts->AddEntry(entry, place));
+    } else {
+      TANDEM_RETURN_IF_ERROR(prompts->Add(std::string(line), place, place));
     }
-    TANDEM_ASSIGN_OR_RETURN(Prompt prompt, ParseLine(line, is_json, where, line_number));
-    prompt.dataset = std::string(dataset);
-    prompts.push_back(std::move(prompt));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Prompt>> ParsePrompts(absl::string_view dataset, absl::string_view contents,
+                                                 absl::string_view path) {
+  PromptList list(dataset, path);
+  if (absl::EndsWith(path, ".json")) {
+    TANDEM_ASSIGN_OR_RETURN(const json entries, ParseStrictJson(contents, path));
+    if (!entries.is_array()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": expected a list of entries; one entry a line is for a file *.jsonl"));
+    }
+    for (size_t i = 0; i < entries.size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(list.AddEntry(entries[i], absl::StrCat("entry ", i + 1)));
+    }
+  } else {
+    TANDEM_RETURN_IF_ERROR(AddLines(contents, absl::EndsWith(path, ".jsonl"), &list));
+  }
+  std::vector<Prompt> prompts = list.Take();
   if (prompts.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": no prompts, expected at least one line"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": no prompts, expected at least one"));
   }
   return prompts;
 }

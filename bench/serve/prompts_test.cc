@@ -32,6 +32,73 @@ TEST(PromptsTest, KnowsTheFormatsOfTheDatasets) {
                                             "line 5|Only.", "a|Text.", "line 7|A string."));
 }
 
+std::vector<std::string> LabelsAndTexts(const absl::StatusOr<std::vector<Prompt>>& prompts) {
+  EXPECT_TRUE(prompts.ok()) << prompts.status();
+  std::vector<std::string> found;
+  for (const Prompt& prompt : prompts.value_or(std::vector<Prompt>())) {
+    found.push_back(absl::StrCat(prompt.label, "|", prompt.text));
+  }
+  return found;
+}
+
+TEST(PromptsTest, XsumsPromptIsTheArticle) {
+  EXPECT_THAT(LabelsAndTexts(ParsePrompts(
+                  "xsum",
+                  R"({"document": "A bridge was closed.", "summary": "A bridge.", "id": "35232142"}
+{"document": "Rain is expected.\nWind too.", "summary": "Weather.", "id": "1"}
+)",
+                  "xsum.jsonl")),
+              ::testing::ElementsAre("35232142|A bridge was closed.", "1|Rain is expected.\nWind too."));
+}
+
+TEST(PromptsTest, FinanceAlpacasPromptIsInstructionAndInput) {
+  // As published: one list, with a "text" that is empty.
+  EXPECT_THAT(LabelsAndTexts(ParsePrompts("finance", R"([
+  {"text": "", "instruction": "For a car, what scams can be plotted?", "input": "", "output": "The car deal."},
+  {"text": "", "instruction": "Sum this up.", "input": "Shares fell.", "output": "They fell."},
+  {"instruction": "No input at all.", "output": "None."}
+])",
+                                          "finance_alpaca.json")),
+              ::testing::ElementsAre("entry 1|For a car, what scams can be plotted?",
+                                     "entry 2|Sum this up.\n\nShares fell.", "entry 3|No input at all."));
+}
+
+TEST(PromptsTest, ShareGptsPromptIsTheFirstOfAHuman) {
+  EXPECT_THAT(LabelsAndTexts(ParsePrompts("chat", R"([
+  {"id": "QWJhYvA_0", "conversations": [{"from": "human", "value": "Hello."}, {"from": "gpt", "value": "Hi."}]},
+  {"id": "i6IyJda_0", "conversations": [{"from": "gpt", "value": "As I said."}, {"from": "human", "value": "Go on."}]},
+  {"id": "i6IyJda_1", "conversations": [{"from": "gpt", "value": "The rest."}]},
+  {"id": "empty", "conversations": []},
+  {"id": "A5AbcES_0", "conversations": [{"from": "system", "value": "Be brief."}, {"from": "user", "value": "Why?"}]}
+])",
+                                          "sharegpt.json")),
+              ::testing::ElementsAre("QWJhYvA_0|Hello.", "i6IyJda_0|Go on.", "A5AbcES_0|Why?"));
+}
+
+TEST(PromptsTest, AChatIsAMessageOfAUser) {
+  const auto prompts =
+      ParsePrompts("mixed", "{\"chat\": \"Hello.\"}\n{\"text\": \"Once\"}\n", "calibration.jsonl");
+  ASSERT_TRUE(prompts.ok()) << prompts.status();
+  EXPECT_EQ((*prompts)[0].text, "Hello.");
+  EXPECT_TRUE((*prompts)[0].chat);
+  EXPECT_FALSE((*prompts)[1].chat);
+}
+
+TEST(PromptsTest, SaysWhichEntryOfAListIsWrong) {
+  const auto error = [](const std::string& contents) {
+    return std::string(ParsePrompts("bad", contents, "bad.json").status().message());
+  };
+  EXPECT_THAT(error(R"(["good", {"conversations": "text"}])"),
+              HasSubstr("bad.json: entry 2: expected a string"));
+  EXPECT_THAT(error(R"([{"conversations": [{"from": "human"}]}])"), HasSubstr("bad.json: entry 1"));
+  EXPECT_THAT(error(R"([{"conversations": [7]}])"), HasSubstr("bad.json: entry 1"));
+  EXPECT_THAT(error(R"([{"instruction": 7}])"), HasSubstr("bad.json: entry 1"));
+  EXPECT_THAT(error(R"([{"document": ""}])"), HasSubstr("entry 1: the prompt is empty"));
+  EXPECT_THAT(error(R"({"prompt": "a"})"), HasSubstr("expected a list of entries"));
+  EXPECT_THAT(error("[\"a\""), HasSubstr("bad.json"));
+  EXPECT_THAT(error(R"([{"id": "x", "conversations": []}])"), HasSubstr("no prompts"));
+}
+
 TEST(PromptsTest, PlainTextIsAPromptALine) {
   const auto prompts = ParsePrompts("plain", "One {\r\n\n  \n\"Two\"", "prompts.txt");
   ASSERT_TRUE(prompts.ok());

@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<Prompt>> LoadAllPrompts(const ServeOptions& options) 
     const bool chat = std::count(options.chat.begin(), options.chat.end(), dataset) > 0;
     unknown.erase(std::remove(unknown.begin(), unknown.end(), dataset), unknown.end());
     for (Prompt& prompt : prompts) {
-      prompt.chat = chat;
+      prompt.chat = prompt.chat || chat;
       if (tokenizer != nullptr) {
         TANDEM_ASSIGN_OR_RETURN(prompt.text, CutToTokens(*tokenizer, prompt.text, options.max_prompt_tokens));
       }

@@ -19,8 +19,8 @@ configuration: exit code 1, and the prompts at fault, when they do or when a req
 void AddTraffic(CLI::App* app, ServeOptions* options) {
   app->add_option(
          "--prompts", options->prompt_files,
-         "NAME=FILE with prompts (repeatable): JSON lines in the formats of HumanEval, GSM8K or MT-bench "
-         "for *.jsonl, else one prompt a line")
+         "NAME=FILE with prompts (repeatable): entries in the formats of HumanEval, GSM8K, MT-bench, XSum, "
+         "finance-alpaca or ShareGPT, one a line in *.jsonl or a list in *.json, else one prompt a line")
       ->required()
       ->delimiter(',');
   app->add_option("--num-prompts", options->num_prompts, "Take the first N prompts of each file; 0: all")

@@ -98,8 +98,17 @@ absl::Status ReadFixed(const Json& object, absl::string_view path, FixedOptions&
 }
 
 absl::Status ReadAnalytic(const Json& object, absl::string_view path, AcceptanceEstimate::Options& options) {
-  const Section section(object, path, "analytic", {"history", "maximum", "initial"});
+  const Section section(object, path, "analytic", {"equation", "history", "maximum", "initial"});
   TANDEM_RETURN_IF_ERROR(section.CheckKeys());
+  uint32_t equation = 0;
+  TANDEM_RETURN_IF_ERROR(section.Read("equation", 2, 12, equation));
+  if (equation == 11) options.equation = AcceptanceEquation::kEquation11;
+  if (equation == 12) options.equation = AcceptanceEquation::kEquation12;
+  if (equation == 2) options.equation = AcceptanceEquation::kEquation2;
+  if (equation > 2 && equation < 11) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": field analytic.equation: found ", equation, ", expected 2, 11 or 12"));
+  }
   TANDEM_RETURN_IF_ERROR(section.Read("history", 1, 10'000, options.history));
   TANDEM_RETURN_IF_ERROR(section.Read("maximum", 0.0, kBelowOne, options.maximum));
   return section.Read("initial", 0.0, 1.0, options.initial);
@@ -113,12 +122,14 @@ absl::Status ReadFsm(const Json& object, absl::string_view path, absl::string_vi
 }
 
 absl::Status ReadQLearning(const Json& object, absl::string_view path, QLearningOptions& options) {
-  const Section section(object, path, "qlearning",
-                        {"learning_rate", "discount", "exploration", "initial_value", "initial_depth"});
+  const Section section(
+      object, path, "qlearning",
+      {"learning_rate", "discount", "exploration", "warmup_prompts", "initial_value", "initial_depth"});
   TANDEM_RETURN_IF_ERROR(section.CheckKeys());
   TANDEM_RETURN_IF_ERROR(section.Read("learning_rate", kAboveZero, 1.0, options.learning_rate));
   TANDEM_RETURN_IF_ERROR(section.Read("discount", 0.0, kBelowOne, options.discount));
   TANDEM_RETURN_IF_ERROR(section.Read("exploration", 0.0, 1.0, options.exploration));
+  TANDEM_RETURN_IF_ERROR(section.Read("warmup_prompts", 0, kMostRounds, options.warmup_prompts));
   TANDEM_RETURN_IF_ERROR(section.Read("initial_value", 0.0, 1000.0, options.initial_value));
   return section.Read("initial_depth", 0, kMostDepth, options.initial_depth);
 }

@@ -11,9 +11,9 @@ using ::testing::HasSubstr;
 
 TEST(WindowPolicyFileTest, ReadsEveryPolicy) {
   const auto file = ParseWindowPolicyFile(
-      R"({"policy": "fsm", "fixed": {"depth": 5}, "analytic": {"history": 8, "maximum": 0.9, "initial": 0.5},
+      R"({"policy": "fsm", "fixed": {"depth": 5}, "analytic": {"equation": 11, "history": 8, "maximum": 0.9, "initial": 0.5},
           "fsm": {"initial_depth": 2}, "cached-fsm": {"initial_depth": 3},
-          "qlearning": {"learning_rate": 0.5, "discount": 0, "exploration": 1, "initial_value": 0,
+          "qlearning": {"learning_rate": 0.5, "discount": 0, "exploration": 1, "warmup_prompts": 5, "initial_value": 0,
                         "initial_depth": 4},
           "ema-tiers": {"candidate_steps": [2, 4], "initial_steps": 4},
           "goodput": {"history": 50, "prior_trials": 1.5}})",
@@ -21,6 +21,7 @@ TEST(WindowPolicyFileTest, ReadsEveryPolicy) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->policy, "fsm");
   EXPECT_EQ(file->options.fixed.depth, 5u);
+  EXPECT_EQ(file->options.analytic.equation, AcceptanceEquation::kEquation11);
   EXPECT_EQ(file->options.analytic.history, 8u);
   EXPECT_EQ(file->options.analytic.maximum, 0.9);
   EXPECT_EQ(file->options.analytic.initial, 0.5);
@@ -30,6 +31,7 @@ TEST(WindowPolicyFileTest, ReadsEveryPolicy) {
   EXPECT_EQ(file->options.qlearning.discount, 0.0);
   EXPECT_EQ(file->options.qlearning.exploration, 1.0);
   EXPECT_EQ(file->options.qlearning.initial_value, 0.0);
+  EXPECT_EQ(file->options.qlearning.warmup_prompts, 5u);
   EXPECT_EQ(file->options.qlearning.initial_depth, 4u);
   EXPECT_THAT(file->options.ema_tiers.candidate_steps, ElementsAre(2, 4));
   EXPECT_EQ(file->options.ema_tiers.initial_steps, 4u);
@@ -90,6 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"fixed": {"depth": 129}})", "p.json: field fixed.depth: found 129"},
         BadCase{R"({"fixed": {"depth": 1.5}})", "p.json: field fixed.depth: found 1.5"},
         BadCase{R"({"analytic": {"maximum": 1}})", "p.json: field analytic.maximum: found 1"},
+        BadCase{R"({"analytic": {"equation": 3}})",
+                "p.json: field analytic.equation: found 3, expected 2, 11 or 12"},
         BadCase{R"({"qlearning": {"learning_rate": 0}})", "p.json: field qlearning.learning_rate: found 0"},
         BadCase{R"({"candidate_steps": []})", "p.json: field candidate_steps: found []"},
         BadCase{R"({"candidate_steps": [3, 1]})", "expected 1 to 16 increasing whole numbers from 1 to 128"},

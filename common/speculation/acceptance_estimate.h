@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 
 #include "absl/types/span.h"
 #include "common/base/token.h"
@@ -23,15 +25,36 @@ struct RoundOutcome {
   absl::Span<const TokenId> committed;
 };
 
-// Single-token acceptance, estimated by maximum likelihood over the last rounds (On-the-fly adaptation,
-// equation 2):
+// How the paper (On-the-fly adaptation) estimates single-token acceptance from the last rounds.
+enum class AcceptanceEquation {
+  // A = sum V / (sum V + number of rounds with V < gamma). The maximum likelihood of rounds that end with the
+  // window where nothing was rejected, as rounds do.
+  kEquation2,
+  // The maximum likelihood of the paper's appendix B.2, which takes Y = V + 1 for truncated at gamma + 1: the
+  // A
+  // with sum Y = sum over rounds of TruncatedMean(A, gamma), which for one gamma is equation 11. Found by
+  // bisection. Since rounds are not truncated but end with their window, it says too much where much is
+  // accepted, up to any A at all from a mean of (gamma + 2) / 2.
+  kEquation11,
+  // The same from a table of that mean at 64 steps of A, with straight lines in between: equation 12.
+  kEquation12,
+};
+
+// Equation 12: the mean of a geometric variable from 1 on that is truncated at window + 1,
 //
-//   A = sum V / (sum V + number of rounds with V < gamma), at most 0.98.
+//   ((g + 1) A^(g+2) - (g + 2) A^(g+1) + 1) / (A^(g+2) - A^(g+1) - A + 1),  g = window.
+//
+// The paper prints g A^(g+2); its equation 11 leads to (g + 1) A^(g+2), which is also what the distribution
+// of equation 10 has. `acceptance` is in [0, 1].
+double TruncatedMean(double acceptance, uint32_t window);
+
+// Single-token acceptance, estimated by maximum likelihood over the last rounds, at most 0.98.
 //
 // For a tree, it is the probability that some candidate is right at a level the walk reaches.
 class AcceptanceEstimate {
  public:
   struct Options {
+    AcceptanceEquation equation = AcceptanceEquation::kEquation2;
     uint32_t history = 6;   // h: rounds looked at.
     double maximum = 0.98;  // Acc_max.
     double initial = 0.6;   // Before the first observation.
@@ -45,10 +68,21 @@ class AcceptanceEstimate {
 
  private:
   struct Round {
+    uint32_t depth;
     uint32_t accepted;
     bool rejected;
   };
+  static constexpr size_t kTableSteps = 64;
+  using Table = std::array<double, kTableSteps + 1>;
+
+  // Of A, what the rounds would have accepted on average and one more each.
+  double ExpectedSum(double acceptance) const;
+  double Bisect(double sum) const;
+  double Interpolate(double sum) const;
+  const Table& TableOf(uint32_t depth) const;
+
   Options options_;
+  mutable std::map<uint32_t, Table> tables_;  // TruncatedMean by window, of kEquation12.
   std::deque<Round> rounds_;
 };
 

@@ -31,9 +31,10 @@ class AnalyticPolicy final : public WindowPolicy {
   uint32_t BestDepth(const RoundCosts& costs) const {
     uint32_t best_depth = 0;
     double best_rate = 0.0;
+    const double acceptance = acceptance_.value();
     for (uint32_t depth = 0; depth <= costs.limits.max_depth; ++depth) {
       const double seconds = depth * costs.draft_seconds_per_level + costs.VerifySeconds(depth);
-      const double rate = ExpectedTokens(acceptance_.value(), depth) / seconds;
+      const double rate = ExpectedTokens(acceptance, depth) / seconds;
       if (rate > best_rate) {
         best_rate = rate;
         best_depth = depth;

@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view
   if (name == "fixed") return MakeFixedPolicy(options.fixed);
   if (name == "fsm") return MakeFsmPolicy(options.fsm);
   if (name == "goodput") return MakeGoodputPolicy(options.goodput);
-  if (name == "qlearning") return MakeQLearningPolicy(options.qlearning, session.seed);
+  if (name == "qlearning") return MakeQLearningPolicy(options.qlearning, session.seed, session.learned);
   return absl::InvalidArgumentError(absl::StrCat("window policy \"", name,
                                                  "\" is not known, expected one of ",
                                                  absl::StrJoin(WindowPolicyNames(), ", ")));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -58,6 +59,9 @@ struct RoundCosts {
   double VerifySeconds(uint32_t depth) const;
 };
 
+// Of what a policy has learned.
+inline constexpr size_t kMaxPolicyStateBytes = 4096;
+
 // Chooses a session's window, the depth of the next trees, from what became of the last ones (DESIGN section
 // 4; docs/policies.md). For trees it is the depth of the tree (On-the-fly adaptation, appendix D.5): which
 // nodes stand in it is the drafter's best-first growth and the verifier's choice.
@@ -76,6 +80,9 @@ class WindowPolicy {
   // Whether the last answer is there to learn from: its best candidate is verified even if it is not worth
   // it.
   virtual bool probing() const { return false; }
+  // What it has learned that sessions to come can begin with (PolicySession::learned): at most
+  // kMaxPolicyStateBytes. Empty: nothing, as of all policies that begin anew with every session.
+  virtual std::string ExportState() const { return {}; }
   // Whether what is verified is chosen by worth over the whole batch (ChooseNodes), and drafting stops while
   // the drafter as a whole does not pay. Otherwise every round verifies as many nodes as its window has.
   virtual bool heeds_worth() const { return false; }
@@ -85,6 +92,9 @@ class WindowPolicy {
 struct PolicySession {
   absl::Span<const TokenId> tokens;  // Prompt and output so far; holds for the call only.
   uint64_t seed = 0;                 // Of the policy's own random choices.
+  // ExportState of an earlier session's policy, or several merged (MergePolicyStates); holds for the call
+  // only. It may come from anywhere: what the policy cannot read counts as none.
+  absl::string_view learned;
 };
 
 // By the names of DESIGN section 4. InvalidArgument lists the known ones.

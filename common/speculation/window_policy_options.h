@@ -21,7 +21,9 @@ struct FsmOptions {
 struct QLearningOptions {
   double learning_rate = 0.3;  // In (0, 1].
   double discount = 0.5;       // Of the next round's value, in [0, 1).
-  double exploration = 0.1;    // Share of rounds that try a random window, in [0, 1].
+  double exploration = 0.1;    // Share of rounds that try a random window, in [0, 1],
+  // in sessions that begin with what fewer prompts have taught; later ones do what is best known.
+  uint32_t warmup_prompts = 25;
   // Of windows not tried yet. With the largest possible, 1 / (1 - discount), all are tried soon.
   double initial_value = 1.0;
   uint32_t initial_depth = 3;

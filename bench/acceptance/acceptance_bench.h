@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "bench/acceptance/acceptance_data.h"
+#include "bench/acceptance/prediction_error.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace tandem::bench {
+
+// What `tandem-bench acceptance` is told.
+struct AcceptanceOptions {
+  AcceptanceDataOptions data;
+  PredictionErrorOptions error;
+};
+
+// InvalidArgument for too few prompts to divide.
+absl::Status CheckEnoughPrompts(const AcceptanceData& data, const PredictionErrorOptions& options);
+std::string PredictionErrorTable(const std::vector<PredictionError>& errors);
+
+void AddAcceptanceOptions(CLI::App* app, AcceptanceOptions* options);
+// Measures and prints; the process's exit code.
+int RunAcceptance(const AcceptanceOptions& options);
+
+}  // namespace tandem::bench

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/engine/engine.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace tandem::bench {
+
+// A model of a folder, ready to compute on the CPU.
+struct LoadedModel {
+  std::string name;  // The folder's own.
+  std::unique_ptr<Engine> engine;
+  std::shared_ptr<const Tokenizer> tokenizer;
+
+  uint64_t VocabularyFingerprint() const { return tokenizer->Fingerprint(engine->config().vocab_size); }
+};
+
+// With memory for two contexts. Errors name the folder's file.
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads);
+
+}  // namespace tandem::bench
