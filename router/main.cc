@@ -67,6 +67,7 @@ struct RouterFlags {
   int32_t feature_dimension = FeatureModel::kDefaultDimension;
   double feedback_share = 0.05;
   uint32_t feedback_in_flight = 8;
+  absl::Duration feedback_timeout = absl::Seconds(30);
   absl::Duration verifier_stall_timeout = absl::Seconds(2);
   uint32_t verifier_max_requests = 1024;
   uint32_t retry_percent = 10;
@@ -182,7 +183,9 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   }
   TANDEM_RETURN_IF_ERROR(ReadLearned(calibration, config.routing->store(), chooser));
   ChoiceFeedback sink(&chooser);
-  Feedback feedback({.share = flags.feedback_share, .max_in_flight = flags.feedback_in_flight, .draw = draw},
+  Feedback feedback({.share = flags.feedback_share,
+                     .slots = {.per_drafter = flags.feedback_in_flight, .timeout = flags.feedback_timeout},
+                     .draw = draw},
                     std::make_unique<ScoreClient>(security.channel), &sink, &clock, &registry);
   Router::Options options;
   options.routing = std::move(config.routing);
@@ -316,14 +319,22 @@ int Main(int argc, char** argv) {
            "none.")
       .InRange(0, 1)
       .Add("feedback-in-flight", &options.feedback_in_flight,
-           "Requests scored at a time; while there are more, sampled ones are dropped.")
-      .InRange(1, 1024);
+           "Scores under way at one drafter; while there are as many it is left out of further ones. One "
+           "that has not answered yet, or failed the last time, has one at a time.")
+      .InRange(1, 1024)
+      .Add("feedback-timeout", &options.feedback_timeout,
+           "How long a drafter may take for a score while its speed is unknown, and at most; once it is "
+           "known, eight times what a score of that length has taken, at least a second.");
   DeclareLivePageFlags(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 
   if (options.verifier_stall_timeout < kShortestStallTimeout) {
     std::cerr << "tandem-router: --verifier-stall-timeout: expected at least "
               << absl::FormatDuration(kShortestStallTimeout) << "\n";
+    return kExitUsage;
+  }
+  if (options.feedback_timeout <= absl::ZeroDuration()) {
+    std::cerr << "tandem-router: --feedback-timeout: expected more than 0s\n";
     return kExitUsage;
   }
   if (options.live_listen.empty() && (options.live_all || options.live_prompts)) {
