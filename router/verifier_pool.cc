@@ -24,6 +24,9 @@ constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 // after pauses that grow to two minutes where there was no such name: too late for one that took long to
 // start.
 constexpr absl::Duration kLookUpPeriod = absl::Seconds(3);
+// The same while requests wait.
+constexpr absl::Duration kHurriedProbePeriod = absl::Milliseconds(100);
+constexpr absl::Duration kHurriedLookUpPeriod = absl::Milliseconds(500);
 constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
 constexpr absl::Duration kShortestTick = absl::Milliseconds(5);
 // HealthCheckRequest{service: "tandem.v1.Verifier"} and HealthCheckResponse{status: SERVING}, one field each.
@@ -34,6 +37,11 @@ constexpr absl::string_view kServing("\x08\x01", 2);
 // In place of a name's index: of those that are configured, and of those that registered.
 constexpr size_t kNoName = static_cast<size_t>(-1);
 constexpr size_t kRegistered = static_cast<size_t>(-2);
+
+absl::Status NoneKnown() {
+  return absl::UnavailableError(
+      "no verifier of the model is known: none has registered, and no name of one has an address");
+}
 
 std::string Content(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
@@ -56,6 +64,7 @@ struct VerifierPool::Attempt::Entry {
   size_t name = kNoName;  // Among the model's names.
   bool probing = false;
   bool serving = true;
+  bool confirmed = false;  // `serving` is what it said, and not what is hoped.
   absl::Time probed = absl::InfinitePast();
   absl::Time looked_up = absl::InfinitePast();
   absl::flat_hash_map<const Attempt*, std::shared_ptr<const OnLost>> attempts;
@@ -70,6 +79,7 @@ struct VerifierPool::Model {
   std::vector<std::unique_ptr<Attempt::Entry>> entries;
   std::map<size_t, std::set<std::string>> wanted;  // By name or kRegistered, addresses as last told.
   std::map<std::string, uint32_t> room;            // Of those that registered, by address.
+  absl::flat_hash_map<const Wait*, std::shared_ptr<const std::function<void()>>> waits;
 };
 
 VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index)
@@ -121,6 +131,7 @@ size_t VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t 
   entry.verifier = std::move(verifier);
   entry.name = name;
   entry.serving = false;
+  entry.confirmed = false;
   entry.probed = absl::InfinitePast();
   model.choice->Replace(index, endpoint);
   return index;
@@ -200,7 +211,10 @@ void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wan
       LogInfo(is_listed ? "verifier is back" : "verifier is gone", {{"verifier", endpoint}});
     }
     // Perhaps another process by now.
-    if (is_listed && !was_listed) entry.probed = absl::InfinitePast();
+    if (is_listed && !was_listed) {
+      entry.probed = absl::InfinitePast();
+      entry.confirmed = false;
+    }
   }
   for (const std::string& endpoint : wanted) {
     LogInfo("verifier is new",
@@ -238,10 +252,7 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(size_
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(model.mutex.get());
   const std::vector<size_t> order = model.choice->Order(prompt, salt, tried, now);
-  if (model.choice->num_listed() == 0) {
-    return absl::UnavailableError(
-        "no verifier of the model is known: none has registered, and no name of one has an address");
-  }
+  if (model.choice->num_listed() == 0) return NoneKnown();
   if (order.empty()) {
     return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
   }
@@ -277,6 +288,52 @@ void VerifierPool::Attempt::OnFailure() {
   model.choice->OnFailure(index_, pool_.clock_->Now());
   // So that the next second's requests need not find out one by one.
   entry_.probed = absl::InfinitePast();
+}
+
+VerifierPool::Wait::~Wait() {
+  Model& model = pool_.models_[model_];
+  std::shared_ptr<const std::function<void()>> dropped;  // Destroyed without the lock.
+  absl::MutexLock lock(model.mutex.get());
+  const auto self = model.waits.find(this);
+  dropped = std::move(self->second);
+  model.waits.erase(self);
+}
+
+std::unique_ptr<VerifierPool::Wait> VerifierPool::BeginWait(size_t model_index,
+                                                            std::function<void()> on_serving) {
+  Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  if (model.waits.size() >= options_.max_waits) return nullptr;
+  std::unique_ptr<Wait> wait(new Wait(*this, model_index));
+  model.waits.emplace(wait.get(), std::make_shared<const std::function<void()>>(std::move(on_serving)));
+  return wait;
+}
+
+size_t VerifierPool::num_waiting(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  return model.waits.size();
+}
+
+absl::Status VerifierPool::NoneServes(size_t model) const {
+  return size(model) == 0 ? NoneKnown() : absl::UnavailableError("no verifier of the model serves");
+}
+
+bool VerifierPool::MayServe(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  return OtherServes(model, model.choice->size());
+}
+
+size_t VerifierPool::num_serving(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  size_t count = 0;
+  for (size_t i = 0; i < model.entries.size(); ++i) {
+    const Attempt::Entry& entry = *model.entries[i];
+    if (model.choice->listed(i) && entry.serving && entry.confirmed) ++count;
+  }
+  return count;
 }
 
 std::vector<VerifierPool::Status> VerifierPool::List(size_t model_index) const {
@@ -325,11 +382,19 @@ void VerifierPool::Monitor() {
   const absl::Duration tick = std::clamp(options_.stall_timeout / 8, kShortestTick, kLongestTick);
   absl::MutexLock lock(&mutex_);
   const auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_; };
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), tick)) {
+  do {
     mutex_.Unlock();
     ProbeDue(clock_->Now());
     mutex_.Lock();
-  }
+  } while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), tick));
+}
+
+absl::Duration VerifierPool::ProbePeriod(const Model& model, const Attempt::Entry& entry) {
+  return !model.waits.empty() && !(entry.serving && entry.confirmed) ? kHurriedProbePeriod : kProbePeriod;
+}
+
+absl::Duration VerifierPool::LookUpPeriod(const Model& model) {
+  return model.waits.empty() ? kLookUpPeriod : kHurriedLookUpPeriod;
 }
 
 absl::Duration VerifierPool::Quiet(const Attempt::Entry& entry, absl::Time now) const {
@@ -378,7 +443,7 @@ void VerifierPool::ProbeDue(absl::Time now) {
         // One that is gone matters as long as something runs there.
         if (!model.choice->listed(i) && entry->attempts.empty()) continue;
         const bool quiet = !entry->attempts.empty() && Quiet(*entry, now) > options_.stall_timeout / 4;
-        if (entry->probing || (!quiet && now - entry->probed < kProbePeriod)) continue;
+        if (entry->probing || (!quiet && now - entry->probed < ProbePeriod(model, *entry))) continue;
         entry->probing = true;
         entry->probed = now;
       }
@@ -404,16 +469,22 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
   if (answered) entry.heard_nanos.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
   const bool fit = answered && (serving || !status.ok());
   std::vector<std::shared_ptr<const OnLost>> lost;
+  std::vector<std::shared_ptr<const std::function<void()>>> waits;
   const absl::Time now = clock_->Now();
   std::shared_ptr<grpc::Channel> to_look_up;
   {
     absl::MutexLock lock(models_[entry.model].mutex.get());
+    const Model& model = models_[entry.model];
     entry.probing = false;
-    if (!answered && now - entry.looked_up >= kLookUpPeriod) {
+    if (!answered && now - entry.looked_up >= LookUpPeriod(model)) {
       entry.looked_up = now;
       to_look_up = entry.verifier->channel;
     }
-    models_[entry.model].choice->SetServing(entry.index, fit);
+    model.choice->SetServing(entry.index, fit);
+    entry.confirmed = true;
+    if (fit && model.choice->listed(entry.index)) {
+      for (const auto& [wait, on_serving] : model.waits) waits.push_back(on_serving);
+    }
     if (std::exchange(entry.serving, fit) != fit) {
       LogInfo(fit ? "verifier is serving" : "verifier is not serving",
               {{"verifier", entry.verifier->endpoint},
@@ -421,7 +492,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
     }
     // Tokens that came meanwhile are an answer too, and without another verifier there is nowhere to go.
     if (!answered && Quiet(entry, clock_->Now()) >= 0.7 * options_.stall_timeout &&
-        OtherServes(models_[entry.model], entry.index)) {
+        OtherServes(model, entry.index)) {
       for (const auto& [attempt, on_lost] : entry.attempts) lost.push_back(on_lost);
     }
   }
@@ -430,6 +501,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
       absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",
                    absl::StatusCodeToString(status.code())));
   for (const std::shared_ptr<const OnLost>& on_lost : lost) (*on_lost)(reason);
+  for (const auto& on_serving : waits) (*on_serving)();
 }
 
 }  // namespace tandem::router

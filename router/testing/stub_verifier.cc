@@ -124,8 +124,19 @@ grpc::ServerUnaryReactor* StubVerifier::SwapDrafter(grpc::CallbackServerContext*
 grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(grpc::GenericCallbackServerContext*) {
   class Reactor final : public grpc::ServerGenericBidiReactor {
    public:
-    explicit Reactor(bool stalled) : stalled_(stalled) {
-      if (!stalled) Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such service"));
+    Reactor(bool stalled, Serving serving) : stalled_(stalled) {
+      if (stalled) return;
+      if (serving == Serving::kUnknown) {
+        Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such service"));
+        return;
+      }
+      // grpc.health.v1.HealthCheckResponse, whose only field is the status.
+      const grpc::Slice slice(serving == Serving::kYes ? "\x08\x01" : "\x08\x02");
+      response_ = grpc::ByteBuffer(&slice, 1);
+      StartRead(&request_);
+    }
+    void OnReadDone(bool) override {
+      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
     }
     void OnCancel() override {
       if (stalled_) Finish(grpc::Status(grpc::StatusCode::CANCELLED, "given up"));
@@ -134,8 +145,10 @@ grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(grpc::Generi
 
    private:
     const bool stalled_;
+    grpc::ByteBuffer request_;
+    grpc::ByteBuffer response_;
   };
-  return new Reactor(stalled);
+  return new Reactor(stalled, serving);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* StubVerifier::Generate(

@@ -66,6 +66,8 @@ class StubVerifier final : public v1::Verifier::CallbackService {
   void Disconnect();
   // Questions about its health get no answer from now on.
   void StallHealth() { health_.stalled = true; }
+  // Its health service says that it does not serve, or that it does; at first it has none.
+  void SetServing(bool serving) { health_.serving = serving ? Serving::kYes : Serving::kNo; }
   // What SwapDrafter was asked, and what it answers.
   std::vector<v1::SwapDrafterRequest> swaps() const;
   void SetSwapAnswer(v1::SwapDrafterResponse answer);
@@ -77,11 +79,13 @@ class StubVerifier final : public v1::Verifier::CallbackService {
                                         v1::SwapDrafterResponse* response) override;
 
  private:
+  enum class Serving { kUnknown, kYes, kNo };
   // Every other method, the health service's among them.
   class Health final : public grpc::CallbackGenericService {
    public:
     grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
     std::atomic<bool> stalled{false};
+    std::atomic<Serving> serving{Serving::kUnknown};
   };
 
   mutable absl::Mutex mutex_;

@@ -67,7 +67,7 @@ class StreamingTest(ProcessTest):
             self.assertRegex(info.version, r"^\d+\.\d+")
             self.assertGreater(info.uptime_seconds, 0)
             self.assertEqual(info.running, 0)
-            self.assertTrue(info.serving)
+            wait_until(lambda s=server, t=token: s.info(t).serving, f"{server.program} to serve")
             for name in ("", service, "tandem.v1.Admin"):
                 self.assertEqual(server.health(name), "SERVING", f"{server.program} {name}")
         with self.assertRaises(grpc.RpcError) as caught:
@@ -274,14 +274,33 @@ class DrafterLossTest(ProcessTest):
 
 class VerifierLossTest(ProcessTest):
     def test_the_only_one_is_killed_in_the_middle(self):
-        self.start_stack()
+        self.start_stack(flags=("--wait-for-verifier", "0s"))
+        wait_until(lambda: self.router.health() == "SERVING", "the router to be ready")
         generation = self.generate(request_for(max_tokens=LONG)).read(HALF_WAY)
         self.verifier.kill()
         # After some attempts to find it back.
         self.assert_fails(generation, grpc.StatusCode.UNAVAILABLE, "was lost after", self.verifier.address)
         self.assert_fails(self.generate(request_for()), grpc.StatusCode.UNAVAILABLE, "no verifier")
+        wait_until(lambda: self.router.health() == "NOT_SERVING", "the router not to be ready")
+        self.assertEqual(self.router.health("liveness"), "SERVING")
+        self.assertEqual(list(self.router.info("secret").unserved_models), [TARGET])
         wait_until(lambda: self.router.metric("tandem_router_running") == 0, "the router to be idle")
         wait_until(lambda: self.drafter.metric("tandem_drafter_sessions") == 0, "the drafter to be idle")
+
+    def test_the_only_one_is_started_anew_in_the_middle(self):
+        port = fixed_port()
+        self.drafter = self.start_drafter().wait_ready()
+        self.verifier = self.start_verifier(port=port).wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address, flags=("--wait-for-verifier", "10m"))
+        request = request_for(max_tokens=LONG)
+        expected = self.generate(request).read().output
+        generation = self.generate(request).read(HALF_WAY)
+        self.verifier.kill()
+        later = self.generate(request)
+        wait_until(lambda: self.router.metric("tandem_router_waiting_for_verifier") == 2, "requests that wait")
+        self.verifier = self.start_verifier(port=port).wait_ready()
+        self.assertEqual(generation.read().output, expected)
+        self.assertEqual(later.read().output, expected)
 
     def test_another_verifier_takes_what_the_first_refuses(self):
         verifier = self.start_verifier().wait_ready()
@@ -331,7 +350,7 @@ class EndTest(ProcessTest):
         return self.generate(request).read(HALF_WAY), expected
 
     def test_sigterm_drains_the_verifier(self):
-        self.start_stack()
+        self.start_stack(flags=("--wait-for-verifier", "0s"))
         generation, expected = self.begin_slow()
         self.verifier.send(signal.SIGTERM)
         self.assert_refuses_soon(grpc.StatusCode.UNAVAILABLE, "shutting down")
