@@ -109,7 +109,8 @@ absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context,
   trace_.SetRequest(request_id_, router_.model(model_).name);
   TANDEM_ASSIGN_OR_RETURN(drafter_,
                           SelectDrafter(routing_->table(), *tenant_, request.speculation(), request_id_));
-  TANDEM_ASSIGN_OR_RETURN(ticket_, router_.admission().Admit(routing_->table(), tenant, std::move(on_place)));
+  TANDEM_ASSIGN_OR_RETURN(ticket_,
+                          router_.admission().Admit(routing_->table(), tenant, std::move(on_place), model_));
   record_.OnAdmitted(ticket_.waits_at_first());
   live_.OnAdmitted(tenant_->name);
   return absl::OkStatus();

@@ -1,6 +1,8 @@
 #include "router/readiness_watch.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -43,6 +45,13 @@ ReadinessWatch::ReadinessWatch(const Readiness::Options& options, Router* router
                                                           "Requests that wait for a verifier of a model that "
                                                           "none serves.",
                                                           {"model"}})),
+      places_(
+          registry == nullptr
+              ? nullptr
+              : &registry->AddGauge({"tandem_router_places",
+                                     "Requests of a model that may be in flight, by what its verifiers have "
+                                     "room for; 0 while none serves, when only the router's limit holds.",
+                                     {"model"}})),
       readiness_(options) {
   thread_ = std::thread([this] { Watch(); });
 }
@@ -72,6 +81,11 @@ void ReadinessWatch::Update() {
       serving_verifiers_->With({models[i].name}).Set(static_cast<double>(router_.verifiers().num_serving(i)));
       waiting_->With({models[i].name}).Set(static_cast<double>(router_.verifiers().num_waiting(i)));
     }
+  }
+  for (size_t i = 0; i < models.size(); ++i) {
+    const std::optional<uint32_t> places = router_.verifiers().places(i);
+    router_.admission().SetPlaces(i, places);
+    if (places_ != nullptr) places_->With({models[i].name}).Set(places.value_or(0));
   }
   const bool ready = readiness_.Update(models, router_.clock().Now());
   if (ready != ready_) {

@@ -22,7 +22,8 @@ std::vector<Readiness::Model> ModelsOf(Router& router);
 //                                                           '--> tandem_router_serving_verifiers{model},
 //                                                                tandem_router_waiting_for_verifier{model}
 //
-// What happens during the server's drain changes nothing any more. Its thread is its own.
+// It also gives the router's admission as many places for each model as its verifiers have. What happens
+// during the server's drain changes nothing any more. Its thread is its own.
 class ReadinessWatch {
  public:
   // All outlive this; the registry may be none.
@@ -38,6 +39,7 @@ class ReadinessWatch {
   ServerRunner& server_;
   GaugeFamily* const serving_verifiers_;
   GaugeFamily* const waiting_;
+  GaugeFamily* const places_;
   Readiness readiness_;  // The thread's.
   bool ready_ = false;
   std::vector<std::string> unserved_;  // As last told.

@@ -15,6 +15,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "tandem/v1/admin.grpc.pb.h"
 
 namespace tandem::router {
 namespace {
@@ -27,6 +28,9 @@ constexpr absl::Duration kLookUpPeriod = absl::Seconds(3);
 // The same while requests wait.
 constexpr absl::Duration kHurriedProbePeriod = absl::Milliseconds(100);
 constexpr absl::Duration kHurriedLookUpPeriod = absl::Milliseconds(500);
+// Of the requests that a verifier runs, one in so many is replaced while its successor is still tokenized and
+// on its way.
+constexpr uint32_t kRunningPerOneOnTheWay = 8;
 constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
 constexpr absl::Duration kShortestTick = absl::Milliseconds(5);
 // HealthCheckRequest{service: "tandem.v1.Verifier"} and HealthCheckResponse{status: SERVING}, one field each.
@@ -65,6 +69,10 @@ struct VerifierPool::Attempt::Entry {
   bool probing = false;
   bool serving = true;
   bool confirmed = false;  // `serving` is what it said, and not what is hoped.
+  bool asked = false;      // For its capacity, since it last began to serve.
+  // What it said of it; 0 if nothing.
+  uint32_t max_running = 0;
+  uint32_t max_waiting = 0;
   absl::Time probed = absl::InfinitePast();
   absl::Time looked_up = absl::InfinitePast();
   absl::flat_hash_map<const Attempt*, std::shared_ptr<const OnLost>> attempts;
@@ -132,6 +140,8 @@ size_t VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t 
   entry.name = name;
   entry.serving = false;
   entry.confirmed = false;
+  entry.asked = false;
+  entry.max_running = entry.max_waiting = 0;
   entry.probed = absl::InfinitePast();
   model.choice->Replace(index, endpoint);
   return index;
@@ -224,10 +234,12 @@ void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wan
 }
 
 void VerifierPool::SetRoom(Model& model, size_t index) {
-  const auto room = model.room.find(model.entries[index]->verifier->endpoint);
-  const uint32_t max_in_flight = options_.choice.max_in_flight;
-  model.choice->SetMaxInFlight(
-      index, room == model.room.end() ? max_in_flight : std::min(max_in_flight, room->second));
+  const Attempt::Entry& entry = *model.entries[index];
+  const auto room = model.room.find(entry.verifier->endpoint);
+  uint64_t most = options_.choice.max_in_flight;
+  if (room != model.room.end()) most = std::min<uint64_t>(most, room->second);
+  if (entry.max_running > 0) most = std::min(most, uint64_t{entry.max_running} + entry.max_waiting);
+  model.choice->SetMaxInFlight(index, static_cast<uint32_t>(most));
 }
 
 VerifierPool::~VerifierPool() {
@@ -323,6 +335,24 @@ bool VerifierPool::MayServe(size_t model_index) const {
   const Model& model = models_[model_index];
   absl::MutexLock lock(model.mutex.get());
   return OtherServes(model, model.choice->size());
+}
+
+std::optional<uint32_t> VerifierPool::places(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  uint64_t sum = 0;
+  for (size_t i = 0; i < model.entries.size(); ++i) {
+    const Attempt::Entry& entry = *model.entries[i];
+    if (!model.choice->listed(i) || !entry.serving || !entry.confirmed) continue;
+    uint64_t most = model.choice->max_in_flight(i);
+    if (entry.max_running > 0) {
+      const uint64_t on_the_way = std::max<uint64_t>(entry.max_running / kRunningPerOneOnTheWay, 1);
+      most = std::min(most, entry.max_running + on_the_way);
+    }
+    sum += most;
+  }
+  if (sum == 0) return std::nullopt;
+  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }
 
 size_t VerifierPool::num_serving(size_t model_index) const {
@@ -429,6 +459,47 @@ class VerifierPool::Probe {
   grpc::ByteBuffer response;
 };
 
+// What a verifier that begins to serve has room for; lives until it is answered.
+class VerifierPool::CapacityQuestion {
+ public:
+  static void Send(VerifierPool& pool, Attempt::Entry& entry, std::shared_ptr<Verifier> verifier) {
+    auto question = std::make_shared<CapacityQuestion>();
+    question->stub = v1::Admin::NewStub(verifier->channel);
+    question->verifier = std::move(verifier);
+    question->context.set_deadline(absl::ToChronoTime(pool.clock_->Now() + pool.options_.stall_timeout));
+    {
+      absl::MutexLock lock(&pool.mutex_);
+      ++pool.probes_;
+    }
+    question->stub->async()->GetServerInfo(
+        &question->context, &question->request, &question->response,
+        [question, at = &pool, &entry](const grpc::Status& status) mutable {
+          VerifierPool& answered_to = *at;
+          // One that does not tell is taken for as large as the options say.
+          if (status.ok()) answered_to.OnCapacity(entry, *question->verifier, question->response.capacity());
+          ReleaseElsewhere(std::move(question));
+          absl::MutexLock lock(&answered_to.mutex_);
+          --answered_to.probes_;
+        });
+  }
+
+  std::shared_ptr<Verifier> verifier;
+  std::unique_ptr<v1::Admin::Stub> stub;
+  grpc::ClientContext context;
+  v1::GetServerInfoRequest request;
+  v1::ServerInfo response;
+};
+
+void VerifierPool::OnCapacity(Attempt::Entry& entry, const Verifier& verifier,
+                              const v1::ServerCapacity& capacity) {
+  Model& model = models_[entry.model];
+  absl::MutexLock lock(model.mutex.get());
+  if (entry.verifier.get() != &verifier) return;
+  entry.max_running = capacity.max_running();
+  entry.max_waiting = capacity.max_waiting();
+  SetRoom(model, entry.index);
+}
+
 void VerifierPool::ProbeDue(absl::Time now) {
   for (Model& model : models_) {
     // There may be more by the next turn, but never fewer.
@@ -472,6 +543,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
   std::vector<std::shared_ptr<const std::function<void()>>> waits;
   const absl::Time now = clock_->Now();
   std::shared_ptr<grpc::Channel> to_look_up;
+  std::shared_ptr<Verifier> to_ask;
   {
     absl::MutexLock lock(models_[entry.model].mutex.get());
     const Model& model = models_[entry.model];
@@ -482,6 +554,8 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
     }
     model.choice->SetServing(entry.index, fit);
     entry.confirmed = true;
+    // Perhaps another process by now, with other flags.
+    if (!std::exchange(entry.asked, fit) && fit) to_ask = entry.verifier;
     if (fit && model.choice->listed(entry.index)) {
       for (const auto& [wait, on_serving] : model.waits) waits.push_back(on_serving);
     }
@@ -496,6 +570,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
       for (const auto& [attempt, on_lost] : entry.attempts) lost.push_back(on_lost);
     }
   }
+  if (to_ask != nullptr) CapacityQuestion::Send(*this, entry, std::move(to_ask));
   if (to_look_up != nullptr) grpc::experimental::ChannelResetConnectionBackoff(to_look_up.get());
   const absl::Status reason = absl::UnavailableError(
       absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "router/registry/registered_endpoint.h"
 #include "router/retry_budget.h"
 #include "router/verifier_choice.h"
+#include "tandem/v1/registry.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
 namespace tandem::router {
@@ -130,6 +132,11 @@ class VerifierPool {
   // How many of a model's verifiers said when they were last asked that they serve.
   size_t num_serving(size_t model) const;
 
+  // How many requests of a model its verifiers that serve can have at once so that none of them waits there
+  // for long: as many as run, and some that are on the way. Nothing while none serves. Of a verifier that
+  // does not tell, as many as it may have.
+  std::optional<uint32_t> places(size_t model) const;
+
   // Where an address is from. One that several have counts for the first.
   enum class Source { kConfigured, kName, kRegistered };
   struct Status {
@@ -157,6 +164,7 @@ class VerifierPool {
  private:
   struct Model;
   class Probe;
+  class CapacityQuestion;
 
   // The thread that asks for names.
   void ResolveNames();
@@ -172,6 +180,7 @@ class VerifierPool {
   void Monitor();
   void ProbeDue(absl::Time now);
   void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);
+  void OnCapacity(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerCapacity& capacity);
   static bool OtherServes(const Model& model, size_t index);
   // How often to ask a verifier for its health and, while it does not answer, for its address.
   static absl::Duration ProbePeriod(const Model& model, const Attempt::Entry& entry);

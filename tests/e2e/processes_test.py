@@ -387,13 +387,14 @@ class QueueTest(ProcessTest):
             self.assertIn(part, details)
 
     def test_full_queues_say_when_to_retry(self):
-        self.start_stack(("--max-running", "1", "--max-waiting", "1"), max_concurrent_requests=3)
+        self.start_stack(("--max-running", "1", "--max-waiting", "1"), max_queued_requests=0)
+        wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         running = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         waiting = self.generate(request_for("Two", 4))
         wait_until(
             lambda: self.verifier.metric("tandem_verifier_waiting_requests") == 1, "the second one to wait"
         )
-        self.assert_exhausted(self.generate(request_for("Three")), "queue is full")
+        self.assert_exhausted(self.generate(request_for("Three")), "as many as its verifiers take")
         running.call.cancel()
         self.assertEqual(len(waiting.read().tokens), 4)
 
@@ -406,10 +407,11 @@ class QueueTest(ProcessTest):
         self.assertEqual(len(self.generate(request_for()).read().tokens), 32)
 
     def test_a_queue_of_nothing_still_serves(self):
-        self.start_stack(("--max-running", "2", "--max-waiting", "0"))
+        self.start_stack(("--max-running", "2", "--max-waiting", "0"), max_queued_requests=0)
+        wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         first = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         second = self.generate(request_for(max_tokens=ENDLESS)).read(1)
-        self.assert_exhausted(self.generate(request_for()), "queue is full")
+        self.assert_exhausted(self.generate(request_for()), "as many as its verifiers take")
         first.call.cancel()
         second.call.cancel()
 
