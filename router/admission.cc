@@ -35,7 +35,7 @@ void Admission::Ticket::Release() {
 }
 
 absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, size_t tenant_index,
-                                                   OnPlace on_place) {
+                                                   OnPlace on_place, size_t model) {
   const Tenant& tenant = table.tenants[tenant_index];
   std::vector<OnPlace> placed;
   absl::StatusOr<Ticket> ticket = [&]() -> absl::StatusOr<Ticket> {
@@ -45,7 +45,7 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, si
     total_limit_ = table.max_concurrent_requests;
     // A limit may have been raised.
     placed = FillPlaces();
-    return AdmitNext(tenant, std::move(on_place));
+    return AdmitNext(tenant, model, std::move(on_place));
   }();
   for (const OnPlace& call : placed) {
     if (call) call(absl::OkStatus());
@@ -53,8 +53,22 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, si
   return ticket;
 }
 
-absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, OnPlace on_place) {
+void Admission::SetPlaces(size_t model, std::optional<uint32_t> places) {
+  std::vector<OnPlace> placed;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(models_[model].places, places) == places) return;
+    placed = FillPlaces();
+  }
+  for (const OnPlace& call : placed) {
+    if (call) call(absl::OkStatus());
+  }
+}
+
+absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, size_t model_index,
+                                                       OnPlace on_place) {
   TenantState& state = tenants_[tenant.name];
+  ModelState& model = models_[model_index];
   if (tenant.tokens_per_minute > 0) {
     const absl::Duration wait = state.tokens.WaitTime(tenant.tokens_per_minute, clock_.Now());
     if (wait > absl::ZeroDuration()) {
@@ -65,31 +79,38 @@ absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, OnP
     }
   }
   // Whoever waits and could have a place has one, so that nobody is overtaken here.
-  const bool has_place = total_ < total_limit_ && HasRoom(tenant.name);
-  if (!has_place && queue_.size(tenant.name) >= tenant.max_queued_requests) return QueueFull(tenant);
+  const bool has_place = total_ < total_limit_ && HasRoom(tenant.name) && HasRoom(model);
+  if (!has_place && NumQueued(tenant.name) >= tenant.max_queued_requests) return QueueFull(tenant, model);
   const uint64_t id = next_id_++;
-  requests_[id] = {.tenant = tenant.name, .has_place = has_place};
+  requests_[id] = {.tenant = tenant.name, .model = model_index, .has_place = has_place};
   if (has_place) {
     ++state.in_flight;
+    ++model.in_flight;
     ++total_;
   } else {
     requests_[id].on_place = std::move(on_place);
-    if (queue_.size() == 0) last_turn_ = clock_.Now();
-    queue_.Push(id, tenant.name, tenant.weight);
+    if (NumQueued() == 0) last_turn_ = clock_.Now();
+    model.queue.Push(id, tenant.name, tenant.weight);
   }
   return Ticket(this, id, !has_place);
 }
 
-absl::Status Admission::QueueFull(const Tenant& tenant) const {
+absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model) const {
   const TenantState& state = tenants_.at(tenant.name);
-  std::string what = HasRoom(tenant.name) ? absl::StrCat("the router has ", total_, " requests in flight")
-                                          : absl::StrCat("tenant \"", tenant.name, "\" has ", state.in_flight,
-                                                         " requests in flight");
-  absl::StrAppend(&what, ", its limit");
-  if (tenant.max_queued_requests > 0) {
-    absl::StrAppend(&what, ", and ", queue_.size(tenant.name), " of the tenant's wait, their limit");
+  std::string what;
+  if (!HasRoom(tenant.name)) {
+    what =
+        absl::StrCat("tenant \"", tenant.name, "\" has ", state.in_flight, " requests in flight, its limit");
+  } else if (!HasRoom(model)) {
+    what =
+        absl::StrCat("the model has ", model.in_flight, " requests in flight, as many as its verifiers take");
+  } else {
+    what = absl::StrCat("the router has ", total_, " requests in flight, its limit");
   }
-  const absl::Duration delay = turn_ * static_cast<double>(queue_.size() + 1);
+  if (tenant.max_queued_requests > 0) {
+    absl::StrAppend(&what, ", and ", NumQueued(tenant.name), " of the tenant's wait, their limit");
+  }
+  const absl::Duration delay = turn_ * static_cast<double>(NumQueued() + 1);
   return WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(what, "; retry later")),
                         std::clamp(delay, kMinRetryDelay, kMaxRetryDelay));
 }
@@ -105,10 +126,13 @@ void Admission::Drain(absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     draining_ = true;
-    while (const std::optional<FairQueue::Id> id = queue_.Pop([](const std::string&) { return true; })) {
-      const auto request = requests_.find(*id);
-      refused.push_back(std::move(request->second.on_place));
-      requests_.erase(request);
+    for (auto& [index, model] : models_) {
+      while (const std::optional<FairQueue::Id> id =
+                 model.queue.Pop([](const std::string&) { return true; })) {
+        const auto request = requests_.find(*id);
+        refused.push_back(std::move(request->second.on_place));
+        requests_.erase(request);
+      }
     }
   }
   for (const OnPlace& on_place : refused) {
@@ -126,7 +150,19 @@ uint32_t Admission::in_flight() const {
 
 size_t Admission::queued() const {
   absl::MutexLock lock(&mutex_);
-  return queue_.size();
+  return NumQueued();
+}
+
+size_t Admission::NumQueued() const {
+  size_t count = 0;
+  for (const auto& [index, model] : models_) count += model.queue.size();
+  return count;
+}
+
+size_t Admission::NumQueued(const std::string& tenant) const {
+  size_t count = 0;
+  for (const auto& [index, model] : models_) count += model.queue.size(tenant);
+  return count;
 }
 
 void Admission::Release(uint64_t id) {
@@ -139,9 +175,10 @@ void Admission::Release(uint64_t id) {
     dropped = std::move(request->second.on_place);
     if (request->second.has_place) {
       --tenants_[request->second.tenant].in_flight;
+      --models_.at(request->second.model).in_flight;
       --total_;
     } else {
-      queue_.Remove(id);
+      models_.at(request->second.model).queue.Remove(id);
     }
     requests_.erase(request);
     placed = FillPlaces();
@@ -156,21 +193,32 @@ bool Admission::HasRoom(const std::string& tenant) const {
   return state.limit == 0 || state.in_flight < state.limit;
 }
 
+std::optional<Admission::OnPlace> Admission::FillPlace(ModelState& model) {
+  if (!HasRoom(model)) return std::nullopt;
+  const std::optional<FairQueue::Id> id = model.queue.Pop(
+      [this](const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return HasRoom(tenant); });
+  if (!id.has_value()) return std::nullopt;
+  Request& request = requests_.at(*id);
+  request.has_place = true;
+  ++tenants_[request.tenant].in_flight;
+  ++model.in_flight;
+  ++total_;
+  const absl::Time now = clock_.Now();
+  turn_ += kTurnSmoothing * (std::max(now - last_turn_, absl::ZeroDuration()) - turn_);
+  last_turn_ = now;
+  return std::move(request.on_place);
+}
+
 std::vector<Admission::OnPlace> Admission::FillPlaces() {
   std::vector<OnPlace> placed;
-  const auto has_room = [this](const std::string& tenant)
-                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return HasRoom(tenant); };
-  while (total_ < total_limit_) {
-    const std::optional<FairQueue::Id> id = queue_.Pop(has_room);
-    if (!id.has_value()) break;
-    Request& request = requests_.at(*id);
-    request.has_place = true;
-    ++tenants_[request.tenant].in_flight;
-    ++total_;
-    placed.push_back(std::move(request.on_place));
-    const absl::Time now = clock_.Now();
-    turn_ += kTurnSmoothing * (std::max(now - last_turn_, absl::ZeroDuration()) - turn_);
-    last_turn_ = now;
+  // Ends when every model in turn has had nothing for a place.
+  for (size_t in_vain = 0; in_vain < models_.size() && total_ < total_limit_;) {
+    auto model = models_.upper_bound(last_model_);
+    if (model == models_.end()) model = models_.begin();
+    last_model_ = model->first;
+    std::optional<OnPlace> on_place = FillPlace(model->second);
+    in_vain = on_place.has_value() ? 0 : in_vain + 1;
+    if (on_place.has_value()) placed.push_back(*std::move(on_place));
   }
   return placed;
 }

@@ -21,10 +21,11 @@
 
 namespace tandem::router {
 
-// Bounds the requests in flight, per tenant and in all, so that overload waits or is refused at the door and
-// does not pile up behind it. Where no place is free a request waits in its tenant's bounded queue; places
-// that become free go to tenants in proportion to their weights (FairQueue), past those that are at a limit
-// of their own.
+// Bounds the requests in flight, per tenant, per model and in all, so that overload waits or is refused at
+// the door and does not pile up behind it: what waits at a verifier is served in the order of its arrival,
+// whoever sent it. Where no place is free a request waits in its tenant's bounded queue; places that become
+// free go to tenants in proportion to their weights (one FairQueue for each model), past those that are at a
+// limit of their own. Where only the limit in all is short, models take turns.
 //
 // Thread-safe; outlives its tickets. What is kept of a tenant is kept for good, a few bytes each.
 class Admission {
@@ -65,11 +66,18 @@ class Admission {
   // `clock` outlives the object.
   explicit Admission(const Clock* clock) : clock_(*clock) {}
 
+  // A request that no verifier is asked for has no model.
+  static constexpr size_t kNoModel = static_cast<size_t>(-1);
+
   // A place, or one in the queue. `tenant` indexes the tenants of `table`, whose limits and weights hold from
   // now on; counting goes by the tenant's name, across tables. ResourceExhausted, naming the limit and with
   // google.rpc.RetryInfo, when the tenant has used up its tokens or its queue is full; Unavailable while
   // shutting down.
-  absl::StatusOr<Ticket> Admit(const RoutingTable& table, size_t tenant, OnPlace on_place = nullptr);
+  absl::StatusOr<Ticket> Admit(const RoutingTable& table, size_t tenant, OnPlace on_place = nullptr,
+                               size_t model = kNoModel);
+
+  // How many requests of a model may be in flight from now on; nothing: as many as in all.
+  void SetPlaces(size_t model, std::optional<uint32_t> places);
 
   // Counts tokens of a request against its tenant's quota; `tenant` is one that was admitted.
   void Charge(const Tenant& tenant, uint64_t tokens);
@@ -87,25 +95,40 @@ class Admission {
     uint32_t limit = 0;  // 0: none.
     TokenBucket tokens;
   };
+  struct ModelState {
+    std::optional<uint32_t> places;
+    uint32_t in_flight = 0;
+    FairQueue queue;
+  };
   struct Request {
     std::string tenant;
+    size_t model = kNoModel;
     bool has_place = false;
     OnPlace on_place;
   };
 
-  absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, OnPlace on_place)
+  absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, size_t model, OnPlace on_place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(uint64_t id);
   bool HasRoom(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool HasRoom(const ModelState& model) {
+    return !model.places.has_value() || model.in_flight < *model.places;
+  }
+  size_t NumQueued() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t NumQueued(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives a free place to the next request of a model, if there is one.
+  std::optional<OnPlace> FillPlace(ModelState& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives free places to those who wait; what is returned is to be called without the mutex.
   std::vector<OnPlace> FillPlaces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status QueueFull(const Tenant& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status QueueFull(const Tenant& tenant, const ModelState& model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   std::map<std::string, TenantState> tenants_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Request> requests_ ABSL_GUARDED_BY(mutex_);  // Of the tickets that are out.
-  FairQueue queue_ ABSL_GUARDED_BY(mutex_);
+  std::map<size_t, ModelState> models_ ABSL_GUARDED_BY(mutex_);
+  size_t last_model_ ABSL_GUARDED_BY(mutex_) = 0;  // That was given a place.
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_limit_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -205,6 +205,116 @@ TEST_F(AdmissionTest, SharesByWeight) {
   }
 }
 
+TEST_F(AdmissionTest, AModelHasAsManyPlacesAsItsVerifiers) {
+  const RoutingTable table = Limits(0, 100, 10);
+  admission_.SetPlaces(0, 2);
+  int placed = 0;
+  const auto place = [&placed](const absl::Status& status) { placed += status.ok() ? 1 : 0; };
+  std::vector<Admission::Ticket> tickets;
+  const auto admit = [&](size_t model) {
+    tickets.push_back(*admission_.Admit(table, 0, place, model));
+    return !tickets.back().waits_at_first();
+  };
+  EXPECT_TRUE(admit(0));
+  EXPECT_TRUE(admit(0));
+  EXPECT_FALSE(admit(0));
+  EXPECT_FALSE(admit(0));
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(admit(1)) << "another model's verifiers have room";
+  EXPECT_TRUE(admit(Admission::kNoModel));
+  EXPECT_EQ(admission_.queued(), 2u);
+
+  admission_.SetPlaces(0, 3);
+  EXPECT_EQ(placed, 1);
+  admission_.SetPlaces(0, 1);
+  tickets[0] = Admission::Ticket();
+  tickets[1] = Admission::Ticket();
+  EXPECT_EQ(placed, 1) << "there is one in flight, as many as may be";
+  tickets[2] = Admission::Ticket();
+  EXPECT_EQ(placed, 2);
+  EXPECT_FALSE(admit(0));
+  admission_.SetPlaces(0, std::nullopt);
+  EXPECT_EQ(placed, 3);
+}
+
+TEST_F(AdmissionTest, ModelsTakeTurnsAtTheRoutersLimit) {
+  const RoutingTable table = Limits(0, 1, 100);
+  std::vector<size_t> placed;  // Tickets by their index.
+  std::vector<Admission::Ticket> tickets;
+  tickets.push_back(*admission_.Admit(table, 0, nullptr, 0));
+  const std::vector<size_t> models = {0, 0, 0, 0, 1, 1, 1};
+  for (size_t i = 1; i < models.size(); ++i) {
+    const auto place = [&placed, i](const absl::Status&) { placed.push_back(i); };
+    tickets.push_back(*admission_.Admit(table, 0, place, models[i]));
+  }
+  size_t running = 0;
+  for (size_t turn = 0; turn < 4; ++turn) {
+    tickets[running] = Admission::Ticket();
+    ASSERT_EQ(placed.size(), turn + 1);
+    running = placed.back();
+  }
+  EXPECT_EQ(std::count_if(placed.begin(), placed.end(), [&](size_t i) { return models[i] == 1; }), 2);
+}
+
+// The limits that hold by default, and a verifier as it is by default: one tenant sends 500 requests at once
+// and keeps sending, others come and find their share.
+TEST_F(AdmissionTest, AFloodIsRefusedAndWeightsHold) {
+  RoutingTable table;
+  table.max_concurrent_requests = kDefaultMaxConcurrentRequests;
+  const std::vector<uint32_t> weights = {1, 3, 1000};
+  for (const uint32_t weight : weights) {
+    table.tenants.push_back({.name = absl::StrCat("t", weight), .weight = weight});
+  }
+  constexpr uint32_t kPlaces = 72;
+  admission_.SetPlaces(0, kPlaces);
+  std::deque<int> running;
+  std::vector<int> served(weights.size(), 0);
+  std::vector<int> refused(weights.size(), 0);
+  std::map<int, Admission::Ticket> calls;
+  int next = 0;
+  const auto submit = [&](size_t tenant) {
+    const int id = next++;
+    auto ticket = admission_.Admit(
+        table, tenant,
+        [&, id, tenant](const absl::Status& status) {
+          ASSERT_TRUE(status.ok());
+          running.push_back(id);
+          ++served[tenant];
+        },
+        0);
+    if (!ticket.ok()) {
+      ++refused[tenant];
+      return;
+    }
+    if (!ticket->waits_at_first()) running.push_back(id);
+    calls.emplace(id, *std::move(ticket));
+  };
+  const auto end_one = [&] {
+    const int done = running.front();
+    running.pop_front();
+    calls.erase(done);
+  };
+  for (int i = 0; i < 500; ++i) submit(0);
+  EXPECT_EQ(running.size(), kPlaces);
+  EXPECT_EQ(refused[0], 500 - 72 - 64) << "but for its places and its queue";
+  // Whoever comes now is not refused, and gets the next places, those that are its due.
+  submit(2);
+  end_one();
+  end_one();
+  EXPECT_EQ(served[2], 1);
+  served = {0, 0, 0};
+  constexpr int kTurns = 2000;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    submit(0);
+    if (turn % 2 == 0) submit(1);
+    if (turn % 2 == 0) submit(1);
+    end_one();
+    ASSERT_EQ(running.size(), kPlaces);
+  }
+  EXPECT_NEAR(served[0], 0.25 * kTurns, 0.2 * 0.25 * kTurns);
+  EXPECT_NEAR(served[1], 0.75 * kTurns, 0.2 * 0.75 * kTurns);
+  EXPECT_GT(refused[0], kTurns / 2) << "refusals hit the flooder";
+}
+
 // Threads that come, wait, give up and go at random: no place is lost or given twice.
 TEST(AdmissionThreadsTest, CountsAreConserved) {
   const SystemClock clock;

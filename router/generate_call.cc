@@ -115,7 +115,8 @@ absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context,
   trace_.SetRequest(request_id_, router_.model(model_).name);
   TANDEM_ASSIGN_OR_RETURN(drafter_,
                           SelectDrafter(routing_->table(), *tenant_, request.speculation(), request_id_));
-  TANDEM_ASSIGN_OR_RETURN(ticket_, router_.admission().Admit(routing_->table(), tenant, std::move(on_place)));
+  TANDEM_ASSIGN_OR_RETURN(ticket_,
+                          router_.admission().Admit(routing_->table(), tenant, std::move(on_place), model_));
   record_.OnAdmitted(ticket_.waits_at_first());
   live_.OnAdmitted(tenant_->name);
   return absl::OkStatus();
@@ -259,6 +260,9 @@ void GenerateCall::Learn(const v1::GenerationFinished& finished) {
 }
 
 void GenerateCall::StartAttempt() {
+  // Those that are known not to serve would only refuse it, and be ejected for that.
+  if (!router_.verifiers().MayServe(model_) && WaitForVerifier(router_.verifiers().NoneServes(model_)))
+    return;
   const int attempt = ++attempts_;
   std::weak_ptr<GenerateCall> weak = weak_from_this();
   absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> begun = router_.verifiers().Begin(
@@ -308,11 +312,9 @@ void GenerateCall::Retry(const absl::Status& reason) {
   const bool untried = in_vain_ < num_verifiers;
   const bool has_output = !relay_->tokens().empty();
   if (!untried && (!has_output || in_vain_ >= num_verifiers + kFurtherAttempts)) {
-    End(absl::IsUnavailable(reason)
-            ? absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
-                                                  "\" can be reached; tried ", attempts_,
-                                                  ", the last: ", reason.message()))
-            : reason);
+    const bool unavailable = absl::IsUnavailable(reason);
+    absl::Status status = unavailable ? NoVerifier(reason.message()) : reason;
+    if (!unavailable || !WaitForVerifier(status)) End(std::move(status));
     return;
   }
   if (!router_.verifiers().TakeRetry()) {
@@ -338,19 +340,31 @@ void GenerateCall::Retry(const absl::Status& reason) {
 
 void GenerateCall::RetryAt(absl::Time when) {
   retry_alarm_ = std::make_unique<grpc::Alarm>();
-  retry_alarm_->Set(absl::ToChronoTime(when), [self = shared_from_this()](bool in_time) mutable {
-    // The next pause's alarm destroys this very function: nothing captured is touched after that.
-    std::shared_ptr<GenerateCall> call = std::move(self);
-    if (in_time) call->OnRetryTime();
-    ReleaseElsewhere(std::move(call));
-  });
+  retry_alarm_->Set(absl::ToChronoTime(when),
+                    [self = shared_from_this(), alarm = ++alarms_](bool in_time) mutable {
+                      // The next pause's alarm destroys this very function: nothing captured is touched after
+                      // that.
+                      std::shared_ptr<GenerateCall> call = std::move(self);
+                      const int number = alarm;
+                      if (in_time) call->OnRetryTime(number);
+                      ReleaseElsewhere(std::move(call));
+                    });
 }
 
-void GenerateCall::OnRetryTime() {
+void GenerateCall::OnRetryTime(int alarm) {
   absl::MutexLock lock(&mutex_);
-  if (status_.has_value()) return;
-  StartAttempt();
+  if (status_.has_value() || alarm != alarms_) return;
+  if (wait_ != nullptr) {
+    OnWaitOver();
+  } else {
+    StartAttempt();
+  }
   Advance();
+}
+
+absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
+  return absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
+                                             "\" can be reached; tried ", attempts_, ", the last: ", last));
 }
 
 std::shared_ptr<Verifier> GenerateCall::Rebind(const std::string& from, const v1::DrafterTarget& to) {
@@ -384,7 +398,10 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
   if (!send.ok()) {
     End(send.status());
   } else if (*send) {
-    if (event.has_chunk()) progress_ = true;
+    if (event.has_chunk()) {
+      progress_ = true;
+      wait_began_.reset();
+    }
     RecordEvent(event);
     if (!policy_state.empty()) LearnPolicy(event.finished().speculation(), policy_state);
     live_.OnEvent(event);
@@ -481,6 +498,7 @@ void GenerateCall::End(absl::Status status) {
   trace_.OnAttemptEnd(status_->code(), router_.clock().Now());
   router_.running_calls().Remove(this);
   attempt_.reset();
+  wait_.reset();
   if (retry_alarm_ != nullptr) retry_alarm_->Cancel();
   // Harmless when it has ended by itself.
   if (stream_ != nullptr) std::exchange(stream_, nullptr)->TryCancel();

@@ -45,7 +45,9 @@ namespace tandem::router {
 // A verifier that is lost half way, or stalls, is replaced: the next attempt is given prompt and output so
 // far and goes on with the next token (DESIGN law 2), so that the client sees one stream. Each verifier is
 // tried once; once there is output, which it would be a waste to lose, they are tried again after a growing
-// pause, some times. All within the router's retry budget and the call's deadline.
+// pause, some times. All within the router's retry budget and the call's deadline. While no verifier of the
+// model serves, the call waits for one, up to VerifierPool::longest_wait() without a new token, and then
+// tries them anew.
 //
 // Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a
 // client that reads slowly holds back its verifier and not memory here. gRPC's Finish is called exactly once
@@ -95,7 +97,13 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // The current attempt failed: begins another one, now or after a pause, or ends the call.
   void Retry(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RetryAt(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnRetryTime();
+  void OnRetryTime(int alarm);
+  // Begins to wait for a verifier that serves, `reason` being what the call ends with if there is none in
+  // time. False if the call may not wait, or not any longer.
+  bool WaitForVerifier(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnVerifierServes();
+  void OnWaitOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoVerifier(absl::string_view last) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether what happens to the attempt of this number still matters.
   bool IsCurrent(int attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !status_.has_value() && attempt == attempts_ && attempt_ != nullptr;
@@ -154,6 +162,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::unique_ptr<VerifierPool::Attempt> attempt_ ABSL_GUARDED_BY(mutex_);  // The current one,
   std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);          // and its stream.
   std::unique_ptr<grpc::Alarm> retry_alarm_ ABSL_GUARDED_BY(mutex_);        // Between attempts.
+  int alarms_ ABSL_GUARDED_BY(mutex_) = 0;  // Set or made void; the current one has this number.
+  std::unique_ptr<VerifierPool::Wait> wait_ ABSL_GUARDED_BY(mutex_);  // While it waits for a verifier,
+  absl::Status wait_reason_ ABSL_GUARDED_BY(mutex_);                  // and what it ends with if none comes.
+  std::optional<absl::Time> wait_began_ ABSL_GUARDED_BY(mutex_);      // The first time since the last token.
   // The front one is being written while writing_.
   struct Queued {
     v1::GenerateResponse event;

@@ -37,6 +37,7 @@
 #include "router/live/live_call.h"
 #include "router/live/live_server.h"
 #include "router/policy_memory.h"
+#include "router/readiness_watch.h"
 #include "router/registry_service.h"
 #include "router/router.h"
 #include "router/routing_service.h"
@@ -68,7 +69,10 @@ struct RouterFlags {
   int32_t feature_dimension = FeatureModel::kDefaultDimension;
   double feedback_share = 0.05;
   uint32_t feedback_in_flight = 8;
+  absl::Duration feedback_timeout = absl::Seconds(30);
   absl::Duration verifier_stall_timeout = absl::Seconds(2);
+  absl::Duration wait_for_verifier = absl::Seconds(10);
+  bool strict_readiness = true;
   uint32_t verifier_max_requests = 1024;
   uint32_t retry_percent = 10;
   std::string live_listen;
@@ -185,7 +189,9 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   PolicyMemory policies;
   TANDEM_RETURN_IF_ERROR(ReadPolicies(config.routing->store(), policies));
   ChoiceFeedback sink(&chooser);
-  Feedback feedback({.share = flags.feedback_share, .max_in_flight = flags.feedback_in_flight, .draw = draw},
+  Feedback feedback({.share = flags.feedback_share,
+                     .slots = {.per_drafter = flags.feedback_in_flight, .timeout = flags.feedback_timeout},
+                     .draw = draw},
                     std::make_unique<ScoreClient>(security.channel), &sink, &clock, &registry);
   Router::Options options;
   options.routing = std::move(config.routing);
@@ -194,6 +200,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.chooser = &chooser;
   options.policies = &policies;
   options.verifiers.stall_timeout = flags.verifier_stall_timeout;
+  options.verifiers.longest_wait = flags.wait_for_verifier;
   options.verifiers.choice.max_in_flight = flags.verifier_max_requests;
   options.verifiers.retries.share = flags.retry_percent / 100.0;
   options.verifiers.credentials = security.channel;
@@ -227,8 +234,10 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   if (flags.state != kMemoryState)
     saver.emplace(&chooser, &policies, &router.routing().store(), kSaveInterval);
 
+  ServerOptions server_options = MakeServerOptions(flags.server, security, &registry);
+  server_options.not_serving_yet = NamesOfReadiness();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
-                          ServerRunner::Start(MakeServerOptions(flags.server, security, &registry),
+                          ServerRunner::Start(server_options,
                                               {{v1::Generation::service_full_name(), &service},
                                                {v1::RouterAdmin::service_full_name(), &admin},
                                                {v1::Routing::service_full_name(), &routing_service},
@@ -250,6 +259,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                         {"models", absl::StrCat(routing->table().models.size())},
                         {"drafters", absl::StrCat(routing->table().drafters.size())},
                         {"tenants", absl::StrCat(routing->table().tenants.size())}});
+  const ReadinessWatch readiness({.every_model = flags.strict_readiness}, &router, server.get(), &registry);
   const int signal = signals.Wait();
   LogInfo("draining",
           {{"signal", absl::StrCat(signal)}, {"in_flight", absl::StrCat(router.admission().in_flight())}});
@@ -306,6 +316,12 @@ int Main(int argc, char** argv) {
       .Add("verifier-stall-timeout", &options.verifier_stall_timeout,
            "How long a verifier that runs requests may send nothing and not answer its health service before "
            "they go on elsewhere.")
+      .Add("wait-for-verifier", &options.wait_for_verifier,
+           "How long a request may wait for a verifier while none of its model serves, within its deadline, "
+           "before it ends with UNAVAILABLE; 0s: not at all.")
+      .Add("strict-readiness", &options.strict_readiness,
+           "Say by health that the router serves only while every model that a tenant may use has a verifier "
+           "that serves; with --no-strict-readiness one such model is enough.")
       .Add("verifier-max-requests", &options.verifier_max_requests, "Requests at one verifier at once.")
       .InRange(1, 1e6)
       .Add("retry-percent", &options.retry_percent,
@@ -321,14 +337,26 @@ int Main(int argc, char** argv) {
            "none.")
       .InRange(0, 1)
       .Add("feedback-in-flight", &options.feedback_in_flight,
-           "Requests scored at a time; while there are more, sampled ones are dropped.")
-      .InRange(1, 1024);
+           "Scores under way at one drafter; while there are as many it is left out of further ones. One "
+           "that has not answered yet, or failed the last time, has one at a time.")
+      .InRange(1, 1024)
+      .Add("feedback-timeout", &options.feedback_timeout,
+           "How long a drafter may take for a score while its speed is unknown, and at most; once it is "
+           "known, eight times what a score of that length has taken, at least a second.");
   DeclareLivePageFlags(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 
   if (options.verifier_stall_timeout < kShortestStallTimeout) {
     std::cerr << "tandem-router: --verifier-stall-timeout: expected at least "
               << absl::FormatDuration(kShortestStallTimeout) << "\n";
+    return kExitUsage;
+  }
+  if (options.wait_for_verifier < absl::ZeroDuration()) {
+    std::cerr << "tandem-router: --wait-for-verifier: expected 0s or more\n";
+    return kExitUsage;
+  }
+  if (options.feedback_timeout <= absl::ZeroDuration()) {
+    std::cerr << "tandem-router: --feedback-timeout: expected more than 0s\n";
     return kExitUsage;
   }
   if (options.live_listen.empty() && (options.live_all || options.live_prompts)) {

@@ -100,6 +100,10 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
       retries_(registry->AddCounter({"tandem_router_retries_total",
                                      "Requests that lost their verifier, by what became of them.",
                                      {"model", "kind"}})),
+      verifier_waits_(registry->AddCounter(
+          {"tandem_router_verifier_waits_total",
+           "Waits of requests for a verifier that serves, by whether one came (served) or not (timed out).",
+           {"model", "outcome"}})),
       prompt_tokens_(registry->AddCounter(
           {"tandem_router_prompt_tokens_total", "Prompt tokens sent to verifiers.", {"tenant", "model"}})),
       output_tokens_(registry->AddCounter(
@@ -145,6 +149,10 @@ void RouterMetrics::Request::OnPrediction(double mean, double low, double high, 
 
 void RouterMetrics::Request::OnRetry(absl::string_view kind) {
   metrics_.retries_.With({model_, kind}).Increment();
+}
+
+void RouterMetrics::Request::OnWaited(absl::string_view outcome) {
+  metrics_.verifier_waits_.With({model_, outcome}).Increment();
 }
 
 void RouterMetrics::Request::OnStarted() {

@@ -30,6 +30,7 @@ namespace tandem::router {
 //   by prediction: the means are sum / count, and the error is absolute
 //   tandem_router_choice_surprises_total{tenant,drafter}    of these, realised outside of the interval
 //   that is to hold 90 of 100
+//   tandem_router_verifier_waits_total{model,outcome}       waits for a verifier that serves
 //   tandem_router_registered_servers{kind}                  verifiers and drafters that have registered
 //   tandem_router_canary_promotions_total{tenant,drafter}       canaries that became their tenant's drafter
 //   tandem_spec_decode_*{tenant,target,drafter,source}          from finished requests' statistics
@@ -60,6 +61,8 @@ class RouterMetrics {
     // Its verifier was lost. `kind`: "no output" or "mid-stream" when another one takes over, or "refused" by
     // the retry budget.
     void OnRetry(absl::string_view kind);
+    // It waited for a verifier that serves, and one came ("served") or none did ("timed out").
+    void OnWaited(absl::string_view outcome);
     void OnTokens(uint32_t count, absl::Time now);
     // False if its speculation statistics contradict themselves, which are not counted then.
     bool OnFinished(const v1::GenerationFinished& finished);
@@ -109,6 +112,7 @@ class RouterMetrics {
   HistogramFamily& acceptance_error_;
   CounterFamily& acceptance_surprises_;
   CounterFamily& retries_;
+  CounterFamily& verifier_waits_;
   CounterFamily& prompt_tokens_;
   CounterFamily& output_tokens_;
   Gauge registered_verifiers_;

@@ -6,6 +6,7 @@
 #include "common/config/version.h"
 #include "router/authentication.h"
 #include "router/generate_call.h"
+#include "router/readiness_watch.h"
 
 namespace tandem::router {
 namespace {
@@ -32,6 +33,9 @@ v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
     described.set_endpoint(drafter.endpoint);
     described.set_draft_model(drafter.draft_model);
   }
+  for (const Readiness::Model& model : ModelsOf(router)) {
+    if (model.wanted && !model.served) info.add_unserved_models(model.name);
+  }
   info.set_running(router.metrics().running());
   info.set_waiting(router.metrics().waiting());
   return info;
@@ -42,6 +46,10 @@ v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   return GenerateCall::Start(router_, context, *request);
+}
+
+std::vector<std::string> NamesOfReadiness() {
+  return {"", std::string(v1::Generation::service_full_name())};
 }
 
 AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/time/time.h"
 #include "common/rpc/server.h"
 #include "router/router.h"
@@ -19,6 +22,10 @@ class GenerationService final : public v1::Generation::CallbackService {
  private:
   Router& router_;
 };
+
+// The names under which health is not to say SERVING before a ReadinessWatch does: the server as a whole, and
+// what clients call. The others serve from the start: verifiers have to register before any is there.
+std::vector<std::string> NamesOfReadiness();
 
 // How the router's Admin service answers: to callers with a tenant's token, with every model and drafter of
 // the configuration. Keeps a reference to `router`.

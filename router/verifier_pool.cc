@@ -15,6 +15,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "tandem/v1/admin.grpc.pb.h"
 
 namespace tandem::router {
 namespace {
@@ -24,6 +25,12 @@ constexpr absl::Duration kProbePeriod = absl::Seconds(1);
 // after pauses that grow to two minutes where there was no such name: too late for one that took long to
 // start.
 constexpr absl::Duration kLookUpPeriod = absl::Seconds(3);
+// The same while requests wait.
+constexpr absl::Duration kHurriedProbePeriod = absl::Milliseconds(100);
+constexpr absl::Duration kHurriedLookUpPeriod = absl::Milliseconds(500);
+// Of the requests that a verifier runs, one in so many is replaced while its successor is still tokenized and
+// on its way.
+constexpr uint32_t kRunningPerOneOnTheWay = 8;
 constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
 constexpr absl::Duration kShortestTick = absl::Milliseconds(5);
 // HealthCheckRequest{service: "tandem.v1.Verifier"} and HealthCheckResponse{status: SERVING}, one field each.
@@ -34,6 +41,11 @@ constexpr absl::string_view kServing("\x08\x01", 2);
 // In place of a name's index: of those that are configured, and of those that registered.
 constexpr size_t kNoName = static_cast<size_t>(-1);
 constexpr size_t kRegistered = static_cast<size_t>(-2);
+
+absl::Status NoneKnown() {
+  return absl::UnavailableError(
+      "no verifier of the model is known: none has registered, and no name of one has an address");
+}
 
 std::string Content(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
@@ -56,6 +68,11 @@ struct VerifierPool::Attempt::Entry {
   size_t name = kNoName;  // Among the model's names.
   bool probing = false;
   bool serving = true;
+  bool confirmed = false;  // `serving` is what it said, and not what is hoped.
+  bool asked = false;      // For its capacity, since it last began to serve.
+  // What it said of it; 0 if nothing.
+  uint32_t max_running = 0;
+  uint32_t max_waiting = 0;
   absl::Time probed = absl::InfinitePast();
   absl::Time looked_up = absl::InfinitePast();
   absl::flat_hash_map<const Attempt*, std::shared_ptr<const OnLost>> attempts;
@@ -70,6 +87,7 @@ struct VerifierPool::Model {
   std::vector<std::unique_ptr<Attempt::Entry>> entries;
   std::map<size_t, std::set<std::string>> wanted;  // By name or kRegistered, addresses as last told.
   std::map<std::string, uint32_t> room;            // Of those that registered, by address.
+  absl::flat_hash_map<const Wait*, std::shared_ptr<const std::function<void()>>> waits;
 };
 
 VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index)
@@ -121,6 +139,9 @@ size_t VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t 
   entry.verifier = std::move(verifier);
   entry.name = name;
   entry.serving = false;
+  entry.confirmed = false;
+  entry.asked = false;
+  entry.max_running = entry.max_waiting = 0;
   entry.probed = absl::InfinitePast();
   model.choice->Replace(index, endpoint);
   return index;
@@ -200,7 +221,10 @@ void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wan
       LogInfo(is_listed ? "verifier is back" : "verifier is gone", {{"verifier", endpoint}});
     }
     // Perhaps another process by now.
-    if (is_listed && !was_listed) entry.probed = absl::InfinitePast();
+    if (is_listed && !was_listed) {
+      entry.probed = absl::InfinitePast();
+      entry.confirmed = false;
+    }
   }
   for (const std::string& endpoint : wanted) {
     LogInfo("verifier is new",
@@ -210,10 +234,12 @@ void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wan
 }
 
 void VerifierPool::SetRoom(Model& model, size_t index) {
-  const auto room = model.room.find(model.entries[index]->verifier->endpoint);
-  const uint32_t max_in_flight = options_.choice.max_in_flight;
-  model.choice->SetMaxInFlight(
-      index, room == model.room.end() ? max_in_flight : std::min(max_in_flight, room->second));
+  const Attempt::Entry& entry = *model.entries[index];
+  const auto room = model.room.find(entry.verifier->endpoint);
+  uint64_t most = options_.choice.max_in_flight;
+  if (room != model.room.end()) most = std::min<uint64_t>(most, room->second);
+  if (entry.max_running > 0) most = std::min(most, uint64_t{entry.max_running} + entry.max_waiting);
+  model.choice->SetMaxInFlight(index, static_cast<uint32_t>(most));
 }
 
 VerifierPool::~VerifierPool() {
@@ -238,10 +264,7 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(size_
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(model.mutex.get());
   const std::vector<size_t> order = model.choice->Order(prompt, salt, tried, now);
-  if (model.choice->num_listed() == 0) {
-    return absl::UnavailableError(
-        "no verifier of the model is known: none has registered, and no name of one has an address");
-  }
+  if (model.choice->num_listed() == 0) return NoneKnown();
   if (order.empty()) {
     return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
   }
@@ -277,6 +300,70 @@ void VerifierPool::Attempt::OnFailure() {
   model.choice->OnFailure(index_, pool_.clock_->Now());
   // So that the next second's requests need not find out one by one.
   entry_.probed = absl::InfinitePast();
+}
+
+VerifierPool::Wait::~Wait() {
+  Model& model = pool_.models_[model_];
+  std::shared_ptr<const std::function<void()>> dropped;  // Destroyed without the lock.
+  absl::MutexLock lock(model.mutex.get());
+  const auto self = model.waits.find(this);
+  dropped = std::move(self->second);
+  model.waits.erase(self);
+}
+
+std::unique_ptr<VerifierPool::Wait> VerifierPool::BeginWait(size_t model_index,
+                                                            std::function<void()> on_serving) {
+  Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  if (model.waits.size() >= options_.max_waits) return nullptr;
+  std::unique_ptr<Wait> wait(new Wait(*this, model_index));
+  model.waits.emplace(wait.get(), std::make_shared<const std::function<void()>>(std::move(on_serving)));
+  return wait;
+}
+
+size_t VerifierPool::num_waiting(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  return model.waits.size();
+}
+
+absl::Status VerifierPool::NoneServes(size_t model) const {
+  return size(model) == 0 ? NoneKnown() : absl::UnavailableError("no verifier of the model serves");
+}
+
+bool VerifierPool::MayServe(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  return OtherServes(model, model.choice->size());
+}
+
+std::optional<uint32_t> VerifierPool::places(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  uint64_t sum = 0;
+  for (size_t i = 0; i < model.entries.size(); ++i) {
+    const Attempt::Entry& entry = *model.entries[i];
+    if (!model.choice->listed(i) || !entry.serving || !entry.confirmed) continue;
+    uint64_t most = model.choice->max_in_flight(i);
+    if (entry.max_running > 0) {
+      const uint64_t on_the_way = std::max<uint64_t>(entry.max_running / kRunningPerOneOnTheWay, 1);
+      most = std::min(most, entry.max_running + on_the_way);
+    }
+    sum += most;
+  }
+  if (sum == 0) return std::nullopt;
+  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
+}
+
+size_t VerifierPool::num_serving(size_t model_index) const {
+  const Model& model = models_[model_index];
+  absl::MutexLock lock(model.mutex.get());
+  size_t count = 0;
+  for (size_t i = 0; i < model.entries.size(); ++i) {
+    const Attempt::Entry& entry = *model.entries[i];
+    if (model.choice->listed(i) && entry.serving && entry.confirmed) ++count;
+  }
+  return count;
 }
 
 std::vector<VerifierPool::Status> VerifierPool::List(size_t model_index) const {
@@ -325,11 +412,19 @@ void VerifierPool::Monitor() {
   const absl::Duration tick = std::clamp(options_.stall_timeout / 8, kShortestTick, kLongestTick);
   absl::MutexLock lock(&mutex_);
   const auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_; };
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), tick)) {
+  do {
     mutex_.Unlock();
     ProbeDue(clock_->Now());
     mutex_.Lock();
-  }
+  } while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), tick));
+}
+
+absl::Duration VerifierPool::ProbePeriod(const Model& model, const Attempt::Entry& entry) {
+  return !model.waits.empty() && !(entry.serving && entry.confirmed) ? kHurriedProbePeriod : kProbePeriod;
+}
+
+absl::Duration VerifierPool::LookUpPeriod(const Model& model) {
+  return model.waits.empty() ? kLookUpPeriod : kHurriedLookUpPeriod;
 }
 
 absl::Duration VerifierPool::Quiet(const Attempt::Entry& entry, absl::Time now) const {
@@ -364,6 +459,47 @@ class VerifierPool::Probe {
   grpc::ByteBuffer response;
 };
 
+// What a verifier that begins to serve has room for; lives until it is answered.
+class VerifierPool::CapacityQuestion {
+ public:
+  static void Send(VerifierPool& pool, Attempt::Entry& entry, std::shared_ptr<Verifier> verifier) {
+    auto question = std::make_shared<CapacityQuestion>();
+    question->stub = v1::Admin::NewStub(verifier->channel);
+    question->verifier = std::move(verifier);
+    question->context.set_deadline(absl::ToChronoTime(pool.clock_->Now() + pool.options_.stall_timeout));
+    {
+      absl::MutexLock lock(&pool.mutex_);
+      ++pool.probes_;
+    }
+    question->stub->async()->GetServerInfo(
+        &question->context, &question->request, &question->response,
+        [question, at = &pool, &entry](const grpc::Status& status) mutable {
+          VerifierPool& answered_to = *at;
+          // One that does not tell is taken for as large as the options say.
+          if (status.ok()) answered_to.OnCapacity(entry, *question->verifier, question->response.capacity());
+          ReleaseElsewhere(std::move(question));
+          absl::MutexLock lock(&answered_to.mutex_);
+          --answered_to.probes_;
+        });
+  }
+
+  std::shared_ptr<Verifier> verifier;
+  std::unique_ptr<v1::Admin::Stub> stub;
+  grpc::ClientContext context;
+  v1::GetServerInfoRequest request;
+  v1::ServerInfo response;
+};
+
+void VerifierPool::OnCapacity(Attempt::Entry& entry, const Verifier& verifier,
+                              const v1::ServerCapacity& capacity) {
+  Model& model = models_[entry.model];
+  absl::MutexLock lock(model.mutex.get());
+  if (entry.verifier.get() != &verifier) return;
+  entry.max_running = capacity.max_running();
+  entry.max_waiting = capacity.max_waiting();
+  SetRoom(model, entry.index);
+}
+
 void VerifierPool::ProbeDue(absl::Time now) {
   for (Model& model : models_) {
     // There may be more by the next turn, but never fewer.
@@ -378,7 +514,7 @@ void VerifierPool::ProbeDue(absl::Time now) {
         // One that is gone matters as long as something runs there.
         if (!model.choice->listed(i) && entry->attempts.empty()) continue;
         const bool quiet = !entry->attempts.empty() && Quiet(*entry, now) > options_.stall_timeout / 4;
-        if (entry->probing || (!quiet && now - entry->probed < kProbePeriod)) continue;
+        if (entry->probing || (!quiet && now - entry->probed < ProbePeriod(model, *entry))) continue;
         entry->probing = true;
         entry->probed = now;
       }
@@ -404,16 +540,25 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
   if (answered) entry.heard_nanos.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
   const bool fit = answered && (serving || !status.ok());
   std::vector<std::shared_ptr<const OnLost>> lost;
+  std::vector<std::shared_ptr<const std::function<void()>>> waits;
   const absl::Time now = clock_->Now();
   std::shared_ptr<grpc::Channel> to_look_up;
+  std::shared_ptr<Verifier> to_ask;
   {
     absl::MutexLock lock(models_[entry.model].mutex.get());
+    const Model& model = models_[entry.model];
     entry.probing = false;
-    if (!answered && now - entry.looked_up >= kLookUpPeriod) {
+    if (!answered && now - entry.looked_up >= LookUpPeriod(model)) {
       entry.looked_up = now;
       to_look_up = entry.verifier->channel;
     }
-    models_[entry.model].choice->SetServing(entry.index, fit);
+    model.choice->SetServing(entry.index, fit);
+    entry.confirmed = true;
+    // Perhaps another process by now, with other flags.
+    if (!std::exchange(entry.asked, fit) && fit) to_ask = entry.verifier;
+    if (fit && model.choice->listed(entry.index)) {
+      for (const auto& [wait, on_serving] : model.waits) waits.push_back(on_serving);
+    }
     if (std::exchange(entry.serving, fit) != fit) {
       LogInfo(fit ? "verifier is serving" : "verifier is not serving",
               {{"verifier", entry.verifier->endpoint},
@@ -421,15 +566,17 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
     }
     // Tokens that came meanwhile are an answer too, and without another verifier there is nowhere to go.
     if (!answered && Quiet(entry, clock_->Now()) >= 0.7 * options_.stall_timeout &&
-        OtherServes(models_[entry.model], entry.index)) {
+        OtherServes(model, entry.index)) {
       for (const auto& [attempt, on_lost] : entry.attempts) lost.push_back(on_lost);
     }
   }
+  if (to_ask != nullptr) CapacityQuestion::Send(*this, entry, std::move(to_ask));
   if (to_look_up != nullptr) grpc::experimental::ChannelResetConnectionBackoff(to_look_up.get());
   const absl::Status reason = absl::UnavailableError(
       absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",
                    absl::StatusCodeToString(status.code())));
   for (const std::shared_ptr<const OnLost>& on_lost : lost) (*on_lost)(reason);
+  for (const auto& on_serving : waits) (*on_serving)();
 }
 
 }  // namespace tandem::router

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "router/registry/registered_endpoint.h"
 #include "router/retry_budget.h"
 #include "router/verifier_choice.h"
+#include "tandem/v1/registry.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
 namespace tandem::router {
@@ -43,7 +45,8 @@ struct Verifier {
 // no answer and no token, is lost, connected or not (a process that was stopped keeps its connections): its
 // requests are told, so that they can go on elsewhere, if there is another one. A long prompt or a slow step
 // is not a stall, since the health service answers meanwhile. The address of one that does not answer is
-// asked for anew every few seconds.
+// asked for anew every few seconds. Where requests wait for a verifier, those that do not serve are asked
+// several times a second.
 //
 // "dns:///host:port" among a model's verifiers stands for every address of the name. A thread asks for them
 // every `resolve_period`: new ones get requests once their health service says that they serve, and those
@@ -62,6 +65,9 @@ class VerifierPool {
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // Null: without TLS.
     Resolve resolve = ResolveBySystem;
     absl::Duration resolve_period = absl::Seconds(5);
+    // How long a request may wait for a verifier that serves; zero: not at all.
+    absl::Duration longest_wait;
+    size_t max_waits = 256;  // Of one model at once.
   };
   VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock);
   ~VerifierPool();
@@ -100,6 +106,37 @@ class VerifierPool {
   absl::StatusOr<std::unique_ptr<Attempt>> Begin(size_t model, absl::Span<const uint32_t> prompt,
                                                  uint64_t salt, absl::Span<const size_t> tried,
                                                  OnLost on_lost);
+
+  // A request that waits for a verifier of a model, until this is destroyed. Thread-safe.
+  class Wait {
+   public:
+    ~Wait();
+
+   private:
+    friend class VerifierPool;
+    Wait(VerifierPool& pool, size_t model) : pool_(pool), model_(model) {}
+    VerifierPool& pool_;
+    const size_t model_;
+  };
+  // Calls `on_serving`, from gRPC's threads, whenever a verifier of the model says that it serves. Null if as
+  // many wait as may.
+  std::unique_ptr<Wait> BeginWait(size_t model, std::function<void()> on_serving);
+  // How many requests wait.
+  size_t num_waiting(size_t model) const;
+  // Why there is no verifier for a request while none serves: none may be known at all.
+  absl::Status NoneServes(size_t model) const;
+  absl::Duration longest_wait() const { return options_.longest_wait; }
+
+  // Whether a verifier of the model serves or, being configured, has not been asked yet.
+  bool MayServe(size_t model) const;
+  // How many of a model's verifiers said when they were last asked that they serve.
+  size_t num_serving(size_t model) const;
+
+  // How many requests of a model its verifiers that serve can have at once so that none of them waits there
+  // for long: as many as run, and some that are on the way. Nothing while none serves. Of a verifier that
+  // does not tell, as many as it may have.
+  std::optional<uint32_t> places(size_t model) const;
+
   // Where an address is from. One that several have counts for the first.
   enum class Source { kConfigured, kName, kRegistered };
   struct Status {
@@ -127,6 +164,7 @@ class VerifierPool {
  private:
   struct Model;
   class Probe;
+  class CapacityQuestion;
 
   // The thread that asks for names.
   void ResolveNames();
@@ -142,7 +180,11 @@ class VerifierPool {
   void Monitor();
   void ProbeDue(absl::Time now);
   void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);
+  void OnCapacity(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerCapacity& capacity);
   static bool OtherServes(const Model& model, size_t index);
+  // How often to ask a verifier for its health and, while it does not answer, for its address.
+  static absl::Duration ProbePeriod(const Model& model, const Attempt::Entry& entry);
+  static absl::Duration LookUpPeriod(const Model& model);
   absl::Duration Quiet(const Attempt::Entry& entry, absl::Time now) const;
 
   const Options options_;

@@ -317,6 +317,8 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   v1::ServerInfo info;
   info.set_role(v1::SERVER_ROLE_VERIFIER);
   info.set_version(std::string(Version()));
+  info.mutable_capacity()->set_max_running(options.max_running);
+  info.mutable_capacity()->set_max_waiting(options.max_waiting);
   *info.add_models() = ModelInfoToProto(target.served.name, *target.model,
                                         std::string(KeptWeightType(*target.model, target.weight_type)),
                                         target.vocabulary_fingerprint);

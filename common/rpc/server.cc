@@ -155,8 +155,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   if (!options.health_address.empty()) {
     TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options.health_address));
   }
-  runner->SetServing(true);
-  runner->SetServing(kLivenessService, true);
+  runner->SetServingAtFirst(options.not_serving_yet);
   if (options.stalled && options.liveness_timeout > absl::ZeroDuration()) {
     runner->liveness_ =
         std::thread([at = runner.get(), stalled = options.stalled, timeout = options.liveness_timeout] {
@@ -190,6 +189,15 @@ void ServerRunner::SetHealth(const std::string& name, bool serving) {
   if (name.empty()) admin_->SetServing(serving);
   server_->GetHealthCheckService()->SetServingStatus(name, serving);
   if (health_server_ != nullptr) health_server_->GetHealthCheckService()->SetServingStatus(name, serving);
+}
+
+void ServerRunner::SetServingAtFirst(const std::vector<std::string>& not_yet) {
+  std::vector<std::string> names = service_names_;
+  names.insert(names.end(), {"", kLivenessService});
+  absl::MutexLock lock(&mutex_);
+  for (const std::string& name : names) {
+    SetHealth(name, std::find(not_yet.begin(), not_yet.end(), name) == not_yet.end());
+  }
 }
 
 void ServerRunner::SetServing(bool serving) {

@@ -64,6 +64,9 @@ struct ServerOptions {
   std::function<absl::Duration()> stalled;
   // From when on kLivenessService is NOT_SERVING; zero: never.
   absl::Duration liveness_timeout = absl::Seconds(60);
+  // Names under which health says NOT_SERVING from Start on, until SetServing: a service's, or the empty one
+  // of the server as a whole.
+  std::vector<std::string> not_serving_yet;
   // Streams in flight per connection.
   int max_concurrent_streams = 4096;
 };
@@ -127,7 +130,8 @@ class ServerRunner {
   // The bound port of health_address; 0 without.
   int health_port() const { return health_port_; }
 
-  // Health, overall and of every service, or of one. Everything is serving after Start. Ignored after Drain.
+  // Health, overall and of every service, or of one, the empty name being that of the server as a whole.
+  // Everything but what the options name is serving after Start. Ignored after Drain.
   void SetServing(bool serving);
   void SetServing(const std::string& service, bool serving);
 
@@ -147,6 +151,7 @@ class ServerRunner {
   absl::Status StartHealthServer(const std::string& address);
   // Of both servers.
   void SetHealth(const std::string& name, bool serving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetServingAtFirst(const std::vector<std::string>& not_yet);
   void WatchLiveness(const std::function<absl::Duration()>& stalled, absl::Duration timeout);
   void Stop(absl::Time deadline);
 

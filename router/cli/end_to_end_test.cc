@@ -372,6 +372,16 @@ TEST_F(EndToEndTest, Info) {
   EXPECT_EQ(json["drafters"][1]["name"], "math");
 }
 
+TEST_F(EndToEndTest, InfoSaysWhichModelsNobodyServes) {
+  TestRouter router(LettersConfig({"unix:/no/such/socket"}));
+  EXPECT_EQ(RunRaw({"info", "--endpoint", router.endpoint(), "--token", "secret-z"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("\nno verifier serves letters\nnot serving until then\n"));
+  EXPECT_EQ(RunRaw({"info", "--json", "--endpoint", router.endpoint(), "--token", "secret-z"}), kExitOk);
+  const nlohmann::json json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["serving"], false);
+  EXPECT_EQ(json["unserved_models"], nlohmann::json::array({"letters"}));
+}
+
 TEST_F(EndToEndTest, TenantsAndDrafters) {
   v1::RouterConfig config = LettersConfig({verifier_.endpoint()});
   config.mutable_tenants(1)->set_admin(true);

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/config/flags.h"
@@ -35,6 +36,7 @@ json InfoJson(const v1::ServerInfo& info) {
                  {"version", info.version()},
                  {"uptime_seconds", info.uptime_seconds()},
                  {"serving", info.serving()},
+                 {"unserved_models", info.unserved_models()},
                  {"models", json::array()},
                  {"drafters", json::array()},
                  {"device", info.device()},
@@ -64,7 +66,13 @@ std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoi
       absl::StrCat("tandem-", RoleName(info.role()), " ", info.version(), " at ", endpoint, ", up ",
                    absl::FormatDuration(absl::Seconds(static_cast<int64_t>(info.uptime_seconds()))), ", ",
                    info.running(), " running, ", info.waiting(), " waiting\n");
-  if (!info.serving()) absl::StrAppend(&text, "not serving: it is loading or draining\n");
+  if (!info.unserved_models().empty()) {
+    absl::StrAppend(&text, "no verifier serves ", absl::StrJoin(info.unserved_models(), ", "), "\n");
+  }
+  if (!info.serving()) {
+    absl::StrAppend(&text, info.unserved_models().empty() ? "not serving: it is loading or draining\n"
+                                                          : "not serving until then\n");
+  }
   if (!info.device().empty()) absl::StrAppend(&text, "device: ", info.device(), "\n");
   if (info.kv_tokens_total() > 0) {
     absl::StrAppend(&text, "keys and values: ", info.kv_tokens_used(), " of ", info.kv_tokens_total(),

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 
 namespace tandem::router {
 namespace {
@@ -58,14 +59,19 @@ Feedback::Feedback(Options options, std::unique_ptr<Scorer> scorer, FeedbackSink
     : options_(std::move(options)),
       sink_(sink),
       clock_(clock),
-      requests_(registry->AddCounter({"tandem_router_feedback_requests_total",
-                                      "Sampled requests that are over: scored by every candidate, incomplete "
-                                      "(a drafter did not answer), dropped (too many under way), skipped "
-                                      "(nothing to score, or too long).",
-                                      {"outcome"}})),
+      requests_(
+          registry->AddCounter({"tandem_router_feedback_requests_total",
+                                "Sampled requests that are over: scored by every candidate, incomplete "
+                                "(a drafter was not asked or did not answer), dropped (no drafter could "
+                                "be asked), skipped (nothing to score, or too long).",
+                                {"outcome"}})),
       scores_(registry->AddCounter({"tandem_router_feedback_scores_total",
                                     "Answers of drafters to requests for a score, by status code.",
                                     {"drafter", "outcome"}})),
+      withheld_(registry->AddCounter({"tandem_router_feedback_withheld_total",
+                                      "Scores that a drafter was not asked for: as many as it may have were "
+                                      "under way (busy), or it is left alone after failures (backoff).",
+                                      {"drafter", "reason"}})),
       realised_acceptance_(registry->AddHistogram(
           {"tandem_router_realised_acceptance",
            "Share of an output's tokens that a drafter would have guessed, by its score.",
@@ -87,6 +93,7 @@ Feedback::Feedback(Options options, std::unique_ptr<Scorer> scorer, FeedbackSink
       best_(registry->AddCounter({"tandem_router_feedback_best_total",
                                   "Scored requests, by the drafter that would have been best.",
                                   {"tenant", "drafter"}})),
+      slots_(options_.slots),
       scorer_(std::move(scorer)) {
   assert(sink_ != nullptr && clock_ != nullptr && scorer_ != nullptr && options_.draw);
 }
@@ -112,11 +119,40 @@ std::optional<FeedbackRequest> Feedback::Sample(const v1::VerifierGenerateReques
   return sampled;
 }
 
-bool Feedback::Begin() {
+std::vector<Feedback::Asked> Feedback::TakeSlots(const std::vector<FeedbackDrafter>& candidates,
+                                                 uint32_t num_tokens) {
+  std::vector<Asked> asked;
+  const absl::Time now = clock_->Now();
   absl::MutexLock lock(&mutex_);
-  if (in_flight_ >= options_.max_in_flight) return false;
-  ++in_flight_;
-  return true;
+  for (const FeedbackDrafter& drafter : candidates) {
+    ScoreSlots::Taken taken = slots_.Take(drafter, num_tokens, now);
+    if (taken.slot.has_value()) {
+      asked.push_back({drafter, *std::move(taken.slot)});
+    } else {
+      const bool busy = taken.refusal == ScoreSlots::Refusal::kBusy;
+      withheld_.With({drafter.name, busy ? "busy" : "backoff"}).Increment();
+    }
+  }
+  if (!asked.empty()) ++in_flight_;
+  return asked;
+}
+
+void Feedback::GiveBack(const Asked& asked, const absl::Status& status) {
+  ScoreSlots::Change change;
+  {
+    absl::MutexLock lock(&mutex_);
+    change = slots_.GiveBack(asked.slot, status.ok(), clock_->Now());
+  }
+  // What is cancelled is so because this ends.
+  if (change == ScoreSlots::Change::kNone || absl::IsCancelled(status)) return;
+  if (change == ScoreSlots::Change::kAnswersAgain) {
+    LogInfo("a drafter scores again", {{"drafter", asked.drafter.name}});
+  } else {
+    LogWarning("a drafter does not score and is left alone for a while",
+               {{"drafter", asked.drafter.name},
+                {"endpoint", asked.drafter.endpoint},
+                {"error", status.ToString(absl::StatusToStringMode::kWithNoExtraData)}});
+  }
 }
 
 uint32_t Feedback::in_flight() const {
@@ -130,7 +166,8 @@ void Feedback::Offer(FeedbackRequest request, const std::vector<FeedbackDrafter>
     requests_.With({"skipped"}).Increment();
     return;
   }
-  if (!Begin()) {
+  const std::vector<Asked> asked = TakeSlots(candidates, static_cast<uint32_t>(request.tokens.size()));
+  if (asked.empty()) {
     requests_.With({"dropped"}).Increment();
     return;
   }
@@ -139,18 +176,17 @@ void Feedback::Offer(FeedbackRequest request, const std::vector<FeedbackDrafter>
   pending->num_candidates = candidates.size();
   {
     absl::MutexLock lock(&pending->mutex);
-    pending->num_missing = candidates.size();
+    pending->num_missing = asked.size();
   }
-  const absl::Time deadline = clock_->Now() + options_.timeout;
-  for (const FeedbackDrafter& drafter : candidates) {
-    const std::shared_ptr<Span> span = StartScore(pending->request, drafter);
-    scorer_->Score(
-        drafter, ScoreRequestOf(pending->request, drafter), span->context(), deadline,
-        [this, pending, span, name = drafter.name](const absl::StatusOr<v1::ScoreResponse>& response) {
-          span->SetStatus(response.status().code());
-          span->End(clock_->Now());
-          OnAnswer(pending, name, response);
-        });
+  for (const Asked& one : asked) {
+    const std::shared_ptr<Span> span = StartScore(pending->request, one.drafter);
+    scorer_->Score(one.drafter, ScoreRequestOf(pending->request, one.drafter), span->context(),
+                   one.slot.begun + one.slot.timeout,
+                   [this, pending, span, one](const absl::StatusOr<v1::ScoreResponse>& response) {
+                     span->SetStatus(response.status().code());
+                     span->End(clock_->Now());
+                     OnAnswer(pending, one, response);
+                   });
   }
 }
 
@@ -164,11 +200,13 @@ std::shared_ptr<Span> Feedback::StartScore(const FeedbackRequest& request,
   return std::make_shared<Span>(std::move(span));
 }
 
-void Feedback::OnAnswer(const std::shared_ptr<Pending>& pending, const std::string& drafter,
+void Feedback::OnAnswer(const std::shared_ptr<Pending>& pending, const Asked& asked,
                         const absl::StatusOr<v1::ScoreResponse>& response) {
   const FeedbackRequest& request = pending->request;
+  const std::string& drafter = asked.drafter.name;
   const absl::Status status = response.ok() ? CheckResponse(request, *response) : response.status();
   scores_.With({drafter, absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}).Increment();
+  GiveBack(asked, status);
   std::vector<DrafterScore> scores;
   {
     absl::MutexLock lock(&pending->mutex);

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "router/feedback/feedback_sink.h"
+#include "router/feedback/score_slots.h"
 #include "router/feedback/scorer.h"
 #include "tandem/v1/drafter.pb.h"
 #include "tandem/v1/verifier.pb.h"
@@ -24,14 +25,15 @@ namespace tandem::router {
 // that could have drafted for them, so that each tells what its acceptance would have been. The sink learns
 // from it, and regret is measured instead of guessed:
 //
-//   Sample at the start --> tokens are kept --> Offer at the end --> Score to every candidate --> sink,
-//   metrics
-//                     '-- not sampled              '-- dropped: too many under way, nothing to score
+//   Sample at the start --> tokens are kept --> Offer at the end --> Score to every candidate --> sink
+//                     '-- not sampled              |                 that has a slot (ScoreSlots)
+//                                                  '-- dropped: no candidate has one, nothing to score
 //
 //   tandem_router_feedback_requests_total{outcome}          sampled requests: scored, incomplete (a drafter
-//   did
-//                                                           not answer), dropped, skipped
+//                                                           was not asked or did not answer), dropped,
+//                                                           skipped
 //   tandem_router_feedback_scores_total{drafter,outcome}    answers of drafters, by status code
+//   tandem_router_feedback_withheld_total{drafter,reason}   scores that a drafter was not asked for
 //   tandem_router_realised_acceptance{tenant,drafter}       by scores
 //   tandem_router_acceptance_error{tenant,drafter}          |predicted - realised|, before it was learned
 //   from tandem_router_regret_ratio{tenant}                      throughput lost by the choice, as a share of
@@ -40,15 +42,17 @@ namespace tandem::router {
 //   tandem_router_feedback_chosen_total{tenant,drafter}     what was chosen for scored requests,
 //   tandem_router_feedback_best_total{tenant,drafter}       and what would have been best
 //
-// Nothing waits for it: what would have to wait is dropped and counted. Prompts and outputs are kept until
-// their scores are in, of at most `max_in_flight` requests beside those still running. Thread-safe.
+// Nothing waits for it: what would have to wait is not done, and counted. A drafter that has no slot is left
+// out of a request's scores, and the others teach all the same; one that does not answer in time holds up
+// the requests that it was asked about, as many as it has slots, and no others. Prompts and outputs are kept
+// until their scores are in: of no more requests than drafters have slots, beside those still running.
+// Thread-safe.
 class Feedback {
  public:
   struct Options {
     double share = 0.05;         // Of requests, in [0, 1]. 0: none at all.
-    uint32_t max_in_flight = 8;  // Requests being scored.
     uint32_t max_tokens = 8192;  // Prompt and output; longer ones are skipped.
-    absl::Duration timeout = absl::Seconds(30);
+    ScoreSlots::Options slots;
     std::function<uint64_t()> draw;  // Random bits. Thread-safe.
   };
 
@@ -67,6 +71,7 @@ class Feedback {
   // A sampled request is over. `candidates` could have drafted for it.
   void Offer(FeedbackRequest request, const std::vector<FeedbackDrafter>& candidates);
 
+  // Requests being scored.
   uint32_t in_flight() const;
 
  private:
@@ -78,10 +83,18 @@ class Feedback {
     std::vector<DrafterScore> scores ABSL_GUARDED_BY(mutex);
   };
 
-  bool Begin();
+  // A drafter that is asked for a score of a request.
+  struct Asked {
+    FeedbackDrafter drafter;
+    ScoreSlots::Slot slot;
+  };
+
+  // Those of the candidates that have a slot; the request is in flight if there are any.
+  std::vector<Asked> TakeSlots(const std::vector<FeedbackDrafter>& candidates, uint32_t num_tokens);
+  void GiveBack(const Asked& asked, const absl::Status& status);
   // Of one drafter's score; records nothing where the request is not traced.
   std::shared_ptr<Span> StartScore(const FeedbackRequest& request, const FeedbackDrafter& drafter) const;
-  void OnAnswer(const std::shared_ptr<Pending>& pending, const std::string& drafter,
+  void OnAnswer(const std::shared_ptr<Pending>& pending, const Asked& asked,
                 const absl::StatusOr<v1::ScoreResponse>& response);
   void Conclude(const FeedbackRequest& request, const std::vector<DrafterScore>& scores);
   void RecordRegret(const FeedbackRequest& request, const std::vector<DrafterScore>& scores);
@@ -91,6 +104,7 @@ class Feedback {
   const Clock* const clock_;
   CounterFamily& requests_;
   CounterFamily& scores_;
+  CounterFamily& withheld_;
   HistogramFamily& realised_acceptance_;
   HistogramFamily& acceptance_error_;
   HistogramFamily& regret_;
@@ -98,6 +112,7 @@ class Feedback {
   CounterFamily& best_;
   mutable absl::Mutex mutex_;
   uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  ScoreSlots slots_ ABSL_GUARDED_BY(mutex_);
   // Destroyed first: nothing is called back after that.
   std::unique_ptr<Scorer> scorer_;
 };

@@ -1,8 +1,11 @@
 #include "router/feedback/feedback.h"
 
+#include <algorithm>
 #include <map>
+#include <random>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/tracing/span_collector.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -60,14 +63,21 @@ class FakeSink final : public FeedbackSink {
 
 class FeedbackTest : public ::testing::Test {
  protected:
-  void Make(double share = 1.0, uint32_t max_in_flight = 8) {
+  void Make(double share = 1.0, uint32_t slots = 8) {
     feedback_ =
         std::make_unique<Feedback>(Feedback::Options{.share = share,
-                                                     .max_in_flight = max_in_flight,
                                                      .max_tokens = 100,
-                                                     .timeout = absl::Seconds(5),
+                                                     .slots = {.per_drafter = slots, .timeout = kTimeout},
                                                      .draw = [this] { return bits_ += 0x9e3779b97f4a7c15; }},
                                    std::make_unique<FakeScorer>(&asked_), &sink_, &clock_, &registry_);
+  }
+  // One request is scored, so that both drafters have all their slots.
+  void Prove() {
+    feedback_->Offer(Finished("code"), kBoth);
+    Answer(asked_.size() - 1, Right(1));
+    Answer(asked_.size() - 2, Right(1));
+    asked_.clear();
+    sink_.scored.clear();
   }
 
   static v1::VerifierGenerateRequest Request(const std::string& drafter) {
@@ -102,6 +112,7 @@ class FeedbackTest : public ::testing::Test {
     std::exchange(asked_.at(index).done, nullptr)(std::move(response));
   }
 
+  static constexpr absl::Duration kTimeout = absl::Seconds(5);
   const std::vector<FeedbackDrafter> kBoth = {{"code", "c:1", "draft-code"}, {"math", "m:1", "draft-math"}};
   uint64_t bits_ = 0;
   ManualClock clock_;
@@ -221,14 +232,108 @@ TEST_F(FeedbackTest, AShareIsSampledAndAllThatIsLearnedFrom) {
 }
 
 TEST_F(FeedbackTest, WhatWouldHaveToWaitIsDropped) {
-  Make(1.0, /*max_in_flight=*/2);
+  Make(1.0, /*slots=*/2);
+  Prove();
   for (int i = 0; i < 5; ++i) feedback_->Offer(Finished("code"), kBoth);
   EXPECT_THAT(asked_, SizeIs(4));
-  EXPECT_THAT(registry_.Expose(), HasSubstr("tandem_router_feedback_requests_total{outcome=\"dropped\"} 3"));
+  EXPECT_EQ(feedback_->in_flight(), 2u);
+  const std::string text = registry_.Expose();
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_requests_total{outcome=\"dropped\"} 3"));
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_withheld_total{drafter=\"math\",reason=\"busy\"} 3"));
   Answer(0, Right(1));
   Answer(1, Right(1));
   feedback_->Offer(Finished("code"), kBoth);
   EXPECT_THAT(asked_, SizeIs(6));
+}
+
+TEST_F(FeedbackTest, OneThatHangsHoldsUpNoOther) {
+  Make(1.0, /*slots=*/2);
+  Prove();
+  for (int i = 0; i < 5; ++i) {
+    feedback_->Offer(Finished("math"), kBoth);
+    for (FakeScorer::Asked& one : asked_) {
+      if (one.drafter.name == "math" && one.done) std::exchange(one.done, nullptr)(Right(4));
+    }
+  }
+  // The last three were not offered to the one that hangs; the first two wait for it.
+  EXPECT_THAT(sink_.scored, SizeIs(3));
+  EXPECT_EQ(feedback_->in_flight(), 2u);
+  EXPECT_THAT(registry_.Expose(), HasSubstr("tandem_router_regret_ratio_count{tenant=\"acme\"} 4"));
+  // By what it took before, its answer is late long before the longest time that it may take.
+  EXPECT_EQ(asked_[0].drafter.name, "code");
+  EXPECT_EQ(asked_[0].deadline - clock_.Now(), absl::Seconds(1));
+  clock_.Advance(absl::Seconds(1));
+  for (FakeScorer::Asked& one : asked_) {
+    if (one.done) std::exchange(one.done, nullptr)(absl::DeadlineExceededError("hangs"));
+  }
+  EXPECT_THAT(sink_.scored, SizeIs(5)) << "what the others answered is learned as soon as it gives up";
+  for (const auto& [tenant, drafter, acceptance] : sink_.scored) EXPECT_EQ(drafter, "math");
+  EXPECT_EQ(feedback_->in_flight(), 0u);
+  EXPECT_THAT(registry_.Expose(), HasSubstr("tandem_router_regret_ratio_count{tenant=\"acme\"} 6"));
+
+  asked_.clear();
+  feedback_->Offer(Finished("math"), kBoth);
+  EXPECT_THAT(asked_, SizeIs(1));
+  EXPECT_THAT(registry_.Expose(),
+              HasSubstr("tandem_router_feedback_withheld_total{drafter=\"code\",reason=\"backoff\"} 1"));
+}
+
+// Ten simulated minutes of a request every tenth of a second and three drafters, one of which hangs for the
+// first half. What is left to chance is how long answers take.
+TEST_F(FeedbackTest, LearningGoesOnWhileADrafterHangs) {
+  constexpr uint64_t kSeed = 20261123;
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  std::mt19937_64 random(kSeed);
+  Make(1.0, /*slots=*/4);
+  const std::vector<FeedbackDrafter> three = {
+      {"hangs", "h:1", "draft"}, {"quick", "q:1", "draft"}, {"slow", "s:1", "draft"}};
+  const absl::Time start = clock_.Now();
+  const absl::Time mended = start + absl::Minutes(5);
+  std::multimap<absl::Time, FakeScorer::Asked> answers;
+  absl::Duration longest;
+  int num_offered = 0;
+  int num_hung = 0;
+  const auto scores_of = [this](absl::string_view drafter) {
+    return std::count_if(sink_.scored.begin(), sink_.scored.end(),
+                         [&](const auto& scored) { return std::get<1>(scored) == drafter; });
+  };
+  int64_t quick_while_hanging = 0;
+  const auto answer_until = [&](absl::Time until) {
+    while (!answers.empty() && answers.begin()->first <= until) {
+      FakeScorer::Asked one = std::move(answers.begin()->second);
+      clock_.Advance(answers.begin()->first - clock_.Now());
+      answers.erase(answers.begin());
+      one.done(clock_.Now() < one.deadline ? absl::StatusOr<v1::ScoreResponse>(Right(4))
+                                           : absl::DeadlineExceededError("late"));
+    }
+    clock_.Advance(until - clock_.Now());
+  };
+  for (absl::Time now = start; now < start + absl::Minutes(10); now += absl::Milliseconds(100)) {
+    answer_until(now);
+    if (now == mended) quick_while_hanging = scores_of("quick");
+    feedback_->Offer(Finished("quick"), three);
+    ++num_offered;
+    for (FakeScorer::Asked& one : asked_) {
+      const bool hangs = one.drafter.name == "hangs" && now < mended;
+      num_hung += hangs ? 1 : 0;
+      const absl::Duration took = absl::Milliseconds((one.drafter.name == "slow" ? 200 : 5) + random() % 20);
+      const absl::Time answered = hangs ? one.deadline : std::min(one.deadline, now + took);
+      longest = std::max(longest, answered - now);
+      answers.emplace(answered, std::move(one));
+    }
+    asked_.clear();
+  }
+  answer_until(start + absl::Minutes(11));
+  EXPECT_EQ(feedback_->in_flight(), 0u);
+  // Requests whose scores waited for the one that hangs are scored by the others all the same.
+  EXPECT_EQ(scores_of("quick"), num_offered);
+  EXPECT_GT(scores_of("slow"), num_offered - 10) << "but for those before its first answer";
+  EXPECT_GE(quick_while_hanging, 2990);
+  EXPECT_LE(longest, kTimeout);
+  // Two minutes at most between two of its probes, each of which costs it one slot.
+  EXPECT_GE(num_hung, 6);
+  EXPECT_LE(num_hung, 12);
+  EXPECT_GT(scores_of("hangs"), 1700) << "asked for every request again, two minutes after it was mended";
 }
 
 TEST_F(FeedbackTest, NothingToScoreIsSkipped) {
@@ -260,6 +365,8 @@ TEST_F(FeedbackTest, ADrafterThatFailsOrLiesIsLeftOut) {
   bad.set_prompt_tokens(4);
   answers.push_back(bad);
   for (size_t i = 0; i < answers.size(); ++i) {
+    // Until it is asked again.
+    clock_.Advance(absl::Minutes(2));
     feedback_->Offer(Finished("code"), kBoth);
     Answer(2 * i, answers[i]);
     Answer(2 * i + 1, Right(4));

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "grpcpp/ext/health_check_service_server_builder_option.h"
 #include "grpcpp/server_builder.h"
+#include "tandem/v1/admin.pb.h"
 
 namespace tandem::router::testing {
 namespace {
@@ -121,11 +123,23 @@ grpc::ServerUnaryReactor* StubVerifier::SwapDrafter(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(grpc::GenericCallbackServerContext*) {
+grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(
+    grpc::GenericCallbackServerContext* context) {
   class Reactor final : public grpc::ServerGenericBidiReactor {
    public:
-    explicit Reactor(bool stalled) : stalled_(stalled) {
-      if (!stalled) Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such service"));
+    // Answers nothing, with this, or that there is no such method.
+    Reactor(bool stalled, const std::optional<std::string>& answer) : stalled_(stalled) {
+      if (stalled) return;
+      if (!answer.has_value()) {
+        Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no such service"));
+        return;
+      }
+      const grpc::Slice slice(*answer);
+      response_ = grpc::ByteBuffer(&slice, 1);
+      StartRead(&request_);
+    }
+    void OnReadDone(bool) override {
+      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
     }
     void OnCancel() override {
       if (stalled_) Finish(grpc::Status(grpc::StatusCode::CANCELLED, "given up"));
@@ -134,8 +148,20 @@ grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(grpc::Generi
 
    private:
     const bool stalled_;
+    grpc::ByteBuffer request_;
+    grpc::ByteBuffer response_;
   };
-  return new Reactor(stalled);
+  std::optional<std::string> answer;
+  if (context->method() == "/tandem.v1.Admin/GetServerInfo") {
+    v1::ServerInfo info;
+    info.mutable_capacity()->set_max_running(max_running);
+    info.mutable_capacity()->set_max_waiting(256);
+    if (max_running > 0) answer = info.SerializeAsString();
+  } else if (serving != Serving::kUnknown) {
+    // grpc.health.v1.HealthCheckResponse, whose only field is the status.
+    answer = serving == Serving::kYes ? "\x08\x01" : "\x08\x02";
+  }
+  return new Reactor(stalled, answer);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* StubVerifier::Generate(

@@ -66,6 +66,10 @@ class StubVerifier final : public v1::Verifier::CallbackService {
   void Disconnect();
   // Questions about its health get no answer from now on.
   void StallHealth() { health_.stalled = true; }
+  // Its health service says that it does not serve, or that it does; at first it has none.
+  void SetServing(bool serving) { health_.serving = serving ? Serving::kYes : Serving::kNo; }
+  // What GetServerInfo says that runs at once, and 256 that may wait; at first it does not answer.
+  void SetCapacity(uint32_t max_running) { health_.max_running = max_running; }
   // What SwapDrafter was asked, and what it answers.
   std::vector<v1::SwapDrafterRequest> swaps() const;
   void SetSwapAnswer(v1::SwapDrafterResponse answer);
@@ -77,11 +81,14 @@ class StubVerifier final : public v1::Verifier::CallbackService {
                                         v1::SwapDrafterResponse* response) override;
 
  private:
+  enum class Serving { kUnknown, kYes, kNo };
   // Every other method, the health service's among them.
   class Health final : public grpc::CallbackGenericService {
    public:
     grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
     std::atomic<bool> stalled{false};
+    std::atomic<Serving> serving{Serving::kUnknown};
+    std::atomic<uint32_t> max_running{0};
   };
 
   mutable absl::Mutex mutex_;

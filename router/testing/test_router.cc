@@ -58,16 +58,20 @@ TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const Pro
   routing_service_ = std::make_unique<RoutingService>(*router_);
   registry_service_ = std::make_unique<RegistryService>(*router_);
   admin_ = std::make_unique<RouterAdminService>(*router_, [this] { return registry_service_->Servers(); });
-  server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
+  server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0", .not_serving_yet = NamesOfReadiness()},
                                 {{std::string(v1::Generation::service_full_name()), service_.get()},
                                  {std::string(v1::RouterAdmin::service_full_name()), admin_.get()},
                                  {std::string(v1::Routing::service_full_name()), routing_service_.get()},
                                  {std::string(v1::Registry::service_full_name()), registry_service_.get()}},
                                 MakeAdminCallbacks(*router_, clock_.Now()))
                 .value();
+  // Patience would only make tests wait.
+  readiness_ = std::make_unique<ReadinessWatch>(Readiness::Options{.patience = absl::ZeroDuration()},
+                                                router_.get(), server_.get(), &registry_);
 }
 
 TestRouter::~TestRouter() {
+  readiness_.reset();
   server_.reset();
 }
 

@@ -9,6 +9,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "router/admin_service.h"
+#include "router/readiness_watch.h"
 #include "router/registry_service.h"
 #include "router/router.h"
 #include "router/routing_service.h"
@@ -21,7 +22,7 @@ namespace tandem::router::testing {
 // "acme" (token "secret-a", drafter "code", two requests in flight) and "zeta" (token "secret-z").
 v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers);
 
-// A router of LetterModel, listening on a free port.
+// A router of LetterModel, listening on a free port. Its health follows its verifiers.
 class TestRouter {
  public:
   // `config` is one that resolves, with one model. Encoding goes through `encoder` when it is given.
@@ -48,6 +49,7 @@ class TestRouter {
   std::unique_ptr<RegistryService> registry_service_;
   std::unique_ptr<RouterAdminService> admin_;
   std::unique_ptr<ServerRunner> server_;
+  std::unique_ptr<ReadinessWatch> readiness_;
 };
 
 }  // namespace tandem::router::testing

@@ -67,7 +67,7 @@ class StreamingTest(ProcessTest):
             self.assertRegex(info.version, r"^\d+\.\d+")
             self.assertGreater(info.uptime_seconds, 0)
             self.assertEqual(info.running, 0)
-            self.assertTrue(info.serving)
+            wait_until(lambda s=server, t=token: s.info(t).serving, f"{server.program} to serve")
             for name in ("", service, "tandem.v1.Admin"):
                 self.assertEqual(server.health(name), "SERVING", f"{server.program} {name}")
         with self.assertRaises(grpc.RpcError) as caught:
@@ -274,14 +274,33 @@ class DrafterLossTest(ProcessTest):
 
 class VerifierLossTest(ProcessTest):
     def test_the_only_one_is_killed_in_the_middle(self):
-        self.start_stack()
+        self.start_stack(flags=("--wait-for-verifier", "0s"))
+        wait_until(lambda: self.router.health() == "SERVING", "the router to be ready")
         generation = self.generate(request_for(max_tokens=LONG)).read(HALF_WAY)
         self.verifier.kill()
         # After some attempts to find it back.
         self.assert_fails(generation, grpc.StatusCode.UNAVAILABLE, "was lost after", self.verifier.address)
         self.assert_fails(self.generate(request_for()), grpc.StatusCode.UNAVAILABLE, "no verifier")
+        wait_until(lambda: self.router.health() == "NOT_SERVING", "the router not to be ready")
+        self.assertEqual(self.router.health("liveness"), "SERVING")
+        self.assertEqual(list(self.router.info("secret").unserved_models), [TARGET])
         wait_until(lambda: self.router.metric("tandem_router_running") == 0, "the router to be idle")
         wait_until(lambda: self.drafter.metric("tandem_drafter_sessions") == 0, "the drafter to be idle")
+
+    def test_the_only_one_is_started_anew_in_the_middle(self):
+        port = fixed_port()
+        self.drafter = self.start_drafter().wait_ready()
+        self.verifier = self.start_verifier(port=port).wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address, flags=("--wait-for-verifier", "10m"))
+        request = request_for(max_tokens=LONG)
+        expected = self.generate(request).read().output
+        generation = self.generate(request).read(HALF_WAY)
+        self.verifier.kill()
+        later = self.generate(request)
+        wait_until(lambda: self.router.metric("tandem_router_waiting_for_verifier") == 2, "requests that wait")
+        self.verifier = self.start_verifier(port=port).wait_ready()
+        self.assertEqual(generation.read().output, expected)
+        self.assertEqual(later.read().output, expected)
 
     def test_another_verifier_takes_what_the_first_refuses(self):
         verifier = self.start_verifier().wait_ready()
@@ -331,7 +350,7 @@ class EndTest(ProcessTest):
         return self.generate(request).read(HALF_WAY), expected
 
     def test_sigterm_drains_the_verifier(self):
-        self.start_stack()
+        self.start_stack(flags=("--wait-for-verifier", "0s"))
         generation, expected = self.begin_slow()
         self.verifier.send(signal.SIGTERM)
         self.assert_refuses_soon(grpc.StatusCode.UNAVAILABLE, "shutting down")
@@ -368,13 +387,14 @@ class QueueTest(ProcessTest):
             self.assertIn(part, details)
 
     def test_full_queues_say_when_to_retry(self):
-        self.start_stack(("--max-running", "1", "--max-waiting", "1"), max_concurrent_requests=3)
+        self.start_stack(("--max-running", "1", "--max-waiting", "1"), max_queued_requests=0)
+        wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         running = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         waiting = self.generate(request_for("Two", 4))
         wait_until(
             lambda: self.verifier.metric("tandem_verifier_waiting_requests") == 1, "the second one to wait"
         )
-        self.assert_exhausted(self.generate(request_for("Three")), "queue is full")
+        self.assert_exhausted(self.generate(request_for("Three")), "as many as its verifiers take")
         running.call.cancel()
         self.assertEqual(len(waiting.read().tokens), 4)
 
@@ -387,10 +407,11 @@ class QueueTest(ProcessTest):
         self.assertEqual(len(self.generate(request_for()).read().tokens), 32)
 
     def test_a_queue_of_nothing_still_serves(self):
-        self.start_stack(("--max-running", "2", "--max-waiting", "0"))
+        self.start_stack(("--max-running", "2", "--max-waiting", "0"), max_queued_requests=0)
+        wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         first = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         second = self.generate(request_for(max_tokens=ENDLESS)).read(1)
-        self.assert_exhausted(self.generate(request_for()), "queue is full")
+        self.assert_exhausted(self.generate(request_for()), "as many as its verifiers take")
         first.call.cancel()
         second.call.cancel()
 

@@ -103,13 +103,25 @@ class RegistrationTest(ProcessTest):
         )
 
     def test_servers_come_and_a_generation_runs(self):
-        router = self.start_open_router().wait_ready()
-        with router.channel() as channel:
+        impatient = self.start_open_router("--wait-for-verifier", "0s", name="impatient").wait_ready()
+        with impatient.channel() as channel:
             self.assert_fails(
                 Generation(channel, request_for()), grpc.StatusCode.UNAVAILABLE, "no verifier of the model is known"
             )
-        verifier = self.start_verifier(*self.registering(router)).wait_ready()
+        router = self.start_open_router("--wait-for-verifier", "10m").wait_ready()
+        # Not ready, and yet it lets verifiers register.
+        self.assertEqual((router.health(), router.health("tandem.v1.Registry")), ("NOT_SERVING", "SERVING"))
+        info = router.info("secret")
+        self.assertEqual((info.serving, list(info.unserved_models)), (False, [TARGET]))
+        with router.channel() as channel:
+            waiting = Generation(channel, request_for())
+            wait_until(lambda: router.metric("tandem_router_waiting_for_verifier") == 1, "a request that waits")
+            verifier = self.start_verifier(*self.registering(router)).wait_ready()
+            self.assertEqual(len(waiting.read().tokens), 32)
         self.wait_registered(router, 1, 0)
+        wait_until(lambda: router.health() == "SERVING", "the router to be ready")
+        info = router.info("secret")
+        self.assertEqual((info.serving, list(info.unserved_models)), (True, []))
         # Without its tenant's drafter, which may come.
         plain = self.output(router)
         self.assertEqual((len(plain.tokens), plain.stats.drafter), (32, ""))

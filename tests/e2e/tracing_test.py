@@ -297,7 +297,7 @@ class TracingTest(ProcessTest):
         receiver = self.receive(credentials=grpc.ssl_server_credentials([pair]))
         nobody = f"127.0.0.1:{fixed_port()}"
         trace = ("--otlp-endpoint", receiver.address, "--otlp-tls-ca", certificate)
-        self.connect_router([nobody], nobody, flags=trace)
+        self.connect_router([nobody], nobody, flags=(*trace, "--wait-for-verifier", "0s"))
         self.assert_fails(self.generate(request_for(PROMPT, 4)), grpc.StatusCode.UNAVAILABLE)
         self.wait_for(receiver, CALL, 1)
         (call,) = receiver.spans(CALL)

@@ -241,7 +241,8 @@ class DemoTest(ProcessTest):
             query = scaler["spec"]["triggers"][0]["metadata"]["query"]
             name = scaler["spec"]["scaleTargetRef"]["name"]
             for metric in re.findall(r"tandem_\w+", query):
-                self.assertIsNotNone(self.running[name].metric(metric), f"{name} has no {metric}")
+                holder = "router" if metric.startswith("tandem_router_") else name
+                self.assertIsNotNone(self.running[holder].metric(metric), f"{holder} has no {metric}")
 
         # Readiness drops before anything else does.
         self.running["router"].send(signal.SIGTERM)

@@ -144,6 +144,9 @@ class ManifestsTest(unittest.TestCase):
             # A pod is not killed for what only keeps it from being ready.
             self.assertEqual(probes["liveness"]["grpc"]["service"], "liveness")
             self.assertEqual(probes["readiness"]["grpc"].get("service", ""), "")
+            # A router is ready when its verifiers are, and not started anew for them.
+            started = "liveness" if workload.role == "router" else ""
+            self.assertEqual(probes["startup"]["grpc"].get("service", ""), started)
 
     def test_there_is_time_to_drain(self):
         for _, workload in self.each():

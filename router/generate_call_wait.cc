@@ -1,0 +1,61 @@
+// How a call waits while no verifier of its model serves.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/release.h"
+#include "router/generate_call.h"
+
+namespace tandem::router {
+
+bool GenerateCall::WaitForVerifier(const absl::Status& reason) {
+  const absl::Time now = router_.clock().Now();
+  const absl::Time end = wait_began_.value_or(now) + router_.verifiers().longest_wait();
+  if (now >= end) return false;
+  std::weak_ptr<GenerateCall> weak = weak_from_this();
+  wait_ = router_.verifiers().BeginWait(model_, [weak] {
+    std::shared_ptr<GenerateCall> call = weak.lock();
+    if (call == nullptr) return;
+    call->OnVerifierServes();
+    ReleaseElsewhere(std::move(call));
+  });
+  if (wait_ == nullptr) return false;
+  if (!wait_began_.has_value()) wait_began_ = now;
+  wait_reason_ = reason;
+  live_.OnNote(absl::StrCat("Waits for a verifier: ", reason.message()));
+  RetryAt(std::min(deadline_, end));
+  return true;
+}
+
+void GenerateCall::OnVerifierServes() {
+  absl::MutexLock lock(&mutex_);
+  if (status_.has_value() || wait_ == nullptr) return;
+  wait_.reset();
+  ++alarms_;
+  retry_alarm_->Cancel();
+  record_.OnWaited("served");
+  // All of them may be others by now.
+  tried_.clear();
+  in_vain_ = 0;
+  if (attempts_ > 0 && !router_.verifiers().TakeRetry()) {
+    record_.OnRetry("refused");
+    End(absl::UnavailableError(
+        absl::StrCat(wait_reason_.message(), "; the router's budget for retries is used up")));
+  } else {
+    StartAttempt();
+  }
+  Advance();
+}
+
+void GenerateCall::OnWaitOver() {
+  wait_.reset();
+  record_.OnWaited("timed out");
+  const absl::Time now = router_.clock().Now();
+  End(now >= deadline_
+          ? absl::DeadlineExceededError("the call's deadline passed while it waited for a verifier")
+          : absl::UnavailableError(absl::StrCat(wait_reason_.message(), "; waited for ",
+                                                absl::FormatDuration(now - *wait_began_))));
+}
+
+}  // namespace tandem::router
