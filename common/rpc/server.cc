@@ -61,6 +61,12 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   const int interval_ms = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveInterval));
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  // By the builder's own means, which would otherwise write its default over a channel argument.
+  for (int encoding = 0; encoding < GRPC_COMPRESS_ALGORITHMS_COUNT; ++encoding) {
+    builder->SetCompressionAlgorithmSupportStatus(static_cast<grpc_compression_algorithm>(encoding),
+                                                  (kMessageEncodings >> encoding & 1) != 0);
+  }
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval_ms);
