@@ -18,7 +18,6 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
-#include "grpcpp/server_builder.h"
 #include "tandem/v1/admin.grpc.pb.h"
 
 namespace tandem {
@@ -28,6 +27,8 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
+// For a connection to show what it is, TLS included.
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(20);
 
 // What holds for all servers of the process.
 void PrepareProcess() {
@@ -76,8 +77,8 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Half a client's interval, so that delays on the way do not make an honest client look like an abuser.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval_ms / 2);
-  // A second server on the port is a mistake to report, not a reason to split the calls between the two.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              static_cast<int>(absl::ToInt64Milliseconds(kHandshakeTimeout)));
 }
 
 std::string BoundAddress(const std::string& listen_address, int port) {
@@ -129,10 +130,13 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
 
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
-  int port = 0;
-  builder.AddListeningPort(
-      options.listen_address,
-      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);
+  if (const absl::Status status =
+          AddPort(options.listen_address,
+                  options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(),
+                  &builder, &runner->port_);
+      !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("listen address ", status.message()));
+  }
   for (const ServedService& service : services) {
     builder.RegisterService(service.service);
     runner->service_names_.push_back(service.name);
@@ -151,37 +155,76 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   runner->server_ = builder.BuildAndStart();
   if (runner->server_ == nullptr) {
     return absl::UnavailableError(
-        absl::StrCat("listen address \"", options.listen_address,
-                     "\" cannot be bound; expected host:port, with a host of this machine and a port that no "
-                     "other process uses"));
+        absl::StrCat("listen address \"", options.listen_address, "\" cannot be served: gRPC did not start"));
   }
-  const bool is_unix = absl::StartsWith(options.listen_address, "unix:");
-  runner->port_ = is_unix ? 0 : port;
-  runner->address_ = BoundAddress(options.listen_address, port);
+  runner->address_ = BoundAddress(options.listen_address, runner->port());
   if (!options.health_address.empty()) {
-    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options.health_address));
+    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options));
   }
   runner->SetServing(true);
   runner->SetServing(kLivenessService, true);
-  if (options.stalled && options.liveness_timeout > absl::ZeroDuration()) {
-    runner->liveness_ =
-        std::thread([at = runner.get(), stalled = options.stalled, timeout = options.liveness_timeout] {
-          at->WatchLiveness(stalled, timeout);
-        });
+  runner->StartListeners(options);
+  if (options.liveness_timeout > absl::ZeroDuration()) {
+    const auto stalled = [at = runner.get(), work = options.stalled] {
+      // A server that nobody can reach is of no use, whatever other ports of it say.
+      const absl::Duration deaf =
+          at->port_.listener == nullptr ? absl::ZeroDuration() : at->port_.listener->deaf();
+      return work ? std::max(deaf, work()) : deaf;
+    };
+    runner->liveness_ = std::thread([at = runner.get(), stalled, timeout = options.liveness_timeout] {
+      at->WatchLiveness(stalled, timeout);
+    });
   }
   return runner;
 }
 
-absl::Status ServerRunner::StartHealthServer(const std::string& address) {
+absl::Status ServerRunner::AddPort(const std::string& address,
+                                   const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                                   grpc::ServerBuilder* builder, Port* port) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
+    builder->AddListeningPort(address, credentials);
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(port->listener, Listener::Bind(address));
+  port->acceptor = builder->experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  return absl::OkStatus();
+}
+
+void ServerRunner::StartListeners(const ServerOptions& options) {
+  Listener::Options accept = {.max_connections = options.max_connections};
+  if (options.metrics != nullptr) {
+    accept.refused =
+        options.metrics
+            ->AddCounter({.name = "tandem_server_refused_connections_total",
+                          .help = "Connections that were closed at once because there were too many."})
+            .With({});
+  }
+  for (Port* port : {&port_, &health_port_}) {
+    if (port->listener == nullptr) continue;
+    port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.fd = connection;
+      acceptor->HandleNewConnection(&parameters);
+    });
+  }
+}
+
+absl::Status ServerRunner::StartHealthServer(const ServerOptions& options) {
   grpc::ServerBuilder builder;
   SetLimits(ServerOptions(), &builder);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
+  if (const absl::Status status =
+          AddPort(options.health_address, grpc::InsecureServerCredentials(), &builder, &health_port_);
+      !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("health address ", status.message()));
+  }
   nothing_else_ = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(nothing_else_.get());
   builder.SetOption(std::make_unique<ReflectionOption>(false));
   health_server_ = builder.BuildAndStart();
   if (health_server_ != nullptr) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("health address \"", address, "\" cannot be bound"));
+  return absl::UnavailableError(
+      absl::StrCat("health address \"", options.health_address, "\" cannot be served: gRPC did not start"));
 }
 
 ServerRunner::~ServerRunner() {
@@ -253,10 +296,12 @@ void ServerRunner::Stop(absl::Time deadline) {
     stopping_ = true;
   }
   if (liveness_.joinable()) liveness_.join();
+  if (port_.listener != nullptr) port_.listener->Stop();
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
   if (health_server_ == nullptr) return;
   // To the last: its probes decide whether the process is let finish.
+  if (health_port_.listener != nullptr) health_port_.listener->Stop();
   health_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   health_server_->Wait();
 }

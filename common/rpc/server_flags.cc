@@ -13,7 +13,12 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("health-listen", &options.health_listen,
            "Address to serve grpc.health.v1 on without TLS, and nothing else, for probes that have no "
            "certificates; empty for none. It is served on --listen in any case.")
-      .Add("reflection", &options.reflection, "Serve gRPC reflection.");
+      .Add("reflection", &options.reflection, "Serve gRPC reflection.")
+      .Add("max-connections", &options.max_connections,
+           "Connections to --listen at once, roughly; further ones are closed. Fewer where the process may "
+           "not have that "
+           "many file descriptors (ulimit -Hn).")
+      .InRange(1, 1 << 20);
   flags.Group("Security")
       .Add("tls-certificate", &options.tls.certificate,
            "PEM file of the certificate to show, and those between it and the CA. With it every connection "
@@ -49,7 +54,8 @@ ServerOptions MakeServerOptions(const ServerFlags& options, const Security& secu
           .tls = options.tls,
           .insecure = options.insecure,
           .health_address = options.health_listen,
-          .liveness_timeout = options.liveness_timeout};
+          .liveness_timeout = options.liveness_timeout,
+          .max_connections = static_cast<int>(options.max_connections)};
 }
 
 }  // namespace tandem

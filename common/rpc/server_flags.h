@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,7 @@ struct ServerFlags {
   std::string metrics_listen;
   std::string health_listen;
   bool reflection = false;
+  uint32_t max_connections = 4096;
   TlsFiles tls;
   bool insecure = false;
   TracingFlags tracing;
