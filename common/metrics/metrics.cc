@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/log_queue.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/family.h"
@@ -334,6 +335,9 @@ void MetricsRegistry::AddProcessMetrics(absl::string_view version) {
   AddGaugeCallback({.name = "process_open_fds", .help = "File descriptors in use."}, OpenDescriptors);
   AddGaugeCallback({.name = "process_max_fds", .help = "File descriptors that the process may have."},
                    MaxDescriptors);
+  state_->callbacks->Add({.name = "tandem_log_lines_dropped_total",
+                          .help = "Log lines that nobody took from standard error in time."},
+                         [] { return static_cast<double>(DroppedLogLines()); });
   state_->callbacks->Add({.name = "process_cpu_seconds_total", .help = "CPU time of all threads."},
                          CpuSeconds);
 }

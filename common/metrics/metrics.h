@@ -118,7 +118,7 @@ class MetricsRegistry {
   void AddGaugeCallback(MetricDefinition definition, std::function<double()> read);
 
   // tandem_build_info{version}, and process_ start_time_seconds, resident_memory_bytes, cpu_seconds_total,
-  // open_fds and max_fds.
+  // open_fds and max_fds, and tandem_log_lines_dropped_total.
   void AddProcessMetrics(absl::string_view version);
 
   // Everything in Prometheus' text format.
