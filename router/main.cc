@@ -60,8 +60,11 @@ struct RouterFlags {
   std::string tenants;
   std::string state = kMemoryState;
   EtcdAccess etcd;
-  ServerFlags server{
-      .listen = "127.0.0.1:7001", .metrics_listen = "127.0.0.1:9101", .drain_grace = absl::Seconds(30)};
+  ServerFlags server{.listen = "127.0.0.1:7001",
+                     .metrics_listen = "127.0.0.1:9101",
+                     // Callers are strangers, and each has a connection of its own.
+                     .limits = {.max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
+                     .drain_grace = absl::Seconds(30)};
   int32_t tokenizer_threads = 2;
   std::string calibration;
   int32_t feature_dimension = FeatureModel::kDefaultDimension;

@@ -46,8 +46,11 @@ constexpr absl::Duration kPolicyFilePeriod = absl::Seconds(1);
 
 struct VerifierFlags {
   std::string model;
-  ServerFlags server{
-      .listen = "127.0.0.1:7002", .metrics_listen = "127.0.0.1:9102", .drain_grace = absl::Seconds(30)};
+  ServerFlags server{.listen = "127.0.0.1:7002",
+                     .metrics_listen = "127.0.0.1:9102",
+                     // A router has one connection for all its requests.
+                     .limits = {.max_streams = 4096},
+                     .drain_grace = absl::Seconds(30)};
   std::string metrics_compat = "none";
   uint32_t threads = 1;
   std::string cpu_list;

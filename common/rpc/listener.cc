@@ -26,6 +26,9 @@ namespace {
 
 // Before a connection that could not be accepted is tried again.
 constexpr int kPauseMs = 20;
+// For how long a peer may take nothing of what was sent, or be out of reach, before the kernel ends the
+// connection. What waits for it is memory.
+constexpr unsigned kStalledMs = 30'000;
 // Before the listener looks whether it is to stop.
 constexpr int kMostAtOnce = 256;
 // Fewer file descriptors than this are soon used up by connections.
@@ -226,6 +229,7 @@ bool Listener::AcceptAll(int socket) {
     }
     const int on = 1;
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &kStalledMs, sizeof(kStalledMs));
     serve_(connection);
   }
   return true;

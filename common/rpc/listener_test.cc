@@ -109,8 +109,8 @@ TEST(ListenerTest, LivenessIsThatOfTheServedPort) {
 TEST(ListenerTest, TooManyConnectionsAreClosedAtOnceAndCounted) {
   MetricsRegistry metrics;
   const auto server =
-      ServerRunner::Start({.listen_address = "127.0.0.1:0", .metrics = &metrics, .max_connections = 8}, {},
-                          {})
+      ServerRunner::Start(
+          {.listen_address = "127.0.0.1:0", .metrics = &metrics, .limits = {.max_connections = 8}}, {}, {})
           .value();
   // Descriptors of the clients count, too: this is one process.
   std::vector<int> clients;

@@ -11,11 +11,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/log_queue.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/grpc_log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
 #include "tandem/v1/admin.grpc.pb.h"
@@ -27,11 +29,11 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
-// For a connection to show what it is, TLS included.
-constexpr absl::Duration kHandshakeTimeout = absl::Seconds(20);
 
 // What holds for all servers of the process.
 void PrepareProcess() {
+  QueueLogLines();
+  TakeGrpcLog();
   grpc::EnableDefaultHealthCheckService(true);
 #ifdef NDEBUG
   // Debian's Abseil looks for deadlocks, for which every lock of every thread, those inside gRPC included,
@@ -58,27 +60,13 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const bool wanted_;
 };
 
-void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  const int interval_ms = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveInterval));
-  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->SetMaxSendMessageSize(kMaxMessageBytes);
-  // By the builder's own means, which would otherwise write its default over a channel argument.
-  for (int encoding = 0; encoding < GRPC_COMPRESS_ALGORITHMS_COUNT; ++encoding) {
-    builder->SetCompressionAlgorithmSupportStatus(static_cast<grpc_compression_algorithm>(encoding),
-                                                  (kMessageEncodings >> encoding & 1) != 0);
-  }
-  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval_ms);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                              static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout)));
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Half a client's interval, so that delays on the way do not make an honest client look like an abuser.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval_ms / 2);
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                              static_cast<int>(absl::ToInt64Milliseconds(kHandshakeTimeout)));
+// Where strangers can connect, the operator has to know what gRPC itself lets them do.
+void WarnOfGrpc(const std::string& listen_address) {
+  if (IsLoopback(listen_address) || BoundsHeaderLists(grpc::Version())) return;
+  LogWarning(
+      "this gRPC lets whoever can connect keep a core busy with one header that does not end "
+      "(docs/security.md); put a proxy before it, or build with 1.56.2 or later",
+      {{"grpc", grpc::Version()}, {"address", listen_address}});
 }
 
 std::string BoundAddress(const std::string& listen_address, int port) {
@@ -128,8 +116,11 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   std::unique_ptr<ServerRunner> runner(new ServerRunner());
   runner->admin_ = std::make_unique<AdminService>(std::move(admin));
 
+  WarnOfGrpc(options.listen_address);
+  grpc::ResourceQuota quota("connections");
+  quota.Resize(size_t{options.limits.memory_mib} << 20);
   grpc::ServerBuilder builder;
-  SetLimits(options, &builder);
+  ApplyLimits(options.limits, quota, &builder);
   if (const absl::Status status =
           AddPort(options.listen_address,
                   options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(),
@@ -159,7 +150,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   }
   runner->address_ = BoundAddress(options.listen_address, runner->port());
   if (!options.health_address.empty()) {
-    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options));
+    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options, quota));
   }
   runner->SetServing(true);
   runner->SetServing(kLivenessService, true);
@@ -192,7 +183,7 @@ absl::Status ServerRunner::AddPort(const std::string& address,
 }
 
 void ServerRunner::StartListeners(const ServerOptions& options) {
-  Listener::Options accept = {.max_connections = options.max_connections};
+  Listener::Options accept = {.max_connections = static_cast<int>(options.limits.max_connections)};
   if (options.metrics != nullptr) {
     accept.refused =
         options.metrics
@@ -210,9 +201,9 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
   }
 }
 
-absl::Status ServerRunner::StartHealthServer(const ServerOptions& options) {
+absl::Status ServerRunner::StartHealthServer(const ServerOptions& options, const grpc::ResourceQuota& quota) {
   grpc::ServerBuilder builder;
-  SetLimits(ServerOptions(), &builder);
+  ApplyLimits(options.limits, quota, &builder);
   if (const absl::Status status =
           AddPort(options.health_address, grpc::InsecureServerCredentials(), &builder, &health_port_);
       !status.ok()) {

@@ -16,6 +16,7 @@
 #include "common/rpc/certificate_watch.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/listener.h"
+#include "common/rpc/peer_limits.h"
 #include "common/rpc/tls_files.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/impl/service_type.h"
@@ -67,10 +68,8 @@ struct ServerOptions {
   std::function<absl::Duration()> stalled;
   // From when on kLivenessService is NOT_SERVING; zero: never.
   absl::Duration liveness_timeout = absl::Seconds(60);
-  // Streams in flight per connection.
-  int max_concurrent_streams = 4096;
-  // Connections at once, roughly (Listener::Options).
-  int max_connections = 4096;
+  // Of both servers.
+  PeerLimits limits;
 };
 
 // The name under which health says whether the process should be let live. It is SERVING while models load
@@ -159,7 +158,7 @@ class ServerRunner {
   static absl::Status AddPort(const std::string& address,
                               const std::shared_ptr<grpc::ServerCredentials>& credentials,
                               grpc::ServerBuilder* builder, Port* port);
-  absl::Status StartHealthServer(const ServerOptions& options);
+  absl::Status StartHealthServer(const ServerOptions& options, const grpc::ResourceQuota& quota);
   void StartListeners(const ServerOptions& options);
   // Of both servers.
   void SetHealth(const std::string& name, bool serving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

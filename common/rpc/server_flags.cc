@@ -13,12 +13,7 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("health-listen", &options.health_listen,
            "Address to serve grpc.health.v1 on without TLS, and nothing else, for probes that have no "
            "certificates; empty for none. It is served on --listen in any case.")
-      .Add("reflection", &options.reflection, "Serve gRPC reflection.")
-      .Add("max-connections", &options.max_connections,
-           "Connections to --listen at once, roughly; further ones are closed. Fewer where the process may "
-           "not have that "
-           "many file descriptors (ulimit -Hn).")
-      .InRange(1, 1 << 20);
+      .Add("reflection", &options.reflection, "Serve gRPC reflection.");
   flags.Group("Security")
       .Add("tls-certificate", &options.tls.certificate,
            "PEM file of the certificate to show, and those between it and the CA. With it every connection "
@@ -27,6 +22,23 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("tls-ca", &options.tls.ca,
            "PEM file of the certificates that sign those of peers. Their roles decide what they may call.")
       .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.");
+  flags.Group("What callers may cost (docs/security.md)")
+      .Add("max-connections", &options.limits.max_connections,
+           "Connections at once, roughly; further ones are closed. Fewer where the process may not have that "
+           "many file "
+           "descriptors (ulimit -Hn).")
+      .InRange(1, 1 << 20)
+      .Add("max-streams", &options.limits.max_streams,
+           "Calls in flight on one connection; gRPC's clients hold further ones back.")
+      .InRange(1, 1 << 20)
+      .Add("connection-memory", &options.limits.memory_mib,
+           "MiB for messages on their way, over all connections; when they are used up gRPC ends calls.")
+      .InRange(16, 1 << 20)
+      .Add("connection-idle", &options.limits.max_idle,
+           "After how long without a call a connection is closed; 0s for never.")
+      .Add(
+          "connection-age", &options.limits.max_age,
+          "When a connection takes no more calls; those it has are ended after as long again. 0s for never.");
   DeclareTracingFlags(options.tracing, flags);
   flags.Group("Life cycle")
       .Add("liveness-timeout", &options.liveness_timeout,
@@ -55,7 +67,7 @@ ServerOptions MakeServerOptions(const ServerFlags& options, const Security& secu
           .insecure = options.insecure,
           .health_address = options.health_listen,
           .liveness_timeout = options.liveness_timeout,
-          .max_connections = static_cast<int>(options.max_connections)};
+          .limits = options.limits};
 }
 
 }  // namespace tandem

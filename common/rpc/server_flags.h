@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,9 +18,9 @@ struct ServerFlags {
   std::string metrics_listen;
   std::string health_listen;
   bool reflection = false;
-  uint32_t max_connections = 4096;
   TlsFiles tls;
   bool insecure = false;
+  PeerLimits limits;
   TracingFlags tracing;
   absl::Duration liveness_timeout = absl::Seconds(60);
   absl::Duration drain_delay;

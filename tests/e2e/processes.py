@@ -149,6 +149,10 @@ class Server:
         return code
 
     @property
+    def pid(self):
+        return self._process.pid
+
+    @property
     def running(self):
         return self._process.poll() is None
 
