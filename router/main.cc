@@ -72,6 +72,7 @@ struct RouterFlags {
   uint32_t feedback_in_flight = 8;
   absl::Duration verifier_stall_timeout = absl::Seconds(2);
   uint32_t verifier_max_requests = 1024;
+  absl::Duration write_stall_timeout = absl::Seconds(30);
   uint32_t retry_percent = 10;
   std::string live_listen;
   bool live_all = false;
@@ -193,6 +194,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.tokenizer_threads = flags.tokenizer_threads;
   options.chooser = &chooser;
   options.verifiers.stall_timeout = flags.verifier_stall_timeout;
+  options.write_stall_timeout = flags.write_stall_timeout;
   options.verifiers.choice.max_in_flight = flags.verifier_max_requests;
   options.verifiers.retries.share = flags.retry_percent / 100.0;
   options.verifiers.credentials = security.channel;
@@ -306,6 +308,8 @@ int Main(int argc, char** argv) {
            "they go on elsewhere.")
       .Add("verifier-max-requests", &options.verifier_max_requests, "Requests at one verifier at once.")
       .InRange(1, 1e6)
+      .Add("write-stall-timeout", &options.write_stall_timeout,
+           "How long a client may take nothing of what it is sent before its call ends.")
       .Add("retry-percent", &options.retry_percent,
            "Retries on other verifiers per hundred requests, in the long run; some are always allowed.")
       .InRange(0, 100);
@@ -326,6 +330,11 @@ int Main(int argc, char** argv) {
 
   if (options.verifier_stall_timeout < kShortestStallTimeout) {
     std::cerr << "tandem-router: --verifier-stall-timeout: expected at least "
+              << absl::FormatDuration(kShortestStallTimeout) << "\n";
+    return kExitUsage;
+  }
+  if (options.write_stall_timeout < kShortestStallTimeout) {
+    std::cerr << "tandem-router: --write-stall-timeout: expected at least "
               << absl::FormatDuration(kShortestStallTimeout) << "\n";
     return kExitUsage;
   }
