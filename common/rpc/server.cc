@@ -86,7 +86,13 @@ class ServerRunner::AdminService final : public v1::Admin::CallbackService {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     absl::Status status;
     if (callbacks_.authorize) status = callbacks_.authorize(context->client_metadata());
-    if (status.ok() && callbacks_.server_info) *info = callbacks_.server_info();
+    if (callbacks_.server_info_for) {
+      absl::StatusOr<v1::ServerInfo> answer = callbacks_.server_info_for(context->client_metadata());
+      status = answer.status();
+      if (answer.ok()) *info = *std::move(answer);
+    } else if (status.ok() && callbacks_.server_info) {
+      *info = callbacks_.server_info();
+    }
     if (status.ok()) info->set_serving(serving_.load(std::memory_order_relaxed));
     reactor->Finish(ToGrpcStatus(status));
     return reactor;

@@ -43,6 +43,8 @@ struct AdminCallbacks {
   std::function<v1::ServerInfo()> server_info;
   // Called before every Admin method; unset: everybody is let in.
   std::function<absl::Status(const CallMetadata&)> authorize;
+  // In place of both, where the answer depends on who calls.
+  std::function<absl::StatusOr<v1::ServerInfo>(const CallMetadata&)> server_info_for;
 };
 
 struct ServerOptions {
