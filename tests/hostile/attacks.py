@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import gzip
 import itertools
 import socket
 import struct
@@ -24,16 +23,17 @@ class Cost:
     sent_bytes: int
 
 
+@contextlib.contextmanager
 def idle_connections(address, count):
-    """Connections that say nothing, opened as fast as they can be and then closed."""
-    opened = []
+    """Connections that say nothing, opened as fast as they can be and kept open. Gives how many there are."""
     host, port = address.rsplit(":", 1)
-    for _ in range(count):
-        with contextlib.suppress(OSError):
-            opened.append(socket.create_connection((host, int(port)), timeout=2.0))
-    for connection in opened:
-        connection.close()
-    return Cost(len(opened), 0)
+    with contextlib.ExitStack() as opened:
+        connected = 0
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                opened.enter_context(socket.create_connection((host, int(port)), timeout=2.0))
+                connected += 1
+        yield connected
 
 
 def inflating_call(address, inflated_mib, path=GENERATE, encoding="gzip", patience=20.0):
@@ -167,3 +167,19 @@ def endless_header(address, megabytes, seconds):
                     break
                 connection.send(part)
         return Cost(1, connection.sent)
+
+
+class WindowlessCalls:
+    """Calls on streams whose window is 0: the server has answers that it may not send. They stay until `close`."""
+
+    def __init__(self, address, request, token, count):
+        self._connection = http2.Connection(address, settings=[(http2.INITIAL_WINDOW_SIZE, 0)])
+        for _ in range(count):
+            stream = self._connection.open_stream(GENERATE, ("authorization", f"Bearer {token}"))
+            self._connection.send_data(stream, http2.message(request), end=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._connection.close()
