@@ -17,7 +17,7 @@ struct PeerLimits {
   uint32_t max_streams = 256;
   // MiB for what has been received and not been taken yet, and what has been sent and not gone out, all
   // connections together. When it is nearly used up gRPC reads less, and then ends calls.
-  uint32_t memory_mib = 256;
+  uint32_t memory_mib = 512;
   // A connection that has had no call for so long is closed; zero: never. Clients connect again when they
   // next call.
   absl::Duration max_idle;
