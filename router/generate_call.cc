@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -91,8 +92,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(Router& rout
   return call.get();
 }
 
-GenerateCall::GenerateCall(Router& router, const grpc::CallbackServerContext& context)
+GenerateCall::GenerateCall(Router& router, grpc::CallbackServerContext& context)
     : router_(router),
+      context_(context),
       lease_(router),
       routing_(router.snapshot()),
       deadline_(DeadlineOf(context)),
@@ -471,7 +473,9 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   if (!IsCurrent(attempt)) return;
   trace_.OnAttemptEnd(status.code(), router_.clock().Now());
-  Relay::End end = relay_->OnEnd(status);
+  // The client's clock may be behind by a little.
+  const bool in_time = router_.clock().Now() < deadline_ - kDeadlineTolerance;
+  Relay::End end = relay_->OnEnd(status, in_time);
   if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
     attempt_->OnFailure();
   } else {
@@ -499,15 +503,20 @@ void GenerateCall::End(absl::Status status) {
   router_.running_calls().Remove(this);
   attempt_.reset();
   wait_.reset();
+  // Nothing more is done for it: a client that does not read what is queued keeps no one out.
+  if (relay_.has_value()) router_.admission().Charge(*tenant_, relay_->num_tokens());
+  ticket_ = Admission::Ticket();
   if (retry_alarm_ != nullptr) retry_alarm_->Cancel();
   // Harmless when it has ended by itself.
   if (stream_ != nullptr) std::exchange(stream_, nullptr)->TryCancel();
 }
 
 void GenerateCall::Advance() {
-  if (writing_ || finished_) return;
+  if (writing_ || finished_ || cancelling_) return;
   if (!queue_.empty()) {
     writing_ = true;
+    write_began_ = std::chrono::steady_clock::now();
+    if (!watching_) WatchWrite();
     StartWrite(&queue_.front().event);
     return;
   }
@@ -516,8 +525,7 @@ void GenerateCall::Advance() {
   // Before the client can know, so that what it sees next counts this request as over.
   record_.OnEnd(status_->code(), router_.clock().Now());
   live_.OnEnded(*status_);
-  if (relay_.has_value()) router_.admission().Charge(*tenant_, relay_->num_tokens());
-  ticket_ = Admission::Ticket();
+  if (write_alarm_ != nullptr) write_alarm_->Cancel();
   LogEnd();
   OfferFeedback();
   // Of callers that nobody knows there is no more to be told than in the log.
@@ -525,6 +533,43 @@ void GenerateCall::Advance() {
     trace_.OnEnd(status_->code(), relay_.has_value() ? relay_->num_tokens() : 0, router_.clock().Now());
   }
   Finish(ToGrpcStatus(*status_));
+}
+
+void GenerateCall::WatchWrite() {
+  watching_ = true;
+  const auto passed = absl::FromChrono(std::chrono::steady_clock::now() - write_began_);
+  write_alarm_ = std::make_unique<grpc::Alarm>();
+  write_alarm_->Set(absl::ToChronoTime(absl::Now() + router_.write_stall_timeout() - passed),
+                    [weak = weak_from_this()](bool in_time) {
+                      std::shared_ptr<GenerateCall> call = weak.lock();
+                      if (call == nullptr) return;
+                      if (in_time) call->OnWriteWatch();
+                      ReleaseElsewhere(std::move(call));
+                    });
+}
+
+void GenerateCall::OnWriteWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    watching_ = false;
+    // The next write watches again.
+    if (!writing_ || finished_) return;
+    if (absl::FromChrono(std::chrono::steady_clock::now() - write_began_) < router_.write_stall_timeout()) {
+      return WatchWrite();
+    }
+    absl::Status stalled = absl::ResourceExhaustedError("the client took nothing of its output for too long");
+    End(stalled);
+    // Also of a call that was over but for the delivery.
+    status_ = std::move(stalled);
+    queue_.erase(queue_.begin() + 1, queue_.end());
+    cancelling_ = true;
+  }
+  // The write under way fails by this. Without the mutex, as reactions may run meanwhile; the context stays
+  // until Finish.
+  context_.TryCancel();
+  absl::MutexLock lock(&mutex_);
+  cancelling_ = false;
+  Advance();
 }
 
 void GenerateCall::OfferFeedback() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -49,6 +50,10 @@ namespace tandem::router {
 // model serves, the call waits for one, up to VerifierPool::longest_wait() without a new token, and then
 // tries them anew.
 //
+// The request's place among those in flight is free as soon as its status is decided, whether or not the
+// client reads the rest; a client that takes nothing of it for the router's write_stall_timeout has its call
+// cancelled.
+//
 // Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a
 // client that reads slowly holds back its verifier and not memory here. gRPC's Finish is called exactly once
 // and never while a write is in flight. `status_` is decided once; whatever happens after that changes
@@ -73,7 +78,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  private:
   using VerifierStream = ClientStreamReader<v1::VerifierGenerateRequest, v1::GenerateResponse>;
 
-  GenerateCall(Router& router, const grpc::CallbackServerContext& context);
+  GenerateCall(Router& router, grpc::CallbackServerContext& context);
 
   // Authenticates, admits and selects; what remains is work for Prepare.
   absl::Status Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request,
@@ -125,12 +130,16 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // One line that finds the request again; never its prompt or output.
   void LogEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Ends the call if a write takes too long; looks again when the one that is under way would.
+  void WatchWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnWriteWatch();
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
   void OnClientGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Router& router_;
+  grpc::CallbackServerContext& context_;  // Valid until gRPC's Finish.
   const Router::Lease lease_;
   const std::shared_ptr<const RoutingSnapshot> routing_;
   const absl::Time deadline_;  // InfiniteFuture without one.
@@ -173,6 +182,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   };
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  // By the steady clock, since it is a time span; the alarm is set while watching_.
+  std::chrono::steady_clock::time_point write_began_ ABSL_GUARDED_BY(mutex_);
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;  // Keeps back Finish.
+  std::unique_ptr<grpc::Alarm> write_alarm_ ABSL_GUARDED_BY(mutex_);
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
 };

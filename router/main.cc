@@ -62,8 +62,11 @@ struct RouterFlags {
   std::string tenants;
   std::string state = kMemoryState;
   EtcdAccess etcd;
-  ServerFlags server{
-      .listen = "127.0.0.1:7001", .metrics_listen = "127.0.0.1:9101", .drain_grace = absl::Seconds(30)};
+  ServerFlags server{.listen = "127.0.0.1:7001",
+                     .metrics_listen = "127.0.0.1:9101",
+                     // Callers are strangers, and each has a connection of its own.
+                     .limits = {.max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
+                     .drain_grace = absl::Seconds(30)};
   int32_t tokenizer_threads = 2;
   std::string calibration;
   int32_t feature_dimension = FeatureModel::kDefaultDimension;
@@ -74,6 +77,7 @@ struct RouterFlags {
   absl::Duration wait_for_verifier = absl::Seconds(10);
   bool strict_readiness = true;
   uint32_t verifier_max_requests = 1024;
+  absl::Duration write_stall_timeout = absl::Seconds(30);
   uint32_t retry_percent = 10;
   std::string live_listen;
   bool live_all = false;
@@ -201,6 +205,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.policies = &policies;
   options.verifiers.stall_timeout = flags.verifier_stall_timeout;
   options.verifiers.longest_wait = flags.wait_for_verifier;
+  options.write_stall_timeout = flags.write_stall_timeout;
   options.verifiers.choice.max_in_flight = flags.verifier_max_requests;
   options.verifiers.retries.share = flags.retry_percent / 100.0;
   options.verifiers.credentials = security.channel;
@@ -324,6 +329,8 @@ int Main(int argc, char** argv) {
            "that serves; with --no-strict-readiness one such model is enough.")
       .Add("verifier-max-requests", &options.verifier_max_requests, "Requests at one verifier at once.")
       .InRange(1, 1e6)
+      .Add("write-stall-timeout", &options.write_stall_timeout,
+           "How long a client may take nothing of what it is sent before its call ends.")
       .Add("retry-percent", &options.retry_percent,
            "Retries on other verifiers per hundred requests, in the long run; some are always allowed.")
       .InRange(0, 100);
@@ -357,6 +364,11 @@ int Main(int argc, char** argv) {
   }
   if (options.feedback_timeout <= absl::ZeroDuration()) {
     std::cerr << "tandem-router: --feedback-timeout: expected more than 0s\n";
+    return kExitUsage;
+  }
+  if (options.write_stall_timeout < kShortestStallTimeout) {
+    std::cerr << "tandem-router: --write-stall-timeout: expected at least "
+              << absl::FormatDuration(kShortestStallTimeout) << "\n";
     return kExitUsage;
   }
   if (options.live_listen.empty() && (options.live_all || options.live_prompts)) {

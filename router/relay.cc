@@ -168,7 +168,7 @@ absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
   return false;
 }
 
-Relay::End Relay::OnEnd(const absl::Status& status) const {
+Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
   // Everything was delivered; how the connection ended afterwards does not matter to the client.
   if (finished_) return {.status = absl::OkStatus()};
   const std::string verifier = absl::StrCat("verifier ", endpoint_);
@@ -183,14 +183,19 @@ Relay::End Relay::OnEnd(const absl::Status& status) const {
               .status = absl::UnavailableError(
                   absl::StrCat(verifier, how, " after ", num_tokens(), " tokens: ", status.message()))};
     }
-    // Another one may have room.
+    // Another one may have room. But one that made progress had room, and then it is the client that reads
+    // too slowly, wherever its request runs.
     case absl::StatusCode::kResourceExhausted:
-      return {.retry = true, .status = status};
+      return {.retry = current_.rounds() == 0, .status = status};
+    case absl::StatusCode::kDeadlineExceeded:
+      if (!in_time) return {.status = status};
+      return {.retry = true,
+              .status = absl::UnavailableError(absl::StrCat(verifier, " was lost after ", num_tokens(),
+                                                            " tokens: it takes the deadline for passed"))};
     // What the verifier says about the request is for the client, details included.
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kDeadlineExceeded:
       return {.status = status};
     default:
       return {.status = absl::InternalError(absl::StrCat(verifier, " failed with ",

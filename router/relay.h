@@ -49,8 +49,9 @@ class Relay {
     absl::Status status;  // The request's terminal status when there is no retry, or none left to try.
   };
 
-  // The current attempt's call ended with `status`.
-  End OnEnd(const absl::Status& status) const;
+  // The current attempt's call ended with `status`. `in_time`: the request's own deadline has not passed, so
+  // that a verifier that says so has a clock that is wrong.
+  End OnEnd(const absl::Status& status, bool in_time) const;
 
   // The output so far, what the client resumed with included.
   absl::Span<const uint32_t> tokens() const { return tokens_; }

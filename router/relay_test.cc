@@ -53,26 +53,45 @@ TEST(RelayTest, CompletesStartedAndEndsOk) {
   for (v1::GenerateResponse event : {Chunk(0, 3), Chunk(3, 1), Finished()})
     EXPECT_TRUE(*relay.OnEvent(event));
   EXPECT_EQ(relay.num_tokens(), 4u);
-  const Relay::End end = relay.OnEnd(absl::OkStatus());
+  const Relay::End end = relay.OnEnd(absl::OkStatus(), /*in_time=*/true);
   EXPECT_FALSE(end.retry);
   EXPECT_TRUE(end.status.ok());
 }
 
 TEST(RelayTest, WhatHappensAfterFinishedDoesNotMatter) {
   const Relay relay = AfterEvents({Started(), Chunk(0, 1), Finished()});
-  EXPECT_TRUE(relay.OnEnd(absl::UnavailableError("connection reset")).status.ok());
+  EXPECT_TRUE(relay.OnEnd(absl::UnavailableError("connection reset"), /*in_time=*/true).status.ok());
 }
 
 TEST(RelayTest, WhatALostVerifierCanBeReplacedIn) {
-  EXPECT_TRUE(AfterEvents({}).OnEnd(absl::UnavailableError("refused")).retry);
-  EXPECT_TRUE(AfterEvents({Started()}).OnEnd(absl::UnavailableError("reset")).retry);
-  EXPECT_TRUE(AfterEvents({Started()}).OnEnd(absl::CancelledError("shutting down")).retry);
-  EXPECT_TRUE(AfterEvents({}).OnEnd(absl::ResourceExhaustedError("full")).retry);
-  EXPECT_FALSE(AfterEvents({}).OnEnd(absl::InvalidArgumentError("no")).retry);
-  EXPECT_FALSE(AfterEvents({}).OnEnd(absl::InternalError("no")).retry);
-  const Relay::End end = AfterEvents({Started(), Chunk(0, 2)}).OnEnd(absl::UnavailableError("reset"));
+  EXPECT_TRUE(AfterEvents({}).OnEnd(absl::UnavailableError("refused"), /*in_time=*/true).retry);
+  EXPECT_TRUE(AfterEvents({Started()}).OnEnd(absl::UnavailableError("reset"), /*in_time=*/true).retry);
+  EXPECT_TRUE(AfterEvents({Started()}).OnEnd(absl::CancelledError("shutting down"), /*in_time=*/true).retry);
+  EXPECT_TRUE(AfterEvents({}).OnEnd(absl::ResourceExhaustedError("full"), /*in_time=*/true).retry);
+  EXPECT_FALSE(AfterEvents({}).OnEnd(absl::InvalidArgumentError("no"), /*in_time=*/true).retry);
+  EXPECT_FALSE(AfterEvents({}).OnEnd(absl::InternalError("no"), /*in_time=*/true).retry);
+  const Relay::End end =
+      AfterEvents({Started(), Chunk(0, 2)}).OnEnd(absl::UnavailableError("reset"), /*in_time=*/true);
   EXPECT_TRUE(end.retry);
   EXPECT_EQ(end.status, absl::UnavailableError("verifier v0:1 was lost after 2 tokens: reset"));
+}
+
+TEST(RelayTest, AVerifierWhoseClockIsAheadIsLost) {
+  const absl::Status late = absl::DeadlineExceededError("the request's deadline passed");
+  const Relay relay = AfterEvents({Started(), Chunk(0, 2)});
+  EXPECT_FALSE(relay.OnEnd(late, /*in_time=*/false).retry);
+  EXPECT_EQ(relay.OnEnd(late, /*in_time=*/false).status, late);
+  const Relay::End early = relay.OnEnd(late, /*in_time=*/true);
+  EXPECT_TRUE(early.retry);
+  EXPECT_EQ(early.status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(RelayTest, AClientThatReadsTooSlowlyDoesSoAtEveryVerifier) {
+  const absl::Status slow = absl::ResourceExhaustedError("the client reads too slowly");
+  EXPECT_TRUE(AfterEvents({Started()}).OnEnd(slow, /*in_time=*/true).retry) << "full, as far as can be told";
+  const Relay::End end = AfterEvents({Started(), Chunk(0, 2)}).OnEnd(slow, /*in_time=*/true);
+  EXPECT_FALSE(end.retry);
+  EXPECT_EQ(end.status, slow);
 }
 
 v1::GenerateResponse Round(uint32_t offset, v1::RoundKind kind, uint32_t window, uint32_t drafted,
@@ -180,7 +199,7 @@ TEST(RelayTest, SecondStartedIsSwallowedAfterARetry) {
 
 TEST(RelayTest, MapsStatuses) {
   const auto mapped = [](const absl::Status& status) {
-    return AfterEvents({Started()}).OnEnd(status).status;
+    return AfterEvents({Started()}).OnEnd(status, /*in_time=*/false).status;
   };
   for (const absl::Status& passed :
        {absl::InvalidArgumentError("a"), absl::FailedPreconditionError("b"),
@@ -217,7 +236,7 @@ TEST(RelayTest, ProtocolViolations) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << c.error;
     EXPECT_THAT(status.message(), HasSubstr(c.error));
   }
-  EXPECT_EQ(AfterEvents({Started(), Chunk(0, 1)}).OnEnd(absl::OkStatus()).status.code(),
+  EXPECT_EQ(AfterEvents({Started(), Chunk(0, 1)}).OnEnd(absl::OkStatus(), /*in_time=*/true).status.code(),
             absl::StatusCode::kInternal);
 }
 

@@ -43,6 +43,8 @@ class Router {
     int tokenizer_threads = 2;
     const Clock* clock = nullptr;  // Outlives the router.
     VerifierPool::Options verifiers;
+    // For how long a client may take nothing of what it is sent before its call ends.
+    absl::Duration write_stall_timeout = absl::Seconds(30);
     RouterMetrics* metrics = nullptr;       // Outlives the router.
     Feedback* feedback = nullptr;           // Outlives the router; none: no request is scored.
     LiveView* live = nullptr;               // Outlives the router; none: no live page.
@@ -76,6 +78,7 @@ class Router {
   const Clock& clock() const { return *options_.clock; }
   uint64_t Draw() const { return options_.draw(); }
   const Tracer& tracer() const { return *options_.tracer; }
+  absl::Duration write_stall_timeout() const { return options_.write_stall_timeout; }
   Admission& admission() { return admission_; }
   CanaryMonitor& canaries() { return canaries_; }
   RouterMetrics& metrics() { return *options_.metrics; }

@@ -167,6 +167,17 @@ absl::Status CheckTakesSessions(const RoutingState& state, const Records& record
 
 using Changes = absl::StatusOr<std::vector<StoreChange>>;
 
+// A path names another socket on each machine, whoever listens there: verifiers connect to it where the
+// operator's own configuration says so, and not because somebody with an admin's token asks.
+absl::Status CheckEndpoint(const std::string& endpoint) {
+  if (!absl::StartsWith(endpoint, "unix:") && !absl::StartsWith(endpoint, "unix-abstract:"))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("config.endpoint: \"", absl::CHexEscape(endpoint),
+                   "\", expected host:port; sockets of one machine can only be named in "
+                   "the configuration file"));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ListTenantsResponse> ListTenants(RoutingState& state) {
@@ -246,7 +257,10 @@ absl::StatusOr<v1::DrafterInfo> SetDrafter(RoutingState& state, const v1::SetDra
       version = found->second.version;
     }
     TANDEM_RETURN_IF_ERROR(CheckVersion(request.expected_version(), version, "drafter", name));
+    const std::string endpoint = record.config().endpoint();
     TANDEM_RETURN_IF_ERROR(SetFields(request.config(), request.fields(), record.mutable_config()));
+    if (record.config().endpoint() != endpoint)
+      TANDEM_RETURN_IF_ERROR(CheckEndpoint(record.config().endpoint()));
     record.mutable_config()->set_name(name);
     return std::vector<StoreChange>{WriteDrafter(record)};
   });

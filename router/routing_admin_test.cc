@@ -90,6 +90,24 @@ TEST_F(RoutingAdminTest, CreatesAndDeletes) {
   EXPECT_EQ(ListDrafters(*state_)->drafters_size(), 2);
 }
 
+TEST_F(RoutingAdminTest, SocketsOfOneMachineAreTheConfigurations) {
+  v1::RouterConfig config = testing::LettersConfig({"verifier:7002"});
+  config.mutable_drafters(0)->set_endpoint("unix:/run/drafter");
+  state_ = RoutingState::InMemory(config).value();
+  // What stands there stays, whatever else of it changes.
+  EXPECT_TRUE(SetDrafter(*state_, DrafterRequest(R"pb(config { name: "code" draft_model: "other" }
+                                                      fields: "draft_model")pb"))
+                  .ok());
+  for (const char* endpoint : {"unix:/run/other", "unix-abstract:other"}) {
+    v1::SetDrafterRequest request = DrafterRequest(R"pb(config { name: "math" }
+                                                        fields: "endpoint")pb");
+    request.mutable_config()->set_endpoint(endpoint);
+    const absl::Status refused = SetDrafter(*state_, request).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << endpoint;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("config.endpoint"));
+  }
+}
+
 TEST_F(RoutingAdminTest, ErrorsNameWhatTheyAreAbout) {
   const auto error = [this](const std::string& request) {
     const auto before = state_->snapshot();

@@ -1,8 +1,11 @@
 #include "router/service.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/base/status_macros.h"
 #include "common/config/version.h"
 #include "router/authentication.h"
 #include "router/generate_call.h"
@@ -11,13 +14,28 @@
 namespace tandem::router {
 namespace {
 
-v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
+// The drafters that a tenant may use, by name; one that may administer the router sees all, and where they
+// are.
+void DescribeDrafters(const RoutingTable& table, const Tenant& tenant, v1::ServerInfo& info) {
+  for (size_t i = 0; i < table.drafters.size(); ++i) {
+    const Drafter& drafter = table.drafters[i];
+    const std::vector<size_t>& allowed = tenant.allowed_drafters;
+    if (drafter.absent) continue;
+    if (!tenant.admin && std::find(allowed.begin(), allowed.end(), i) == allowed.end()) continue;
+    v1::DrafterTarget& described = *info.add_drafters();
+    described.set_name(drafter.name);
+    described.set_draft_model(drafter.draft_model);
+    if (tenant.admin) described.set_endpoint(drafter.endpoint);
+  }
+}
+
+v1::ServerInfo DescribeRouter(Router& router, const RoutingSnapshot& routing, const Tenant& tenant,
+                              absl::Time started_at) {
   v1::ServerInfo info;
   info.set_role(v1::SERVER_ROLE_ROUTER);
   info.set_version(std::string(Version().data(), Version().size()));
   info.set_uptime_seconds(absl::ToDoubleSeconds(router.clock().Now() - started_at));
-  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
-  for (size_t i = 0; i < routing->table().models.size(); ++i) {
+  for (size_t i = 0; i < routing.table().models.size(); ++i) {
     const ServedModel& model = router.model(i);
     v1::ModelInfo& described = *info.add_models();
     described.set_name(model.name);
@@ -26,13 +44,7 @@ v1::ServerInfo DescribeRouter(Router& router, absl::Time started_at) {
     described.set_context_length(static_cast<uint32_t>(model.context_length));
     described.set_architecture(model.architecture);
   }
-  for (const Drafter& drafter : routing->table().drafters) {
-    if (drafter.absent) continue;
-    v1::DrafterTarget& described = *info.add_drafters();
-    described.set_name(drafter.name);
-    described.set_endpoint(drafter.endpoint);
-    described.set_draft_model(drafter.draft_model);
-  }
+  DescribeDrafters(routing.table(), tenant, info);
   for (const Readiness::Model& model : ModelsOf(router)) {
     if (model.wanted && !model.served) info.add_unserved_models(model.name);
   }
@@ -53,11 +65,12 @@ std::vector<std::string> NamesOfReadiness() {
 }
 
 AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at) {
-  return {.server_info = [&router, started_at] { return DescribeRouter(router, started_at); },
-          .authorize =
-              [&router](const CallMetadata& metadata) {
-                return AuthenticateCall(router.snapshot()->tenants(), metadata).status();
-              }};
+  return {.server_info_for = [&router,
+                              started_at](const CallMetadata& metadata) -> absl::StatusOr<v1::ServerInfo> {
+    const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
+    TANDEM_ASSIGN_OR_RETURN(const size_t tenant, AuthenticateCall(routing->tenants(), metadata));
+    return DescribeRouter(router, *routing, routing->table().tenants[tenant], started_at);
+  }};
 }
 
 }  // namespace tandem::router

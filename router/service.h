@@ -27,8 +27,9 @@ class GenerationService final : public v1::Generation::CallbackService {
 // what clients call. The others serve from the start: verifiers have to register before any is there.
 std::vector<std::string> NamesOfReadiness();
 
-// How the router's Admin service answers: to callers with a tenant's token, with every model and drafter of
-// the configuration. Keeps a reference to `router`.
+// How the router's Admin service answers: to callers with a tenant's token, with every model and the drafters
+// that the tenant may use; to those who may administer it, with all drafters and where they are. Keeps a
+// reference to `router`.
 AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at);
 
 }  // namespace tandem::router

@@ -440,8 +440,10 @@ TEST(ServiceTest, EveryCallEndsExactlyOnce) {
   }
 }
 
-TEST(ServiceTest, ServerInfoNeedsAToken) {
-  TestRouter router(LettersConfig({kNobody}));
+TEST(ServiceTest, ServerInfoNeedsATokenAndShowsATenantItsOwnDrafters) {
+  v1::RouterConfig config = LettersConfig({kNobody});
+  config.mutable_tenants(0)->set_admin(true);
+  TestRouter router(config);
   const auto stub = v1::Admin::NewStub(CreateChannel(router.endpoint()));
   const auto info_with = [&](const std::string& token, v1::ServerInfo* info) {
     grpc::ClientContext context;
@@ -459,8 +461,12 @@ TEST(ServiceTest, ServerInfoNeedsAToken) {
   EXPECT_EQ(info.models(0).name(), "letters");
   EXPECT_EQ(info.models(0).context_length(), 32u);
   EXPECT_EQ(info.models(0).vocabulary_size(), 256u);
-  ASSERT_EQ(info.drafters_size(), 2);
-  EXPECT_EQ(info.drafters(1).name(), "math");
+  ASSERT_EQ(info.drafters_size(), 1);
+  EXPECT_EQ(info.drafters(0).name(), "math");
+  EXPECT_EQ(info.drafters(0).endpoint(), "");
+  ASSERT_TRUE(info_with("secret-a", &info).ok());
+  ASSERT_EQ(info.drafters_size(), 2) << "an admin's token shows all";
+  EXPECT_EQ(info.drafters(0).endpoint(), "drafter:7003");
 }
 
 TEST(ServiceTest, DrainingRefusesNewCalls) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/status.h"
 #include "verifier/request_wire.h"
@@ -139,7 +140,7 @@ void EngineLoop::WaitUntilIdle(absl::Time deadline) {
 }
 
 void EngineLoop::Drain(absl::Time deadline) {
-  const absl::Time now = clock_->Now();
+  const absl::Time now = absl::Now();
   WaitUntilIdle(deadline - std::min(kHandOverTime, std::max((deadline - now) / 2, absl::ZeroDuration())));
   inbox_.Push(HandOverEvent{});
   WaitUntilIdle(deadline);

@@ -96,6 +96,8 @@ class EngineLoop final : private SchedulerListener {
   // Blocks until nothing runs or waits, or the deadline has passed. Shortly before that, what there still is
   // ends with UNAVAILABLE, by which routers know to go on with it elsewhere.
   void Drain(absl::Time deadline);
+  // Of the deadlines of requests.
+  const Clock& clock() const { return *clock_; }
   // How long the engine thread has been at its present step, by the clock.
   absl::Duration busy_time() const { return busy_time_.At(clock_->Now()); }
   Load load() const;

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "common/testing/fake_engine.h"
@@ -110,6 +112,50 @@ TEST(EngineLoopTest, TokensLeaveWhileTheNextStepIsComputed) {
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_TRUE(finished);
   EXPECT_EQ(num_tokens, kTokens);
+}
+
+// A clock that somebody has set.
+class ShiftedClock final : public Clock {
+ public:
+  explicit ShiftedClock(absl::Duration by) : by_(by) {}
+  absl::Time Now() const override { return absl::Now() + by_; }
+
+ private:
+  const absl::Duration by_;
+};
+
+TEST(EngineLoopTest, DeadlinesAreSpansOfTheLoopsOwnClock) {
+  auto engine = std::make_unique<FakeEngine>(FakeEngine::Options{.num_blocks = 16});
+  const ServedTarget target = {.name = "target",
+                               .config = engine->config(),
+                               .tokenizer = TestTokenizer(),
+                               .max_window = 8,
+                               .max_length = 200};
+  const ShiftedClock clock(absl::Hours(1));
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  auto pool = std::make_unique<BlockPool>(BlockPool::Options{.num_blocks = engine->num_blocks()});
+  EngineLoop loop({}, std::move(engine), std::move(pool), RoundTimeModel({{1, 0.002}, {64, 0.002}}), &clock,
+                  &metrics);
+  VerifierService service(&target, &loop, &metrics);
+  const auto server = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
+                                          {{v1::Verifier::service_full_name(), &service}}, {})
+                          .value();
+  v1::VerifierGenerateRequest request;
+  request.set_request_id("r");
+  request.set_model(target.name);
+  for (const uint32_t token : {1, 2, 3}) request.mutable_prompt()->add_ids(token);
+  request.mutable_stopping()->set_max_tokens(4);
+  request.mutable_stopping()->set_ignore_eos(true);
+  const auto stub = v1::Verifier::NewStub(CreateChannel(server->address(), nullptr));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  const auto stream = stub->Generate(&context, request);
+  v1::GenerateResponse response;
+  while (stream->Read(&response)) {
+  }
+  const grpc::Status status = stream->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 }  // namespace

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/base/steady_clock.h"
 #include "common/config/flags.h"
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_engine.h"
@@ -46,8 +46,11 @@ constexpr absl::Duration kPolicyFilePeriod = absl::Seconds(1);
 
 struct VerifierFlags {
   std::string model;
-  ServerFlags server{
-      .listen = "127.0.0.1:7002", .metrics_listen = "127.0.0.1:9102", .drain_grace = absl::Seconds(30)};
+  ServerFlags server{.listen = "127.0.0.1:7002",
+                     .metrics_listen = "127.0.0.1:9102",
+                     // A router has one connection for all its requests.
+                     .limits = {.max_streams = 4096},
+                     .drain_grace = absl::Seconds(30)};
   std::string metrics_compat = "none";
   uint32_t threads = 1;
   std::string cpu_list;
@@ -386,7 +389,8 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target));
   TANDEM_ASSIGN_OR_RETURN(const Scheduler::Options scheduling, SchedulingOf(options, target));
   RegistrationMetric registration_metric(&registry);
-  const SystemClock clock;
+  // Of deadlines, waits and steps.
+  const SteadyClock clock;
   std::unique_ptr<EngineLoop> loop;
   uint64_t kv_tokens_total = 0;
   VerifierService service(&target.served, nullptr, &metrics, tracing->tracer());

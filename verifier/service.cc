@@ -183,8 +183,10 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   // By the loop that was there when the call came; there may be one by now.
   absl::StatusOr<SessionRequest> session = absl::UnavailableError("the verifier is still loading its model");
   if (loop != nullptr) {
-    session = MakeSession(*request, bounded ? absl::FromChrono(context->deadline()) : absl::InfiniteFuture(),
-                          span.context());
+    // From here on by the loop's clock, which nobody sets.
+    const absl::Duration left = absl::FromChrono(context->deadline()) - arrival;
+    session =
+        MakeSession(*request, bounded ? loop->clock().Now() + left : absl::InfiniteFuture(), span.context());
   }
   if (!session.ok()) {
     EndAtOnce(session.status().code(), span);

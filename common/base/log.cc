@@ -1,14 +1,13 @@
 #include "common/base/log.h"
 
-#include <unistd.h>
-
 #include <atomic>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/base/log_line.h"
+#include "common/base/log_queue.h"
 #include "common/base/utf8.h"
 
 namespace tandem {
@@ -113,16 +112,22 @@ bool LogEnabled(LogLevel level) {
   return level >= minimum_level;
 }
 
-void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
-  if (!LogEnabled(level)) return;
+std::string LogLine(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
   const std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  absl::MutexLock lock(&ServiceMutex());
-  const std::string& service = ServiceName();
+  std::string service;
+  {
+    absl::MutexLock lock(&ServiceMutex());
+    service = ServiceName();
+  }
   std::string line = log_format == LogFormat::kJson ? JsonLine(level, time, service, event, fields)
                                                     : TextLine(level, time, service, event, fields);
   line.push_back('\n');
+  return line;
+}
+
+void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
   // One write per line, so that lines of several processes on one terminal do not mix.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  if (LogEnabled(level)) WriteLogLine(LogLine(level, event, fields));
 }
 
 }  // namespace tandem

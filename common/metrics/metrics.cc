@@ -1,5 +1,6 @@
 #include "common/metrics/metrics.h"
 
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -10,8 +11,10 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/log_queue.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/family.h"
@@ -148,6 +152,26 @@ double ResidentBytes() {
   double resident_pages = 0;
   if (!(file >> total_pages >> resident_pages)) return std::nan("");
   return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+// File descriptors in use, from /proc; not-a-number where there is no such thing, or none is left to look
+// with.
+double OpenDescriptors() {
+  std::error_code error;
+  std::filesystem::directory_iterator entry("/proc/self/fd", error);
+  if (error) return std::nan("");
+  // The look itself has one.
+  double count = -1;
+  for (; entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (error) return std::nan("");
+    ++count;
+  }
+  return count;
+}
+
+double MaxDescriptors() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<double>(limit.rlim_cur) : std::nan("");
 }
 
 }  // namespace
@@ -308,6 +332,12 @@ void MetricsRegistry::AddProcessMetrics(absl::string_view version) {
       .With({})
       .Set(now);
   AddGaugeCallback({.name = "process_resident_memory_bytes", .help = "Resident memory."}, ResidentBytes);
+  AddGaugeCallback({.name = "process_open_fds", .help = "File descriptors in use."}, OpenDescriptors);
+  AddGaugeCallback({.name = "process_max_fds", .help = "File descriptors that the process may have."},
+                   MaxDescriptors);
+  state_->callbacks->Add({.name = "tandem_log_lines_dropped_total",
+                          .help = "Log lines that nobody took from standard error in time."},
+                         [] { return static_cast<double>(DroppedLogLines()); });
   state_->callbacks->Add({.name = "process_cpu_seconds_total", .help = "CPU time of all threads."},
                          CpuSeconds);
 }

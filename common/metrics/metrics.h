@@ -117,7 +117,8 @@ class MetricsRegistry {
   // Calls `read` at every scrape, from the scraping thread, for a gauge without labels.
   void AddGaugeCallback(MetricDefinition definition, std::function<double()> read);
 
-  // tandem_build_info{version}, and process_ start_time_seconds, resident_memory_bytes and cpu_seconds_total.
+  // tandem_build_info{version}, and process_ start_time_seconds, resident_memory_bytes, cpu_seconds_total,
+  // open_fds and max_fds, and tandem_log_lines_dropped_total.
   void AddProcessMetrics(absl::string_view version);
 
   // Everything in Prometheus' text format.

@@ -157,6 +157,12 @@ TEST(MetricsTest, ServesOverHttp) {
   const size_t resident = response.find("\nprocess_resident_memory_bytes ");
   ASSERT_NE(resident, std::string::npos);
   EXPECT_GT(std::stod(response.substr(resident + 31)), 1e5);
+  const size_t open = response.find("\nprocess_open_fds ");
+  const size_t most = response.find("\nprocess_max_fds ");
+  ASSERT_NE(open, std::string::npos);
+  ASSERT_NE(most, std::string::npos);
+  EXPECT_GE(std::stod(response.substr(open + 18)), 4);
+  EXPECT_GT(std::stod(response.substr(most + 17)), std::stod(response.substr(open + 18)));
 }
 
 TEST(MetricsTest, ConnectionsThatAskForNothingKeepNobodyOut) {

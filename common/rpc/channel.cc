@@ -13,6 +13,9 @@ std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target,
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, kMessageEncodings);
+  // Otherwise an answer is inflated before its encoding is found to be refused.
+  arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveInterval)));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,

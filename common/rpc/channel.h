@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "grpc/impl/codegen/compression_types.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/security/credentials.h"
 
@@ -19,6 +20,11 @@ inline constexpr absl::Duration kKeepaliveTimeout = absl::Seconds(10);
 inline constexpr absl::Duration kConnectTimeout = absl::Milliseconds(500);
 // Of programs that people run, perhaps from far away, and that end when there is no connection.
 inline constexpr absl::Duration kClientConnectTimeout = absl::Seconds(10);
+
+// The one encoding of messages that clients and servers of Tandem take: none. gRPC looks at a message's size
+// after it has inflated it, so that a megabyte sent could become gigabytes held, before anybody is asked for
+// a token. Calls and answers in another encoding end with UNIMPLEMENTED.
+inline constexpr int kMessageEncodings = 1 << GRPC_COMPRESS_NONE;
 
 // A channel to `target`, such as "verifier-0:7002"; null `credentials` (common/rpc/security.h): without TLS.
 // Channels to one target do not share connections, and a lost connection is tried again at most every 2

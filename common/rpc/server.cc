@@ -11,14 +11,15 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/log_queue.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/grpc_log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "grpc/grpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/server_builder_option.h"
-#include "grpcpp/server_builder.h"
 #include "tandem/v1/admin.grpc.pb.h"
 
 namespace tandem {
@@ -31,6 +32,8 @@ constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
 
 // What holds for all servers of the process.
 void PrepareProcess() {
+  QueueLogLines();
+  TakeGrpcLog();
   grpc::EnableDefaultHealthCheckService(true);
 #ifdef NDEBUG
   // Debian's Abseil looks for deadlocks, for which every lock of every thread, those inside gRPC included,
@@ -57,21 +60,13 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const bool wanted_;
 };
 
-void SetLimits(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  const int interval_ms = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveInterval));
-  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->SetMaxSendMessageSize(kMaxMessageBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, interval_ms);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                              static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout)));
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Half a client's interval, so that delays on the way do not make an honest client look like an abuser.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, interval_ms / 2);
-  // A second server on the port is a mistake to report, not a reason to split the calls between the two.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+// Where strangers can connect, the operator has to know what gRPC itself lets them do.
+void WarnOfGrpc(const std::string& listen_address) {
+  if (IsLoopback(listen_address) || BoundsHeaderLists(grpc::Version())) return;
+  LogWarning(
+      "this gRPC lets whoever can connect keep a core busy with one header that does not end "
+      "(docs/security.md); put a proxy before it, or build with 1.56.2 or later",
+      {{"grpc", grpc::Version()}, {"address", listen_address}});
 }
 
 std::string BoundAddress(const std::string& listen_address, int port) {
@@ -91,7 +86,13 @@ class ServerRunner::AdminService final : public v1::Admin::CallbackService {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     absl::Status status;
     if (callbacks_.authorize) status = callbacks_.authorize(context->client_metadata());
-    if (status.ok() && callbacks_.server_info) *info = callbacks_.server_info();
+    if (callbacks_.server_info_for) {
+      absl::StatusOr<v1::ServerInfo> answer = callbacks_.server_info_for(context->client_metadata());
+      status = answer.status();
+      if (answer.ok()) *info = *std::move(answer);
+    } else if (status.ok() && callbacks_.server_info) {
+      *info = callbacks_.server_info();
+    }
     if (status.ok()) info->set_serving(serving_.load(std::memory_order_relaxed));
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
@@ -121,12 +122,18 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   std::unique_ptr<ServerRunner> runner(new ServerRunner());
   runner->admin_ = std::make_unique<AdminService>(std::move(admin));
 
+  WarnOfGrpc(options.listen_address);
+  grpc::ResourceQuota quota("connections");
+  quota.Resize(size_t{options.limits.memory_mib} << 20);
   grpc::ServerBuilder builder;
-  SetLimits(options, &builder);
-  int port = 0;
-  builder.AddListeningPort(
-      options.listen_address,
-      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);
+  ApplyLimits(options.limits, quota, &builder);
+  if (const absl::Status status =
+          AddPort(options.listen_address,
+                  options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(),
+                  &builder, &runner->port_);
+      !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("listen address ", status.message()));
+  }
   for (const ServedService& service : services) {
     builder.RegisterService(service.service);
     runner->service_names_.push_back(service.name);
@@ -145,36 +152,75 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   runner->server_ = builder.BuildAndStart();
   if (runner->server_ == nullptr) {
     return absl::UnavailableError(
-        absl::StrCat("listen address \"", options.listen_address,
-                     "\" cannot be bound; expected host:port, with a host of this machine and a port that no "
-                     "other process uses"));
+        absl::StrCat("listen address \"", options.listen_address, "\" cannot be served: gRPC did not start"));
   }
-  const bool is_unix = absl::StartsWith(options.listen_address, "unix:");
-  runner->port_ = is_unix ? 0 : port;
-  runner->address_ = BoundAddress(options.listen_address, port);
+  runner->address_ = BoundAddress(options.listen_address, runner->port());
   if (!options.health_address.empty()) {
-    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options.health_address));
+    TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options, quota));
   }
   runner->SetServingAtFirst(options.not_serving_yet);
-  if (options.stalled && options.liveness_timeout > absl::ZeroDuration()) {
-    runner->liveness_ =
-        std::thread([at = runner.get(), stalled = options.stalled, timeout = options.liveness_timeout] {
-          at->WatchLiveness(stalled, timeout);
-        });
+  runner->StartListeners(options);
+  if (options.liveness_timeout > absl::ZeroDuration()) {
+    const auto stalled = [at = runner.get(), work = options.stalled] {
+      // A server that nobody can reach is of no use, whatever other ports of it say.
+      const absl::Duration deaf =
+          at->port_.listener == nullptr ? absl::ZeroDuration() : at->port_.listener->deaf();
+      return work ? std::max(deaf, work()) : deaf;
+    };
+    runner->liveness_ = std::thread([at = runner.get(), stalled, timeout = options.liveness_timeout] {
+      at->WatchLiveness(stalled, timeout);
+    });
   }
   return runner;
 }
 
-absl::Status ServerRunner::StartHealthServer(const std::string& address) {
+absl::Status ServerRunner::AddPort(const std::string& address,
+                                   const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                                   grpc::ServerBuilder* builder, Port* port) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
+    builder->AddListeningPort(address, credentials);
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(port->listener, Listener::Bind(address));
+  port->acceptor = builder->experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  return absl::OkStatus();
+}
+
+void ServerRunner::StartListeners(const ServerOptions& options) {
+  Listener::Options accept = {.max_connections = static_cast<int>(options.limits.max_connections)};
+  if (options.metrics != nullptr) {
+    accept.refused =
+        options.metrics
+            ->AddCounter({.name = "tandem_server_refused_connections_total",
+                          .help = "Connections that were closed at once because there were too many."})
+            .With({});
+  }
+  for (Port* port : {&port_, &health_port_}) {
+    if (port->listener == nullptr) continue;
+    port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.fd = connection;
+      acceptor->HandleNewConnection(&parameters);
+    });
+  }
+}
+
+absl::Status ServerRunner::StartHealthServer(const ServerOptions& options, const grpc::ResourceQuota& quota) {
   grpc::ServerBuilder builder;
-  SetLimits(ServerOptions(), &builder);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &health_port_);
+  ApplyLimits(options.limits, quota, &builder);
+  if (const absl::Status status =
+          AddPort(options.health_address, grpc::InsecureServerCredentials(), &builder, &health_port_);
+      !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("health address ", status.message()));
+  }
   nothing_else_ = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(nothing_else_.get());
   builder.SetOption(std::make_unique<ReflectionOption>(false));
   health_server_ = builder.BuildAndStart();
   if (health_server_ != nullptr) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("health address \"", address, "\" cannot be bound"));
+  return absl::UnavailableError(
+      absl::StrCat("health address \"", options.health_address, "\" cannot be served: gRPC did not start"));
 }
 
 ServerRunner::~ServerRunner() {
@@ -255,10 +301,12 @@ void ServerRunner::Stop(absl::Time deadline) {
     stopping_ = true;
   }
   if (liveness_.joinable()) liveness_.join();
+  if (port_.listener != nullptr) port_.listener->Stop();
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
   if (health_server_ == nullptr) return;
   // To the last: its probes decide whether the process is let finish.
+  if (health_port_.listener != nullptr) health_port_.listener->Stop();
   health_server_->Shutdown(absl::ToChronoTime(absl::Now()));
   health_server_->Wait();
 }

@@ -15,11 +15,14 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/certificate_watch.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/listener.h"
+#include "common/rpc/peer_limits.h"
 #include "common/rpc/tls_files.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "grpcpp/support/string_ref.h"
 #include "tandem/v1/admin.pb.h"
 
@@ -40,6 +43,8 @@ struct AdminCallbacks {
   std::function<v1::ServerInfo()> server_info;
   // Called before every Admin method; unset: everybody is let in.
   std::function<absl::Status(const CallMetadata&)> authorize;
+  // In place of both, where the answer depends on who calls.
+  std::function<absl::StatusOr<v1::ServerInfo>(const CallMetadata&)> server_info_for;
 };
 
 struct ServerOptions {
@@ -60,15 +65,16 @@ struct ServerOptions {
   // "host:port" of a second server without TLS that has grpc.health.v1 and nothing else; empty: none.
   std::string health_address;
   // For how long what the server is for has stood still though it should go on; zero while it goes on or has
-  // nothing to do. Asked about once a second, from a thread of its own. Unset: the server lives.
+  // nothing to do. Asked about once a second, from a thread of its own. Unset: the server lives as long as it
+  // accepts connections.
   std::function<absl::Duration()> stalled;
   // From when on kLivenessService is NOT_SERVING; zero: never.
   absl::Duration liveness_timeout = absl::Seconds(60);
   // Names under which health says NOT_SERVING from Start on, until SetServing: a service's, or the empty one
   // of the server as a whole.
   std::vector<std::string> not_serving_yet;
-  // Streams in flight per connection.
-  int max_concurrent_streams = 4096;
+  // Of both servers.
+  PeerLimits limits;
 };
 
 // The name under which health says whether the process should be let live. It is SERVING while models load
@@ -122,13 +128,13 @@ class ServerRunner {
   ~ServerRunner();
 
   // The bound port; 0 for a unix socket.
-  int port() const { return port_; }
+  int port() const { return port_.number(); }
   // "host:port" as bound.
   const std::string& address() const { return address_; }
   // The bound metrics port; 0 without metrics.
   int metrics_port() const;
   // The bound port of health_address; 0 without.
-  int health_port() const { return health_port_; }
+  int health_port() const { return health_port_.number(); }
 
   // Health, overall and of every service, or of one, the empty name being that of the server as a whole.
   // Everything but what the options name is serving after Start. Ignored after Drain.
@@ -146,9 +152,20 @@ class ServerRunner {
 
  private:
   class AdminService;
+  struct Port {
+    std::unique_ptr<Listener> listener;  // Null for a unix socket.
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+
+    int number() const { return listener == nullptr ? 0 : listener->port(); }
+  };
 
   ServerRunner();
-  absl::Status StartHealthServer(const std::string& address);
+  // Where connections come from: a Listener, or for unix sockets gRPC's own.
+  static absl::Status AddPort(const std::string& address,
+                              const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                              grpc::ServerBuilder* builder, Port* port);
+  absl::Status StartHealthServer(const ServerOptions& options, const grpc::ResourceQuota& quota);
+  void StartListeners(const ServerOptions& options);
   // Of both servers.
   void SetHealth(const std::string& name, bool serving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetServingAtFirst(const std::vector<std::string>& not_yet);
@@ -162,8 +179,8 @@ class ServerRunner {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::CallbackGenericService> nothing_else_;  // What health_server_ serves besides.
   std::unique_ptr<grpc::Server> health_server_;
-  int port_ = 0;
-  int health_port_ = 0;
+  Port port_;
+  Port health_port_;
   std::string address_;
   absl::Mutex mutex_;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

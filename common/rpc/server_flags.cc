@@ -22,6 +22,23 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("tls-ca", &options.tls.ca,
            "PEM file of the certificates that sign those of peers. Their roles decide what they may call.")
       .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.");
+  flags.Group("What callers may cost (docs/security.md)")
+      .Add("max-connections", &options.limits.max_connections,
+           "Connections at once, roughly; further ones are closed. Fewer where the process may not have that "
+           "many file "
+           "descriptors (ulimit -Hn).")
+      .InRange(1, 1 << 20)
+      .Add("max-streams", &options.limits.max_streams,
+           "Calls in flight on one connection; gRPC's clients hold further ones back.")
+      .InRange(1, 1 << 20)
+      .Add("connection-memory", &options.limits.memory_mib,
+           "MiB for messages on their way, over all connections; when they are used up gRPC ends calls.")
+      .InRange(16, 1 << 20)
+      .Add("connection-idle", &options.limits.max_idle,
+           "After how long without a call a connection is closed; 0s for never.")
+      .Add(
+          "connection-age", &options.limits.max_age,
+          "When a connection takes no more calls; those it has are ended after as long again. 0s for never.");
   DeclareTracingFlags(options.tracing, flags);
   flags.Group("Life cycle")
       .Add("liveness-timeout", &options.liveness_timeout,
@@ -49,7 +66,8 @@ ServerOptions MakeServerOptions(const ServerFlags& options, const Security& secu
           .tls = options.tls,
           .insecure = options.insecure,
           .health_address = options.health_listen,
-          .liveness_timeout = options.liveness_timeout};
+          .liveness_timeout = options.liveness_timeout,
+          .limits = options.limits};
 }
 
 }  // namespace tandem

@@ -20,6 +20,7 @@ struct ServerFlags {
   bool reflection = false;
   TlsFiles tls;
   bool insecure = false;
+  PeerLimits limits;
   TracingFlags tracing;
   absl::Duration liveness_timeout = absl::Seconds(60);
   absl::Duration drain_delay;

@@ -38,7 +38,7 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers) {
 
 TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder,
                        Feedback* feedback, const VerifierPool::Options& verifiers, const Tracer& tracer,
-                       LiveView* live) {
+                       LiveView* live, absl::Duration write_stall_timeout) {
   ServedModel model = LetterModel();
   if (encoder != nullptr) model.encoder = std::move(encoder);
   auto next = std::make_shared<std::atomic<uint64_t>>(1000);
@@ -52,13 +52,17 @@ TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const Pro
   options.feedback = feedback;
   options.tracer = &tracer;
   options.live = live;
+  options.write_stall_timeout = write_stall_timeout;
   options.draw = [next] { return next->fetch_add(1); };
   router_ = std::make_unique<Router>(std::move(options));
   service_ = std::make_unique<GenerationService>(*router_);
   routing_service_ = std::make_unique<RoutingService>(*router_);
   registry_service_ = std::make_unique<RegistryService>(*router_);
   admin_ = std::make_unique<RouterAdminService>(*router_, [this] { return registry_service_->Servers(); });
-  server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0", .not_serving_yet = NamesOfReadiness()},
+  // Measurements have thousands of calls on one connection.
+  server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0",
+                                 .not_serving_yet = NamesOfReadiness(),
+                                 .limits = {.max_streams = 1 << 16}},
                                 {{std::string(v1::Generation::service_full_name()), service_.get()},
                                  {std::string(v1::RouterAdmin::service_full_name()), admin_.get()},
                                  {std::string(v1::Routing::service_full_name()), routing_service_.get()},

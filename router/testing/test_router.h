@@ -29,7 +29,8 @@ class TestRouter {
   // `feedback`, `tracer` and `live` outlive this.
   explicit TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder = nullptr,
                       Feedback* feedback = nullptr, const VerifierPool::Options& verifiers = {},
-                      const Tracer& tracer = Tracer::Off(), LiveView* live = nullptr);
+                      const Tracer& tracer = Tracer::Off(), LiveView* live = nullptr,
+                      absl::Duration write_stall_timeout = absl::Seconds(30));
   ~TestRouter();
 
   const std::string& endpoint() const { return server_->address(); }

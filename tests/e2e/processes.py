@@ -89,6 +89,8 @@ class Server:
         self.metrics_port = None
         self.health_port = None
         self.live_port = None
+        self.reading = threading.Event()  # Cleared by tests whose log nobody reads for a while.
+        self.reading.set()
         self._killed = False
         self._ready = threading.Event()
         self._process = subprocess.Popen(
@@ -105,6 +107,7 @@ class Server:
 
     def _read(self):
         for line in self._process.stderr:
+            self.reading.wait()
             self.lines.append(line)
             try:
                 entry = json.loads(line)
@@ -147,6 +150,10 @@ class Server:
         code = self._process.wait(timeout)
         self._reader.join(timeout)
         return code
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     @property
     def running(self):

@@ -36,6 +36,7 @@ MESSAGE_INCLUDE = re.compile(
     r"^(google/protobuf|google/rpc|tandem/v\d+)/.*(?<!\.grpc)\.pb\.h$|^google/protobuf/"
 )
 WIRE_INCLUDE = re.compile(r"^(grpc|grpc\+\+|grpcpp|google/protobuf|google/rpc|opentelemetry|tandem/v\d+)/")
+CONNECTION_BUILDERS = re.compile(r"\bServerBuilder\b|\bgrpc::Create(Custom)?Channel\b|InProcessChannel\(grpc")
 # Another project's protocol: its names are not ours to choose.
 FOREIGN_PROTOS = "proto/opentelemetry/"
 DATA_FOLDERS = re.compile(r"(^|/)(testdata|golden|demo-models/tandem-[^/]+)/")
@@ -261,6 +262,19 @@ def check_protos(tree):
             previous = line.strip()
 
 
+# --- Servers and channels ---
+
+
+def check_connections(tree):
+    """Servers and channels are built in one place, where every limit on what a peer may do stands."""
+    for path in tree.select(".h", ".cc"):
+        if path.startswith(("common/rpc/", "tests/")) or "/testing/" in path or path.endswith("_test.cc"):
+            continue
+        for number, line in tree.lines(path):
+            if CONNECTION_BUILDERS.search(line):
+                yield Finding(path, number, "servers and channels are built by common/rpc, which limits their peers")
+
+
 # --- Text ---
 
 
@@ -357,6 +371,7 @@ CHECKS = (
     check_sizes,
     check_format,
     check_protos,
+    check_connections,
     check_text,
     check_links,
     check_commands,

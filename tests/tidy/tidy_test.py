@@ -122,6 +122,13 @@ class TidyTest(unittest.TestCase):
         self.assert_finds(tidy.check_protos, {"proto/opentelemetry/a.proto": foreign})
         self.assert_finds(tidy.check_protos, {"proto/a.proto": foreign}, "_UNSPECIFIED")
 
+    def test_connections(self):
+        bad = "grpc::ServerBuilder builder;\nauto channel = grpc::CreateChannel(target, credentials);\n"
+        good = {"common/rpc/server.cc": bad, "router/testing/stub.cc": bad, "router/a_test.cc": bad}
+        good["router/pool.cc"] = "auto channel = tandem::CreateChannel(endpoint);\n"
+        self.assert_finds(tidy.check_connections, good)
+        self.assert_finds(tidy.check_connections, {"router/pool.cc": bad}, "common/rpc", "common/rpc")
+
     def test_text(self):
         self.assert_finds(tidy.check_text, {"a.txt": "fine\n", "x/testdata/b.txt": "blanks \n"})
         self.assert_finds(tidy.check_text, {"a.txt": "blanks \n"}, "trailing blanks")

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace tandem {
+
+// The system's time when it was made, and from then on as much more as has passed: for deadlines and spans,
+// which must not end because somebody sets the system's clock. Safe to share between threads.
+class SteadyClock final : public Clock {
+ public:
+  absl::Time Now() const override {
+    return start_ + absl::FromChrono(std::chrono::steady_clock::now() - steady_start_);
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point steady_start_ = std::chrono::steady_clock::now();
+  const absl::Time start_ = absl::Now();
+};
+
+}  // namespace tandem

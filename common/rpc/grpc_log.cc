@@ -1,0 +1,64 @@
+#include "common/rpc/grpc_log.h"
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/log.h"
+#include "grpcpp/version_info.h"
+
+// Later versions log through Abseil.
+#define TANDEM_GRPC_HAS_ITS_OWN_LOG (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 65)
+
+#if TANDEM_GRPC_HAS_ITS_OWN_LOG
+#include "grpc/support/log.h"
+#endif
+
+namespace tandem {
+
+#if TANDEM_GRPC_HAS_ITS_OWN_LOG
+namespace {
+
+constexpr uint64_t kLinesPerSecond = 10;
+
+// Whether another line may be written now. `left_out` is how many were not since the last one that was.
+bool MayLog(uint64_t* left_out) {
+  static std::atomic<int64_t> second{0};
+  static std::atomic<uint64_t> in_second{0};
+  static std::atomic<uint64_t> left_out_since{0};
+  const int64_t now = absl::ToUnixSeconds(absl::Now());
+  // Two threads that begin a second together may write some more lines, which does no harm.
+  if (second.exchange(now, std::memory_order_relaxed) != now) in_second.store(0, std::memory_order_relaxed);
+  if (in_second.fetch_add(1, std::memory_order_relaxed) >= kLinesPerSecond) {
+    left_out_since.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  *left_out = left_out_since.exchange(0, std::memory_order_relaxed);
+  return true;
+}
+
+void OnLine(gpr_log_func_args* line) {
+  const LogLevel level = line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug;
+  uint64_t left_out = 0;
+  if (!LogEnabled(level) || !MayLog(&left_out)) return;
+  const absl::string_view path = line->file;
+  Log(level, "grpc",
+      {{"message", line->message},
+       {"at", absl::StrCat(path.substr(path.rfind('/') + 1), ":", line->line)},
+       {"left_out", absl::StrCat(left_out)}});
+}
+
+}  // namespace
+
+void TakeGrpcLog() {
+  gpr_set_log_function(OnLine);
+}
+#else
+void TakeGrpcLog() {}
+#endif
+
+}  // namespace tandem

@@ -1,0 +1,129 @@
+"""What hostile callers do to a router and to everybody else, in a short form: each test is one attack, bounded, against
+127.0.0.1, and ends with a call of an honest tenant."""
+
+import concurrent.futures
+import os
+import pathlib
+import resource
+import sys
+import unittest
+
+import grpc
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+
+import attacks  # noqa: E402  (its folder and the other are put on the path above)
+from processes import ProcessTest, request_for, wait_until  # noqa: E402
+
+# Room for what the server does anyhow while it is attacked.
+SLACK_MIB = 64
+
+
+def resident_mib(server, which="VmRSS"):
+    status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(which)) / 1024
+
+
+class HostileTest(ProcessTest):
+    """A router, and one attack on it."""
+
+    def start_plain(self, *router_flags, **tenant):
+        """A router and a verifier without drafters."""
+        verifier = self.start_verifier("--simulate-target-ms", 1)
+        verifier.wait_ready()
+        # Nothing listens at the drafters' address: requests go undrafted.
+        self.router = self.start_router([verifier.address], "127.0.0.1:1", flags=router_flags, **tenant)
+        self.router.wait_ready()
+
+    def assert_serves(self, within=10.0):
+        """An honest tenant gets an answer soon: at once, or when the router has got over what was thrown at it."""
+
+        def served():
+            with self.router.channel() as channel:
+                self.channel = channel
+                try:
+                    return self.generate(request_for(max_tokens=4), timeout=within).read().tokens
+                except grpc.RpcError as error:
+                    # Its connection to the verifier may have been held up; everything else is a fault.
+                    self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE, error.details())
+                    return None
+
+        self.assertEqual(len(wait_until(served, "a router that serves", timeout=within)), 4)
+        self.assertEqual(self.router.health("liveness"), "SERVING")
+
+    def test_strangers(self):
+        """Without a token: more connections than there may be, messages that inflate, floods, headers without end."""
+        self.start_plain("--max-connections", 100, "--health-listen", "127.0.0.1:0")
+        self.assert_serves()
+        before = resident_mib(self.router)
+        with attacks.idle_connections(self.router.address, 300) as connected:
+            self.assertGreaterEqual(connected, 200)
+            refused = "tandem_server_refused_connections_total"
+            wait_until(lambda: self.router.metric(refused) > 0, "connections that are refused")
+        self.assert_serves()
+        for address in (self.router.address, f"127.0.0.1:{self.router.health_port}"):
+            for encoding in ("gzip", "deflate"):
+                cost = attacks.inflating_call(address, 256, encoding=encoding)
+                self.assertLess(cost.sent_bytes, 1 << 20)
+        self.assertLess(resident_mib(self.router, "VmHWM") - before, SLACK_MIB)
+        self.assert_serves()
+        attacks.endless_header(self.router.address, megabytes=2, seconds=4)
+        self.assert_serves()
+        attacks.refused_calls(self.router.address, seconds=0.5, connections=4)
+        self.assert_serves()
+
+    def test_descriptors_run_out(self):
+        """The limit is raised at the start; where connections use up what there is, they can be accepted again after."""
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        try:
+            self.start_plain()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        self.assertEqual(self.router.metric("process_max_fds"), before[1])
+        self.assert_serves()
+        # Behind its back, so that it meets the limit in the middle of accepting.
+        resource.prlimit(self.router.pid, resource.RLIMIT_NOFILE, (128, 128))
+        with attacks.idle_connections(self.router.address, 200):
+            wait_until(lambda: len(os.listdir(f"/proc/{self.router.pid}/fd")) >= 128, "the last descriptor to be used")
+        self.assert_serves()
+
+    def test_messages_that_do_not_end(self):
+        self.start_plain("--connection-memory", 64)
+        before = resident_mib(self.router)
+        cost = attacks.unfinished_messages(self.router.address, streams=150, seconds=5)
+        self.assertGreater(cost.sent_bytes, 64 << 20)
+        self.assertLess(resident_mib(self.router, "VmHWM") - before, 64 + SLACK_MIB)
+        self.assert_serves()
+
+    def test_streams_that_take_nothing(self):
+        self.start_plain("--write-stall-timeout", "2s", max_concurrent_requests=4, max_queued_requests=0)
+        request = request_for(max_tokens=1).SerializeToString()
+        with attacks.WindowlessCalls(self.router.address, request, "secret", 4):
+            finished = 'tandem_verifier_requests_total'
+            wait_until(lambda: self.servers[0].metric(finished) == 4, "the verifier to be done with the calls")
+            self.assert_serves()
+            wait_until(
+                lambda: self.router.metric("tandem_router_requests_total", code="RESOURCE_EXHAUSTED") == 4,
+                "the ends of the calls that take nothing",
+            )
+
+    def test_a_log_that_nobody_reads(self):
+        self.start_plain()
+        self.router.reading.clear()
+        try:
+            with self.router.channel() as channel, concurrent.futures.ThreadPoolExecutor(8) as pool:
+                self.channel = channel
+
+                def call(_):
+                    return len(self.generate(request_for(max_tokens=1)).read().tokens)
+
+                # Several times what a pipe holds of their lines.
+                self.assertEqual(list(pool.map(call, range(500))), [1] * 500)
+            self.assert_serves()
+        finally:
+            self.router.reading.set()
+
+
+if __name__ == "__main__":
+    unittest.main()
