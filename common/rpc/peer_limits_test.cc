@@ -15,7 +15,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::chrono::seconds kPatience(60);
+constexpr std::chrono::seconds kCallTimeout(60);
 
 // Streams that stay until their client is gone.
 class OpenStreams final : public v1::Drafter::CallbackService {
@@ -65,10 +65,10 @@ TEST(PeerLimitsTest, AConnectionHasSoManyCallsInFlight) {
   };
   EXPECT_EQ(call(channel, std::chrono::milliseconds(200)), grpc::StatusCode::DEADLINE_EXCEEDED);
   // Another connection has calls of its own.
-  EXPECT_EQ(call(CreateChannel(server->address()), kPatience), grpc::StatusCode::OK);
+  EXPECT_EQ(call(CreateChannel(server->address()), kCallTimeout), grpc::StatusCode::OK);
   streams.front()->WritesDone();
   EXPECT_TRUE(streams.front()->Finish().ok());
-  EXPECT_EQ(call(channel, kPatience), grpc::StatusCode::OK);
+  EXPECT_EQ(call(channel, kCallTimeout), grpc::StatusCode::OK);
   for (const auto& context : contexts) context->TryCancel();
 }
 
@@ -78,7 +78,7 @@ TEST(PeerLimitsTest, AConnectionWithoutCallsIsClosed) {
                           {}, {})
           .value();
   const auto channel = CreateChannel(server->address());
-  const auto deadline = std::chrono::system_clock::now() + kPatience;
+  const auto deadline = std::chrono::system_clock::now() + kCallTimeout;
   ASSERT_TRUE(channel->WaitForConnected(deadline));
   // It ends the connection, and the channel waits to be used.
   EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline));
@@ -97,7 +97,7 @@ TEST(PeerLimitsTest, AnOldConnectionIsClosedAndItsCallsGoOnForAsLongAgain) {
           .value();
   const auto stub = v1::Drafter::NewStub(CreateChannel(server->address()));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
   const auto stream = stub->Draft(&context);
   v1::DraftResponse response;
   EXPECT_FALSE(stream->Read(&response));
