@@ -107,9 +107,9 @@ TEST(MetricsTest, ImplausibleStatisticsAreNotCounted) {
     v1::GenerationFinished finished = Finished();
     change(*finished.mutable_speculation());
     const bool plausible = request.OnFinished(finished);
-    const bool counted = registry.Expose().find("tandem_spec_decode_num_drafts_total{") != std::string::npos;
-    EXPECT_EQ(plausible, counted);
-    return counted;
+    const bool exposed = registry.Expose().find("tandem_spec_decode_num_drafts_total{") != std::string::npos;
+    EXPECT_EQ(plausible, exposed);
+    return exposed;
   };
   EXPECT_TRUE(counted([](v1::SpeculationStats&) {}));
   EXPECT_FALSE(counted([](v1::SpeculationStats& s) { s.set_drafted_rounds(4000000000); }));

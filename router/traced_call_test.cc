@@ -141,7 +141,9 @@ TEST_F(RequestTraceTest, EveryAttemptIsASpanOfItsOwn) {
     EXPECT_EQ(attempts[i].failed, i < 2);
     EXPECT_EQ(*AttributeOf<int64_t>(attempts[i], "tandem.attempt"), static_cast<int64_t>(i) + 1);
     EXPECT_EQ(*AttributeOf<int64_t>(attempts[i], "tandem.emitted_tokens"), static_cast<int64_t>(i));
-    if (i > 0) EXPECT_GE(attempts[i].start, attempts[i - 1].end);
+    if (i > 0) {
+      EXPECT_GE(attempts[i].start, attempts[i - 1].end);
+    }
   }
   EXPECT_EQ(verifiers.parents(), told);
   EXPECT_FALSE(collector_.spans(kCall).at(0).failed);

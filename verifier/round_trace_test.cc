@@ -138,7 +138,9 @@ TEST_F(RoundTraceTest, TellTheTreeAndWhatWasAcceptedOfIt) {
       EXPECT_EQ(tree[node].parent, node) << "a chain";
       EXPECT_FLOAT_EQ(tree[node].score, 0.9f);
       EXPECT_EQ(tree[node].accepted, node < rounds[i].accepted);
-      if (tree[node].accepted) EXPECT_EQ(tree[node].token, output[offset + node]);
+      if (tree[node].accepted) {
+        EXPECT_EQ(tree[node].token, output[offset + node]);
+      }
     }
     accepted_in_all += rounds[i].accepted;
     offset += rounds[i].committed;

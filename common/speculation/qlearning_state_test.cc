@@ -104,7 +104,9 @@ TEST(QLearningStateTest, SurvivesAnyBytes) {
     }
     if (random() % 4 == 0) bytes.resize(random() % 64);
     const absl::StatusOr<QLearningState> state = QLearningState::Parse(bytes);
-    if (state.ok()) EXPECT_EQ(state->Serialize(), bytes);
+    if (state.ok()) {
+      EXPECT_EQ(state->Serialize(), bytes);
+    }
     // Whatever it is given, the agent answers with windows that the limits allow.
     const std::unique_ptr<WindowPolicy> agent = MakeQLearningPolicy({}, 1, bytes);
     const RoundCosts costs{.limits = {.max_depth = 4}};
@@ -193,7 +195,9 @@ TEST(QLearningAcrossPromptsTest, ExploresDuringItsWarmUpAndIsGreedyAfterwards) {
     std::tie(windows, after) = Serve(options, learned, /*most=*/2);
     EXPECT_GT(changes(), 8) << "prompt " << prompt;
     // The same seed does not try the same windows with every prompt.
-    if (prompt == 1) EXPECT_NE(windows, first);
+    if (prompt == 1) {
+      EXPECT_NE(windows, first);
+    }
     first = windows;
     learned = Merged(learned, after);
   }
