@@ -120,7 +120,7 @@ TEST_F(LivePageTest, ShowsARequestThatAsksForIt) {
   auto [round_type, round] = Told();
   EXPECT_EQ(round_type, "round");
   EXPECT_EQ(round["g"], start["g"]);
-  EXPECT_EQ(round["tokens"], json::parse(R"([{"t":"a","a":1},{"t":"b","a":0}])"));
+  EXPECT_EQ(round["tokens"], json::parse(R"([{"t":"a","a":1,"l":0},{"t":"b","a":0,"l":0}])"));
   EXPECT_EQ(round["tree"].size(), 3u);
   EXPECT_EQ(round["tree"][0]["a"], 1);
   EXPECT_EQ(round["tree"][2]["a"], 0);

@@ -158,8 +158,6 @@ TEST(ServiceTest, BadInputIsRefusedBeforeAVerifierIsAsked) {
        "sampling.temperature"},
       {R"(text: "a" speculation { drafter: "code" })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
        "speculation.drafter: \"code\""},
-      {R"(text: "a" speculation { mode: SPECULATION_MODE_ON })", "secret-z",
-       grpc::StatusCode::FAILED_PRECONDITION, "nothing could draft"},
   };
   for (const RefusedCase& c : cases) {
     ClientCall client(router, Parse(c.request), c.token);
@@ -170,6 +168,21 @@ TEST(ServiceTest, BadInputIsRefusedBeforeAVerifierIsAsked) {
   EXPECT_EQ(verifier.num_calls(), 0);
   EXPECT_EQ(router.MetricSum("tandem_router_requests_total"), std::size(cases));
   EXPECT_EQ(router.router().admission().in_flight(), 0u);
+}
+
+// Whether it drafts by itself is the verifier's to say.
+TEST(ServiceTest, ToInsistOnSpeculationWithoutADrafterIsLeftToTheVerifier) {
+  StubVerifier verifier;
+  TestRouter router(LettersConfig({verifier.endpoint()}));
+  ClientCall client(router, Parse(R"(text: "a" speculation { mode: SPECULATION_MODE_ON })"), "secret-z");
+  const auto call = verifier.NextCall();
+  ASSERT_NE(call, nullptr);
+  EXPECT_EQ(call->request().speculation().mode(), v1::SPECULATION_MODE_ON);
+  EXPECT_FALSE(call->request().has_drafter());
+  call->Finish(absl::FailedPreconditionError("nobody drafts"));
+  const grpc::Status status = client.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(), "nobody drafts");
 }
 
 TEST(ServiceTest, AnonymousCallsWhenAllowed) {

@@ -129,7 +129,7 @@ class RegistrationTest(ProcessTest):
             request = request_for()
             request.speculation.mode = ON
             self.assert_fails(
-                Generation(channel, request), grpc.StatusCode.FAILED_PRECONDITION, "not registered now"
+                Generation(channel, request), grpc.StatusCode.FAILED_PRECONDITION, "no drafter was named"
             )
         drafter = self.start_drafter(models=DRAFTERS[:2], flags=self.registering(router)).wait_ready()
         self.wait_registered(router, 1, 1)
