@@ -34,6 +34,10 @@ void Admission::Ticket::Release() {
   if (admission_ != nullptr) std::exchange(admission_, nullptr)->Release(id_);
 }
 
+void Admission::Ticket::GiveBackPlace() {
+  if (admission_ != nullptr) admission_->Deliver(id_);
+}
+
 absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, size_t tenant_index,
                                                    OnPlace on_place, size_t model) {
   const Tenant& tenant = table.tenants[tenant_index];
@@ -138,7 +142,7 @@ void Admission::Drain(absl::Time deadline) {
   for (const OnPlace& on_place : refused) {
     if (on_place) on_place(ShuttingDown());
   }
-  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return total_ == 0; };
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return total_ == 0 && delivering_ == 0; };
   absl::MutexLock lock(&mutex_);
   mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
 }
@@ -165,22 +169,47 @@ size_t Admission::NumQueued(const std::string& tenant) const {
   return count;
 }
 
-void Admission::Release(uint64_t id) {
+void Admission::Displace(uint64_t id, Request& request) {
+  if (request.delivers) return;
+  if (request.has_place) {
+    --tenants_[request.tenant].in_flight;
+    --models_.at(request.model).in_flight;
+    --total_;
+  } else {
+    models_.at(request.model).queue.Remove(id);
+  }
+}
+
+void Admission::Deliver(uint64_t id) {
   std::vector<OnPlace> placed;
   OnPlace dropped;  // May hold what must not be destroyed under the mutex.
   {
     absl::MutexLock lock(&mutex_);
-    const auto request = requests_.find(id);
-    if (request == requests_.end()) return;  // Refused by Drain.
-    dropped = std::move(request->second.on_place);
-    if (request->second.has_place) {
-      --tenants_[request->second.tenant].in_flight;
-      --models_.at(request->second.model).in_flight;
-      --total_;
-    } else {
-      models_.at(request->second.model).queue.Remove(id);
-    }
-    requests_.erase(request);
+    const auto found = requests_.find(id);
+    if (found == requests_.end() || found->second.delivers) return;
+    Request& request = found->second;
+    dropped = std::move(request.on_place);
+    Displace(id, request);
+    request.delivers = true;
+    ++delivering_;
+    placed = FillPlaces();
+  }
+  for (const OnPlace& on_place : placed) {
+    if (on_place) on_place(absl::OkStatus());
+  }
+}
+
+void Admission::Release(uint64_t id) {
+  std::vector<OnPlace> placed;
+  OnPlace dropped;  // As above.
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) return;  // Refused by Drain.
+    dropped = std::move(found->second.on_place);
+    Displace(id, found->second);
+    if (found->second.delivers) --delivering_;
+    requests_.erase(found);
     placed = FillPlaces();
   }
   for (const OnPlace& on_place : placed) {

@@ -51,6 +51,9 @@ class Admission {
 
     // Whether the request had to queue when it came, so that OnPlace is what starts it.
     bool waits_at_first() const { return waits_at_first_; }
+    // What is left of the request is to deliver its output: the place may go to another one, and Drain still
+    // waits for this ticket. At most once.
+    void GiveBackPlace();
 
    private:
     friend class Admission;
@@ -83,7 +86,7 @@ class Admission {
   void Charge(const Tenant& tenant, uint64_t tokens);
 
   // Refuses everybody from now on with Unavailable, those who wait too, and returns once nothing is in flight
-  // or `deadline` has passed.
+  // and no output is to be delivered, or `deadline` has passed.
   void Drain(absl::Time deadline);
 
   uint32_t in_flight() const;
@@ -104,12 +107,16 @@ class Admission {
     std::string tenant;
     size_t model = kNoModel;
     bool has_place = false;
+    bool delivers = false;
     OnPlace on_place;
   };
 
   absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, size_t model, OnPlace on_place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(uint64_t id);
+  void Deliver(uint64_t id);
+  // Takes its place, or its place in the queue, from a request.
+  void Displace(uint64_t id, Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool HasRoom(const ModelState& model) {
     return !model.places.has_value() || model.in_flight < *model.places;
@@ -132,6 +139,7 @@ class Admission {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_limit_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t delivering_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   // How long it takes until a place becomes free while somebody waits, smoothed; and when the last one did.
   absl::Duration turn_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -155,6 +156,38 @@ TEST_F(AdmissionTest, DrainRefusesAndWaits) {
   std::thread ends([&] { *running = Admission::Ticket(); });
   admission_.Drain(absl::InfiniteFuture());
   EXPECT_EQ(admission_.in_flight(), 0u);
+  ends.join();
+}
+
+// What only delivers its output keeps nobody out, and a drain waits for it.
+TEST_F(AdmissionTest, APlaceIsGivenBackBeforeTheTicket) {
+  const RoutingTable table = Limits(1, 1, 5);
+  std::optional<Admission::Ticket> delivers = *admission_.Admit(table, 0);
+  absl::StatusOr<Admission::Ticket> next = admission_.Admit(table, 0);
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(admission_.queued(), 1u);
+  delivers->GiveBackPlace();
+  delivers->GiveBackPlace();
+  EXPECT_EQ(admission_.queued(), 0u);
+  EXPECT_EQ(admission_.in_flight(), 1u) << "the next one's";
+  // One that never came to its turn.
+  absl::StatusOr<Admission::Ticket> waiting = admission_.Admit(table, 0);
+  ASSERT_TRUE(waiting.ok());
+  waiting->GiveBackPlace();
+  EXPECT_EQ(admission_.queued(), 0u);
+  *waiting = Admission::Ticket();
+  *next = Admission::Ticket();
+  EXPECT_EQ(admission_.in_flight(), 0u);
+
+  std::atomic<bool> delivered = false;
+  std::thread ends([&] {
+    // Long enough for a drain that does not wait to be seen not to.
+    absl::SleepFor(absl::Milliseconds(20));
+    delivered = true;
+    delivers.reset();
+  });
+  admission_.Drain(absl::InfiniteFuture());
+  EXPECT_TRUE(delivered);
   ends.join();
 }
 

@@ -505,7 +505,7 @@ void GenerateCall::End(absl::Status status) {
   wait_.reset();
   // Nothing more is done for it: a client that does not read what is queued keeps no one out.
   if (relay_.has_value()) router_.admission().Charge(*tenant_, relay_->num_tokens());
-  ticket_ = Admission::Ticket();
+  ticket_.GiveBackPlace();
   if (retry_alarm_ != nullptr) retry_alarm_->Cancel();
   // Harmless when it has ended by itself.
   if (stream_ != nullptr) std::exchange(stream_, nullptr)->TryCancel();
@@ -528,6 +528,7 @@ void GenerateCall::Advance() {
   if (write_alarm_ != nullptr) write_alarm_->Cancel();
   LogEnd();
   OfferFeedback();
+  ticket_ = Admission::Ticket();
   // Of callers that nobody knows there is no more to be told than in the log.
   if (tenant_ != nullptr) {
     trace_.OnEnd(status_->code(), relay_.has_value() ? relay_->num_tokens() : 0, router_.clock().Now());
