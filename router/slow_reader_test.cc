@@ -29,7 +29,7 @@ using testing::TestRouter;
 constexpr size_t kMuchText = 3'000'000;
 constexpr uint32_t kChunks = 5;
 
-v1::GenerateRequest Hello() {
+v1::GenerateRequest LongAnswerRequest() {
   return Parse(R"pb(text: "hello"
                     stopping { max_tokens: 5 })pb");
 }
@@ -51,14 +51,14 @@ TEST(SlowReaderTest, APlaceIsFreeWhenTheVerifierIsDone) {
   verifier.SetScript(AnswerAtLength);
   TestRouter router(LettersConfig({verifier.endpoint()}));
   // Two calls of "acme" take both of its places, and do not read.
-  ClientCall first(router, Hello(), "secret-a");
-  ClientCall second(router, Hello(), "secret-a");
+  ClientCall first(router, LongAnswerRequest(), "secret-a");
+  ClientCall second(router, LongAnswerRequest(), "secret-a");
   const absl::Time end = absl::Now() + absl::Seconds(60);
   while (router.router().admission().in_flight() > 0 || verifier.num_calls() < 2) {
     ASSERT_LT(absl::Now(), end) << "places are held for clients that do not read";
     absl::SleepFor(absl::Milliseconds(1));
   }
-  ClientCall third(router, Hello(), "secret-a");
+  ClientCall third(router, LongAnswerRequest(), "secret-a");
   EXPECT_TRUE(third.Finish().ok());
   // Those who read late get everything.
   EXPECT_TRUE(first.Finish().ok());
@@ -71,7 +71,7 @@ TEST(SlowReaderTest, AWriteThatStallsEndsTheCall) {
   verifier.SetScript(AnswerAtLength);
   TestRouter router(LettersConfig({verifier.endpoint()}), nullptr, nullptr, {}, Tracer::Off(), nullptr,
                     /*write_stall_timeout=*/absl::Milliseconds(100));
-  ClientCall client(router, Hello(), "secret-a");
+  ClientCall client(router, LongAnswerRequest(), "secret-a");
   const std::string series =
       R"(tandem_router_requests_total{code="RESOURCE_EXHAUSTED",model="letters",tenant="acme"})";
   const absl::Time end = absl::Now() + absl::Seconds(60);
@@ -87,7 +87,7 @@ TEST(SlowReaderTest, AClientThatReadsSlowlyButReadsIsServed) {
   verifier.SetScript(AnswerAtLength);
   TestRouter router(LettersConfig({verifier.endpoint()}), nullptr, nullptr, {}, Tracer::Off(), nullptr,
                     /*write_stall_timeout=*/absl::Seconds(2));
-  ClientCall client(router, Hello(), "secret-a");
+  ClientCall client(router, LongAnswerRequest(), "secret-a");
   // In all longer than a write may take.
   for (uint32_t i = 0; i < kChunks; ++i) {
     absl::SleepFor(absl::Milliseconds(600));

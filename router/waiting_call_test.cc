@@ -29,9 +29,9 @@ using testing::TestRouter;
 
 // Far beyond what a test waits for, so that whatever ends before has another reason.
 constexpr absl::Duration kVeryLong = absl::Minutes(10);
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
-v1::GenerateRequest Hello() {
+v1::GenerateRequest PlainRequest() {
   return Parse(R"pb(text: "hello"
                     sampling { seed: 5 })pb");
 }
@@ -46,7 +46,7 @@ VerifierPool::Options Waiting(absl::Duration longest, size_t max_waits = 256) {
 // Until it is so; false if it has not become so for long.
 template <class Condition>
 bool Becomes(const Condition& condition) {
-  const absl::Time end = absl::Now() + kPatience;
+  const absl::Time end = absl::Now() + kLongestWait;
   while (!condition()) {
     if (absl::Now() > end) return false;
     std::this_thread::yield();
@@ -97,8 +97,8 @@ class WaitingCallTest : public ::testing::Test {
 TEST_F(WaitingCallTest, RequestsWaitForAVerifierThatLoads) {
   Load(verifier_);
   Start(kVeryLong);
-  ClientCall first(*router_, Hello());
-  ClientCall second(*router_, Hello());
+  ClientCall first(*router_, PlainRequest());
+  ClientCall second(*router_, PlainRequest());
   ASSERT_TRUE(BecomesWaiting(2));
   EXPECT_TRUE(Becomes(
       [&] { return router_->MetricValue("tandem_router_waiting_for_verifier{model=\"letters\"}") == 2.0; }));
@@ -117,7 +117,7 @@ TEST_F(WaitingCallTest, ManyBegunWhileItLoadsAreAllServed) {
   Load(verifier_);
   Start(kVeryLong);
   std::vector<std::unique_ptr<ClientCall>> calls;
-  for (int i = 0; i < 50; ++i) calls.push_back(std::make_unique<ClientCall>(*router_, Hello()));
+  for (int i = 0; i < 50; ++i) calls.push_back(std::make_unique<ClientCall>(*router_, PlainRequest()));
   ASSERT_TRUE(BecomesWaiting(calls.size()));
   Serve(verifier_);
   for (const std::unique_ptr<ClientCall>& call : calls) {
@@ -131,7 +131,7 @@ TEST_F(WaitingCallTest, NoLongerThanTheyMay) {
   Load(verifier_);
   Start(absl::Milliseconds(200));
   const absl::Time begun = absl::Now();
-  const grpc::Status status = ClientCall(*router_, Hello()).Finish();
+  const grpc::Status status = ClientCall(*router_, PlainRequest()).Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(status.error_message(), HasSubstr("no verifier of"));
   EXPECT_THAT(status.error_message(), HasSubstr("waited for 2"));
@@ -143,7 +143,7 @@ TEST_F(WaitingCallTest, NoLongerThanTheyMay) {
 TEST_F(WaitingCallTest, NorThanTheirDeadline) {
   Load(verifier_);
   Start(kVeryLong);
-  EXPECT_EQ(ClientCall(*router_, Hello(), "secret-z", absl::Milliseconds(300)).Finish().error_code(),
+  EXPECT_EQ(ClientCall(*router_, PlainRequest(), "secret-z", absl::Milliseconds(300)).Finish().error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(Becomes([&] {
     return router_->MetricValue(
@@ -157,7 +157,7 @@ TEST_F(WaitingCallTest, NorThanTheirDeadline) {
 TEST_F(WaitingCallTest, ACancelledRequestWaitsNoLonger) {
   Load(verifier_);
   Start(kVeryLong);
-  ClientCall call(*router_, Hello());
+  ClientCall call(*router_, PlainRequest());
   ASSERT_TRUE(BecomesWaiting(1));
   call.Cancel();
   EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -167,9 +167,9 @@ TEST_F(WaitingCallTest, ACancelledRequestWaitsNoLonger) {
 TEST_F(WaitingCallTest, NotMoreThanSoMany) {
   Load(verifier_);
   Start(kVeryLong, /*max_waits=*/1);
-  ClientCall first(*router_, Hello());
+  ClientCall first(*router_, PlainRequest());
   ASSERT_TRUE(BecomesWaiting(1));
-  const grpc::Status refused = ClientCall(*router_, Hello()).Finish();
+  const grpc::Status refused = ClientCall(*router_, PlainRequest()).Finish();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.error_message(), HasSubstr("still loading its model"));
   Serve(verifier_);
@@ -185,7 +185,7 @@ TEST_F(WaitingCallTest, WhatLosesItsOnlyVerifierGoesOnWhenItIsBack) {
     call.Finish(absl::UnavailableError("killed"));
   });
   Start(kVeryLong);
-  ClientCall client(*router_, Hello());
+  ClientCall client(*router_, PlainRequest());
   ASSERT_TRUE(BecomesWaiting(1));
   verifier_.SetScript([](StubVerifier::Call& call) {
     EXPECT_EQ(call.request().emitted().ids_size(), 2);
@@ -206,8 +206,8 @@ TEST_F(WaitingCallTest, AVerifierThatOnlySaysThatItServes) {
   verifier_.SetServing(true);
   Start(absl::Seconds(1));
   const absl::Time begun = absl::Now();
-  EXPECT_EQ(ClientCall(*router_, Hello()).Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_LT(absl::Now() - begun, kPatience);
+  EXPECT_EQ(ClientCall(*router_, PlainRequest()).Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(absl::Now() - begun, kLongestWait);
   EXPECT_LT(verifier_.num_calls(), 200);
 }
 
@@ -223,7 +223,7 @@ TEST_F(WaitingCallTest, TheRouterServesWhenItsVerifierDoes) {
   ASSERT_TRUE(Becomes([&] { return Info().serving(); }));
   info = Info();
   EXPECT_THAT(info.unserved_models(), IsEmpty());
-  ClientCall call(*router_, Hello());
+  ClientCall call(*router_, PlainRequest());
   EXPECT_TRUE(call.Finish().ok());
   EXPECT_EQ(router_->MetricValue("tandem_router_serving_verifiers{model=\"letters\"}"), 1);
   // It goes, and comes back.

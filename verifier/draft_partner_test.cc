@@ -11,11 +11,11 @@
 namespace tandem {
 namespace {
 
-constexpr LinkId kOther = kLink + 1;
+constexpr LinkId kPartnerLink = kLink + 1;
 constexpr size_t kDrafter = static_cast<size_t>(DraftOrigin::kDrafter);
 constexpr size_t kPartner = static_cast<size_t>(DraftOrigin::kPartner);
 
-// A session with a drafter on kLink and a partner on kOther; each draft is known by its wire id.
+// A session with a drafter on kLink and a partner on kPartnerLink; each draft is known by its wire id.
 class DraftPartnerTest : public SchedulerTest {
  protected:
   void OnDraftRequest(LinkId link, DraftRequest request) override {
@@ -35,7 +35,7 @@ class DraftPartnerTest : public SchedulerTest {
                            .sampling = ask.sampling,
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules)};
     request.drafter = DrafterBinding{.link = kLink, .name = "first", .draft_model = "first-model"};
-    request.partner = DrafterBinding{.link = kOther, .name = "second", .draft_model = "second-model"};
+    request.partner = DrafterBinding{.link = kPartnerLink, .name = "second", .draft_model = "second-model"};
     return scheduler_->Submit(id, std::move(request));
   }
 
@@ -84,13 +84,13 @@ class DraftPartnerTest : public SchedulerTest {
 TEST_F(DraftPartnerTest, EachIsCreditedWithWhatItAdds) {
   Make();
   scheduler_->OnLinkUp(kLink);
-  scheduler_->OnLinkUp(kOther);
+  scheduler_->OnLinkUp(kPartnerLink);
   const Ask ask{.rules = {.max_tokens = 40}};
   ASSERT_TRUE(SubmitPair(1, ask).ok());
   // The second one knows one token more than the first, and the first one's too.
   RunToTheEnd([&] {
     DraftOn(kLink, ask, 1, 1);
-    DraftOn(kOther, ask, 2, 0);
+    DraftOn(kPartnerLink, ask, 2, 0);
   });
   ExpectReference(1, ask);
   const OriginSummary* const first = SummaryOf(1, DraftOrigin::kDrafter, "first");
@@ -113,23 +113,23 @@ TEST_F(DraftPartnerTest, EachIsCreditedWithWhatItAdds) {
 TEST_F(DraftPartnerTest, OneThatIsLostOrRefusesCostsNothing) {
   Make();
   scheduler_->OnLinkUp(kLink);
-  scheduler_->OnLinkUp(kOther);
+  scheduler_->OnLinkUp(kPartnerLink);
   const Ask ask{.rules = {.max_tokens = 40}};
   ASSERT_TRUE(SubmitPair(1, ask).ok());
   ASSERT_TRUE(SubmitPair(2, ask).ok());
   int turn = 0;
   RunToTheEnd([&] {
-    if (++turn == 4) Lose(kOther);
-    if (turn == 6) scheduler_->OnLinkUp(kOther);
+    if (++turn == 4) Lose(kPartnerLink);
+    if (turn == 6) scheduler_->OnLinkUp(kPartnerLink);
     if (turn == 8) {
-      for (SessionId draft : DraftsOn(kOther)) {
+      for (SessionId draft : DraftsOn(kPartnerLink)) {
         const uint32_t epoch = drafts_.at(draft).epoch;
         drafts_.erase(draft);
         Answer(draft, SessionRefused{.epoch = epoch, .status = absl::NotFoundError("no such model")});
       }
     }
     DraftOn(kLink, ask, 2, 0);
-    DraftOn(kOther, ask, 3, 0);
+    DraftOn(kPartnerLink, ask, 3, 0);
   });
   ExpectReference(1, ask);
   ExpectReference(2, ask);
@@ -141,14 +141,14 @@ TEST_F(DraftPartnerTest, OneThatIsLostOrRefusesCostsNothing) {
 TEST_F(DraftPartnerTest, TakesThePlaceOfADrafterThatIsLost) {
   Make();
   scheduler_->OnLinkUp(kLink);
-  scheduler_->OnLinkUp(kOther);
+  scheduler_->OnLinkUp(kPartnerLink);
   const Ask ask{.rules = {.max_tokens = 40}};
   ASSERT_TRUE(SubmitPair(1, ask).ok());
   int turn = 0;
   RunToTheEnd([&] {
     if (++turn == 5) Lose(kLink);
     DraftOn(kLink, ask, 1, 0);
-    DraftOn(kOther, ask, 2, 0);
+    DraftOn(kPartnerLink, ask, 2, 0);
   });
   ExpectReference(1, ask);
   EXPECT_EQ(bound_, std::vector<std::string>{"second"});
@@ -160,14 +160,14 @@ TEST_F(DraftPartnerTest, TakesThePlaceOfADrafterThatIsLost) {
 TEST_F(DraftPartnerTest, OneThatAddsNothingIsClosed) {
   Make();
   scheduler_->OnLinkUp(kLink);
-  scheduler_->OnLinkUp(kOther);
+  scheduler_->OnLinkUp(kPartnerLink);
   const Ask ask{.rules = {.max_tokens = 600}};
   ASSERT_TRUE(SubmitPair(1, ask).ok());
   bool closed = false;
   RunToTheEnd([&] {
     DraftOn(kLink, ask, 2, 0);
-    DraftOn(kOther, ask, 1, 0);
-    closed = closed || (DraftsOn(kOther).empty() && DraftsOn(kLink).size() == 1 &&
+    DraftOn(kPartnerLink, ask, 1, 0);
+    closed = closed || (DraftsOn(kPartnerLink).empty() && DraftsOn(kLink).size() == 1 &&
                         scheduler_->num_running() == 1 && records_[1].tokens.size() > 20);
   });
   ExpectReference(1, ask);
@@ -177,12 +177,12 @@ TEST_F(DraftPartnerTest, OneThatAddsNothingIsClosed) {
 TEST_F(DraftPartnerTest, LiesEndInQuarantineAndHarmNobody) {
   Make();
   scheduler_->OnLinkUp(kLink);
-  scheduler_->OnLinkUp(kOther);
+  scheduler_->OnLinkUp(kPartnerLink);
   const Ask ask{.rules = {.max_tokens = 40}};
   ASSERT_TRUE(SubmitPair(1, ask).ok());
   RunToTheEnd([&] {
     DraftOn(kLink, ask, 2, 0);
-    for (SessionId draft : DraftsOn(kOther)) {
+    for (SessionId draft : DraftsOn(kPartnerLink)) {
       Grow lie = Chain(draft, {1});
       lie.tokens = {kVocabSize};
       Answer(draft, std::move(lie));

@@ -21,7 +21,7 @@
 namespace tandem {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
 int Connect(int port) {
   const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -39,7 +39,7 @@ grpc::Status Call(const std::string& address) {
   const auto stub = v1::Admin::NewStub(CreateChannel(address));
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kLongestWait));
   v1::ServerInfo info;
   return stub->GetServerInfo(&context, {}, &info);
 }
@@ -88,7 +88,7 @@ TEST(ListenerTest, LivenessIsThatOfTheServedPort) {
   });
   EXPECT_EQ(listener->deaf(), absl::ZeroDuration());
   std::vector<int> clients;
-  const absl::Time end = absl::Now() + kPatience;
+  const absl::Time end = absl::Now() + kLongestWait;
   {
     FewDescriptors few(21);
     for (int made = Connect(listener->port()); made >= 0; made = Connect(listener->port()))
@@ -115,7 +115,7 @@ TEST(ListenerTest, TooManyConnectionsAreClosedAtOnceAndCounted) {
   // Descriptors of the clients count, too: this is one process.
   std::vector<int> clients;
   for (int i = 0; i < 12; ++i) clients.push_back(Connect(server->port()));
-  const absl::Time end = absl::Now() + kPatience;
+  const absl::Time end = absl::Now() + kLongestWait;
   const auto refused = [&] {
     const std::string text = metrics.Expose();
     const std::string name = "\ntandem_server_refused_connections_total ";
