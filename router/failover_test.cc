@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/testing/client_call.h"
@@ -142,11 +143,14 @@ TEST(FailoverTest, AFullRouterSaysWhenToComeBack) {
   VerifierPool::Options options;
   options.choice.max_in_flight = 1;
   TestRouter router(LettersConfig({verifier.endpoint()}), nullptr, nullptr, options);
-  ClientCall first(router, Request());
+  // Of a tenant whose requests do not wait.
+  ClientCall first(router, Request(), "secret-a");
   const auto call = verifier.NextCall();
   ASSERT_NE(call, nullptr);
-  ClientCall second(router, Request());
-  EXPECT_EQ(second.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ClientCall second(router, Request(), "secret-a");
+  const absl::Status refused = FromGrpcStatus(second.Finish());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(RetryAfter(refused).has_value());
   Say(*call, 100);
   EXPECT_TRUE(first.Finish().ok());
 }

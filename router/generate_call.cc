@@ -342,15 +342,12 @@ void GenerateCall::Retry(const absl::Status& reason) {
 
 void GenerateCall::RetryAt(absl::Time when) {
   retry_alarm_ = std::make_unique<grpc::Alarm>();
-  retry_alarm_->Set(absl::ToChronoTime(when),
-                    [self = shared_from_this(), alarm = ++alarms_](bool in_time) mutable {
-                      // The next pause's alarm destroys this very function: nothing captured is touched after
-                      // that.
-                      std::shared_ptr<GenerateCall> call = std::move(self);
-                      const int number = alarm;
-                      if (in_time) call->OnRetryTime(number);
-                      ReleaseElsewhere(std::move(call));
-                    });
+  retry_alarm_->Set(absl::ToChronoTime(when), [weak = weak_from_this(), alarm = ++alarms_](bool in_time) {
+    std::shared_ptr<GenerateCall> call = weak.lock();
+    if (call == nullptr) return;
+    if (in_time) call->OnRetryTime(alarm);
+    ReleaseElsewhere(std::move(call));
+  });
 }
 
 void GenerateCall::OnRetryTime(int alarm) {
