@@ -286,11 +286,12 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
   };
   // What was drafted ahead can be worth more than what the window has room for.
   const bool by_worth = policy_->heeds_worth() && !policy_->probing();
-  const uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
+  uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
   const uint32_t remaining = request_.max_tokens - OutputLength();
   uint32_t depth = by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth;
   if (policy_->stop_below() > 0.0) {
     depth = std::min(depth, mirror.StopDepth(policy_->stop_below()).value_or(depth));
+    nodes = std::min(nodes, limits_.NodesFor(depth));
   }
   return mirror.Select(std::min(nodes, max_nodes), depth, worth);
 }
