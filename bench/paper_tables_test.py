@@ -74,8 +74,11 @@ class TableTest(unittest.TestCase):
         self.assertEqual(lines[4], "| code | 7 | **700.0** | **700.0** | **700.0** | 700.0 |")
 
     def test_table_3_has_a_column_for_each_method(self):
-        report = made_up({("code", "a", method, 0, ""): 1.5 for method in paper_tables.METHODS})
-        self.assertIn("| code | 1.50x | 1.50x |", paper_tables.table_3(report, "a"))
+        methods = (*paper_tables.METHODS, *paper_tables.TRAINED)
+        report = made_up({("code", "a", method, 0, ""): 1.5 + i for i, method in enumerate(methods)})
+        table = paper_tables.table_3(report, "a")
+        self.assertIn("| code | 1.50x | 2.50x | 3.50x |", table)
+        self.assertIn("| none | none | a stop head", table)
 
     def test_settings_that_are_not_there_are_named(self):
         with self.assertRaisesRegex(RuntimeError, "0 configurations have .*'b'"):
@@ -94,7 +97,7 @@ class RunTest(unittest.TestCase):
         command += ["--max-tokens", "8", "--max-prompt-tokens", "16", "--repetitions", "1", "--fixed-windows", "2"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        for title in ("Table 1:", "Table 3,", "Table 12:", "Table 13:", "Figure 2:", "Figure 4:"):
+        for title in ("Table 1:", "Table 3:", "Table 12:", "Table 13:", "Figure 2:", "Figure 4:"):
             self.assertIn(title, done.stdout)
         for dataset in ("code", "maths", "story"):
             self.assertIn(f"| 15M / general-1m | {dataset} |", done.stdout)

@@ -164,7 +164,9 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   }
   responses_.push_back(
       {key.first,
-       {key.second, SessionOpened{.epoch = open.epoch, .context_length = hosted->model.context_length}}});
+       {key.second, SessionOpened{.epoch = open.epoch,
+                                  .context_length = hosted->model.context_length,
+                                  .predicts_acceptance = session.draft->predicts_acceptance()}}});
   SendGrowth(key, &session);
 }
 

@@ -67,6 +67,9 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   said_exhausted_ = false;
   root_ready_ = !has_engine();
   sampled_ = open.sampled_drafts;
+  predicts_ = open.predict_acceptance && model_->stop_head != nullptr && has_engine() &&
+              model_->engine->has_features();
+  predictions_.clear();
   draw_key_ = DrawKey(draw_seed_, open.sampling.seed);
   const absl::Span<const TokenId> tokens = open.tokens;
   SetBudget(open.budget);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/target_sampler.h"
+#include "drafter/stop_head.h"
 
 namespace tandem {
 
@@ -33,6 +35,7 @@ struct DraftModel {
   // Most tokens drafted from, at least 4; no more than the engine and the pool can hold.
   uint32_t context_length = 0;
   std::vector<SourceHost*> sources;
+  const StopHead* stop_head = nullptr;  // May be null; of use with an engine that has features.
 };
 
 // What became of the nodes that were sent, and other totals since the start. Once every session is closed,
@@ -52,10 +55,12 @@ struct DraftCounters {
 class StepBatch {
  public:
   void Clear();
-  void Add(TokenId token, const RowContext& context, float* logits);
-  // Memory that stays where it is until Clear: the slots of a context's tail, and logits of [vocab_size].
+  void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr);
+  // Memory that stays where it is until Clear: the slots of a context's tail, logits of [vocab_size], and a
+  // request for the normed state, with room for it.
   absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
   float* NewLogits(int32_t vocab_size);
+  const FeatureRequest* NewStateRequest(int32_t hidden_size);
 
   absl::Span<const StepRow> rows() const { return rows_; }
 
@@ -65,6 +70,12 @@ class StepBatch {
   std::vector<std::vector<SlotId>> tails_;
   std::vector<std::vector<float>> logits_;  // Kept from step to step, for their memory.
   size_t num_logits_ = 0;
+  struct State {
+    FeatureRequest request;
+    std::vector<float> values;
+  };
+  std::deque<State> states_;  // Kept likewise; stay in place when there are more.
+  size_t num_states_ = 0;
 };
 
 // One session of a drafter: the mirrored tree, grown best-first below the last committed token, and its keys
@@ -145,6 +156,8 @@ class DraftSession {
   uint64_t cache_salt() const { return cache_salt_; }
   uint64_t vocabulary_fingerprint() const { return vocabulary_fingerprint_; }
   uint32_t epoch() const { return epoch_; }
+  // Whether Grow carries the stop head's predictions: they were asked for, and there is one.
+  bool predicts_acceptance() const { return predicts_; }
   // Nodes that wait to be forwarded.
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
 
@@ -243,6 +256,7 @@ class DraftSession {
   bool lost_ = false;
   bool parked_ = false;
   bool sampled_ = false;
+  bool predicts_ = false;
   PhiloxKey draw_key_ = {};
   Limits limits_;
 
@@ -264,10 +278,16 @@ class DraftSession {
   // Rows of the step under way.
   uint32_t computed_after_step_ = 0;
   float* root_logits_ = nullptr;
-  std::vector<std::pair<NodeId, float*>> node_logits_;
+  struct NodeRow {
+    NodeId id = 0;
+    float* logits = nullptr;
+    const FeatureRequest* state = nullptr;  // For the stop head, if it has a say.
+  };
+  std::vector<NodeRow> node_rows_;
 
-  std::vector<TreeNode> announced_;  // Not yet in a message.
-  bool said_exhausted_ = false;      // Since the last commit.
+  std::vector<TreeNode> announced_;          // Not yet in a message.
+  std::vector<NodePrediction> predictions_;  // Likewise.
+  bool said_exhausted_ = false;              // Since the last commit.
   std::vector<Grow> growth_;
 };
 

@@ -20,6 +20,7 @@
 #include "common/speculation/target_sampler.h"
 #include "common/testing/fake_engine.h"
 #include "drafter/draft_core.h"
+#include "drafter/fake_stop_head.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,7 +64,8 @@ struct Drafter {
                      .engine = with_engine ? &engine : nullptr,
                      .pool = with_engine ? &pool : nullptr,
                      .vocabulary_fingerprint = kFingerprint,
-                     .context_length = context_length};
+                     .context_length = context_length,
+                     .stop_head = &stop_head};
     std::vector<DraftModel> models = {model};
     if (!has_source) return models;
     models[0].sources = {&source};
@@ -88,6 +90,7 @@ struct Drafter {
   ManualClock clock;
   FakeEngine engine;
   BlockPool pool;
+  FakeStopHead stop_head;
   SourceHost source;
   const bool has_source;
   DraftCore core;
@@ -109,8 +112,12 @@ class Peer {
             .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, tokens),
             .sampling = sampling_,
             .prompt_length = static_cast<uint32_t>(tokens.size()),
-            .budget = budget};
+            .budget = budget,
+            .predict_acceptance = predict_acceptance_};
   }
+
+  // From the next Open on.
+  void PredictAcceptance() { predict_acceptance_ = true; }
 
   void Open(TokenIds tokens, const DraftBudget& budget) {
     OpenSession open = MakeOpen(tokens, budget);
@@ -118,6 +125,7 @@ class Peer {
     tokens_ = std::move(tokens);
     budget_ = budget;
     tree_.Clear();
+    predictions_.clear();
     windows_.clear();
     window_start_ = 0;
     MoveWindow();
@@ -183,7 +191,10 @@ class Peer {
       if (const auto* grow = std::get_if<Grow>(&response.event)) {
         OnGrow(*grow);
       } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
-        if (opened->epoch == epoch_) opened_ = true;
+        if (opened->epoch != epoch_) continue;
+        opened_ = true;
+        EXPECT_TRUE(!opened->predicts_acceptance || predict_acceptance_);
+        predicts_ = opened->predicts_acceptance;
       } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
         if (resync->epoch == epoch_) resync_reason_ = resync->reason;
       } else {
@@ -205,6 +216,9 @@ class Peer {
   uint32_t epoch() const { return epoch_; }
   uint32_t commit_no() const { return commit_no_; }
   bool opened() const { return opened_; }
+  bool predicts() const { return predicts_; }
+  // By node; each has been checked.
+  const std::map<NodeId, float>& predictions() const { return predictions_; }
   bool exhausted() const { return exhausted_; }
   const std::optional<absl::Status>& refusal() const { return refusal_; }
   std::string TakeResyncReason() { return std::exchange(resync_reason_, ""); }
@@ -223,7 +237,7 @@ class Peer {
   }
 
   void OnGrow(const Grow& grow) {
-    ASSERT_TRUE(grow.exhausted || !grow.parents.empty());
+    ASSERT_TRUE(grow.exhausted || !grow.parents.empty() || !grow.predictions.empty());
     ASSERT_LE(grow.parents.size(), kMaxGrowNodes);
     ASSERT_EQ(grow.parents.size(), grow.tokens.size());
     ASSERT_EQ(grow.parents.size(), grow.scores.size());
@@ -254,6 +268,20 @@ class Peer {
       }
       if (check_scores_ && !drafter_->has_source) CheckScore(grow, node);
     }
+    ASSERT_TRUE(grow.predictions.empty() || predict_acceptance_);
+    for (const NodePrediction& prediction : grow.predictions) CheckPrediction(prediction);
+  }
+
+  // It is the stop head's, of the state behind exactly the tokens on the node's path.
+  void CheckPrediction(const NodePrediction& prediction) {
+    ASSERT_LT(prediction.node, next_id_);
+    if (tree_.Find(prediction.node) == nullptr) return;  // Crossed a commit.
+    predictions_[prediction.node] = prediction.acceptance;
+    if (!check_scores_ || window_start_ > 0) return;
+    TokenIds context = tokens_;
+    for (NodeId id : tree_.Path(prediction.node)) context.push_back(tree_.Find(id)->token);
+    ASSERT_EQ(prediction.acceptance,
+              drafter_->stop_head.Acceptance(drafter_->engine.ReferenceState(context)));
   }
 
   // The score is the draft model's probability, given exactly the tokens on the node's path. Nodes that are
@@ -305,6 +333,9 @@ class Peer {
   NodeId next_id_ = 1;
   uint64_t num_nodes_ = 0;
   bool opened_ = false;
+  bool predict_acceptance_ = false;
+  bool predicts_ = false;
+  std::map<NodeId, float> predictions_;
   bool exhausted_ = false;
   std::optional<absl::Status> refusal_;
   std::string resync_reason_;

@@ -98,6 +98,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
                                                      kMinContext));
     }
     hosted.vocabulary_fingerprint = tokenizer->Fingerprint(config.vocab_size);
+    TANDEM_ASSIGN_OR_RETURN(hosted.stop_head, StopHead::LoadIfPresent(spec.folder, config.hidden_size));
     hosted.weight_bytes = hosted.model->weight_bytes();
     hosted.progress = std::make_unique<LoadProgress>(spec.name, hosted.weight_bytes);
     host->hosted_.push_back(std::move(hosted));
@@ -197,7 +198,8 @@ std::vector<DraftModel> ModelHost::draft_models() const {
          .engine = hosted.engine.get(),
          .pool = hosted.pool.get(),
          .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
-         .context_length = std::min(held, static_cast<uint32_t>(hosted.engine->config().max_context))});
+         .context_length = std::min(held, static_cast<uint32_t>(hosted.engine->config().max_context)),
+         .stop_head = hosted.stop_head.get()});
   }
   for (const Merged& merged : merged_) {
     const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {

@@ -62,8 +62,9 @@ class ModelHost {
     std::function<bool()> stopped;
   };
 
-  // Errors are those of Model::Load, Tokenizer::Load and ParseSourceSpec, and InvalidArgument when the
-  // tokenizer has ids that the model has no logits for. `merges` come from ParseMergeSpecs.
+  // Errors are those of Model::Load, Tokenizer::Load, StopHead::LoadIfPresent and ParseSourceSpec, and
+  // InvalidArgument when the tokenizer has ids that the model has no logits for. `merges` come from
+  // ParseMergeSpecs.
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const std::vector<ModelSpec>& specs,
                                                          const std::vector<MergeSpec>& merges = {});
 
@@ -92,6 +93,7 @@ class ModelHost {
     uint64_t vocabulary_fingerprint = 0;
     uint64_t weight_bytes = 0;
     std::unique_ptr<LoadProgress> progress;
+    std::unique_ptr<const StopHead> stop_head;  // If the folder has one.
     std::unique_ptr<Engine> engine;
     std::unique_ptr<BlockPool> pool;
   };

@@ -30,10 +30,11 @@ void StepBatch::Clear() {
   rows_.clear();
   tails_.clear();
   num_logits_ = 0;
+  num_states_ = 0;
 }
 
-void StepBatch::Add(TokenId token, const RowContext& context, float* logits) {
-  rows_.push_back({.token = token, .context = context, .logits = logits});
+void StepBatch::Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features) {
+  rows_.push_back({.token = token, .context = context, .logits = logits, .features = features});
 }
 
 absl::Span<const SlotId> StepBatch::KeepTail(std::vector<SlotId> tail) {
@@ -46,6 +47,14 @@ float* StepBatch::NewLogits(int32_t vocab_size) {
   std::vector<float>& logits = logits_[num_logits_++];
   logits.resize(static_cast<size_t>(vocab_size));
   return logits.data();
+}
+
+const FeatureRequest* StepBatch::NewStateRequest(int32_t hidden_size) {
+  if (num_states_ == states_.size()) states_.emplace_back();
+  State& state = states_[num_states_++];
+  state.values.resize(static_cast<size_t>(hidden_size));
+  state.request = {.final_norm = true, .states = state.values.data()};
+  return &state.request;
 }
 
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
@@ -266,13 +275,16 @@ void DraftSession::OfferBelow(const TreeNode& node) {
 void DraftSession::FlushGrowth() {
   const bool exhausted = limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
                                                (root_ready_ && candidates_.empty() && waiting_.empty()));
-  if (announced_.empty() && exhausted && !said_exhausted_ && !lost_) {
+  const bool says_exhausted = announced_.empty() && exhausted && !said_exhausted_ && !lost_;
+  const bool only_predicts = announced_.empty() && !predictions_.empty() && !lost_;
+  if (says_exhausted || only_predicts) {
     growth_.push_back({.epoch = epoch_,
                        .seen_commit = commit_no_,
                        .prefix_hash = prefix_hash_,
                        .first_id = next_id_,
-                       .exhausted = true});
+                       .exhausted = exhausted});
   }
+  const size_t first_message = growth_.size() - (says_exhausted || only_predicts ? 1 : 0);
   said_exhausted_ = said_exhausted_ || exhausted;
   for (size_t first = 0; first < announced_.size(); first += kMaxGrowNodes) {
     const size_t end = std::min(announced_.size(), first + kMaxGrowNodes);
@@ -291,6 +303,8 @@ void DraftSession::FlushGrowth() {
     growth_.push_back(std::move(grow));
   }
   announced_.clear();
+  // A step forwards no more nodes than one message may tell of.
+  if (first_message < growth_.size()) growth_[first_message].predictions = std::exchange(predictions_, {});
 }
 
 std::vector<Grow> DraftSession::TakeGrowth() {
@@ -298,7 +312,7 @@ std::vector<Grow> DraftSession::TakeGrowth() {
 }
 
 void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
-  node_logits_.clear();
+  node_rows_.clear();
   root_logits_ = nullptr;
   computed_after_step_ = kv_.num_computed();
   if (root_ready_) {
@@ -319,12 +333,14 @@ void DraftSession::AddNodeRow(NodeId id, StepBatch* batch) {
   std::vector<SlotId> tail;
   for (NodeId ancestor : tree_.Path(id)) tail.push_back(*states_.at(ancestor).slot);
   float* logits = batch->NewLogits(model_->engine->config().vocab_size);
-  node_logits_.emplace_back(id, logits);
+  const FeatureRequest* const state =
+      predicts_ ? batch->NewStateRequest(model_->engine->config().hidden_size) : nullptr;
+  node_rows_.push_back({.id = id, .logits = logits, .state = state});
   batch->Add(tree_.Find(id)->token,
              {.blocks = kv_.blocks(),
               .num_committed = static_cast<uint32_t>(kv_.tokens().size()),
               .tail = batch->KeepTail(std::move(tail))},
-             logits);
+             logits, state);
 }
 
 absl::Status DraftSession::OnStep() {
@@ -334,13 +350,17 @@ absl::Status DraftSession::OnStep() {
     root_ready_ = true;
     TANDEM_RETURN_IF_ERROR(AddCandidates(0, root_logits_));
   }
-  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(node_logits_.size()));
-  for (const auto& [id, logits] : node_logits_) {
-    states_.at(id).forwarded = true;
-    TANDEM_RETURN_IF_ERROR(AddCandidates(id, logits));
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(node_rows_.size()));
+  for (const NodeRow& row : node_rows_) {
+    states_.at(row.id).forwarded = true;
+    TANDEM_RETURN_IF_ERROR(AddCandidates(row.id, row.logits));
+    if (row.state == nullptr) continue;
+    const absl::Span<const float> state(row.state->states,
+                                        static_cast<size_t>(model_->engine->config().hidden_size));
+    predictions_.push_back({.node = row.id, .acceptance = model_->stop_head->Acceptance(state)});
   }
   root_logits_ = nullptr;
-  node_logits_.clear();
+  node_rows_.clear();
   Promote();
   FlushGrowth();
   return absl::OkStatus();

@@ -51,6 +51,39 @@ TEST(TreeGrowthTest, EveryStepSendsWhatItFound) {
   EXPECT_FALSE(drafter.core.HasWork());
 }
 
+TEST(TreeGrowthTest, PredictionsComeWithWhatFollowsTheirNodes) {
+  for (const uint32_t width : {1u, 8u}) {
+    Drafter drafter({.expand_width = width});
+    Peer peer(&drafter, 1);
+    peer.PredictAcceptance();
+    peer.Open(Prompt(5), {.depth = 4, .nodes = 12, .branching = 2});
+    peer.RunDryAndDeliver();
+    EXPECT_TRUE(peer.predicts());
+    // Every node that has children has been forwarded.
+    uint32_t parents = 0;
+    for (const TreeNode& node : peer.tree().nodes()) {
+      if (node.parent == 0) continue;
+      EXPECT_TRUE(peer.predictions().contains(node.parent)) << "width " << width;
+      ++parents;
+    }
+    EXPECT_GT(parents, 3u);
+    // What is salvaged keeps its predictions, and what grows below has its own.
+    const TokenId best = peer.tree().nodes()[0].token;
+    peer.CommitTokens({best});
+    peer.RunDryAndDeliver();
+    EXPECT_GT(peer.predictions().size(), 4u);
+  }
+}
+
+TEST(TreeGrowthTest, NobodyPredictsUnasked) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(5), {.depth = 4, .nodes = 12, .branching = 2});
+  peer.RunDryAndDeliver();
+  EXPECT_FALSE(peer.predicts());
+  EXPECT_TRUE(peer.predictions().empty());
+}
+
 TEST(TreeGrowthTest, LookaheadAddsLevelsAndNodesInProportion) {
   Drafter drafter;
   Peer peer(&drafter, 1);

@@ -30,6 +30,8 @@ std::string FindRepetition(const Grow& grow, absl::FunctionRef<bool(NodeId)> is_
 uint32_t DraftMirror::Open(uint32_t commit_no, uint64_t prefix_hash, bool sampled) {
   tree_.Clear();
   distributions_.clear();
+  predictions_.clear();
+  predicts_ = false;
   sampled_ = sampled;
   next_id_ = 1;
   exhausted_ = false;
@@ -43,9 +45,9 @@ std::string DraftMirror::FindViolation(const Grow& grow) const {
     return absl::StrCat("arrays of ", count, " parents, ", grow.tokens.size(), " tokens and ",
                         grow.scores.size(), " scores, expected equal lengths");
   }
-  if ((count == 0 && !grow.exhausted) || count > kMaxGrowNodes) {
+  if ((count == 0 && !grow.exhausted && grow.predictions.empty()) || count > kMaxGrowNodes) {
     return absl::StrCat(count, " nodes in one message, expected 1 to ", kMaxGrowNodes,
-                        ", or none when exhausted");
+                        ", or none when exhausted or with predictions");
   }
   if (grow.first_id == 0 || grow.first_id > UINT32_MAX - count) {
     return absl::StrCat("first id ", grow.first_id, ", expected 1 to ", UINT32_MAX - count);
@@ -65,6 +67,16 @@ std::string DraftMirror::FindViolation(const Grow& grow) const {
     if (grow.parents[i] >= grow.first_id + i) {
       return absl::StrCat("node ", grow.first_id + i, " has parent ", grow.parents[i],
                           ", expected an earlier node");
+    }
+  }
+  for (const NodePrediction& prediction : grow.predictions) {
+    if (prediction.node == 0 || prediction.node >= grow.first_id + count) {
+      return absl::StrCat("a prediction for node ", prediction.node, ", which was never sent");
+    }
+    if (!std::isfinite(prediction.acceptance) || prediction.acceptance <= 0.0f ||
+        prediction.acceptance > 1.0f) {
+      return absl::StrCat("node ", prediction.node, " has a predicted acceptance of ", prediction.acceptance,
+                          ", expected (0, 1]");
     }
   }
   return FindDistributionViolation(grow);
@@ -235,6 +247,9 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
     }
   }
   next_id_ = grow.first_id + count;
+  for (const NodePrediction& prediction : grow.predictions) {
+    if (tree_.Find(prediction.node) != nullptr) predictions_[prediction.node] = prediction.acceptance;
+  }
   if (current_commit) exhausted_ = grow.exhausted;
   return report;
 }
@@ -274,6 +289,31 @@ uint32_t DraftMirror::depth() const {
   return deepest;
 }
 
+std::optional<uint32_t> DraftMirror::StopDepth(double least) const {
+  const absl::Span<const TreeNode> nodes = tree_.nodes();
+  constexpr double kUnknown = -1.0;
+  std::vector<double> reached(nodes.size(), kUnknown);
+  std::vector<double> levels;  // Of the best node that is known.
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    double value = nodes[i].score;
+    if (predicts_) {
+      const auto prediction = predictions_.find(nodes[i].id);
+      if (prediction == predictions_.end()) continue;
+      value = prediction->second;
+    }
+    const TreeNode* const parent = nodes[i].depth > 1 ? tree_.Find(nodes[i].parent) : nullptr;
+    const double above = parent == nullptr ? 1.0 : reached[static_cast<size_t>(parent - nodes.data())];
+    if (above == kUnknown) continue;
+    reached[i] = above * value;
+    levels.resize(std::max<size_t>(levels.size(), nodes[i].depth), kUnknown);
+    levels[nodes[i].depth - 1] = std::max(levels[nodes[i].depth - 1], reached[i]);
+  }
+  for (size_t level = 0; level < levels.size(); ++level) {
+    if (levels[level] != kUnknown && levels[level] < least) return static_cast<uint32_t>(level) + 1;
+  }
+  return std::nullopt;
+}
+
 std::optional<NodeId> DraftMirror::Commit(absl::Span<const TokenId> tokens, uint32_t commit_no,
                                           uint64_t prefix_hash) {
   commits_.push_back({commit_no, prefix_hash});
@@ -285,12 +325,14 @@ std::optional<NodeId> DraftMirror::Commit(absl::Span<const TokenId> tokens, uint
     if (child == nullptr) {
       tree_.Clear();
       distributions_.clear();
+      predictions_.clear();
       return std::nullopt;
     }
     at = child->id;
   }
   tree_.Reroot(at);
   PruneDistributions(at);
+  absl::erase_if(predictions_, [this](const auto& entry) { return tree_.Find(entry.first) == nullptr; });
   return at;
 }
 

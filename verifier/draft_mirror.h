@@ -51,6 +51,8 @@ class DraftMirror {
     std::string violation;  // For kInvalid and kResyncNeeded.
   };
   GrowReport OnGrow(const Grow& grow);
+  // The drafter has opened the session, and says whether it predicts acceptance.
+  void OnOpened(bool predicts_acceptance) { predicts_ = predicts_acceptance; }
 
   // What a node's score is worth: the probability that it is right if its parent is, at most 1.
   using Worth = absl::FunctionRef<double(const TreeNode&)>;
@@ -62,6 +64,10 @@ class DraftMirror {
   std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
   // Levels of the tree.
   uint32_t depth() const;
+  // The first level that is reached with a probability below `least`, on the path that is most likely to be
+  // accepted that far, as the drafter predicts; of a drafter that predicts nothing, as its scores say. None
+  // if there is no such level, or not yet.
+  std::optional<uint32_t> StopDepth(double least) const;
   // How the children of the root and of `selected` were drawn, as far as any is among `selected`, whose ids
   // increase. None when drafts are not sampled.
   std::vector<DrawGroup> DrawsOf(absl::Span<const TreeNode> selected) const;
@@ -103,6 +109,8 @@ class DraftMirror {
   std::deque<KnownCommit> commits_;  // The most recent ones; the last is current.
   bool sampled_ = false;
   absl::flat_hash_map<NodeId, std::shared_ptr<const DraftDistribution>> distributions_;  // 0: of the root.
+  bool predicts_ = false;
+  absl::flat_hash_map<NodeId, float> predictions_;  // Of nodes of the tree.
 };
 
 }  // namespace tandem

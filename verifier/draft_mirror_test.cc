@@ -1,5 +1,6 @@
 #include "verifier/draft_mirror.h"
 
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -55,6 +56,55 @@ TEST_F(DraftMirrorTest, GrowsAndSelectsTheBestNodesWithTheirParents) {
   EXPECT_THAT(Ids(mirror_.Select(2, 10)), ElementsAre(1, 2));  // 2 and 3 score the same: the earlier one.
   EXPECT_THAT(Ids(mirror_.Select(10, 1)), ElementsAre(1, 2));
   EXPECT_THAT(mirror_.Select(0, 10), IsEmpty());
+}
+
+// Nodes 1 and 2 below the root, 3 below 1, with scores 0.5, 0.25 and 0.5.
+TEST_F(DraftMirrorTest, StopsWhereTheBestPathIsReachedTooRarely) {
+  EXPECT_EQ(mirror_.StopDepth(0.3), std::nullopt);
+  mirror_.OnGrow(FirstGrowth());
+  // Of a drafter that predicts nothing, by its scores.
+  EXPECT_EQ(mirror_.StopDepth(0.6), 1u);
+  EXPECT_EQ(mirror_.StopDepth(0.3), 2u);
+  EXPECT_EQ(mirror_.StopDepth(0.2), std::nullopt);
+  EXPECT_EQ(mirror_.StopDepth(0.0), std::nullopt);
+
+  mirror_.OnOpened(/*predicts_acceptance=*/true);
+  EXPECT_EQ(mirror_.StopDepth(0.6), std::nullopt) << "nothing is known yet";
+  Grow grow = FirstGrowth();
+  grow.first_id = 4;
+  grow.parents = {3};
+  grow.tokens = {20};
+  grow.scores = {0.9f};
+  grow.predictions = {{.node = 1, .acceptance = 0.9f}, {.node = 3, .acceptance = 0.4f}};
+  ASSERT_EQ(mirror_.OnGrow(grow).added, 1u);
+  EXPECT_EQ(mirror_.StopDepth(0.95), 1u);
+  EXPECT_EQ(mirror_.StopDepth(0.4), 2u);
+  EXPECT_EQ(mirror_.StopDepth(0.3), std::nullopt);
+  // A better sibling reaches the level after all.
+  Grow later = FirstGrowth();
+  later.first_id = 5;
+  later.parents.clear();
+  later.tokens.clear();
+  later.scores.clear();
+  later.predictions = {{.node = 2, .acceptance = 0.99f}};
+  ASSERT_EQ(mirror_.OnGrow(later).result, GrowResult::kAccepted);
+  EXPECT_EQ(mirror_.StopDepth(0.95), 2u);
+  // Relative to the new root.
+  ASSERT_EQ(mirror_.Commit(TokenIds{10}, 1, kHash + 1), 1u);
+  EXPECT_EQ(mirror_.StopDepth(0.45), 1u);
+  mirror_.Commit(TokenIds{99}, 2, kHash + 2);
+  EXPECT_EQ(mirror_.StopDepth(0.99), std::nullopt);
+}
+
+TEST_F(DraftMirrorTest, RefusesPredictionsThatCannotBe) {
+  for (const auto& [node, acceptance, what] :
+       {std::tuple(0u, 0.5f, "node 0, which was never sent"),
+        std::tuple(4u, 0.5f, "node 4, which was never sent"), std::tuple(1u, 0.0f, "expected (0, 1]"),
+        std::tuple(1u, 1.5f, "expected (0, 1]"), std::tuple(1u, std::nanf(""), "expected (0, 1]")}) {
+    Grow grow = FirstGrowth();
+    grow.predictions = {{.node = node, .acceptance = acceptance}};
+    ExpectInvalid(grow, what);
+  }
 }
 
 TEST_F(DraftMirrorTest, CommitKeepsTheSubtreeOfTheBonusToken) {

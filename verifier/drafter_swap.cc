@@ -215,7 +215,10 @@ void Scheduler::OnStandbyResponse(LinkId link, Session& session, const DraftResp
     if (report.result == DraftMirror::GrowResult::kResyncNeeded) ReopenStandby(link, session);
     if (report.result == DraftMirror::GrowResult::kInvalid) RecordViolation(link, report.violation);
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
-    if (opened->epoch == epoch) standby.opened = true;
+    if (opened->epoch == epoch) {
+      standby.opened = true;
+      standby.mirror.OnOpened(opened->predicts_acceptance);
+    }
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == epoch) ReopenStandby(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {

@@ -131,6 +131,39 @@ TEST_F(RoundWorthTest, ADrafterIsNotToldOfRoundsThatDraftNothing) {
   EXPECT_EQ(NumSent<OpenSession>(), opened);
 }
 
+// Of a chain of five the stop head says that the third is reached rarely: the round does not wait for the
+// drafter's last word, and verifies three.
+TEST_F(RoundWorthTest, ARoundStopsWhereTheStopHeadSaysSo) {
+  MakeWithCosts({.limits = {.max_depth = 8, .nodes_per_level = 1}, .window_policy = "specdec++"});
+  Connect();
+  const Ask ask{.rules = {.max_tokens = 60}, .drafted = true};
+  ASSERT_TRUE(Submit(1, ask).ok());
+  RunToTheEnd([&] {
+    for (const SessionId id : std::exchange(opened_, {})) {
+      Send(id, SessionOpened{.epoch = drafts_.at(id).epoch, .predicts_acceptance = true});
+    }
+    for (auto& [id, state] : drafts_) {
+      if (!std::exchange(state.wants_growth, false)) continue;
+      const TokenIds output = Reference(ask).tokens;
+      const size_t done = state.tokens.size() - ask.prompt.size();
+      Grow grow = Chain(id,
+                        TokenIds(output.begin() + static_cast<ptrdiff_t>(done),
+                                 output.begin() + static_cast<ptrdiff_t>(std::min(done + 5, output.size()))),
+                        /*exhausted=*/false);
+      for (size_t i = 0; i < grow.tokens.size(); ++i) {
+        grow.predictions.push_back(
+            {.node = grow.first_id + static_cast<NodeId>(i), .acceptance = i == 2 ? 0.2f : 0.95f});
+      }
+      Send(id, grow);
+    }
+  });
+  ExpectReference(1, ask);
+  ASSERT_GT(records_[1].rounds.size(), 10u);
+  for (const RoundReport& round : records_[1].rounds) EXPECT_LE(round.nodes, 3u);
+  EXPECT_EQ(records_[1].rounds[1].nodes, 3u);
+  EXPECT_TRUE(std::get<OpenSession>(requests_[0].event).predict_acceptance);
+}
+
 TEST_F(RoundWorthTest, PoliciesCanBeChangedWhileRequestsRun) {
   Make({.limits = {.max_depth = 4, .nodes_per_level = 1}, .window_policy = "fixed"});
   Connect();

@@ -291,7 +291,7 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
     const bool stamped = response.received != absl::InfinitePast();
     OnGrow(link, session, *grow, stamped ? response.received : clock_->Now());
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
-    session.OnDraftOpened(opened->epoch);
+    session.OnDraftOpened(*opened);
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == session.draft_epoch()) Resync(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {

@@ -120,7 +120,8 @@ OpenSession Session::MakeOpen(uint32_t epoch, const std::string& draft_model, ui
           .prompt_length = static_cast<uint32_t>(request_.prompt.size()),
           .cache_salt = request_.cache_salt,
           .budget = budget,
-          .sampled_drafts = samples_drafts()};
+          .sampled_drafts = samples_drafts(),
+          .predict_acceptance = policy_->stop_below() > 0.0};
 }
 
 Commit Session::MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const {
@@ -167,8 +168,9 @@ void Session::PostponeDraft(absl::Time now, absl::Duration first, absl::Duration
   draft_retry_at_ = now + draft_retry_delay_;
 }
 
-void Session::OnDraftOpened(uint32_t epoch) {
-  if (!drafting_ || epoch != mirror_.epoch()) return;
+void Session::OnDraftOpened(const SessionOpened& opened) {
+  if (!drafting_ || opened.epoch != mirror_.epoch()) return;
+  mirror_.OnOpened(opened.predicts_acceptance);
   draft_opened_ = true;
   // Not when it was asked to: a connection that is tried again has nobody at the other end yet.
   summary_.drafter_lost.clear();
@@ -225,6 +227,7 @@ bool Session::ReadyForRound(absl::Time now) const {
   if (partner_ != nullptr && partner_->mirror.depth() >= awaited_depth_) return true;
   // Of an EAGLE-2 tree only the last nodes say which are the best.
   if (budget_.shape == TreeShape::kEagle2) return mirror_.exhausted();
+  if (policy_->stop_below() > 0.0 && mirror_.StopDepth(policy_->stop_below()).has_value()) return true;
   return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes || mirror_.depth() >= awaited_depth_;
 }
 
@@ -283,10 +286,14 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
   };
   // What was drafted ahead can be worth more than what the window has room for.
   const bool by_worth = policy_->heeds_worth() && !policy_->probing();
-  const uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
+  uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
   const uint32_t remaining = request_.max_tokens - OutputLength();
-  return mirror.Select(std::min(nodes, max_nodes),
-                       by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth, worth);
+  uint32_t depth = by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth;
+  if (policy_->stop_below() > 0.0) {
+    depth = std::min(depth, mirror.StopDepth(policy_->stop_below()).value_or(depth));
+    nodes = std::min(nodes, limits_.NodesFor(depth));
+  }
+  return mirror.Select(std::min(nodes, max_nodes), depth, worth);
 }
 
 ChoiceSession Session::Choice() const {

@@ -290,7 +290,7 @@ class Session {
   void PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest);
   // When to ask again; nothing while it drafts, or when it is not for a lack of room that it does not.
   std::optional<absl::Time> draft_retry_at() const { return draft_retry_at_; }
-  void OnDraftOpened(uint32_t epoch);
+  void OnDraftOpened(const SessionOpened& opened);
   DraftMirror::GrowReport OnGrow(const Grow& grow, absl::Time received);
   // The drafter asks to be opened again: how many times in a row, without growth in between.
   uint32_t CountResync() { return ++resyncs_in_a_row_; }

@@ -62,7 +62,7 @@ absl::StatusOr<ScoredPrompt::Score> Score(Engine& engine, const TokenIds& prompt
   TokenIds tokens = prompt;
   tokens.insert(tokens.end(), output.begin(), output.end());
   const auto length = static_cast<uint32_t>(tokens.size());
-  if (length > engine.config().max_context) {
+  if (length > static_cast<uint32_t>(engine.config().max_context)) {
     return absl::InvalidArgumentError(absl::StrCat("--max-prompt-tokens and --max-tokens: ", length,
                                                    " tokens, and a drafter has a context of ",
                                                    engine.config().max_context));

@@ -154,6 +154,12 @@ absl::Status ReadGoodput(const Json& object, absl::string_view path, GoodputOpti
   return section.Read("prior_trials", kAboveZero, 1e6, options.prior_trials);
 }
 
+absl::Status ReadSpecDec(const Json& object, absl::string_view path, SpecDecOptions& options) {
+  const Section section(object, path, "specdec++", {"threshold"});
+  TANDEM_RETURN_IF_ERROR(section.CheckKeys());
+  return section.Read("threshold", kAboveZero, kBelowOne, options.threshold);
+}
+
 absl::Status ReadPolicy(const std::string& name, const Json& object, absl::string_view path,
                         WindowPolicyOptions& options) {
   if (name == "fixed") return ReadFixed(object, path, options.fixed);
@@ -163,6 +169,7 @@ absl::Status ReadPolicy(const std::string& name, const Json& object, absl::strin
   if (name == "qlearning") return ReadQLearning(object, path, options.qlearning);
   if (name == "ema-tiers") return ReadEmaTiers(object, path, name, options.ema_tiers);
   if (name == "goodput") return ReadGoodput(object, path, options.goodput);
+  if (name == "specdec++") return ReadSpecDec(object, path, options.specdec);
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": window policy ", PrintableText(name),
                    " is not known, expected \"policy\", one of ", absl::StrJoin(WindowPolicyNames(), ", "),

@@ -16,11 +16,12 @@ TEST(WindowPolicyFileTest, ReadsEveryPolicy) {
           "qlearning": {"learning_rate": 0.5, "discount": 0, "exploration": 1, "warmup_prompts": 5, "initial_value": 0,
                         "initial_depth": 4},
           "ema-tiers": {"candidate_steps": [2, 4], "initial_steps": 4},
-          "goodput": {"history": 50, "prior_trials": 1.5}})",
+          "goodput": {"history": 50, "prior_trials": 1.5}, "specdec++": {"threshold": 0.4}})",
       "policies.json");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->policy, "fsm");
   EXPECT_EQ(file->options.fixed.depth, 5u);
+  EXPECT_EQ(file->options.specdec.threshold, 0.4);
   EXPECT_EQ(file->options.analytic.equation, AcceptanceEquation::kEquation11);
   EXPECT_EQ(file->options.analytic.history, 8u);
   EXPECT_EQ(file->options.analytic.maximum, 0.9);

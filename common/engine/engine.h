@@ -41,6 +41,19 @@ struct SeededChoice {
   TokenId* token = nullptr;  // Where to put it.
 };
 
+// Asks for hidden states of a row: what heads that draft read (EAGLE, Medusa, multi-token prediction), and
+// what stop heads do. States are [hidden_size] each, one right after the other: first the residual stream
+// after each of so many `layers` (0: the embedding, config().num_layers: what the final norm is about to
+// see), then, if asked for, that which the output matrix multiplies. Everything it points to stays as it is
+// until the step has been finished; rows of a step may ask for different states.
+struct FeatureRequest {
+  absl::Span<const uint32_t> layers;  // Ascending, each once.
+  bool final_norm = false;
+  float* states = nullptr;  // Where to put them: [num_states(), hidden_size].
+
+  uint32_t num_states() const { return static_cast<uint32_t>(layers.size()) + (final_norm ? 1 : 0); }
+};
+
 // One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot
 // of the last entry of its context before any row attends.
 struct StepRow {
@@ -50,6 +63,8 @@ struct StepRow {
   float* logits = nullptr;
   // Instead of logits, of an engine that chooses; nullptr when nobody asks.
   const SeededChoice* choice = nullptr;
+  // Beside these, or alone, of an engine that has features; nullptr when nobody asks.
+  const FeatureRequest* features = nullptr;
 };
 
 // Copies the keys and values of one token, in every layer.
@@ -60,10 +75,10 @@ struct KvCopy {
 
 // The model's forward pass over paged keys and values (DESIGN.md section 6).
 //
-// Law 1, row invariance: what Step writes for a row (logits or choice, keys and values) depends bit for bit
-// only on the tokens of the row's own context: not on the other rows, their number or order, on how a prompt
-// was cut into steps, on whether an ancestor sits in a committed block or in a tail, or on the number of
-// threads.
+// Law 1, row invariance: what Step writes for a row (logits or choice, features, keys and values) depends bit
+// for bit only on the tokens of the row's own context: not on the other rows, their number or order, on how a
+// prompt was cut into steps, on whether an ancestor sits in a committed block or in a tail, or on the number
+// of threads.
 //
 // Thread rule: one thread owns an engine and makes all calls.
 class Engine {
@@ -77,11 +92,14 @@ class Engine {
   // Whether rows may ask for a choice. Those that want more than the chosen token (log probabilities, the
   // distribution itself) ask for logits, in the same step if need be.
   virtual bool chooses() const { return false; }
+  // Whether rows may ask for features.
+  virtual bool has_features() const { return false; }
 
   // Runs one forward pass. Rows may depend on one another (a chunk of a prompt, a tree): whatever a row's
   // context names must have been written by an earlier step or be written by a row of this one.
   // InvalidArgument, before anything was written, when a token, slot, block or length is out of range,
-  // or a row asks for a choice of an engine that makes none, or for logits as well.
+  // a row asks for a choice of an engine that makes none, or for logits as well, or for features of an engine
+  // that has none or of layers that there are not.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
   // Step in two halves, for callers with something else to do while a device computes: what rows ask for is

@@ -44,6 +44,7 @@ class PacedEngine final : public Engine {
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return engine_->chooses(); }
+  bool has_features() const override { return engine_->has_features(); }
   // A step that fails is not waited for.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   // The pace runs from Start on, as a device does, although what is computed here is computed by Finish.

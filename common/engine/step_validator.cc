@@ -83,6 +83,26 @@ absl::Status StepValidator::CheckChoice(const StepRow& row, const StepRow* befor
   return CheckCounts(choice.own_counts, index);
 }
 
+absl::Status StepValidator::CheckFeatures(const FeatureRequest& request, size_t index) const {
+  if (!options_.feature_layers.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " asks for features; this engine gives none"));
+  }
+  if (request.states == nullptr || request.num_states() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " asks for features; expected one state at least and a place for it"));
+  }
+  for (size_t i = 0; i < request.layers.size(); ++i) {
+    if (request.layers[i] > *options_.feature_layers ||
+        (i > 0 && request.layers[i] <= request.layers[i - 1])) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", index, " asks for the state after ",
+                                                     request.layers[i], " layers; expected 0 to ",
+                                                     *options_.feature_layers, " in ascending order"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {
   if (rows.size() > options_.max_rows) {
     return absl::InvalidArgumentError(
@@ -90,6 +110,7 @@ absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(CheckRow(rows[i], i));
+    if (rows[i].features != nullptr) TANDEM_RETURN_IF_ERROR(CheckFeatures(*rows[i].features, i));
     if (rows[i].choice == nullptr) continue;
     TANDEM_RETURN_IF_ERROR(CheckChoice(rows[i], i == 0 ? nullptr : &rows[i - 1], i));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,8 @@ class StepValidator {
     uint32_t max_rows = 0;
     uint32_t max_context = 0;
     bool chooses = false;
+    // Layers of the model, for an engine that has features.
+    std::optional<uint32_t> feature_layers;
   };
 
   explicit StepValidator(const Options& options);
@@ -33,6 +36,7 @@ class StepValidator {
  private:
   absl::Status CheckRow(const StepRow& row, size_t index) const;
   absl::Status CheckChoice(const StepRow& row, const StepRow* before, size_t index) const;
+  absl::Status CheckFeatures(const FeatureRequest& request, size_t index) const;
   absl::Status CheckCounts(absl::Span<const TokenCount> counts, size_t index) const;
   absl::Status CheckSlot(SlotId slot, absl::string_view what, size_t index) const;
 

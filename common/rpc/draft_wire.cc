@@ -122,6 +122,7 @@ absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   open.cache_salt = proto.cache_salt();
   TANDEM_ASSIGN_OR_RETURN(open.budget, BudgetFromProto("open.budget", proto.budget()));
   open.sampled_drafts = proto.sampled_drafts();
+  open.predict_acceptance = proto.predict_acceptance();
   if (proto.traceparent().size() <= kMaxTraceHeader) open.traceparent = proto.traceparent();
   if (proto.tracestate().size() <= kMaxTraceHeader) open.tracestate = proto.tracestate();
   open.request_id = CleanUtf8(proto.request_id(), kMaxRequestId);
@@ -140,6 +141,7 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   proto->set_cache_salt(open.cache_salt);
   BudgetToProto(open.budget, proto->mutable_budget());
   proto->set_sampled_drafts(open.sampled_drafts);
+  proto->set_predict_acceptance(open.predict_acceptance);
   proto->set_traceparent(open.traceparent);
   proto->set_tracestate(open.tracestate);
   proto->set_request_id(open.request_id);
@@ -184,8 +186,13 @@ absl::Status CheckGrow(const v1::Grow& proto) {
     return Invalid("grow: ", count, " parents, ", proto.tokens_size(), " tokens and ", proto.scores_size(),
                    " scores, expected as many of each");
   }
-  if ((count == 0 && !proto.exhausted()) || count > static_cast<int>(kMaxGrowNodes)) {
-    return Invalid("grow: ", count, " nodes, expected 1 to ", kMaxGrowNodes, ", or none when exhausted");
+  if ((count == 0 && !proto.exhausted() && proto.predictions().empty()) ||
+      count > static_cast<int>(kMaxGrowNodes)) {
+    return Invalid("grow: ", count, " nodes, expected 1 to ", kMaxGrowNodes,
+                   ", or none when exhausted or with predictions");
+  }
+  if (proto.predictions_size() > static_cast<int>(kMaxGrowNodes)) {
+    return Invalid("grow.predictions: ", proto.predictions_size(), ", expected at most ", kMaxGrowNodes);
   }
   if (proto.first_id() == 0) return Invalid("grow.first_id: 0, expected at least 1: 0 is the root");
   if (!CheckedAdd(proto.first_id(), static_cast<uint32_t>(std::max(count, 1) - 1)).has_value()) {
@@ -242,6 +249,9 @@ absl::StatusOr<Grow> GrowFromProto(const v1::Grow& proto) {
     TANDEM_ASSIGN_OR_RETURN(read.tokens, TokensFromProto("grow.distributions.tokens", distribution.tokens()));
     read.probabilities.assign(distribution.probabilities().begin(), distribution.probabilities().end());
   }
+  for (const v1::NodePrediction& prediction : proto.predictions()) {
+    grow.predictions.push_back({.node = prediction.node(), .acceptance = prediction.acceptance()});
+  }
   return grow;
 }
 
@@ -261,6 +271,11 @@ void GrowToProto(const Grow& grow, v1::Grow* proto) {
     TokensToProto(distribution.tokens, written.mutable_tokens());
     written.mutable_probabilities()->Add(distribution.probabilities.begin(),
                                          distribution.probabilities.end());
+  }
+  for (const NodePrediction& prediction : grow.predictions) {
+    v1::NodePrediction& written = *proto->add_predictions();
+    written.set_node(prediction.node);
+    written.set_acceptance(prediction.acceptance);
   }
 }
 
@@ -314,8 +329,9 @@ absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& pr
   response.session = proto.session();
   switch (proto.event_case()) {
     case v1::DraftResponse::kOpened:
-      response.event =
-          SessionOpened{.epoch = proto.opened().epoch(), .context_length = proto.opened().context_length()};
+      response.event = SessionOpened{.epoch = proto.opened().epoch(),
+                                     .context_length = proto.opened().context_length(),
+                                     .predicts_acceptance = proto.opened().predicts_acceptance()};
       return response;
     case v1::DraftResponse::kGrow: {
       TANDEM_ASSIGN_OR_RETURN(response.event, GrowFromProto(proto.grow()));
@@ -341,6 +357,7 @@ v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
   if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
     proto.mutable_opened()->set_epoch(opened->epoch);
     proto.mutable_opened()->set_context_length(opened->context_length);
+    proto.mutable_opened()->set_predicts_acceptance(opened->predicts_acceptance);
   } else if (const auto* grow = std::get_if<Grow>(&response.event)) {
     GrowToProto(*grow, proto.mutable_grow());
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {

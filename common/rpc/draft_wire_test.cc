@@ -35,6 +35,7 @@ v1::DraftRequest ValidOpen() {
   open.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   open.tracestate = "v=1";
   open.request_id = "req-1";
+  open.predict_acceptance = true;
   request.event = open;
   return DraftRequestToProto(request);
 }
@@ -65,7 +66,8 @@ v1::DraftResponse ValidGrow() {
                         .exhausted = true,
                         .step_seconds = 0.01f,
                         .distributions = {{.parent = 0, .tokens = {4, 9}, .probabilities = {0.75f, 0.25f}},
-                                          {.parent = 20, .tokens = {5}, .probabilities = {1.0f}}}};
+                                          {.parent = 20, .tokens = {5}, .probabilities = {1.0f}}},
+                        .predictions = {{.node = 12, .acceptance = 0.75f}, {.node = 4, .acceptance = 0.5f}}};
   return DraftResponseToProto(response);
 }
 
@@ -92,6 +94,7 @@ TEST(DraftWireTest, OpenRoundTrips) {
   EXPECT_EQ(open.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   EXPECT_EQ(open.tracestate, "v=1");
   EXPECT_EQ(open.request_id, "req-1");
+  EXPECT_TRUE(open.predict_acceptance);
 }
 
 TEST(DraftWireTest, WhatTracesAndLogsSayFailsNoOpenAndIsBounded) {
@@ -130,7 +133,34 @@ TEST(DraftWireTest, GrowthMayBeEmptyOnlyToSayThatItIsTheLast) {
   EXPECT_TRUE(std::get<Grow>(read->event).exhausted);
   EXPECT_TRUE(std::get<Grow>(read->event).tokens.empty());
   response.mutable_grow()->set_exhausted(false);
+  // Or what a stop head says of nodes that have been sent.
+  EXPECT_TRUE(DraftResponseFromProto(response).ok());
+  response.mutable_grow()->clear_predictions();
   EXPECT_FALSE(DraftResponseFromProto(response).ok());
+}
+
+TEST(DraftWireTest, PredictionsRoundTripAndAreBounded) {
+  v1::DraftResponse response = ValidGrow();
+  const auto read = DraftResponseFromProto(response);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const std::vector<NodePrediction>& predictions = std::get<Grow>(read->event).predictions;
+  ASSERT_EQ(predictions.size(), 2u);
+  EXPECT_EQ(predictions[0].node, 12u);
+  EXPECT_EQ(predictions[0].acceptance, 0.75f);
+  EXPECT_EQ(predictions[1].node, 4u);
+  while (response.grow().predictions_size() < static_cast<int>(kMaxGrowNodes)) {
+    response.mutable_grow()->add_predictions()->set_node(3);
+  }
+  EXPECT_TRUE(DraftResponseFromProto(response).ok());
+  response.mutable_grow()->add_predictions()->set_node(3);
+  EXPECT_THAT(std::string(DraftResponseFromProto(response).status().message()),
+              HasSubstr("grow.predictions: 257, expected at most 256"));
+
+  DraftResponse opened;
+  opened.event = SessionOpened{.epoch = 4, .context_length = 5, .predicts_acceptance = true};
+  const auto known = DraftResponseFromProto(DraftResponseToProto(opened));
+  ASSERT_TRUE(known.ok());
+  EXPECT_TRUE(std::get<SessionOpened>(known->event).predicts_acceptance);
 }
 
 TEST(DraftWireTest, CommitAndCloseRoundTrip) {

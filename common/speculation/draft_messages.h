@@ -47,7 +47,8 @@ struct OpenSession {
   uint32_t prompt_length = 0;
   uint64_t cache_salt = 0;
   DraftBudget budget;
-  bool sampled_drafts = false;  // Children are to be drawn, and what they are drawn from is to be sent.
+  bool sampled_drafts = false;      // Children are to be drawn, and what they are drawn from is to be sent.
+  bool predict_acceptance = false;  // Predictions of a stop head are wanted.
   // On whose behalf, for traces and logs; nothing is decided by them. As the W3C headers have it; may be
   // empty.
   std::string traceparent;
@@ -75,6 +76,7 @@ struct DraftRequest {
 struct SessionOpened {
   uint32_t epoch = 0;
   uint32_t context_length = 0;
+  bool predicts_acceptance = false;
 };
 
 // What the children of a node are drawn from, without replacement and in the order of their ids.
@@ -83,6 +85,12 @@ struct DraftDistribution {
   NodeId parent = 0;
   TokenIds tokens;  // Distinct.
   std::vector<float> probabilities;
+};
+
+// What a stop head makes of a node that has been forwarded.
+struct NodePrediction {
+  NodeId node = 0;
+  float acceptance = 0.0f;
 };
 
 struct Grow {
@@ -96,7 +104,8 @@ struct Grow {
   bool exhausted = false;
   float step_seconds = 0.0f;
   std::vector<DraftDistribution>
-      distributions;  // Where asked for: one for each parent, with its first child.
+      distributions;                        // Where asked for: one for each parent, with its first child.
+  std::vector<NodePrediction> predictions;  // Where asked for.
 };
 
 struct ResyncNeeded {

@@ -11,6 +11,7 @@
 #include "common/speculation/fsm_policy.h"
 #include "common/speculation/goodput_policy.h"
 #include "common/speculation/qlearning_policy.h"
+#include "common/speculation/specdec_policy.h"
 
 namespace tandem {
 
@@ -53,13 +54,14 @@ absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view
   if (name == "fsm") return MakeFsmPolicy(options.fsm);
   if (name == "goodput") return MakeGoodputPolicy(options.goodput);
   if (name == "qlearning") return MakeQLearningPolicy(options.qlearning, session.seed, session.learned);
+  if (name == "specdec++") return MakeSpecDecPolicy(options.specdec);
   return absl::InvalidArgumentError(absl::StrCat("window policy \"", name,
                                                  "\" is not known, expected one of ",
                                                  absl::StrJoin(WindowPolicyNames(), ", ")));
 }
 
 std::vector<std::string> WindowPolicyNames() {
-  return {"analytic", "cached-fsm", "ema-tiers", "fixed", "fsm", "goodput", "qlearning"};
+  return {"analytic", "cached-fsm", "ema-tiers", "fixed", "fsm", "goodput", "qlearning", "specdec++"};
 }
 
 }  // namespace tandem

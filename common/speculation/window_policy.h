@@ -86,6 +86,10 @@ class WindowPolicy {
   // Whether what is verified is chosen by worth over the whole batch (ChooseNodes), and drafting stops while
   // the drafter as a whole does not pay. Otherwise every round verifies as many nodes as its window has.
   virtual bool heeds_worth() const { return false; }
+  // A round verifies no deeper than the first level that is reached with less than this probability, as the
+  // drafter's stop head predicts of each node, or by its scores where it has no such head; and it begins as
+  // soon as there is such a level. 0: windows end by depth alone.
+  virtual double stop_below() const { return 0.0; }
 };
 
 // What a policy may want to know of its session when it starts.

@@ -46,6 +46,11 @@ struct GoodputOptions {
   double prior_trials = 2.0;
 };
 
+struct SpecDecOptions {
+  // Drafting for a round stops when some token was rejected with more than this probability, in (0, 1).
+  double threshold = 0.7;
+};
+
 struct WindowPolicyOptions {
   FixedOptions fixed;
   AcceptanceEstimate::Options analytic;
@@ -54,6 +59,7 @@ struct WindowPolicyOptions {
   QLearningOptions qlearning;
   EmaTiersOptions ema_tiers;
   GoodputOptions goodput;
+  SpecDecOptions specdec;
 };
 
 }  // namespace tandem

@@ -310,11 +310,21 @@ TEST(WindowPolicyTest, EveryPolicyStaysWithinTheLimits) {
   }
 }
 
+TEST(WindowPolicyTest, SpecDecStopsByWhatIsPredicted) {
+  const RoundTimeModel round_time({{1, 1.0}, {64, 4.0}});
+  WindowPolicyOptions options;
+  options.specdec.threshold = 0.6;
+  const auto policy = *MakeWindowPolicy("specdec++", options);
+  EXPECT_EQ(policy->NextDepth(Costs(round_time, 0.01)), Costs(round_time, 0.01).limits.max_depth);
+  EXPECT_DOUBLE_EQ(policy->stop_below(), 0.4);
+  EXPECT_EQ((*MakeWindowPolicy("fixed"))->stop_below(), 0.0);
+}
+
 TEST(WindowPolicyTest, FactoryKnowsTheNames) {
   for (const std::string& name : WindowPolicyNames()) EXPECT_EQ((*MakeWindowPolicy(name))->name(), name);
   EXPECT_THAT(std::string(MakeWindowPolicy("best").status().message()),
               HasSubstr("\"best\" is not known, expected one of analytic, cached-fsm, ema-tiers, fixed, fsm, "
-                        "goodput, qlearning"));
+                        "goodput, qlearning, specdec++"));
 }
 
 TEST(WindowLimitsTest, BudgetFollowsDepth) {

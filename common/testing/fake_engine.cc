@@ -53,6 +53,7 @@ FakeEngine::FakeEngine(const Options& options)
   config_.architecture = "Fake";
   config_.vocab_size = options.vocab_size;
   config_.max_context = options.max_context;
+  config_.hidden_size = kHiddenSize;
 }
 
 SlotId FakeEngine::Slot(const RowContext& context, uint32_t position) const {
@@ -149,6 +150,7 @@ absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
       WriteLogits(state, absl::MakeSpan(row.logits, static_cast<size_t>(options_.vocab_size)));
       ++num_logits_;
     }
+    if (row.features != nullptr) WriteFeatures(state, *row.features);
     if (row.choice != nullptr) {
       std::vector<float> logits(static_cast<size_t>(options_.vocab_size));
       WriteLogits(state, absl::MakeSpan(logits));
@@ -188,7 +190,7 @@ void FakeEngine::WriteLogits(uint64_t state, absl::Span<float> logits) const {
   }
 }
 
-std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens) const {
+uint64_t FakeEngine::StateAfter(absl::Span<const TokenId> tokens) {
   assert(!tokens.empty());
   uint64_t seen = kEmptyState;
   uint64_t state = 0;
@@ -196,9 +198,31 @@ std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens)
     if (i > 0) seen = Attend(seen, state);
     state = KeysAndValues(seen, tokens[i]);
   }
+  return state;
+}
+
+void FakeEngine::WriteFeatures(uint64_t state, const FeatureRequest& request) {
+  constexpr uint32_t kNormed = UINT32_MAX;
+  for (uint32_t i = 0; i < request.num_states(); ++i) {
+    const uint32_t which = i < request.layers.size() ? request.layers[i] : kNormed;
+    for (int32_t j = 0; j < kHiddenSize; ++j) {
+      const uint64_t hash = HashCombine(HashCombine(state, which), static_cast<uint64_t>(j));
+      request.states[i * kHiddenSize + static_cast<uint32_t>(j)] =
+          static_cast<float>(2.0 * Uniform(hash) - 1.0);
+    }
+  }
+}
+
+std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens) const {
   std::vector<float> logits(static_cast<size_t>(options_.vocab_size));
-  WriteLogits(state, absl::MakeSpan(logits));
+  WriteLogits(StateAfter(tokens), absl::MakeSpan(logits));
   return logits;
+}
+
+std::vector<float> FakeEngine::ReferenceState(absl::Span<const TokenId> tokens) const {
+  std::vector<float> state(kHiddenSize);
+  WriteFeatures(StateAfter(tokens), {.final_norm = true, .states = state.data()});
+  return state;
 }
 
 TokenId FakeEngine::ReferenceChoice(absl::Span<const TokenId> tokens) const {

@@ -48,17 +48,23 @@ class FakeEngine final : public Engine {
   uint32_t num_blocks() const override { return options_.num_blocks; }
   uint32_t max_rows() const override { return options_.max_rows; }
   bool chooses() const override { return options_.chooses; }
+  bool has_features() const override { return true; }
 
   // Besides what Engine says, InvalidArgument when a context names a slot that was never written, when two
   // rows write the same slot, or when a choice's counts name a token twice.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
 
+  // Of every state: a hash of the row's and of which state it is, as numbers in [-1, 1).
+  static constexpr int32_t kHiddenSize = 4;
+
   // What Step would give for the last of `tokens` if all of them were computed; at least one token.
   // [vocab_size]
   std::vector<float> ReferenceLogits(absl::Span<const TokenId> tokens) const;
   // The first of the most likely ones after `tokens`.
   TokenId ReferenceChoice(absl::Span<const TokenId> tokens) const;
+  // The state after the final norm likewise. [kHiddenSize]
+  std::vector<float> ReferenceState(absl::Span<const TokenId> tokens) const;
 
   // The next Step returns `status` and writes nothing.
   void FailNextStep(absl::Status status) { next_failure_ = std::move(status); }
@@ -73,6 +79,8 @@ class FakeEngine final : public Engine {
   absl::Status CheckRow(const StepRow& row) const;
   absl::Status CheckChoice(const StepRow& row) const;
   SlotId Slot(const RowContext& context, uint32_t position) const;
+  static uint64_t StateAfter(absl::Span<const TokenId> tokens);
+  static void WriteFeatures(uint64_t state, const FeatureRequest& request);
   void WriteLogits(uint64_t state, absl::Span<float> logits) const;
 
   const Options options_;

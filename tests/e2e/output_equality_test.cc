@@ -96,7 +96,7 @@ TEST_P(SpeculationTest, ChangesNoOutputInABatchOfEightOrAlone) {
 
 std::string NameOf(const ::testing::TestParamInfo<Speculation>& info) {
   const auto& [drafter, policy, verifier] = info.param;
-  return absl::StrReplaceAll(absl::StrCat(drafter, "_", policy, "_", verifier), {{"-", "_"}});
+  return absl::StrReplaceAll(absl::StrCat(drafter, "_", policy, "_", verifier), {{"-", "_"}, {"+", "p"}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Quantised, SpeculationTest,

@@ -21,7 +21,8 @@ void DrafterMachine::Start() {
                          .engine = engine_.get(),
                          .pool = pool_.get(),
                          .vocabulary_fingerprint = options_.vocabulary_fingerprint,
-                         .context_length = options_.context_length};
+                         .context_length = options_.context_length,
+                         .stop_head = &stop_head_};
   if (options_.source.has_value()) {
     source_ = std::make_unique<SourceHost>(*options_.source);
     draft_model.sources = {source_.get()};

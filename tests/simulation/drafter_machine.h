@@ -11,6 +11,7 @@
 #include "common/engine/block_pool.h"
 #include "common/testing/fake_engine.h"
 #include "drafter/draft_core.h"
+#include "drafter/fake_stop_head.h"
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "tests/simulation/liar.h"
@@ -66,7 +67,8 @@ class DrafterMachine final : public Machine {
   std::unique_ptr<FakeEngine> model_;
   std::unique_ptr<TimedEngine> engine_;
   std::unique_ptr<BlockPool> pool_;
-  std::unique_ptr<SourceHost> source_;  // Outlives the core.
+  std::unique_ptr<SourceHost> source_;  // These outlive the core.
+  FakeStopHead stop_head_;
   std::unique_ptr<DraftCore> core_;
 };
 

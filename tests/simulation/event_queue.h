@@ -75,6 +75,7 @@ class TimedEngine final : public Engine {
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return engine_->chooses(); }
+  bool has_features() const override { return engine_->has_features(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
     Spend(rows);
     return engine_->Step(rows);

@@ -36,7 +36,7 @@ void Liar::DamageGrow(Grow* grow) {
     return;
   }
   const size_t at = random_.Next() % grow->parents.size();
-  switch (random_.Between(well_formed_ ? 9 : 0, 13)) {
+  switch (random_.Between(well_formed_ ? 9 : 0, 14)) {
     case 0:
       grow->tokens[at] = AnyToken();
       break;
@@ -77,6 +77,10 @@ void Liar::DamageGrow(Grow* grow) {
     case 12:
       grow->exhausted = !grow->exhausted;
       break;
+    case 13:  // Of nodes that there are or are not, and no probability at times.
+      grow->predictions.push_back({.node = random_.Between(0, grow->first_id + 10),
+                                   .acceptance = static_cast<float>(random_.Uniform() * 1.2 - 0.1)});
+      break;
     default:
       // Well-formed and wrong, which is not against the protocol.
       for (TokenId& token : grow->tokens) token = (token + 1) % vocab_size_;
@@ -116,7 +120,8 @@ std::vector<DraftResponse> Liar::Invent() {
     const SessionId session = random_.Chance(0.9) ? at->first : random_.Between(0, 20);
     switch (random_.Between(0, well_formed_ ? 2 : 9)) {
       case 0:
-        invented.push_back({session, SessionOpened{.epoch = at->second.epoch}});
+        invented.push_back(
+            {session, SessionOpened{.epoch = at->second.epoch, .predicts_acceptance = random_.Chance(0.5)}});
         break;
       case 1:
         invented.push_back({session, ResyncNeeded{.epoch = at->second.epoch, .reason = "because"}});

@@ -34,6 +34,7 @@ class CpuEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
   uint32_t max_rows() const override { return max_rows_; }
+  bool has_features() const override { return true; }
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
 
@@ -49,7 +50,12 @@ class CpuEngine final : public Engine {
   void RunLayer(int thread, uint32_t layer);
   // Into normed_, prepared for the product with `next`.
   void Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next);
-  void KeepWantedRows(int thread);
+  // Moves the rows that are computed to the end to the front, and there is nothing left of the others.
+  void DropFinishedRows(int thread);
+  void KeepRowsWithLogits(int thread);
+  // Hands out the states after so many layers, of this thread's rows.
+  void TakeFeatures(int thread, uint32_t num_layers);
+  bool IsComputedToTheEnd(const StepRow& row) const;
   void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
                   const ProductInputs& inputs);
   // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
@@ -72,8 +78,10 @@ class CpuEngine final : public Engine {
 
   std::vector<ActiveRow> active_;
   uint32_t num_rows_ = 0;    // Of the step,
-  uint32_t num_wanted_ = 0;  // of these with logits,
+  uint32_t num_last_ = 0;    // of these through all of the last layer,
+  uint32_t num_wanted_ = 0;  // with logits,
   uint32_t num_active_ = 0;  // and still to be computed.
+  bool asks_for_features_ = false;
   std::vector<float*> logits_;
   RowBuffer hidden_;           // [max_rows, hidden]
   ProductInputs normed_;       // [max_rows, hidden]
@@ -140,7 +148,8 @@ absl::Status CpuEngine::AllocateScratch() {
   validator_.emplace(StepValidator::Options{.vocab_size = config_.vocab_size,
                                             .num_blocks = num_blocks_,
                                             .max_rows = max_rows_,
-                                            .max_context = max_context_});
+                                            .max_context = max_context_,
+                                            .feature_layers = static_cast<uint32_t>(config_.num_layers)});
   active_.resize(max_rows_);
   logits_.resize(max_rows_);
   return absl::OkStatus();
@@ -151,10 +160,14 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
   if (rows.empty()) return absl::OkStatus();
   num_rows_ = static_cast<uint32_t>(rows.size());
   num_active_ = num_rows_;
+  num_last_ = 0;
   num_wanted_ = 0;
+  asks_for_features_ = false;
   for (uint32_t i = 0; i < num_rows_; ++i) {
     active_[i] = {&rows[i], rows[i].context.length() - 1, LastSlot(rows[i].context)};
     if (rows[i].logits != nullptr) logits_[num_wanted_++] = rows[i].logits;
+    if (rows[i].features != nullptr) asks_for_features_ = true;
+    if (IsComputedToTheEnd(rows[i])) ++num_last_;
   }
   attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
   team_->Run([this](int thread) { RunStep(thread); });
@@ -174,8 +187,14 @@ void CpuEngine::RunStep(int thread) {
     team_->Barrier();
     RunLayer(thread, layer);
   }
-  if (num_wanted_ == 0) return;
+  if (num_last_ == 0) return;
   team_->Barrier();
+  TakeFeatures(thread, static_cast<uint32_t>(weights_.layers.size()));
+  if (num_wanted_ == 0) return;
+  if (num_wanted_ < num_last_) {
+    team_->Barrier();
+    KeepRowsWithLogits(thread);
+  }
   Normalise(thread, weights_.final_norm, weights_.output);
   team_->Barrier();
   weights_.output.Multiply(MyShare(weights_.output.num_tiles(), thread), normed_, num_wanted_,
@@ -192,6 +211,7 @@ void CpuEngine::Embed(int thread) {
 void CpuEngine::RunLayer(int thread, uint32_t layer) {
   const CpuWeights::Layer& weights = weights_.layers[layer];
   const PackedMatrix& projection = weights.query_key_value;
+  TakeFeatures(thread, layer);
   Normalise(thread, weights.input_norm, projection);
   team_->Barrier();
   const Share tiles = MyShare(projection.num_tiles(), thread);
@@ -202,9 +222,9 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   attention_->Prepare(thread, layer, ActiveRows(), weights.query_norm, weights.key_norm, query_key_value_);
   team_->Barrier();
   if (layer + 1 == weights_.layers.size()) {
-    // From here on a row computes only its own logits: its keys and values are written.
-    if (num_wanted_ == 0) return;
-    if (num_wanted_ < num_rows_) KeepWantedRows(thread);
+    // From here on a row computes only its own logits and features: its keys and values are written.
+    if (num_last_ == 0) return;
+    if (num_last_ < num_rows_) DropFinishedRows(thread);
   }
   attention_->Attend(thread, layer);
   team_->Barrier();
@@ -233,12 +253,36 @@ bool CpuEngine::PrepareRows(int thread, const PackedMatrix& next, ProductInputs*
   return true;
 }
 
-// Moves the rows whose logits are wanted to the front.
-void CpuEngine::KeepWantedRows(int thread) {
+bool CpuEngine::IsComputedToTheEnd(const StepRow& row) const {
+  if (row.logits != nullptr) return true;
+  const FeatureRequest* const features = row.features;
+  return features != nullptr &&
+         (features->final_norm || features->layers.back() == static_cast<uint32_t>(config_.num_layers));
+}
+
+void CpuEngine::TakeFeatures(int thread, uint32_t num_layers) {
+  if (!asks_for_features_) return;
+  const Share rows = MyShare(num_active_, thread);
+  const uint32_t width = hidden_.width();
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    const FeatureRequest* const request = active_[i].row->features;
+    if (request == nullptr) continue;
+    const auto found = std::lower_bound(request->layers.begin(), request->layers.end(), num_layers);
+    if (found != request->layers.end() && *found == num_layers) {
+      std::copy_n(hidden_.row(i), width, request->states + (found - request->layers.begin()) * size_t{width});
+    }
+    if (num_layers == weights_.layers.size() && request->final_norm) {
+      kernels_->rms_norm(hidden_.row(i), weights_.final_norm.data(), weights_.final_norm.size(),
+                         config_.rms_norm_epsilon, request->states + request->layers.size() * size_t{width});
+    }
+  }
+}
+
+void CpuEngine::DropFinishedRows(int thread) {
   if (thread == 0) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < num_active_; ++i) {
-      if (active_[i].row->logits == nullptr) continue;
+      if (!IsComputedToTheEnd(*active_[i].row)) continue;
       if (kept != i) {
         active_[kept] = active_[i];
         std::copy_n(hidden_.row(i), hidden_.width(), hidden_.row(kept));
@@ -248,6 +292,19 @@ void CpuEngine::KeepWantedRows(int thread) {
     }
     num_active_ = kept;
     attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
+  }
+  team_->Barrier();
+}
+
+void CpuEngine::KeepRowsWithLogits(int thread) {
+  if (thread == 0) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < num_active_; ++i) {
+      if (active_[i].row->logits == nullptr) continue;
+      if (kept != i) std::copy_n(hidden_.row(i), hidden_.width(), hidden_.row(kept));
+      ++kept;
+    }
+    num_active_ = kept;
   }
   team_->Barrier();
 }

@@ -83,6 +83,13 @@ TEST_F(CpuEngineTest, RefusesHostileRowsBeforeAnythingIsWritten) {
   const SamplingParameters sampling;
   TokenId chosen = 0;
   const SeededChoice choice = {.sampling = &sampling, .token = &chosen};
+  std::vector<float> state(32);
+  const std::vector<uint32_t> descending = {1, 0};
+  const std::vector<uint32_t> beyond = {3};
+  const FeatureRequest nothing = {.states = state.data()};
+  const FeatureRequest nowhere = {.final_norm = true};
+  const FeatureRequest not_ascending = {.layers = descending, .states = state.data()};
+  const FeatureRequest no_such_layer = {.layers = beyond, .states = state.data()};
   struct Case {
     std::string message;
     std::function<void(StepRow*)> spoil;
@@ -104,6 +111,11 @@ TEST_F(CpuEngineTest, RefusesHostileRowsBeforeAnythingIsWritten) {
       {"slot 64", [&](StepRow* row) { row->context.tail = bad_tail; }},
       {"as does an earlier row", [&](StepRow* row) { row->context.num_committed = 1; }},
       {"gives logits only", [&](StepRow* row) { row->choice = &choice; }},
+      {"one state at least", [&](StepRow* row) { row->features = &nothing; }},
+      {"a place for it", [&](StepRow* row) { row->features = &nowhere; }},
+      {"after 0 layers; expected 0 to 2 in ascending order",
+       [&](StepRow* row) { row->features = &not_ascending; }},
+      {"after 3 layers; expected 0 to 2", [&](StepRow* row) { row->features = &no_such_layer; }},
   };
   for (const Case& test_case : cases) {
     std::vector<StepRow> rows = {good, good};
@@ -154,6 +166,46 @@ TEST_F(CpuEngineTest, WritesTheLogitsThatAreWantedAndNoOthers) {
   EXPECT_EQ(logits.back(), 12345.0f);
   logits.pop_back();
   EXPECT_EQ(logits, expected);
+}
+
+// Rows that want logits, states before, at and behind the end, both or nothing, all in one step.
+TEST_F(CpuEngineTest, WritesTheStatesThatAreWantedAndNoOthers) {
+  ASSERT_TRUE(engine_->has_features());
+  const std::vector<float> expected = Run({1, 2}, {0});
+  const std::vector<uint32_t> all = {0, 1, 2};
+  const std::vector<uint32_t> middle = {1};
+  const std::vector<BlockId> blocks = {1};
+  const std::vector<BlockId> other = {2};
+  const auto step = [&](const FeatureRequest* first, const FeatureRequest* second, float* logits) {
+    const std::vector<StepRow> rows = {
+        {.token = 1, .context = {.blocks = blocks, .num_committed = 1}, .features = first},
+        {.token = 7, .context = {.blocks = other, .num_committed = 1}},
+        {.token = 2, .context = {.blocks = blocks, .num_committed = 2}, .logits = logits, .features = second},
+    };
+    const absl::Status status = engine_->Step(rows);
+    ASSERT_TRUE(status.ok()) << status;
+  };
+  std::vector<float> states(4 * 32 + 1, 12345.0f);
+  std::vector<float> normed(32 + 1, 12345.0f);
+  std::vector<float> logits(131);
+  const FeatureRequest everything = {.layers = all, .final_norm = true, .states = states.data()};
+  const FeatureRequest last = {.final_norm = true, .states = normed.data()};
+  step(&last, &everything, logits.data());
+  EXPECT_EQ(logits, expected);
+  EXPECT_EQ(states.back(), 12345.0f);
+  EXPECT_EQ(normed.back(), 12345.0f);
+  EXPECT_THAT(absl::MakeConstSpan(states).first(128), testing::Not(testing::Contains(12345.0f)));
+
+  // The others' wishes change nothing, nor does going without logits.
+  std::vector<float> again(4 * 32 + 1, 12345.0f);
+  const FeatureRequest alone = {.layers = all, .final_norm = true, .states = again.data()};
+  step(nullptr, &alone, nullptr);
+  EXPECT_EQ(again, states);
+  std::vector<float> one(32 + 1, 12345.0f);
+  const FeatureRequest of_middle = {.layers = middle, .states = one.data()};
+  step(&last, &of_middle, nullptr);
+  EXPECT_EQ(absl::MakeConstSpan(one).first(32), absl::MakeConstSpan(states).subspan(32, 32));
+  EXPECT_EQ(one.back(), 12345.0f);
 }
 
 TEST_F(CpuEngineTest, InputsArePreparedForMatricesOfAnyTypes) {

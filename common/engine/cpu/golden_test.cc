@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,23 @@ class Decoder {
       sequence_.MarkComputed(end);
     }
     return logits;
+  }
+
+  // Appends and computes one token; returns its states after `layers`, then the normed one.
+  // [layers + 1, hidden]
+  std::vector<float> StatesOf(TokenId token, const std::vector<uint32_t>& layers) {
+    sequence_.Append({token});
+    const auto length = static_cast<uint32_t>(sequence_.tokens().size());
+    EXPECT_TRUE(sequence_.Reserve(length).ok());
+    FeatureRequest features = {.layers = layers, .final_norm = true};
+    std::vector<float> states(features.num_states() * static_cast<size_t>(engine_->config().hidden_size));
+    features.states = states.data();
+    const StepRow row = {
+        .token = token, .context = sequence_.CommittedRow(length - 1), .features = &features};
+    const absl::Status status = engine_->Step({row});
+    EXPECT_TRUE(status.ok()) << status;
+    sequence_.MarkComputed(length);
+    return states;
   }
 
  private:
@@ -166,6 +184,36 @@ TEST_P(TinyModel, GivesTheReferenceLogits) {
           ASSERT_NEAR(logits[positions[i]][token], want,
                       0.5 * Tolerance(instruction_set) * (1 + std::abs(want)))
               << "position " << positions[i] << " token " << token;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(TinyModel, GivesTheReferenceStates) {
+  const std::string folder = absl::StrCat("common/model/testdata/", GetParam());
+  const nlohmann::json golden = ReadJson(absl::StrCat(folder, "/golden.json"));
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    const auto engine = OpenEngine(folder, instruction_set);
+    ASSERT_NE(engine, nullptr);
+    std::vector<uint32_t> layers(static_cast<size_t>(engine->config().num_layers) + 1);
+    std::iota(layers.begin(), layers.end(), 0u);
+    const auto width = static_cast<size_t>(engine->config().hidden_size);
+    for (const nlohmann::json& sequence : golden["sequences"]) {
+      TokenIds tokens = sequence["tokens"].get<TokenIds>();
+      const TokenId last = tokens.back();
+      tokens.pop_back();
+      Decoder decoder(engine.get());
+      if (!tokens.empty()) decoder.Add(tokens);
+      const std::vector<float> states = decoder.StatesOf(last, layers);
+      const auto expected = sequence["states"].get<std::vector<std::vector<float>>>();
+      ASSERT_EQ(states.size(), expected.size() * width);
+      for (size_t state = 0; state < expected.size(); ++state) {
+        for (size_t i = 0; i < width; ++i) {
+          const float want = expected[state][i];
+          ASSERT_NEAR(states[state * width + i], want,
+                      0.5 * Tolerance(instruction_set) * (1 + std::abs(want)))
+              << "state " << state << " of " << tokens.size() + 1 << " tokens";
         }
       }
     }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -22,8 +23,25 @@ namespace tandem {
 
 using Logits = std::vector<float>;
 
-inline bool SameLogits(const Logits& a, const Logits& b) {
+inline bool SameBits(absl::Span<const float> a, absl::Span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline bool SameLogits(const Logits& a, const Logits& b) {
+  return SameBits(a, b);
+}
+
+// What the plainest run gives for a row: its logits, and every state there is, [layers + 2, hidden].
+struct RowResult {
+  Logits logits;
+  std::vector<float> states;
+};
+
+// 0, 1, .. the model's layers.
+inline std::vector<uint32_t> AllFeatureLayers(const Engine& engine) {
+  std::vector<uint32_t> layers(static_cast<size_t>(engine.config().num_layers) + 1);
+  std::iota(layers.begin(), layers.end(), 0u);
+  return layers;
 }
 
 // The plainest run: one thread, one row a step, all positions in order in blocks 0, 1, 2, ...
@@ -36,10 +54,11 @@ class Reference {
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
+    layers_ = AllFeatureLayers(*engine_);
   }
 
-  // Logits after the last of `tokens`.
-  const Logits& After(const TokenIds& tokens) {
+  // Of the last of `tokens`.
+  const RowResult& After(const TokenIds& tokens) {
     const auto known = known_.find(tokens);
     if (known != known_.end()) return known->second;
     size_t same = std::mismatch(tokens.begin(), tokens.end(), computed_.begin(), computed_.end()).first -
@@ -49,14 +68,20 @@ class Reference {
     while (computed_.size() < tokens.size()) {
       const TokenId token = tokens[computed_.size()];
       computed_.push_back(token);
-      Logits logits(static_cast<size_t>(engine_->config().vocab_size));
+      RowResult result;
+      result.logits.resize(static_cast<size_t>(engine_->config().vocab_size));
+      FeatureRequest features = {.layers = layers_, .final_norm = true};
+      result.states.resize(size_t{features.num_states()} *
+                           static_cast<size_t>(engine_->config().hidden_size));
+      features.states = result.states.data();
       const StepRow row = {
           .token = token,
           .context = {.blocks = blocks_, .num_committed = static_cast<uint32_t>(computed_.size())},
-          .logits = logits.data()};
+          .logits = result.logits.data(),
+          .features = &features};
       const absl::Status status = engine_->Step(absl::MakeConstSpan(&row, 1));
       EXPECT_TRUE(status.ok()) << status;
-      known_[computed_] = std::move(logits);
+      known_[computed_] = std::move(result);
     }
     return known_[tokens];
   }
@@ -64,8 +89,9 @@ class Reference {
  private:
   std::unique_ptr<Engine> engine_;
   std::vector<BlockId> blocks_;
+  std::vector<uint32_t> layers_;
   TokenIds computed_;
-  std::map<TokenIds, Logits> known_;
+  std::map<TokenIds, RowResult> known_;
 };
 
 // Sanitizers make everything some twenty times slower: with them, less of the same for the fastest
@@ -146,6 +172,7 @@ class Simulation {
 
   int num_batches() const { return num_batches_; }
   int num_compared() const { return num_compared_; }
+  int num_states_compared() const { return num_states_compared_; }
   int num_cache_hits() const { return num_cache_hits_; }
   int num_copied() const { return num_copied_; }
 
@@ -166,6 +193,10 @@ class Simulation {
     std::vector<SlotId> tail;
     TokenIds tokens;  // The whole context.
     std::optional<Logits> logits;
+    // Some of the states, or none.
+    std::vector<uint32_t> layers;
+    FeatureRequest features;
+    std::vector<float> states;
   };
 
   int Below(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
@@ -207,6 +238,7 @@ class Simulation {
                       .context = planned.context,
                       .logits = planned.logits.has_value() ? planned.logits->data() : nullptr});
       rows.back().context.tail = planned.tail;
+      if (AskForFeatures(planned)) rows.back().features = &planned.features;
     }
     const absl::Status status = engine_->Step(rows);
     ASSERT_TRUE(status.ok()) << status;
@@ -215,14 +247,46 @@ class Simulation {
     std::sort(plan.begin(), plan.end(),
               [](const Planned& a, const Planned& b) { return a.tokens < b.tokens; });
     for (const Planned& planned : plan) {
+      CompareStates(planned);
       if (!planned.logits.has_value()) continue;
       ++num_compared_;
-      ASSERT_TRUE(SameLogits(*planned.logits, reference_->After(planned.tokens)))
+      ASSERT_TRUE(SameLogits(*planned.logits, reference_->After(planned.tokens).logits))
           << "a context of " << planned.tokens.size() << " tokens, " << planned.tail.size()
           << " of them in the tail, in a step of " << plan.size() << " rows";
     }
     for (Session& session : sessions_) FinishStep(&session);
   }
+
+  // Whether it does.
+  bool AskForFeatures(Planned& planned) {
+    if (!engine_->has_features() || !Chance(0.4)) return false;
+    for (uint32_t layer : AllFeatureLayers(*engine_)) {
+      if (Chance(0.4)) planned.layers.push_back(layer);
+    }
+    planned.features = {.layers = planned.layers, .final_norm = planned.layers.empty() || Chance(0.5)};
+    planned.states.resize(size_t{planned.features.num_states()} * hidden_size());
+    planned.features.states = planned.states.data();
+    return true;
+  }
+
+  void CompareStates(const Planned& planned) {
+    const uint32_t num_states = planned.features.num_states();
+    if (num_states == 0) return;
+    const RowResult& expected = reference_->After(planned.tokens);
+    for (uint32_t i = 0; i < num_states; ++i) {
+      // The one behind the last layer's is the normed one.
+      const size_t state =
+          i < planned.layers.size() ? planned.layers[i] : expected.states.size() / hidden_size() - 1;
+      ++num_states_compared_;
+      ASSERT_TRUE(
+          SameBits(absl::MakeConstSpan(planned.states).subspan(i * hidden_size(), hidden_size()),
+                   absl::MakeConstSpan(expected.states).subspan(state * hidden_size(), hidden_size())))
+          << "state " << state << " of a context of " << planned.tokens.size() << " tokens, "
+          << planned.tail.size() << " of them in the tail";
+    }
+  }
+
+  size_t hidden_size() const { return static_cast<size_t>(engine_->config().hidden_size); }
 
   void PlanSession(Session* session, std::vector<Planned>* plan) {
     SequenceKv& kv = session->kv;
@@ -315,6 +379,7 @@ class Simulation {
   std::vector<TokenIds> prompts_;
   int num_batches_ = 0;
   int num_compared_ = 0;
+  int num_states_compared_ = 0;
   int num_cache_hits_ = 0;
   int num_copied_ = 0;
 };

@@ -1,5 +1,5 @@
 // Law 1 as a property: whatever is in the batch, and however a token's context came to be where it is, its
-// logits are those of the plainest run there is, bit for bit.
+// logits and features are those of the plainest run there is, bit for bit.
 
 #include <ostream>
 #include <string>
@@ -30,6 +30,7 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   ASSERT_NE(model, nullptr);
   References references(model, GetParam().weight_type);
   int num_compared = 0;
+  int num_states = 0;
   int num_cache_hits = 0;
   int num_copied = 0;
   // Every number of threads with the best instruction set, every instruction set with some number.
@@ -51,6 +52,7 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
         simulation.Run(20);
         if (HasFailure()) return;
         num_compared += simulation.num_compared();
+        num_states += simulation.num_states_compared();
         num_cache_hits += simulation.num_cache_hits();
         num_copied += simulation.num_copied();
       }
@@ -58,6 +60,7 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   }
   // The simulation has to reach what it is there for.
   EXPECT_GT(num_compared, kSanitized ? 50 : 1000);
+  EXPECT_GT(num_states, kSanitized ? 50 : 1000);
   EXPECT_GT(num_cache_hits, kSanitized ? 0 : 50);
   EXPECT_GT(num_copied, kSanitized ? 2 : 100);
 }

@@ -5,8 +5,9 @@ reference logits from the transformers library.
 Each folder holds config.json, the weights, and golden.json:
 
     tensors     name -> shape, sum of the elements, and sum of (i + 1) * element i, in float64
-    sequences   tokens in; full logits at some positions; 24 greedy tokens that follow (end-of-sequence tokens
-                do not stop it), and the smallest gap between the best and second-best logit on the way
+    sequences   tokens in; full logits at some positions; hidden states of the last token: after 0, 1, .. all
+                layers, then normed; 24 greedy tokens that follow (end-of-sequence tokens do not stop it), and
+                the smallest gap between the best and second-best logit on the way
 
 Logits are computed in float32 arithmetic, with eager attention and without a cache, from the weights as saved
 and written with 7 significant digits. Needs torch and transformers 5; the output depends on their versions,
@@ -102,8 +103,19 @@ def rounded(values):
     return [float(f"{value:.7g}") for value in values]
 
 
+def last_states(model, tokens):
+    """Of the last token: the residual stream after 0, 1, .. all layers, and what the final norm makes of it."""
+    unnormed = []
+    hook = model.model.norm.register_forward_pre_hook(lambda module, inputs: unnormed.append(inputs[0][0, -1]))
+    states = model(torch.tensor([tokens]), use_cache=False, output_hidden_states=True).hidden_states
+    hook.remove()
+    # The library's last state is normed already.
+    return [state[0, -1] for state in states[:-1]] + unnormed + [states[-1][0, -1]]
+
+
 def sequence_case(model, tokens):
     with torch.no_grad():
+        states = last_states(model, tokens)
         logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
         greedy, margins = [], []
         for _ in range(GREEDY_TOKENS):
@@ -112,7 +124,7 @@ def sequence_case(model, tokens):
             greedy.append(best.indices[0].item())
     positions = POSITIONS[len(tokens)]
     return dict(tokens=tokens, positions=positions, logits=[rounded(logits[p].tolist()) for p in positions],
-                greedy=greedy, min_margin=rounded([min(margins)])[0])
+                states=[rounded(state.tolist()) for state in states], greedy=greedy, min_margin=rounded([min(margins)])[0])
 
 
 def tensor_sums(state):
