@@ -47,6 +47,8 @@ void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
     if (!WasClosed(key, open->epoch)) OnOpen(key, *open);
   } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
     OnCommit(key, *commit);
+  } else if (std::holds_alternative<LoadQuery>(request.event)) {
+    responses_.emplace_back(link, DraftResponse{.session = request.session, .event = LoadReport{}});
   } else {
     OnClose(key);
   }
@@ -328,6 +330,9 @@ void DraftCore::DraftStep() {
 }
 
 std::vector<std::pair<LinkId, DraftResponse>> DraftCore::TakeResponses() {
+  for (auto& [link, response] : responses_) {
+    response.drafter_sessions = static_cast<uint32_t>(sessions_.size());
+  }
   return std::exchange(responses_, {});
 }
 

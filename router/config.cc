@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/hash.h"
+#include "common/rpc/dns_name.h"
 #include "common/speculation/window_policy.h"
-#include "router/dns_name.h"
 
 namespace tandem::router {
 namespace {

@@ -23,7 +23,8 @@ inline constexpr absl::Duration kDefaultRegistrationTtl = absl::Seconds(15);
 struct TargetModel {
   std::string name;
   std::string folder;
-  // gRPC targets or names (dns_name.h), all different. At least one, unless verifiers may register.
+  // gRPC targets or names (common/rpc/dns_name.h), all different. At least one, unless verifiers may
+  // register.
   std::vector<std::string> verifiers;
 };
 

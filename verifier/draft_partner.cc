@@ -73,7 +73,7 @@ void Scheduler::OpenPartner(Session& session) {
     return;
   }
   const LinkId link = partner->link;
-  OpenSession open = session.OpenPartner(records_.Of(*partner), options_.vocabulary_fingerprint);
+  OpenSession open = session.OpenPartner(RecordOf(*partner), options_.vocabulary_fingerprint);
   listener_->OnDraftRequest(link, {.session = session.partner()->draft_id, .event = std::move(open)});
 }
 

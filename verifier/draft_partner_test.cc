@@ -46,7 +46,7 @@ class DraftPartnerTest : public SchedulerTest {
     }
     return ids;
   }
-  void Answer(SessionId draft, std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event) {
+  void Answer(SessionId draft, decltype(DraftResponse::event) event) {
     scheduler_->OnDraftResponse(links_.at(draft), {.session = draft, .event = std::move(event)});
   }
   // Everything that drafts on `link` sends `num_right` tokens of the output and then wrong ones.

@@ -1,8 +1,11 @@
 #include "verifier/drafter_links.h"
 
+#include <optional>
 #include <random>
 #include <utility>
+#include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
@@ -17,7 +20,6 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMaxLinks = 256;
 // Responses that may wait for the engine thread, which takes them between steps.
 constexpr size_t kMaxUnacknowledged = 1024;
 constexpr absl::Duration kIdleAfter = absl::Minutes(5);
@@ -32,13 +34,14 @@ double Uniform() {
 // One endpoint. Its stream's callbacks hold it, so that it lives until the last of them has run.
 class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
  public:
-  Link(LinkId id, std::string endpoint, std::shared_ptr<const Callbacks> callbacks, const Clock* clock,
+  Link(LinkId id, std::string endpoint, const std::string& server_name,
+       std::shared_ptr<const Callbacks> callbacks, const Clock* clock,
        const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : id_(id),
         endpoint_(std::move(endpoint)),
         callbacks_(std::move(callbacks)),
         clock_(clock),
-        channel_(tandem::CreateChannel(endpoint_, credentials)),
+        channel_(tandem::CreateChannel(endpoint_, credentials, server_name)),
         stub_(v1::Drafter::NewStub(channel_)),
         backoff_(clock, Uniform) {}
 
@@ -55,8 +58,11 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     {
       absl::MutexLock lock(&mutex_);
       stream = stream_;
+      if (stream == nullptr) return 0;
+      if (!std::holds_alternative<LoadQuery>(request.event)) last_used_ = clock_->Now();
+      if (std::holds_alternative<OpenSession>(request.event)) sessions_.insert(request.session);
+      if (std::holds_alternative<CloseSession>(request.event)) sessions_.erase(request.session);
     }
-    if (stream == nullptr) return 0;
     v1::DraftRequest message = DraftRequestToProto(request);
     const size_t bytes = message.ByteSizeLong();
     stream->Write(std::move(message));
@@ -72,20 +78,42 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     if (stream != nullptr) stream->Acknowledge();
   }
 
+  LinkId id() const { return id_; }
+  // Nothing while it has sessions.
+  std::optional<absl::Time> UnusedSince() {
+    absl::MutexLock lock(&mutex_);
+    if (!sessions_.empty()) return std::nullopt;
+    return last_used_;
+  }
+
+  // Ends the stream and tells, when it has ended, that the link is gone.
+  void Leave() {
+    absl::MutexLock lock(&mutex_);
+    leaving_ = true;
+    BeginClose();
+    if (Ended()) callbacks_->on_gone(id_, endpoint_);
+  }
+  bool HasEnded() {
+    absl::MutexLock lock(&mutex_);
+    return Ended();
+  }
+
   void Close() {
     absl::MutexLock lock(&mutex_);
-    closing_ = true;
-    alarm_.Cancel();
-    if (stream_ != nullptr) stream_->Cancel();
+    BeginClose();
     mutex_.Await(absl::Condition(
-        +[](Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link->mutex_) {
-          return link->stream_ == nullptr && !link->retrying_;
-        },
-        this));
+        +[](Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link->mutex_) { return link->Ended(); }, this));
   }
 
  private:
   using Stream = ClientBidi<v1::DraftRequest, v1::DraftResponse>;
+
+  void BeginClose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    closing_ = true;
+    alarm_.Cancel();
+    if (stream_ != nullptr) stream_->Cancel();
+  }
+  bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr && !retrying_; }
 
   void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     stream_ = Stream::Create({}, kMaxUnacknowledged);
@@ -119,6 +147,8 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     callbacks_->on_down(id_, status.ok() ? absl::UnavailableError("the drafter ended the stream") : status);
     absl::MutexLock lock(&mutex_);
     stream_ = nullptr;
+    sessions_.clear();
+    if (leaving_) callbacks_->on_gone(id_, endpoint_);
     if (closing_ || clock_->Now() - last_used_ > kIdleAfter) return;
     retrying_ = true;
     const absl::Time next = backoff_.Failed();
@@ -134,6 +164,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   void Retry() {
     absl::MutexLock lock(&mutex_);
     retrying_ = false;
+    if (leaving_) callbacks_->on_gone(id_, endpoint_);
     if (closing_) return;
     // Its address is asked for anew: gRPC's own pauses before that grow to two minutes.
     grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
@@ -154,6 +185,8 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   bool retrying_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<SessionId> sessions_ ABSL_GUARDED_BY(mutex_);  // Open on this stream.
 };
 
 DrafterLinks::DrafterLinks(Callbacks callbacks, const Clock* clock,
@@ -166,56 +199,73 @@ DrafterLinks::~DrafterLinks() {
   std::vector<std::shared_ptr<Link>> links;
   {
     absl::MutexLock lock(&mutex_);
-    links = links_;
+    links = leaving_;
+    for (const auto& [id, link] : links_) links.push_back(link);
   }
   for (const std::shared_ptr<Link>& link : links) link->Close();
 }
 
-absl::StatusOr<LinkId> DrafterLinks::Acquire(const std::string& endpoint) {
+std::shared_ptr<DrafterLinks::Link> DrafterLinks::TakeUnused() {
+  auto longest = links_.end();
+  absl::Time since = absl::InfiniteFuture();
+  for (auto at = links_.begin(); at != links_.end(); ++at) {
+    const std::optional<absl::Time> unused = at->second->UnusedSince();
+    if (!unused.has_value() || *unused >= since) continue;
+    since = *unused;
+    longest = at;
+  }
+  if (longest == links_.end()) return nullptr;
+  std::shared_ptr<Link> link = std::move(longest->second);
+  links_.erase(longest);
+  ids_.erase(link->endpoint());
+  std::erase_if(leaving_, [](const std::shared_ptr<Link>& left) { return left->HasEnded(); });
+  leaving_.push_back(link);
+  return link;
+}
+
+absl::StatusOr<LinkId> DrafterLinks::Acquire(const std::string& endpoint, const std::string& server_name) {
   std::shared_ptr<Link> link;
-  LinkId id = 0;
+  std::shared_ptr<Link> left;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = ids_.find(endpoint);
-    if (found == ids_.end() && links_.size() >= kMaxLinks) {
-      return absl::ResourceExhaustedError(absl::StrCat(links_.size(), " drafter endpoints are in use"));
-    }
     if (found != ids_.end()) {
-      id = found->second;
+      link = links_.at(found->second);
     } else {
-      id = static_cast<LinkId>(links_.size());
-      links_.push_back(std::make_shared<Link>(id, endpoint, callbacks_, clock_, credentials_));
+      if (links_.size() >= kMostLinks && (left = TakeUnused()) == nullptr) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(links_.size(), " drafter endpoints are in use, each with sessions"));
+      }
+      const LinkId id = next_id_++;
+      link = std::make_shared<Link>(id, endpoint, server_name, callbacks_, clock_, credentials_);
+      links_[id] = link;
       ids_[endpoint] = id;
     }
-    link = links_[id];
   }
+  if (left != nullptr) left->Leave();
   link->Use();
-  return id;
+  return link->id();
+}
+
+std::shared_ptr<DrafterLinks::Link> DrafterLinks::Find(LinkId link) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = links_.find(link);
+  return found == links_.end() ? nullptr : found->second;
 }
 
 std::string DrafterLinks::EndpointOf(LinkId link) const {
-  absl::MutexLock lock(&mutex_);
-  return link < links_.size() ? links_[link]->endpoint() : "";
+  const std::shared_ptr<Link> found = Find(link);
+  return found == nullptr ? "" : found->endpoint();
 }
 
 size_t DrafterLinks::Send(LinkId link, const DraftRequest& request) {
-  std::shared_ptr<Link> target;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (link >= links_.size()) return 0;
-    target = links_[link];
-  }
-  return target->Send(request);
+  const std::shared_ptr<Link> found = Find(link);
+  return found == nullptr ? 0 : found->Send(request);
 }
 
 void DrafterLinks::Acknowledge(LinkId link) {
-  std::shared_ptr<Link> target;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (link >= links_.size()) return;
-    target = links_[link];
-  }
-  target->Acknowledge();
+  const std::shared_ptr<Link> found = Find(link);
+  if (found != nullptr) found->Acknowledge();
 }
 
 }  // namespace tandem

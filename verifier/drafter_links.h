@@ -21,11 +21,13 @@ namespace tandem {
 
 // The verifier's streams to its drafters: one per endpoint, multiplexing all sessions, opened when a request
 // first names the endpoint and opened again, after a growing pause, when it breaks. A link that no request
-// has named for a while is left closed until one does.
+// has named for a while is left closed until one does. There are at most kMostLinks: one more takes the place
+// of that which was used longest ago and has no session, whose id is never given again.
 //
 //     Acquire           stream ends                timer
 //   ----------> OPEN -------------> BROKEN (backoff) ----> OPEN ...
-//                                      '-- unused --> IDLE --Acquire--> OPEN
+//                |                     '-- unused --> IDLE --Acquire--> OPEN
+//                '--------- from any state: its place is needed --> GONE
 //
 // Thread-safe. Callbacks run on gRPC's threads, in order for each link, and should only post elsewhere.
 class DrafterLinks {
@@ -37,7 +39,10 @@ class DrafterLinks {
     std::function<void(LinkId, DraftResponse, size_t bytes)> on_response;
     // A message that could not be decoded.
     std::function<void(LinkId, absl::Status)> on_malformed;
+    // Nothing more comes from a link that has given up its place.
+    std::function<void(LinkId, std::string endpoint)> on_gone;
   };
+  static constexpr size_t kMostLinks = 256;
   // Null `credentials`: without TLS.
   DrafterLinks(Callbacks callbacks, const Clock* clock,
                std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
@@ -46,8 +51,11 @@ class DrafterLinks {
   DrafterLinks(const DrafterLinks&) = delete;
   DrafterLinks& operator=(const DrafterLinks&) = delete;
 
-  // The link to `endpoint`, opened if it is not. ResourceExhausted beyond 256 endpoints.
-  absl::StatusOr<LinkId> Acquire(const std::string& endpoint);
+  // The link to `endpoint`, opened if it is not. ResourceExhausted if it would be one too many and each of
+  // the others has sessions. The drafter's certificate names `server_name` where that is given, and otherwise
+  // the endpoint's host.
+  absl::StatusOr<LinkId> Acquire(const std::string& endpoint, const std::string& server_name = "");
+  // Empty once the link is gone.
   std::string EndpointOf(LinkId link) const;
 
   // Dropped when the stream is down; the session is told by on_down. Returns the bytes of the message, 0 if
@@ -63,7 +71,14 @@ class DrafterLinks {
   const Clock* const clock_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   mutable absl::Mutex mutex_;
-  std::vector<std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);  // By id.
+  std::shared_ptr<Link> Find(LinkId link) const;
+  // Nothing if every link has sessions.
+  std::shared_ptr<Link> TakeUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::flat_hash_map<LinkId, std::shared_ptr<Link>> links_ ABSL_GUARDED_BY(mutex_);
+  // Those that gave up their places and whose last callbacks may still come.
+  std::vector<std::shared_ptr<Link>> leaving_ ABSL_GUARDED_BY(mutex_);
+  LinkId next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, LinkId> ids_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -25,11 +25,13 @@ class Record {
     return {.on_up = [this](LinkId) { Count(&ups_); },
             .on_down = [this](LinkId, absl::Status) { Count(&downs_); },
             .on_response = [this](LinkId, DraftResponse, size_t) { Count(&responses_); },
-            .on_malformed = [this](LinkId, absl::Status) { Count(&malformed_); }};
+            .on_malformed = [this](LinkId, absl::Status) { Count(&malformed_); },
+            .on_gone = [this](LinkId, const std::string&) { Count(&gone_); }};
   }
   bool WaitForDowns(int count) { return WaitFor(&downs_, count); }
   bool WaitForResponses(int count) { return WaitFor(&responses_, count); }
   bool WaitForMalformed(int count) { return WaitFor(&malformed_, count); }
+  bool WaitForGone(int count) { return WaitFor(&gone_, count); }
   bool WaitForUps(int count) { return WaitFor(&ups_, count); }
 
  private:
@@ -48,6 +50,7 @@ class Record {
   int downs_ = 0;
   int responses_ = 0;
   int malformed_ = 0;
+  int gone_ = 0;
 };
 
 // A drafter that answers every request with `answers`, then, if told to, ends the stream.
@@ -123,13 +126,48 @@ TEST(DrafterLinksTest, TellsOfMessagesThatCannotBeDecoded) {
   EXPECT_TRUE(record.WaitForMalformed(1));
 }
 
-TEST(DrafterLinksTest, EndpointsAreBounded) {
+TEST(DrafterLinksTest, EndpointsAreBoundedAndTheOneUsedLongestAgoGivesWay) {
+  ManualClock clock;
+  Record record;
+  DrafterLinks links(record.Callbacks(), &clock);
+  const auto endpoint = [](size_t i) { return absl::StrCat("127.0.0.1:", i + 1); };
+  std::vector<LinkId> ids;
+  for (size_t i = 0; i < DrafterLinks::kMostLinks; ++i) {
+    ids.push_back(links.Acquire(endpoint(i)).value());
+    clock.Advance(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(links.Acquire(endpoint(0)).value(), ids[0]);
+  clock.Advance(absl::Milliseconds(1));
+
+  // Pods come and go: every new address finds a place.
+  for (size_t i = DrafterLinks::kMostLinks; i < DrafterLinks::kMostLinks + 100; ++i) {
+    const absl::StatusOr<LinkId> link = links.Acquire(endpoint(i));
+    ASSERT_TRUE(link.ok()) << link.status();
+    EXPECT_THAT(ids, testing::Not(testing::Contains(*link))) << "an id means one endpoint";
+    clock.Advance(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(links.EndpointOf(ids[0]), endpoint(0)) << "it was used since";
+  EXPECT_EQ(links.EndpointOf(ids[1]), "");
+  EXPECT_TRUE(record.WaitForGone(100));
+  EXPECT_EQ(links.Send(ids[1], kClose), 0u) << "nobody is there";
+}
+
+TEST(DrafterLinksTest, ALinkWithSessionsKeepsItsPlace) {
+  v1::DraftResponse opened;
+  opened.set_session(1);
+  opened.mutable_opened()->set_epoch(1);
+  StubDrafter drafter({opened}, /*hang_up=*/false);
   const SystemClock clock;
   Record record;
   DrafterLinks links(record.Callbacks(), &clock);
-  absl::Status last;
-  for (int i = 0; i < 300 && last.ok(); ++i) last = links.Acquire(absl::StrCat("127.0.0.1:", i + 1)).status();
-  EXPECT_EQ(last.code(), absl::StatusCode::kResourceExhausted);
+  const LinkId link = links.Acquire(drafter.address()).value();
+  links.Send(link, {.session = 1, .event = OpenSession{.epoch = 1, .draft_model = "m", .tokens = {1}}});
+  ASSERT_TRUE(record.WaitForResponses(1));
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(links.Acquire(absl::StrCat("127.0.0.1:", i + 1)).ok());
+  EXPECT_EQ(links.EndpointOf(link), drafter.address());
+  links.Send(link, kClose);
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(links.Acquire(absl::StrCat("127.0.0.1:", 400 + i)).ok());
+  EXPECT_EQ(links.EndpointOf(link), "") << "its only session is closed";
 }
 
 }  // namespace

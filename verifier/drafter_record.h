@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -25,22 +27,48 @@ struct DrafterRecord {
   DraftPayoff::StepYield yield;
 };
 
-// By link and draft model. Requests name draft models, so their number is bounded: beyond kMostRecords, the
-// rest share one record. Records never move.
+// By pool or link, and draft model: the drafters of a pool run the same models. Requests name draft models,
+// so their number is bounded: one more than kMostRecords takes the place of that which was asked for longest
+// ago and that no session has, and where there is none shares one with others of its kind. Records never
+// move.
 class DrafterRecords {
  public:
   static constexpr size_t kMostRecords = 256;
 
-  DrafterRecord* Of(const DrafterBinding& binding) {
-    const Key key(binding.link, binding.draft_model);
-    if (const auto found = records_.find(key); found != records_.end()) return found->second.get();
-    if (records_.size() >= kMostRecords) return &rest_;
-    return records_.emplace(key, std::make_unique<DrafterRecord>()).first->second.get();
+  // `is_held`: whether a session has the record.
+  template <class IsHeld>
+  DrafterRecord* Of(const DrafterBinding& binding, const IsHeld& is_held) {
+    const Key key(binding.pool != 0, binding.pool != 0 ? binding.pool : binding.link, binding.draft_model);
+    if (const auto found = records_.find(key); found != records_.end()) {
+      found->second.asked_for = ++num_asked_for_;
+      return found->second.record.get();
+    }
+    if (records_.size() >= kMostRecords && !DropOne(is_held)) return &rest_;
+    Entry entry{.record = std::make_unique<DrafterRecord>(), .asked_for = ++num_asked_for_};
+    return records_.emplace(key, std::move(entry)).first->second.record.get();
   }
 
  private:
-  using Key = std::pair<LinkId, std::string>;
-  absl::flat_hash_map<Key, std::unique_ptr<DrafterRecord>> records_;
+  using Key = std::tuple<bool, uint64_t, std::string>;
+  struct Entry {
+    std::unique_ptr<DrafterRecord> record;
+    uint64_t asked_for = 0;
+  };
+
+  template <class IsHeld>
+  bool DropOne(const IsHeld& is_held) {
+    auto longest = records_.end();
+    for (auto at = records_.begin(); at != records_.end(); ++at) {
+      if (longest != records_.end() && at->second.asked_for > longest->second.asked_for) continue;
+      if (!is_held(at->second.record.get())) longest = at;
+    }
+    if (longest == records_.end()) return false;
+    records_.erase(longest);
+    return true;
+  }
+
+  absl::flat_hash_map<Key, Entry> records_;
+  uint64_t num_asked_for_ = 0;
   DrafterRecord rest_;
 };
 

@@ -115,7 +115,7 @@ absl::Status Scheduler::SwapDrafter(SessionId id, absl::string_view from, Drafte
   } else if (!LinkUsable(to.link)) {
     listener_->OnSwapEnded(id, absl::UnavailableError("the drafter is not connected or quarantined"));
   } else {
-    DrafterRecord* const record = records_.Of(to);
+    DrafterRecord* const record = RecordOf(to);
     const LinkId link = to.link;
     OpenSession open = session->OpenStandby(std::move(to), record, options_.vocabulary_fingerprint,
                                             clock_->Now() + options_.swap_timeout);
@@ -125,7 +125,7 @@ absl::Status Scheduler::SwapDrafter(SessionId id, absl::string_view from, Drafte
 }
 
 void Scheduler::Bind(Session& session, DrafterBinding to) {
-  DrafterRecord* const record = records_.Of(to);
+  DrafterRecord* const record = RecordOf(to);
   session.Rebind(std::move(to), record);
   listener_->OnDrafterChanged(session.id(), *session.request().drafter);
 }

@@ -58,7 +58,7 @@ class DrafterSwapTest : public SchedulerTest {
     return scheduler_->Submit(id, std::move(request));
   }
 
-  void Answer(SessionId draft, std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event) {
+  void Answer(SessionId draft, decltype(DraftResponse::event) event) {
     scheduler_->OnDraftResponse(draft_links_.at(draft), {.session = draft, .event = std::move(event)});
   }
   void Open(SessionId draft) { Answer(draft, SessionOpened{.epoch = drafts_.at(draft).epoch}); }

@@ -1,11 +1,13 @@
 #include "verifier/engine_loop.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "verifier/request_wire.h"
 
@@ -25,6 +27,11 @@ struct Overloaded : Handlers... {
 template <class... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
+double Uniform() {
+  static thread_local std::mt19937_64 generator{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0.0, 1.0)(generator);
+}
+
 size_t NumNodes(const DraftResponse& response) {
   const Grow* const grow = std::get_if<Grow>(&response.event);
   return grow == nullptr ? 0 : grow->tokens.size();
@@ -34,12 +41,14 @@ size_t NumNodes(const DraftResponse& response) {
 
 EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
                        std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
-                       VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials)
+                       VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials,
+                       const DrafterNames::Options& names)
     : engine_(std::move(engine)),
       pool_(std::move(pool)),
       metrics_(metrics),
       clock_(clock),
-      scheduler_(options, engine_.get(), pool_.get(), std::move(round_time), clock, this) {
+      scheduler_(options, engine_.get(), pool_.get(), std::move(round_time), clock, this),
+      pools_({}, Uniform) {
   links_ = std::make_unique<DrafterLinks>(
       DrafterLinks::Callbacks{.on_up = [this](LinkId link) { inbox_.Push(LinkUpEvent{link}); },
                               .on_down =
@@ -54,8 +63,31 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                               .on_malformed =
                                   [this](LinkId link, absl::Status reason) {
                                     inbox_.Push(MalformedEvent{link, std::move(reason)});
+                                  },
+                              .on_gone =
+                                  [this](LinkId link, std::string endpoint) {
+                                    inbox_.Push(LinkGoneEvent{link, std::move(endpoint)});
                                   }},
       clock, std::move(credentials));
+  const auto set_members = [this](PoolId pool, const std::vector<std::string>& addresses,
+                                  const std::string& server_name) {
+    std::vector<LinkId> members;
+    for (const std::string& address : addresses) {
+      const absl::StatusOr<LinkId> link = links_->Acquire(address, server_name);
+      if (link.ok()) {
+        members.push_back(*link);
+      } else {
+        LogWarning("a drafter of a pool is left out",
+                   {{"endpoint", address}, {"reason", std::string(link.status().message())}});
+      }
+    }
+    inbox_.Push(MembersEvent{pool, std::move(members)});
+  };
+  names_ = std::make_unique<DrafterNames>(
+      names,
+      DrafterNames::Callbacks{.on_members = set_members,
+                              .on_gone = [this](PoolId pool) { inbox_.Push(PoolGoneEvent{pool}); }},
+      clock);
   PublishLoad();
   thread_ = std::thread([this] { Run(); });
 }
@@ -63,6 +95,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
 EngineLoop::~EngineLoop() {
   inbox_.Close();
   thread_.join();
+  names_.reset();
   links_.reset();  // The thread sends through them; what they still post is dropped.
 }
 
@@ -110,13 +143,49 @@ void EngineLoop::HandleSwap(SwapEvent& event) {
     if (swap.request_ids.empty() ? call.tenant == swap.tenant : listed) concerned.push_back(session);
   }
   for (SessionId session : concerned) {
-    // Before the outcome, which may come at once, and behind that of a swap it puts an end to.
-    swaps_[session].push_back(event.count);
-    if (scheduler_.SwapDrafter(session, swap.from, swap.to).ok()) continue;
-    swaps_[session].pop_back();
-    if (swaps_[session].empty()) swaps_.erase(session);
+    DrafterBinding to = swap.to;
+    pools_.PlaceSwap(session, &to, clock_->Now());
+    Swap(session, swap.from, to, event.count);
   }
   event.count->set_complete();
+}
+
+bool EngineLoop::Swap(SessionId session, absl::string_view from, const DrafterBinding& to,
+                      const std::shared_ptr<SwapCount>& count) {
+  // Before the outcome, which may come at once, and behind that of a swap it puts an end to.
+  swaps_[session].push_back(count);
+  if (scheduler_.SwapDrafter(session, from, to).ok()) return true;
+  swaps_[session].pop_back();
+  if (swaps_[session].empty()) swaps_.erase(session);
+  return false;
+}
+
+// From one drafter of a pool to another; what becomes of it shows in where they are.
+void EngineLoop::MoveSessions() {
+  const absl::Time now = clock_->Now();
+  if (now < pools_.NextPlan()) return;
+  const auto is_swapping = [this](SessionId session) {
+    const auto swaps = swaps_.find(session);
+    return swaps != swaps_.end() && !swaps->second.empty();
+  };
+  const DrafterPools::Plan plan = pools_.MakePlan(
+      now, [&](SessionId session) { return scheduler_.IsDrafting(session) && !is_swapping(session); });
+  for (const DrafterPools::Move& move : plan.moves) {
+    if (is_swapping(move.session)) continue;
+    const auto count = std::make_shared<SwapCount>([](const absl::StatusOr<DrafterSwapResult>&) {});
+    Swap(move.session, move.to.name, move.to, count);
+  }
+  for (LinkId link : plan.queries) links_->Send(link, {.session = 0, .event = LoadQuery{}});
+}
+
+absl::Status EngineLoop::BindEndpoint(const std::string& endpoint, DrafterBinding* binding) {
+  TANDEM_ASSIGN_OR_RETURN(binding->pool, names_->Acquire(endpoint));
+  if (binding->pool != 0) {
+    binding->link = kNoLink;
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(binding->link, links_->Acquire(endpoint));
+  return absl::OkStatus();
 }
 
 void EngineLoop::CountSwap(SessionId session, const absl::Status& outcome) {
@@ -179,11 +248,12 @@ void EngineLoop::Run() {
     events.clear();
   };
   for (;;) {
-    const absl::Time wake = scheduler_.NextWake();
+    const absl::Time wake = std::min(scheduler_.NextWake(), pools_.NextPlan());
     if (wake > clock_->Now()) Deliver();
     if (!inbox_.WaitUntil(wake, &events)) break;
     busy_time_.Begin(clock_->Now());
     handle_all();
+    MoveSessions();
     if (scheduler_.Forward()) {
       Deliver();
       inbox_.Drain(&events);
@@ -208,6 +278,7 @@ void EngineLoop::Handle(Event event) {
   std::visit(
       Overloaded{[&](BeginEvent& begin) {
                    calls_.emplace(begin.session, std::move(begin.call));
+                   pools_.Place(begin.session, &begin.request, clock_->Now());
                    const absl::Status status = scheduler_.Submit(begin.session, std::move(begin.request));
                    if (status.ok()) return;
                    OnFinished(
@@ -217,6 +288,7 @@ void EngineLoop::Handle(Event event) {
                  },
                  [&](CancelEvent& cancel) { scheduler_.Cancel(cancel.session, cancel.reason); },
                  [&](LinkUpEvent& up) {
+                   pools_.OnLinkUp(up.link);
                    scheduler_.OnLinkUp(up.link);
                    metrics_->SetDrafterConnected(links_->EndpointOf(up.link), true);
                  },
@@ -228,9 +300,20 @@ void EngineLoop::Handle(Event event) {
                                 {{"endpoint", endpoint}, {"reason", std::string(down.reason.message())}});
                    }
                    metrics_->SetDrafterConnected(endpoint, false);
+                   pools_.OnLinkDown(down.link);
+                   names_->Hurry();
                    scheduler_.OnLinkDown(down.link, down.reason);
                  },
+                 [&](LinkGoneEvent& gone) {
+                   pools_.OnLinkGone(gone.link);
+                   scheduler_.OnLinkGone(gone.link);
+                   down_links_.erase(gone.link);
+                   metrics_->SetDrafterConnected(gone.endpoint, false);
+                 },
+                 [&](MembersEvent& event) { pools_.SetMembers(event.pool, std::move(event.members)); },
+                 [&](PoolGoneEvent& gone) { pools_.Forget(gone.pool); },
                  [&](DraftEvent& draft) {
+                   pools_.OnResponse(draft.link, draft.response, clock_->Now());
                    const auto call = calls_.find(Session::IdOfDraft(draft.response.session));
                    if (call != calls_.end()) {
                      call->second.wire.RecordReceived(draft.bytes, NumNodes(draft.response));
@@ -274,6 +357,7 @@ void EngineLoop::OnRound(SessionId session, const RoundReport& report) {
 }
 
 void EngineLoop::OnDrafterChanged(SessionId session, const DrafterBinding& binding) {
+  pools_.OnDrafterChanged(session, binding);
   GenerateCall& call = calls_.at(session);
   call.wire = metrics_->DraftingOf(call.tenant, binding.name);
   Keep(session, binding);
@@ -284,6 +368,7 @@ void EngineLoop::OnSwapEnded(SessionId session, const absl::Status& status) {
 }
 
 void EngineLoop::OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) {
+  pools_.OnFinished(session);
   Keep(session, Ended{status, summary});
 }
 

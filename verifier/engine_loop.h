@@ -25,6 +25,8 @@
 #include "common/rpc/server_stream.h"
 #include "tandem/v1/generation.pb.h"
 #include "verifier/drafter_links.h"
+#include "verifier/drafter_names.h"
+#include "verifier/drafter_pools.h"
 #include "verifier/metrics.h"
 #include "verifier/scheduler.h"
 #include "verifier/session_trace.h"
@@ -80,10 +82,12 @@ class EngineLoop final : private SchedulerListener {
   // `metrics` and `clock` outlive the loop. Null `credentials`: drafters are called without TLS.
   EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
              std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
-             VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+             VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr,
+             const DrafterNames::Options& names = {});
   ~EngineLoop() override;
 
-  DrafterLinks& links() { return *links_; }
+  // Which link or pool an endpoint stands for; connected to if it is not.
+  absl::Status BindEndpoint(const std::string& endpoint, DrafterBinding* binding);
   SessionId NewSession() { return next_session_.fetch_add(1); }
   void Begin(SessionId session, SessionRequest request, GenerateCall call);
   void Cancel(SessionId session, absl::Status reason);
@@ -119,6 +123,17 @@ class EngineLoop final : private SchedulerListener {
     LinkId link;
     absl::Status reason;
   };
+  struct LinkGoneEvent {
+    LinkId link;
+    std::string endpoint;
+  };
+  struct MembersEvent {
+    PoolId pool;
+    std::vector<LinkId> members;
+  };
+  struct PoolGoneEvent {
+    PoolId pool;
+  };
   struct DraftEvent {
     LinkId link;
     DraftResponse response;
@@ -150,8 +165,9 @@ class EngineLoop final : private SchedulerListener {
     WindowPolicyOptions options;
   };
   struct HandOverEvent {};
-  using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, DraftEvent, MalformedEvent,
-                             SwapEvent, PolicyEvent, HandOverEvent>;
+  using Event =
+      std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, LinkGoneEvent, MembersEvent,
+                   PoolGoneEvent, DraftEvent, MalformedEvent, SwapEvent, PolicyEvent, HandOverEvent>;
 
   // What the scheduler said and has not been carried on yet.
   struct Started {};
@@ -180,6 +196,10 @@ class EngineLoop final : private SchedulerListener {
   void CountSwap(SessionId session, const absl::Status& outcome);
   void TellEnd(SessionId session, const Ended& ended, absl::Time at);
   void HandleSwap(SwapEvent& event);
+  // False if there is nobody to swap.
+  bool Swap(SessionId session, absl::string_view from, const DrafterBinding& to,
+            const std::shared_ptr<SwapCount>& count);
+  void MoveSessions();
   // One line that finds the request again; never its prompt or output.
   static void LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary);
   // Ends every session with UNAVAILABLE.
@@ -206,6 +226,8 @@ class EngineLoop final : private SchedulerListener {
   Scheduler scheduler_;
   Mailbox<Event> inbox_;
   std::unique_ptr<DrafterLinks> links_;
+  std::unique_ptr<DrafterNames> names_;
+  DrafterPools pools_;  // Engine thread only.
   std::atomic<SessionId> next_session_{1};
   // Engine thread only.
   absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Until their end has been told.

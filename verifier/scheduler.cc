@@ -11,6 +11,8 @@
 namespace tandem {
 namespace {
 
+// When a session is opened that has to wait for others' openings.
+constexpr absl::Duration kOpeningPause = absl::Milliseconds(10);
 constexpr uint32_t kViolationsToQuarantine = 3;
 // More than this many, without growth in between, and the session is no longer drafted.
 constexpr uint32_t kResyncsInARow = 4;
@@ -67,7 +69,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
     limits.nodes_per_level = 1;
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
-  DrafterRecord* const record = request.drafter.has_value() ? records_.Of(*request.drafter) : nullptr;
+  DrafterRecord* const record = request.drafter.has_value() ? RecordOf(*request.drafter) : nullptr;
   waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
                                                pool_, engine_->config().vocab_size));
   if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
@@ -126,6 +128,15 @@ void Scheduler::ExpireDeadlines(absl::Time now) {
   for (SessionId id : expired) Cancel(id, DeadlineStatus());
 }
 
+DrafterRecord* Scheduler::RecordOf(const DrafterBinding& binding) {
+  return records_.Of(binding, [this](const DrafterRecord* record) {
+    const auto holds = [record](const std::unique_ptr<Session>& session) { return session->Holds(record); };
+    return std::any_of(waiting_.begin(), waiting_.end(), holds) ||
+           std::any_of(running_.begin(), running_.end(),
+                       [&](const auto& entry) { return holds(entry.second); });
+  });
+}
+
 bool Scheduler::LinkUsable(LinkId link) const {
   const auto found = links_.find(link);
   return found != links_.end() && found->second.up && !IsQuarantined(link);
@@ -134,6 +145,20 @@ bool Scheduler::LinkUsable(LinkId link) const {
 bool Scheduler::IsQuarantined(LinkId link) const {
   const auto found = links_.find(link);
   return found != links_.end() && clock_->Now() < found->second.quarantined_until;
+}
+
+// A drafter that has come back is sent every session's tokens: not so many at once that they do not fit into
+// the link. One session always may.
+bool Scheduler::MayOpen(const Session& session) const {
+  if (session.drafting()) return true;
+  uint64_t opening = 0;
+  for (const auto& [id, other] : running_) {
+    if (other->drafting() && !other->draft_opened() &&
+        other->request().drafter->link == session.request().drafter->link) {
+      opening += other->num_committed();
+    }
+  }
+  return opening == 0 || opening + session.num_committed() <= options_.max_opening_tokens;
 }
 
 void Scheduler::OpenDraft(Session& session) {
@@ -153,6 +178,10 @@ void Scheduler::OpenDraft(Session& session) {
   if (!session.WantsDrafts(costs)) {
     // One that asks to be opened again holds a session all the same.
     SuspendDraft(session);
+    return;
+  }
+  if (!MayOpen(session)) {
+    session.RetryDraftAt(clock_->Now() + kOpeningPause);
     return;
   }
   listener_->OnDraftRequest(link, {.session = session.draft_id(),

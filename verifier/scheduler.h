@@ -104,6 +104,9 @@ class Scheduler {
     absl::Duration longest_draft_retry = absl::Seconds(30);
     // How long a drafter that is to take over may take to draft, or at least to answer.
     absl::Duration swap_timeout = absl::Seconds(2);
+    // Most committed tokens in openings that a drafter has not answered; further sessions are opened there
+    // after those. A token takes up to 5 bytes, and a link holds back 8 MiB.
+    uint64_t max_opening_tokens = 700'000;
     uint64_t vocabulary_fingerprint = 0;
     // Drafts where no drafter has.
     std::optional<SourceSpec> local_drafter;
@@ -124,6 +127,8 @@ class Scheduler {
   void Cancel(SessionId session, const absl::Status& reason);
   void OnLinkUp(LinkId link);
   void OnLinkDown(LinkId link, const absl::Status& reason);
+  // Nothing more comes from this link, which is down, and its id is not used again.
+  void OnLinkGone(LinkId link) { links_.erase(link); }
   void OnDraftResponse(LinkId link, const DraftResponse& response);
   // The drafter sent something that could not even be decoded.
   void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
@@ -134,6 +139,11 @@ class Scheduler {
   // outcome, perhaps before this returns. NOT_FOUND if there is no such session; FAILED_PRECONDITION if it
   // has no drafter, or another than `from` (empty: any). A swap that is under way is given up for this one.
   absl::Status SwapDrafter(SessionId session, absl::string_view from, DrafterBinding to);
+  // Whether its drafter drafts for the session now.
+  bool IsDrafting(SessionId session) const {
+    const auto running = running_.find(session);
+    return running != running_.end() && running->second->drafting();
+  }
 
   // The policy of requests that name none, those that run included, and the options of all policies that are
   // made from now on. InvalidArgument if there is no policy of that name.
@@ -184,6 +194,7 @@ class Scheduler {
 
   void ExpireDeadlines(absl::Time now);
   void OpenDraft(Session& session);
+  bool MayOpen(const Session& session) const;
   void RetryDrafts(absl::Time now);
   void OnRefused(Session& session, const absl::Status& reason);
 
@@ -212,6 +223,7 @@ class Scheduler {
   void Resync(LinkId link, Session& session);
   void RecordViolation(LinkId link, absl::string_view what);
   bool LinkUsable(LinkId link) const;
+  DrafterRecord* RecordOf(const DrafterBinding& binding);
   bool IsQuarantined(LinkId link) const;
 
   // What is worth drafting, verifying and waiting for (round_worth.cc).

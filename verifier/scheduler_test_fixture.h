@@ -176,7 +176,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
     state.next_id += static_cast<uint32_t>(tokens.size());
     return grow;
   }
-  void Send(SessionId id, std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event) {
+  void Send(SessionId id, decltype(DraftResponse::event) event) {
     scheduler_->OnDraftResponse(kLink, {.session = id, .event = std::move(event)});
   }
 

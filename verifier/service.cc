@@ -42,9 +42,14 @@ absl::StatusOr<DrafterBinding> VerifierService::BindingOf(const v1::DrafterTarge
   if (target.endpoint().empty() || target.draft_model().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": endpoint and draft_model are expected"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const LinkId link, loop_.load()->links().Acquire(target.endpoint()));
-  return DrafterBinding{
-      .link = link, .name = target.name(), .draft_model = target.draft_model(), .trusted = target.trusted()};
+  DrafterBinding binding{
+      .name = target.name(), .draft_model = target.draft_model(), .trusted = target.trusted()};
+  const absl::Status bound = loop_.load()->BindEndpoint(target.endpoint(), &binding);
+  if (absl::IsInvalidArgument(bound)) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ".endpoint: ", bound.message()));
+  }
+  TANDEM_RETURN_IF_ERROR(bound);
+  return binding;
 }
 
 absl::Status VerifierService::CheckServing() const {

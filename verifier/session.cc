@@ -162,6 +162,12 @@ void Session::StopDraft(absl::string_view reason, bool for_good) {
   summary_.drafter_lost = std::string(reason);
 }
 
+bool Session::Holds(const DrafterRecord* record) const {
+  return record == record_ || record == round_record_ || record == round_partner_record_ ||
+         (standby_ != nullptr && record == standby_->record) ||
+         (partner_ != nullptr && record == partner_->record);
+}
+
 void Session::PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest) {
   draft_retry_delay_ =
       draft_retry_delay_ == absl::ZeroDuration() ? first : std::min(2 * draft_retry_delay_, longest);

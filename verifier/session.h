@@ -46,6 +46,7 @@ struct DrafterBinding {
   std::string name;         // For statistics.
   std::string draft_model;  // To open there.
   bool trusted = false;     // Whether what it says of its distributions may be believed.
+  uint64_t pool = 0;        // That the link is one of (drafter_pool.h); 0: none.
 };
 
 // A request as the scheduler takes it: checked, and with defaults filled in.
@@ -290,12 +291,14 @@ class Session {
   void PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest);
   // When to ask again; nothing while it drafts, or when it is not for a lack of room that it does not.
   std::optional<absl::Time> draft_retry_at() const { return draft_retry_at_; }
+  void RetryDraftAt(absl::Time at) { draft_retry_at_ = at; }
   void OnDraftOpened(const SessionOpened& opened);
   DraftMirror::GrowReport OnGrow(const Grow& grow, absl::Time received);
   // The drafter asks to be opened again: how many times in a row, without growth in between.
   uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
   bool draft_opened() const { return draft_opened_; }
+  size_t num_committed() const { return kv_.tokens().size(); }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
   // What drafters know the session by: its id, and in the highest byte how often it was bound to another
@@ -353,6 +356,7 @@ class Session {
   // Whether it is worth its trouble, as far as that is known.
   bool partner_adds() const;
   DrafterRecord* record() const { return record_; }
+  bool Holds(const DrafterRecord* record) const;
   const WindowPolicy& policy() const { return *policy_; }
   // From the next commit on.
   void set_policy(std::unique_ptr<WindowPolicy> policy) { policy_ = std::move(policy); }

@@ -305,10 +305,13 @@ absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto
     case v1::DraftRequest::kClose:
       request.event = CloseSession();
       return request;
+    case v1::DraftRequest::kLoadQuery:
+      request.event = LoadQuery();
+      return request;
     case v1::DraftRequest::EVENT_NOT_SET:
       break;
   }
-  return Invalid("event: none that is known, expected open, commit or close");
+  return Invalid("event: none that is known, expected open, commit, close or load_query");
 }
 
 v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
@@ -318,6 +321,8 @@ v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
     OpenToProto(*open, proto.mutable_open());
   } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
     CommitToProto(*commit, proto.mutable_commit());
+  } else if (std::holds_alternative<LoadQuery>(request.event)) {
+    proto.mutable_load_query();
   } else {
     proto.mutable_close();
   }
@@ -327,6 +332,7 @@ v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
 absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& proto) {
   DraftResponse response;
   response.session = proto.session();
+  if (proto.drafter_sessions() > 0) response.drafter_sessions = proto.drafter_sessions() - 1;
   switch (proto.event_case()) {
     case v1::DraftResponse::kOpened:
       response.event = SessionOpened{.epoch = proto.opened().epoch(),
@@ -345,15 +351,21 @@ absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& pr
       TANDEM_ASSIGN_OR_RETURN(response.event, RefusedFromProto(proto.refused()));
       return response;
     }
+    case v1::DraftResponse::kLoadReport:
+      response.event = LoadReport();
+      return response;
     case v1::DraftResponse::EVENT_NOT_SET:
       break;
   }
-  return Invalid("event: none that is known, expected opened, grow, resync_needed or refused");
+  return Invalid("event: none that is known, expected opened, grow, resync_needed, refused or load_report");
 }
 
 v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
   v1::DraftResponse proto;
   proto.set_session(response.session);
+  if (response.drafter_sessions.has_value()) {
+    proto.set_drafter_sessions(std::min(*response.drafter_sessions, UINT32_MAX - 1) + 1);
+  }
   if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
     proto.mutable_opened()->set_epoch(opened->epoch);
     proto.mutable_opened()->set_context_length(opened->context_length);
@@ -367,6 +379,8 @@ v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
     proto.mutable_refused()->set_epoch(refused->epoch);
     proto.mutable_refused()->set_code(static_cast<int32_t>(refused->status.code()));
     proto.mutable_refused()->set_message(std::string(refused->status.message()));
+  } else {
+    proto.mutable_load_report();
   }
   return proto;
 }

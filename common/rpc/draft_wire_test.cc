@@ -336,5 +336,22 @@ TEST(DraftWireTest, LogTextsAreCut) {
   EXPECT_EQ(std::get<ResyncNeeded>(DraftResponseFromProto(response)->event).reason.size(), 1024u);
 }
 
+TEST(DraftWireTest, LoadIsAskedForAndTold) {
+  const auto query = DraftRequestFromProto(DraftRequestToProto({.session = 0, .event = LoadQuery{}}));
+  ASSERT_TRUE(query.ok()) << query.status();
+  EXPECT_TRUE(std::holds_alternative<LoadQuery>(query->event));
+
+  // A drafter that has nothing to do is told from one that does not say.
+  for (const std::optional<uint32_t> sessions :
+       {std::optional<uint32_t>(), std::optional<uint32_t>(0), std::optional<uint32_t>(7)}) {
+    DraftResponse report{.event = LoadReport{}};
+    report.drafter_sessions = sessions;
+    const auto response = DraftResponseFromProto(DraftResponseToProto(report));
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_TRUE(std::holds_alternative<LoadReport>(response->event));
+    EXPECT_EQ(response->drafter_sessions, sessions);
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -68,9 +68,12 @@ struct Commit {
 
 struct CloseSession {};
 
+// Asks for a LoadReport; of no session.
+struct LoadQuery {};
+
 struct DraftRequest {
   SessionId session = 0;
-  std::variant<OpenSession, Commit, CloseSession> event;
+  std::variant<OpenSession, Commit, CloseSession, LoadQuery> event;
 };
 
 struct SessionOpened {
@@ -118,9 +121,14 @@ struct SessionRefused {
   absl::Status status;
 };
 
+// Says no more than DraftResponse::drafter_sessions.
+struct LoadReport {};
+
 struct DraftResponse {
   SessionId session = 0;
-  std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused> event;
+  std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused, LoadReport> event;
+  // Sessions that the drafter has open for all its verifiers; nothing if it does not say.
+  std::optional<uint32_t> drafter_sessions = std::nullopt;
   // When the transport got it; the infinite past: when it was handed over.
   absl::Time received = absl::InfinitePast();
 };

@@ -101,7 +101,7 @@ class Machine:
                 model["verifiers"] = [endpoints[v] for v in model["verifiers"] if v in endpoints]
         if endpoints is not None:
             for drafter in config["drafters"]:
-                drafter["endpoint"] = endpoints[drafter["endpoint"]]
+                drafter["endpoint"] = endpoints[drafter["endpoint"].removeprefix("dns:///")]
         for path, content in (
             ("config/router.yaml", yaml.safe_dump(config)),
             # Where the replacement of CONFIG_FOLDER puts it.

@@ -213,7 +213,9 @@ class ManifestsTest(unittest.TestCase):
             self.assertEqual(most or [len(model["verifiers"])], [len(model["verifiers"])])
             self.assertLessEqual(manifests.replicas(verifier), len(model["verifiers"]))
             for drafter in config["drafters"]:
-                name, _, port = drafter["endpoint"].partition(f".{NAMESPACE}.svc:")
+                # Every pod behind the Service is one of a pool, which takes one without an address of its own.
+                self.assertRegex(drafter["endpoint"], "^dns:///")
+                name, _, port = drafter["endpoint"].removeprefix("dns:///").partition(f".{NAMESPACE}.svc:")
                 self.assertEqual(port, str(workloads[name].port("grpc")))
                 served, _, _ = workloads[name].flag("model").partition("=")
                 self.assertEqual(served, drafter["draft_model"])
@@ -267,7 +269,7 @@ class ManifestsTest(unittest.TestCase):
             endpoints = {
                 "router": [f"router.{NAMESPACE}.svc", f"router-pods.{NAMESPACE}.svc"],
                 "verifier": [e.rpartition(":")[0] for e in config["models"][0]["verifiers"]],
-                "drafter": [d["endpoint"].rpartition(":")[0] for d in config["drafters"]],
+                "drafter": [d["endpoint"].removeprefix("dns:///").rpartition(":")[0] for d in config["drafters"]],
             }
             patterns = [re.escape(name).replace(r"\*", "[^.]+") for name in spec["dnsNames"]]
             for endpoint in endpoints[workload.role]:

@@ -15,7 +15,9 @@ VerifierMachine::VerifierMachine(EventQueue* queue, const Options& options, Send
       findings_(findings),
       model_(options.model),
       engine_(&model_, &clock(), options.per_step, options.per_row),
-      pool_({.num_blocks = options.model.num_blocks}) {
+      pool_({.num_blocks = options.model.num_blocks}),
+      chance_(options.chance),
+      pools_({}, [this] { return chance_.Uniform(); }) {
   const auto seconds = [&](uint32_t rows) {
     return absl::ToDoubleSeconds(options_.per_step + rows * options_.per_row);
   };
@@ -30,9 +32,12 @@ void VerifierMachine::Submit(Client* client) {
     const SessionId id = client->request().id;
     clients_[id] = client;
     // A deadline is so much from now, whatever the clocks of others say.
-    const absl::Status status =
-        scheduler_->Submit(id, client->MakeSessionRequest(clock().FromQueue(client->request().deadline)));
-    if (!status.ok()) client->OnRejected(status);
+    SessionRequest request = client->MakeSessionRequest(clock().FromQueue(client->request().deadline));
+    pools_.Place(id, &request, clock().Now());
+    const absl::Status status = scheduler_->Submit(id, std::move(request));
+    if (status.ok()) return;
+    pools_.OnFinished(id);
+    client->OnRejected(status);
   });
 }
 
@@ -41,17 +46,38 @@ void VerifierMachine::Cancel(SessionId session) {
 }
 
 void VerifierMachine::Swap(SessionId session, const DrafterBinding& to) {
-  Post([this, session, to] {
-    // The outcome may come at once, behind that of a swap that this one puts an end to.
-    const int before = swaps_[session]++;
-    if (!scheduler_->SwapDrafter(session, "", to).ok()) {
-      --swaps_[session];
-      findings_->Expect(swaps_[session] == before, "a swap that was not taken ended another");
-      return;
-    }
-    ++num_swaps_;
-    findings_->Expect(swaps_[session] <= 1, "two swaps of a session are under way");
+  Post([this, session, to] { StartSwap(session, to); });
+}
+
+void VerifierMachine::StartSwap(SessionId session, const DrafterBinding& to) {
+  // The outcome may come at once, behind that of a swap that this one puts an end to.
+  const int before = swaps_[session]++;
+  if (!scheduler_->SwapDrafter(session, "", to).ok()) {
+    --swaps_[session];
+    findings_->Expect(swaps_[session] == before, "a swap that was not taken ended another");
+    return;
+  }
+  ++num_swaps_;
+  findings_->Expect(swaps_[session] <= 1, "two swaps of a session are under way");
+}
+
+void VerifierMachine::SetMembers(PoolId pool, std::vector<LinkId> members) {
+  Post([this, pool, members = std::move(members)] { pools_.SetMembers(pool, members); });
+}
+
+// As the verifier's engine loop does it.
+void VerifierMachine::MoveSessions() {
+  if (clock().Now() < pools_.NextPlan()) return;
+  ++num_happenings_;
+  const DrafterPools::Plan plan = pools_.MakePlan(clock().Now(), [this](SessionId session) {
+    return scheduler_->IsDrafting(session) && swaps_[session] == 0;
   });
+  for (const DrafterPools::Move& move : plan.moves) {
+    if (swaps_[move.session] > 0) continue;
+    ++num_moves_;
+    StartSwap(move.session, move.to);
+  }
+  for (LinkId link : plan.queries) send_(clock().queue_now(), link, {.session = 0, .event = LoadQuery{}});
 }
 
 void VerifierMachine::OnSwapEnded(SessionId session, const absl::Status& status) {
@@ -61,15 +87,24 @@ void VerifierMachine::OnSwapEnded(SessionId session, const absl::Status& status)
 }
 
 void VerifierMachine::OnLinkUp(LinkId link) {
-  Post([this, link] { scheduler_->OnLinkUp(link); });
+  Post([this, link] {
+    pools_.OnLinkUp(link);
+    scheduler_->OnLinkUp(link);
+  });
 }
 
 void VerifierMachine::OnLinkDown(LinkId link) {
-  Post([this, link] { scheduler_->OnLinkDown(link, absl::UnavailableError("the stream broke")); });
+  Post([this, link] {
+    pools_.OnLinkDown(link);
+    scheduler_->OnLinkDown(link, absl::UnavailableError("the stream broke"));
+  });
 }
 
 void VerifierMachine::OnResponse(LinkId link, DraftResponse response) {
-  Post([this, link, response = std::move(response)] { scheduler_->OnDraftResponse(link, response); });
+  Post([this, link, response = std::move(response)] {
+    pools_.OnResponse(link, response, clock().Now());
+    scheduler_->OnDraftResponse(link, response);
+  });
 }
 
 // As the verifier's engine loop: what arrives during a forward pass is taken before its conclusion.
@@ -80,6 +115,7 @@ void VerifierMachine::Work(bool was_due) {
     CheckBlocks();
     was_due = false;
   }
+  MoveSessions();
   in_flight_ = scheduler_->Forward();
   CheckBlocks();
   findings_->Expect(!was_due || in_flight_ || num_happenings_ + model_.num_steps() > before,
@@ -111,6 +147,7 @@ void VerifierMachine::OnTokens(SessionId session, CommittedTokens tokens) {
 void VerifierMachine::OnFinished(SessionId session, const absl::Status& status,
                                  const SessionSummary& summary) {
   ++num_happenings_;
+  pools_.OnFinished(session);
   findings_->Expect(swaps_[session] == 0, "a request ended before its swap");
   clients_.at(session)->OnFinished(clock(), status, summary);
 }

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "common/testing/fake_engine.h"
 #include "tests/simulation/client.h"
 #include "tests/simulation/event_queue.h"
+#include "tests/simulation/random.h"
+#include "verifier/drafter_pools.h"
 #include "verifier/scheduler.h"
 
 namespace tandem::simulation {
@@ -19,6 +23,7 @@ class VerifierMachine final : public Machine, private SchedulerListener {
     Scheduler::Options scheduler;
     absl::Duration per_step = absl::Milliseconds(8);
     absl::Duration per_row = absl::Microseconds(20);
+    uint64_t chance = 1;  // Seed of what its pools leave to chance.
   };
   using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest)>;
   using Violation = std::function<void(LinkId link, absl::string_view what)>;
@@ -31,7 +36,10 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   void OnLinkUp(LinkId link);
   void OnLinkDown(LinkId link);
   void OnResponse(LinkId link, DraftResponse response);
+  // See DrafterPools::SetMembers.
+  void SetMembers(PoolId pool, std::vector<LinkId> members);
 
+  uint64_t num_moves() const { return num_moves_; }
   uint64_t num_swaps() const { return num_swaps_; }
   uint64_t num_refused_swaps() const { return num_refused_swaps_; }
   uint64_t num_drafter_changes() const { return num_drafter_changes_; }
@@ -42,12 +50,19 @@ class VerifierMachine final : public Machine, private SchedulerListener {
  private:
   void Work(bool was_due) override;
   void CheckBlocks();
-  absl::Time NextWork() const override { return in_flight_ ? absl::InfinitePast() : scheduler_->NextWake(); }
+  void StartSwap(SessionId session, const DrafterBinding& to);
+  void MoveSessions();
+  absl::Time NextWork() const override {
+    return in_flight_ ? absl::InfinitePast() : std::min(scheduler_->NextWake(), pools_.NextPlan());
+  }
 
   void OnStarted(SessionId session) override;
   void OnTokens(SessionId session, CommittedTokens tokens) override;
   void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) override;
-  void OnDrafterChanged(SessionId, const DrafterBinding&) override { ++num_drafter_changes_; }
+  void OnDrafterChanged(SessionId session, const DrafterBinding& binding) override {
+    pools_.OnDrafterChanged(session, binding);
+    ++num_drafter_changes_;
+  }
   void OnSwapEnded(SessionId session, const absl::Status& status) override;
   void OnDraftRequest(LinkId link, DraftRequest request) override {
     send_(clock().queue_now(), link, request);
@@ -63,6 +78,9 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<SessionId, Client*> clients_;
+  Random chance_;
+  DrafterPools pools_;
+  uint64_t num_moves_ = 0;          // Between members of a pool.
   bool in_flight_ = false;          // Between a step's forward pass and its conclusion.
   uint64_t num_happenings_ = 0;     // Sessions started and ended, and swaps ended.
   std::map<SessionId, int> swaps_;  // Under way, each at most one.

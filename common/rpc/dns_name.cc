@@ -1,4 +1,4 @@
-#include "router/dns_name.h"
+#include "common/rpc/dns_name.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
-namespace tandem::router {
+namespace tandem {
 namespace {
 
 bool IsDnsHost(absl::string_view host) {
@@ -71,4 +71,4 @@ absl::StatusOr<std::vector<std::string>> ResolveBySystem(const DnsName& name) {
   return std::vector<std::string>(addresses.begin(), addresses.end());
 }
 
-}  // namespace tandem::router
+}  // namespace tandem

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem::router {
+namespace tandem {
 
 // "dns:///host:port" in a list of verifiers: every address that the name has is a verifier.
 struct DnsName {
@@ -29,4 +29,4 @@ using Resolve = std::function<absl::StatusOr<std::vector<std::string>>(const Dns
 // As the system does it, which may take seconds.
 absl::StatusOr<std::vector<std::string>> ResolveBySystem(const DnsName& name);
 
-}  // namespace tandem::router
+}  // namespace tandem

@@ -1,9 +1,9 @@
-#include "router/dns_name.h"
+#include "common/rpc/dns_name.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tandem::router {
+namespace tandem {
 namespace {
 
 using ::testing::Contains;
@@ -45,4 +45,4 @@ TEST(DnsNameTest, AsksTheSystem) {
 }
 
 }  // namespace
-}  // namespace tandem::router
+}  // namespace tandem
