@@ -1,11 +1,15 @@
 // One stream for the client, whatever becomes of the verifiers behind it.
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -118,6 +122,110 @@ TEST(FailoverTest, AVerifierThatIsFullIsPassedOver) {
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(status.error_message(), "full");
+}
+
+// What a verifier of the model "letters" says of itself, and `max_running` to tell when a router knows.
+v1::ServerInfo Info(uint64_t kv_tokens, const std::string& arithmetic) {
+  v1::ServerInfo info;
+  info.set_arithmetic(arithmetic);
+  info.mutable_capacity()->set_max_running(7);
+  info.mutable_capacity()->set_kv_tokens(kv_tokens);
+  info.add_models()->set_name("letters");
+  info.mutable_models(0)->set_context_length(1000);
+  return info;
+}
+
+// Whether it has come to know all verifiers' info, after a while.
+bool Knows(TestRouter& router) {
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  const auto known = [&] {
+    const std::vector<VerifierPool::Status> list = router.router().verifiers().List(0);
+    return std::all_of(list.begin(), list.end(),
+                       [](const auto& verifier) { return verifier.max_in_flight == 7; });
+  };
+  while (!known()) {
+    if (absl::Now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST(FailoverTest, AVerifierThatIsTooSmallIsPassedOver) {
+  StubVerifier verifiers[2];
+  std::atomic<int> calls{0};
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([&](StubVerifier::Call& call) {
+      calls++ == 0 ? call.Finish(absl::OutOfRangeError("too small")) : (void)Say(call, 100);
+    });
+  }
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}));
+  ClientCall client(router, Request());
+  const grpc::Status status = client.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(FailoverTest, OnesKnownToBeTooSmallAreNotAsked) {
+  StubVerifier small;
+  StubVerifier large;
+  small.SetInfo(Info(20, "same"));
+  large.SetInfo(Info(400, "same"));
+  small.SetScript([](StubVerifier::Call& call) { Say(call, 100); });
+  large.SetScript([](StubVerifier::Call& call) { Say(call, 100); });
+  TestRouter router(LettersConfig({small.endpoint(), large.endpoint()}));
+  ASSERT_TRUE(Knows(router));
+  v1::GenerateRequest request = Request();
+  request.mutable_stopping()->set_max_tokens(100);
+  for (int i = 0; i < 8; ++i) {
+    request.set_text(absl::StrCat(i, " hello"));
+    ClientCall client(router, request);
+    const grpc::Status status = client.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  EXPECT_EQ(small.num_calls(), 0);
+  EXPECT_EQ(large.num_calls(), 8);
+  request.mutable_stopping()->set_max_tokens(600);
+  ClientCall refused(router, request);
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("expected at most the 400"));
+}
+
+// The text would change without a word.
+TEST(FailoverTest, OneThatComputesDifferentlyDoesNotGoOn) {
+  StubVerifier verifiers[3];
+  std::atomic<int> calls{0};
+  std::string began;
+  std::string went_on;
+  for (size_t i = 0; i < 3; ++i) {
+    verifiers[i].SetScript([&, endpoint = verifiers[i].endpoint()](StubVerifier::Call& call) {
+      const bool first = calls++ == 0;
+      (first ? began : went_on) = endpoint;
+      if (!Say(call, first ? 6 : 100)) call.Finish(absl::UnavailableError("killed"));
+    });
+  }
+  // Two of three are alike, and which of them begins is decided by the prompt.
+  verifiers[0].SetInfo(Info(400, "bf16"));
+  verifiers[1].SetInfo(Info(300, "bf16"));
+  verifiers[2].SetInfo(Info(400, "int8"));
+  TestRouter router(
+      LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint(), verifiers[2].endpoint()}));
+  ASSERT_TRUE(Knows(router));
+  int num_alike = 0;
+  for (int i = 0; i < 32 && num_alike < 6; ++i) {
+    calls = 0;
+    went_on.clear();
+    v1::GenerateRequest request = Request();
+    request.set_text(absl::StrCat(i, " hello"));
+    ClientCall client(router, request);
+    const grpc::Status status = client.Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(client.text(), kOutput);
+    EXPECT_EQ(began == verifiers[2].endpoint(), went_on == verifiers[2].endpoint())
+        << began << " began and " << went_on << " went on";
+    num_alike += began != verifiers[2].endpoint() ? 1 : 0;
+  }
+  EXPECT_GE(num_alike, 1);
 }
 
 TEST(FailoverTest, TheRetryBudgetEnds) {

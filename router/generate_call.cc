@@ -25,8 +25,6 @@ constexpr absl::Duration kDeadlineTolerance = absl::Milliseconds(20);
 // Where services find the request's id in a call's metadata.
 constexpr char kRequestIdKey[] = "tandem-request-id";
 
-// What clients are told to wait when every verifier is full.
-constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 // How often verifiers are tried again when there is output already, and the pause before the first time; each
 // is twice as long as the one before.
 constexpr size_t kFurtherAttempts = 6;
@@ -269,16 +267,19 @@ void GenerateCall::StartAttempt() {
   std::weak_ptr<GenerateCall> weak = weak_from_this();
   absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> begun = router_.verifiers().Begin(
       model_, absl::MakeConstSpan(prepared_.prompt().ids().data(), prepared_.prompt().ids_size()),
-      tenant_->cache_salt, tried_, [weak, attempt](const absl::Status& reason) {
+      tenant_->cache_salt, tried_,
+      [weak, attempt](const absl::Status& reason) {
         std::shared_ptr<GenerateCall> call = weak.lock();
         if (call == nullptr) return;
         call->OnVerifierDone(attempt, reason);
         ReleaseElsewhere(std::move(call));
-      });
+      },
+      Needs());
   if (!begun.ok()) {
     const size_t num_verifiers = router_.verifiers().size(model_);
-    if (relay_->tokens().empty() || in_vain_ >= num_verifiers + kFurtherAttempts) {
-      End(WithRetryAfter(begun.status(), kRetryDelay));
+    if (relay_->tokens().empty() || absl::IsInvalidArgument(begun.status()) ||
+        in_vain_ >= num_verifiers + kFurtherAttempts) {
+      EndWithoutVerifier(begun.status());
       return;
     }
     // What has output waits for a place.
@@ -399,6 +400,7 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
   } else if (*send) {
     if (event.has_chunk()) {
       progress_ = true;
+      if (computes_.empty()) computes_ = attempt_->computes();
       wait_began_.reset();
     }
     RecordEvent(event);

@@ -99,6 +99,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void ObserveCanary(const v1::SpeculationStats& stats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddAlternates(size_t drafter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a verifier must have to run what is left of the request.
+  VerifierNeeds Needs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // No verifier takes the request, for the reason given: waits for one, or ends the call.
+  void EndWithoutVerifier(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The current attempt failed: begins another one, now or after a pause, or ends the call.
   void Retry(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RetryAt(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -164,9 +168,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   v1::VerifierGenerateRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
   std::optional<FeedbackRequest> feedback_ ABSL_GUARDED_BY(mutex_);  // When sampled, until the end.
-  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;           // Begun; the current one has this number.
-  size_t in_vain_ ABSL_GUARDED_BY(mutex_) = 0;         // That brought no token, since one did.
-  bool progress_ ABSL_GUARDED_BY(mutex_) = false;      // The current one has brought some.
+  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;       // Begun; the current one has this number.
+  size_t in_vain_ ABSL_GUARDED_BY(mutex_) = 0;     // That brought no token, since one did.
+  bool progress_ ABSL_GUARDED_BY(mutex_) = false;  // The current one has brought some.
+  // How the verifier computes where the output began, once both are known.
+  std::string computes_ ABSL_GUARDED_BY(mutex_);
   std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // Verifiers of the attempts that failed.
   std::unique_ptr<VerifierPool::Attempt> attempt_ ABSL_GUARDED_BY(mutex_);  // The current one,
   std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);          // and its stream.

@@ -5,9 +5,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/release.h"
+#include "common/rpc/status.h"
 #include "router/generate_call.h"
 
 namespace tandem::router {
+namespace {
+
+// What clients are told to wait when every verifier is full.
+constexpr absl::Duration kRetryDelay = absl::Seconds(1);
+
+}  // namespace
+
+VerifierNeeds GenerateCall::Needs() const {
+  const uint64_t prompt = static_cast<uint64_t>(prepared_.prompt().ids_size());
+  const v1::StopConditions& stopping = prepared_.stopping();
+  // Without a limit a verifier gives as much as it has room for, and its answer sets the limit.
+  const uint64_t output =
+      stopping.has_max_tokens() ? uint64_t{stopping.max_tokens()} : uint64_t{relay_->tokens().size()} + 1;
+  return {.tokens = prompt + output, .computes = computes_};
+}
+
+void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {
+  // One that suits may come back, and those that are full may have room soon.
+  if (absl::IsUnavailable(reason) && WaitForVerifier(reason)) return;
+  End(absl::IsInvalidArgument(reason) ? reason : WithRetryAfter(reason, kRetryDelay));
+}
 
 bool GenerateCall::WaitForVerifier(const absl::Status& reason) {
   const absl::Time now = router_.clock().Now();

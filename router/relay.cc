@@ -195,8 +195,14 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
     // What the verifier says about the request is for the client, details included.
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kOutOfRange:
       return {.status = status};
+    // The model has room for it, but not this verifier: another one may, and one that had is no fault of the
+    // client's.
+    case absl::StatusCode::kOutOfRange:
+      return {.retry = current_.rounds() == 0,
+              .status = num_tokens() == 0 ? absl::InvalidArgumentError(status.message())
+                                          : absl::UnavailableError(absl::StrCat(
+                                                verifier, " has no room for the rest: ", status.message()))};
     default:
       return {.status = absl::InternalError(absl::StrCat(verifier, " failed with ",
                                                          absl::StatusCodeToString(status.code()), " after ",

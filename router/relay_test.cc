@@ -201,9 +201,8 @@ TEST(RelayTest, MapsStatuses) {
   const auto mapped = [](const absl::Status& status) {
     return AfterEvents({Started()}).OnEnd(status, /*in_time=*/false).status;
   };
-  for (const absl::Status& passed :
-       {absl::InvalidArgumentError("a"), absl::FailedPreconditionError("b"),
-        absl::ResourceExhaustedError("c"), absl::DeadlineExceededError("d"), absl::OutOfRangeError("e")}) {
+  for (const absl::Status& passed : {absl::InvalidArgumentError("a"), absl::FailedPreconditionError("b"),
+                                     absl::ResourceExhaustedError("c"), absl::DeadlineExceededError("d")}) {
     EXPECT_EQ(mapped(passed), passed);
   }
   EXPECT_EQ(mapped(absl::CancelledError("draining")).code(), absl::StatusCode::kUnavailable);
@@ -212,6 +211,19 @@ TEST(RelayTest, MapsStatuses) {
     EXPECT_EQ(mapped(hidden).code(), absl::StatusCode::kInternal);
     EXPECT_THAT(mapped(hidden).message(), HasSubstr("verifier v0:1 failed with"));
   }
+}
+
+TEST(RelayTest, AVerifierThatIsTooSmallIsPassedOver) {
+  const absl::Status too_small = absl::OutOfRangeError("prompt: too many");
+  const Relay::End first = AfterEvents({Started()}).OnEnd(too_small, /*in_time=*/true);
+  EXPECT_TRUE(first.retry);
+  EXPECT_EQ(first.status, absl::InvalidArgumentError("prompt: too many"));
+
+  Relay relay = AfterEvents({Started(), Chunk(0, 2)});
+  relay.OnAttempt("v1:1");
+  const Relay::End later = relay.OnEnd(too_small, /*in_time=*/true);
+  EXPECT_TRUE(later.retry);
+  EXPECT_TRUE(absl::IsUnavailable(later.status)) << "the request had room where it began: " << later.status;
 }
 
 TEST(RelayTest, ProtocolViolations) {

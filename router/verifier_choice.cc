@@ -17,15 +17,19 @@ VerifierChoice::VerifierChoice(const Options& options, std::vector<std::string> 
 }
 
 std::vector<size_t> VerifierChoice::Order(absl::Span<const uint32_t> prompt, uint64_t salt,
-                                          absl::Span<const size_t> tried, absl::Time now) const {
+                                          absl::Span<const size_t> tried, absl::Time now,
+                                          const std::function<bool(size_t)>& suits) const {
   const auto is_fit = [&](const State& state) {
     return state.listed && state.serving && now >= state.ejected_until;
   };
-  const bool any_fit = std::any_of(states_.begin(), states_.end(), is_fit);
+  bool any_fit = false;
+  for (size_t i = 0; i < states_.size(); ++i)
+    any_fit = any_fit || (is_fit(states_[i]) && (!suits || suits(i)));
   std::vector<size_t> candidates;
   std::vector<VerifierLoad> loads;
   for (size_t i = 0; i < states_.size(); ++i) {
     if (!states_[i].listed || states_[i].in_flight >= states_[i].max_in_flight) continue;
+    if (suits && !suits(i)) continue;
     if (any_fit && !is_fit(states_[i])) continue;
     candidates.push_back(i);
     loads.push_back({.endpoint = states_[i].endpoint, .healthy = true, .in_flight = states_[i].in_flight});

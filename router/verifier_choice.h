@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,10 @@ class VerifierChoice {
   };
   VerifierChoice(const Options& options, std::vector<std::string> endpoints);
 
-  // Fit verifiers, best first, as indices into the endpoints; those in `tried` come last. Empty: all are
-  // full.
+  // Fit verifiers, best first, as indices into the endpoints; those in `tried` come last. Those that are not
+  // `suits` are left out, as if they were not there; without a function all do. Empty: all are full.
   std::vector<size_t> Order(absl::Span<const uint32_t> prompt, uint64_t salt, absl::Span<const size_t> tried,
-                            absl::Time now) const;
+                            absl::Time now, const std::function<bool(size_t)>& suits = nullptr) const;
 
   // A request begins and ends there.
   void OnBegin(size_t verifier) { ++states_[verifier].in_flight; }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/release.h"
 #include "common/rpc/status.h"
@@ -48,13 +49,9 @@ absl::Status NoneKnown() {
 }
 
 std::string Content(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  std::string content;
-  if (!buffer.Valid() || !buffer.Dump(&slices).ok()) return content;
-  for (const grpc::Slice& slice : slices) {
-    content.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return content;
+  grpc::Slice slice;
+  if (!buffer.Valid() || !buffer.DumpToSingleSlice(&slice).ok()) return std::string();
+  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
 }
 
 }  // namespace
@@ -73,6 +70,7 @@ struct VerifierPool::Attempt::Entry {
   // What it said of it; 0 if nothing.
   uint32_t max_running = 0;
   uint32_t max_waiting = 0;
+  VerifierTraits traits;
   absl::Time probed = absl::InfinitePast();
   absl::Time looked_up = absl::InfinitePast();
   absl::flat_hash_map<const Attempt*, std::shared_ptr<const OnLost>> attempts;
@@ -80,6 +78,7 @@ struct VerifierPool::Attempt::Entry {
 
 struct VerifierPool::Model {
   size_t index = 0;
+  std::string name;
   std::vector<DnsName> names;
   std::unique_ptr<absl::Mutex> mutex = std::make_unique<absl::Mutex>();
   // Guarded by it. Entries are never removed.
@@ -101,6 +100,7 @@ VerifierPool::VerifierPool(const RoutingTable& table, const Options& options, co
   for (size_t m = 0; m < table.models.size(); ++m) {
     Model& model = models_.emplace_back();
     model.index = m;
+    model.name = table.models[m].name;
     model.choice = std::make_unique<VerifierChoice>(options.choice, std::vector<std::string>());
     for (const std::string& endpoint : table.models[m].verifiers) {
       absl::StatusOr<std::optional<DnsName>> name = ParseDnsName(endpoint);
@@ -142,6 +142,7 @@ size_t VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t 
   entry.confirmed = false;
   entry.asked = false;
   entry.max_running = entry.max_waiting = 0;
+  entry.traits = {};
   entry.probed = absl::InfinitePast();
   model.choice->Replace(index, endpoint);
   return index;
@@ -255,17 +256,21 @@ VerifierPool::~VerifierPool() {
       this));
 }
 
-absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(size_t model_index,
-                                                                           absl::Span<const uint32_t> prompt,
-                                                                           uint64_t salt,
-                                                                           absl::Span<const size_t> tried,
-                                                                           OnLost on_lost) {
+absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(
+    size_t model_index, absl::Span<const uint32_t> prompt, uint64_t salt, absl::Span<const size_t> tried,
+    OnLost on_lost, const VerifierNeeds& needs) {
   Model& model = models_[model_index];
   const absl::Time now = clock_->Now();
   absl::MutexLock lock(model.mutex.get());
-  const std::vector<size_t> order = model.choice->Order(prompt, salt, tried, now);
+  const std::vector<size_t> order = model.choice->Order(
+      prompt, salt, tried, now, [&](size_t index) { return Suits(model.entries[index]->traits, needs); });
   if (model.choice->num_listed() == 0) return NoneKnown();
   if (order.empty()) {
+    std::vector<VerifierTraits> listed;
+    for (const auto& entry : model.entries) {
+      if (model.choice->listed(entry->index)) listed.push_back(entry->traits);
+    }
+    TANDEM_RETURN_IF_ERROR(CheckAnySuits(listed, needs));
     return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
   }
   Attempt::Entry& entry = *model.entries[order.front()];
@@ -282,6 +287,11 @@ VerifierPool::Attempt::~Attempt() {
   absl::MutexLock lock(model.mutex.get());
   model.choice->OnEnd(index_);
   entry_.attempts.erase(this);
+}
+
+std::string VerifierPool::Attempt::computes() const {
+  absl::MutexLock lock(pool_.models_[model_].mutex.get());
+  return entry_.verifier == verifier_ ? entry_.traits.computes : "";
 }
 
 void VerifierPool::Attempt::OnEvent() {
@@ -459,11 +469,11 @@ class VerifierPool::Probe {
   grpc::ByteBuffer response;
 };
 
-// What a verifier that begins to serve has room for; lives until it is answered.
-class VerifierPool::CapacityQuestion {
+// What a verifier that begins to serve has room for and how it computes; lives until it is answered.
+class VerifierPool::Question {
  public:
   static void Send(VerifierPool& pool, Attempt::Entry& entry, std::shared_ptr<Verifier> verifier) {
-    auto question = std::make_shared<CapacityQuestion>();
+    auto question = std::make_shared<Question>();
     question->stub = v1::Admin::NewStub(verifier->channel);
     question->verifier = std::move(verifier);
     question->context.set_deadline(absl::ToChronoTime(pool.clock_->Now() + pool.options_.stall_timeout));
@@ -476,7 +486,7 @@ class VerifierPool::CapacityQuestion {
         [question, at = &pool, &entry](const grpc::Status& status) mutable {
           VerifierPool& answered_to = *at;
           // One that does not tell is taken for as large as the options say.
-          if (status.ok()) answered_to.OnCapacity(entry, *question->verifier, question->response.capacity());
+          if (status.ok()) answered_to.OnInfo(entry, *question->verifier, question->response);
           ReleaseElsewhere(std::move(question));
           absl::MutexLock lock(&answered_to.mutex_);
           --answered_to.probes_;
@@ -490,14 +500,21 @@ class VerifierPool::CapacityQuestion {
   v1::ServerInfo response;
 };
 
-void VerifierPool::OnCapacity(Attempt::Entry& entry, const Verifier& verifier,
-                              const v1::ServerCapacity& capacity) {
+void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& info) {
   Model& model = models_[entry.model];
   absl::MutexLock lock(model.mutex.get());
   if (entry.verifier.get() != &verifier) return;
-  entry.max_running = capacity.max_running();
-  entry.max_waiting = capacity.max_waiting();
+  entry.max_running = info.capacity().max_running();
+  entry.max_waiting = info.capacity().max_waiting();
+  entry.traits = TraitsOf(info, model.name);
   SetRoom(model, entry.index);
+  for (const auto& other : model.entries) {
+    if (!model.choice->listed(other->index) || !Differ(entry.traits, other->traits)) continue;
+    LogWarning(
+        "verifiers of one model compute differently: none goes on with an output that another began",
+        {{verifier.endpoint, entry.traits.computes}, {other->verifier->endpoint, other->traits.computes}});
+    break;
+  }
 }
 
 void VerifierPool::ProbeDue(absl::Time now) {
@@ -570,7 +587,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
       for (const auto& [attempt, on_lost] : entry.attempts) lost.push_back(on_lost);
     }
   }
-  if (to_ask != nullptr) CapacityQuestion::Send(*this, entry, std::move(to_ask));
+  if (to_ask != nullptr) Question::Send(*this, entry, std::move(to_ask));
   if (to_look_up != nullptr) grpc::experimental::ChannelResetConnectionBackoff(to_look_up.get());
   const absl::Status reason = absl::UnavailableError(
       absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",

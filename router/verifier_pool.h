@@ -26,6 +26,7 @@
 #include "router/registry/registered_endpoint.h"
 #include "router/retry_budget.h"
 #include "router/verifier_choice.h"
+#include "router/verifier_traits.h"
 #include "tandem/v1/registry.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
@@ -84,6 +85,8 @@ class VerifierPool {
     Verifier& verifier() const { return *verifier_; }
     const std::shared_ptr<Verifier>& shared_verifier() const { return verifier_; }
     size_t index() const { return index_; }  // Among the model's.
+    // VerifierTraits::computes, as far as is known by now.
+    std::string computes() const;
     // Something came from the verifier.
     void OnEvent();
     // The call has ended: the verifier did what it should (a refusal included), or it did not. Once.
@@ -102,10 +105,11 @@ class VerifierPool {
   };
 
   // Where to run a request, `tried` being the verifiers (by index) that failed it already: VerifierChoice.
-  // ResourceExhausted if all have as many requests as they may, Unavailable if no name has an address.
+  // ResourceExhausted if all have as many requests as they may, Unavailable if no name has an address; what
+  // CheckAnySuits says if no verifier has what the request needs.
   absl::StatusOr<std::unique_ptr<Attempt>> Begin(size_t model, absl::Span<const uint32_t> prompt,
                                                  uint64_t salt, absl::Span<const size_t> tried,
-                                                 OnLost on_lost);
+                                                 OnLost on_lost, const VerifierNeeds& needs = {});
 
   // A request that waits for a verifier of a model, until this is destroyed. Thread-safe.
   class Wait {
@@ -164,7 +168,7 @@ class VerifierPool {
  private:
   struct Model;
   class Probe;
-  class CapacityQuestion;
+  class Question;
 
   // The thread that asks for names.
   void ResolveNames();
@@ -180,7 +184,7 @@ class VerifierPool {
   void Monitor();
   void ProbeDue(absl::Time now);
   void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);
-  void OnCapacity(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerCapacity& capacity);
+  void OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& info);
   static bool OtherServes(const Model& model, size_t index);
   // How often to ask a verifier for its health and, while it does not answer, for its address.
   static absl::Duration ProbePeriod(const Model& model, const Attempt::Entry& entry);

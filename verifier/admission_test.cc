@@ -161,8 +161,8 @@ TEST_F(AdmissionTest, TreesAreCutBeforeAnyoneIsPreempted) {
 TEST_F(AdmissionTest, ARequestThatDoesNotFitAloneIsRefused) {
   Make({}, {.num_blocks = 4});
   const absl::Status refused = Submit(1, {.prompt = TokenIds(40, 1), .rules = {.max_tokens = 25}});
-  EXPECT_EQ(refused, absl::InvalidArgumentError("prompt and max_tokens: 65 tokens need 5 blocks of keys and "
-                                                "values, expected at most 4 blocks of 16 tokens"));
+  EXPECT_EQ(refused, absl::OutOfRangeError("prompt and max_tokens: 65 tokens need 5 blocks of keys and "
+                                           "values, expected at most 4 blocks of 16 tokens"));
   const Ask fits{.prompt = TokenIds(40, 1), .rules = {.max_tokens = 24}};
   ASSERT_TRUE(Submit(2, fits).ok());
   RunToTheEnd();

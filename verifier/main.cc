@@ -4,11 +4,11 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -322,11 +322,17 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   info.set_version(std::string(Version()));
   info.mutable_capacity()->set_max_running(options.max_running);
   info.mutable_capacity()->set_max_waiting(options.max_waiting);
+  info.mutable_capacity()->set_kv_tokens(options.kv_tokens);
   *info.add_models() = ModelInfoToProto(target.served.name, *target.model,
                                         std::string(KeptWeightType(*target.model, target.weight_type)),
                                         target.vocabulary_fingerprint);
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   info.set_device(device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
+  // Which of a machine's GPUs it is makes no difference.
+  info.set_arithmetic(absl::StrCat(device.is_cuda ? "cuda" : info.device(), ", ", options.verification_rule));
+  const std::set<TokenId> end_tokens(target.served.defaults.eos_tokens.begin(),
+                                     target.served.defaults.eos_tokens.end());
+  for (const TokenId token : end_tokens) info.add_end_tokens(static_cast<uint32_t>(token));
   if (!options.simulated_pace.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
     info.set_simulated_pace(DescribePace(pace));
@@ -363,9 +369,7 @@ v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const 
   server.mutable_capacity()->set_kv_tokens(uint64_t{engine.pool->num_blocks()} * kBlockTokens);
   v1::RegisteredVerifier& verifier = *server.mutable_verifier();
   *verifier.mutable_model() = info.models(0);
-  // Which of a machine's GPUs it is makes no difference.
-  const absl::string_view device = absl::StartsWith(info.device(), "cuda") ? "cuda" : info.device();
-  verifier.set_arithmetic(absl::StrCat(device, ", ", options.verification_rule));
+  verifier.set_arithmetic(info.arithmetic());
   for (const uint32_t rows : kTimedRows) {
     v1::RoundSeconds& round = *verifier.add_round_seconds();
     round.set_rows(rows);

@@ -65,16 +65,22 @@ absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, con
   const auto prompt = static_cast<uint32_t>(proto.prompt().ids_size());
   const uint32_t context = target.max_length;
   if (prompt == 0) return absl::InvalidArgumentError("prompt: no tokens, expected at least 1");
+  // What the model could hold another verifier may hold.
+  const auto too_long = [&](uint64_t length, const std::string& message) {
+    return length > static_cast<uint64_t>(target.config.max_context) ? absl::InvalidArgumentError(message)
+                                                                     : absl::OutOfRangeError(message);
+  };
   if (prompt >= context) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt: ", prompt, " tokens, expected at most ",
-                                                   context - 1, " where prompt and output may have ",
-                                                   context));
+    return too_long(uint64_t{prompt} + 1,
+                    absl::StrCat("prompt: ", prompt, " tokens, expected at most ", context - 1,
+                                 " where prompt and output may have ", context));
   }
   const uint32_t room = context - prompt;
   const uint32_t max_tokens = proto.stopping().has_max_tokens() ? proto.stopping().max_tokens() : room;
   if (max_tokens == 0 || max_tokens > room) {
-    return absl::InvalidArgumentError(absl::StrCat("stopping.max_tokens: ", max_tokens, ", expected 1 to ",
-                                                   room, " after a prompt of ", prompt, " tokens"));
+    const uint64_t length = max_tokens == 0 ? UINT64_MAX : uint64_t{prompt} + max_tokens;
+    return too_long(length, absl::StrCat("stopping.max_tokens: ", max_tokens, ", expected 1 to ", room,
+                                         " after a prompt of ", prompt, " tokens"));
   }
   if (static_cast<uint32_t>(proto.emitted().ids_size()) > max_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("emitted: ", proto.emitted().ids_size(),

@@ -27,7 +27,8 @@ struct ServedTarget {
 };
 
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument
-// names the field, its value and what was expected; FailedPrecondition when the request is for another model.
+// names the field, its value and what was expected, and so does OutOfRange, of what the model has room for
+// but not this verifier; FailedPrecondition when the request is for another model.
 absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerateRequest& proto,
                                                        const ServedTarget& target, absl::Time deadline);
 

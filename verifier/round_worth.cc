@@ -65,8 +65,8 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
   return costs;
 }
 
-// Windows that verify whatever they hold come first, oldest session first; the rest of the rows goes to
-// whoever uses them best.
+// Rows go to whoever uses them best. A policy that verifies whatever its window holds does so only while its
+// request is alone: clients choose policies, and rows taken first would be at the cost of all others.
 void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t prompt_rows) {
   std::vector<Session*> by_worth;
   std::vector<ChoiceSession> candidates;
@@ -76,8 +76,9 @@ void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_no
                     .prompt_rows = prompt_rows,
                     .fixed_tokens = static_cast<double>(sessions.size())};
   uint32_t left = max_nodes;
+  const bool is_shared = running_.size() > 1;
   for (Session* session : sessions) {
-    const bool heeds_worth = session->policy().heeds_worth();
+    const bool heeds_worth = is_shared || session->policy().heeds_worth();
     session->PrepareRound(heeds_worth ? max_nodes : left);
     if (heeds_worth) {
       if (session->selected().empty()) continue;

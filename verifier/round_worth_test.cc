@@ -113,6 +113,53 @@ TEST_F(RoundWorthTest, OnlyTheCandidatesThatAreWorthTheirRowsAreVerified) {
   EXPECT_LT(nodes, 2 * accepted);
 }
 
+// Rows are shared by worth whatever policies clients ask for; those that verify all their windows hold do so
+// alone only.
+TEST_F(RoundWorthTest, NoPolicyTakesRowsThatOthersUseBetter) {
+  for (const char* policy : {"fixed", "fsm", "ema-tiers"}) {
+    SCOPED_TRACE(policy);
+    const Ask greedy{.rules = {.max_tokens = 160}, .drafted = true, .window_policy = policy};
+    const auto late_nodes = [&](SessionId id) {
+      uint32_t nodes = 0;
+      const auto& rounds = records_[id].rounds;
+      for (size_t i = 100; i < std::min<size_t>(rounds.size(), 150); ++i) nodes += rounds[i].nodes;
+      return nodes;
+    };
+    MakeWithCosts({.limits = {.max_depth = 4}});
+    Connect();
+    ASSERT_TRUE(Submit(1, greedy).ok());
+    RunDrafted(greedy, 0, 4);
+    const uint32_t alone = late_nodes(1);
+    records_.clear();
+    drafts_.clear();
+
+    MakeWithCosts({.limits = {.max_depth = 4}});
+    Connect();
+    const Ask other{.prompt = {5, 4, 3, 2, 1}, .rules = {.max_tokens = 300}, .drafted = true};
+    const TokenIds greedy_output = Reference(greedy).tokens;
+    const TokenIds other_output = Reference(other).tokens;
+    for (SessionId id = 1; id <= 4; ++id) ASSERT_TRUE(Submit(id, greedy).ok());
+    ASSERT_TRUE(Submit(5, other).ok());
+    RunToTheEnd([&] {
+      AnswerOpens();
+      for (SessionId id = 1; id <= 4; ++id) DraftOutput(id, greedy.prompt, greedy_output, 0, 4);
+      DraftOutput(5, other.prompt, other_output, 3, 0);
+    });
+    for (SessionId id = 1; id <= 4; ++id) {
+      ExpectReference(id, greedy);
+      EXPECT_LT(late_nodes(id), 10u) << "wrong guesses, which have been found out; alone it verified "
+                                     << alone;
+    }
+    ExpectReference(5, other);
+    EXPECT_GT(records_[5].summary.accepted_tokens, 100u);
+    if (std::string(policy) == "fixed") {
+      EXPECT_GE(alone, 40u);
+    }
+    records_.clear();
+    drafts_.clear();
+  }
+}
+
 TEST_F(RoundWorthTest, ADrafterIsNotToldOfRoundsThatDraftNothing) {
   MakeWithCosts({.limits = {.max_depth = 4}});
   Connect();

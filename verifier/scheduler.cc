@@ -49,10 +49,9 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   const uint64_t length = request.prompt.size() + uint64_t{request.max_tokens};
   const uint64_t num_blocks = length / kBlockTokens + (length % kBlockTokens != 0);
   if (num_blocks > pool_->num_blocks()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt and max_tokens: ", length, " tokens need ", num_blocks,
-                     " blocks of keys and values, expected at most ", pool_->num_blocks(), " blocks of ",
-                     kBlockTokens, " tokens"));
+    return absl::OutOfRangeError(absl::StrCat("prompt and max_tokens: ", length, " tokens need ", num_blocks,
+                                              " blocks of keys and values, expected at most ",
+                                              pool_->num_blocks(), " blocks of ", kBlockTokens, " tokens"));
   }
   // Those that find a place in the coming step only pass through the queue.
   const size_t free_places = short_of_memory_ ? 0 : options_.max_running - running_.size();

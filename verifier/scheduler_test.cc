@@ -290,7 +290,7 @@ TEST_F(SchedulerTest, AdmitsAtOnceWhenMemoryIsFreed) {
 
 TEST_F(SchedulerTest, RefusesWhatCannotEverRunAndWhatDoesNotFitTheQueue) {
   Make({.max_running = 1, .max_waiting = 2}, {.num_blocks = 4});
-  EXPECT_TRUE(absl::IsInvalidArgument(Submit(1, {.rules = {.max_tokens = 60}})));
+  EXPECT_TRUE(absl::IsOutOfRange(Submit(1, {.rules = {.max_tokens = 60}})));
   EXPECT_TRUE(Submit(2, {}).ok());
   scheduler_->Step();
   EXPECT_TRUE(Submit(3, {}).ok());

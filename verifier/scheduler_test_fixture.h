@@ -73,6 +73,7 @@ struct Ask {
   bool trusted = false;
   int num_logprobs = -1;
   std::string policy_state;
+  std::string window_policy;  // Empty: the scheduler's.
 };
 
 // What became of one request.
@@ -124,6 +125,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
                            .cache_salt = ask.cache_salt,
                            .deadline = ask.deadline,
+                           .window_policy = ask.window_policy,
                            .policy_state = ask.policy_state};
     if (ask.drafted)
       request.drafter =

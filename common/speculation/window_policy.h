@@ -84,7 +84,8 @@ class WindowPolicy {
   // kMaxPolicyStateBytes. Empty: nothing, as of all policies that begin anew with every session.
   virtual std::string ExportState() const { return {}; }
   // Whether what is verified is chosen by worth over the whole batch (ChooseNodes), and drafting stops while
-  // the drafter as a whole does not pay. Otherwise every round verifies as many nodes as its window has.
+  // the drafter as a whole does not pay. Otherwise every round verifies as many nodes as its window has, as
+  // long as no other request runs; beside others their worth decides all the same.
   virtual bool heeds_worth() const { return false; }
   // A round verifies no deeper than the first level that is reached with less than this probability, as the
   // drafter's stop head predicts of each node, or by its scores where it has no such head; and it begins as

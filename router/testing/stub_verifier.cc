@@ -157,11 +157,18 @@ grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(
     info.mutable_capacity()->set_max_running(max_running);
     info.mutable_capacity()->set_max_waiting(256);
     if (max_running > 0) answer = info.SerializeAsString();
+    absl::MutexLock lock(&mutex);
+    if (!this->info.empty()) answer = this->info;
   } else if (serving != Serving::kUnknown) {
     // grpc.health.v1.HealthCheckResponse, whose only field is the status.
     answer = serving == Serving::kYes ? "\x08\x01" : "\x08\x02";
   }
   return new Reactor(stalled, answer);
+}
+
+void StubVerifier::SetInfo(const v1::ServerInfo& info) {
+  absl::MutexLock lock(&health_.mutex);
+  health_.info = info.SerializeAsString();
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* StubVerifier::Generate(

@@ -16,6 +16,7 @@
 #include "common/rpc/server_stream.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
+#include "tandem/v1/admin.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
 namespace tandem::router::testing {
@@ -70,6 +71,8 @@ class StubVerifier final : public v1::Verifier::CallbackService {
   void SetServing(bool serving) { health_.serving = serving ? Serving::kYes : Serving::kNo; }
   // What GetServerInfo says that runs at once, and 256 that may wait; at first it does not answer.
   void SetCapacity(uint32_t max_running) { health_.max_running = max_running; }
+  // What GetServerInfo says instead. Before calls.
+  void SetInfo(const v1::ServerInfo& info);
   // What SwapDrafter was asked, and what it answers.
   std::vector<v1::SwapDrafterRequest> swaps() const;
   void SetSwapAnswer(v1::SwapDrafterResponse answer);
@@ -89,6 +92,8 @@ class StubVerifier final : public v1::Verifier::CallbackService {
     std::atomic<bool> stalled{false};
     std::atomic<Serving> serving{Serving::kUnknown};
     std::atomic<uint32_t> max_running{0};
+    absl::Mutex mutex;
+    std::string info ABSL_GUARDED_BY(mutex);  // Serialized.
   };
 
   mutable absl::Mutex mutex_;

@@ -160,9 +160,18 @@ class BadRequestTest(ProcessTest):
 
     def test_a_request_that_memory_can_never_hold(self):
         self.start_stack(("--kv-tokens", "256"))
-        self.assert_fails(
-            self.generate(request_for(max_tokens=1000)), INVALID_ARGUMENT, "max_tokens: 1000, expected 1 to"
-        )
+        # By the router, which counts the prompt in, or, as long as it does not know the limit, by the verifier.
+        self.assert_fails(self.generate(request_for(max_tokens=1000)), INVALID_ARGUMENT, "max_tokens: 10")
+
+    def test_a_request_that_only_one_verifier_can_hold(self):
+        """Wherever prompts belong, they go where there is room."""
+        small = self.start_verifier("--kv-tokens", "256")
+        large = self.start_verifier()
+        self.connect_router([small.wait_ready().address, large.wait_ready().address], "127.0.0.1:9", drafter="")
+        for i in range(4):
+            generation = self.generate(request_for(f"{i}, once upon a time", max_tokens=260)).read()
+            self.assertEqual(len(generation.tokens), 260)
+        self.assertEqual(large.metric("tandem_verifier_requests_total"), 4)
 
 
 def run(program, *flags):

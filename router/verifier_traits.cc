@@ -1,0 +1,60 @@
+#include "router/verifier_traits.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::router {
+namespace {
+
+bool HasRoom(const VerifierTraits& traits, const VerifierNeeds& needs) {
+  return !traits.most_tokens.has_value() || needs.tokens <= *traits.most_tokens;
+}
+
+}  // namespace
+
+VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model) {
+  VerifierTraits traits;
+  for (const v1::ModelInfo& held : info.models()) {
+    if (held.name() != model || held.context_length() == 0) continue;
+    traits.most_tokens = held.context_length();
+    if (info.capacity().kv_tokens() > 0) {
+      traits.most_tokens = std::min<uint64_t>(*traits.most_tokens, info.capacity().kv_tokens());
+    }
+    traits.computes =
+        absl::StrCat("vocabulary ", held.vocabulary_fingerprint(), " ", held.vocabulary_size(), ", context ",
+                     held.context_length(), ", ", held.parameters(), " ", held.weight_type(), " of ",
+                     held.architecture(), ", ", info.arithmetic(), ", ends with");
+    for (const uint32_t token : info.end_tokens()) absl::StrAppend(&traits.computes, " ", token);
+  }
+  return traits;
+}
+
+bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs) {
+  return HasRoom(traits, needs) && (needs.computes.empty() || needs.computes == traits.computes);
+}
+
+bool Differ(const VerifierTraits& a, const VerifierTraits& b) {
+  return !a.computes.empty() && !b.computes.empty() && a.computes != b.computes;
+}
+
+absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const VerifierNeeds& needs) {
+  uint64_t most = 0;
+  bool any_room = false;
+  for (const VerifierTraits& traits : verifiers) {
+    if (Suits(traits, needs)) return absl::OkStatus();
+    any_room = any_room || HasRoom(traits, needs);
+    most = std::max(most, traits.most_tokens.value_or(0));
+  }
+  if (needs.computes.empty() && !any_room) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt and stopping.max_tokens: ", needs.tokens,
+                                                   " tokens, expected at most the ", most,
+                                                   " that the model's largest verifier has room for"));
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "no verifier is known that has room for ", needs.tokens, " tokens",
+      needs.computes.empty() ? ""
+                             : " and computes as the one where the output began, so that it would go on"));
+}
+
+}  // namespace tandem::router

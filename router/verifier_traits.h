@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "tandem/v1/admin.pb.h"
+
+namespace tandem::router {
+
+// What a verifier says of itself that decides which requests it can take, learned from its GetServerInfo. One
+// that has said nothing yet has neither.
+struct VerifierTraits {
+  // Tokens of one request, prompt and output together: the model's context, or what its keys and values hold
+  // if that is less.
+  std::optional<uint64_t> most_tokens;
+  // What decides the bits of its outputs: verifiers with the same go on with one another's. Not for people.
+  std::string computes;
+};
+
+VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model);
+
+// What a request asks of a verifier.
+struct VerifierNeeds {
+  uint64_t tokens = 0;   // Prompt and output together: what is asked for, or one of output where nothing is.
+  std::string computes;  // Of the verifier where the output began; empty if there is none, or nothing known.
+};
+
+// Whether a verifier can take the request, as far as is known. One of which nothing is known may be too
+// small, which it says itself; but it does not go on with an output that began elsewhere, since nobody would
+// notice that it changed.
+bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs);
+
+// OK if one of these suits. Else why none does: InvalidArgument, if all are known to be too small and no
+// output began elsewhere; else Unavailable.
+absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const VerifierNeeds& needs);
+
+// Whether both are known and compute differently.
+bool Differ(const VerifierTraits& a, const VerifierTraits& b);
+
+}  // namespace tandem::router
