@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
 // A name server, and what was told of it.
 class DrafterNamesTest : public ::testing::Test {
@@ -47,13 +47,13 @@ class DrafterNamesTest : public ::testing::Test {
   bool WaitForMembers(PoolId pool, std::vector<std::string> expected) {
     const auto there = [&] { return members_[pool] == expected; };
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), kLongestWait);
   }
   bool WaitForLooks(int more) {
     absl::MutexLock lock(&mutex_);
     const int until = looks_ + more;
     const auto there = [&] { return looks_ >= until; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), kLongestWait);
   }
 
   const SystemClock clock_;
