@@ -6,9 +6,22 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
+import time
 import unittest
 
-from stack import GRAFANA, PATIENCE_SECONDS, PROMETHEUS, REPOSITORY, Prometheus, Stack, Traffic, wait_until
+from stack import (
+    GRAFANA,
+    PATIENCE_SECONDS,
+    PROMETHEUS,
+    REPOSITORY,
+    TENANTS,
+    Prometheus,
+    Stack,
+    Traffic,
+    calibration_prompts,
+    wait_until,
+)
 
 DASHBOARDS = ("acceptance", "drafters", "serving", "verifier")
 ALERTS_TEST = pathlib.Path(__file__).with_name("alerts_test.yml")
@@ -19,6 +32,7 @@ RUNBOOKS_PAGE = REPOSITORY / "docs" / "operations.md"
 EMPTY_WHEN_HEALTHY = {
     "tandem_router_retries_total",
     "tandem_router_canary_rollbacks_total",
+    "tandem_router_canary_promotions_total",
     "tandem_drafter_sessions_refused_total",
     # Of a choice by prediction that was wrong: by chance, there may be none yet.
     "tandem_router_choice_surprises_total",
@@ -214,6 +228,48 @@ class LiveTest(unittest.TestCase):
         for page in pages:
             used = {family(name) for name in re.findall(r"`(tandem_\w+(?:total|seconds|ratio))\b", page.read_text())}
             self.assertEqual({name for name in used if not exists(name)}, set(), page.name)
+
+
+class LostDrafterTest(unittest.TestCase):
+    """With the default local drafter, which goes on earning tokens when the drafter service is dead."""
+
+    def panel(self, title):
+        (found,) = [panel for panel in panels("acceptance") if panel["title"] == title]
+        expression = found["targets"][0]["expr"].replace("$__rate_interval", "15s")
+        return re.sub(r"\$(tenant|target|drafter)\b", ".*", expression)
+
+    def values(self, title):
+        """By drafter or source."""
+        result = self.prometheus.query(self.panel(title))
+        return {labels.get("drafter", labels.get("source")): value for labels, value in result}
+
+    def test_a_dead_drafter_is_seen_beside_prompt_lookup(self):
+        self.stack = Stack()
+        self.addCleanup(self.stack.close)
+        self.stack.start_all(verifier_flags=("--local-drafter", None))
+        self.prometheus = Prometheus(self.stack)
+        self.addCleanup(self.prometheus.close)
+        traffic = Traffic(self.stack, tenants=TENANTS[:1], prompts=calibration_prompts(["text"]), mistakes=False)
+        self.addCleanup(traffic.stop)
+        drafter = TENANTS[0]["drafter"]
+        drafted = "Rounds that the drafter drafted"
+        wait_until(lambda: self.values(drafted).get(drafter, 0) > 0.5, "the drafter at work", timeout=PATIENCE_SECONDS)
+        self.assertNotIn("TandemDrafterLost", self.prometheus.alerts("firing"))
+
+        self.stack.servers["drafter"].send(9)
+        killed = time.monotonic()
+        wait_until(lambda: self.values(drafted).get(drafter) == 0, "the panel to show it")
+        shown = time.monotonic() - killed
+        wait_until(lambda: "TandemDrafterLost" in self.prometheus.alerts("firing"), "the alert")
+        fired = time.monotonic() - killed
+        # What happens in half a minute on a machine of its own may take longer on one that tests share.
+        self.assertLess(max(shown, fired), 60, f"shown after {shown:.0f} s, fired after {fired:.0f} s")
+        print(f"a dead drafter: shown after {shown:.0f} s, fired after {fired:.0f} s", file=sys.stderr)
+        # Prompt lookup is at work, and none of it is the drafter's.
+        wait_until(lambda: self.values("Accepted tokens, by who guessed them").get("drafter") == 0, "nothing of the drafter's")
+        self.assertGreater(self.values("Accepted tokens, by who guessed them")["local"], 0)
+        self.assertNotIn(drafter, self.values("Acceptance rate by drafter"))
+        self.assertEqual(traffic.failures, [])
 
 
 if __name__ == "__main__":

@@ -124,10 +124,12 @@ class Stack:
 
     def start_verifier(self, *flags):
         """Drafts whatever it costs, for a target slow enough that it pays, on machines that are busy as well; flags
-        can say otherwise."""
+        can say otherwise. `--local-drafter` None: the verifier's default."""
         options = {"--window-policy": "fixed", "--local-drafter": "none", "--model": str(MODELS / TARGET)}
         options["--simulate-target-ms"] = "8"
         options.update(zip(flags[::2], flags[1::2]))
+        if options["--local-drafter"] is None:
+            del options["--local-drafter"]
         return self.start("verifier", *(part for option in options.items() for part in option))
 
     def start_router(self, *flags, tenants=TENANTS, **limits):
