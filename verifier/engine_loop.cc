@@ -69,7 +69,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                                     inbox_.Push(LinkGoneEvent{link, std::move(endpoint)});
                                   }},
       clock, std::move(credentials));
-  const auto set_members = [this](PoolId pool, const std::vector<std::string>& addresses,
+  const auto set_members = [this](PoolId changed, const std::vector<std::string>& addresses,
                                   const std::string& server_name) {
     std::vector<LinkId> members;
     for (const std::string& address : addresses) {
@@ -81,12 +81,12 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                    {{"endpoint", address}, {"reason", std::string(link.status().message())}});
       }
     }
-    inbox_.Push(MembersEvent{pool, std::move(members)});
+    inbox_.Push(MembersEvent{changed, std::move(members)});
   };
   names_ = std::make_unique<DrafterNames>(
       names,
       DrafterNames::Callbacks{.on_members = set_members,
-                              .on_gone = [this](PoolId pool) { inbox_.Push(PoolGoneEvent{pool}); }},
+                              .on_gone = [this](PoolId gone) { inbox_.Push(PoolGoneEvent{gone}); }},
       clock);
   PublishLoad();
   thread_ = std::thread([this] { Run(); });
@@ -310,7 +310,7 @@ void EngineLoop::Handle(Event event) {
                    down_links_.erase(gone.link);
                    metrics_->SetDrafterConnected(gone.endpoint, false);
                  },
-                 [&](MembersEvent& event) { pools_.SetMembers(event.pool, std::move(event.members)); },
+                 [&](MembersEvent& changed) { pools_.SetMembers(changed.pool, std::move(changed.members)); },
                  [&](PoolGoneEvent& gone) { pools_.Forget(gone.pool); },
                  [&](DraftEvent& draft) {
                    pools_.OnResponse(draft.link, draft.response, clock_->Now());

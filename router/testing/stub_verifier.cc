@@ -153,12 +153,12 @@ grpc::ServerGenericBidiReactor* StubVerifier::Health::CreateReactor(
   };
   std::optional<std::string> answer;
   if (context->method() == "/tandem.v1.Admin/GetServerInfo") {
-    v1::ServerInfo info;
-    info.mutable_capacity()->set_max_running(max_running);
-    info.mutable_capacity()->set_max_waiting(256);
-    if (max_running > 0) answer = info.SerializeAsString();
+    v1::ServerInfo told;
+    told.mutable_capacity()->set_max_running(max_running);
+    told.mutable_capacity()->set_max_waiting(256);
+    if (max_running > 0) answer = told.SerializeAsString();
     absl::MutexLock lock(&mutex);
-    if (!this->info.empty()) answer = this->info;
+    if (!info.empty()) answer = info;
   } else if (serving != Serving::kUnknown) {
     // grpc.health.v1.HealthCheckResponse, whose only field is the status.
     answer = serving == Serving::kYes ? "\x08\x01" : "\x08\x02";
