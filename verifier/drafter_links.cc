@@ -1,7 +1,6 @@
 #include "verifier/drafter_links.h"
 
 #include <optional>
-#include <random>
 #include <utility>
 #include <variant>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
+#include "common/base/random_bits.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/client_bidi.h"
 #include "common/rpc/draft_wire.h"
@@ -22,12 +22,7 @@ namespace {
 
 // Responses that may wait for the engine thread, which takes them between steps.
 constexpr size_t kMaxUnacknowledged = 1024;
-constexpr absl::Duration kIdleAfter = absl::Minutes(5);
-
-double Uniform() {
-  static thread_local std::mt19937_64 generator{std::random_device{}()};
-  return std::uniform_real_distribution<double>(0.0, 1.0)(generator);
-}
+constexpr absl::Duration kLinkIdleAfter = absl::Minutes(5);
 
 }  // namespace
 
@@ -43,7 +38,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
         clock_(clock),
         channel_(tandem::CreateChannel(endpoint_, credentials, server_name)),
         stub_(v1::Drafter::NewStub(channel_)),
-        backoff_(clock, Uniform) {}
+        backoff_(clock, RandomFraction) {}
 
   const std::string& endpoint() const { return endpoint_; }
 
@@ -149,7 +144,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     stream_ = nullptr;
     sessions_.clear();
     if (leaving_) callbacks_->on_gone(id_, endpoint_);
-    if (closing_ || clock_->Now() - last_used_ > kIdleAfter) return;
+    if (closing_ || clock_->Now() - last_used_ > kLinkIdleAfter) return;
     retrying_ = true;
     const absl::Time next = backoff_.Failed();
     alarm_.Set(absl::ToChronoTime(next), [self = shared_from_this()](bool) mutable {

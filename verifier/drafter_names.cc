@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::string_view kList = "ipv4:";
 // A name that no request has named for so long is not looked at.
-constexpr absl::Duration kIdleAfter = absl::Minutes(5);
+constexpr absl::Duration kNameIdleAfter = absl::Minutes(5);
 
 }  // namespace
 
@@ -50,7 +50,7 @@ absl::StatusOr<PoolId> DrafterNames::Acquire(const std::string& endpoint) {
     if (const auto found = ids_.find(endpoint); found != ids_.end()) {
       Name& known = names_.at(found->second);
       // One that was left alone is looked at at once.
-      if (name.last_used - known.last_used > kIdleAfter) known.last_look = absl::InfinitePast();
+      if (name.last_used - known.last_used > kNameIdleAfter) known.last_look = absl::InfinitePast();
       known.last_used = name.last_used;
       changed_ = true;
       id = found->second;
@@ -85,7 +85,7 @@ void DrafterNames::DropOne() {
 absl::Time DrafterNames::NextLook(PoolId* pool) const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, name] : names_) {
-    if (name.dns.host.empty() || clock_->Now() - name.last_used > kIdleAfter) continue;
+    if (name.dns.host.empty() || clock_->Now() - name.last_used > kNameIdleAfter) continue;
     absl::Time due = name.last_look + options_.interval;
     if (hurry_ > name.last_look) due = std::min(due, name.last_look + options_.least_interval);
     if (due >= next) continue;

@@ -1,12 +1,12 @@
 #include "verifier/engine_loop.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/random_bits.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "verifier/request_wire.h"
@@ -27,11 +27,6 @@ struct Overloaded : Handlers... {
 template <class... Handlers>
 Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
-double Uniform() {
-  static thread_local std::mt19937_64 generator{std::random_device{}()};
-  return std::uniform_real_distribution<double>(0.0, 1.0)(generator);
-}
-
 size_t NumNodes(const DraftResponse& response) {
   const Grow* const grow = std::get_if<Grow>(&response.event);
   return grow == nullptr ? 0 : grow->tokens.size();
@@ -48,7 +43,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
       metrics_(metrics),
       clock_(clock),
       scheduler_(options, engine_.get(), pool_.get(), std::move(round_time), clock, this),
-      pools_({}, Uniform) {
+      pools_({}, RandomFraction) {
   links_ = std::make_unique<DrafterLinks>(
       DrafterLinks::Callbacks{.on_up = [this](LinkId link) { inbox_.Push(LinkUpEvent{link}); },
                               .on_down =

@@ -34,4 +34,9 @@ std::function<uint64_t()> SystemRandomBits() {
   return [generator] { return generator->Draw(); };
 }
 
+double RandomFraction() {
+  static thread_local std::mt19937_64 generator{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0.0, 1.0)(generator);
+}
+
 }  // namespace tandem

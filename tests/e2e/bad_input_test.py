@@ -118,7 +118,7 @@ INVALID_REQUESTS = (
     (with_bias({7: NAN}), "sampling.logit_bias[7]"),
     (with_bias({token: 1.0 for token in range(1025)}), "sampling.logit_bias: 1025 entries"),
     (with_stopping(max_tokens=0), "stopping.max_tokens: 0"),
-    (with_stopping(max_tokens=2048), "stopping.max_tokens: 2048"),
+    (with_stopping(max_tokens=2048), "stopping.max_tokens: 2053 tokens"),
     (with_stopping(stop=["x"] * 17), "stopping.stop: 17 strings"),
     (with_stopping(stop=["fine", ""]), "stopping.stop[1]: 0 bytes"),
     (with_stopping(stop=["x" * 257]), "stopping.stop[0]: 257 bytes"),
