@@ -334,7 +334,8 @@ TEST_F(AdminServiceTest, QuotaOfTokens) {
   v1::TenantInfo info;
   ASSERT_TRUE(Call(&Stub::SetTenant, request, &info).ok());
   verifier_.SetScript(Saying("hello", 5));
-  ASSERT_TRUE(Generate("first").ok()) << "6 tokens of prompt and 5 of output, charged when they are known";
+  ASSERT_TRUE(Generate("first").ok())
+      << "6 tokens of prompt and 5 of output, of which 5 could be taken before";
   const absl::Status refused = Generate("second");
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.message(), HasSubstr("5 tokens per minute"));

@@ -74,7 +74,7 @@ absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, siz
   TenantState& state = tenants_[tenant.name];
   ModelState& model = models_[model_index];
   if (tenant.tokens_per_minute > 0) {
-    const absl::Duration wait = state.tokens.WaitTime(tenant.tokens_per_minute, clock_.Now());
+    const absl::Duration wait = state.tokens.WaitTime(1.0, tenant.tokens_per_minute, clock_.Now());
     if (wait > absl::ZeroDuration()) {
       return WithRetryAfter(absl::ResourceExhaustedError(
                                 absl::StrCat("tenant \"", tenant.name, "\" has used up its ",
@@ -119,10 +119,29 @@ absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model)
                         std::clamp(delay, kMinRetryDelay, kMaxRetryDelay));
 }
 
-void Admission::Charge(const Tenant& tenant, uint64_t tokens) {
+absl::StatusOr<uint64_t> Admission::Reserve(const Tenant& tenant, uint64_t tokens) {
+  if (tenant.tokens_per_minute == 0) return 0;
+  const uint64_t reserved = std::min<uint64_t>(tokens, tenant.tokens_per_minute);
+  absl::MutexLock lock(&mutex_);
+  TokenBucket& bucket = tenants_[tenant.name].tokens;
+  const absl::Time now = clock_.Now();
+  const absl::Duration wait = bucket.WaitTime(static_cast<double>(reserved), tenant.tokens_per_minute, now);
+  if (wait > absl::ZeroDuration()) {
+    return WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(
+                              "tenant \"", tenant.name, "\": the prompt and stopping.max_tokens come to ",
+                              tokens, " tokens, and of its ", tenant.tokens_per_minute, " tokens per minute ",
+                              static_cast<int64_t>(bucket.level()), " are left; retry later")),
+                          wait);
+  }
+  bucket.Take(static_cast<double>(reserved), tenant.tokens_per_minute, now);
+  return reserved;
+}
+
+void Admission::Settle(const Tenant& tenant, uint64_t reserved, uint64_t used) {
   if (tenant.tokens_per_minute == 0) return;
   absl::MutexLock lock(&mutex_);
-  tenants_[tenant.name].tokens.Charge(static_cast<double>(tokens), tenant.tokens_per_minute, clock_.Now());
+  tenants_[tenant.name].tokens.Take(static_cast<double>(used) - static_cast<double>(reserved),
+                                    tenant.tokens_per_minute, clock_.Now());
 }
 
 void Admission::Drain(absl::Time deadline) {

@@ -82,8 +82,12 @@ class Admission {
   // How many requests of a model may be in flight from now on; nothing: as many as in all.
   void SetPlaces(size_t model, std::optional<uint32_t> places);
 
-  // Counts tokens of a request against its tenant's quota; `tenant` is one that was admitted.
-  void Charge(const Tenant& tenant, uint64_t tokens);
+  // Takes what a request may use, prompt and output, out of its tenant's quota: how much was taken, at most a
+  // minute's worth, so that any request runs when its tenant has used nothing for a while. `tenant` is one
+  // that was admitted. ResourceExhausted with google.rpc.RetryInfo when there is not so much left.
+  absl::StatusOr<uint64_t> Reserve(const Tenant& tenant, uint64_t tokens);
+  // What became of that: puts back what was not used, or takes what was used beyond it.
+  void Settle(const Tenant& tenant, uint64_t reserved, uint64_t used);
 
   // Refuses everybody from now on with Unavailable, those who wait too, and returns once nothing is in flight
   // and no output is to be delivered, or `deadline` has passed.

@@ -122,7 +122,7 @@ TEST_F(AdmissionTest, WaitsAndIsGivenAPlace) {
 TEST_F(AdmissionTest, TokensPerMinute) {
   RoutingTable table = Limits(0, 100);
   table.tenants[0].tokens_per_minute = 600;
-  admission_.Charge(table.tenants[0], 600);
+  EXPECT_EQ(admission_.Reserve(table.tenants[0], 600).value(), 600u);
   const auto refused = admission_.Admit(table, 0);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(), HasSubstr("tenant \"acme\" has used up its 600 tokens per minute"));
@@ -132,14 +132,45 @@ TEST_F(AdmissionTest, TokensPerMinute) {
   EXPECT_FALSE(admission_.Admit(table, 0).ok());
   clock_.Advance(absl::Milliseconds(1));
   EXPECT_TRUE(admission_.Admit(table, 0).ok());
-  admission_.Charge(table.tenants[0], 1201);
+  // More was used than could be taken.
+  admission_.Settle(table.tenants[0], 0, 1201);
   EXPECT_NEAR(absl::ToDoubleSeconds(RetryAfter(admission_.Admit(table, 0).status()).value()), 120.1, 1e-6);
   // What is left over is kept for a minute and no longer.
   clock_.Advance(absl::Hours(10));
   ASSERT_TRUE(admission_.Admit(table, 0).ok());
-  admission_.Charge(table.tenants[0], 600);
+  EXPECT_TRUE(admission_.Reserve(table.tenants[0], 600).ok());
   EXPECT_FALSE(admission_.Admit(table, 0).ok());
   EXPECT_TRUE(admission_.Admit(table, 1).ok()) << "others have their own";
+}
+
+TEST_F(AdmissionTest, WhatARequestMayUseIsTakenBeforeItRuns) {
+  RoutingTable table = Limits(0, 100);
+  const Tenant& tenant = table.tenants[0];
+  table.tenants[0].tokens_per_minute = 100;
+  // However many come at once.
+  int let_in = 0;
+  for (int i = 0; i < 50; ++i) let_in += admission_.Reserve(tenant, 30).ok() ? 1 : 0;
+  EXPECT_EQ(let_in, 3);
+  const absl::Status refused = admission_.Reserve(tenant, 30).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(),
+              HasSubstr("tenant \"acme\": the prompt and stopping.max_tokens come to 30 tokens, "
+                        "and of its 100 tokens per minute 10 are left"));
+  EXPECT_NEAR(absl::ToDoubleSeconds(RetryAfter(refused).value()), 12.0, 1e-6);
+  // One of them was short: its rest is there at once.
+  admission_.Settle(tenant, 30, 10);
+  EXPECT_TRUE(admission_.Reserve(tenant, 30).ok());
+  EXPECT_FALSE(admission_.Reserve(tenant, 1).ok());
+
+  // What nobody used is not more than a minute's worth, and a request beyond all quotas runs alone.
+  clock_.Advance(absl::Hours(1));
+  admission_.Settle(tenant, 30, 0);
+  EXPECT_EQ(admission_.Reserve(tenant, 1'000'000).value(), 100u);
+  EXPECT_FALSE(admission_.Reserve(tenant, 1).ok());
+  admission_.Settle(tenant, 100, 400);
+  EXPECT_NEAR(absl::ToDoubleSeconds(RetryAfter(admission_.Reserve(tenant, 1).status()).value()), 180.6, 1e-6);
+  // Without a quota nothing is taken.
+  EXPECT_EQ(admission_.Reserve(table.tenants[1], 1'000'000).value(), 0u);
 }
 
 TEST_F(AdmissionTest, DrainRefusesAndWaits) {

@@ -153,6 +153,11 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     return;
   }
   prepared_ = *std::move(prepared);
+  if (absl::Status reserved = ReserveTokens(); !reserved.ok()) {
+    End(std::move(reserved));
+    Advance();
+    return;
+  }
   prepared_.set_request_id(request_id_);
   prepared_.set_tenant(tenant_->name);
   prepared_.set_cache_salt(tenant_->cache_salt);
@@ -181,9 +186,6 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   prepared_.set_policy_state(router_.policies().Find(policy_key_));
   TracePreparation(now, choosing);
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
-  // What the client has already is computed like a prompt.
-  router_.admission().Charge(*tenant_,
-                             uint64_t{0} + prepared_.prompt().ids_size() + prepared_.emitted().ids_size());
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
   const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
   relay_.emplace(
@@ -503,7 +505,10 @@ void GenerateCall::End(absl::Status status) {
   attempt_.reset();
   wait_.reset();
   // Nothing more is done for it: a client that does not read what is queued keeps no one out.
-  if (relay_.has_value()) router_.admission().Charge(*tenant_, relay_->num_tokens());
+  if (reserved_tokens_.has_value()) {
+    router_.admission().Settle(*tenant_, *reserved_tokens_,
+                               used_tokens_ + (relay_.has_value() ? relay_->num_tokens() : 0));
+  }
   ticket_.GiveBackPlace();
   if (retry_alarm_ != nullptr) retry_alarm_->Cancel();
   // Harmless when it has ended by itself.

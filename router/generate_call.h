@@ -124,6 +124,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnVerifierDone(int attempt, const absl::Status& status);
   void RecordEvent(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Takes what the request may use out of its tenant's quota.
+  absl::Status ReserveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Decides the terminal status, unless it is decided, and lets go of the verifier.
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.
@@ -161,6 +163,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   absl::Mutex mutex_;
   std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);
   Admission::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
+  // Of the tenant's quota, once that has been taken; and what of it is used before any output.
+  std::optional<uint64_t> reserved_tokens_ ABSL_GUARDED_BY(mutex_);
+  uint64_t used_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   OutcomeRecorder outcome_ ABSL_GUARDED_BY(mutex_);

@@ -1,9 +1,10 @@
-// How a call waits while no verifier of its model serves.
+// What a call waits for: tokens of its quota, and a verifier of its model that serves.
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/release.h"
 #include "common/rpc/status.h"
 #include "router/generate_call.h"
@@ -78,6 +79,20 @@ void GenerateCall::OnWaitOver() {
           ? absl::DeadlineExceededError("the call's deadline passed while it waited for a verifier")
           : absl::UnavailableError(absl::StrCat(wait_reason_.message(), "; waited for ",
                                                 absl::FormatDuration(now - *wait_began_))));
+}
+
+absl::Status GenerateCall::ReserveTokens() {
+  const auto prompt = static_cast<uint64_t>(prepared_.prompt().ids_size());
+  // What the client has already is computed like a prompt; it counts for max_tokens.
+  const auto emitted = static_cast<uint64_t>(prepared_.emitted().ids_size());
+  const auto& stopping = prepared_.stopping();
+  const auto context = static_cast<uint64_t>(router_.model(model_).context_length);
+  const uint64_t most = stopping.has_max_tokens() ? prompt + stopping.max_tokens() : context;
+  TANDEM_ASSIGN_OR_RETURN(reserved_tokens_, router_.admission().Reserve(
+                                                *tenant_, std::clamp(most, prompt + emitted,
+                                                                     std::max(context, prompt + emitted))));
+  used_tokens_ = prompt + emitted;
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::router

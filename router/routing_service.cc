@@ -101,7 +101,7 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
   TANDEM_ASSIGN_OR_RETURN(DrafterSelection selection, SelectDrafter(table, tenant, request.speculation()));
   TANDEM_ASSIGN_OR_RETURN(const v1::VerifierGenerateRequest prepared,
                           PrepareRequest(request, router_.model(model), [] { return uint64_t{0}; }));
-  router_.admission().Charge(tenant, prepared.prompt().ids_size());
+  router_.admission().Settle(tenant, 0, static_cast<uint64_t>(prepared.prompt().ids_size()));
   const bool open = !selection.candidates.empty();
   // Where the choice is not open, what it would rest on is told all the same.
   std::vector<std::string> drafters;

@@ -6,23 +6,25 @@
 
 namespace tandem::router {
 
-// A quota of tokens per minute. Begins full, fills steadily, and holds at most a minute's worth. What is used
-// is charged when it is known, which is after a request was let in: the level may fall below zero, and
-// requests wait until it is above again. Plain logic with the time passed in; not thread-safe.
+// A quota of tokens per minute. Begins full, fills steadily, and holds at most a minute's worth. What a
+// request may use is taken out before it runs, and what it did not use is put back. More than a minute's
+// worth cannot be taken out, but it can be used: then the level falls below zero, and requests wait until it
+// is above again. Plain logic with the time passed in; not thread-safe.
 class TokenBucket {
  public:
-  // Nothing when something is left at `now`; else how long until there is. A `per_minute` that differs from
-  // that of the call before holds from now on.
-  absl::Duration WaitTime(double per_minute, absl::Time now) {
+  // Nothing when so many tokens are left at `now`, at most a minute's worth; else how long until there are. A
+  // `per_minute` that differs from that of the call before holds from now on.
+  absl::Duration WaitTime(double tokens, double per_minute, absl::Time now) {
     Refill(per_minute, now);
-    // A whole token, but for rounding: who comes back when told to is let in.
-    if (level_ >= 1.0 - 1e-6) return absl::ZeroDuration();
-    return absl::Seconds((1.0 - level_) * 60.0 / per_minute);
+    // But for rounding: who comes back when told to is let in.
+    if (level_ >= tokens - 1e-6) return absl::ZeroDuration();
+    return absl::Seconds((tokens - level_) * 60.0 / per_minute);
   }
 
-  void Charge(double tokens, double per_minute, absl::Time now) {
+  // A negative number is put back.
+  void Take(double tokens, double per_minute, absl::Time now) {
     Refill(per_minute, now);
-    level_ -= tokens;
+    level_ = std::min(level_ - tokens, per_minute);
   }
 
   double level() const { return level_; }
