@@ -59,6 +59,10 @@ absl::StatusOr<ParsedHead> ParseSpeculators(const nlohmann::json& object, const 
   parsed.config.numbered_layer = true;
   if (type != "eagle3") return fields.Unsupported("speculators_model_type", "eagle3");
   TANDEM_ASSIGN_OR_RETURN(parsed.config.norm_before_residual, fields.BoolOr("norm_before_residual", false));
+  for (const char* const other : {"norm_before_fc", "fc_norm", "norm_output"}) {
+    TANDEM_ASSIGN_OR_RETURN(const bool set, fields.BoolOr(other, false));
+    if (set) return fields.Unsupported(other, "false");
+  }
   // These are read as vLLM does: the state that the layer of this number is about to see.
   TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(fields, 0, &parsed.config));
   TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &parsed.config));

@@ -282,6 +282,13 @@ class Model::Reader {
   const ModelConfig& config_;
 };
 
+absl::StatusOr<bool> Model::IsHead(const std::string& folder) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(folder));
+  if (config.head.has_value()) return true;
+  TANDEM_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::Open(folder));
+  return weights.Contains(kHeadProjectionName);
+}
+
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& folder) {
   return LoadHead(folder, nullptr);
 }

@@ -61,9 +61,13 @@ class Model {
   // does not fit the configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
   // A draft head and the target it reads: what the head's file leaves out, embedding and output matrix, are
-  // the target's. InvalidArgument where the two do not fit, or the folder has no head. Null target: as Load.
+  // the target's. InvalidArgument where the two do not fit, or the folder has no head. Null target: as Load,
+  // which reads a head too if its file leaves nothing out.
   static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
                                                                std::shared_ptr<const Model> target);
+
+  // Whether the folder holds a draft head. Errors are Load's, as far as it reads.
+  static absl::StatusOr<bool> IsHead(const std::string& folder);
 
   // A model of that shape in memory, without files: every weight is bfloat16 and follows from the seed and
   // the tensor's name. Matrices are uniform with variance 1 / inputs, embeddings in +-1, norms in 1 +- 0.5,
