@@ -99,6 +99,9 @@ void EngineLoop::Begin(SessionId session, SessionRequest request, GenerateCall c
     absl::MutexLock lock(&load_mutex_);
     ++begun_;
   }
+  call.times.arrived = clock_->Now();
+  call.prompt_tokens = static_cast<uint32_t>(request.prompt.size());
+  call.max_tokens = request.max_tokens;
   inbox_.Push(BeginEvent{session, std::move(request), std::move(call)});
 }
 
@@ -375,7 +378,7 @@ void EngineLoop::Deliver() {
   for (News& news : news_) {
     const auto call = [&]() -> GenerateCall& { return calls_.at(news.session); };
     std::visit(Overloaded{[&](Started&) { TellStarted(call(), news.at); },
-                          [&](CommittedTokens& tokens) { TellTokens(call(), std::move(tokens)); },
+                          [&](CommittedTokens& tokens) { TellTokens(call(), std::move(tokens), news.at); },
                           [&](RoundReport& report) { RecordRound(call(), report, news.at); },
                           [&](DrafterBinding& binding) { RecordDrafter(call(), binding); },
                           [&](SwapEnded& swap) { CountSwap(news.session, swap.status); },
@@ -388,10 +391,12 @@ void EngineLoop::Deliver() {
 
 void EngineLoop::TellStarted(GenerateCall& call, absl::Time at) {
   call.trace.OnStarted(at);
+  metrics_->RecordStarted(call.prompt_tokens, &call.times, at);
   call.stream->Write(std::move(call.started));
 }
 
-void EngineLoop::TellTokens(const GenerateCall& call, CommittedTokens tokens) {
+void EngineLoop::TellTokens(GenerateCall& call, CommittedTokens tokens, absl::Time at) {
+  metrics_->RecordTokens(&call.times, at);
   call.stream->Write(ChunkToProto(std::move(tokens), call.with_logprobs));
 }
 
@@ -405,7 +410,7 @@ void EngineLoop::TellEnd(SessionId session, const Ended& ended, absl::Time at) {
   GenerateCall call = std::move(found->second);
   calls_.erase(found);
   swaps_.erase(session);
-  metrics_->RecordFinished(ended.status, ended.summary);
+  metrics_->RecordFinished(ended.status, ended.summary, call.times, call.max_tokens, at);
   call.trace.OnFinished(ended.status, ended.summary, at);
   LogEnd(call, ended.status, ended.summary);
   call.drafting.RecordRequest(call.supplies);

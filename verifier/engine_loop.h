@@ -47,6 +47,9 @@ struct GenerateCall {
   CalibrationMetrics::Series calibration;
   std::string tenant;
   std::string request_id;
+  uint32_t prompt_tokens = 0;
+  uint32_t max_tokens = 0;
+  RequestTimes times;
   SessionTrace trace;
 };
 
@@ -190,7 +193,7 @@ class EngineLoop final : private SchedulerListener {
   void Keep(SessionId session, What&& what);
   void Deliver();
   void TellStarted(GenerateCall& call, absl::Time at);
-  void TellTokens(const GenerateCall& call, CommittedTokens tokens);
+  void TellTokens(GenerateCall& call, CommittedTokens tokens, absl::Time at);
   void RecordRound(GenerateCall& call, const RoundReport& report, absl::Time at);
   void RecordDrafter(GenerateCall& call, const DrafterBinding& binding);
   void CountSwap(SessionId session, const absl::Status& outcome);

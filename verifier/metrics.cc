@@ -171,32 +171,7 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
     rounds_miss_[i] = rounds.With({"miss", kRoundSourceNames[i]});
   }
   rounds_undrafted_ = rounds.With({"undrafted", "none"});
-  if (vllm_names) vllm_ = AddVllmMetrics(registry, target_);
-}
-
-// Names, meanings and labels as of vLLM 0.10 (docs.vllm.ai, "Production Metrics"); one engine, number 0.
-VerifierMetrics::VllmMetrics VerifierMetrics::AddVllmMetrics(MetricsRegistry* registry,
-                                                             const std::string& target) {
-  const auto counter = [&](const char* name, const char* help) {
-    return registry->AddCounter({name, help, {"model_name", "engine"}}).With({target, "0"});
-  };
-  const auto gauge = [&](const char* name, const char* help) {
-    return registry->AddGauge({name, help, {"model_name", "engine"}}).With({target, "0"});
-  };
-  VllmMetrics vllm;
-  vllm.drafts = counter("vllm:spec_decode_num_drafts_total", "Rounds with at least one draft token.");
-  vllm.draft_tokens = counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.");
-  vllm.accepted_tokens = counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted.");
-  CounterFamily& positions = registry->AddCounter({"vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                                                   "Draft tokens accepted at each position.",
-                                                   {"model_name", "engine", "position"}});
-  for (size_t i = 0; i < vllm.accepted_at.size(); ++i) {
-    vllm.accepted_at[i] = positions.With({target, "0", absl::StrCat(i)});
-  }
-  vllm.running = gauge("vllm:num_requests_running", "Requests being computed.");
-  vllm.waiting = gauge("vllm:num_requests_waiting", "Requests waiting to be admitted.");
-  vllm.kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of keys and values held, of 1.");
-  return vllm;
+  if (vllm_names) vllm_.emplace(registry, target_);
 }
 
 VerifierMetrics::DraftSeries VerifierMetrics::DraftingOf(absl::string_view tenant,
@@ -268,6 +243,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
   batch_tokens_.Observe(report.rows);
   prefill_tokens_.Increment(report.prefill_rows);
   preemptions_.Increment(report.preemptions);
+  if (vllm_.has_value()) vllm_->RecordStep(report);
 }
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {
@@ -291,21 +267,29 @@ void VerifierMetrics::RecordRound(const RoundReport& report) {
     counters.exposed_draft_seconds.Increment(std::max(share.wait_seconds, 0.0));
   }
   if (report.wait_seconds > 0.0) draft_wait_seconds_.Observe(report.wait_seconds);
-  if (!vllm_.has_value() || report.kind == RoundKind::kUndrafted) return;
-  vllm_->drafts.Increment();
-  vllm_->draft_tokens.Increment(report.nodes);
-  vllm_->accepted_tokens.Increment(report.accepted);
-  const size_t positions = std::min<size_t>(report.accepted, vllm_->accepted_at.size());
-  for (size_t i = 0; i < positions; ++i) vllm_->accepted_at[i].Increment();
+  if (vllm_.has_value()) vllm_->RecordRound(report);
 }
 
 void VerifierMetrics::RecordStaleNodes(uint32_t count) {
   stale_nodes_.Increment(count);
 }
 
-void VerifierMetrics::RecordFinished(const absl::Status& status, const SessionSummary& summary) {
+void VerifierMetrics::RecordStarted(uint32_t prompt_tokens, RequestTimes* times, absl::Time at) {
+  times->started = at;
+  if (vllm_.has_value()) vllm_->RecordStarted(prompt_tokens);
+}
+
+void VerifierMetrics::RecordTokens(RequestTimes* times, absl::Time at) {
+  if (vllm_.has_value()) vllm_->RecordTokens(*times, at);
+  if (!times->first_tokens.has_value()) times->first_tokens = at;
+  times->last_tokens = at;
+}
+
+void VerifierMetrics::RecordFinished(const absl::Status& status, const SessionSummary& summary,
+                                     const RequestTimes& times, uint32_t max_tokens, absl::Time at) {
   requests_.With({absl::StatusCodeToString(status.code())}).Increment();
   cached_prompt_tokens_.Increment(summary.cached_prompt_tokens);
+  if (vllm_.has_value()) vllm_->RecordFinished(status, summary, times, max_tokens, at);
 }
 
 void VerifierMetrics::RecordViolation(absl::string_view endpoint, bool quarantined) {
@@ -329,10 +313,7 @@ void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_to
   const double usage =
       static_cast<double>(kv_tokens_used) / static_cast<double>(std::max<uint64_t>(kv_tokens_total, 1));
   kv_usage_.Set(usage);
-  if (!vllm_.has_value()) return;
-  vllm_->running.Set(running);
-  vllm_->waiting.Set(waiting);
-  vllm_->kv_usage.Set(usage);
+  if (vllm_.has_value()) vllm_->SetLoad(running, waiting, usage, kv_tokens_total);
 }
 
 }  // namespace tandem

@@ -12,6 +12,7 @@
 #include "common/metrics/metrics.h"
 #include "common/metrics/spec_decode_metrics.h"
 #include "verifier/scheduler.h"
+#include "verifier/vllm_metrics.h"
 
 namespace tandem {
 
@@ -71,25 +72,18 @@ class VerifierMetrics {
   void RecordStep(const StepReport& report);
   void RecordRound(const RoundReport& report);
   void RecordStaleNodes(uint32_t count);
-  void RecordFinished(const absl::Status& status, const SessionSummary& summary);
+  // `times` change with what happens; they are those before it.
+  void RecordStarted(uint32_t prompt_tokens, RequestTimes* times, absl::Time at);
+  void RecordTokens(RequestTimes* times, absl::Time at);
+  // `max_tokens`: of the request.
+  void RecordFinished(const absl::Status& status, const SessionSummary& summary, const RequestTimes& times,
+                      uint32_t max_tokens, absl::Time at);
   void RecordDrafterChange() { drafter_changes_.Increment(); }
   void RecordViolation(absl::string_view endpoint, bool quarantined);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
   void SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used, uint64_t kv_tokens_total);
 
  private:
-  // The same under vLLM's names.
-  struct VllmMetrics {
-    Counter drafts;
-    Counter draft_tokens;
-    Counter accepted_tokens;
-    std::array<Counter, SpecDecodeMetrics::kPositions> accepted_at;
-    Gauge running;
-    Gauge waiting;
-    Gauge kv_usage;
-  };
-  static VllmMetrics AddVllmMetrics(MetricsRegistry* registry, const std::string& target);
-
   const std::string target_;
   SpecDecodeMetrics speculation_;
   CalibrationMetrics calibration_;

@@ -94,6 +94,64 @@ TEST(VerifierMetricsTest, TellsVllmsNamesOnlyWhenAsked) {
   EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:kv_cache_usage_perc", labels, "} 0.25\n")));
 }
 
+TEST(VerifierMetricsTest, TellsOfRequestsUnderVllmsNames) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target", /*vllm_names=*/true);
+  const auto at = [](double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); };
+  // Waits a second, computes its prompt for two, then commits 3, 2 and 1 tokens.
+  RequestTimes times{.arrived = at(10.0)};
+  metrics.RecordStarted(/*prompt_tokens=*/40, &times, at(11.0));
+  metrics.RecordStep({.rows = 40, .prefill_rows = 40});
+  for (const auto& [committed, seconds] : {std::pair(3u, 13.0), std::pair(2u, 14.0), std::pair(1u, 18.0)}) {
+    metrics.RecordRound({.committed = committed});
+    metrics.RecordTokens(&times, at(seconds));
+    metrics.RecordStep({.rows = 4, .preemptions = committed == 2 ? 1u : 0u});
+  }
+  SessionSummary summary{.prompt_tokens = 40, .cached_prompt_tokens = 16, .output_tokens = 6};
+  metrics.RecordFinished(absl::OkStatus(), summary, times, /*max_tokens=*/6, at(18.5));
+  summary.end.reason = OutputEnd::Reason::kStopString;
+  metrics.RecordFinished(absl::OkStatus(), summary, times, 100, at(18.5));
+  // Two that never began.
+  metrics.RecordFinished(absl::CancelledError(), {}, {.arrived = at(1.0)}, 5, at(5.0));
+  metrics.RecordFinished(absl::InternalError("engine"), {}, {.arrived = at(1.0)}, 5, at(5.0));
+  metrics.SetLoad(0, 0, 0, /*kv_tokens_total=*/1600);
+  const std::string text = registry.Expose();
+  const std::string labels = "{engine=\"0\",model_name=\"target\"";
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"prompt_tokens_total", "40"},
+           {"generation_tokens_total", "6"},
+           {"num_preemptions_total", "1"},
+           {"prefix_cache_queries_total", "80"},
+           {"prefix_cache_hits_total", "32"},
+           {"iteration_tokens_total_count", "4"},
+           {"iteration_tokens_total_sum", "46"},
+           {"time_to_first_token_seconds_sum", "3"},
+           {"time_to_first_token_seconds_count", "1"},
+           {"inter_token_latency_seconds_sum", "5"},
+           {"inter_token_latency_seconds_count", "2"},
+           {"time_per_output_token_seconds_sum", "5"},
+           {"request_time_per_output_token_seconds_sum", "2"},
+           {"e2e_request_latency_seconds_sum", "25"},
+           {"e2e_request_latency_seconds_count", "4"},
+           {"request_queue_time_seconds_sum", "10"},
+           {"request_prefill_time_seconds_sum", "4"},
+           {"request_decode_time_seconds_sum", "10"},
+           {"request_inference_time_seconds_sum", "14"},
+           {"request_prompt_tokens_sum", "80"},
+           {"request_generation_tokens_sum", "12"},
+           {"request_max_num_generation_tokens_sum", "12"},
+           {"request_params_max_tokens_sum", "116"},
+       }) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:", name, labels, "} ", value, "\n")));
+  }
+  for (const char* const reason : {"length", "stop", "abort", "error"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:request_success_total{engine=\"0\",finished_reason=\"",
+                                             reason, "\",model_name=\"target\"} 1\n")));
+  }
+  EXPECT_THAT(text,
+              HasSubstr("vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n"));
+}
+
 TEST(VerifierMetricsTest, ARequestIsDraftedFromATenthOfItsRounds) {
   MetricsRegistry registry;
   VerifierMetrics metrics(&registry, "target");

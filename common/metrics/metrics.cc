@@ -69,7 +69,9 @@ void AssertValid([[maybe_unused]] const MetricDefinition& definition, [[maybe_un
   assert(IsIdentifier(absl::StripPrefix(definition.name, kForeignPrefix)) &&
          "metric names are lower-case identifiers");
   assert(!definition.help.empty() && "every metric says what it measures");
-  assert(counter == absl::EndsWith(definition.name, "_total") && "counters, and only they, end in _total");
+  assert((absl::StartsWith(definition.name, kForeignPrefix) ||
+          counter == absl::EndsWith(definition.name, "_total")) &&
+         "counters, and only they, end in _total");
   for ([[maybe_unused]] const std::string& key : definition.labels) {
     assert(IsIdentifier(key) && !absl::StartsWith(key, "__") && key != "le" && "label keys are identifiers");
   }

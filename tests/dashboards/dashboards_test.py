@@ -11,7 +11,9 @@ import time
 import unittest
 
 from stack import (
+    DRAFTERS,
     GRAFANA,
+    MODELS,
     PATIENCE_SECONDS,
     PROMETHEUS,
     REPOSITORY,
@@ -21,6 +23,7 @@ from stack import (
     Traffic,
     calibration_prompts,
     wait_until,
+    wrong_draft_model,
 )
 
 DASHBOARDS = ("acceptance", "drafters", "serving", "verifier")
@@ -41,6 +44,11 @@ EMPTY_WHEN_HEALTHY = {
     "tandem_router_verifier_waits_total",
 }
 NAME = re.compile(r"\b(?:tandem_\w+|process_\w+|vllm:\w+|(?:drafter|instance|model):tandem_\w+:\w+|ALERTS|up)\b")
+# Panels of the acceptance dashboard, and what fires when a drafter earns nothing.
+DRAFTED = "Rounds that the drafter drafted"
+BY_SOURCE = "Accepted tokens, by who guessed them"
+ACCEPTANCE = "Acceptance rate by drafter"
+DRAFTER_ALERTS = ("TandemDrafterLost", "TandemDrafterWrong", "TandemDrafterSuspended", "TandemDrafterQuarantined")
 # Long enough for drafters to be explored and for windows of rates to fill.
 ENOUGH_REQUESTS = 60
 
@@ -209,7 +217,7 @@ class LiveTest(unittest.TestCase):
         sources = "".join(path.read_text() for role in exposed for path in (REPOSITORY / role).rglob("*.cc"))
         for name in EMPTY_WHEN_HEALTHY:
             self.assertIn(f'"{name}"', sources)
-        documented = set(re.findall(r"^\| `([a-z_:]+)(?:\{|`)", METRICS_PAGE.read_text(), re.MULTILINE))
+        documented = set(re.findall(r"^\| `([a-z0-9_:]+)(?:\{|`)", METRICS_PAGE.read_text(), re.MULTILINE))
         for role, names in exposed.items():
             self.assertEqual(names - documented, set(), f"tandem-{role} has metrics that docs/metrics.md lacks")
         live = set.union(*exposed.values())
@@ -231,7 +239,7 @@ class LiveTest(unittest.TestCase):
 
 
 class LostDrafterTest(unittest.TestCase):
-    """With the default local drafter, which goes on earning tokens when the drafter service is dead."""
+    """With the default local drafter, which goes on earning tokens when the drafter service does not."""
 
     def panel(self, title):
         (found,) = [panel for panel in panels("acceptance") if panel["title"] == title]
@@ -243,33 +251,59 @@ class LostDrafterTest(unittest.TestCase):
         result = self.prometheus.query(self.panel(title))
         return {labels.get("drafter", labels.get("source")): value for labels, value in result}
 
-    def test_a_dead_drafter_is_seen_beside_prompt_lookup(self):
+    def start(self, verifier_flags=()):
         self.stack = Stack()
         self.addCleanup(self.stack.close)
-        self.stack.start_all(verifier_flags=("--local-drafter", None))
+        self.stack.start_all(verifier_flags=("--local-drafter", None, *verifier_flags))
         self.prometheus = Prometheus(self.stack)
         self.addCleanup(self.prometheus.close)
-        traffic = Traffic(self.stack, tenants=TENANTS[:1], prompts=calibration_prompts(["text"]), mistakes=False)
-        self.addCleanup(traffic.stop)
-        drafter = TENANTS[0]["drafter"]
-        drafted = "Rounds that the drafter drafted"
-        wait_until(lambda: self.values(drafted).get(drafter, 0) > 0.5, "the drafter at work", timeout=PATIENCE_SECONDS)
-        self.assertNotIn("TandemDrafterLost", self.prometheus.alerts("firing"))
+        self.traffic = Traffic(
+            self.stack, tenants=TENANTS[:1], prompts=calibration_prompts(["text"]), mistakes=False
+        )
+        self.addCleanup(self.traffic.stop)
+        self.drafter = TENANTS[0]["drafter"]
+        wait_until(
+            lambda: self.values(DRAFTED).get(self.drafter, 0) > 0.5, "the drafter at work", timeout=PATIENCE_SECONDS
+        )
+        for alert in DRAFTER_ALERTS:
+            self.assertNotIn(alert, self.prometheus.alerts("firing"))
 
-        self.stack.servers["drafter"].send(9)
-        killed = time.monotonic()
-        wait_until(lambda: self.values(drafted).get(drafter) == 0, "the panel to show it")
-        shown = time.monotonic() - killed
-        wait_until(lambda: "TandemDrafterLost" in self.prometheus.alerts("firing"), "the alert")
-        fired = time.monotonic() - killed
-        # What happens in half a minute on a machine of its own may take longer on one that tests share.
-        self.assertLess(max(shown, fired), 60, f"shown after {shown:.0f} s, fired after {fired:.0f} s")
-        print(f"a dead drafter: shown after {shown:.0f} s, fired after {fired:.0f} s", file=sys.stderr)
+    def assert_seen(self, since, shown, alert):
+        """`shown`: whether a panel tells; what happens in half a minute on a machine of its own may take longer on one
+        that tests share."""
+        wait_until(shown, "the panel to show it", timeout=PATIENCE_SECONDS)
+        shown_after = time.monotonic() - since
+        wait_until(lambda: alert in self.prometheus.alerts("firing"), alert, timeout=PATIENCE_SECONDS)
+        fired_after = time.monotonic() - since
+        print(f"{alert}: shown after {shown_after:.0f} s, fired after {fired_after:.0f} s", file=sys.stderr)
+        self.assertLess(max(shown_after, fired_after), 60)
         # Prompt lookup is at work, and none of it is the drafter's.
-        wait_until(lambda: self.values("Accepted tokens, by who guessed them").get("drafter") == 0, "nothing of the drafter's")
-        self.assertGreater(self.values("Accepted tokens, by who guessed them")["local"], 0)
-        self.assertNotIn(drafter, self.values("Acceptance rate by drafter"))
-        self.assertEqual(traffic.failures, [])
+        self.assertGreater(self.values(BY_SOURCE)["local"], 0)
+        self.assertEqual(self.traffic.failures, [])
+
+    def test_a_dead_drafter(self):
+        self.start()
+        self.stack.servers["drafter"].send(9)
+        self.assert_seen(time.monotonic(), lambda: self.values(DRAFTED).get(self.drafter) == 0, "TandemDrafterLost")
+        wait_until(lambda: self.values(BY_SOURCE).get("drafter") == 0, "nothing of the drafter's")
+        self.assertNotIn(self.drafter, self.values(ACCEPTANCE))
+
+    def test_a_drafter_that_guesses_at_random(self):
+        self.start(verifier_flags=("--window-policy", "goodput"))
+        wrong = wrong_draft_model(self.stack.folder)
+        models = {name: MODELS / f"tandem-draft-{name}" for name in DRAFTERS} | {self.drafter: wrong}
+        self.stack.replace("drafter", self.stack.start_drafter, models=models)
+        since = time.monotonic()
+        self.assert_seen(
+            since, lambda: self.values(ACCEPTANCE).get(self.drafter, 1.0) < 0.05, "TandemDrafterWrong"
+        )
+        self.assertNotIn("TandemDrafterSuspended", self.prometheus.alerts("firing"))
+
+    def test_a_drafter_that_is_too_slow_to_pay(self):
+        self.start(verifier_flags=("--window-policy", "goodput"))
+        self.stack.replace("drafter", self.stack.start_drafter, "--simulate-draft-ms", "60")
+        since = time.monotonic()
+        self.assert_seen(since, lambda: self.values(DRAFTED).get(self.drafter, 1.0) < 0.1, "TandemDrafterSuspended")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@
 namespace tandem::simulation {
 namespace {
 
-constexpr int32_t kVocabSize = 40;
-constexpr uint64_t kTargetSeed = 1;
-constexpr uint64_t kFingerprint = 7;
+constexpr int32_t kPoolVocabSize = 40;
+constexpr uint64_t kPoolTargetSeed = 1;
+constexpr uint64_t kPoolFingerprint = 7;
 constexpr uint32_t kDrafters = 4;
 constexpr uint32_t kUsers = 8;  // Of each verifier; each has a request at any time.
 constexpr uint64_t kVerifiersAtMost = 16;
@@ -99,14 +99,14 @@ class PoolRun {
  private:
   void AddDrafter() {
     DrafterMachine::Options options;
-    options.vocabulary_fingerprint = kFingerprint;
+    options.vocabulary_fingerprint = kPoolFingerprint;
     options.context_length = 512;
-    options.model = {.vocab_size = kVocabSize,
+    options.model = {.vocab_size = kPoolVocabSize,
                      .num_blocks = 4096,
                      .seed = 100,
                      .sharpness = 8.0f,
                      .agreement = 0.9,
-                     .agree_with_seed = kTargetSeed};
+                     .agree_with_seed = kPoolTargetSeed};
     const auto reply = [this, d = drafters_.size()](absl::Time departure, uint64_t connection,
                                                     DraftResponse response) {
       links_[connection % kVerifiersAtMost][d]->SendResponse(departure, connection / kVerifiersAtMost,
@@ -118,8 +118,9 @@ class PoolRun {
 
   void AddVerifier(uint64_t v) {
     VerifierMachine::Options options;
-    options.model = {.vocab_size = kVocabSize, .num_blocks = 512, .max_rows = 256, .seed = kTargetSeed};
-    options.scheduler.vocabulary_fingerprint = kFingerprint;
+    options.model = {
+        .vocab_size = kPoolVocabSize, .num_blocks = 512, .max_rows = 256, .seed = kPoolTargetSeed};
+    options.scheduler.vocabulary_fingerprint = kPoolFingerprint;
     options.scheduler.window_policy = "fixed";
     options.per_step = absl::Milliseconds(20);
     options.chance = random_.Next();
@@ -169,7 +170,7 @@ class PoolRun {
       ClientRequest request{.id = clients_.size() + 1, .arrival = queue_.now()};
       const uint32_t length = random_.Between(5, 40);
       for (uint32_t i = 0; i < length; ++i) {
-        request.prompt.push_back(static_cast<TokenId>(random_.Between(0, kVocabSize - 1)));
+        request.prompt.push_back(static_cast<TokenId>(random_.Between(0, kPoolVocabSize - 1)));
       }
       request.sampling = {.temperature = 0.0f};
       request.rules = {.max_tokens = random_.Between(100, 300)};
