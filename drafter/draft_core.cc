@@ -22,6 +22,33 @@ constexpr uint64_t kOverdueSteps = 8;
 // Close does not bring one back for ever.
 constexpr size_t kClosedSessions = 256;
 
+// Whether the target's states are those that a draft head reads.
+absl::Status CheckTarget(const OpenSession& open, const DraftModel& model) {
+  const HeadConfig& head = *model.engine->config().head;
+  if (open.target_hidden_size == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("draft model ", model.name,
+                                                      " is a head and reads the target's hidden states, ",
+                                                      "of which the verifier says that it has none"));
+  }
+  if (open.target_hidden_size != static_cast<uint32_t>(head.target_hidden_size)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("draft model ", model.name, " is a head for targets of width ", head.target_hidden_size,
+                     ", the target has ", open.target_hidden_size));
+  }
+  if (!head.feature_layers.empty() && head.feature_layers.back() > open.target_layers) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("draft model ", model.name, " is a head that reads the state after ",
+                     head.feature_layers.back(), " layers, the target has ", open.target_layers));
+  }
+  if (head.target_fingerprint.has_value() && open.target_fingerprint != 0 &&
+      open.target_fingerprint != *head.target_fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("draft model %s is a head for the target with fingerprint %016x, this one has %016x",
+                        model.name, *head.target_fingerprint, open.target_fingerprint));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock)
@@ -47,6 +74,8 @@ void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
     if (!WasClosed(key, open->epoch)) OnOpen(key, *open);
   } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
     OnCommit(key, *commit);
+  } else if (const auto* features = std::get_if<Features>(&request.event)) {
+    OnFeatures(key, *features);
   } else if (std::holds_alternative<LoadQuery>(request.event)) {
     responses_.emplace_back(link, DraftResponse{.session = request.session, .event = LoadReport{}});
   } else {
@@ -91,17 +120,21 @@ DraftCore::HostedSession* DraftCore::IdleSession(const BlockPool* pool) {
 }
 
 void DraftCore::UnparkSessions() {
-  std::vector<HostedSession*> parked;
+  std::vector<std::pair<Key, HostedSession*>> parked;
   for (auto& [key, session] : sessions_) {
-    if (session.draft->parked() && !session.draft->idle()) parked.push_back(&session);
+    if (session.draft->parked() && !session.draft->idle()) parked.emplace_back(key, &session);
   }
-  for (HostedSession* session : parked) scores_.GiveWay(session->hosted->model.pool);
-  absl::c_stable_sort(parked, [](const auto* a, const auto* b) { return a->last_served < b->last_served; });
-  for (HostedSession* session : parked) {
+  for (const auto& [key, session] : parked) scores_.GiveWay(session->hosted->model.pool);
+  absl::c_stable_sort(
+      parked, [](const auto& a, const auto& b) { return a.second->last_served < b.second->last_served; });
+  for (const auto& [key, session] : parked) {
     while (!session->draft->Unpark()) {
       HostedSession* const idle = IdleSession(session->hosted->model.pool);
       if (idle == nullptr) break;
       idle->draft->Park();
+    }
+    if (session->draft->lost()) {
+      AskForOpen(key, session->draft->epoch(), "a draft head that was parked has no features");
     }
   }
 }
@@ -117,6 +150,9 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
     return absl::FailedPreconditionError(
         absl::StrCat("draft model ", model.name,
                      " is a source and has no distribution that sampled drafts could be drawn from"));
+  }
+  if (model.engine != nullptr && model.engine->config().head.has_value()) {
+    TANDEM_RETURN_IF_ERROR(CheckTarget(open, model));
   }
   if (open.tokens.empty()) return absl::InvalidArgumentError("open: no tokens, expected at least one");
   if (open.tokens.size() > INT32_MAX) {
@@ -168,20 +204,32 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
       {key.first,
        {key.second, SessionOpened{.epoch = open.epoch,
                                   .context_length = hosted->model.context_length,
-                                  .predicts_acceptance = session.draft->predicts_acceptance()}}});
+                                  .predicts_acceptance = session.draft->predicts_acceptance(),
+                                  .features = session.draft->feature_needs()}}});
   SendGrowth(key, &session);
 }
 
 void DraftCore::OnCommit(const Key& key, const Commit& commit) {
   const auto found = sessions_.find(key);
   if (found == sessions_.end()) return AskForOpen(key, commit.epoch, "no such session");
-  const absl::Status status = found->second.draft->OnCommit(commit);
+  Answer(key, commit.epoch, found->second.draft->OnCommit(commit));
+}
+
+void DraftCore::OnFeatures(const Key& key, const Features& features) {
+  const auto found = sessions_.find(key);
+  // A session that was refused, and whose verifier does not know it yet.
+  if (found == sessions_.end()) return;
+  Answer(key, features.epoch, found->second.draft->OnFeatures(features));
+}
+
+// What became of a message of that epoch.
+void DraftCore::Answer(const Key& key, uint32_t epoch, absl::Status status) {
   if (status.ok()) {
-    SendGrowth(key, &found->second);
+    SendGrowth(key, &sessions_.at(key));
   } else if (absl::IsAborted(status)) {
-    AskForOpen(key, commit.epoch, status.message());
+    AskForOpen(key, epoch, status.message());
   } else {
-    Refuse(key, commit.epoch, status);
+    Refuse(key, epoch, std::move(status));
   }
 }
 

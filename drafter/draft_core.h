@@ -121,6 +121,8 @@ class DraftCore {
   absl::Status CheckOpen(const OpenSession& open, const HostedModel& hosted) const;
   void OnOpen(const Key& key, const OpenSession& open);
   void OnCommit(const Key& key, const Commit& commit);
+  void OnFeatures(const Key& key, const Features& features);
+  void Answer(const Key& key, uint32_t epoch, absl::Status status);
   void OnClose(const Key& key);
   void RememberEnd(const Key& key, uint32_t epoch);
   bool WasClosed(const Key& key, uint32_t epoch) const;

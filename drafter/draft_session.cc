@@ -67,7 +67,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   said_exhausted_ = false;
   root_ready_ = !has_engine();
   sampled_ = open.sampled_drafts;
-  predicts_ = open.predict_acceptance && model_->stop_head != nullptr && has_engine() &&
+  predicts_ = open.predict_acceptance && model_->stop_head != nullptr && has_engine() && !is_head() &&
               model_->engine->has_features();
   predictions_.clear();
   draw_key_ = DrawKey(draw_seed_, open.sampling.seed);
@@ -76,7 +76,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   if (has_engine()) {
     sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
     for (TokenId token : tokens.subspan(open.prompt_length)) sampler_->Append(token);
-    TANDEM_RETURN_IF_ERROR(OpenWindow(tokens));
+    TANDEM_RETURN_IF_ERROR(is_head() ? OpenHeadWindow(open) : OpenWindow(tokens));
   }
   for (const auto& source : sources_) source->Start(tokens, open.prompt_length);
   ProposeFromSources();
@@ -153,6 +153,8 @@ bool DraftSession::Unpark() {
   [[maybe_unused]] const absl::Status reserved = kv_.Reserve(static_cast<uint32_t>(kv_.tokens().size()));
   assert(reserved.ok());
   parked_ = false;
+  // The states that a head needs now have been used, or came meanwhile and were not kept.
+  if (is_head() && (missed_features_ || features_->begin() > NextFeature())) lost_ = true;
   RebuildQueues();
   return true;
 }
@@ -231,6 +233,9 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     fits = Lost(absl::StrCat("commit ", commit.commit_no, ": node ", *commit.new_root,
                              " does not lie at the end of the committed tokens"));
   }
+  if (fits.ok() && is_head() && WindowIsFull(kv_.tokens().size() + commit.tokens.size())) {
+    fits = Lost("the draft head's window is full and begins anew");
+  }
   if (!fits.ok()) {
     // The keys and values stay for the next Open.
     DropTree(&counters_->stale_nodes);
@@ -246,7 +251,8 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   SetBudget(commit.budget);
   if (has_engine()) {
     for (TokenId token : commit.tokens) sampler_->Append(token);
-    TANDEM_RETURN_IF_ERROR(AppendCommitted(commit.tokens, path));
+    TANDEM_RETURN_IF_ERROR(is_head() ? AppendToHead(commit.tokens, path)
+                                     : AppendCommitted(commit.tokens, path));
   }
   for (const auto& source : sources_) source->Observe(commit.tokens);
 
@@ -264,6 +270,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     SalvageBelow(path.back());
   }
   RebuildQueues();
+  if (is_head() && commit.features.has_value()) TANDEM_RETURN_IF_ERROR(OnFeatures(*commit.features));
   ProposeFromSources();
   Promote();
   FlushGrowth();
@@ -347,6 +354,7 @@ void DraftSession::SalvageBelow(NodeId new_root) {
     states_.at(again.id).draws = std::move(state.draws);
     if (states_.at(again.id).draws != nullptr) states_.at(again.id).draws->sent = false;
     states_.at(again.id).forwarded = state.forwarded;
+    states_.at(again.id).output = std::move(state.output);
     states_.at(again.id).slot = std::exchange(state.slot, std::nullopt);
     new_parents.emplace(node.id, again.id);
     Forget(node.id, &counters_->stale_nodes);

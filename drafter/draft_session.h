@@ -20,6 +20,7 @@
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/target_sampler.h"
+#include "drafter/feature_buffer.h"
 #include "drafter/stop_head.h"
 
 namespace tandem {
@@ -46,21 +47,27 @@ struct DraftCounters {
   uint64_t pruned_nodes = 0;    // Off the committed path.
   // Neither: sent again under new ids because they crossed a commit, or dropped with their session or epoch.
   uint64_t stale_nodes = 0;
-  uint64_t parked_sessions = 0;  // Times a session gave its keys and values up for a lack of room.
-  uint64_t prefill_tokens = 0;   // Committed tokens that went through a draft model.
-  uint64_t ignored_commits = 0;  // Repeated, of an old epoch, or of a session that waits for an Open.
+  uint64_t parked_sessions = 0;   // Times a session gave its keys and values up for a lack of room.
+  uint64_t prefill_tokens = 0;    // Committed tokens that went through a draft model.
+  uint64_t ignored_commits = 0;   // Repeated, of an old epoch, or of a session that waits for an Open.
+  uint64_t ignored_features = 0;  // Messages; likewise, or of a session that is parked.
+  uint64_t feature_bytes = 0;     // That came, of all others.
 };
 
 // The rows of one forward pass, filled by the sessions that take part, and the memory they point into.
 class StepBatch {
  public:
   void Clear();
-  void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr);
-  // Memory that stays where it is until Clear: the slots of a context's tail, logits of [vocab_size], and a
-  // request for the normed state, with room for it.
+  void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr,
+           const InputState* state = nullptr);
+  // Memory that stays where it is until Clear: the slots of a context's tail, logits of [vocab_size], a
+  // request for the normed state, or for that after the last of so many layers, with room for it, and a state
+  // of `size` numbers to read, to be written by the caller.
   absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
   float* NewLogits(int32_t vocab_size);
   const FeatureRequest* NewStateRequest(int32_t hidden_size);
+  const FeatureRequest* NewOutputRequest(uint32_t num_layers, int32_t hidden_size);
+  absl::Span<float> NewInput(size_t size, bool own, const InputState** input);
 
   absl::Span<const StepRow> rows() const { return rows_; }
 
@@ -72,8 +79,11 @@ class StepBatch {
   size_t num_logits_ = 0;
   struct State {
     FeatureRequest request;
+    uint32_t layer = 0;
+    InputState input;
     std::vector<float> values;
   };
+  State& NewState(size_t size);
   std::deque<State> states_;  // Kept likewise; stay in place when there are more.
   size_t num_states_ = 0;
 };
@@ -106,6 +116,14 @@ class StepBatch {
 // The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part.
 // The window only moves when it is full, and then to three quarters of the context.
 //
+// A draft head (HeadConfig) reads the target's hidden states beside the tokens, which OnFeatures brings. Row
+// j of its sequence has the token at j + 1, so its window starts at position 1 or later. It computes as far
+// as states have come. Nodes read the output states of the nodes above them instead. After a commit the rows
+// of the accepted nodes are computed again, from the target's states; until these have come the tree grows on
+// from the rows as they are. What the head's prefix cache keeps is from the target's states alone. States are
+// not kept once they have been used: a session that has lost keys and values, or whose window has to move,
+// asks for an Open, after which the verifier sends them again.
+//
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
  public:
@@ -126,10 +144,18 @@ class DraftSession {
   // nothing until the next Open, and the verifier should be told why. Any other error: it cannot go on.
   absl::Status OnCommit(const Commit& commit);
 
+  // Takes the target's states, for a draft head; what is old or comes twice is ignored. Errors are
+  // OnCommit's.
+  absl::Status OnFeatures(const Features& features);
+  // What a draft head wants to be sent, as of the last Open; nothing for other models.
+  std::optional<FeatureNeeds> feature_needs() const;
+
   // Gives up all keys and values until Unpark, which is true when there was room. Between steps.
   void Park();
   bool Unpark();
   bool parked() const { return parked_; }
+  // It does nothing until the next Open.
+  bool lost() const { return lost_; }
   // It has nothing to draft until the verifier says otherwise: what it holds is of least value.
   bool idle() const { return lost_ || limits_.nodes == 0; }
   void ListBlocks(std::vector<BlockId>* held) const { kv_.ListBlocks(held); }
@@ -176,6 +202,7 @@ class DraftSession {
     uint32_t num_children = 0;
     int32_t proposed = kNotProposed;  // Which node of the proposal it is.
     uint32_t draw = 0;                // Which of its parent's draws it is.
+    std::vector<float> output;        // Of a draft head: its row's output state, once forwarded.
     std::unique_ptr<Draws> draws;     // Of its children; once forwarded, where drafts are sampled.
   };
   struct Candidate {
@@ -199,6 +226,7 @@ class DraftSession {
   };
 
   bool has_engine() const { return model_->engine != nullptr; }
+  bool is_head() const { return has_engine() && model_->engine->config().head.has_value(); }
 
   // Open and commit (draft_session.cc).
   absl::Status OpenWindow(absl::Span<const TokenId> tokens);
@@ -216,9 +244,23 @@ class DraftSession {
   void DropTree(uint64_t* fate);
   void LoseTreeKv();
 
+  // A draft head's (head_drafting.cc).
+  absl::Status OpenHeadWindow(const OpenSession& open);
+  absl::Status StartHeadWindow(absl::Span<const TokenId> before, absl::Span<const TokenId> window);
+  absl::Status SkipToFeatures();
+  uint32_t NextFeature() const;
+  uint32_t NumWithFeatures() const;
+  absl::Status AppendToHead(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
+  const InputState* ReadTarget(uint32_t position, StepBatch* batch);
+  const InputState* ReadOutputAbove(NodeId parent, StepBatch* batch) const;
+  const FeatureRequest* AskForOutput(StepBatch* batch) const;
+  void TakeRootOutput();
+  void WaitBelow(NodeId parent);
+
   // Growth (tree_growth.cc).
   static bool IsWorse(const Candidate& a, const Candidate& b);
   uint32_t NumUncomputed() const;
+  uint32_t NumComputable() const;
   uint32_t& NumChildren(NodeId parent);
   bool CanForward(const TreeNode& node) const;
   void Wait(const TreeNode& node);
@@ -265,6 +307,12 @@ class DraftSession {
   std::vector<ProposedNode> proposal_;  // Of the sources, below the root as of the last commit.
   SequenceKv kv_;                       // Its tokens are the window; unused without an engine.
   uint32_t window_start_ = 0;
+  // Of a draft head: states that are to be used, the hash of the text before the window, of which its rows
+  // are a function too, and what the root's row gave.
+  std::optional<FeatureBuffer> features_;
+  bool missed_features_ = false;  // Some came while it was parked.
+  uint64_t text_before_window_ = 0;
+  std::vector<float> root_output_;
   bool root_ready_ = false;  // The root has been forwarded: its children are known.
   CandidateTree tree_;
   absl::flat_hash_map<NodeId, NodeState> states_;
@@ -278,10 +326,12 @@ class DraftSession {
   // Rows of the step under way.
   uint32_t computed_after_step_ = 0;
   float* root_logits_ = nullptr;
+  const FeatureRequest* root_request_ = nullptr;  // A draft head's.
+  absl::Status bad_features_;
   struct NodeRow {
     NodeId id = 0;
     float* logits = nullptr;
-    const FeatureRequest* state = nullptr;  // For the stop head, if it has a say.
+    const FeatureRequest* state = nullptr;  // A draft head's, or for the stop head, if it has a say.
   };
   std::vector<NodeRow> node_rows_;
 

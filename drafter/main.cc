@@ -35,6 +35,7 @@ namespace {
 struct DrafterFlags {
   std::vector<std::string> models;
   std::vector<std::string> merges;
+  std::string head_target;
   ServerFlags server{
       .listen = "127.0.0.1:7003", .metrics_listen = "127.0.0.1:9103", .drain_grace = absl::Seconds(5)};
   uint32_t threads = 1;
@@ -60,6 +61,9 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("merge", &options.merges,
            "NAME=MODEL+SOURCE: serve as NAME what the model drafts, merged with what the source does. Repeat "
            "for several.")
+      .Add("head-target", &options.head_target,
+           "Folder of the target that draft heads among the models were trained for: embedding, output matrix "
+           "and vocabulary that a head's folder leaves out are taken from there.")
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
@@ -167,7 +171,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                  const Security& security, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(load_options.instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges, options.head_target));
   TANDEM_RETURN_IF_ERROR(ValidateWeightTypes(*host, load_options.weight_type));
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {
@@ -271,7 +275,7 @@ int Main(int argc, const char* const* argv) {
     pace = *parsed;
   }
   if (flags.check_config()) {
-    const auto host = ModelHost::Open(*specs, *merges);
+    const auto host = ModelHost::Open(*specs, *merges, options.head_target);
     if (!host.ok()) return fail(host.status());
     const absl::Status valid = ValidateWeightTypes(**host, *weight_type);
     if (!valid.ok()) return fail(valid);

@@ -51,6 +51,11 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
   ignored_commits_ =
       counter("tandem_drafter_commits_ignored_total",
               "Commits that were repeated, of an old epoch, or of a session that waits to be reopened.");
+  feature_bytes_ = counter("tandem_drafter_feature_bytes_total",
+                           "Bytes of the target's hidden states that came for draft heads.");
+  ignored_features_ = counter("tandem_drafter_features_ignored_total",
+                              "Messages of hidden states of an old epoch, or of a session that is parked or "
+                              "waits to be reopened.");
   parked_sessions_ = counter("tandem_drafter_sessions_parked_total",
                              "Times a session gave up its keys and values for a lack of room.");
   resyncs_ = counter("tandem_drafter_resyncs_total", "Sessions whose verifier was asked to open them again.");
@@ -77,6 +82,8 @@ void DrafterMetrics::Update(const DraftStats& stats) {
   add(stale_nodes_, stats.counters.stale_nodes, last_.counters.stale_nodes);
   add(prefill_tokens_, stats.counters.prefill_tokens, last_.counters.prefill_tokens);
   add(ignored_commits_, stats.counters.ignored_commits, last_.counters.ignored_commits);
+  add(feature_bytes_, stats.counters.feature_bytes, last_.counters.feature_bytes);
+  add(ignored_features_, stats.counters.ignored_features, last_.counters.ignored_features);
   add(parked_sessions_, stats.counters.parked_sessions, last_.counters.parked_sessions);
   add(resyncs_, stats.resyncs, last_.resyncs);
   for (const auto& [code, count] : stats.refused_sessions) {

@@ -28,6 +28,8 @@ class DrafterMetrics {
   Counter pruned_nodes_;
   Counter stale_nodes_;
   Counter prefill_tokens_;
+  Counter feature_bytes_;
+  Counter ignored_features_;
   Counter ignored_commits_;
   Counter parked_sessions_;
   Counter resyncs_;

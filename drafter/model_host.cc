@@ -78,8 +78,14 @@ absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::st
 }
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<ModelSpec>& specs,
-                                                           const std::vector<MergeSpec>& merges) {
+                                                           const std::vector<MergeSpec>& merges,
+                                                           const std::string& head_target) {
   std::unique_ptr<ModelHost> host(new ModelHost);
+  // Mapped once for all heads.
+  std::shared_ptr<const Model> target;
+  if (!head_target.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(target, Model::Load(head_target));
+  }
   for (const ModelSpec& spec : specs) {
     Hosted hosted{.spec = spec};
     if (NamesSource(spec.folder)) {
@@ -88,10 +94,13 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
       host->hosted_.push_back(std::move(hosted));
       continue;
     }
-    TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::Load(spec.folder));
+    TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(spec.folder));
+    TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::LoadHead(spec.folder, is_head ? target : nullptr));
     const ModelConfig& config = hosted.model->config();
+    // A head's tokens are its target's.
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
-                            Tokenizer::LoadForModel(spec.folder, config.vocab_size));
+                            Tokenizer::LoadForModel(is_head && target != nullptr ? head_target : spec.folder,
+                                                    config.vocab_size));
     if (config.max_context < static_cast<int32_t>(kMinContext)) {
       return absl::InvalidArgumentError(absl::StrCat(spec.folder, "/config.json: a context of ",
                                                      config.max_context, " tokens, expected at least ",
@@ -160,8 +169,15 @@ absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
     SequenceKv kv(hosted.pool.get(), /*salt=*/0);
     kv.Start(TokenIds(1, 0));
     TANDEM_RETURN_IF_ERROR(kv.Reserve(1));
-    std::vector<float> logits(static_cast<size_t>(hosted.engine->config().vocab_size));
-    const StepRow row{.token = 0, .context = kv.CommittedRow(0), .logits = logits.data()};
+    const ModelConfig& config = hosted.engine->config();
+    std::vector<float> logits(static_cast<size_t>(config.vocab_size));
+    // Of a head: a row of a tree, which reads a state of its own.
+    const std::vector<float> state(static_cast<size_t>(config.hidden_size));
+    const InputState input{.values = state, .own = true};
+    const StepRow row{.token = 0,
+                      .context = kv.CommittedRow(0),
+                      .logits = logits.data(),
+                      .state = config.head.has_value() ? &input : nullptr};
     absl::Duration fastest = absl::InfiniteDuration();
     for (int pass = 0; pass < kPasses; ++pass) {
       const absl::Time start = absl::Now();

@@ -33,6 +33,11 @@ absl::Status CheckScoreRequest(const ScoreRequest& request, const DraftModel& mo
         absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
                         model.vocabulary_fingerprint, request.vocabulary_fingerprint));
   }
+  if (model.engine != nullptr && model.engine->config().head.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("draft model ", model.name,
+                     " is a head: without the target's hidden states there is nothing to score with"));
+  }
   if (request.tokens.empty()) return absl::InvalidArgumentError("tokens: none, expected at least one");
   if (request.tokens.size() > max_tokens) {
     return absl::ResourceExhaustedError(

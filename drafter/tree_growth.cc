@@ -33,8 +33,10 @@ void StepBatch::Clear() {
   num_states_ = 0;
 }
 
-void StepBatch::Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features) {
-  rows_.push_back({.token = token, .context = context, .logits = logits, .features = features});
+void StepBatch::Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features,
+                    const InputState* state) {
+  rows_.push_back(
+      {.token = token, .context = context, .logits = logits, .features = features, .state = state});
 }
 
 absl::Span<const SlotId> StepBatch::KeepTail(std::vector<SlotId> tail) {
@@ -49,12 +51,31 @@ float* StepBatch::NewLogits(int32_t vocab_size) {
   return logits.data();
 }
 
-const FeatureRequest* StepBatch::NewStateRequest(int32_t hidden_size) {
+StepBatch::State& StepBatch::NewState(size_t size) {
   if (num_states_ == states_.size()) states_.emplace_back();
   State& state = states_[num_states_++];
-  state.values.resize(static_cast<size_t>(hidden_size));
+  state.values.resize(size);
+  return state;
+}
+
+const FeatureRequest* StepBatch::NewStateRequest(int32_t hidden_size) {
+  State& state = NewState(static_cast<size_t>(hidden_size));
   state.request = {.final_norm = true, .states = state.values.data()};
   return &state.request;
+}
+
+const FeatureRequest* StepBatch::NewOutputRequest(uint32_t num_layers, int32_t hidden_size) {
+  State& state = NewState(static_cast<size_t>(hidden_size));
+  state.layer = num_layers;
+  state.request = {.layers = absl::MakeConstSpan(&state.layer, 1), .states = state.values.data()};
+  return &state.request;
+}
+
+absl::Span<float> StepBatch::NewInput(size_t size, bool own, const InputState** input) {
+  State& state = NewState(size);
+  state.input = {.values = state.values, .own = own};
+  *input = &state.input;
+  return absl::MakeSpan(state.values);
 }
 
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
@@ -67,17 +88,21 @@ uint32_t DraftSession::NumUncomputed() const {
   return static_cast<uint32_t>(kv_.tokens().size()) - kv_.num_computed();
 }
 
+uint32_t DraftSession::NumComputable() const {
+  return is_head() ? NumWithFeatures() : NumUncomputed();
+}
+
 bool DraftSession::NeedsPrefill() const {
-  return !lost_ && !parked_ && NumUncomputed() > kGlueTokens;
+  return !lost_ && !parked_ && NumComputable() > kGlueTokens;
 }
 
 uint32_t DraftSession::NumRowsWanted() const {
-  if (NeedsPrefill()) return NumUncomputed();
+  if (NeedsPrefill()) return NumComputable();
   // In a pause even what the commits leave to compute can wait.
   if (parked_ || idle()) return 0;
-  if (!root_ready_) return NumUncomputed();
-  if (tree_.size() >= limits_.nodes) return 0;
-  return std::min(limits_.step_nodes, num_waiting());
+  // Where a root is ready before its row has been computed, as a draft head's, both go into one step.
+  if (!root_ready_ || tree_.size() >= limits_.nodes) return NumComputable();
+  return NumComputable() + std::min(limits_.step_nodes, num_waiting());
 }
 
 float DraftSession::BestPathScore() const {
@@ -105,6 +130,8 @@ bool DraftSession::CanForward(const TreeNode& node) const {
       kv_.tokens().size() + node.depth > model_->context_length) {
     return false;
   }
+  // A draft head reads what the row above has given.
+  if (is_head()) return node.parent == 0 ? root_ready_ : states_.at(node.parent).forwarded;
   return node.parent == 0 || states_.at(node.parent).slot.has_value();
 }
 
@@ -273,8 +300,9 @@ void DraftSession::OfferBelow(const TreeNode& node) {
 // Puts what was announced into messages. The last one before the next commit says that it is; when there is
 // nothing left to send with it, as where a source knows nothing or a model agrees with one, it is empty.
 void DraftSession::FlushGrowth() {
-  const bool exhausted = limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
-                                               (root_ready_ && candidates_.empty() && waiting_.empty()));
+  const bool exhausted =
+      limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
+                            (root_ready_ && NumComputable() == 0 && candidates_.empty() && waiting_.empty()));
   const bool says_exhausted = announced_.empty() && exhausted && !said_exhausted_ && !lost_;
   const bool only_predicts = announced_.empty() && !predictions_.empty() && !lost_;
   if (says_exhausted || only_predicts) {
@@ -314,18 +342,24 @@ std::vector<Grow> DraftSession::TakeGrowth() {
 void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
   node_rows_.clear();
   root_logits_ = nullptr;
-  computed_after_step_ = kv_.num_computed();
-  if (root_ready_) {
-    const uint32_t count = std::min(max_rows, NumRowsWanted());
-    for (uint32_t i = 0; i < count; ++i) AddNodeRow(waiting_[i], batch);
-    return;
-  }
+  root_request_ = nullptr;
+  const uint32_t wanted = std::min(max_rows, NumRowsWanted());
+  const uint32_t num_committed = std::min(wanted, NumComputable());
   const uint32_t length = static_cast<uint32_t>(kv_.tokens().size());
-  computed_after_step_ += std::min(max_rows, NumUncomputed());
+  computed_after_step_ = kv_.num_computed() + num_committed;
   for (uint32_t position = kv_.num_computed(); position < computed_after_step_; ++position) {
     float* logits = nullptr;
-    if (position + 1 == length) root_logits_ = logits = batch->NewLogits(model_->engine->config().vocab_size);
-    batch->Add(kv_.tokens()[position], kv_.CommittedRow(position), logits);
+    if (position + 1 == length) {
+      root_logits_ = logits = batch->NewLogits(model_->engine->config().vocab_size);
+      if (is_head()) root_request_ = AskForOutput(batch);
+    }
+    batch->Add(kv_.tokens()[position], kv_.CommittedRow(position), logits,
+               logits == nullptr ? nullptr : root_request_,
+               is_head() ? ReadTarget(window_start_ + position - 1, batch) : nullptr);
+  }
+  if (!root_ready_) return;
+  for (uint32_t i = 0; i < wanted - num_committed && i < waiting_.size(); ++i) {
+    AddNodeRow(waiting_[i], batch);
   }
 }
 
@@ -333,27 +367,39 @@ void DraftSession::AddNodeRow(NodeId id, StepBatch* batch) {
   std::vector<SlotId> tail;
   for (NodeId ancestor : tree_.Path(id)) tail.push_back(*states_.at(ancestor).slot);
   float* logits = batch->NewLogits(model_->engine->config().vocab_size);
-  const FeatureRequest* const state =
-      predicts_ ? batch->NewStateRequest(model_->engine->config().hidden_size) : nullptr;
+  const FeatureRequest* const state = is_head() ? AskForOutput(batch)
+                                      : predicts_
+                                          ? batch->NewStateRequest(model_->engine->config().hidden_size)
+                                          : nullptr;
   node_rows_.push_back({.id = id, .logits = logits, .state = state});
   batch->Add(tree_.Find(id)->token,
              {.blocks = kv_.blocks(),
               .num_committed = static_cast<uint32_t>(kv_.tokens().size()),
               .tail = batch->KeepTail(std::move(tail))},
-             logits, state);
+             logits, state, is_head() ? ReadOutputAbove(tree_.Find(id)->parent, batch) : nullptr);
 }
 
 absl::Status DraftSession::OnStep() {
+  TANDEM_RETURN_IF_ERROR(bad_features_);
   counters_->prefill_tokens += computed_after_step_ - kv_.num_computed();
   if (computed_after_step_ > kv_.num_computed()) kv_.MarkComputed(computed_after_step_);
+  if (is_head()) features_->DropBefore(NextFeature());
   if (root_logits_ != nullptr) {
+    if (is_head()) TakeRootOutput();
     root_ready_ = true;
     TANDEM_RETURN_IF_ERROR(AddCandidates(0, root_logits_));
+    if (is_head()) WaitBelow(0);
   }
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(node_rows_.size()));
   for (const NodeRow& row : node_rows_) {
     states_.at(row.id).forwarded = true;
     TANDEM_RETURN_IF_ERROR(AddCandidates(row.id, row.logits));
+    if (is_head()) {
+      const auto size = static_cast<size_t>(model_->engine->config().hidden_size);
+      states_.at(row.id).output.assign(row.state->states, row.state->states + size);
+      WaitBelow(row.id);
+      continue;
+    }
     if (row.state == nullptr) continue;
     const absl::Span<const float> state(row.state->states,
                                         static_cast<size_t>(model_->engine->config().hidden_size));

@@ -212,6 +212,10 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   if (!device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(target.weight_type));
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
   const ModelConfig& config = target.model->config();
+  if (config.head.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model: ", spec.folder, " holds a draft head, expected a target"));
+  }
   TANDEM_RETURN_IF_ERROR(ValidateWeightType(*target.model, target.weight_type));
   target.served = {.name = spec.name,
                    .config = config,

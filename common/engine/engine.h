@@ -54,6 +54,14 @@ struct FeatureRequest {
   uint32_t num_states() const { return static_cast<uint32_t>(layers.size()) + (final_norm ? 1 : 0); }
 };
 
+// What a row of a draft head reads beside its token: states behind the token before it (HeadConfig).
+struct InputState {
+  // The target's, [state_size()], or, where `own`, what FeatureRequest gave of the row before this one in
+  // this engine, after its one layer: [hidden_size].
+  absl::Span<const float> values;
+  bool own = false;
+};
+
 // One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot
 // of the last entry of its context before any row attends.
 struct StepRow {
@@ -65,6 +73,8 @@ struct StepRow {
   const SeededChoice* choice = nullptr;
   // Beside these, or alone, of an engine that has features; nullptr when nobody asks.
   const FeatureRequest* features = nullptr;
+  // Of a draft head, and of no other model.
+  const InputState* state = nullptr;
 };
 
 // Copies the keys and values of one token, in every layer.
@@ -76,7 +86,8 @@ struct KvCopy {
 // The model's forward pass over paged keys and values (DESIGN.md section 6).
 //
 // Law 1, row invariance: what Step writes for a row (logits or choice, features, keys and values) depends bit
-// for bit only on the tokens of the row's own context: not on the other rows, their number or order, on how a
+// for bit only on the tokens of the row's own context (and, of a draft head, on the states that came with
+// them): not on the other rows, their number or order, on how a
 // prompt was cut into steps, on whether an ancestor sits in a committed block or in a tail, or on the number
 // of threads.
 //
@@ -99,7 +110,8 @@ class Engine {
   // context names must have been written by an earlier step or be written by a row of this one.
   // InvalidArgument, before anything was written, when a token, slot, block or length is out of range,
   // a row asks for a choice of an engine that makes none, or for logits as well, or for features of an engine
-  // that has none or of layers that there are not.
+  // that has none or of layers that there are not, or when it comes without the state that a draft head
+  // reads, or with one of another size, or with one that no other model reads.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
   // Step in two halves, for callers with something else to do while a device computes: what rows ask for is

@@ -103,6 +103,25 @@ absl::Status StepValidator::CheckFeatures(const FeatureRequest& request, size_t 
   return absl::OkStatus();
 }
 
+absl::Status StepValidator::CheckState(const StepRow& row, size_t index) const {
+  if (!options_.target_state_size.has_value()) {
+    if (row.state == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", index, " comes with a state; only a draft head reads one"));
+  }
+  const char* const expected = "; a draft head's rows each read ";
+  if (row.state == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes without a state", expected,
+                                                   *options_.target_state_size, " numbers of the target or ",
+                                                   options_.own_state_size, " of its own"));
+  }
+  const uint32_t size = row.state->own ? options_.own_state_size : *options_.target_state_size;
+  if (row.state->values.size() == size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes with a state of ",
+                                                 row.state->values.size(), " numbers", expected, size,
+                                                 row.state->own ? " of its own" : " of the target"));
+}
+
 absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {
   if (rows.size() > options_.max_rows) {
     return absl::InvalidArgumentError(
@@ -110,6 +129,7 @@ absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(CheckRow(rows[i], i));
+    TANDEM_RETURN_IF_ERROR(CheckState(rows[i], i));
     if (rows[i].features != nullptr) TANDEM_RETURN_IF_ERROR(CheckFeatures(*rows[i].features, i));
     if (rows[i].choice == nullptr) continue;
     TANDEM_RETURN_IF_ERROR(CheckChoice(rows[i], i == 0 ? nullptr : &rows[i - 1], i));

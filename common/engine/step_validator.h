@@ -25,6 +25,9 @@ class StepValidator {
     bool chooses = false;
     // Layers of the model, for an engine that has features.
     std::optional<uint32_t> feature_layers;
+    // Of a draft head: numbers of a target's states, and of a state of its own.
+    std::optional<uint32_t> target_state_size;
+    uint32_t own_state_size = 0;
   };
 
   explicit StepValidator(const Options& options);
@@ -37,6 +40,7 @@ class StepValidator {
   absl::Status CheckRow(const StepRow& row, size_t index) const;
   absl::Status CheckChoice(const StepRow& row, const StepRow* before, size_t index) const;
   absl::Status CheckFeatures(const FeatureRequest& request, size_t index) const;
+  absl::Status CheckState(const StepRow& row, size_t index) const;
   absl::Status CheckCounts(absl::Span<const TokenCount> counts, size_t index) const;
   absl::Status CheckSlot(SlotId slot, absl::string_view what, size_t index) const;
 

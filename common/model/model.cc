@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kMaxConfigBytes = 16 << 20;
 constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 constexpr char kOutputName[] = "lm_head.weight";
+constexpr char kHeadProjectionName[] = "fc.weight";
 constexpr char kFinalNormName[] = "model.norm.weight";
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder) {
@@ -88,6 +89,18 @@ class FileTensors final : public TensorSource {
     return found;
   }
 
+  absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) override {
+    absl::StatusOr<std::vector<int64_t>> found = files_.Integers(name, count);
+    if (absl::IsNotFound(found.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.path(), ": tensor \"", name,
+                                                     "\" is missing, expected with ", count, " integers"));
+    }
+    if (found.ok()) taken_.insert(name);
+    return found;
+  }
+
+  void Ignore(const std::string& name) override { taken_.insert(name); }
+
   // A tensor that nobody asked for means that config.json does not describe this model.
   absl::Status Finish(const std::string& architecture) override {
     for (const std::string& name : files_.names()) {
@@ -114,6 +127,7 @@ class Model::Reader {
   explicit Reader(Model& model) : model_(model), config_(model.config_) {}
 
   absl::Status ReadAll() {
+    if (config_.head.has_value()) return ReadHead();
     TANDEM_RETURN_IF_ERROR(
         Take(kEmbeddingName, {config_.vocab_size, config_.hidden_size}, model_.embedding_));
     TANDEM_RETURN_IF_ERROR(Take(kFinalNormName, {config_.hidden_size}, model_.final_norm_));
@@ -121,7 +135,9 @@ class Model::Reader {
     model_.layers_.resize(config_.num_layers);
     for (int32_t i = 0; i < config_.num_layers; ++i) {
       const std::string prefix = absl::StrCat("model.layers.", i, ".");
-      TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, model_.layers_[i]));
+      TANDEM_RETURN_IF_ERROR(
+          Take(prefix + "input_layernorm.weight", {config_.hidden_size}, model_.layers_[i].input_norm));
+      TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, config_.hidden_size, model_.layers_[i]));
       TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, model_.layers_[i]));
     }
     return model_.weights_->Finish(config_.architecture);
@@ -138,6 +154,75 @@ class Model::Reader {
   absl::Status TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape,
                       TensorView& out) {
     return wanted ? Take(name, shape, out) : absl::OkStatus();
+  }
+
+  // A draft head's tensors; the embedding and, of a head for all tokens, the output matrix may be the
+  // target's.
+  absl::Status ReadHead() {
+    const HeadConfig& head = *config_.head;
+    const int64_t hidden = config_.hidden_size;
+    const bool is_eagle3 = head.kind == HeadConfig::Kind::kEagle3;
+    TensorSource& weights = *model_.weights_;
+    const Model* const target = model_.target_.get();
+    TANDEM_RETURN_IF_ERROR(TakeOrShare("embed_tokens.weight", {config_.vocab_size, hidden},
+                                       target == nullptr ? nullptr : &target->embedding(),
+                                       model_.embedding_));
+    TANDEM_RETURN_IF_ERROR(TakeOrShare(kOutputName, {head.draft_vocab_size, hidden},
+                                       target == nullptr ? nullptr : &target->output(), model_.output_));
+    const int64_t inputs = is_eagle3 ? int64_t{head.state_size()} : 2 * hidden;
+    TANDEM_RETURN_IF_ERROR(Take(kHeadProjectionName, {hidden, inputs}, model_.head_.projection));
+    TANDEM_RETURN_IF_ERROR(
+        TakeIf(weights.Contains("fc.bias"), "fc.bias", {hidden}, model_.head_.projection_bias));
+    LayerWeights& layer = model_.layers_.emplace_back();
+    const std::string prefix = head.numbered_layer ? "layers.0." : "midlayer.";
+    TANDEM_RETURN_IF_ERROR(
+        TakeIf(is_eagle3, prefix + "input_layernorm.weight", {hidden}, model_.head_.embedding_norm));
+    TANDEM_RETURN_IF_ERROR(
+        TakeIf(is_eagle3, prefix + "hidden_norm.weight", {hidden}, model_.head_.state_norm));
+    TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, is_eagle3 ? 2 * hidden : hidden, layer));
+    TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, layer));
+    TANDEM_RETURN_IF_ERROR(TakeIf(is_eagle3, "norm.weight", {hidden}, model_.final_norm_));
+    weights.Ignore("t2d");
+    if (head.draft_vocab_size < config_.vocab_size || weights.Contains("d2t")) {
+      TANDEM_RETURN_IF_ERROR(ReadDraftTokens(head.draft_vocab_size));
+    }
+    return weights.Finish(config_.architecture);
+  }
+
+  // The head's own tensor, or the target's.
+  absl::Status TakeOrShare(const std::string& name, const std::vector<int64_t>& shape,
+                           const TensorView* shared, TensorView& out) {
+    if (model_.weights_->Contains(name) || model_.folder_.empty()) return Take(name, shape, out);
+    if (shared == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(model_.folder_, ": tensor \"", name,
+                                                     "\" is missing, expected with shape ", ShapeText(shape),
+                                                     ", or a target to take it from (--head-target)"));
+    }
+    if (shared->shape != shape) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(model_.folder_, ": tensor \"", name, "\" is missing, and the target's has shape ",
+                       ShapeText(shared->shape), ", expected ", ShapeText(shape)));
+    }
+    out = *shared;
+    return absl::OkStatus();
+  }
+
+  // d2t holds, for each output, how far its token lies behind it.
+  absl::Status ReadDraftTokens(int32_t count) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, model_.weights_->TakeIntegers("d2t", count));
+    std::vector<bool> seen(static_cast<size_t>(config_.vocab_size));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t offset = offsets[static_cast<size_t>(i)];
+      // Compared before the sum, which could overflow.
+      if (offset < -i || offset >= config_.vocab_size - i || seen[static_cast<size_t>(i + offset)]) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(model_.folder_, ": tensor \"d2t\": ", offset, " at ", i,
+                         ", expected a token of its own below vocab_size, which is ", config_.vocab_size));
+      }
+      seen[static_cast<size_t>(i + offset)] = true;
+      model_.head_.draft_tokens.push_back(static_cast<TokenId>(i + offset));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status ReadOutput() {
@@ -161,13 +246,12 @@ class Model::Reader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadAttention(const std::string& layer, LayerWeights& weights) {
+  absl::Status ReadAttention(const std::string& layer, int64_t inputs, LayerWeights& weights) {
     const std::string prefix = layer + "self_attn.";
     const int64_t hidden = config_.hidden_size, query = config_.query_size(), kv = config_.kv_size();
-    TANDEM_RETURN_IF_ERROR(Take(layer + "input_layernorm.weight", {hidden}, weights.input_norm));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "q_proj.weight", {query, hidden}, weights.query));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "k_proj.weight", {kv, hidden}, weights.key));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "v_proj.weight", {kv, hidden}, weights.value));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "q_proj.weight", {query, inputs}, weights.query));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "k_proj.weight", {kv, inputs}, weights.key));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "v_proj.weight", {kv, inputs}, weights.value));
     TANDEM_RETURN_IF_ERROR(Take(prefix + "o_proj.weight", {hidden, query}, weights.attention_out));
     const bool bias = config_.attention_bias;
     TANDEM_RETURN_IF_ERROR(TakeIf(bias, prefix + "q_proj.bias", {query}, weights.query_bias));
@@ -198,13 +282,36 @@ class Model::Reader {
   const ModelConfig& config_;
 };
 
+absl::StatusOr<bool> Model::IsHead(const std::string& folder) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(folder));
+  if (config.head.has_value()) return true;
+  TANDEM_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::Open(folder));
+  return weights.Contains(kHeadProjectionName);
+}
+
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& folder) {
+  return LoadHead(folder, nullptr);
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::LoadHead(const std::string& folder,
+                                                             std::shared_ptr<const Model> target) {
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadConfig(folder));
   TANDEM_ASSIGN_OR_RETURN(GenerationDefaults defaults, ReadGenerationDefaults(folder, config));
   TANDEM_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::Open(folder));
+  if (!config.head.has_value() && weights.Contains(kHeadProjectionName)) config.head = EagleByTensors();
+  if (config.head.has_value()) {
+    TANDEM_RETURN_IF_ERROR(
+        FinishHeadConfig(absl::StrCat(folder, "/config.json"), config.hidden_size, config.vocab_size,
+                         target == nullptr ? 0 : target->config().hidden_size,
+                         target == nullptr ? 0 : target->config().num_layers, &*config.head));
+  } else if (target != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, "/config.json: expected a draft head's, for the target in ", target->folder()));
+  }
   // Not make_shared: the constructor is private.
   std::shared_ptr<Model> model(new Model(folder, std::move(config), std::move(defaults),
                                          std::make_unique<FileTensors>(std::move(weights))));
+  model->target_ = std::move(target);
   TANDEM_RETURN_IF_ERROR(Reader(*model).ReadAll());
   return model;
 }

@@ -36,6 +36,18 @@ struct LayerWeights {
   TensorView down_bias;            // [hidden]
 };
 
+// What a draft head has besides its layer; empty for other models. Its layer has `input_norm` only where the
+// layer itself norms what it reads, and where attention reads the embedding and the state side by side, the
+// inputs of query, key and value are [2 * hidden].
+struct HeadWeights {
+  TensorView projection;       // fc: EAGLE [hidden, 2 * hidden], EAGLE-3 [hidden, state_size]
+  TensorView projection_bias;  // [hidden], where the file has one
+  TensorView embedding_norm;   // EAGLE-3: [hidden], of the token's embedding
+  TensorView state_norm;       // EAGLE-3: [hidden], of what the projection gave
+  // Of each of draft_vocab_size outputs, the token it stands for; empty when they are all tokens in order.
+  TokenIds draft_tokens;
+};
+
 // A Hugging Face model folder, opened and checked: config.json, generation_config.json (optional) and the
 // weights in model.safetensors or in the shards that model.safetensors.index.json names. Every tensor the
 // configuration asks for is present with the right shape and a supported type; tensors it does not know are
@@ -48,6 +60,14 @@ class Model {
   // field, and what was expected: NotFound for a missing file, InvalidArgument for content that is wrong or
   // does not fit the configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
+  // A draft head and the target it reads: what the head's file leaves out, embedding and output matrix, are
+  // the target's. InvalidArgument where the two do not fit, or the folder has no head. Null target: as Load,
+  // which reads a head too if its file leaves nothing out.
+  static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
+                                                               std::shared_ptr<const Model> target);
+
+  // Whether the folder holds a draft head. Errors are Load's, as far as it reads.
+  static absl::StatusOr<bool> IsHead(const std::string& folder);
 
   // A model of that shape in memory, without files: every weight is bfloat16 and follows from the seed and
   // the tensor's name. Matrices are uniform with variance 1 / inputs, embeddings in +-1, norms in 1 +- 0.5,
@@ -63,10 +83,12 @@ class Model {
   const ModelConfig& config() const { return config_; }
   // `eos_tokens` are config.json's where generation_config.json names none; all are below vocab_size.
   const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
-  const TensorView& embedding() const { return embedding_; }    // [vocab, hidden]
-  const TensorView& output() const { return output_; }          // [vocab, hidden]; the embedding when tied
-  const TensorView& final_norm() const { return final_norm_; }  // [hidden]
+  const TensorView& embedding() const { return embedding_; }  // [vocab, hidden]
+  // [vocab, hidden]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]
+  const TensorView& output() const { return output_; }
+  const TensorView& final_norm() const { return final_norm_; }  // [hidden]; an EAGLE head has none
   absl::Span<const LayerWeights> layers() const { return layers_; }
+  const HeadWeights& head() const { return head_; }
   // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they
   // hold.
   uint64_t weight_bytes() const { return weight_bytes_; }
@@ -89,10 +111,12 @@ class Model {
   ModelConfig config_;
   GenerationDefaults generation_defaults_;
   std::unique_ptr<TensorSource> weights_;
+  std::shared_ptr<const Model> target_;  // Of a head that shares its tensors.
   TensorView embedding_;
   TensorView output_;
   TensorView final_norm_;
   std::vector<LayerWeights> layers_;
+  HeadWeights head_;
   uint64_t weight_bytes_ = 0;
   uint64_t num_parameters_ = 0;
 };

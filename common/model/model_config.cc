@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/head_format.h"
 #include "common/model/json_fields.h"
 
 namespace tandem {
@@ -254,9 +255,11 @@ absl::StatusOr<Json> ParseObject(absl::string_view json, absl::string_view path)
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path) {
-  TANDEM_ASSIGN_OR_RETURN(const Json object, ParseObject(json, path));
-  const JsonFields fields(object, path);
+namespace {
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const Json& object, absl::string_view path,
+                                            absl::string_view prefix) {
+  const JsonFields fields(object, path, prefix);
   TANDEM_ASSIGN_OR_RETURN(const Architecture architecture, ReadArchitecture(fields));
   ModelConfig config;
   config.architecture = std::string(architecture.name);
@@ -268,6 +271,28 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
   TANDEM_ASSIGN_OR_RETURN(config.tied_embeddings, fields.BoolOr("tie_word_embeddings", false));
   TANDEM_RETURN_IF_ERROR(ReadVariant(fields, architecture.family, config));
   TANDEM_ASSIGN_OR_RETURN(config.eos_tokens, fields.Tokens("eos_token_id"));
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path) {
+  TANDEM_ASSIGN_OR_RETURN(Json object, ParseObject(json, path));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<ParsedHead> head, ParseHeadConfig(object, path));
+  if (!head.has_value()) return ReadModelConfig(object, path, "");
+  // The layer is a Llama's, whatever the head as a whole calls itself, or in a description of its own a Qwen3's.
+  const bool nested = head->layer != &object;
+  Json layer = *head->layer;
+  const bool is_qwen3 = nested && layer.value("model_type", Json()) == "qwen3";
+  layer["architectures"] = Json::array({is_qwen3 ? "Qwen3ForCausalLM" : "LlamaForCausalLM"});
+  if (!nested) layer["model_type"] = "llama";
+  TANDEM_ASSIGN_OR_RETURN(ModelConfig config,
+                          ReadModelConfig(layer, path, nested ? "transformer_layer_config." : ""));
+  if (config.num_layers != 1) {
+    return absl::UnimplementedError(absl::StrCat(path, ": field num_hidden_layers: found ", config.num_layers,
+                                                 ", supported for a draft head: 1"));
+  }
+  config.head = head->config;
   return config;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/token.h"
+#include "common/model/head_config.h"
 
 namespace tandem {
 
@@ -47,14 +48,16 @@ struct ModelConfig {
   // `use_sliding_window` in every layer).
   std::optional<int32_t> sliding_window;
   TokenIds eos_tokens;  // `eos_token_id`; counts where generation_config.json names none.
+  // Of a draft head, which has one layer and computes nothing without the states of its target.
+  std::optional<HeadConfig> head;
 
   int32_t query_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
 };
 
-// Reads and checks the text of a config.json. Every size is bounded (InvalidArgument names the field, its
-// value and what was expected); an architecture or feature that would change the result and is not
-// implemented is Unimplemented. `path` is used in messages only.
+// Reads and checks the text of a config.json, a draft head's included (head_format.h). Every size is bounded
+// (InvalidArgument names the field, its value and what was expected); an architecture or feature that would
+// change the result and is not implemented is Unimplemented. `path` is used in messages only.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path);
 
 // generation_config.json: what the model's authors recommend. Absent fields are absent.

@@ -22,7 +22,7 @@ struct Distribution {
 };
 
 Distribution DistributionOf(const std::string& name, const std::vector<int64_t>& shape) {
-  if (name == "model.embed_tokens.weight") return {0.0f, 1.0f};
+  if (absl::EndsWith(name, "embed_tokens.weight")) return {0.0f, 1.0f};
   if (shape.size() == 1) {
     return absl::EndsWith(name, ".bias") ? Distribution{0.0f, 0.5f} : Distribution{1.0f, 0.5f};
   }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/model/tensor_source.h"
 
 namespace tandem {
@@ -18,6 +20,10 @@ class RandomWeights final : public TensorSource {
   bool Contains(const std::string& /*name*/) const override { return false; }
   // ResourceExhausted without memory, InvalidArgument for sizes below 1 or whose product overflows.
   absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override;
+  // 0, 0, ...: a draft head's tokens are those of its target.
+  absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& /*name*/, int64_t count) override {
+    return std::vector<int64_t>(static_cast<size_t>(count));
+  }
   absl::Status Finish(const std::string& /*architecture*/) override { return absl::OkStatus(); }
 
  private:

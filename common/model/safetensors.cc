@@ -234,4 +234,19 @@ absl::StatusOr<TensorView> SafetensorsFile::Tensor(absl::string_view name) const
   return view;
 }
 
+absl::StatusOr<std::vector<int64_t>> SafetensorsFile::Integers(absl::string_view name, int64_t count) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return absl::NotFoundError(absl::StrCat(path(), ": tensor \"", name, "\" is missing"));
+  }
+  const Entry& entry = found->second;
+  if (entry.dtype != "I64" || entry.shape != std::vector<int64_t>{count}) {
+    return TensorPlace{path(), name}.Error(entry.dtype, " ", ShapeText(entry.shape), ", expected I64 ",
+                                           ShapeText({count}));
+  }
+  std::vector<int64_t> values(static_cast<size_t>(count));
+  std::memcpy(values.data(), file_.bytes().data() + entry.begin, values.size() * sizeof(int64_t));
+  return values;
+}
+
 }  // namespace tandem

@@ -19,6 +19,10 @@ class TensorSource {
   virtual bool Contains(const std::string& name) const = 0;
   // The tensor, which must have that shape; errors name it and say what was expected.
   virtual absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
+  // A vector of so many 64-bit integers. Errors likewise.
+  virtual absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) = 0;
+  // Says that a tensor may be there and is not needed: what it holds follows from others.
+  virtual void Ignore(const std::string& /*name*/) {}
   // Called once the model has taken what it needs: an error when something it should know about is left.
   virtual absl::Status Finish(const std::string& architecture) = 0;
   // See Model::Release.

@@ -117,4 +117,12 @@ absl::StatusOr<TensorView> WeightFiles::Tensor(absl::string_view name) const {
   return files_[found->second].Tensor(name);
 }
 
+absl::StatusOr<std::vector<int64_t>> WeightFiles::Integers(absl::string_view name, int64_t count) const {
+  const auto found = file_index_.find(name);
+  if (found == file_index_.end()) {
+    return absl::NotFoundError(absl::StrCat(path_, ": tensor \"", name, "\" is missing"));
+  }
+  return files_[found->second].Integers(name, count);
+}
+
 }  // namespace tandem

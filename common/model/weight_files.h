@@ -34,6 +34,8 @@ class WeightFiles {
 
   // As SafetensorsFile::Tensor.
   absl::StatusOr<TensorView> Tensor(absl::string_view name) const;
+  // As SafetensorsFile::Integers.
+  absl::StatusOr<std::vector<int64_t>> Integers(absl::string_view name, int64_t count) const;
 
  private:
   WeightFiles() = default;

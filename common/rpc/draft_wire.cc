@@ -99,6 +99,61 @@ void BudgetToProto(const DraftBudget& budget, v1::DraftBudget* proto) {
   proto->set_shape(ShapeToProto(budget.shape));
 }
 
+FeatureType FeatureTypeFromProto(v1::FeatureType type) {
+  return type == v1::FEATURE_TYPE_INT8 ? FeatureType::kInt8 : FeatureType::kBf16;
+}
+
+v1::FeatureType FeatureTypeToProto(FeatureType type) {
+  return type == FeatureType::kInt8 ? v1::FEATURE_TYPE_INT8 : v1::FEATURE_TYPE_BFLOAT16;
+}
+
+absl::StatusOr<Features> FeaturesFromProto(absl::string_view field, v1::Features proto) {
+  if (proto.type() < v1::FEATURE_TYPE_UNSPECIFIED || proto.type() > v1::FEATURE_TYPE_INT8) {
+    return Invalid(field, ".type: ", static_cast<int>(proto.type()), ", expected BFLOAT16 or INT8");
+  }
+  if (proto.states().empty() || proto.states().size() > kMaxFeatureBytes) {
+    return Invalid(field, ".states: ", proto.states().size(), " bytes, expected 1 to ", kMaxFeatureBytes);
+  }
+  return Features{.epoch = proto.epoch(),
+                  .first_position = proto.first_position(),
+                  .type = FeatureTypeFromProto(proto.type()),
+                  .states = std::move(*proto.mutable_states())};
+}
+
+void FeaturesToProto(const Features& features, v1::Features* proto) {
+  proto->set_epoch(features.epoch);
+  proto->set_first_position(features.first_position);
+  proto->set_type(FeatureTypeToProto(features.type));
+  proto->set_states(features.states);
+}
+
+absl::StatusOr<FeatureNeeds> NeedsFromProto(const v1::FeatureNeeds& proto) {
+  if (proto.layers_size() > static_cast<int>(kMaxFeatureLayers) ||
+      (proto.layers().empty() && !proto.final_norm())) {
+    return Invalid("opened.features: ", proto.layers_size(), " layers, expected at most ", kMaxFeatureLayers,
+                   ", and at least one state");
+  }
+  for (int i = 1; i < proto.layers_size(); ++i) {
+    if (proto.layers(i) > proto.layers(i - 1)) continue;
+    return Invalid("opened.features.layers[", i, "]: ", proto.layers(i), " after ", proto.layers(i - 1),
+                   ", expected ascending ones");
+  }
+  if (proto.type() < v1::FEATURE_TYPE_UNSPECIFIED || proto.type() > v1::FEATURE_TYPE_INT8) {
+    return Invalid("opened.features.type: ", static_cast<int>(proto.type()), ", expected BFLOAT16 or INT8");
+  }
+  return FeatureNeeds{.layers = {proto.layers().begin(), proto.layers().end()},
+                      .final_norm = proto.final_norm(),
+                      .type = FeatureTypeFromProto(proto.type()),
+                      .first_position = proto.first_position()};
+}
+
+void NeedsToProto(const FeatureNeeds& needs, v1::FeatureNeeds* proto) {
+  proto->mutable_layers()->Add(needs.layers.begin(), needs.layers.end());
+  proto->set_final_norm(needs.final_norm);
+  proto->set_type(FeatureTypeToProto(needs.type));
+  proto->set_first_position(needs.first_position);
+}
+
 absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   if (proto.draft_model().size() > kMaxModelName) {
     return Invalid("open.draft_model: ", proto.draft_model().size(), " bytes, expected at most ",
@@ -126,6 +181,9 @@ absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   if (proto.traceparent().size() <= kMaxTraceHeader) open.traceparent = proto.traceparent();
   if (proto.tracestate().size() <= kMaxTraceHeader) open.tracestate = proto.tracestate();
   open.request_id = CleanUtf8(proto.request_id(), kMaxRequestId);
+  open.target_hidden_size = proto.target_hidden_size();
+  open.target_layers = proto.target_layers();
+  open.target_fingerprint = proto.target_fingerprint();
   return open;
 }
 
@@ -145,6 +203,9 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   proto->set_traceparent(open.traceparent);
   proto->set_tracestate(open.tracestate);
   proto->set_request_id(open.request_id);
+  proto->set_target_hidden_size(open.target_hidden_size);
+  proto->set_target_layers(open.target_layers);
+  proto->set_target_fingerprint(open.target_fingerprint);
 }
 
 absl::StatusOr<Commit> CommitFromProto(const v1::Commit& proto) {
@@ -167,6 +228,9 @@ absl::StatusOr<Commit> CommitFromProto(const v1::Commit& proto) {
   commit.committed_len = proto.committed_len();
   commit.prefix_hash = proto.prefix_hash();
   TANDEM_ASSIGN_OR_RETURN(commit.budget, BudgetFromProto("commit.budget", proto.budget()));
+  if (proto.has_features()) {
+    TANDEM_ASSIGN_OR_RETURN(commit.features, FeaturesFromProto("commit.features", proto.features()));
+  }
   return commit;
 }
 
@@ -178,6 +242,7 @@ void CommitToProto(const Commit& commit, v1::Commit* proto) {
   proto->set_committed_len(commit.committed_len);
   proto->set_prefix_hash(commit.prefix_hash);
   BudgetToProto(commit.budget, proto->mutable_budget());
+  if (commit.features.has_value()) FeaturesToProto(*commit.features, proto->mutable_features());
 }
 
 absl::Status CheckGrow(const v1::Grow& proto) {
@@ -308,10 +373,14 @@ absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto
     case v1::DraftRequest::kLoadQuery:
       request.event = LoadQuery();
       return request;
+    case v1::DraftRequest::kFeatures: {
+      TANDEM_ASSIGN_OR_RETURN(request.event, FeaturesFromProto("features", proto.features()));
+      return request;
+    }
     case v1::DraftRequest::EVENT_NOT_SET:
       break;
   }
-  return Invalid("event: none that is known, expected open, commit, close or load_query");
+  return Invalid("event: none that is known, expected open, commit, close, load_query or features");
 }
 
 v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
@@ -323,6 +392,8 @@ v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
     CommitToProto(*commit, proto.mutable_commit());
   } else if (std::holds_alternative<LoadQuery>(request.event)) {
     proto.mutable_load_query();
+  } else if (const auto* features = std::get_if<Features>(&request.event)) {
+    FeaturesToProto(*features, proto.mutable_features());
   } else {
     proto.mutable_close();
   }
@@ -334,11 +405,16 @@ absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& pr
   response.session = proto.session();
   if (proto.drafter_sessions() > 0) response.drafter_sessions = proto.drafter_sessions() - 1;
   switch (proto.event_case()) {
-    case v1::DraftResponse::kOpened:
-      response.event = SessionOpened{.epoch = proto.opened().epoch(),
-                                     .context_length = proto.opened().context_length(),
-                                     .predicts_acceptance = proto.opened().predicts_acceptance()};
+    case v1::DraftResponse::kOpened: {
+      SessionOpened opened{.epoch = proto.opened().epoch(),
+                           .context_length = proto.opened().context_length(),
+                           .predicts_acceptance = proto.opened().predicts_acceptance()};
+      if (proto.opened().has_features()) {
+        TANDEM_ASSIGN_OR_RETURN(opened.features, NeedsFromProto(proto.opened().features()));
+      }
+      response.event = std::move(opened);
       return response;
+    }
     case v1::DraftResponse::kGrow: {
       TANDEM_ASSIGN_OR_RETURN(response.event, GrowFromProto(proto.grow()));
       return response;
@@ -370,6 +446,8 @@ v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
     proto.mutable_opened()->set_epoch(opened->epoch);
     proto.mutable_opened()->set_context_length(opened->context_length);
     proto.mutable_opened()->set_predicts_acceptance(opened->predicts_acceptance);
+    if (opened->features.has_value())
+      NeedsToProto(*opened->features, proto.mutable_opened()->mutable_features());
   } else if (const auto* grow = std::get_if<Grow>(&response.event)) {
     GrowToProto(*grow, proto.mutable_grow());
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {

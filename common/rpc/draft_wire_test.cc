@@ -36,6 +36,9 @@ v1::DraftRequest ValidOpen() {
   open.tracestate = "v=1";
   open.request_id = "req-1";
   open.predict_acceptance = true;
+  open.target_hidden_size = 384;
+  open.target_layers = 8;
+  open.target_fingerprint = ~uint64_t{1};
   request.event = open;
   return DraftRequestToProto(request);
 }
@@ -78,6 +81,9 @@ TEST(DraftWireTest, OpenRoundTrips) {
   const auto& open = std::get<OpenSession>(request->event);
   EXPECT_EQ(open.epoch, 3u);
   EXPECT_EQ(open.draft_model, "small");
+  EXPECT_EQ(open.target_hidden_size, 384u);
+  EXPECT_EQ(open.target_layers, 8u);
+  EXPECT_EQ(open.target_fingerprint, ~uint64_t{1});
   EXPECT_EQ(open.vocabulary_fingerprint, ~uint64_t{0});
   EXPECT_EQ(open.commit_no, 5u);
   EXPECT_THAT(open.tokens, ElementsAre(1, 2, 2147483647));
@@ -236,6 +242,16 @@ TEST(DraftWireTest, RequestsThatBreakTheProtocolAreRefused) {
       {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->set_new_root(0); }, "commit.new_root: 0"},
       {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->mutable_budget()->set_nodes(1025); },
        "commit.budget.nodes: 1025"},
+      {[](auto* r) { *r = ValidCommit(), r->mutable_commit()->mutable_features(); },
+       "commit.features.states: 0 bytes"},
+      {[](auto* r) { r->mutable_features(); }, "features.states: 0 bytes"},
+      {[](auto* r) { r->mutable_features()->set_states(std::string(kMaxFeatureBytes + 1, '\0')); },
+       "features.states: 1048577 bytes"},
+      {[](auto* r) {
+         r->mutable_features()->set_states("x");
+         r->mutable_features()->set_type(static_cast<v1::FeatureType>(7));
+       },
+       "features.type: 7"},
   };
   for (const Case& bad : cases) {
     v1::DraftRequest request = ValidOpen();
@@ -285,6 +301,22 @@ TEST(DraftWireTest, ResponsesThatBreakTheProtocolAreRefused) {
          for (int i = 0; i < 2; ++i) *r->mutable_grow()->add_distributions() = r->grow().distributions(0);
        },
        "grow.distributions: 4, expected at most one for each of the 3 nodes"},
+      {[](auto* r) { r->mutable_opened()->mutable_features(); }, "opened.features: 0 layers"},
+      {[](auto* r) {
+         for (uint32_t i = 0; i <= kMaxFeatureLayers; ++i)
+           r->mutable_opened()->mutable_features()->add_layers(i);
+       },
+       "opened.features: 9 layers"},
+      {[](auto* r) {
+         r->mutable_opened()->mutable_features()->add_layers(3);
+         r->mutable_opened()->mutable_features()->add_layers(3);
+       },
+       "opened.features.layers[1]: 3 after 3"},
+      {[](auto* r) {
+         r->mutable_opened()->mutable_features()->set_final_norm(true);
+         r->mutable_opened()->mutable_features()->set_type(static_cast<v1::FeatureType>(7));
+       },
+       "opened.features.type: 7"},
       {[](auto* r) { r->mutable_refused()->set_code(0); }, "refused.code: 0"},
       {[](auto* r) { r->mutable_refused()->set_code(17); }, "refused.code: 17"},
       {[](auto* r) { r->mutable_refused()->set_code(-1); }, "refused.code: -1"},
@@ -351,6 +383,45 @@ TEST(DraftWireTest, LoadIsAskedForAndTold) {
     EXPECT_TRUE(std::holds_alternative<LoadReport>(response->event));
     EXPECT_EQ(response->drafter_sessions, sessions);
   }
+}
+
+TEST(DraftWireTest, FeaturesAreAskedForAndSent) {
+  const auto opened = DraftResponseFromProto(DraftResponseToProto(
+      {.session = 7,
+       .event = SessionOpened{
+           .epoch = 3,
+           .context_length = 64,
+           .features = FeatureNeeds{
+               .layers = {2, 4, 5}, .final_norm = true, .type = FeatureType::kInt8, .first_position = 48}}}));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const std::optional<FeatureNeeds>& needs = std::get<SessionOpened>(opened->event).features;
+  ASSERT_TRUE(needs.has_value());
+  EXPECT_THAT(needs->layers, ElementsAre(2, 4, 5));
+  EXPECT_TRUE(needs->final_norm);
+  EXPECT_EQ(needs->type, FeatureType::kInt8);
+  EXPECT_EQ(needs->first_position, 48u);
+  EXPECT_EQ(needs->num_states(), 4u);
+  EXPECT_EQ(FeatureRowBytes(FeatureType::kBf16, 4, 10), 80u);
+  EXPECT_EQ(FeatureRowBytes(FeatureType::kInt8, 4, 10), 56u);
+
+  const Features sent{.epoch = 3, .first_position = 48, .type = FeatureType::kInt8, .states = "states"};
+  const auto expect_same = [&](const Features& received) {
+    EXPECT_EQ(received.epoch, sent.epoch);
+    EXPECT_EQ(received.first_position, sent.first_position);
+    EXPECT_EQ(received.type, sent.type);
+    EXPECT_EQ(received.states, sent.states);
+  };
+  const auto request = DraftRequestFromProto(DraftRequestToProto({.session = 7, .event = sent}));
+  ASSERT_TRUE(request.ok()) << request.status();
+  expect_same(std::get<Features>(request->event));
+
+  EXPECT_FALSE(std::get<Commit>(DraftRequestFromProto(ValidCommit())->event).features.has_value());
+  DraftRequest commit = *DraftRequestFromProto(ValidCommit());
+  std::get<Commit>(commit.event).features = sent;
+  const auto received = DraftRequestFromProto(DraftRequestToProto(commit));
+  ASSERT_TRUE(received.ok()) << received.status();
+  ASSERT_TRUE(std::get<Commit>(received->event).features.has_value());
+  expect_same(*std::get<Commit>(received->event).features);
 }
 
 }  // namespace

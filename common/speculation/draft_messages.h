@@ -54,7 +54,43 @@ struct OpenSession {
   std::string traceparent;
   std::string tracestate;
   std::string request_id;
+  // What the target has for draft heads; 0 and 0: nothing. The fingerprint is 0 where it is not known.
+  uint32_t target_hidden_size = 0;
+  uint32_t target_layers = 0;
+  uint64_t target_fingerprint = 0;
 };
+
+// How numbers of features are written on the wire.
+enum class FeatureType {
+  kBf16,  // Two bytes each, little endian.
+  kInt8,  // Every state: a float32 scale, then one signed byte for each number.
+};
+
+// Hidden states of the target behind committed tokens, for draft heads: rows of
+// [FeatureNeeds::num_states(), target_hidden_size], in order of position and without gaps.
+struct Features {
+  uint32_t epoch = 0;
+  uint32_t first_position = 0;
+  FeatureType type = FeatureType::kBf16;
+  std::string states;  // As written on the wire; see FeatureRowBytes.
+};
+
+// Which states a draft head reads.
+struct FeatureNeeds {
+  std::vector<uint32_t> layers;  // As in FeatureRequest.
+  bool final_norm = false;
+  FeatureType type = FeatureType::kBf16;
+  uint32_t first_position = 0;  // Nothing before it is of use.
+
+  uint32_t num_states() const { return static_cast<uint32_t>(layers.size()) + (final_norm ? 1 : 0); }
+};
+
+// Bytes of one row of features.
+inline uint64_t FeatureRowBytes(FeatureType type, uint32_t num_states, uint32_t hidden_size) {
+  const uint64_t state =
+      type == FeatureType::kInt8 ? sizeof(float) + uint64_t{hidden_size} : 2 * uint64_t{hidden_size};
+  return num_states * state;
+}
 
 struct Commit {
   uint32_t epoch = 0;
@@ -64,6 +100,7 @@ struct Commit {
   uint32_t committed_len = 0;
   uint64_t prefix_hash = 0;
   DraftBudget budget;
+  std::optional<Features> features;  // Of the old root and the accepted nodes, for a head.
 };
 
 struct CloseSession {};
@@ -73,13 +110,14 @@ struct LoadQuery {};
 
 struct DraftRequest {
   SessionId session = 0;
-  std::variant<OpenSession, Commit, CloseSession, LoadQuery> event;
+  std::variant<OpenSession, Commit, CloseSession, LoadQuery, Features> event;
 };
 
 struct SessionOpened {
   uint32_t epoch = 0;
   uint32_t context_length = 0;
   bool predicts_acceptance = false;
+  std::optional<FeatureNeeds> features;  // Of a draft head.
 };
 
 // What the children of a node are drawn from, without replacement and in the order of their ids.
@@ -138,5 +176,7 @@ inline constexpr uint32_t kMaxGrowNodes = 256;
 inline constexpr uint32_t kMaxTreeNodes = 1024;
 inline constexpr uint32_t kMaxTreeDepth = 128;
 inline constexpr uint32_t kMaxDraftSupport = 128;  // Tokens of one draft distribution.
+inline constexpr uint32_t kMaxFeatureLayers = 8;
+inline constexpr size_t kMaxFeatureBytes = 1 << 20;
 
 }  // namespace tandem

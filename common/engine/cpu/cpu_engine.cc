@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_attention.h"
 #include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/head_stage.h"
 #include "common/engine/cpu/kv_store.h"
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
@@ -29,7 +30,8 @@ void AddBias(const std::vector<float>& bias, const KernelTable& kernels, uint32_
 
 class CpuEngine final : public Engine {
  public:
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(const Model& model, const CpuEngineOptions& options);
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Model> model,
+                                                        const CpuEngineOptions& options);
 
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
@@ -50,6 +52,8 @@ class CpuEngine final : public Engine {
   void RunLayer(int thread, uint32_t layer);
   // Into normed_, prepared for the product with `next`.
   void Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next);
+  // Without weights the row stays as it is.
+  void NormaliseRow(const std::vector<float>& weight, uint32_t row, float* out) const;
   // Moves the rows that are computed to the end to the front, and there is nothing left of the others.
   void DropFinishedRows(int thread);
   void KeepRowsWithLogits(int thread);
@@ -69,6 +73,8 @@ class CpuEngine final : public Engine {
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadTeam> team_;
   CpuWeights weights_;
+  std::unique_ptr<HeadStage> head_;      // Of a draft head.
+  std::shared_ptr<const Model> mapped_;  // Likewise: rows of its embedding are read from the file.
   std::unique_ptr<CpuAttention> attention_;
   uint32_t num_blocks_ = 0;
   uint32_t max_rows_ = 0;
@@ -105,8 +111,9 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineO
       std::min<uint64_t>(options.kv_bytes / *block_bytes, std::numeric_limits<SlotId>::max() / kBlockTokens));
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
+absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const Model> owned_model,
                                                           const CpuEngineOptions& options) {
+  const Model& model = *owned_model;
   constexpr uint32_t kMostRows = 65536;
   if (options.max_rows < 1 || options.max_rows > kMostRows) {
     return absl::InvalidArgumentError(
@@ -130,6 +137,11 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(const Model& model,
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
   TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, options.weight_type, *engine->kernels_,
                                                         engine->team_.get(), options.progress));
+  if (!engine->config_.head.has_value()) return engine;
+  TANDEM_ASSIGN_OR_RETURN(engine->head_,
+                          HeadStage::Create(engine->config_, engine->weights_, *engine->kernels_,
+                                            engine->team_.get(), engine->max_rows_));
+  engine->mapped_ = std::move(owned_model);
   return engine;
 }
 
@@ -145,11 +157,14 @@ absl::Status CpuEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
   TANDEM_ASSIGN_OR_RETURN(gate_, ProductInputs::Allocate(*kernels_, max_rows_, intermediate));
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
-  validator_.emplace(StepValidator::Options{.vocab_size = config_.vocab_size,
-                                            .num_blocks = num_blocks_,
-                                            .max_rows = max_rows_,
-                                            .max_context = max_context_,
-                                            .feature_layers = static_cast<uint32_t>(config_.num_layers)});
+  StepValidator::Options checks{.vocab_size = config_.vocab_size,
+                                .num_blocks = num_blocks_,
+                                .max_rows = max_rows_,
+                                .max_context = max_context_,
+                                .feature_layers = static_cast<uint32_t>(config_.num_layers),
+                                .own_state_size = hidden};
+  if (config_.head.has_value()) checks.target_state_size = config_.head->state_size();
+  validator_.emplace(checks);
   active_.resize(max_rows_);
   logits_.resize(max_rows_);
   return absl::OkStatus();
@@ -169,6 +184,7 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
     if (rows[i].features != nullptr) asks_for_features_ = true;
     if (IsComputedToTheEnd(rows[i])) ++num_last_;
   }
+  if (head_ != nullptr) head_->Plan(ActiveRows(), hidden_);
   attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
   team_->Run([this](int thread) { RunStep(thread); });
   return absl::OkStatus();
@@ -181,7 +197,11 @@ absl::Status CpuEngine::CopyKv(absl::Span<const KvCopy> copies) {
 }
 
 void CpuEngine::RunStep(int thread) {
-  Embed(thread);
+  if (head_ == nullptr) {
+    Embed(thread);
+  } else {
+    head_->Begin(thread, ActiveRows(), hidden_);
+  }
   for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
     // The embedding and the previous layer are complete.
     team_->Barrier();
@@ -199,6 +219,10 @@ void CpuEngine::RunStep(int thread) {
   team_->Barrier();
   weights_.output.Multiply(MyShare(weights_.output.num_tiles(), thread), normed_, num_wanted_,
                            logits_.data());
+  if (head_ == nullptr || head_->drafts_all_tokens()) return;
+  team_->Barrier();
+  const Share rows = MyShare(num_wanted_, thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) head_->Spread(thread, logits_[i]);
 }
 
 void CpuEngine::Embed(int thread) {
@@ -212,10 +236,15 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   const CpuWeights::Layer& weights = weights_.layers[layer];
   const PackedMatrix& projection = weights.query_key_value;
   TakeFeatures(thread, layer);
-  Normalise(thread, weights.input_norm, projection);
+  if (head_ == nullptr) {
+    Normalise(thread, weights.input_norm, projection);
+  } else {
+    head_->ReadForAttention(thread, ActiveRows(), projection, hidden_);
+  }
   team_->Barrier();
   const Share tiles = MyShare(projection.num_tiles(), thread);
-  projection.Multiply(tiles, normed_, num_active_, query_key_value_.rows());
+  projection.Multiply(tiles, head_ == nullptr ? normed_ : head_->attention_inputs(), num_active_,
+                      query_key_value_.rows());
   AddBias(weights.query_key_value_bias, *kernels_, tiles.begin * kTileOutputs,
           std::min(tiles.end * kTileOutputs, projection.num_outputs()), num_active_, query_key_value_.rows());
   team_->Barrier();
@@ -241,10 +270,17 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
 void CpuEngine::Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next) {
   const Share rows = MyShare(num_active_, thread);
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
-    kernels_->rms_norm(hidden_.row(i), weight.data(), weight.size(), config_.rms_norm_epsilon,
-                       normed_.floats().row(i));
+    NormaliseRow(weight, i, normed_.floats().row(i));
   }
   normed_.Prepare(next.kernel(), rows, {0, next.depth()});
+}
+
+void CpuEngine::NormaliseRow(const std::vector<float>& weight, uint32_t row, float* out) const {
+  if (weight.empty()) {
+    std::copy_n(hidden_.row(row), hidden_.width(), out);
+  } else {
+    kernels_->rms_norm(hidden_.row(row), weight.data(), weight.size(), config_.rms_norm_epsilon, out);
+  }
 }
 
 bool CpuEngine::PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs) {
@@ -272,8 +308,7 @@ void CpuEngine::TakeFeatures(int thread, uint32_t num_layers) {
       std::copy_n(hidden_.row(i), width, request->states + (found - request->layers.begin()) * size_t{width});
     }
     if (num_layers == weights_.layers.size() && request->final_norm) {
-      kernels_->rms_norm(hidden_.row(i), weights_.final_norm.data(), weights_.final_norm.size(),
-                         config_.rms_norm_epsilon, request->states + request->layers.size() * size_t{width});
+      NormaliseRow(weights_.final_norm, i, request->states + request->layers.size() * size_t{width});
     }
   }
 }
@@ -346,7 +381,7 @@ void CpuEngine::GateAndUp(int thread, const CpuWeights::Layer& weights) {
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
                                                         const CpuEngineOptions& options) {
-  return CpuEngine::Create(*model, options);
+  return CpuEngine::Create(std::move(model), options);
 }
 
 }  // namespace tandem

@@ -127,6 +127,17 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
   }
   weights.final_norm = packer.Vector(model.final_norm());
   TANDEM_ASSIGN_OR_RETURN(weights.output, packer.TokenMatrix(model.output()));
+  if (model.config().head.has_value()) {
+    const HeadWeights& from = model.head();
+    TANDEM_ASSIGN_OR_RETURN(weights.head.projection, packer.Matrix({from.projection}));
+    weights.head.projection_bias = packer.Vector(from.projection_bias);
+    weights.head.embedding_norm = packer.Vector(from.embedding_norm);
+    weights.head.state_norm = packer.Vector(from.state_norm);
+    weights.head.draft_tokens = from.draft_tokens;
+    weights.head.embedding = model.embedding();
+    TANDEM_RETURN_IF_ERROR(packer.status());
+    return weights;
+  }
   weights.tied_embeddings = model.config().tied_embeddings;
   if (!weights.tied_embeddings) {
     TANDEM_ASSIGN_OR_RETURN(weights.separate_embedding, packer.TokenMatrix(model.embedding()));
@@ -143,6 +154,7 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
            static_cast<uint64_t>(matrix.shape.at(0)) / kTileOutputs;
   };
   uint64_t sum = bytes(model.output(), OfTokens(type));
+  if (model.head().projection.exists()) sum += bytes(model.head().projection, type);
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {

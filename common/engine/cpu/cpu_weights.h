@@ -15,8 +15,8 @@ namespace tandem {
 // A model's weights as the CPU engine uses them. Independent of the files they came from.
 struct CpuWeights {
   struct Layer {
-    std::vector<float> input_norm;            // [hidden]
-    PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]
+    std::vector<float> input_norm;            // [hidden]; empty for a draft head
+    PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]; EAGLE-3: [.., 2 * hidden]
     std::vector<float> query_key_value_bias;  // Likewise; empty when there is none, as are all biases.
     std::vector<float> query_norm;            // [head_dim], empty without
     std::vector<float> key_norm;
@@ -31,12 +31,25 @@ struct CpuWeights {
     std::vector<float> down_bias;
   };
 
+  // What a draft head has besides its layer.
+  struct Head {
+    PackedMatrix projection;  // [hidden, inputs]
+    std::vector<float> projection_bias;
+    std::vector<float> embedding_norm;  // EAGLE-3: [hidden], as is the next one
+    std::vector<float> state_norm;
+    TokenIds draft_tokens;  // As in HeadWeights.
+    // Rows are read where the file is mapped: other processes read the same ones.
+    TensorView embedding;  // [vocab, hidden]
+  };
+
   std::vector<Layer> layers;
-  std::vector<float> final_norm;  // [hidden]
-  PackedMatrix output;            // [vocab, hidden]
+  std::vector<float> final_norm;  // [hidden]; empty for an EAGLE head
+  PackedMatrix output;            // [vocab, hidden]; of a draft head [draft_vocab_size, hidden]
   PackedMatrix separate_embedding;
   bool tied_embeddings = false;
+  Head head;
 
+  // Of a model that is no head.
   const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
 };
 

@@ -130,6 +130,11 @@ void AddLayer(const RandomModelOptions& options, int32_t index, SafetensorsWrite
 
 std::shared_ptr<const Model> MakeRandomModel(const RandomModelOptions& options) {
   const ModelConfig& config = options.config;
+  if (config.head.has_value()) {
+    absl::StatusOr<std::shared_ptr<const Model>> head = Model::Random(config, options.seed);
+    if (!head.ok()) ADD_FAILURE() << head.status();
+    return head.ok() ? *std::move(head) : nullptr;
+  }
   SafetensorsWriter writer(options.dtype, options.seed << 32);
   writer.Add("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, 0, 1);
   if (!config.tied_embeddings) writer.AddMatrix("lm_head.weight", config.vocab_size, config.hidden_size);

@@ -16,7 +16,8 @@ struct RandomModelOptions {
   uint64_t seed = 1;
 };
 
-// Writes such a model to a temporary folder and loads it from there; a test failure and null when that fails.
+// Writes such a model to a temporary folder and loads it from there; a draft head stays in memory, in
+// bfloat16. A test failure and null when that fails.
 std::shared_ptr<const Model> MakeRandomModel(const RandomModelOptions& options);
 
 }  // namespace tandem

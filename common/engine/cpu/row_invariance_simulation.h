@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/hash.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/cpu/random_model.h"
@@ -44,6 +45,22 @@ inline std::vector<uint32_t> AllFeatureLayers(const Engine& engine) {
   return layers;
 }
 
+// What a draft head's row reads in these tests: numbers that follow from the tokens of its context, so that
+// they are those of any other row with the same one.
+inline bool ReadsOwnState(const TokenIds& tokens) {
+  return ExtendPrefixHash(kEmptyPrefixHash, tokens) % 3 == 0;
+}
+
+inline std::vector<float> StateFor(const ModelConfig& config, const TokenIds& tokens) {
+  const uint64_t seed = ExtendPrefixHash(kEmptyPrefixHash, tokens);
+  std::vector<float> state(ReadsOwnState(tokens) ? static_cast<size_t>(config.hidden_size)
+                                                 : config.head->state_size());
+  for (size_t i = 0; i < state.size(); ++i) {
+    state[i] = static_cast<float>(static_cast<int64_t>(Mix64(seed + i) % 2001) - 1000) / 500.0f;
+  }
+  return state;
+}
+
 // The plainest run: one thread, one row a step, all positions in order in blocks 0, 1, 2, ...
 class Reference {
  public:
@@ -74,11 +91,17 @@ class Reference {
       result.states.resize(size_t{features.num_states()} *
                            static_cast<size_t>(engine_->config().hidden_size));
       features.states = result.states.data();
-      const StepRow row = {
-          .token = token,
-          .context = {.blocks = blocks_, .num_committed = static_cast<uint32_t>(computed_.size())},
-          .logits = result.logits.data(),
-          .features = &features};
+      StepRow row = {.token = token,
+                     .context = {.blocks = blocks_, .num_committed = static_cast<uint32_t>(computed_.size())},
+                     .logits = result.logits.data(),
+                     .features = &features};
+      std::vector<float> values;
+      InputState state;
+      if (engine_->config().head.has_value()) {
+        values = StateFor(engine_->config(), computed_);
+        state = {.values = values, .own = ReadsOwnState(computed_)};
+        row.state = &state;
+      }
       const absl::Status status = engine_->Step(absl::MakeConstSpan(&row, 1));
       EXPECT_TRUE(status.ok()) << status;
       known_[computed_] = std::move(result);
@@ -197,6 +220,9 @@ class Simulation {
     std::vector<uint32_t> layers;
     FeatureRequest features;
     std::vector<float> states;
+    // Of a draft head.
+    std::vector<float> read;
+    InputState state;
   };
 
   int Below(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
@@ -239,6 +265,10 @@ class Simulation {
                       .logits = planned.logits.has_value() ? planned.logits->data() : nullptr});
       rows.back().context.tail = planned.tail;
       if (AskForFeatures(planned)) rows.back().features = &planned.features;
+      if (!engine_->config().head.has_value()) continue;
+      planned.read = StateFor(engine_->config(), planned.tokens);
+      planned.state = {.values = planned.read, .own = ReadsOwnState(planned.tokens)};
+      rows.back().state = &planned.state;
     }
     const absl::Status status = engine_->Step(rows);
     ASSERT_TRUE(status.ok()) << status;
@@ -421,6 +451,28 @@ inline RandomModelOptions MistralModel() {
   options.config.sliding_window = 21;
   options.config.tied_embeddings = false;
   options.dtype = TensorView::DType::kF16;
+  return options;
+}
+
+// Drafts some of the tokens, from three states of a wider target.
+inline RandomModelOptions Eagle3Model() {
+  RandomModelOptions options = LlamaModel();
+  options.config.num_layers = 1;
+  options.config.tied_embeddings = false;
+  options.config.head = HeadConfig{.kind = HeadConfig::Kind::kEagle3,
+                                   .feature_layers = {2, 4, 5},
+                                   .target_hidden_size = 56,
+                                   .draft_vocab_size = 77};
+  return options;
+}
+
+inline RandomModelOptions EagleModel() {
+  RandomModelOptions options = Eagle3Model();
+  options.config.head = HeadConfig{.kind = HeadConfig::Kind::kEagle,
+                                   .feature_final_norm = true,
+                                   .target_hidden_size = options.config.hidden_size,
+                                   .draft_vocab_size = options.config.vocab_size,
+                                   .numbered_layer = true};
   return options;
 }
 

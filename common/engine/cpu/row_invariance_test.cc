@@ -68,6 +68,8 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
 INSTANTIATE_TEST_SUITE_P(All, RowInvariance,
                          testing::Values(TestModel{"Llama", LlamaModel}, TestModel{"Qwen", QwenModel},
                                          TestModel{"Mistral", MistralModel}, TestModel{"Biased", BiasedModel},
+                                         TestModel{"Eagle3", Eagle3Model}, TestModel{"Eagle", EagleModel},
+                                         TestModel{"Eagle3Int8", Eagle3Model, WeightType::kInt8},
                                          TestModel{"LlamaInt8", LlamaModel, WeightType::kInt8},
                                          TestModel{"QwenInt4", QwenModel, WeightType::kInt4},
                                          TestModel{"MistralInt4", MistralModel, WeightType::kInt4},

@@ -1,0 +1,105 @@
+#include "common/engine/cpu/head_stage.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/status_macros.h"
+#include "common/model/tensor_convert.h"
+
+namespace tandem {
+
+HeadStage::HeadStage(const ModelConfig& config, const CpuWeights& weights, const KernelTable& kernels,
+                     ThreadTeam* team)
+    : config_(config), weights_(weights.head), kernels_(kernels), team_(team) {}
+
+absl::StatusOr<std::unique_ptr<HeadStage>> HeadStage::Create(const ModelConfig& config,
+                                                             const CpuWeights& weights,
+                                                             const KernelTable& kernels, ThreadTeam* team,
+                                                             uint32_t max_rows) {
+  std::unique_ptr<HeadStage> stage(new HeadStage(config, weights, kernels, team));
+  TANDEM_ASSIGN_OR_RETURN(stage->fused_,
+                          ProductInputs::Allocate(kernels, max_rows, weights.head.projection.depth()));
+  TANDEM_ASSIGN_OR_RETURN(
+      stage->attention_inputs_,
+      ProductInputs::Allocate(kernels, max_rows, weights.layers.front().query_key_value.depth()));
+  stage->projected_.reserve(max_rows);
+  stage->outputs_.reserve(max_rows);
+  stage->thread_logits_.resize(static_cast<size_t>(team->num_threads()));
+  if (stage->drafts_all_tokens()) return stage;
+  for (std::vector<float>& logits : stage->thread_logits_) logits.resize(weights.head.draft_tokens.size());
+  return stage;
+}
+
+void HeadStage::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden) {
+  projected_.clear();
+  outputs_.clear();
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    // EAGLE-3 goes on from a state of its own as it is.
+    if (is_eagle3() && rows[i].row->state->own) continue;
+    projected_.push_back(&rows[i]);
+    outputs_.push_back(hidden.row(i));
+  }
+}
+
+void HeadStage::CopyEmbedding(TokenId token, float* out) const {
+  ConvertRowsToFloat(weights_.embedding, token, 1, {out, static_cast<size_t>(config_.hidden_size)});
+}
+
+void HeadStage::Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden) {
+  const auto num_projected = static_cast<uint32_t>(projected_.size());
+  const Share mine = ShareOf(num_projected, thread, team_->num_threads());
+  for (uint32_t i = mine.begin; i < mine.end; ++i) {
+    float* out = fused_.floats().row(i);
+    if (!is_eagle3()) {
+      CopyEmbedding(projected_[i]->row->token, out);
+      out += config_.hidden_size;
+    }
+    std::ranges::copy(projected_[i]->row->state->values, out);
+  }
+  fused_.Prepare(weights_.projection.kernel(), mine, {0, weights_.projection.depth()});
+  if (is_eagle3()) {
+    const Share all = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
+    for (uint32_t i = all.begin; i < all.end; ++i) {
+      const InputState& state = *rows[i].row->state;
+      if (state.own) std::ranges::copy(state.values, hidden.row(i));
+    }
+  }
+  team_->Barrier();
+  if (num_projected == 0) return;
+  const Share tiles = ShareOf(weights_.projection.num_tiles(), thread, team_->num_threads());
+  weights_.projection.Multiply(tiles, fused_, num_projected, outputs_.data());
+  if (weights_.projection_bias.empty()) return;
+  const uint32_t begin = std::min(tiles.begin * kTileOutputs, weights_.projection.num_outputs());
+  const uint32_t end = std::min(tiles.end * kTileOutputs, weights_.projection.num_outputs());
+  for (float* output : outputs_) {
+    kernels_.add(weights_.projection_bias.data() + begin, end - begin, output + begin);
+  }
+}
+
+void HeadStage::ReadForAttention(int thread, absl::Span<const ActiveRow> rows, const PackedMatrix& projection,
+                                 const RowBuffer& hidden) {
+  const Share mine = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
+  const auto size = static_cast<size_t>(config_.hidden_size);
+  for (uint32_t i = mine.begin; i < mine.end; ++i) {
+    float* const inputs = attention_inputs_.floats().row(i);
+    if (!is_eagle3()) {
+      std::copy_n(hidden.row(i), size, inputs);
+      continue;
+    }
+    CopyEmbedding(rows[i].row->token, inputs);
+    kernels_.rms_norm(inputs, weights_.embedding_norm.data(), size, config_.rms_norm_epsilon, inputs);
+    kernels_.rms_norm(hidden.row(i), weights_.state_norm.data(), size, config_.rms_norm_epsilon,
+                      inputs + size);
+    if (config_.head->norm_before_residual) std::copy_n(inputs + size, size, hidden.row(i));
+  }
+  attention_inputs_.Prepare(projection.kernel(), mine, {0, projection.depth()});
+}
+
+void HeadStage::Spread(int thread, float* logits) {
+  std::vector<float>& drafted = thread_logits_[static_cast<size_t>(thread)];
+  std::copy_n(logits, drafted.size(), drafted.begin());
+  std::fill_n(logits, config_.vocab_size, -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < drafted.size(); ++i) logits[weights_.draft_tokens[i]] = drafted[i];
+}
+
+}  // namespace tandem

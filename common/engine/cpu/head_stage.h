@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/cpu_attention.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/product_inputs.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// What a draft head computes otherwise than a language model: how a row begins, what attention reads, and for
+// which tokens there are logits (HeadConfig has the equations). Law 1 holds as for everything else: the
+// projection's outputs are sums in one order, whatever the rows.
+//
+// Each step: one thread calls Plan, then every thread of the team calls Begin, passes a barrier, and calls
+// ReadForAttention. Spread takes the place of logits that stand in the draft vocabulary's order.
+class HeadStage {
+ public:
+  // Everything that is pointed to outlives this. ResourceExhausted without memory.
+  static absl::StatusOr<std::unique_ptr<HeadStage>> Create(const ModelConfig& config,
+                                                           const CpuWeights& weights,
+                                                           const KernelTable& kernels, ThreadTeam* team,
+                                                           uint32_t max_rows);
+
+  // `hidden`, [rows, hidden_size], is where Begin writes.
+  void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
+  // Has a barrier of its own.
+  void Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
+  // Lays out the inputs of query, key and value, of this thread's rows.
+  void ReadForAttention(int thread, absl::Span<const ActiveRow> rows, const PackedMatrix& projection,
+                        const RowBuffer& hidden);
+  const ProductInputs& attention_inputs() const { return attention_inputs_; }
+  // Whether logits come out of the product as they are.
+  bool drafts_all_tokens() const { return weights_.draft_tokens.empty(); }
+  // `logits`: [vocab_size], of which the product has written the first draft_vocab_size. Those of tokens that
+  // the head does not draft become minus infinity.
+  void Spread(int thread, float* logits);
+
+ private:
+  HeadStage(const ModelConfig& config, const CpuWeights& weights, const KernelTable& kernels,
+            ThreadTeam* team);
+
+  bool is_eagle3() const { return config_.head->kind == HeadConfig::Kind::kEagle3; }
+  void CopyEmbedding(TokenId token, float* out) const;
+
+  const ModelConfig& config_;
+  const CpuWeights::Head& weights_;
+  const KernelTable& kernels_;
+  ThreadTeam* const team_;
+
+  ProductInputs fused_;             // [rows that are projected, the projection's inputs]
+  ProductInputs attention_inputs_;  // [rows, what query, key and value read]
+  std::vector<const ActiveRow*> projected_;
+  std::vector<float*> outputs_;                    // Of each of them, in `hidden`.
+  std::vector<std::vector<float>> thread_logits_;  // [draft_vocab_size], where they are to be spread.
+};
+
+}  // namespace tandem

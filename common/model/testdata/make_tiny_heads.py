@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Makes tiny draft heads of random weights in the formats that people have, and what reference implementations compute
+with them.
+
+    pip install torch transformers safetensors
+    pip install --no-deps speculators==0.9.0
+    python make_tiny_heads.py
+
+EAGLE-3 layers are those of vLLM's `speculators` (speculators.models.eagle3.model_definitions). EAGLE-1's is transformers'
+LlamaDecoderLayer without its input norm, as in the authors' code for layer 0. Everything is computed in float32.
+
+golden.json: `tokens` [n] and `states` [n - 1][states * width]: what the target gave behind the first n - 1 tokens. Row j
+reads tokens[j + 1] and states[j]. `logits` [n - 1][vocab] and `outputs` [n - 1][hidden] are the rows'; null stands for minus
+infinity. `chain`: two more tokens, each read with the output of the row before it, and what these rows give.
+"""
+
+import functools
+import importlib.util
+import json
+import pathlib
+import sys
+import types
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from transformers import LlamaConfig, Qwen3Config
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
+
+HERE = pathlib.Path(__file__).resolve().parent / "heads"
+VOCAB, DRAFT_VOCAB, HIDDEN, WIDTH = 48, 31, 32, 40
+TOKENS = [3, 17, 45, 8, 0, 29, 33, 21, 21, 6, 47, 12]
+CHAIN = [30, 5]
+
+
+@functools.cache
+def speculators_layers():
+    """The module of layer definitions alone: the package around it wants a trainer's dependencies."""
+    spec = importlib.util.find_spec("speculators")
+    package = pathlib.Path(spec.submodule_search_locations[0])
+    for name in ("speculators", "speculators.models"):
+        sys.modules[name] = types.ModuleType(name)
+    components = types.ModuleType("speculators.models.base_components")
+    components.ModelComponents = object
+    components.override_components = lambda *args, **kwargs: None
+    sys.modules["speculators.models.base_components"] = components
+    sys.modules["speculators.models"].base_components = components
+    definition = importlib.util.spec_from_file_location(
+        "eagle3_layers", package / "models" / "eagle3" / "model_definitions.py"
+    )
+    module = importlib.util.module_from_spec(definition)
+    definition.loader.exec_module(module)
+    return module
+
+
+class Head(nn.Module):
+    """One layer with what stands around it. `kind`: eagle3 or eagle."""
+
+    def __init__(self, kind, config, num_states, draft_vocab, norm_before_residual=False):
+        super().__init__()
+        self.kind = kind
+        self.config = config
+        qwen3 = isinstance(config, Qwen3Config)
+        modeling = modeling_qwen3 if qwen3 else modeling_llama
+        norm = modeling_qwen3.Qwen3RMSNorm if qwen3 else modeling_llama.LlamaRMSNorm
+        self.embed_tokens = nn.Embedding(VOCAB, HIDDEN)
+        self.lm_head = nn.Linear(HIDDEN, draft_vocab, bias=False)
+        if kind == "eagle3":
+            layers = speculators_layers()
+            layer = layers.Qwen3DecoderEagle3FirstLayer if qwen3 else layers.LlamaDecoderEagle3FirstLayer
+            self.layer = layer(config, 0, norm_before_residual)
+            self.fc = nn.Linear(num_states * WIDTH, HIDDEN, bias=False)
+            self.norm = norm(HIDDEN, eps=config.rms_norm_eps)
+        else:
+            self.layer = modeling.LlamaDecoderLayer(config, 0)
+            self.layer.input_layernorm = nn.Identity()
+            self.fc = nn.Linear(2 * HIDDEN, HIDDEN, bias=True)
+            self.norm = nn.Identity()
+        rotary = modeling_qwen3.Qwen3RotaryEmbedding if qwen3 else modeling_llama.LlamaRotaryEmbedding
+        self.rotary = rotary(config)
+
+    def run(self, tokens, hidden):
+        """All rows at once, [n, hidden] -> outputs [n, hidden], logits [n, draft_vocab]."""
+        length = len(tokens)
+        embedded = self.embed_tokens(torch.tensor([tokens]))
+        rows = torch.cat((embedded, hidden[None]), -1)
+        if self.kind == "eagle":
+            rows = self.fc(rows)
+        positions = torch.arange(length)[None]
+        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
+        out = self.layer(
+            rows,
+            attention_mask=mask,
+            position_ids=positions,
+            position_embeddings=self.rotary(rows, positions),
+        )
+        out = out[0] if isinstance(out, tuple) or out.dim() == 3 else out
+        return out, self.lm_head(self.norm(out))
+
+    def states_in(self, states):
+        return self.fc(states) if self.kind == "eagle3" else states
+
+
+@torch.no_grad()
+def golden(head, states, draft_tokens):
+    def spread(logits):
+        rows = []
+        for row in logits.tolist():
+            full = [None] * VOCAB
+            for token, logit in zip(draft_tokens, row):
+                full[token] = logit
+            rows.append(full)
+        return rows
+
+    hidden = head.states_in(states)
+    tokens = TOKENS[1:]
+    outputs, logits = head.run(tokens, hidden)
+    result = {"tokens": TOKENS, "states": states.tolist(), "outputs": outputs.tolist(), "logits": spread(logits)}
+    chain = []
+    for token in CHAIN:
+        hidden = torch.cat((hidden, outputs[-1:]))
+        tokens = tokens + [token]
+        outputs, logits = head.run(tokens, hidden)
+        chain.append({"token": token, "output": outputs[-1].tolist(), "logits": spread(logits[-1:])[0]})
+    result["chain"] = chain
+    return result
+
+
+def layer_config(kind=LlamaConfig):
+    return kind(
+        hidden_size=HIDDEN,
+        intermediate_size=56,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_hidden_layers=1,
+        vocab_size=VOCAB,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-5,
+        attn_implementation="eager",
+    )
+
+
+def plain_config(config):
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    fields = {name: getattr(config, name) for name in names}
+    return fields | {
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "model_type": config.model_type,
+    }
+
+
+def tensors_of(head, layer, leave_out=()):
+    tensors = {"fc.weight": head.fc.weight}
+    if head.fc.bias is not None:
+        tensors["fc.bias"] = head.fc.bias
+    for name, value in head.layer.state_dict().items():
+        tensors[f"{layer}.{name}"] = value
+    if head.kind == "eagle3":
+        tensors["norm.weight"] = head.norm.weight
+    tensors["embed_tokens.weight"] = head.embed_tokens.weight
+    tensors["lm_head.weight"] = head.lm_head.weight
+    return {name: value.detach().clone().contiguous() for name, value in tensors.items() if name not in leave_out}
+
+
+def write(name, config, tensors, values):
+    folder = HERE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    save_file(tensors, folder / "model.safetensors")
+    if values is not None:
+        (folder / "golden.json").write_text(json.dumps(values) + "\n")
+
+
+def randomise(head):
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(*((-0.3, 0.3) if name.endswith("bias") else (0.6, 1.4)))
+            else:
+                bound = 1.0 if "embed" in name else (3.0 / parameter.shape[1]) ** 0.5
+                parameter.uniform_(-bound, bound)
+
+
+def main():
+    torch.manual_seed(7)
+    offsets = torch.tensor(sorted(torch.randperm(VOCAB)[:DRAFT_VOCAB].tolist()))
+    draft_tokens = offsets.tolist()
+    d2t = offsets - torch.arange(DRAFT_VOCAB)
+    t2d = torch.zeros(VOCAB, dtype=torch.bool)
+    t2d[offsets] = True
+    mapping = {"d2t": d2t, "t2d": t2d}
+
+    # SpecForge and SGLang: some of the tokens, the target's embedding.
+    head = Head("eagle3", layer_config(), 3, DRAFT_VOCAB)
+    randomise(head)
+    config = plain_config(head.config) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": DRAFT_VOCAB,
+        "target_hidden_size": WIDTH,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 3], "use_aux_hidden_state": True},
+    }
+    values = golden(head, torch.randn(len(TOKENS) - 1, 3 * WIDTH), draft_tokens)
+    write("eagle3-specforge", config, tensors_of(head, "midlayer") | mapping, values)
+
+    # As they are published: embedding, output matrix and the layers to read are the target's.
+    head = Head("eagle3", layer_config(), 3, VOCAB)
+    randomise(head)
+    head.fc = nn.Linear(3 * HIDDEN, HIDDEN, bias=False)
+    config = plain_config(head.config) | {"architectures": ["LlamaForCausalLMEagle3"]}
+    tensors = tensors_of(head, "midlayer", leave_out=("embed_tokens.weight", "lm_head.weight"))
+    write("eagle3-shared", config, tensors, None)
+
+    # vLLM speculators.
+    for name, kind, before in (("llama", LlamaConfig, True), ("qwen3", Qwen3Config, False)):
+        head = Head("eagle3", layer_config(kind), 2, DRAFT_VOCAB, norm_before_residual=before)
+        randomise(head)
+        config = {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "draft_vocab_size": DRAFT_VOCAB,
+            "norm_before_residual": before,
+            "target_hidden_size": WIDTH,
+            "eagle_aux_hidden_state_layer_ids": [1, 3],
+            "transformer_layer_config": plain_config(head.config),
+        }
+        values = golden(head, torch.randn(len(TOKENS) - 1, 2 * WIDTH), draft_tokens)
+        write(f"eagle3-speculators-{name}", config, tensors_of(head, "layers.0") | mapping, values)
+
+    # The authors' EAGLE-1 and 2: a Llama by its configuration, all tokens.
+    head = Head("eagle", layer_config(), 1, VOCAB)
+    randomise(head)
+    values = golden(head, torch.randn(len(TOKENS) - 1, HIDDEN), list(range(VOCAB)))
+    config = plain_config(head.config) | {"architectures": ["LlamaForCausalLM"]}
+    write("eagle1", config, tensors_of(head, "layers.0"), values)
+
+
+if __name__ == "__main__":
+    main()
