@@ -61,9 +61,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("merge", &options.merges,
            "NAME=MODEL+SOURCE: serve as NAME what the model drafts, merged with what the source does. Repeat "
            "for several.")
-      .Add("head-target", &options.head_target,
-           "Folder of the target that draft heads among the models were trained for: embedding, output matrix "
-           "and vocabulary that a head's folder leaves out are taken from there.")
+      .Add(
+          "head-target", &options.head_target,
+          "Folder of the target that draft heads among the models were trained for: embedding, output matrix "
+          "and vocabulary that a head's folder leaves out are taken from there.")
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
@@ -171,7 +172,8 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                  const Security& security, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(load_options.instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(specs, merges, options.head_target));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host,
+                          ModelHost::Open(specs, merges, options.head_target));
   TANDEM_RETURN_IF_ERROR(ValidateWeightTypes(*host, load_options.weight_type));
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {

@@ -98,9 +98,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
     TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::LoadHead(spec.folder, is_head ? target : nullptr));
     const ModelConfig& config = hosted.model->config();
     // A head's tokens are its target's.
-    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokenizer> tokenizer,
-                            Tokenizer::LoadForModel(is_head && target != nullptr ? head_target : spec.folder,
-                                                    config.vocab_size));
+    TANDEM_ASSIGN_OR_RETURN(
+        const std::shared_ptr<const Tokenizer> tokenizer,
+        Tokenizer::LoadForModel(is_head && target != nullptr ? head_target : spec.folder, config.vocab_size));
     if (config.max_context < static_cast<int32_t>(kMinContext)) {
       return absl::InvalidArgumentError(absl::StrCat(spec.folder, "/config.json: a context of ",
                                                      config.max_context, " tokens, expected at least ",

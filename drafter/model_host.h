@@ -63,9 +63,9 @@ class ModelHost {
   };
 
   // `head_target`: the folder of the target that draft heads among the models read, and share tensors and
-  // vocabulary with; empty without heads, or for heads that bring everything. Errors are those of Model::Load,
-  // Tokenizer::Load, StopHead::LoadIfPresent and ParseSourceSpec, and InvalidArgument when the tokenizer has
-  // ids that the model has no logits for. `merges` come from ParseMergeSpecs.
+  // vocabulary with; empty without heads, or for heads that bring everything. Errors are those of
+  // Model::Load, Tokenizer::Load, StopHead::LoadIfPresent and ParseSourceSpec, and InvalidArgument when the
+  // tokenizer has ids that the model has no logits for. `merges` come from ParseMergeSpecs.
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const std::vector<ModelSpec>& specs,
                                                          const std::vector<MergeSpec>& merges = {},
                                                          const std::string& head_target = "");

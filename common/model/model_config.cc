@@ -280,7 +280,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
   TANDEM_ASSIGN_OR_RETURN(Json object, ParseObject(json, path));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<ParsedHead> head, ParseHeadConfig(object, path));
   if (!head.has_value()) return ReadModelConfig(object, path, "");
-  // The layer is a Llama's, whatever the head as a whole calls itself, or in a description of its own a Qwen3's.
+  // The layer is a Llama's, whatever the head as a whole calls itself, or in a description of its own a
+  // Qwen3's.
   const bool nested = head->layer != &object;
   Json layer = *head->layer;
   const bool is_qwen3 = nested && layer.value("model_type", Json()) == "qwen3";
