@@ -11,11 +11,14 @@ PyPI's specforge, speculators and medusa-llm are unpacked, forward passes are co
     REFERENCE=reference python tests/heads/heads_test.py
 """
 
+import contextlib
 import dataclasses
 import importlib.util
+import io
 import json
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import types
@@ -31,6 +34,7 @@ sys.path[:0] = [str(ROOT / "deploy" / "demo-models" / "train"), str(TESTDATA)]
 
 import eagle3  # noqa: E402
 import eagle3_head  # noqa: E402
+import features  # noqa: E402
 import head_training  # noqa: E402
 import make_golden  # noqa: E402
 import medusa  # noqa: E402
@@ -202,6 +206,58 @@ class Eagle3Test(unittest.TestCase):
         self.assertEqual(again.draft_ids.tolist(), head.draft_ids.tolist())
         for name, tensor in head.state_dict().items():
             torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+class TrainingTest(unittest.TestCase):
+    """The programs from prompts to checkpoints, on a target of another family with random weights."""
+
+    def run_program(self, module, *arguments):
+        with mock.patch.object(sys, "argv", [module.__name__, *map(str, arguments)]), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(module.main(), 0)
+        return out.getvalue()
+
+    def test_trains_and_goes_on_where_it_was_stopped(self):
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            target = shutil.copytree(ROOT / "deploy" / "demo-models" / "tandem-target-15m", folder / "target",
+                                     ignore=shutil.ignore_patterns("model.safetensors", "config.json"))
+            torch.manual_seed(1)
+            config = Qwen2Config(vocab_size=4096, hidden_size=32, intermediate_size=48, num_hidden_layers=5,
+                                 num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
+            Qwen2ForCausalLM(config).save_pretrained(target)
+            prompts = folder / "story.train.jsonl"
+            prompts.write_text("".join(json.dumps({"prompt": f"Number {i} and more words"}) + "\n" for i in range(12)))
+            questions = folder / "chat.test.jsonl"
+            questions.write_text("".join(json.dumps({"question": f"What is {i} and more?"}) + "\n" for i in range(3)))
+            store = folder / "features"
+            stored = ("--target", target, "--output", store, "--layers", "1,2,4", "--prompts", prompts,
+                      "--held-back", questions, "--max-tokens", 12)
+            self.run_program(features, *stored)
+            states = (store / features.STATES).read_bytes()
+            # Everything is on the disk already, and stays what it is.
+            self.run_program(features, *stored)
+            self.assertEqual((store / features.STATES).read_bytes(), states)
+            index = features.Store(store)
+            self.assertEqual({row.kind for row in index.rows}, {"greedy", "sampled"})
+            self.assertEqual(len(index.select(held_back=True)), 6)
+            for trainer, more, weights in ((eagle3, ("--draft-vocab", 512), "model.safetensors"), (medusa, (), medusa.FILE)):
+                with self.subTest(trainer.__name__):
+                    output = folder / trainer.__name__
+                    arguments = ("--target", target, "--features", store, "--output", output, "--tokens", 64, "--no-bf16")
+                    self.run_program(trainer, *arguments, *more, "--steps", 3)
+                    said = self.run_program(trainer, *arguments, *more, "--steps", 6)
+                    self.assertIn("goes on after step 3", said)
+                    self.assertIn(" 6 steps", said)
+                    self.assertTrue((output / weights).exists())
+                    self.assertIn("chat greedy", self.run_program(trainer, *arguments, "--evaluate"))
+            # The answers that a row begins with are the target's, whose states they are.
+            row, columns = index.rows[0], index.columns([1, 2, 4])
+            model, _ = features.load_target(target)
+            wanted = model(torch.tensor([row.tokens]), output_hidden_states=True).hidden_states
+            torch.testing.assert_close(index.states(0, columns).float(),
+                                       torch.cat([wanted[1], wanted[2], wanted[4]], -1)[0], rtol=0.01, atol=0.01)
 
 
 class GoldenTest(unittest.TestCase):

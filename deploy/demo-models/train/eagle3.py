@@ -12,7 +12,6 @@ A run that was stopped goes on where it was when it is started again with the sa
 """
 
 import argparse
-import dataclasses
 import sys
 
 import torch
@@ -113,8 +112,7 @@ def score(head, target, store, columns, indices, args):
     depth = args.depth + 1
     total = head_training.Score.zero(depth)
     for first in range(0, len(indices), ROWS_A_PASS):
-        batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device)
-        batch = dataclasses.replace(batch, states=batch.states.float(), final=batch.final.float())
+        batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device).float()
         width = batch.tokens.shape[1] - 1
         chains = torch.arange(width, device=batch.tokens.device).expand(len(batch.tokens), -1)
         wanted = functional.linear(batch.final, target.output).softmax(-1)

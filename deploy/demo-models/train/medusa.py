@@ -107,7 +107,7 @@ def loss_of(heads, output, batch):
         counted = positions_of(batch, index)
         # The distribution of the token i + 2 places on stands i + 1 places on.
         there = wanted.roll(-1 - index, 1)[counted]
-        logits = heads.logits(index, batch.final[counted].float(), output)
+        logits = heads.logits(index, batch.final[counted], output)
         weight = torch.full((len(there),), 1 / max(1, len(there)), device=there.device)
         loss = head_training.SoftTargets.apply(logits, there, weight)
         means.append(loss.item())
@@ -120,8 +120,8 @@ def score(heads, target, store, columns, indices, args):
     """How often each head is right where all before it are, from every token of answers, as a chain of first guesses is."""
     total = head_training.Score.zero(len(heads.heads))
     for first in range(0, len(indices), ROWS_A_PASS):
-        batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device)
-        final = batch.final.float()
+        batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device).float()
+        final = batch.final
         wanted = functional.linear(final, target.output).softmax(-1)
         begun = torch.arange(batch.tokens.shape[1], device=final.device) + 2 >= batch.answers[:, None]
         alive = begun
