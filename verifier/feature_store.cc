@@ -21,12 +21,6 @@ float WidenBf16(uint16_t value) {
   return std::bit_cast<float>(uint32_t{value} << 16);
 }
 
-// Nothing if they cannot be counted.
-std::optional<uint64_t> PlaneBytes(const FeatureStore::Options& options) {
-  return CheckedMultiply(uint64_t{options.num_blocks} * kBlockTokens,
-                         uint64_t{options.hidden_size} * sizeof(uint16_t));
-}
-
 // A state as FEATURE_TYPE_INT8 has it. What is not a finite number counts as 0: a scale that is none would
 // make all numbers of the state useless.
 void AppendInt8(const uint16_t* values, uint32_t hidden_size, std::string* states) {
@@ -63,9 +57,22 @@ void RoundToBf16(absl::Span<const float> from, uint16_t* to) {
   }
 }
 
+FeatureStore::Options FeatureStore::OptionsFor(const Engine& engine, uint64_t max_bytes) {
+  return {.num_blocks = engine.num_blocks(),
+          .hidden_size = static_cast<uint32_t>(engine.config().hidden_size),
+          .num_layers = static_cast<uint32_t>(engine.config().num_layers),
+          .max_bytes = max_bytes};
+}
+
 bool FeatureStore::FitsAny(const Options& options) {
-  const std::optional<uint64_t> plane = PlaneBytes(options);
-  return options.hidden_size > 0 && plane.has_value() && *plane <= options.max_bytes;
+  const uint64_t bytes = BytesPerState(options);
+  return options.hidden_size > 0 && bytes < UINT64_MAX && bytes <= options.max_bytes;
+}
+
+uint64_t FeatureStore::BytesPerState(const Options& options) {
+  return CheckedMultiply(uint64_t{options.num_blocks} * kBlockTokens,
+                         uint64_t{options.hidden_size} * sizeof(uint16_t))
+      .value_or(UINT64_MAX);
 }
 
 const FeatureStore::Plane* FeatureStore::Find(uint32_t layer) const {
@@ -115,9 +122,8 @@ absl::StatusOr<bool> FeatureStore::Keep(const FeatureNeeds& needs) {
                                                      "expected at most ", kMaxFeatureLayers));
   }
   const uint64_t slots = uint64_t{options_.num_blocks} * kBlockTokens;
-  const std::optional<uint64_t> plane = PlaneBytes(options_);
-  const std::optional<uint64_t> total =
-      plane.has_value() ? CheckedMultiply<uint64_t>(*plane, planes_.size() + missing.size()) : std::nullopt;
+  const uint64_t plane = BytesPerState(options_);
+  const std::optional<uint64_t> total = CheckedMultiply<uint64_t>(plane, planes_.size() + missing.size());
   if (!total.has_value() || *total > options_.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "features of ", planes_.size() + missing.size(), " states of ", options_.hidden_size, " numbers for ",
@@ -125,7 +131,7 @@ absl::StatusOr<bool> FeatureStore::Keep(const FeatureNeeds& needs) {
   }
   std::vector<Plane> added;
   for (uint32_t layer : missing) {
-    TANDEM_ASSIGN_OR_RETURN(ReservedMemory values, ReservedMemory::Reserve(*plane));
+    TANDEM_ASSIGN_OR_RETURN(ReservedMemory values, ReservedMemory::Reserve(plane));
     added.push_back({.layer = layer,
                      .values = std::move(values),
                      .written = std::vector<uint64_t>(static_cast<size_t>((slots + 63) / 64))});

@@ -35,8 +35,11 @@ class FeatureStore {
     uint64_t max_bytes = 0;    // Of all planes together.
   };
   explicit FeatureStore(const Options& options) : options_(options) {}
+  static Options OptionsFor(const Engine& engine, uint64_t max_bytes);
   // Whether there is memory for a single state at least.
   static bool FitsAny(const Options& options);
+  // Of every slot; the greatest number if it is greater still.
+  static uint64_t BytesPerState(const Options& options);
 
   uint32_t hidden_size() const { return options_.hidden_size; }
   uint32_t num_layers() const { return options_.num_layers; }

@@ -40,10 +40,7 @@ Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, Ro
   if (options.local_drafter.has_value()) {
     local_drafters_ = std::make_unique<SourceHost>(*options.local_drafter);
   }
-  const FeatureStore::Options features{.num_blocks = engine->num_blocks(),
-                                       .hidden_size = static_cast<uint32_t>(engine->config().hidden_size),
-                                       .num_layers = static_cast<uint32_t>(engine->config().num_layers),
-                                       .max_bytes = options.max_feature_bytes};
+  const FeatureStore::Options features = FeatureStore::OptionsFor(*engine, options.max_feature_bytes);
   if (engine->has_features() && FeatureStore::FitsAny(features)) {
     features_ = std::make_unique<FeatureStore>(features);
   }
