@@ -42,14 +42,22 @@ absl::Status FeatureChecker::OnRequest(const DraftRequest& request) {
       return absl::InternalError(absl::StrCat("an opening beside a target of ", open->target_layers,
                                               " layers of ", open->target_hidden_size));
     }
-    if (open->epoch <= epoch_) return absl::InternalError(absl::StrCat("epoch ", open->epoch, " again"));
+    if (open->epoch <= epoch_) return absl::OkStatus();
     epoch_ = open->epoch;
+    commit_no_ = open->commit_no;
     answered_ = false;
     tokens_ = open->tokens;
     first_.reset();
     end_ = 0;
   } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
-    if (commit->epoch != epoch_) return absl::InternalError("a commit of another epoch");
+    if (commit->epoch < epoch_ || (commit->epoch == epoch_ && commit->commit_no <= commit_no_)) {
+      return absl::OkStatus();
+    }
+    if (commit->epoch != epoch_ || commit->commit_no != commit_no_ + 1) {
+      return absl::InternalError(absl::StrCat("commit ", commit->commit_no, " of epoch ", commit->epoch,
+                                              " after ", commit_no_, " of epoch ", epoch_));
+    }
+    commit_no_ = commit->commit_no;
     const auto old_root = static_cast<uint32_t>(tokens_.size()) - 1;
     tokens_.insert(tokens_.end(), commit->tokens.begin(), commit->tokens.end());
     if (!commit->features.has_value()) return absl::OkStatus();
@@ -68,7 +76,7 @@ absl::Status FeatureChecker::OnRequest(const DraftRequest& request) {
 }
 
 absl::Status FeatureChecker::OnFeatures(const Features& features) {
-  if (features.epoch < epoch_) return absl::OkStatus();  // What an opening overtook; a drafter drops it.
+  if (features.epoch < epoch_) return absl::OkStatus();
   if (features.epoch != epoch_ || !answered_) {
     return absl::InternalError(absl::StrCat("features of epoch ", features.epoch, " in epoch ", epoch_,
                                             answered_ ? "" : ", which was not answered"));
@@ -79,6 +87,9 @@ absl::Status FeatureChecker::OnFeatures(const Features& features) {
       features.states.size() > kMaxFeatureBytes) {
     return absl::InternalError(
         absl::StrCat(features.states.size(), " bytes of features, in rows of ", row_bytes));
+  }
+  if (first_.has_value() && features.first_position + features.states.size() / row_bytes <= end_) {
+    return absl::OkStatus();
   }
   if (!first_.has_value()) {
     if (features.first_position < needs_.first_position) {

@@ -14,8 +14,8 @@ namespace tandem {
 
 // A draft head's end of one session, which knows what it must be sent: the states that the target computes
 // for the committed text, each position once, in order and without gaps. Shown every message of the verifier
-// for the session, in the order in which they arrive, it says what is wrong with one. Features of an older
-// epoch may come late.
+// for the session, in the order in which they arrive, it says what is wrong with one. What is old may come
+// late or twice, as a drafter has to expect it: what is of an older epoch, or known already, is passed over.
 class FeatureChecker {
  public:
   // `target` is what the verifier runs, and outlives this.
@@ -44,6 +44,7 @@ class FeatureChecker {
   const FakeEngine* const target_;
   FeatureNeeds needs_;
   uint32_t epoch_ = 0;
+  uint32_t commit_no_ = 0;
   bool answered_ = false;
   TokenIds tokens_;
   std::optional<uint32_t> first_;
