@@ -74,7 +74,7 @@ void Scheduler::OpenPartner(Session& session) {
   }
   const LinkId link = partner->link;
   OpenSession open = session.OpenPartner(RecordOf(*partner), options_.vocabulary_fingerprint);
-  listener_->OnDraftRequest(link, {.session = session.partner()->draft_id, .event = std::move(open)});
+  SendOpen(link, session.partner()->draft_id, std::move(open), session.partner()->features);
 }
 
 void Scheduler::ClosePartner(Session& session, bool for_good) {
@@ -103,6 +103,12 @@ void Scheduler::OnPartnerResponse(LinkId link, Session& session, const DraftResp
     if (report.added > 0) partner.resyncs = 0;
     if (report.result == DraftMirror::GrowResult::kResyncNeeded) ReopenPartner(link, session);
     if (report.result == DraftMirror::GrowResult::kInvalid) RecordViolation(link, report.violation);
+  } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
+    if (opened->epoch != epoch) return;
+    const absl::Status features = StartFeatures(*opened, partner.features);
+    if (features.ok()) return;
+    ClosePartner(session, /*for_good=*/true);
+    if (absl::IsInvalidArgument(features)) RecordViolation(link, features.message());
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == epoch) ReopenPartner(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
@@ -116,8 +122,8 @@ void Scheduler::ReopenPartner(LinkId link, Session& session) {
     ClosePartner(session, /*for_good=*/true);
     return;
   }
-  listener_->OnDraftRequest(link, {.session = session.partner()->draft_id,
-                                   .event = session.ReopenPartner(options_.vocabulary_fingerprint)});
+  SendOpen(link, session.partner()->draft_id, session.ReopenPartner(options_.vocabulary_fingerprint),
+           session.partner()->features);
 }
 
 }  // namespace tandem

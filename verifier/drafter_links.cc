@@ -60,8 +60,26 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     }
     v1::DraftRequest message = DraftRequestToProto(request);
     const size_t bytes = message.ByteSizeLong();
-    stream->Write(std::move(message));
+    // Nobody waits for a round because of features, but for what they would hold up.
+    if (!std::holds_alternative<Features>(request.event)) {
+      stream->Write(std::move(message));
+    } else if (!stream->WriteBehind(std::move(message))) {
+      return 0;
+    }
     return bytes;
+  }
+
+  Backlog backlog() {
+    std::shared_ptr<Stream> stream;
+    {
+      absl::MutexLock lock(&mutex_);
+      stream = stream_;
+    }
+    if (stream == nullptr) return {};
+    const Stream::Backlog backlog = stream->backlog();
+    return {.feature_messages = backlog.num_behind,
+            .feature_bytes = backlog.bytes_behind,
+            .other_bytes = backlog.bytes};
   }
 
   void Acknowledge() {
@@ -121,7 +139,11 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
           stub_->async()->Draft(context, reactor);
         },
         {.on_message = [self](v1::DraftResponse message) { self->OnMessage(message); },
-         .on_closed = [self](absl::Status status) { self->OnClosed(status); }});
+         .on_closed = [self](absl::Status status) { self->OnClosed(status); },
+         .on_room =
+             [self] {
+               if (self->callbacks_->on_room) self->callbacks_->on_room(self->id_);
+             }});
   }
 
   void OnMessage(const v1::DraftResponse& message) {
@@ -256,6 +278,11 @@ std::string DrafterLinks::EndpointOf(LinkId link) const {
 size_t DrafterLinks::Send(LinkId link, const DraftRequest& request) {
   const std::shared_ptr<Link> found = Find(link);
   return found == nullptr ? 0 : found->Send(request);
+}
+
+DrafterLinks::Backlog DrafterLinks::BacklogOf(LinkId link) const {
+  const std::shared_ptr<Link> found = Find(link);
+  return found == nullptr ? Backlog{} : found->backlog();
 }
 
 void DrafterLinks::Acknowledge(LinkId link) {

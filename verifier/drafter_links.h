@@ -41,6 +41,8 @@ class DrafterLinks {
     std::function<void(LinkId, absl::Status)> on_malformed;
     // Nothing more comes from a link that has given up its place.
     std::function<void(LinkId, std::string endpoint)> on_gone;
+    // Most of the features that were queued for it have been written.
+    std::function<void(LinkId)> on_room = nullptr;
   };
   static constexpr size_t kMostLinks = 256;
   // Null `credentials`: without TLS.
@@ -61,6 +63,14 @@ class DrafterLinks {
   // Dropped when the stream is down; the session is told by on_down. Returns the bytes of the message, 0 if
   // it was dropped.
   size_t Send(LinkId link, const DraftRequest& request);
+  // What has been sent and not been written yet: features, which let all other messages pass, and the others'
+  // bytes.
+  struct Backlog {
+    size_t feature_messages = 0;
+    size_t feature_bytes = 0;
+    size_t other_bytes = 0;
+  };
+  Backlog BacklogOf(LinkId link) const;
   // A response has been dealt with. A drafter that sends faster than that is not read from.
   void Acknowledge(LinkId link);
 

@@ -26,13 +26,15 @@ class Record {
             .on_down = [this](LinkId, absl::Status) { Count(&downs_); },
             .on_response = [this](LinkId, DraftResponse, size_t) { Count(&responses_); },
             .on_malformed = [this](LinkId, absl::Status) { Count(&malformed_); },
-            .on_gone = [this](LinkId, const std::string&) { Count(&gone_); }};
+            .on_gone = [this](LinkId, const std::string&) { Count(&gone_); },
+            .on_room = [this](LinkId) { Count(&rooms_); }};
   }
   bool WaitForDowns(int count) { return WaitFor(&downs_, count); }
   bool WaitForResponses(int count) { return WaitFor(&responses_, count); }
   bool WaitForMalformed(int count) { return WaitFor(&malformed_, count); }
   bool WaitForGone(int count) { return WaitFor(&gone_, count); }
   bool WaitForUps(int count) { return WaitFor(&ups_, count); }
+  bool WaitForRooms(int count) { return WaitFor(&rooms_, count); }
 
  private:
   void Count(int* counter) {
@@ -51,6 +53,7 @@ class Record {
   int responses_ = 0;
   int malformed_ = 0;
   int gone_ = 0;
+  int rooms_ = 0;
 };
 
 // A drafter that answers every request with `answers`, then, if told to, ends the stream.
@@ -124,6 +127,30 @@ TEST(DrafterLinksTest, TellsOfMessagesThatCannotBeDecoded) {
   DrafterLinks links(record.Callbacks(), &clock);
   links.Send(links.Acquire(drafter.address()).value(), kClose);
   EXPECT_TRUE(record.WaitForMalformed(1));
+}
+
+TEST(DrafterLinksTest, FeaturesAreCountedUntilTheyHaveLeft) {
+  v1::DraftResponse opened;
+  opened.set_session(1);
+  opened.mutable_opened()->set_epoch(1);
+  StubDrafter drafter({opened}, /*hang_up=*/false);
+  const SystemClock clock;
+  Record record;
+  DrafterLinks links(record.Callbacks(), &clock);
+  const LinkId link = links.Acquire(drafter.address()).value();
+  const DraftRequest features{.session = 1,
+                              .event = Features{.epoch = 1, .states = std::string(size_t{300} << 10, 's')}};
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_GT(links.Send(link, features), size_t{300} << 10);
+    EXPECT_TRUE(record.WaitForRooms(i));
+    EXPECT_TRUE(record.WaitForResponses(i)) << "it has arrived";
+    links.Acknowledge(link);
+    EXPECT_EQ(links.BacklogOf(link).feature_messages, 0u);
+    EXPECT_EQ(links.BacklogOf(link).feature_bytes, 0u);
+  }
+  const LinkId dead = links.Acquire("127.0.0.1:1").value();
+  EXPECT_TRUE(record.WaitForDowns(1));
+  EXPECT_EQ(links.BacklogOf(dead).feature_bytes, 0u);
 }
 
 TEST(DrafterLinksTest, EndpointsAreBoundedAndTheOneUsedLongestAgoGivesWay) {

@@ -68,6 +68,7 @@ void Session::PromoteStandby() {
   request_.drafter = std::move(standby_->binding);
   record_ = standby_->record;
   mirror_ = std::move(standby_->mirror);
+  features_ = std::move(standby_->features);
   generation_ = static_cast<uint32_t>(standby_->draft_id >> kGenerationShift);
   drafting_ = true;
   draft_opened_ = standby_->opened || standby_->grown;
@@ -119,7 +120,7 @@ absl::Status Scheduler::SwapDrafter(SessionId id, absl::string_view from, Drafte
     const LinkId link = to.link;
     OpenSession open = session->OpenStandby(std::move(to), record, options_.vocabulary_fingerprint,
                                             clock_->Now() + options_.swap_timeout);
-    listener_->OnDraftRequest(link, {.session = session->standby()->draft_id, .event = std::move(open)});
+    SendOpen(link, session->standby()->draft_id, std::move(open), session->standby()->features);
   }
   return absl::OkStatus();
 }
@@ -218,6 +219,10 @@ void Scheduler::OnStandbyResponse(LinkId link, Session& session, const DraftResp
     if (opened->epoch == epoch) {
       standby.opened = true;
       standby.mirror.OnOpened(opened->predicts_acceptance);
+      const absl::Status features = StartFeatures(*opened, standby.features);
+      if (features.ok()) return;
+      GiveUpSwap(session, features, /*close=*/true);
+      if (absl::IsInvalidArgument(features)) RecordViolation(link, features.message());
     }
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == epoch) ReopenStandby(link, session);
@@ -232,8 +237,7 @@ void Scheduler::ReopenStandby(LinkId link, Session& session) {
     GiveUpSwap(session, absl::AbortedError("the drafter asks to be opened again and again"), /*close=*/true);
     return;
   }
-  listener_->OnDraftRequest(
-      link, {.session = standby.draft_id, .event = session.ReopenStandby(options_.vocabulary_fingerprint)});
+  SendOpen(link, standby.draft_id, session.ReopenStandby(options_.vocabulary_fingerprint), standby.features);
 }
 
 }  // namespace tandem

@@ -62,7 +62,8 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                               .on_gone =
                                   [this](LinkId link, std::string endpoint) {
                                     inbox_.Push(LinkGoneEvent{link, std::move(endpoint)});
-                                  }},
+                                  },
+                              .on_room = [this](LinkId) { inbox_.Push(LinkRoomEvent{}); }},
       clock, std::move(credentials));
   const auto set_members = [this](PoolId changed, const std::vector<std::string>& addresses,
                                   const std::string& server_name) {
@@ -233,6 +234,7 @@ void EngineLoop::PublishLoad() {
                   .waiting = scheduler_.num_waiting(),
                   .kv_tokens_used = uint64_t{pool_->num_held()} * kBlockTokens,
                   .window_policy = scheduler_.window_policy()};
+  metrics_->SetWaitingFeatures(scheduler_.WaitingFeatureBytes());
   metrics_->SetLoad(load.running, load.waiting, load.kv_tokens_used,
                     uint64_t{pool_->num_blocks()} * kBlockTokens);
   absl::MutexLock lock(&load_mutex_);
@@ -308,6 +310,7 @@ void EngineLoop::Handle(Event event) {
                    down_links_.erase(gone.link);
                    metrics_->SetDrafterConnected(gone.endpoint, false);
                  },
+                 [&](LinkRoomEvent&) { scheduler_.OnLinkRoom(); },
                  [&](MembersEvent& changed) { pools_.SetMembers(changed.pool, std::move(changed.members)); },
                  [&](PoolGoneEvent& gone) { pools_.Forget(gone.pool); },
                  [&](DraftEvent& draft) {
@@ -439,8 +442,9 @@ void EngineLoop::LogEnd(const GenerateCall& call, const absl::Status& status, co
 
 void EngineLoop::OnDraftRequest(LinkId link, DraftRequest request) {
   const auto call = calls_.find(Session::IdOfDraft(request.session));
-  // Commits, one for each round, say nothing of whose they are.
-  if (call != calls_.end() && !std::holds_alternative<Commit>(request.event)) {
+  // Commits and features, some for each round, say nothing of whose they are.
+  if (call != calls_.end() && !std::holds_alternative<Commit>(request.event) &&
+      !std::holds_alternative<Features>(request.event)) {
     if (auto* const open = std::get_if<OpenSession>(&request.event)) {
       open->request_id = call->second.request_id;
     }
@@ -448,7 +452,19 @@ void EngineLoop::OnDraftRequest(LinkId link, DraftRequest request) {
                                       clock_->Now());
   }
   const size_t bytes = links_->Send(link, request);
-  if (call != calls_.end()) call->second.wire.RecordSent(bytes);
+  if (call == calls_.end() || bytes == 0) return;
+  call->second.wire.RecordSent(bytes);
+  const auto* const commit = std::get_if<Commit>(&request.event);
+  const auto* features = std::get_if<Features>(&request.event);
+  if (commit != nullptr && commit->features.has_value()) features = &*commit->features;
+  if (features != nullptr) call->second.wire.RecordFeatures(features->states.size());
+}
+
+SchedulerListener::Backlog EngineLoop::BacklogOf(LinkId link) {
+  const DrafterLinks::Backlog backlog = links_->BacklogOf(link);
+  return {.feature_messages = backlog.feature_messages,
+          .feature_bytes = backlog.feature_bytes,
+          .other_bytes = backlog.other_bytes};
 }
 
 void EngineLoop::OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) {

@@ -130,6 +130,7 @@ class EngineLoop final : private SchedulerListener {
     LinkId link;
     std::string endpoint;
   };
+  struct LinkRoomEvent {};
   struct MembersEvent {
     PoolId pool;
     std::vector<LinkId> members;
@@ -168,9 +169,9 @@ class EngineLoop final : private SchedulerListener {
     WindowPolicyOptions options;
   };
   struct HandOverEvent {};
-  using Event =
-      std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, LinkGoneEvent, MembersEvent,
-                   PoolGoneEvent, DraftEvent, MalformedEvent, SwapEvent, PolicyEvent, HandOverEvent>;
+  using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, LinkGoneEvent,
+                             LinkRoomEvent, MembersEvent, PoolGoneEvent, DraftEvent, MalformedEvent,
+                             SwapEvent, PolicyEvent, HandOverEvent>;
 
   // What the scheduler said and has not been carried on yet.
   struct Started {};
@@ -214,6 +215,7 @@ class EngineLoop final : private SchedulerListener {
   void OnTokens(SessionId session, CommittedTokens tokens) override;
   void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) override;
   void OnDraftRequest(LinkId link, DraftRequest request) override;
+  Backlog BacklogOf(LinkId link) override;
   void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) override;
   void OnStep(const StepReport& report) override;
   void OnRound(SessionId session, const RoundReport& report) override;

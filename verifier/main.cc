@@ -34,6 +34,7 @@
 #include "common/rpc/weights_digest.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/engine_loop.h"
+#include "verifier/feature_store.h"
 #include "verifier/metrics.h"
 #include "verifier/policy_file.h"
 #include "verifier/service.h"
@@ -57,6 +58,7 @@ struct VerifierFlags {
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
   uint64_t kv_tokens = 65536;
+  uint64_t feature_memory_mib = 4096;
   uint32_t max_running = 64;
   uint32_t max_waiting = 256;
   uint32_t prefill_chunk = 128;
@@ -121,7 +123,14 @@ void Declare(VerifierFlags& options, Flags& flags) {
            "they grow; when it runs out, the youngest give theirs up and compute them again later.")
       .InRange(256, 1e9)
       .Add("prefix-cache", &options.prefix_cache,
-           "Keep keys and values of finished requests for later prompts.");
+           "Keep keys and values of finished requests for later prompts.")
+      .Add(
+          "feature-memory", &options.feature_memory_mib,
+          "MiB of memory for hidden states, at most, which drafters that are heads of this model read. It is "
+          "taken as they are computed, once such a drafter has asked: for every token of --kv-tokens and "
+          "every "
+          "layer that heads read, two bytes for each number of a state. 0 serves no heads.")
+      .InRange(0, 1 << 24);
   DeclareGpu(options, flags);
   flags.Group("Measurements")
       .Add("simulate-target-ms", &options.simulated_pace,
@@ -357,6 +366,8 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
                             .policy_options = options.policy_options,
                             .max_draft_wait = options.max_draft_wait,
                             .vocabulary_fingerprint = target.vocabulary_fingerprint,
+                            .target_fingerprint = TargetFingerprint(*target.model),
+                            .max_feature_bytes = options.feature_memory_mib << 20,
                             .local_drafter = local_drafter,
                             .verification_rule = options.rule};
 }
@@ -380,6 +391,16 @@ v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const 
     round.set_seconds(engine.round_time.Uncorrected(rows));
   }
   return server;
+}
+
+// Said once: without features, heads are refused request by request.
+void WarnWithoutFeatures(const VerifierFlags& options, const Engine& engine) {
+  const FeatureStore::Options store = FeatureStore::OptionsFor(engine, options.feature_memory_mib << 20);
+  if (!engine.has_features() || options.feature_memory_mib == 0 || FeatureStore::FitsAny(store)) return;
+  LogWarning(
+      "no memory for hidden states: drafters that are heads of this model cannot be used",
+      {{"feature_memory_mib", absl::StrCat(options.feature_memory_mib)},
+       {"needed_mib_a_layer", absl::StrCat((FeatureStore::BytesPerState(store) + (1 << 20) - 1) >> 20)}});
 }
 
 // The server is up while the model loads, so that probes and dashboards can watch; health is NOT_SERVING
@@ -449,6 +470,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
     TANDEM_ASSIGN_OR_RETURN(*self.mutable_verifier()->mutable_weights_sha256(), digest.get());
   }
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
+  WarnWithoutFeatures(options, *engine.engine);
   loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
                                       std::move(engine.round_time), &clock, &metrics, security.channel);
   std::optional<PolicyFileWatch> policy_watch;

@@ -63,6 +63,9 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
       wire_bytes_(registry->AddCounter({"tandem_verifier_draft_wire_bytes_total",
                                         "Bytes of the messages to (sent) and from (received) drafters.",
                                         {"tenant", "drafter", "direction"}})),
+      feature_bytes_(registry->AddCounter({"tandem_feature_bytes_total",
+                                           "Bytes of hidden states that were sent to draft heads.",
+                                           {"tenant", "drafter"}})),
       received_nodes_(registry->AddCounter({"tandem_verifier_draft_received_nodes_total",
                                             "Candidates that drafters sent.",
                                             {"tenant", "drafter"}})),
@@ -138,6 +141,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
       kv_tokens_capacity_(
           registry->AddGauge({"tandem_verifier_kv_tokens_capacity", "Tokens of keys and values in all.", {}})
               .With()),
+      waiting_features_(registry
+                            ->AddGauge({"tandem_features_waiting_bytes",
+                                        "Hidden states that draft heads are to get and have not been sent.",
+                                        {}})
+                            .With()),
       kv_usage_(
           registry
               ->AddGauge(
@@ -186,6 +194,7 @@ VerifierMetrics::DraftSeries VerifierMetrics::DraftingOf(absl::string_view tenan
     series.requests_[i] = drafter_requests_.With({tenant, drafter, kSupplyNames[i]});
   }
   series.window_ = window_depth_.With({drafter});
+  series.feature_bytes_ = feature_bytes_.With({tenant, drafter});
   series.sent_bytes_ = wire_bytes_.With({tenant, drafter, "sent"});
   series.received_bytes_ = wire_bytes_.With({tenant, drafter, "received"});
   series.received_nodes_ = received_nodes_.With({tenant, drafter});

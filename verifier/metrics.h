@@ -30,6 +30,7 @@ class VerifierMetrics {
     // A request that is over; its rounds by DraftSupply.
     void RecordRequest(const std::array<uint32_t, kNumDraftSupplies>& rounds) const;
     void RecordSent(size_t bytes) const { sent_bytes_.Increment(static_cast<double>(bytes)); }
+    void RecordFeatures(size_t bytes) const { feature_bytes_.Increment(static_cast<double>(bytes)); }
     void RecordReceived(size_t bytes, size_t nodes) const {
       received_bytes_.Increment(static_cast<double>(bytes));
       received_nodes_.Increment(static_cast<double>(nodes));
@@ -44,6 +45,7 @@ class VerifierMetrics {
     std::array<Counter, kNumDraftSupplies> requests_;
     Histogram window_;
     Counter sent_bytes_;
+    Counter feature_bytes_;
     Counter received_bytes_;
     Counter received_nodes_;
   };
@@ -81,6 +83,7 @@ class VerifierMetrics {
   void RecordDrafterChange() { drafter_changes_.Increment(); }
   void RecordViolation(absl::string_view endpoint, bool quarantined);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
+  void SetWaitingFeatures(uint64_t bytes) { waiting_features_.Set(static_cast<double>(bytes)); }
   void SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used, uint64_t kv_tokens_total);
 
  private:
@@ -93,6 +96,7 @@ class VerifierMetrics {
   CounterFamily& drafter_requests_;
   HistogramFamily& window_depth_;
   CounterFamily& wire_bytes_;
+  CounterFamily& feature_bytes_;
   CounterFamily& received_nodes_;
   Histogram step_seconds_;
   Counter modelled_step_seconds_;
@@ -124,6 +128,7 @@ class VerifierMetrics {
   Gauge waiting_;
   Gauge kv_tokens_used_;
   Gauge kv_tokens_capacity_;
+  Gauge waiting_features_;
   Gauge kv_usage_;
   std::optional<VllmMetrics> vllm_;
 };

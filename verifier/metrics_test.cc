@@ -70,6 +70,20 @@ TEST(VerifierMetricsTest, TellsWhoGuessed) {
   EXPECT_THAT(text, Not(HasSubstr(R"({drafter="",source="drafter")")));
 }
 
+TEST(VerifierMetricsTest, TellsWhatHeadsAreSent) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  const VerifierMetrics::DraftSeries series = metrics.DraftingOf("acme", "head");
+  series.RecordFeatures(1000);
+  series.RecordFeatures(24);
+  metrics.DraftingOf("acme", "").RecordFeatures(7);
+  metrics.SetWaitingFeatures(512);
+  const std::string text = registry.Expose();
+  EXPECT_THAT(text, HasSubstr("tandem_feature_bytes_total{drafter=\"head\",tenant=\"acme\"} 1024\n"));
+  EXPECT_THAT(text, Not(HasSubstr("tandem_feature_bytes_total{drafter=\"\"")));
+  EXPECT_THAT(text, HasSubstr("tandem_features_waiting_bytes 512\n"));
+}
+
 TEST(VerifierMetricsTest, TellsVllmsNamesOnlyWhenAsked) {
   MetricsRegistry own;
   VerifierMetrics(&own, "target").RecordRound(DraftedRound());

@@ -40,6 +40,10 @@ Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, Ro
   if (options.local_drafter.has_value()) {
     local_drafters_ = std::make_unique<SourceHost>(*options.local_drafter);
   }
+  const FeatureStore::Options features = FeatureStore::OptionsFor(*engine, options.max_feature_bytes);
+  if (engine->has_features() && FeatureStore::FitsAny(features)) {
+    features_ = std::make_unique<FeatureStore>(features);
+  }
 }
 
 Scheduler::~Scheduler() = default;
@@ -183,8 +187,8 @@ void Scheduler::OpenDraft(Session& session) {
     session.RetryDraftAt(clock_->Now() + kOpeningPause);
     return;
   }
-  listener_->OnDraftRequest(link, {.session = session.draft_id(),
-                                   .event = session.StartDraft(options_.vocabulary_fingerprint, costs)});
+  OpenSession open = session.StartDraft(options_.vocabulary_fingerprint, costs);
+  SendOpen(link, session.draft_id(), std::move(open), session.features());
   OpenPartner(session);
 }
 
@@ -319,7 +323,7 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
     const bool stamped = response.received != absl::InfinitePast();
     OnGrow(link, session, *grow, stamped ? response.received : clock_->Now());
   } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
-    session.OnDraftOpened(*opened);
+    OnDraftOpened(link, session, *opened);
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == session.draft_epoch()) Resync(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
@@ -413,12 +417,15 @@ absl::Status Scheduler::StartEngine() {
       rows_[session->first_row() + i].logits = place;
     }
   }
+  feature_step_.Plan(features_.get(), absl::MakeSpan(rows_));
   return engine_->Start(rows_);
 }
 
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   session.set_last_served(++num_rounds_);
+  const size_t first_copy = copies_.size();
   Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
+  KeepAccepted(session, absl::MakeConstSpan(copies_).subspan(first_copy));
   const std::optional<double> seconds = session.TakeRoundSeconds(now);
   CountYield(session, result.report.committed, seconds);
   if (seconds.has_value() && *seconds >= 0.0) {
@@ -440,16 +447,13 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   if (result.resume_draft) OpenDraft(session);
   // The first of the three things below that someone waits for is the drafter's commit.
   if (result.commit.has_value()) {
-    listener_->OnDraftRequest(session.request().drafter->link,
-                              {.session = session.draft_id(), .event = *std::move(result.commit)});
+    SendCommit(session, session.DrafterReader(), *std::move(result.commit));
   }
   if (result.standby_commit.has_value()) {
-    listener_->OnDraftRequest(session.standby()->binding.link, {.session = session.standby()->draft_id,
-                                                                .event = *std::move(result.standby_commit)});
+    SendCommit(session, session.StandbyReader(), *std::move(result.standby_commit));
   }
   if (result.partner_commit.has_value()) {
-    listener_->OnDraftRequest(session.partner()->binding.link, {.session = session.partner()->draft_id,
-                                                                .event = *std::move(result.partner_commit)});
+    SendCommit(session, session.PartnerReader(), *std::move(result.partner_commit));
     if (!session.partner_adds()) ClosePartner(session, /*for_good=*/true);
   }
   if (session.request().trace_rounds) {
@@ -466,6 +470,7 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
 
 absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   copies_.clear();
+  feature_step_.KeepCommitted(rows_, features_.get());
   step_wait_seconds_ = 0.0;
   for (const Session* session : rounds_) {
     step_wait_seconds_ = std::max(step_wait_seconds_, session->round_wait_seconds());
@@ -478,6 +483,7 @@ absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   for (Session* session : rounds_) {
     if (session->finished()) Finish(session->id(), absl::OkStatus());
   }
+  SendFeatures();
   DecideWaits(now);
   return absl::OkStatus();
 }
@@ -487,6 +493,7 @@ bool Scheduler::Forward() {
   const absl::Time start = clock_->Now();
   ExpireDeadlines(start);
   short_of_memory_ = false;
+  if (std::exchange(forget_prefixes_, false)) pool_->ForgetPrefixes();
   Admit();
   SettleSwaps(start);
   RetryDrafts(start);

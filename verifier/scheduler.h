@@ -24,6 +24,8 @@
 #include "common/speculation/verification_rule.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/drafter_record.h"
+#include "verifier/feature_step.h"
+#include "verifier/feature_store.h"
 #include "verifier/session.h"
 
 namespace tandem {
@@ -52,6 +54,13 @@ class SchedulerListener {
   virtual void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) = 0;
   // A message for a drafter.
   virtual void OnDraftRequest(LinkId link, DraftRequest request) = 0;
+  // What of the messages for a drafter has not left yet: those of features, and the bytes of all others.
+  struct Backlog {
+    uint64_t feature_messages = 0;
+    uint64_t feature_bytes = 0;
+    uint64_t other_bytes = 0;
+  };
+  virtual Backlog BacklogOf(LinkId) { return {}; }
   // A drafter broke the protocol; after the third time its link is quarantined: for a while it drafts for
   // nobody.
   virtual void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) = 0;
@@ -108,6 +117,12 @@ class Scheduler {
     // after those. A token takes up to 5 bytes, and a link holds back 8 MiB.
     uint64_t max_opening_tokens = 700'000;
     uint64_t vocabulary_fingerprint = 0;
+    // Says which target it is, to draft heads that were trained for one; 0: not known.
+    uint64_t target_fingerprint = 0;
+    // Most memory for features, which draft heads read. With less than one state of every slot needs there
+    // are none.
+    uint64_t max_feature_bytes = uint64_t{4} << 30;
+    FeatureLimits feature_limits;
     // Drafts where no drafter has.
     std::optional<SourceSpec> local_drafter;
     // Of requests with a temperature above 0; at 0 all rules are the seeded one.
@@ -130,6 +145,8 @@ class Scheduler {
   // Nothing more comes from this link, which is down, and its id is not used again.
   void OnLinkGone(LinkId link) { links_.erase(link); }
   void OnDraftResponse(LinkId link, const DraftResponse& response);
+  // Features that were handed to OnDraftRequest have left: there may be room for more.
+  void OnLinkRoom() { SendFeatures(); }
   // The drafter sent something that could not even be decoded.
   void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
 
@@ -170,6 +187,8 @@ class Scheduler {
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   const RoundTimeModel& round_time() const { return round_time_; }
   const std::string& window_policy() const { return window_policy_; }
+  // Of features that have been computed, that drafters have asked for, and that have not been sent.
+  uint64_t WaitingFeatureBytes();
   // For tests and simulations: whether all blocks are accounted for, between steps and within.
   absl::Status CheckBlocks() const;
 
@@ -183,6 +202,7 @@ class Scheduler {
     uint32_t violations = 0;  // Since the last quarantine.
     absl::Time quarantined_until = absl::InfinitePast();
     absl::Duration next_quarantine = kFirstQuarantine;
+    uint64_t num_feature_messages = 0;  // That were sent, ever.
   };
 
   // Admission and preemption (admission.cc). MayAdmit: whether it is worth trying to start the first of those
@@ -217,6 +237,15 @@ class Scheduler {
   void OfferPartner(Session& session);
   void OnPartnerResponse(LinkId link, Session& session, const DraftResponse& response);
   void ReopenPartner(LinkId link, Session& session);
+
+  // What draft heads read (feature_sending.cc).
+  void SendOpen(LinkId link, SessionId draft_id, OpenSession open, FeatureStream& features);
+  absl::Status StartFeatures(const SessionOpened& opened, FeatureStream& stream);
+  void OnDraftOpened(LinkId link, Session& session, const SessionOpened& opened);
+  void KeepAccepted(const Session& session, absl::Span<const KvCopy> copies);
+  void SendCommit(const Session& session, const Session::FeatureReader& reader, Commit commit);
+  void SendFeatures();
+  bool SendChunk(const Session& session, const Session::FeatureReader& reader);
 
   void Finish(SessionId id, const absl::Status& status);
   void OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received);
@@ -267,6 +296,9 @@ class Scheduler {
   SessionId highest_session_ = 0;  // Of all that were ever submitted.
   absl::flat_hash_map<LinkId, Link> links_;
   DrafterRecords records_;
+  std::unique_ptr<FeatureStore> features_;  // None: the engine has none, or there is no memory for them.
+  bool forget_prefixes_ = false;  // Blocks of the prefix cache lack states that are kept from now on.
+  SessionId feature_turn_ = 0;    // Whose turn it was first to be sent features.
 
   // The step being planned; kept to reuse its memory.
   std::vector<StepRow> rows_;
@@ -274,6 +306,7 @@ class Scheduler {
   std::vector<Session*> rounds_;    // and those with a round.
   std::vector<float> logits_;       // [rows of rounds, vocab_size]
   std::vector<KvCopy> copies_;
+  FeatureStep feature_step_;
   uint32_t num_prefill_rows_ = 0;
   uint32_t num_preemptions_ = 0;
   uint64_t num_rounds_ = 0;  // Since the start.

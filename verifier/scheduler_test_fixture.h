@@ -40,6 +40,7 @@ class SteppingEngine final : public Engine {
   uint32_t num_blocks() const override { return engine_->num_blocks(); }
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return engine_->chooses(); }
+  bool has_features() const override { return engine_->has_features(); }
   absl::Status Step(absl::Span<const StepRow> rows) override {
     TANDEM_RETURN_IF_ERROR(Start(rows));
     return Finish();
@@ -245,7 +246,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
       state.prefix_hash = commit->prefix_hash;
       state.budget = commit->budget;
       state.wants_growth = !commit->new_root.has_value();
-    } else {
+    } else if (std::holds_alternative<CloseSession>(request.event)) {
       drafts_.erase(request.session);
     }
   }

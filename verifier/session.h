@@ -27,6 +27,7 @@
 #include "common/speculation/verification_rule.h"
 #include "common/speculation/window_policy.h"
 #include "verifier/draft_mirror.h"
+#include "verifier/feature_stream.h"
 #include "verifier/output_assembler.h"
 #include "verifier/round_choices.h"
 
@@ -322,6 +323,7 @@ class Session {
     absl::Time deadline;
     DraftBudget budget;  // As it was last told.
     uint32_t resyncs = 0;
+    FeatureStream features;
     bool opened = false;
     bool grown = false;  // Has sent candidates that were not stale.
 
@@ -343,6 +345,7 @@ class Session {
     DrafterRecord* record = nullptr;
     DraftMirror mirror;
     SessionId draft_id = 0;
+    FeatureStream features;
     uint32_t resyncs = 0;  // In a row, without growth in between.
     uint32_t rounds = 0;   // With its candidates, of late,
     double added = 0.0;    // and the accepted tokens that it alone had guessed in them.
@@ -355,6 +358,18 @@ class Session {
   void DropPartner(bool for_good);
   // Whether it is worth its trouble, as far as that is known.
   bool partner_adds() const;
+  // Those that may read features: the drafter, while it drafts, and those beside it (feature_sending.cc).
+  struct FeatureReader {
+    FeatureStream* stream = nullptr;
+    LinkId link = 0;
+    SessionId draft_id = 0;
+    uint32_t epoch = 0;
+  };
+  FeatureReader DrafterReader();
+  FeatureReader StandbyReader();  // There is one.
+  FeatureReader PartnerReader();  // There is one.
+  std::vector<FeatureReader> FeatureReaders();
+  FeatureStream& features() { return features_; }
   DrafterRecord* record() const { return record_; }
   bool Holds(const DrafterRecord* record) const;
   const WindowPolicy& policy() const { return *policy_; }
@@ -420,6 +435,11 @@ class Session {
   void PlanRound(absl::Time now, std::vector<StepRow>& rows);
   uint32_t first_row() const { return first_row_; }
   uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
+  // Of the round that was concluded last: which of its nodes were accepted, from the root's child down. Node
+  // i is rows[first_row() + 1 + i].
+  absl::Span<const uint32_t> accepted() const { return accepted_; }
+  // Tokens that are computed, or planned in the coming step.
+  uint32_t num_planned() const { return planned_; }
 
   struct RoundResult {
     CommittedTokens committed;
@@ -499,6 +519,7 @@ class Session {
   SessionSummary summary_;
 
   DraftMirror mirror_;
+  FeatureStream features_;
   uint32_t generation_ = 0;       // How often another drafter was bound,
   uint32_t last_generation_ = 0;  // the standby included, and those that never took over.
   uint32_t rebinds_in_a_row_ = 0;

@@ -78,6 +78,16 @@ BlockPool::Match BlockPool::MatchPrefix(uint64_t salt, absl::Span<const TokenId>
   return match;
 }
 
+void BlockPool::ForgetPrefixes() {
+  for (const auto& [name, block] : named_) {
+    blocks_[block].number = 0;
+    if (blocks_[block].num_holders > 0) continue;
+    RemoveFromCached(block);
+    free_.push_back(block);
+  }
+  named_.clear();
+}
+
 absl::Status BlockPool::CheckConserved(absl::Span<const BlockId> held) const {
   std::vector<uint32_t> holders(blocks_.size());
   for (BlockId block : held) {

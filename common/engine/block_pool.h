@@ -53,6 +53,9 @@ class BlockPool {
     std::vector<BlockId> blocks;    // Each held once for the caller, who may read but never write them.
     std::vector<uint64_t> parents;  // parents[i] stands for the prefix up to and including blocks[i].
   };
+  // Forgets the names of all blocks: nothing that was computed up to now matches a prefix any more, nor does
+  // what follows it. Who holds blocks keeps them; those that were only cached are free.
+  void ForgetPrefixes();
   // The longest cached prefix of `tokens` in whole blocks.
   Match MatchPrefix(uint64_t salt, absl::Span<const TokenId> tokens);
 

@@ -172,6 +172,30 @@ TEST(BlockPool, TheEarlierBlockKeepsTheName) {
   EXPECT_THAT(MatchAndRelease(&pool, 1, Block(10)), ElementsAre(earlier));
 }
 
+TEST(BlockPool, ForgetsPrefixesAndKeepsWhatIsHeld) {
+  BlockPool pool({.num_blocks = 6});
+  Cache(&pool, 1, {7, 8});
+  // Somebody goes on from what is cached, and somebody else is in the middle of a text.
+  const BlockPool::Match held = pool.MatchPrefix(1, Blocks({7}));
+  ASSERT_EQ(held.blocks.size(), 1u);
+  const BlockId next = pool.Allocate().value();
+  pool.ForgetPrefixes();
+  EXPECT_EQ(pool.num_cached(), 0u);
+  EXPECT_EQ(pool.num_held(), 2u);
+  EXPECT_THAT(MatchAndRelease(&pool, 1, Blocks({7, 8})), IsEmpty());
+  // What follows a forgotten prefix cannot be found either.
+  pool.Publish(next, 1, held.parents[0], Block(9));
+  EXPECT_THAT(MatchAndRelease(&pool, 1, Blocks({7, 9})), IsEmpty());
+  EXPECT_TRUE(pool.CheckConserved({held.blocks[0], next}).ok());
+  pool.Release(next);
+  pool.Release(held.blocks[0]);
+  EXPECT_EQ(pool.num_available(), 6u);
+  EXPECT_TRUE(pool.CheckConserved({}).ok());
+  // And the same text is cached anew.
+  const std::vector<BlockId> again = Cache(&pool, 1, {7, 8});
+  EXPECT_EQ(MatchAndRelease(&pool, 1, Blocks({7, 8})), again);
+}
+
 TEST(BlockPool, CachesNothingWhenToldSo) {
   BlockPool pool({.num_blocks = 2, .prefix_cache = false});
   const BlockId block = pool.Allocate().value();

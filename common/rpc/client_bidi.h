@@ -38,6 +38,10 @@ namespace tandem {
 //   of the server's end only once reading goes on.
 // - on_closed: exactly once, after every other callback, with the call's status; RESOURCE_EXHAUSTED after an
 //   overflow of the outbound queue, which cancels the call.
+// - WriteBehind: for what is large and can wait. Such messages keep their order among themselves, and all
+// that Write
+//   queues passes them. on_room: so many of them have been written that low_bytes_behind are left, after
+//   there were more.
 // - Disconnect: half-closes after what is queued is sent; idempotent. The server then ends the call.
 //
 // Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after
@@ -50,6 +54,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   struct Callbacks {
     std::function<void(Response)> on_message;
     std::function<void(absl::Status)> on_closed;
+    std::function<void()> on_room = nullptr;
   };
   using StartCallFunction =
       std::function<void(grpc::ClientContext*, grpc::ClientBidiReactor<Request, Response>*)>;
@@ -93,6 +98,29 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     return queued;
   }
 
+  // Queues a message behind all others. False when it was not taken; the stream goes on if it did.
+  bool WriteBehind(Request request) {
+    bool queued = false;
+    Perform([&] {
+      if (half_closing_ || cancelled_ || ended_) return;
+      queued = queue_.PushBehind(std::move(request));
+    });
+    return queued;
+  }
+
+  // What has not been written yet: by Write, less the message that is being written, and by WriteBehind.
+  struct Backlog {
+    size_t bytes = 0;
+    size_t num_behind = 0;
+    size_t bytes_behind = 0;
+  };
+  Backlog backlog() const {
+    absl::MutexLock lock(&mutex_);
+    return {.bytes = queue_.bytes(),
+            .num_behind = queue_.num_behind() + (outgoing_behind_ > 0 ? 1 : 0),
+            .bytes_behind = queue_.bytes_behind() + outgoing_behind_};
+  }
+
   // `count` delivered messages have been dealt with.
   void Acknowledge(size_t count = 1) {
     Perform([&] { unacknowledged_ -= std::min(count, unacknowledged_); });
@@ -127,7 +155,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   };
 
   ClientBidi(const StreamLimits& limits, size_t max_unacknowledged)
-      : max_unacknowledged_(max_unacknowledged), queue_(limits) {}
+      : max_unacknowledged_(max_unacknowledged), low_bytes_behind_(limits.low_bytes_behind), queue_(limits) {}
 
   // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex
   // and started without it; the hold is released only when nothing is claimed and nothing can be any more.
@@ -152,7 +180,9 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     const bool paused = !cancelled_ && max_unacknowledged_ > 0 && unacknowledged_ >= max_unacknowledged_;
     if (!reading_ && !delivering_ && !paused && !ended_) claims.read = reading_ = true;
     if (!writing_ && !ended_ && !queue_.empty()) {
-      outgoing_ = queue_.Pop();
+      auto next = queue_.Pop();
+      outgoing_ = std::move(next.message);
+      outgoing_behind_ = next.bytes_behind;
       claims.write = writing_ = true;
     } else if (!writing_ && !ended_ && half_closing_ && !half_closed_) {
       claims.writes_done = writing_ = half_closed_ = true;
@@ -181,13 +211,23 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   }
 
   void OnWriteDone(bool ok) override {
+    const std::function<void()>* on_room = nullptr;
     Perform([&] {
       writing_ = false;
-      if (ok) return;
-      // The call is over; its status arrives when the reads have come to their end.
-      queue_.Clear();
-      half_closing_ = half_closed_ = true;
+      const size_t written = std::exchange(outgoing_behind_, 0);
+      if (!ok) {
+        // The call is over; its status arrives when the reads have come to their end.
+        queue_.Clear();
+        half_closing_ = half_closed_ = true;
+        return;
+      }
+      const size_t left = queue_.bytes_behind();
+      // As with on_message, nobody else changes callbacks_ meanwhile.
+      if (written > 0 && left <= low_bytes_behind_ && left + written > low_bytes_behind_ && !cancelled_) {
+        on_room = &callbacks_.on_room;
+      }
     });
+    if (on_room != nullptr && *on_room) (*on_room)();
   }
 
   void OnWritesDoneDone(bool) override {
@@ -214,6 +254,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   }
 
   const size_t max_unacknowledged_;
+  const size_t low_bytes_behind_;
   grpc::ClientContext context_;
   mutable absl::Mutex mutex_;
   Callbacks callbacks_;
@@ -222,6 +263,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   // Owned by the operations in flight.
   Response incoming_;
   Request outgoing_;
+  size_t outgoing_behind_ ABSL_GUARDED_BY(mutex_) =
+      0;  // Bytes of the message in flight, if all others pass such.
   size_t unacknowledged_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool delivering_ ABSL_GUARDED_BY(mutex_) = false;

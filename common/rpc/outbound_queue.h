@@ -11,15 +11,23 @@ namespace tandem {
 struct StreamLimits {
   size_t max_queued_messages = 1024;
   size_t max_queued_bytes = size_t{8} << 20;
+  // Of messages that all others pass; what exceeds it is refused, and the stream goes on.
+  size_t max_bytes_behind = size_t{16} << 20;
+  // When no more than this is left of them, the stream says that there is room.
+  size_t low_bytes_behind = size_t{256} << 10;
 };
 
-// Messages waiting for the one write in flight. Not thread-safe: the owning stream holds its mutex.
+// Messages waiting for the one write in flight, and, in a lane of their own, those that wait until there are
+// no others. Not thread-safe: the owning stream holds its mutex.
 template <class Message>
 class OutboundQueue {
  public:
   explicit OutboundQueue(const StreamLimits& limits) : limits_(limits) {}
 
-  bool empty() const { return messages_.empty(); }
+  bool empty() const { return messages_.empty() && behind_.empty(); }
+  size_t bytes() const { return bytes_; }
+  size_t num_behind() const { return behind_.size(); }
+  size_t bytes_behind() const { return bytes_behind_; }
 
   // False, leaving the queue as it was, when the message would exceed the limits.
   [[nodiscard]] bool Push(Message message) {
@@ -33,17 +41,37 @@ class OutboundQueue {
     return true;
   }
 
+  // Likewise, for a message that all others pass.
+  [[nodiscard]] bool PushBehind(Message message) {
+    const size_t bytes = message.ByteSizeLong();
+    if (!behind_.empty() &&
+        (bytes > limits_.max_bytes_behind || bytes_behind_ > limits_.max_bytes_behind - bytes)) {
+      return false;
+    }
+    bytes_behind_ += bytes;
+    behind_.push_back({std::move(message), bytes});
+    return true;
+  }
+
+  struct Next {
+    Message message;
+    size_t bytes_behind = 0;  // Of one that all others pass: its bytes.
+  };
   // The queue is not empty.
-  Message Pop() {
-    Entry entry = std::move(messages_.front());
-    messages_.pop_front();
-    bytes_ -= entry.bytes;
-    return std::move(entry.message);
+  Next Pop() {
+    const bool from_behind = messages_.empty();
+    std::deque<Entry>& lane = from_behind ? behind_ : messages_;
+    Entry entry = std::move(lane.front());
+    lane.pop_front();
+    (from_behind ? bytes_behind_ : bytes_) -= entry.bytes;
+    return {.message = std::move(entry.message), .bytes_behind = from_behind ? entry.bytes : 0};
   }
 
   void Clear() {
     messages_.clear();
     bytes_ = 0;
+    behind_.clear();
+    bytes_behind_ = 0;
   }
 
  private:
@@ -55,6 +83,8 @@ class OutboundQueue {
   const StreamLimits limits_;
   std::deque<Entry> messages_;
   size_t bytes_ = 0;
+  std::deque<Entry> behind_;
+  size_t bytes_behind_ = 0;
 };
 
 }  // namespace tandem

@@ -143,7 +143,7 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
 
   bool ClaimWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (self_ == nullptr || writing_ || finished_ || queue_.empty()) return false;
-    outgoing_ = queue_.Pop();
+    outgoing_ = queue_.Pop().message;
     return writing_ = true;
   }
 

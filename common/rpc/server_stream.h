@@ -116,7 +116,7 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || notifying_ || finished_) return Action::kNone;
     if (!queue_.empty()) {
-      in_flight_ = queue_.Pop();
+      in_flight_ = queue_.Pop().message;
       writing_ = true;
       return Action::kWrite;
     }

@@ -376,6 +376,36 @@ TEST_F(StreamsTest, ClientBidiOverflowCancelsTheCall) {
   EXPECT_EQ(client_log_.All().size(), 1u);
 }
 
+TEST_F(StreamsTest, ClientBidiLetsOthersPassWhatIsWrittenBehind) {
+  auto stream =
+      ClientBidiT::Create({.max_queued_bytes = 3000, .max_bytes_behind = 2000, .low_bytes_behind = 1000});
+  for (uint64_t i = 1; i <= 3; ++i) EXPECT_TRUE(stream->WriteBehind(Ping(i, 600)));
+  EXPECT_TRUE(stream->Write(Ping(4, 50)));
+  EXPECT_TRUE(stream->Write(Ping(5, 50)));
+  EXPECT_FALSE(stream->WriteBehind(Ping(6, 600))) << "there is no room; nothing else comes of it";
+  const ClientBidiT::Backlog before = stream->backlog();
+  EXPECT_EQ(before.bytes, 2 * Ping(4, 50).ByteSizeLong());
+  EXPECT_EQ(before.num_behind, 3u);
+  EXPECT_EQ(before.bytes_behind, 3 * Ping(1, 600).ByteSizeLong());
+  stream->Start(
+      [this](auto* context, auto* reactor) { drafter_stub_->async()->Draft(context, reactor); },
+      {.on_message = {},
+       .on_closed = [this](absl::Status s) { client_log_.Add("closed " + Name(s)); },
+       .on_room = [this,
+                   stream] { client_log_.Add(absl::StrCat("room, left ", stream->backlog().num_behind)); }});
+  stream->Disconnect();
+  auto served = drafter_.NextCall();
+  ASSERT_NE(served, nullptr);
+  ASSERT_TRUE(drafter_.log.Await("closed OK"));
+  ASSERT_TRUE(client_log_.Await("closed OK"));
+  EXPECT_THAT(drafter_.log.All(),
+              ElementsAre("message 4", "message 5", "message 1", "message 2", "message 3", "closed OK"));
+  EXPECT_EQ(client_log_.Count("room"), 1);
+  const ClientBidiT::Backlog after = stream->backlog();
+  EXPECT_EQ(after.bytes + after.num_behind + after.bytes_behind, 0u);
+  EXPECT_FALSE(stream->WriteBehind(Ping(7)));
+}
+
 TEST_F(StreamsTest, ServerBidiPausesUntilMessagesAreAcknowledged) {
   drafter_.max_unacknowledged = 2;
   auto stream = Draft();

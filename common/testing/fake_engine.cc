@@ -54,6 +54,7 @@ FakeEngine::FakeEngine(const Options& options)
   config_.vocab_size = options.vocab_size;
   config_.max_context = options.max_context;
   config_.hidden_size = kHiddenSize;
+  config_.num_layers = kNumLayers;
 }
 
 SlotId FakeEngine::Slot(const RowContext& context, uint32_t position) const {
@@ -105,6 +106,17 @@ absl::Status FakeEngine::CheckChoice(const StepRow& row) const {
   return absl::OkStatus();
 }
 
+absl::Status FakeEngine::CheckFeatures(const FeatureRequest& request) const {
+  if (!options_.has_features || request.states == nullptr || request.num_states() == 0) {
+    return absl::InvalidArgumentError("features of an engine that has none, or of no state");
+  }
+  for (size_t i = 0; i < request.layers.size(); ++i) {
+    if (request.layers[i] <= kNumLayers && (i == 0 || request.layers[i] > request.layers[i - 1])) continue;
+    return absl::InvalidArgumentError(absl::StrCat("features after layer ", request.layers[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
   if (!next_failure_.ok()) return std::exchange(next_failure_, absl::OkStatus());
   if (rows.empty() || rows.size() > options_.max_rows) {
@@ -115,6 +127,7 @@ absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
   for (const StepRow& row : rows) {
     TANDEM_RETURN_IF_ERROR(CheckRow(row));
     if (row.choice != nullptr) TANDEM_RETURN_IF_ERROR(CheckChoice(row));
+    if (row.features != nullptr) TANDEM_RETURN_IF_ERROR(CheckFeatures(*row.features));
     const SlotId slot = Slot(row.context, row.context.length() - 1);
     if (!written.insert(slot).second) {
       return absl::InvalidArgumentError(absl::StrCat("two rows write slot ", slot));
@@ -150,7 +163,10 @@ absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
       WriteLogits(state, absl::MakeSpan(row.logits, static_cast<size_t>(options_.vocab_size)));
       ++num_logits_;
     }
-    if (row.features != nullptr) WriteFeatures(state, *row.features);
+    if (row.features != nullptr) {
+      WriteFeatures(state, *row.features);
+      ++num_feature_rows_;
+    }
     if (row.choice != nullptr) {
       std::vector<float> logits(static_cast<size_t>(options_.vocab_size));
       WriteLogits(state, absl::MakeSpan(logits));
@@ -220,9 +236,16 @@ std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens)
 }
 
 std::vector<float> FakeEngine::ReferenceState(absl::Span<const TokenId> tokens) const {
-  std::vector<float> state(kHiddenSize);
-  WriteFeatures(StateAfter(tokens), {.final_norm = true, .states = state.data()});
-  return state;
+  return ReferenceFeatures(tokens, {}, /*final_norm=*/true);
+}
+
+std::vector<float> FakeEngine::ReferenceFeatures(absl::Span<const TokenId> tokens,
+                                                 absl::Span<const uint32_t> layers, bool final_norm) const {
+  FeatureRequest request{.layers = layers, .final_norm = final_norm};
+  std::vector<float> states(size_t{request.num_states()} * kHiddenSize);
+  request.states = states.data();
+  WriteFeatures(StateAfter(tokens), request);
+  return states;
 }
 
 TokenId FakeEngine::ReferenceChoice(absl::Span<const TokenId> tokens) const {

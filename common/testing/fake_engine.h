@@ -41,6 +41,7 @@ class FakeEngine final : public Engine {
     uint64_t agree_with_seed = 0;
     // Whether it makes seeded choices (reference_choice.h).
     bool chooses = false;
+    bool has_features = true;
   };
   explicit FakeEngine(const Options& options);
 
@@ -48,7 +49,7 @@ class FakeEngine final : public Engine {
   uint32_t num_blocks() const override { return options_.num_blocks; }
   uint32_t max_rows() const override { return options_.max_rows; }
   bool chooses() const override { return options_.chooses; }
-  bool has_features() const override { return true; }
+  bool has_features() const override { return options_.has_features; }
 
   // Besides what Engine says, InvalidArgument when a context names a slot that was never written, when two
   // rows write the same slot, or when a choice's counts name a token twice.
@@ -57,13 +58,17 @@ class FakeEngine final : public Engine {
 
   // Of every state: a hash of the row's and of which state it is, as numbers in [-1, 1).
   static constexpr int32_t kHiddenSize = 4;
+  static constexpr int32_t kNumLayers = 6;
 
   // What Step would give for the last of `tokens` if all of them were computed; at least one token.
   // [vocab_size]
   std::vector<float> ReferenceLogits(absl::Span<const TokenId> tokens) const;
   // The first of the most likely ones after `tokens`.
   TokenId ReferenceChoice(absl::Span<const TokenId> tokens) const;
-  // The state after the final norm likewise. [kHiddenSize]
+  // States likewise. [layers and the final norm's, kHiddenSize]
+  std::vector<float> ReferenceFeatures(absl::Span<const TokenId> tokens, absl::Span<const uint32_t> layers,
+                                       bool final_norm) const;
+  // The state after the final norm. [kHiddenSize]
   std::vector<float> ReferenceState(absl::Span<const TokenId> tokens) const;
 
   // The next Step returns `status` and writes nothing.
@@ -74,10 +79,13 @@ class FakeEngine final : public Engine {
   // Rows that asked for logits, and for a choice.
   uint64_t num_logits() const { return num_logits_; }
   uint64_t num_choices() const { return num_choices_; }
+  // Rows that asked for features.
+  uint64_t num_feature_rows() const { return num_feature_rows_; }
 
  private:
   absl::Status CheckRow(const StepRow& row) const;
   absl::Status CheckChoice(const StepRow& row) const;
+  absl::Status CheckFeatures(const FeatureRequest& request) const;
   SlotId Slot(const RowContext& context, uint32_t position) const;
   static uint64_t StateAfter(absl::Span<const TokenId> tokens);
   static void WriteFeatures(uint64_t state, const FeatureRequest& request);
@@ -91,6 +99,7 @@ class FakeEngine final : public Engine {
   uint64_t num_rows_ = 0;
   uint64_t num_logits_ = 0;
   uint64_t num_choices_ = 0;
+  uint64_t num_feature_rows_ = 0;
 };
 
 }  // namespace tandem

@@ -1,12 +1,19 @@
 #include "tests/simulation/drafter_machine.h"
 
+#include <utility>
+#include <variant>
+
 #include "absl/strings/str_cat.h"
 
 namespace tandem::simulation {
 
 DrafterMachine::DrafterMachine(EventQueue* queue, const Options& options, Random random, Reply reply,
                                Findings* findings)
-    : Machine(queue), options_(options), reply_(std::move(reply)), findings_(findings) {
+    : Machine(queue),
+      options_(options),
+      reply_(std::move(reply)),
+      findings_(findings),
+      target_({.vocab_size = options.model.vocab_size, .num_blocks = 1}) {
   if (options_.byzantine) liar_.emplace(random, options_.model.vocab_size);
   Start();
 }
@@ -46,15 +53,51 @@ void DrafterMachine::OnRequest(uint64_t connection, DraftRequest request) {
   Post([this, connection, request = std::move(request)] {
     last_connection_ = connection;
     if (liar_.has_value()) liar_->Observe(request);
+    if (options_.features.has_value()) CheckFeatures(connection, request);
+    // Its model is none that reads them.
+    if (std::holds_alternative<Features>(request.event)) return;
     core_->OnRequest(connection, request);
   });
 }
 
+// A liar asks for anything, and has nothing to complain of.
+void DrafterMachine::CheckFeatures(uint64_t connection, const DraftRequest& request) {
+  if (liar_.has_value()) return;
+  const std::pair key(connection, request.session);
+  if (std::holds_alternative<OpenSession>(request.event)) {
+    checkers_.try_emplace(key, &target_, *options_.features);
+  }
+  const auto checker = checkers_.find(key);
+  if (checker == checkers_.end()) return;
+  const uint64_t rows = checker->second.num_rows();
+  const uint64_t commits = checker->second.num_in_commits();
+  const absl::Status status = checker->second.OnRequest(request);
+  findings_->Expect(status.ok(),
+                    absl::StrCat("features of session ", request.session, ": ", status.message()));
+  num_feature_rows_ += checker->second.num_rows() - rows;
+  num_feature_commits_ += checker->second.num_in_commits() - commits;
+  if (std::holds_alternative<CloseSession>(request.event)) checkers_.erase(checker);
+}
+
 void DrafterMachine::OnClosed(uint64_t connection) {
-  Post([this, connection] { core_->OnLinkClosed(connection); });
+  Post([this, connection] {
+    core_->OnLinkClosed(connection);
+    std::erase_if(checkers_, [connection](const auto& entry) { return entry.first.first == connection; });
+  });
 }
 
 void DrafterMachine::Send(uint64_t connection, DraftResponse response) {
+  if (auto* const opened = std::get_if<SessionOpened>(&response.event);
+      opened != nullptr && options_.features.has_value()) {
+    // Its cache has the beginning of some texts.
+    const uint32_t first = (7 * opened->epoch + static_cast<uint32_t>(response.session)) % 20;
+    const auto checker = checkers_.find({connection, response.session});
+    if (liar_.has_value()) {
+      opened->features = options_.features;
+    } else if (checker != checkers_.end() && checker->second.epoch() == opened->epoch) {
+      opened->features = checker->second.Answer(first).features;
+    }
+  }
   if (liar_.has_value()) liar_->Damage(&response);
   reply_(clock().queue_now(), connection, std::move(response));
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/testing/fake_engine.h"
+#include "common/testing/feature_checker.h"
 #include "drafter/draft_core.h"
 #include "drafter/fake_stop_head.h"
 #include "tests/simulation/event_queue.h"
@@ -30,6 +32,9 @@ class DrafterMachine final : public Machine {
     absl::Duration per_step = absl::Microseconds(300);
     absl::Duration per_row = absl::Microseconds(20);
     bool byzantine = false;
+    // It asks for these as a head does, and finds it out if they are not what the target computes. What it
+    // drafts does not depend on them.
+    std::optional<FeatureNeeds> features;
   };
   using Reply = std::function<void(absl::Time departure, uint64_t connection, DraftResponse)>;
   DrafterMachine(EventQueue* queue, const Options& options, Random random, Reply reply, Findings* findings);
@@ -44,6 +49,9 @@ class DrafterMachine final : public Machine {
 
   bool byzantine() const { return liar_.has_value(); }
   DraftStats stats() const { return core_->stats(); }
+  // Rows of features that were right, and commits that had some.
+  uint64_t num_feature_rows() const { return num_feature_rows_; }
+  uint64_t num_feature_commits() const { return num_feature_commits_; }
   // Once every request has ended: every session was closed.
   void CheckClosed();
   // Once every connection has ended as well: nothing may be left of any session.
@@ -58,11 +66,16 @@ class DrafterMachine final : public Machine {
   }
   void Start();
   void Send(uint64_t connection, DraftResponse response);
+  void CheckFeatures(uint64_t connection, const DraftRequest& request);
 
   const Options options_;
   const Reply reply_;
   Findings* const findings_;
   std::optional<Liar> liar_;
+  const FakeEngine target_;                                            // For what it computes.
+  std::map<std::pair<uint64_t, SessionId>, FeatureChecker> checkers_;  // By connection.
+  uint64_t num_feature_rows_ = 0;
+  uint64_t num_feature_commits_ = 0;
   uint64_t last_connection_ = 0;
   std::unique_ptr<FakeEngine> model_;
   std::unique_ptr<TimedEngine> engine_;

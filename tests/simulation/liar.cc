@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <utility>
 #include <variant>
 
 namespace tandem::simulation {
@@ -122,6 +123,11 @@ std::vector<DraftResponse> Liar::Invent() {
       case 0:
         invented.push_back(
             {session, SessionOpened{.epoch = at->second.epoch, .predicts_acceptance = random_.Chance(0.5)}});
+        if (random_.Chance(0.3)) {
+          FeatureNeeds needs{.final_norm = random_.Chance(0.5), .first_position = random_.Between(0, 200)};
+          while (random_.Chance(0.6)) needs.layers.push_back(random_.Between(0, well_formed_ ? 3 : 12));
+          std::get<SessionOpened>(invented.back().event).features = std::move(needs);
+        }
         break;
       case 1:
         invented.push_back({session, ResyncNeeded{.epoch = at->second.epoch, .reason = "because"}});

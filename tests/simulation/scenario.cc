@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -94,6 +95,16 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
   constexpr const char* kSources[] = {"ngram:min=1", "suffix:min=1", "trie:nodes=500"};
   if (random.Chance(0.3)) machine.source = ParseSourceSpec(kSources[random.Between(0, 2)]).value();
   DrawFaults(random.Fork(), &drafter);
+  if (random.Chance(0.5)) {
+    FeatureNeeds needs{.final_norm = random.Chance(0.4),
+                       .type = random.Chance(0.3) ? FeatureType::kInt8 : FeatureType::kBf16};
+    for (uint32_t layer = 0; layer <= FakeEngine::kNumLayers; ++layer) {
+      if (random.Chance(0.3) || (layer == FakeEngine::kNumLayers && needs.num_states() == 0)) {
+        needs.layers.push_back(layer);
+      }
+    }
+    machine.features = std::move(needs);
+  }
   return drafter;
 }
 

@@ -32,6 +32,8 @@ void Outcome::Add(const Outcome& other) {
   resyncs += other.resyncs;
   duplicates += other.duplicates;
   clock_jumps += other.clock_jumps;
+  feature_rows += other.feature_rows;
+  feature_commits += other.feature_commits;
   swaps += other.swaps;
   refused_swaps += other.refused_swaps;
   drafter_changes += other.drafter_changes;
@@ -178,6 +180,8 @@ Outcome Simulation::Summarise() const {
   }
   for (const auto& drafter : drafters_) {
     outcome.resyncs += drafter->stats().resyncs;
+    outcome.feature_rows += drafter->num_feature_rows();
+    outcome.feature_commits += drafter->num_feature_commits();
     outcome.parked_sessions += drafter->stats().counters.parked_sessions;
   }
   for (const auto& link : links_) outcome.duplicates += link->num_duplicates();

@@ -28,6 +28,8 @@ struct Outcome {
   uint64_t resyncs = 0;
   uint64_t duplicates = 0;
   uint64_t clock_jumps = 0;
+  uint64_t feature_rows = 0;            // That heads were sent and that were right,
+  uint64_t feature_commits = 0;         // and commits that brought some.
   std::vector<TokenIds> conversations;  // Prompt and output of each request; not added up.
   uint64_t swaps = 0;                   // To another drafter, on demand,
   uint64_t refused_swaps = 0;           // and those that came to nothing.

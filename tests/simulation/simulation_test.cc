@@ -72,7 +72,8 @@ void Print(const Outcome& outcome) {
             << " drafts parked; " << outcome.swaps << " swaps, " << outcome.refused_swaps << " refused, "
             << outcome.drafter_changes << " drafters changed; " << outcome.violations << " violations, "
             << outcome.resyncs << " resyncs, " << outcome.duplicates << " duplicates, " << outcome.clock_jumps
-            << " clock jumps\n";
+            << " clock jumps; " << outcome.feature_rows << " rows of features, " << outcome.feature_commits
+            << " commits with some\n";
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
@@ -90,6 +91,8 @@ TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
   EXPECT_GT(total.swaps, total.refused_swaps);
   EXPECT_GT(total.refused_swaps, 0u);
   EXPECT_GT(total.drafter_changes, 0u);
+  EXPECT_GT(total.feature_rows, 0u);
+  EXPECT_GT(total.feature_commits, 0u);
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnMemory) {
@@ -98,6 +101,7 @@ TEST_F(SimulationTest, OutputsDoNotDependOnMemory) {
   // Preemption is what this is about, and it meets everything else.
   EXPECT_GT(total.preemptions, total.completed / 10);
   EXPECT_GT(total.parked_sessions, 0u);
+  EXPECT_GT(total.feature_rows, 0u);
   EXPECT_GT(total.accepted_tokens, 0u);
   EXPECT_GT(total.expired, 0u);
   EXPECT_GT(total.cancelled, 0u);

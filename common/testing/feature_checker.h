@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/base/token.h"
+#include "common/speculation/draft_messages.h"
+#include "common/testing/fake_engine.h"
+
+namespace tandem {
+
+// A draft head's end of one session, which knows what it must be sent: the states that the target computes
+// for the committed text, each position once, in order and without gaps. Shown every message of the verifier
+// for the session, in the order in which they arrive, it says what is wrong with one. What is old may come
+// late or twice, as a drafter has to expect it: what is of an older epoch, or known already, is passed over.
+class FeatureChecker {
+ public:
+  // `target` is what the verifier runs, and outlives this.
+  FeatureChecker(const FakeEngine* target, FeatureNeeds needs) : target_(target), needs_(std::move(needs)) {}
+
+  absl::Status OnRequest(const DraftRequest& request);
+
+  // What to answer to the opening, with features of use from `first_position` on.
+  SessionOpened Answer(uint32_t first_position = 0);
+
+  uint32_t epoch() const { return epoch_; }
+  const TokenIds& tokens() const { return tokens_; }
+  // Since the last opening: the position of the first row, and the one behind the last.
+  std::optional<uint32_t> first() const { return first_; }
+  uint32_t end() const { return end_; }
+  // Whether every row that can have been computed is here: the root has none.
+  bool complete() const { return first_.has_value() && end_ + 1 == tokens_.size(); }
+  // Over all openings.
+  uint64_t num_rows() const { return num_rows_; }
+  uint64_t num_in_commits() const { return num_in_commits_; }
+
+ private:
+  absl::Status OnFeatures(const Features& features);
+  absl::Status CheckRow(uint32_t position, absl::Span<const char> row) const;
+
+  const FakeEngine* const target_;
+  FeatureNeeds needs_;
+  uint32_t epoch_ = 0;
+  uint32_t commit_no_ = 0;
+  bool answered_ = false;
+  TokenIds tokens_;
+  std::optional<uint32_t> first_;
+  uint32_t end_ = 0;
+  uint64_t num_rows_ = 0;
+  uint64_t num_in_commits_ = 0;
+};
+
+}  // namespace tandem
