@@ -156,13 +156,13 @@ void DrafterPools::OnDrafterChanged(SessionId session, const DrafterBinding& bin
 }
 
 void DrafterPools::PlanPool(PoolId pool, absl::Time now, const std::function<bool(SessionId)>& may_move,
-                            std::vector<Move>* moves) const {
+                            std::vector<Move>* moves) {
   std::vector<Member> members = MembersOf(pool, now);
   if (members.empty()) return;
-  const auto move = [&](SessionId session, const DrafterBinding& from, Member* to) {
+  const auto move = [&](SessionId session, const DrafterBinding& from, Member* to, MoveReason reason) {
     ++to->sessions;
     ++to->own;
-    moves->push_back({session, from});
+    moves->push_back({session, from, reason});
     moves->back().to.link = to->link;
   };
   absl::flat_hash_map<LinkId, std::vector<SessionId>> on;
@@ -171,7 +171,7 @@ void DrafterPools::PlanPool(PoolId pool, absl::Time now, const std::function<boo
     const bool is_member =
         absl::c_any_of(members, [&](const Member& member) { return member.link == binding.link; });
     if (!is_member) {
-      move(session, binding, Emptiest(members));
+      move(session, binding, Emptiest(members), MoveReason::kLeft);
     } else if (may_move(session)) {
       on[binding.link].push_back(session);
     }
@@ -209,10 +209,14 @@ void DrafterPools::PlanPool(PoolId pool, absl::Time now, const std::function<boo
       }
       const SessionId session = movable.back();
       movable.pop_back();
-      move(session, sessions_.at(session), chosen);
+      move(session, sessions_.at(session), chosen,
+           links_.at(chosen->link).is_new ? MoveReason::kJoined : MoveReason::kBalanced);
       --from.sessions;
       --from.own;
     }
+  }
+  for (const Member& member : members) {
+    if (sessions * member.speed / speed - member.sessions < 1.0) links_.at(member.link).is_new = false;
   }
 }
 

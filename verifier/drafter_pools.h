@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -42,9 +43,14 @@ class DrafterPools {
     // Two drafters are left as they are while they are less than so many sessions apart.
     double tolerance = 2.0;
   };
+  // Why a session moves: its drafter is down or gone, to one that has come and has less than its share, or
+  // from one that has more than its share to another that was there before.
+  enum class MoveReason { kLeft, kJoined, kBalanced };
+  static constexpr size_t kNumMoveReasons = 3;
   struct Move {
     SessionId session = 0;
     DrafterBinding to;
+    MoveReason reason = MoveReason::kBalanced;
   };
   struct Plan {
     std::vector<Move> moves;
@@ -81,6 +87,7 @@ class DrafterPools {
  private:
   struct Link {
     bool up = false;
+    bool is_new = true;                // Until it has its share.
     std::optional<uint32_t> reported;  // Sessions of all verifiers,
     uint32_t own_at_report = 0;        // this one's own when the report came,
     absl::Time reported_at = absl::InfinitePast();
@@ -100,7 +107,7 @@ class DrafterPools {
   Member* Emptiest(std::vector<Member>& members) const;
   void Bind(DrafterBinding* binding, absl::Time now) const;
   void PlanPool(PoolId pool, absl::Time now, const std::function<bool(SessionId)>& may_move,
-                std::vector<Move>* moves) const;
+                std::vector<Move>* moves);
 
   const Options options_;
   const std::function<double()> uniform_;

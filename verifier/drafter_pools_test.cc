@@ -42,6 +42,12 @@ class DrafterPoolsTest : public ::testing::Test {
     }
     return plan;
   }
+  // How many of a plan's moves have each reason, by MoveReason.
+  static std::vector<int> Reasons(const DrafterPools::Plan& plan) {
+    std::vector<int> count(DrafterPools::kNumMoveReasons);
+    for (const DrafterPools::Move& move : plan.moves) ++count.at(static_cast<size_t>(move.reason));
+    return count;
+  }
   void Report(LinkId link, uint32_t sessions, float step_seconds = 0.0f) {
     pools_.OnResponse(link, {.event = Grow{.step_seconds = step_seconds}, .drafter_sessions = sessions},
                       now_);
@@ -98,7 +104,7 @@ TEST_F(DrafterPoolsTest, SessionsLeaveOneThatIsDownOrGone) {
   for (SessionId id = 1; id <= 8; ++id) Place(id);
   pools_.OnLinkDown(0);
   pools_.SetMembers(kPool, {0, 1, 2});
-  Move(/*may_move=*/false);
+  EXPECT_THAT(Reasons(Move(/*may_move=*/false)), ElementsAre(4, 0, 0));
   EXPECT_THAT(Count(), ElementsAre(0, 4, 4, 0));
 }
 
@@ -108,8 +114,24 @@ TEST_F(DrafterPoolsTest, ANewOneGetsItsShare) {
   EXPECT_THAT(Count(), ElementsAre(8, 8, 0, 0));
   pools_.SetMembers(kPool, {0, 1, 2, 3});
   EXPECT_THAT(Move(/*may_move=*/false).moves, IsEmpty());
-  Move();
+  EXPECT_THAT(Reasons(Move()), ElementsAre(0, 8, 0));
   EXPECT_THAT(Count(), ElementsAre(4, 4, 4, 4));
+}
+
+TEST_F(DrafterPoolsTest, WhoHasHadItsShareIsNotNew) {
+  for (SessionId id = 1; id <= 16; ++id) Place(id);
+  EXPECT_THAT(Move().moves, IsEmpty());
+  // Those on two of them end, and the others are spread again.
+  for (auto at = on_.begin(); at != on_.end();) {
+    if (at->second < 2) {
+      ++at;
+      continue;
+    }
+    pools_.OnFinished(at->first);
+    at = on_.erase(at);
+  }
+  EXPECT_THAT(Reasons(Move()), ElementsAre(0, 0, 4));
+  EXPECT_THAT(Count(), ElementsAre(2, 2, 2, 2));
 }
 
 TEST_F(DrafterPoolsTest, VerifiersMoveTheirPartOfWhatIsTooMuch) {

@@ -172,7 +172,7 @@ void EngineLoop::MoveSessions() {
   for (const DrafterPools::Move& move : plan.moves) {
     if (is_swapping(move.session)) continue;
     const auto count = std::make_shared<SwapCount>([](const absl::StatusOr<DrafterSwapResult>&) {});
-    Swap(move.session, move.to.name, move.to, count);
+    if (Swap(move.session, move.to.name, move.to, count)) metrics_->RecordPoolMove(move.reason);
   }
   for (LinkId link : plan.queries) links_->Send(link, {.session = 0, .event = LoadQuery{}});
 }

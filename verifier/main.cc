@@ -26,6 +26,7 @@
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
+#include "common/model/target_fingerprint.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
 #include "common/rpc/server.h"

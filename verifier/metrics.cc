@@ -16,6 +16,9 @@ constexpr std::array<absl::string_view, kNumDraftSupplies> kSupplyNames = {"draf
 
 // Of the label `source`: drafters are one, partners included.
 constexpr std::array<absl::string_view, 2> kSourceNames = {"drafter", "local"};
+// By DrafterPools::MoveReason.
+constexpr std::array<absl::string_view, DrafterPools::kNumMoveReasons> kMoveReasonNames = {"left", "joined",
+                                                                                           "balanced"};
 constexpr std::array<absl::string_view, 3> kRoundSourceNames = {"drafter", "local", "both"};
 
 size_t SourceIndex(DraftOrigin origin) {
@@ -180,6 +183,12 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
   }
   rounds_undrafted_ = rounds.With({"undrafted", "none"});
   if (vllm_names) vllm_.emplace(registry, target_);
+  CounterFamily& moves = registry->AddCounter(
+      {"tandem_verifier_drafter_pool_moves_total",
+       "Sessions sent from one drafter of a pool to another: theirs is down or gone (left), "
+       "one has come (joined), or theirs had more than its share (balanced).",
+       {"reason"}});
+  for (size_t i = 0; i < pool_moves_.size(); ++i) pool_moves_[i] = moves.With({kMoveReasonNames[i]});
 }
 
 VerifierMetrics::DraftSeries VerifierMetrics::DraftingOf(absl::string_view tenant,

@@ -11,6 +11,7 @@
 #include "common/metrics/calibration_metrics.h"
 #include "common/metrics/metrics.h"
 #include "common/metrics/spec_decode_metrics.h"
+#include "verifier/drafter_pools.h"
 #include "verifier/scheduler.h"
 #include "verifier/vllm_metrics.h"
 
@@ -81,6 +82,9 @@ class VerifierMetrics {
   void RecordFinished(const absl::Status& status, const SessionSummary& summary, const RequestTimes& times,
                       uint32_t max_tokens, absl::Time at);
   void RecordDrafterChange() { drafter_changes_.Increment(); }
+  void RecordPoolMove(DrafterPools::MoveReason reason) {
+    pool_moves_[static_cast<size_t>(reason)].Increment();
+  }
   void RecordViolation(absl::string_view endpoint, bool quarantined);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
   void SetWaitingFeatures(uint64_t bytes) { waiting_features_.Set(static_cast<double>(bytes)); }
@@ -108,6 +112,7 @@ class VerifierMetrics {
   Counter output_tokens_;
   Counter stale_nodes_;
   Counter drafter_changes_;
+  std::array<Counter, DrafterPools::kNumMoveReasons> pool_moves_;  // By MoveReason.
   // By source, "drafter" and "local".
   struct SourceCounters {
     Counter declined_nodes;

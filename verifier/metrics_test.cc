@@ -164,6 +164,16 @@ TEST(VerifierMetricsTest, TellsOfRequestsUnderVllmsNames) {
   }
   EXPECT_THAT(text,
               HasSubstr("vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n"));
+TEST(VerifierMetricsTest, PoolMovesHaveTheirReasons) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  metrics.RecordPoolMove(DrafterPools::MoveReason::kJoined);
+  metrics.RecordPoolMove(DrafterPools::MoveReason::kJoined);
+  metrics.RecordPoolMove(DrafterPools::MoveReason::kLeft);
+  const std::string text = registry.Expose();
+  for (const char* moves : {"left\"} 1\n", "joined\"} 2\n", "balanced\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_verifier_drafter_pool_moves_total{reason=\"", moves)));
+  }
 }
 
 TEST(VerifierMetricsTest, ARequestIsDraftedFromATenthOfItsRounds) {
