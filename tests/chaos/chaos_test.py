@@ -28,7 +28,7 @@ from processes import (  # noqa: E402
     request_for,
     wait_until,
 )
-from tandem.v1 import admin_pb2, admin_pb2_grpc  # noqa: E402
+from tandem.v1 import admin_pb2, admin_pb2_grpc, types_pb2  # noqa: E402
 
 COUNTS = {"drafter": 3, "verifier": 3, "swap": 10, "stop": 1, "roll": 1}
 COUNTS.update((name, int(count)) for name, count in (c.split("=") for c in os.environ.get("TANDEM_CHAOS", "").split()))
@@ -36,6 +36,9 @@ CLIENTS = 4
 STALL_TIMEOUT = 2.0  # --verifier-stall-timeout
 PROMPTS = ("Once upon a time", "The history of", "def add(a, b):", "What is 3 + 4?", "In the morning", "She said")
 DRAFTERS = ("general-1m", "code-1m")
+# The other verifier has the default one, so that every fault is met with prompt lookup at work and without it, and requests
+# go over from one to the other.
+WITHOUT_LOCAL_DRAFTER = ("verifier-1",)
 
 
 class Load:
@@ -147,6 +150,8 @@ class ChaosTest(ProcessTest):
             return self.start("tandem-drafter", "--model", f"{name}={MODELS}/tandem-draft-{name}", port=port)
         # Too short for most requests, so that a verifier that is told to end hands them over.
         flags = ("--window-policy", "fixed", "--model", MODELS / TARGET, "--drain-grace", "100ms")
+        if name in WITHOUT_LOCAL_DRAFTER:
+            flags += ("--local-drafter", "none")
         return self.start("tandem-verifier", *flags, port=port)
 
     def kill(self, name):
@@ -180,9 +185,14 @@ class ChaosTest(ProcessTest):
         self.assertGreater(load.completed, 0)
 
     def drafter_is_used(self, load):
-        """Returns when another request is done that was drafted."""
+        """Returns when another request is done to which the drafter, not the verifier by itself, brought something."""
         request = request_for(PROMPTS[0], 60)
-        wait_until(lambda: load.run(request)[0].accepted > 0, "drafts")
+
+        def brought():
+            sources = load.run(request)[0].stats.by_source
+            return any(entry.accepted_tokens for entry in sources if entry.source == types_pb2.DRAFT_SOURCE_DRAFTER)
+
+        wait_until(brought, "drafts")
 
     def test_killed_drafters_cost_nothing_but_speed(self):
         faults = []
