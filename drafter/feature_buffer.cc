@@ -30,6 +30,7 @@ FeatureBuffer::FeatureBuffer(uint32_t num_states, uint32_t hidden_size, FeatureT
 void FeatureBuffer::Restart(uint32_t position) {
   begin_ = end_ = position;
   rows_.clear();
+  dropped_bytes_ = 0;
 }
 
 absl::Status FeatureBuffer::Add(const Features& features, uint32_t limit) {
@@ -50,7 +51,7 @@ absl::Status FeatureBuffer::Add(const Features& features, uint32_t limit) {
   if (first > end_) Restart(features.first_position);
   const size_t repeated = end_ - static_cast<uint32_t>(first);
   const size_t new_bytes = (num_rows - repeated) * row_bytes_;
-  if (rows_.size() + new_bytes > max_bytes_) {
+  if (num_bytes() + new_bytes > max_bytes_) {
     Restart(begin_);
     return absl::ResourceExhaustedError(
         absl::StrCat("features: more than ", max_bytes_, " bytes wait to be drafted from"));
@@ -63,12 +64,15 @@ absl::Status FeatureBuffer::Add(const Features& features, uint32_t limit) {
 void FeatureBuffer::DropBefore(uint32_t position) {
   if (position <= begin_) return;
   const uint32_t dropped = std::min(position, end_) - begin_;
-  rows_.erase(0, dropped * row_bytes_);
   begin_ += dropped;
+  dropped_bytes_ += dropped * row_bytes_;
+  if (dropped_bytes_ < num_bytes()) return;
+  rows_.erase(0, dropped_bytes_);
+  dropped_bytes_ = 0;
 }
 
 absl::Status FeatureBuffer::Read(uint32_t position, absl::Span<float> row) const {
-  const char* bytes = rows_.data() + (position - begin_) * row_bytes_;
+  const char* bytes = rows_.data() + dropped_bytes_ + (position - begin_) * row_bytes_;
   float* out = row.data();
   for (uint32_t state = 0; state < num_states_; ++state) {
     float scale = 0.0f;

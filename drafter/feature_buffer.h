@@ -27,7 +27,7 @@ class FeatureBuffer {
 
   uint32_t begin() const { return begin_; }
   uint32_t end() const { return end_; }
-  size_t num_bytes() const { return rows_.size(); }
+  size_t num_bytes() const { return rows_.size() - dropped_bytes_; }
 
   // Numbers of a row.
   uint32_t row_size() const { return num_states_ * hidden_size_; }
@@ -44,6 +44,7 @@ class FeatureBuffer {
   uint32_t begin_ = 0;
   uint32_t end_ = 0;
   std::string rows_;
+  size_t dropped_bytes_ = 0;  // At the front of rows_, until they are most of it: moving the rest takes time.
 };
 
 }  // namespace tandem
