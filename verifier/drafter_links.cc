@@ -48,7 +48,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     if (stream_ == nullptr && !retrying_ && !closing_) Open();
   }
 
-  size_t Send(const DraftRequest& request) {
+  size_t Send(DraftRequest request) {
     std::shared_ptr<Stream> stream;
     {
       absl::MutexLock lock(&mutex_);
@@ -58,10 +58,11 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
       if (std::holds_alternative<OpenSession>(request.event)) sessions_.insert(request.session);
       if (std::holds_alternative<CloseSession>(request.event)) sessions_.erase(request.session);
     }
-    v1::DraftRequest message = DraftRequestToProto(request);
+    const bool is_features = std::holds_alternative<Features>(request.event);
+    v1::DraftRequest message = DraftRequestToProto(std::move(request));
     const size_t bytes = message.ByteSizeLong();
     // Nobody waits for a round because of features, but for what they would hold up.
-    if (!std::holds_alternative<Features>(request.event)) {
+    if (!is_features) {
       stream->Write(std::move(message));
     } else if (!stream->WriteBehind(std::move(message))) {
       return 0;
@@ -275,9 +276,9 @@ std::string DrafterLinks::EndpointOf(LinkId link) const {
   return found == nullptr ? "" : found->endpoint();
 }
 
-size_t DrafterLinks::Send(LinkId link, const DraftRequest& request) {
+size_t DrafterLinks::Send(LinkId link, DraftRequest request) {
   const std::shared_ptr<Link> found = Find(link);
-  return found == nullptr ? 0 : found->Send(request);
+  return found == nullptr ? 0 : found->Send(std::move(request));
 }
 
 DrafterLinks::Backlog DrafterLinks::BacklogOf(LinkId link) const {

@@ -62,7 +62,7 @@ class DrafterLinks {
 
   // Dropped when the stream is down; the session is told by on_down. Returns the bytes of the message, 0 if
   // it was dropped.
-  size_t Send(LinkId link, const DraftRequest& request);
+  size_t Send(LinkId link, DraftRequest request);
   // What has been sent and not been written yet: features, which let all other messages pass, and the others'
   // bytes.
   struct Backlog {

@@ -451,13 +451,14 @@ void EngineLoop::OnDraftRequest(LinkId link, DraftRequest request) {
     call->second.trace.OnDraftRequest([this, link] { return links_->EndpointOf(link); }, request,
                                       clock_->Now());
   }
-  const size_t bytes = links_->Send(link, request);
-  if (call == calls_.end() || bytes == 0) return;
-  call->second.wire.RecordSent(bytes);
   const auto* const commit = std::get_if<Commit>(&request.event);
   const auto* features = std::get_if<Features>(&request.event);
   if (commit != nullptr && commit->features.has_value()) features = &*commit->features;
-  if (features != nullptr) call->second.wire.RecordFeatures(features->states.size());
+  const size_t feature_bytes = features == nullptr ? 0 : features->states.size();
+  const size_t bytes = links_->Send(link, std::move(request));
+  if (call == calls_.end() || bytes == 0) return;
+  call->second.wire.RecordSent(bytes);
+  if (feature_bytes > 0) call->second.wire.RecordFeatures(feature_bytes);
 }
 
 SchedulerListener::Backlog EngineLoop::BacklogOf(LinkId link) {

@@ -17,28 +17,66 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "features are little endian on the wire");
 
-float WidenBf16(uint16_t value) {
-  return std::bit_cast<float>(uint32_t{value} << 16);
+// Loops of this constant length are what the compiler vectorises.
+constexpr size_t kLanes = 32;
+
+inline uint16_t NearestBf16Bits(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // Rounding could carry a NaN's payload over into infinity; a quiet one stays what it is.
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : rounded);
+}
+
+// The bits of a bfloat16's magnitude, by which finite numbers are ordered; 0 of what is no finite number.
+inline uint16_t MagnitudeBits(uint16_t bits) {
+  const auto magnitude = static_cast<uint16_t>(bits & 0x7fff);
+  return magnitude < 0x7f80 ? magnitude : uint16_t{0};
+}
+
+inline int8_t StepsOf(uint16_t bits, float scale) {
+  const float value = MagnitudeBits(bits) == 0 ? 0.0f : std::bit_cast<float>(uint32_t{bits} << 16);
+  // Adding this leaves no room for a fraction, so that the sum is rounded to the nearest whole number.
+  constexpr float kWhole = 12582912.0f;
+  const float steps = (value / scale + kWhole) - kWhole;
+  return static_cast<int8_t>(static_cast<int32_t>(std::min(std::max(steps, -127.0f), 127.0f)));
+}
+
+TANDEM_SIMD_CLONES
+uint16_t LargestMagnitudeBits(const uint16_t* values, size_t count) {
+  uint16_t lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = std::max(lanes[lane], MagnitudeBits(values[i + lane]));
+    }
+  }
+  for (; i < count; ++i) lanes[0] = std::max(lanes[0], MagnitudeBits(values[i]));
+  return *std::max_element(lanes, lanes + kLanes);
+}
+
+TANDEM_SIMD_CLONES
+void QuantiseToSteps(const uint16_t* values, size_t count, float scale, int8_t* to) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    int8_t steps[kLanes];  // Bytes that might be those that are read would not be vectorised.
+    for (size_t lane = 0; lane < kLanes; ++lane) steps[lane] = StepsOf(values[i + lane], scale);
+    std::memcpy(to + i, steps, sizeof steps);
+  }
+  for (; i < count; ++i) to[i] = StepsOf(values[i], scale);
 }
 
 // A state as FEATURE_TYPE_INT8 has it. What is not a finite number counts as 0: a scale that is none would
 // make all numbers of the state useless.
 void AppendInt8(const uint16_t* values, uint32_t hidden_size, std::string* states) {
-  float largest = 0.0f;
-  for (uint32_t i = 0; i < hidden_size; ++i) {
-    const float magnitude = std::abs(WidenBf16(values[i]));
-    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
-  }
-  const float scale = largest / 127.0f;
+  const uint32_t largest = LargestMagnitudeBits(values, hidden_size);
+  const float scale = std::bit_cast<float>(largest << 16) / 127.0f;
   const size_t begin = states->size();
-  states->resize(begin + sizeof scale + hidden_size);
-  char* const to = states->data() + begin;
-  std::memcpy(to, &scale, sizeof scale);
-  for (uint32_t i = 0; i < hidden_size; ++i) {
-    const float value = WidenBf16(values[i]);
-    const float steps = scale > 0.0f && std::isfinite(value) ? std::nearbyint(value / scale) : 0.0f;
-    to[sizeof scale + i] = static_cast<char>(static_cast<int8_t>(std::clamp(steps, -127.0f, 127.0f)));
-  }
+  states->resize(begin + sizeof scale + hidden_size);  // With zeros.
+  std::memcpy(states->data() + begin, &scale, sizeof scale);
+  if (scale <= 0.0f) return;
+  QuantiseToSteps(values, hidden_size, scale,
+                  reinterpret_cast<int8_t*>(states->data() + begin + sizeof scale));
 }
 
 }  // namespace
@@ -47,14 +85,11 @@ TANDEM_SIMD_CLONES
 void RoundToBf16(absl::Span<const float> from, uint16_t* to) {
   const float* const values = from.data();
   const size_t count = from.size();
-  for (size_t i = 0; i < count; ++i) {
-    uint32_t bits = 0;
-    std::memcpy(&bits, values + i, sizeof bits);
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    // Rounding could carry a NaN's payload over into infinity; a quiet one stays what it is.
-    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    to[i] = static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : rounded);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) to[i + lane] = NearestBf16Bits(values[i + lane]);
   }
+  for (; i < count; ++i) to[i] = NearestBf16Bits(values[i]);
 }
 
 FeatureStore::Options FeatureStore::OptionsFor(const Engine& engine, uint64_t max_bytes) {

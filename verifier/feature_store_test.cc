@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
+#include <string>
 #include <vector>
 
 namespace tandem {
@@ -153,6 +156,46 @@ TEST(FeatureStoreTest, RoundsToTheNearestBf16TiesToEven) {
   rounded.resize(nans.size());
   RoundToBf16(nans, rounded.data());
   for (uint16_t bits : rounded) EXPECT_TRUE(std::isnan(std::bit_cast<float>(uint32_t{bits} << 16)));
+}
+
+// Rows are rounded in stretches, and what is left of them number by number.
+TEST(FeatureStoreTest, LongRowsAreRoundedAsSingleNumbersAre) {
+  constexpr uint32_t kLong = 75;
+  std::mt19937 random(7);
+  FeatureStore store({.num_blocks = 1, .hidden_size = kLong, .num_layers = 2, .max_bytes = 1 << 20});
+  const FeatureNeeds needs{.layers = {1}, .type = FeatureType::kInt8};
+  ASSERT_TRUE(store.Keep(needs).ok());
+  for (int turn = 0; turn < 50; ++turn) {
+    std::vector<float> numbers(kLong);
+    for (float& number : numbers) number = std::bit_cast<float>(static_cast<uint32_t>(random()));
+    std::vector<uint16_t> together(kLong);
+    RoundToBf16(numbers, together.data());
+    for (uint32_t i = 0; i < kLong; ++i) {
+      uint16_t alone = 0;
+      RoundToBf16(absl::MakeConstSpan(&numbers[i], 1), &alone);
+      ASSERT_EQ(together[i], alone) << numbers[i];
+    }
+
+    float largest = 0.0f;
+    for (float& number : numbers) {
+      number =
+          static_cast<float>(random() % 2001) / 256.0f - 3.5f;  // Up to 4.3, exact in bfloat16 or nearly.
+      uint16_t bits = 0;
+      RoundToBf16(absl::MakeConstSpan(&number, 1), &bits);
+      number = std::bit_cast<float>(uint32_t{bits} << 16);
+      largest = std::max(largest, std::abs(number));
+    }
+    store.Write(0, {.layers = needs.layers, .states = numbers.data()});
+    std::string row;
+    store.AppendRow(0, needs, &row);
+    float scale = 0.0f;
+    std::memcpy(&scale, row.data(), sizeof scale);
+    ASSERT_EQ(scale, largest / 127.0f);
+    for (uint32_t i = 0; i < kLong; ++i) {
+      const auto steps = static_cast<float>(static_cast<int8_t>(row[sizeof scale + i]));
+      ASSERT_LE(std::abs(steps * scale - numbers[i]), 0.5001f * scale) << i;
+    }
+  }
 }
 
 TEST(FeatureStoreTest, Int8HasAScaleForEachState) {

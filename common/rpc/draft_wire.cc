@@ -120,11 +120,11 @@ absl::StatusOr<Features> FeaturesFromProto(absl::string_view field, v1::Features
                   .states = std::move(*proto.mutable_states())};
 }
 
-void FeaturesToProto(const Features& features, v1::Features* proto) {
+void FeaturesToProto(Features features, v1::Features* proto) {
   proto->set_epoch(features.epoch);
   proto->set_first_position(features.first_position);
   proto->set_type(FeatureTypeToProto(features.type));
-  proto->set_states(features.states);
+  proto->set_states(std::move(features.states));
 }
 
 absl::StatusOr<FeatureNeeds> NeedsFromProto(const v1::FeatureNeeds& proto) {
@@ -234,7 +234,7 @@ absl::StatusOr<Commit> CommitFromProto(const v1::Commit& proto) {
   return commit;
 }
 
-void CommitToProto(const Commit& commit, v1::Commit* proto) {
+void CommitToProto(Commit commit, v1::Commit* proto) {
   proto->set_epoch(commit.epoch);
   proto->set_commit_no(commit.commit_no);
   TokensToProto(commit.tokens, proto->mutable_tokens());
@@ -242,7 +242,7 @@ void CommitToProto(const Commit& commit, v1::Commit* proto) {
   proto->set_committed_len(commit.committed_len);
   proto->set_prefix_hash(commit.prefix_hash);
   BudgetToProto(commit.budget, proto->mutable_budget());
-  if (commit.features.has_value()) FeaturesToProto(*commit.features, proto->mutable_features());
+  if (commit.features.has_value()) FeaturesToProto(*std::move(commit.features), proto->mutable_features());
 }
 
 absl::Status CheckGrow(const v1::Grow& proto) {
@@ -383,17 +383,17 @@ absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto
   return Invalid("event: none that is known, expected open, commit, close, load_query or features");
 }
 
-v1::DraftRequest DraftRequestToProto(const DraftRequest& request) {
+v1::DraftRequest DraftRequestToProto(DraftRequest request) {
   v1::DraftRequest proto;
   proto.set_session(request.session);
   if (const auto* open = std::get_if<OpenSession>(&request.event)) {
     OpenToProto(*open, proto.mutable_open());
-  } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
-    CommitToProto(*commit, proto.mutable_commit());
+  } else if (auto* commit = std::get_if<Commit>(&request.event)) {
+    CommitToProto(std::move(*commit), proto.mutable_commit());
   } else if (std::holds_alternative<LoadQuery>(request.event)) {
     proto.mutable_load_query();
-  } else if (const auto* features = std::get_if<Features>(&request.event)) {
-    FeaturesToProto(*features, proto.mutable_features());
+  } else if (auto* features = std::get_if<Features>(&request.event)) {
+    FeaturesToProto(std::move(*features), proto.mutable_features());
   } else {
     proto.mutable_close();
   }

@@ -15,7 +15,7 @@ namespace tandem {
 // tree's mirror to judge. Texts meant for logs are cut to 1 KiB, a request's id to 128 bytes, and headers of
 // traces that are too long to be good are left out.
 absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto);
-v1::DraftRequest DraftRequestToProto(const DraftRequest& request);
+v1::DraftRequest DraftRequestToProto(DraftRequest request);
 
 absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& proto);
 v1::DraftResponse DraftResponseToProto(const DraftResponse& response);
