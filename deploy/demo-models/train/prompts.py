@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Prompts of the four domains from the corpus, some to train specialists on and others to measure them with.
+"""Prompts of five domains from the corpus, some to train specialists and heads on and others to measure them with.
 
     python prompts.py --corpus corpus.tar.xz --output build/prompts
 
 Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt stands in both. Stories, news and code are beginnings of
-documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}.
+documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}, and chat is
+instructions of several kinds. DOMAIN.text.jsonl, {"text": ...}, are the training documents of the corpus' four domains
+that hold no prompt for measuring.
 """
 
 import argparse
@@ -14,10 +16,13 @@ import random
 import sys
 
 import data
+import recipe
 
 # Bytes of a beginning; code needs a few lines to say what it is about.
 PROSE_BYTES = (60, 240)
 CODE_BYTES = (150, 600)
+# A text with so much of a prompt for measuring is the document that the prompt comes from.
+SHARED_CHARACTERS = 60
 
 
 def beginning(text, sizes, rng):
@@ -39,12 +44,26 @@ def read(corpus, rng):
     sources = [*data.python_files(corpus, "thealgorithms.txt"), *data.python_files(corpus, "python311_stdlib.txt")]
     code = [beginning(part, CODE_BYTES, rng) for text in sources for part in functions(text)]
     questions = [row["question"] for row in corpus.read_json_lines("gsm8k_train.jsonl")]
-    found = {"story": stories, "news": news, "code": code, "math": questions}
+    chat = [
+        row["instruction"] + ("\n" + row["input"] if row["input"].strip() else "")
+        for name in ("roleplay-instruct.json", "codegen-instruct.json")
+        for row in json.loads(corpus.read(name))
+    ]
+    found = {"story": stories, "news": news, "code": code, "math": questions, "chat": chat}
     for prompts in found.values():
         # Once each: beginnings that two documents share would stand on both sides.
         prompts[:] = dict.fromkeys(prompts)
         rng.shuffle(prompts)
     return found
+
+
+def texts(corpus, held_back, most, rng):
+    """Up to so many training documents of each domain, without their frame of special tokens."""
+    beginnings = [prompt.strip()[:SHARED_CHARACTERS] for prompt in held_back]
+    for domain, documents in data.read_documents(corpus, recipe.DOMAINS).items():
+        chosen = rng.sample(documents.train, min(2 * most, len(documents.train)))
+        kept = [text for text in chosen if not any(beginning in text for beginning in beginnings)]
+        yield domain, [text.removeprefix(data.BOS) for text in kept[:most]]
 
 
 def write(path, key, prompts):
@@ -57,15 +76,21 @@ def main():
     parser.add_argument("--output", required=True, type=pathlib.Path, help="folder for the files")
     parser.add_argument("--test", type=int, default=200, help="prompts of each domain for measuring (%(default)s)")
     parser.add_argument("--train", type=int, default=3000, help="prompts of each domain at most for training (%(default)s)")
+    parser.add_argument("--texts", type=int, default=2000, help="of each domain at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    for domain, prompts in read(data.Corpus(args.corpus), random.Random(args.seed)).items():
-        key = "question" if domain == "math" else "prompt"
+    corpus, held_back = data.Corpus(args.corpus), []
+    for domain, prompts in read(corpus, random.Random(args.seed)).items():
+        key = "question" if domain in ("math", "chat") else "prompt"
+        held_back += prompts[: args.test]
         test, train = prompts[: args.test], prompts[args.test : args.test + args.train]
         write(args.output / f"{domain}.test.jsonl", key, test)
         write(args.output / f"{domain}.train.jsonl", key, train)
         print(f"{domain}: {len(train)} prompts for training, {len(test)} for measuring")
+    for domain, documents in texts(corpus, held_back, args.texts, random.Random(args.seed)):
+        write(args.output / f"{domain}.text.jsonl", "text", documents)
+        print(f"{domain}: {len(documents)} texts")
     return 0
 
 

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Trains Medusa heads (Medusa-1; Cai et al., 2024) on what features.py stored.
+
+    python medusa.py --target tandem-target-15m --features features --output heads
+
+Head i reads the target's final normed state of a token and guesses the token i + 2 places after it: residual blocks,
+x + silu(W x + b), and an output matrix. With --own-output every head has an output matrix that begins as the target's, as
+in the paper; without it they all use the target's, which the checkpoint then leaves out ("original_lm_head" in config.json,
+as vLLM calls it). The output is a folder with the authors' tensor names in medusa_lm_head.safetensors.
+
+A run that was stopped goes on where it was when it is started again with the same arguments and --work.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional
+
+import features
+import head_training
+
+# What head i's error weighs beside head i - 1's (the paper's choice).
+HEAD_WEIGHT = 0.8
+FILE = "medusa_lm_head.safetensors"
+ROWS_A_PASS = 16
+
+
+class Block(nn.Module):
+    """x + silu(W x + b), the identity at first."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x):
+        return x + functional.silu(self.linear(x))
+
+
+class Heads(nn.Module):
+    """Parameters as a checkpoint names them: HEAD.BLOCK.linear.weight and .bias, and HEAD.BLOCKS.weight of an own output."""
+
+    def __init__(self, num_heads, num_layers, hidden_size, vocab_size, own_output):
+        super().__init__()
+        self.num_layers, self.own_output, self.vocab_size = num_layers, own_output, vocab_size
+        self.heads = nn.ModuleList()
+        for _ in range(num_heads):
+            parts = [Block(hidden_size) for _ in range(num_layers)]
+            if own_output:
+                parts.append(nn.Linear(hidden_size, vocab_size, bias=False))
+            self.heads.append(nn.ModuleList(parts))
+
+    def logits(self, index, x, output):
+        """Of one head. x: [.., hidden], the target's final normed states; output: the target's matrix."""
+        for block in self.heads[index][: self.num_layers]:
+            x = block(x)
+        return self.heads[index][self.num_layers](x) if self.own_output else functional.linear(x, output)
+
+
+def save_heads(heads, folder, target_name, dtype=torch.bfloat16):
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["MedusaModel"],
+        "base_model_name_or_path": target_name,
+        "hidden_size": heads.heads[0][0].linear.in_features,
+        "medusa_num_heads": len(heads.heads),
+        "medusa_num_layers": heads.num_layers,
+        "model_type": "medusa",
+        # The heads end in the target's own output matrix, which is not stored.
+        "original_lm_head": not heads.own_output,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        "vocab_size": heads.vocab_size,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {name.removeprefix("heads."): t.to("cpu", dtype).contiguous() for name, t in heads.state_dict().items()}
+    save_file(tensors, folder / FILE, metadata={"format": "pt"})
+
+
+def load_heads(folder):
+    """In float32."""
+    folder = pathlib.Path(folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    heads = Heads(config["medusa_num_heads"], config["medusa_num_layers"], config["hidden_size"], config["vocab_size"],
+                  not config.get("original_lm_head", False))
+    heads.load_state_dict({f"heads.{name}": tensor.float() for name, tensor in load_file(folder / FILE).items()})
+    return heads
+
+
+def positions_of(batch, index):
+    """Where head `index` has something to guess, and has its distribution stored, [rows, length]."""
+    at = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    return at + 1 + index < batch.lengths[:, None]
+
+
+def loss_of(heads, output, batch):
+    """Weighted mean over the heads of the cross-entropy with the target's distribution, and each head's own."""
+    wanted = functional.linear(batch.final, output.to(batch.final.dtype)).softmax(-1)
+    total, weights, means = 0.0, 0.0, []
+    for index in range(len(heads.heads)):
+        counted = positions_of(batch, index)
+        # The distribution of the token i + 2 places on stands i + 1 places on.
+        there = wanted.roll(-1 - index, 1)[counted]
+        logits = heads.logits(index, batch.final[counted], output)
+        weight = torch.full((len(there),), 1 / max(1, len(there)), device=there.device)
+        loss = head_training.SoftTargets.apply(logits, there, weight)
+        means.append(loss.item())
+        total, weights = total + HEAD_WEIGHT**index * loss, weights + HEAD_WEIGHT**index
+    return total / weights, means
+
+
+@torch.no_grad()
+def score(heads, target, store, columns, indices, args):
+    """How often each head is right where all before it are, from every token of answers, as a chain of first guesses is."""
+    total = head_training.Score.zero(len(heads.heads))
+    for first in range(0, len(indices), ROWS_A_PASS):
+        batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device).float()
+        final = batch.final
+        wanted = functional.linear(final, target.output).softmax(-1)
+        begun = torch.arange(batch.tokens.shape[1], device=final.device) + 2 >= batch.answers[:, None]
+        alive = begun
+        for index in range(len(heads.heads)):
+            counted = positions_of(batch, index) & begun
+            guessed = heads.logits(index, final, target.output).softmax(-1)
+            there, text = wanted.roll(-1 - index, 1), batch.tokens.roll(-2 - index, 1)
+            right = guessed.argmax(-1) == there.argmax(-1)
+            total.alive[index] += (alive & counted).sum().item()
+            total.right[index] += (alive & counted & right).sum().item()
+            total.overlap[index] += (torch.minimum(there, guessed).sum(-1) * counted).sum().item()
+            total.count[index] += counted.sum().item()
+            alive = alive & counted & right & (guessed.argmax(-1) == text)
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Trains Medusa heads.")
+    add = parser.add_argument
+    head_training.add_arguments(add)
+    add("--heads", type=int, default=4, help="how many (%(default)s)")
+    add("--blocks", type=int, default=1, help="residual blocks of a head (%(default)s)")
+    add("--own-output", action="store_true", help="an output matrix for each head, instead of the target's for all")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    args.work = args.work or args.output.with_suffix(".work")
+    store, target = features.Store(args.features), head_training.Target(args.target, args.device)
+    # The final normed state alone.
+    columns = [len(store.layers)]
+    if not args.evaluate:
+        heads = Heads(args.heads, args.blocks, store.width, target.output.shape[0], args.own_output)
+        if args.own_output:
+            with torch.no_grad():
+                for head in heads.heads:
+                    head[-1].weight.copy_(target.output)
+        heads.to(args.device)
+        print(f"{sum(p.numel() for p in heads.parameters()):,} parameters", flush=True)
+        progress = head_training.fit(heads, lambda batch, *_: loss_of(heads, target.output, batch), store, columns, args)
+        save_heads(heads, args.output, args.target.name)
+        print(f"wrote {args.output}: {progress.step} steps, {progress.tokens:,} tokens, {progress.seconds / 60:.1f} minutes")
+    heads = load_heads(args.output).to(args.device)
+    head_training.evaluate(lambda indices: score(heads, target, store, columns, indices, args), store, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
