@@ -164,56 +164,58 @@ TEST(VerifierMetricsTest, TellsOfRequestsUnderVllmsNames) {
   }
   EXPECT_THAT(text,
               HasSubstr("vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n"));
-  TEST(VerifierMetricsTest, PoolMovesHaveTheirReasons) {
-    MetricsRegistry registry;
-    VerifierMetrics metrics(&registry, "target");
-    metrics.RecordPoolMove(DrafterPools::MoveReason::kJoined);
-    metrics.RecordPoolMove(DrafterPools::MoveReason::kJoined);
-    metrics.RecordPoolMove(DrafterPools::MoveReason::kLeft);
-    const std::string text = registry.Expose();
-    for (const char* moves : {"left\"} 1\n", "joined\"} 2\n", "balanced\"} 0\n"}) {
-      EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_verifier_drafter_pool_moves_total{reason=\"", moves)));
-    }
-  }
+}
 
-  TEST(VerifierMetricsTest, ARequestIsDraftedFromATenthOfItsRounds) {
-    MetricsRegistry registry;
-    VerifierMetrics metrics(&registry, "target");
-    const VerifierMetrics::DraftSeries series = metrics.DraftingOf("acme", "small");
-    // Drafted, unwanted, opening, late, lost.
-    series.RecordRequest({1, 0, 2, 7, 0});
-    series.RecordRequest({1, 0, 2, 18, 0});
-    series.RecordRequest({0, 0, 0, 0, 3});
-    series.RecordRequest({0, 0, 0, 0, 0});  // No round at all.
-    const std::string text = registry.Expose();
-    for (const char* supply :
-         {"drafted\",tenant=\"acme\"} 1\n", "unwanted\",tenant=\"acme\"} 0\n",
-          "opening\",tenant=\"acme\"} 0\n", "late\",tenant=\"acme\"} 1\n", "lost\",tenant=\"acme\"} 1\n"}) {
-      EXPECT_THAT(text, HasSubstr(absl::StrCat(
-                            "tandem_verifier_drafter_requests_total{drafter=\"small\",supply=\"", supply)));
-    }
+TEST(VerifierMetricsTest, PoolMovesHaveTheirReasons) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  metrics.RecordPoolMove(DrafterPools::MoveReason::kJoined);
+  metrics.RecordPoolMove(DrafterPools::MoveReason::kJoined);
+  metrics.RecordPoolMove(DrafterPools::MoveReason::kLeft);
+  const std::string text = registry.Expose();
+  for (const char* moves : {"left\"} 1\n", "joined\"} 2\n", "balanced\"} 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("tandem_verifier_drafter_pool_moves_total{reason=\"", moves)));
   }
+}
 
-  // What routers, and so tenants, can make a scrape cost.
-  TEST(VerifierMetricsTest, TenantsBeyondTheBoundShareTheirSeries) {
-    MetricsRegistry registry;
-    VerifierMetrics metrics(&registry, "target");
-    constexpr int kNames = 3 * kMaxLabelValues;
-    for (int i = 0; i < kNames; ++i) {
-      const std::string tenant = absl::StrCat("tenant-", i);
-      metrics.SpeculationOf(tenant, {.drafter = "drafter"}).RecordRound(DraftedRound());
-      metrics.DraftingOf(tenant, "drafter").RecordRound(DraftedRound());
-    }
-    const std::string text = registry.Expose();
-    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("tenant-", kMaxLabelValues, "\""))));
-    EXPECT_THAT(
-        text,
-        HasSubstr(absl::StrCat(
-            "tandem_spec_decode_num_drafts_total{drafter=\"drafter\",source=\"drafter\",target=\"target\","
-            "tenant=\"other\"} ",
-            kNames - kMaxLabelValues)));
-    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40000);
+TEST(VerifierMetricsTest, ARequestIsDraftedFromATenthOfItsRounds) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  const VerifierMetrics::DraftSeries series = metrics.DraftingOf("acme", "small");
+  // Drafted, unwanted, opening, late, lost.
+  series.RecordRequest({1, 0, 2, 7, 0});
+  series.RecordRequest({1, 0, 2, 18, 0});
+  series.RecordRequest({0, 0, 0, 0, 3});
+  series.RecordRequest({0, 0, 0, 0, 0});  // No round at all.
+  const std::string text = registry.Expose();
+  for (const char* supply :
+       {"drafted\",tenant=\"acme\"} 1\n", "unwanted\",tenant=\"acme\"} 0\n", "opening\",tenant=\"acme\"} 0\n",
+        "late\",tenant=\"acme\"} 1\n", "lost\",tenant=\"acme\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat(
+                          "tandem_verifier_drafter_requests_total{drafter=\"small\",supply=\"", supply)));
   }
+}
+
+// What routers, and so tenants, can make a scrape cost.
+TEST(VerifierMetricsTest, TenantsBeyondTheBoundShareTheirSeries) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  constexpr int kNames = 3 * kMaxLabelValues;
+  for (int i = 0; i < kNames; ++i) {
+    const std::string tenant = absl::StrCat("tenant-", i);
+    metrics.SpeculationOf(tenant, {.drafter = "drafter"}).RecordRound(DraftedRound());
+    metrics.DraftingOf(tenant, "drafter").RecordRound(DraftedRound());
+  }
+  const std::string text = registry.Expose();
+  EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("tenant-", kMaxLabelValues, "\""))));
+  EXPECT_THAT(
+      text,
+      HasSubstr(absl::StrCat(
+          "tandem_spec_decode_num_drafts_total{drafter=\"drafter\",source=\"drafter\",target=\"target\","
+          "tenant=\"other\"} ",
+          kNames - kMaxLabelValues)));
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 40000);
+}
 
 }  // namespace
 }  // namespace tandem
