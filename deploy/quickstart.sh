@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh clone to streamed text: installs, builds, starts one drafter process (with four draft models), one
+# From a fresh clone to streamed text: installs, builds, starts one drafter process (four draft models and a draft head), one
 # verifier and one router on loopback, streams three generations with drafters that the router chooses, then measures
 # what speculation gains. Everything it starts ends with it.
 set -euo pipefail
@@ -7,7 +7,9 @@ set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 models="$repository/deploy/demo-models"
 target=tandem-target-15m
-drafters=(general-1m code-1m math-1m general-4m)
+draft_models=(general-1m code-1m math-1m general-4m)
+head=eagle3
+drafters=("${draft_models[@]}" "$head")
 
 build_dir="$repository/build/quickstart"
 bin_dir=""
@@ -223,13 +225,14 @@ start_services() {
     live=(--live-listen "$live_page" --live-all --live-prompts)
   fi
 
-  local draft_models=() name
-  for name in "${drafters[@]}"; do
-    draft_models+=(--model "$name=$models/tandem-draft-$name")
+  local drafter_models=() name
+  for name in "${draft_models[@]}"; do
+    drafter_models+=(--model "$name=$models/tandem-draft-$name")
   done
+  drafter_models+=(--model "$head=$models/tandem-eagle3-15m" --head-target "$models/$target")
   write_router_config "$verifier" "$drafter" >"$scratch/router.yaml"
 
-  start drafter "$bin_dir/tandem-drafter" "${draft_models[@]}" --listen "$drafter" \
+  start drafter "$bin_dir/tandem-drafter" "${drafter_models[@]}" --listen "$drafter" \
     --metrics-listen "127.0.0.1:${ports[3]}" --threads "$drafter_threads"
   start verifier "$bin_dir/tandem-verifier" --model "$target=$models/$target" --listen "$verifier" \
     --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads"

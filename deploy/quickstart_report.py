@@ -2,8 +2,8 @@
 """Shows and measures speculative decoding on a running Tandem stack.
 
 Streams one generation per kind of prompt with the drafter that the router chooses, and says what the choice rests
-on. Then generates every prompt with speculation off and on, on by the drafter trained for it, one right after the
-other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs differs. Called
+on. Then generates every prompt with speculation off and on, on by the draft model trained for it and by the draft head,
+one right after the other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs differs. Called
 by quickstart.sh; needs nothing but the standard library.
 """
 
@@ -59,6 +59,8 @@ WORKLOADS = (
         ),
     ),
 )
+# Reads the target's hidden states, and is measured on every kind of prompt.
+HEAD = "eagle3"
 # Greedy text of a small model runs into loops, which are easy to draft; sampled text is the harder case.
 TEMPERATURES = (0.0, 0.8)
 SEED = 7
@@ -98,9 +100,9 @@ class Stack:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
         return json.loads(done.stdout)
 
-    def measure(self, prompt, workload, temperature, speculate):
-        """One generation's JSON."""
-        flags = ["--drafter", workload.drafter] if speculate else ["--no-speculation"]
+    def measure(self, prompt, workload, temperature, drafter):
+        """One generation's JSON, without speculation if there is no drafter."""
+        flags = ["--drafter", drafter] if drafter else ["--no-speculation"]
         command = self.command(prompt, workload, temperature, "--json", *flags)
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
         return json.loads(done.stdout)
@@ -132,23 +134,23 @@ class Side:
         return self.tokens / self.seconds
 
 
-def run_pair(stack, workload, temperature, off_first):
+def run_pair(stack, workload, temperature, drafter, off_first):
     """Generates every prompt of the workload with speculation off and on, prompt by prompt."""
     off, on = Side(), Side()
     for prompt in workload.prompts:
-        order = ((off, False), (on, True)) if off_first else ((on, True), (off, False))
-        for side, speculate in order:
-            side.add(stack.measure(prompt, workload, temperature, speculate))
+        order = ((off, None), (on, drafter)) if off_first else ((on, drafter), (off, None))
+        for side, speculate_with in order:
+            side.add(stack.measure(prompt, workload, temperature, speculate_with))
     return off, on
 
 
-def measure_row(stack, workload, temperature, num_pairs, progress):
+def measure_row(stack, workload, temperature, drafter, num_pairs, progress):
     """Medians over the pairs of one workload at one temperature. One pair before them warms up."""
     pairs = []
-    run_pair(stack, workload, temperature, off_first=True)
+    run_pair(stack, workload, temperature, drafter, off_first=True)
     for index in range(num_pairs):
-        progress(f"{workload.kind}, temperature {temperature:g}: pair {index + 1} of {num_pairs}")
-        pairs.append(run_pair(stack, workload, temperature, off_first=index % 2 == 0))
+        progress(f"{workload.kind}, temperature {temperature:g}, {drafter}: pair {index + 1} of {num_pairs}")
+        pairs.append(run_pair(stack, workload, temperature, drafter, off_first=index % 2 == 0))
     rounds = sum(on.rounds for _, on in pairs)
     drafted, accepted = (
         {source: sum(getattr(on, name)[source] for _, on in pairs) for source in ("drafter", "local")}
@@ -156,7 +158,7 @@ def measure_row(stack, workload, temperature, num_pairs, progress):
     )
     return {
         "prompts": workload.kind,
-        "drafter": workload.drafter,
+        "drafter": drafter,
         "temperature": temperature,
         # Of what the drafter drafted; None if nothing of it was verified.
         "acceptance_rate": accepted["drafter"] / drafted["drafter"] if drafted["drafter"] else None,
@@ -258,9 +260,10 @@ def main():
     print("\n==> Measuring: every prompt with speculation off and on, interleaved", flush=True)
     started = time.monotonic()
     rows = [
-        measure_row(stack, workload, temperature, args.pairs, show_progress)
+        measure_row(stack, workload, temperature, drafter, args.pairs, show_progress)
         for workload in WORKLOADS
         for temperature in TEMPERATURES
+        for drafter in (workload.drafter, HEAD)
     ]
     show_progress(f"took {time.monotonic() - started:.0f} s")
     print("\n\n" + format_table(rows), flush=True)

@@ -13,6 +13,7 @@ import unittest
 from stack import (
     DRAFTERS,
     GRAFANA,
+    HEAD_TENANT,
     MODELS,
     PATIENCE_SECONDS,
     PROMETHEUS,
@@ -129,11 +130,11 @@ class LiveTest(unittest.TestCase):
         cls.stack = Stack(tls=True)
         cls.addClassCleanup(cls.stack.close)
         cls.stack.start_all(
-            verifier_flags=("--metrics-compat", "vllm"), router_flags=("--feedback-share", "1.0")
+            verifier_flags=("--metrics-compat", "vllm"), router_flags=("--feedback-share", "1.0"), head=True
         )
         cls.prometheus = Prometheus(cls.stack)
         cls.addClassCleanup(cls.prometheus.close)
-        cls.traffic = Traffic(cls.stack, max_tokens=24)
+        cls.traffic = Traffic(cls.stack, tenants=(*TENANTS, HEAD_TENANT), max_tokens=24)
         cls.addClassCleanup(cls.traffic.stop)
         predicted = "tandem_router_choice_predicted_acceptance_count"
         wait_until(

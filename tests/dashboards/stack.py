@@ -34,6 +34,7 @@ from processes import (  # noqa: E402
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
 GRAFANA = REPOSITORY / "deploy" / "grafana"
 DRAFTERS = ("general-1m", "code-1m")
+HEAD = "eagle3"
 ROLES = ("drafter", "verifier", "router")
 CLIENTS = 4
 # Of certificates: far beyond what an alert looks at.
@@ -44,6 +45,8 @@ TENANTS = (
     {"name": "beta", "token": "beta-token", "drafter_policy": "DRAFTER_POLICY_AUTO"},
     {"name": "gamma", "token": "gamma-token", "drafter_policy": "DRAFTER_POLICY_OFF"},
 )
+# Of a stack with a draft head.
+HEAD_TENANT = {"name": "delta", "token": "delta-token", "drafter": HEAD}
 
 
 def calibration_prompts(kinds=("text", "chat")):
@@ -116,8 +119,10 @@ class Stack:
         self.servers[role] = server
         return server
 
-    def start_drafter(self, *flags, models=None):
-        """`models`: folder or source by name."""
+    def start_drafter(self, *flags, models=None, head=False):
+        """`models`: folder or source by name. With `head` a draft head too."""
+        if head:
+            flags = (*flags, "--model", f"{HEAD}={MODELS}/tandem-eagle3-15m", "--head-target", MODELS / TARGET)
         models = models or {name: MODELS / f"tandem-draft-{name}" for name in DRAFTERS}
         named = [part for name, folder in models.items() for part in ("--model", f"{name}={folder}")]
         return self.start("drafter", *named, *flags)
@@ -132,12 +137,14 @@ class Stack:
             del options["--local-drafter"]
         return self.start("verifier", *(part for option in options.items() for part in option))
 
-    def start_router(self, *flags, tenants=TENANTS, **limits):
-        """`limits`: further fields of the configuration."""
+    def start_router(self, *flags, tenants=TENANTS, head=False, **limits):
+        """`limits`: further fields of the configuration. With `head` the draft head and its tenant too."""
+        names = (*DRAFTERS, HEAD) if head else DRAFTERS
+        tenants = (*tenants, HEAD_TENANT) if head else tenants
         drafter, verifier = self.addresses["drafter"][0], self.addresses["verifier"][0]
         config = {
             "models": [{"name": TARGET, "folder": str(MODELS / TARGET), "verifiers": [verifier]}],
-            "drafters": [{"name": name, "endpoint": drafter, "draft_model": name} for name in DRAFTERS],
+            "drafters": [{"name": name, "endpoint": drafter, "draft_model": name} for name in names],
             **limits,
         }
         path = self.folder / "router.yaml"
@@ -151,12 +158,12 @@ class Stack:
         self.channel = self._open_channel()
         return router
 
-    def start_all(self, verifier_flags=(), router_flags=()):
-        self.start_drafter()
+    def start_all(self, verifier_flags=(), router_flags=(), head=False):
+        self.start_drafter(head=head)
         self.start_verifier(*verifier_flags)
         for server in self.servers.values():
             server.wait_ready()
-        self.start_router(*router_flags)
+        self.start_router(*router_flags, head=head)
 
     def replace(self, role, starter, *arguments, **options):
         """Ends a process and starts it again with other flags, at the same address."""

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/engine.h"
+#include "common/model/target_fingerprint.h"
 #include "router/config.h"
 #include "router/served_model.h"
 #include "tandem/v1/config.pb.h"
@@ -38,8 +39,11 @@ TestDrafter::TestDrafter() {
   for (const char* source : {"ngram:min=1", "suffix:min=1", "trie"}) {
     specs.push_back(ParseModelSpecs({source}).value()[0]);
   }
-  const auto merges = ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1"}, specs).value();
-  host_ = ModelHost::Open(specs, merges).value();
+  specs.push_back({std::string(kHeads[0]), DemoModelFolder("tandem-eagle3-15m")});
+  const auto merges =
+      ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1", "eagle3-ngram=eagle3+ngram:min=1"}, specs)
+          .value();
+  host_ = ModelHost::Open(specs, merges, DemoModelFolder(kTarget)).value();
   const absl::Status loaded = host_->Load({});
   assert(loaded.ok());
   service_.Serve({}, host_->draft_models());
@@ -72,6 +76,7 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
   options.limits.shape = setup.shape;
   if (setup.local_drafter != nullptr) options.local_drafter = ParseSourceSpec(setup.local_drafter).value();
   options.vocabulary_fingerprint = target_.tokenizer->Fingerprint(target_.config.vocab_size);
+  options.target_fingerprint = TargetFingerprint(*model);
   loop_ = std::make_unique<EngineLoop>(options, std::move(engine), std::move(pool), PlausibleRoundTimes(),
                                        &clock_, &metrics_);
   service_ = std::make_unique<VerifierService>(&target_, loop_.get(), &metrics_);
@@ -113,6 +118,7 @@ void InProcessStack::StartRouter() {
     drafter.set_draft_model(std::string(draft_model));
   };
   for (absl::string_view name : kDrafters) add_drafter(name, drafter_.endpoint(), name);
+  for (absl::string_view name : kHeads) add_drafter(name, drafter_.endpoint(), name);
   for (absl::string_view name : kSourceDrafters) add_drafter(name, drafter_.endpoint(), name);
   add_drafter(kUnreachableDrafter, "unix:/nonexistent/drafter.sock", kDrafters[0]);
   add_drafter(kUnknownDraftModel, drafter_.endpoint(), "no-such-model");

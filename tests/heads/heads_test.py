@@ -38,6 +38,7 @@ import features  # noqa: E402
 import head_training  # noqa: E402
 import make_golden  # noqa: E402
 import medusa  # noqa: E402
+import target_fingerprint  # noqa: E402
 
 REFERENCE = os.environ.get("REFERENCE")
 needs_reference = unittest.skipUnless(REFERENCE, "REFERENCE names no folder of reference packages")
@@ -206,6 +207,14 @@ class Eagle3Test(unittest.TestCase):
         self.assertEqual(again.draft_ids.tolist(), head.draft_ids.tolist())
         for name, tensor in head.state_dict().items():
             torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+class TargetFingerprintTest(unittest.TestCase):
+    def test_is_the_drafters(self):
+        # That of common/model/target_fingerprint_test.cc.
+        demo = ROOT / "deploy" / "demo-models" / "tandem-target-15m"
+        self.assertEqual(target_fingerprint.target_fingerprint(demo), "d3bbed61b666add0")
+        self.assertEqual(target_fingerprint.hash_bytes(b"", 0), target_fingerprint.combine(0, 0))
 
 
 class TrainingTest(unittest.TestCase):

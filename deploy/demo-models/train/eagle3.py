@@ -20,6 +20,7 @@ from torch.nn import functional
 import eagle3_head
 import features
 import head_training
+from target_fingerprint import target_fingerprint
 
 # What an error at a step weighs beside one at the step before it (the paper's loss).
 STEP_WEIGHT = 0.8
@@ -167,7 +168,7 @@ def main():
               f"the tokens; {tokens:,} tokens to learn from", flush=True)
         columns = [*store.columns(layers), len(store.layers)]
         progress = head_training.fit(head, training_loss(head, target, args), store, columns, args)
-        eagle3_head.save_head(head, args.output, layers, args.target.name)
+        eagle3_head.save_head(head, args.output, layers, args.target.name, fingerprint=target_fingerprint(args.target))
         print(f"wrote {args.output}: {progress.step} steps, {progress.tokens:,} tokens, {progress.seconds / 60:.1f} minutes")
     # As it was written, rounded to bfloat16.
     head, layers = eagle3_head.load_head(args.output)

@@ -214,8 +214,8 @@ def initialise(head, target, seed):
                 parameter[:, width:] = wanted
 
 
-def save_head(head, folder, layers, target_name, dtype=torch.bfloat16):
-    """config.json and model.safetensors as SpecForge writes and SGLang reads them."""
+def save_head(head, folder, layers, target_name, dtype=torch.bfloat16, fingerprint=None):
+    """config.json and model.safetensors as SpecForge writes and SGLang reads them, and the target's fingerprint."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     shape = head.shape
@@ -232,6 +232,7 @@ def save_head(head, folder, layers, target_name, dtype=torch.bfloat16):
         "model_type": "llama",
         "num_hidden_layers": 1,
         "rope_scaling": None,
+        **({"tandem_target_fingerprint": fingerprint} if fingerprint else {}),
         "target_model_name_or_path": target_name,
         "tie_word_embeddings": False,
         "torch_dtype": str(dtype).removeprefix("torch."),

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 import features
 import head_training
+from target_fingerprint import target_fingerprint
 
 # What head i's error weighs beside head i - 1's (the paper's choice).
 HEAD_WEIGHT = 0.8
@@ -63,7 +64,7 @@ class Heads(nn.Module):
         return self.heads[index][self.num_layers](x) if self.own_output else functional.linear(x, output)
 
 
-def save_heads(heads, folder, target_name, dtype=torch.bfloat16):
+def save_heads(heads, folder, target_name, dtype=torch.bfloat16, fingerprint=None):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -75,6 +76,7 @@ def save_heads(heads, folder, target_name, dtype=torch.bfloat16):
         "model_type": "medusa",
         # The heads end in the target's own output matrix, which is not stored.
         "original_lm_head": not heads.own_output,
+        **({"tandem_target_fingerprint": fingerprint} if fingerprint else {}),
         "torch_dtype": str(dtype).removeprefix("torch."),
         "vocab_size": heads.vocab_size,
     }
@@ -162,7 +164,7 @@ def main():
         heads.to(args.device)
         print(f"{sum(p.numel() for p in heads.parameters()):,} parameters", flush=True)
         progress = head_training.fit(heads, lambda batch, *_: loss_of(heads, target.output, batch), store, columns, args)
-        save_heads(heads, args.output, args.target.name)
+        save_heads(heads, args.output, args.target.name, fingerprint=target_fingerprint(args.target))
         print(f"wrote {args.output}: {progress.step} steps, {progress.tokens:,} tokens, {progress.seconds / 60:.1f} minutes")
     heads = load_heads(args.output).to(args.device)
     head_training.evaluate(lambda indices: score(heads, target, store, columns, indices, args), store, args)

@@ -1,0 +1,190 @@
+"""A draft head in a process of its own, fed with the target's hidden states: it is killed, hangs, is swapped for a draft
+model and back, its verifier is lost, and outputs are those without speculation throughout."""
+
+import json
+import shutil
+import signal
+import unittest
+
+from processes import (
+    MODELS,
+    PATIENCE_SECONDS,
+    TARGET,
+    ProcessTest,
+    bearer,
+    fixed_port,
+    request_for,
+    wait_until,
+)
+from tandem.v1 import admin_pb2, admin_pb2_grpc
+
+HEAD = "eagle3"
+MODEL = "general-1m"
+PROMPTS = (
+    "Once upon a time, there was a little girl named Lucy. She had a red",
+    "def reverse_words(sentence):\n    ",
+    "The old man came slowly down the road, and when he",
+    "Once upon a time there were two little",
+)
+HALF_WAY = 24
+LONG = 160
+# What the cache may cost of the acceptance.
+CACHE_MARGIN = 0.02
+
+
+class HeadsTest(ProcessTest):
+    def start_drafter(self, port=0, head=MODELS / "tandem-eagle3-15m", flags=()):
+        return self.start(
+            "tandem-drafter",
+            *("--model", f"{HEAD}={head}", "--head-target", MODELS / TARGET),
+            *("--model", f"{MODEL}={MODELS}/tandem-draft-{MODEL}", *flags),
+            port=port,
+        )
+
+    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
+        config = {
+            "models": [{"name": TARGET, "folder": str(MODELS / TARGET), "verifiers": verifiers}],
+            "drafters": [
+                {"name": name, "endpoint": drafter_address, "draft_model": name} for name in (HEAD, MODEL)
+            ],
+            "tenants": [{"name": "acme", "token": "secret", "drafter": HEAD, "admin": True, **tenant}],
+        }
+        path = self.folder / "router.yaml"
+        path.write_text(json.dumps(config))
+        return self.start("tandem-router", "--config", path, *flags)
+
+    def begin(self, request):
+        """A generation in the middle of which drafts of the head have been accepted."""
+        generation = self.generate(request).read(HALF_WAY, num_accepted=1)
+        self.assertIsNone(generation.finished, "nothing was accepted in time")
+        return generation
+
+    def start_drafting(self, **options):
+        self.start_stack(**options)
+        self.drafted(request_for())
+
+    def test_streams_what_plain_decoding_gives(self):
+        """With the default flags, local guesses and the default policy among them, batched and alone."""
+        self.drafter = self.start_drafter().wait_ready()
+        self.verifier = self.start("tandem-verifier", "--model", MODELS / TARGET, "--simulate-target-ms", 8)
+        self.connect_router([self.verifier.wait_ready().address], self.drafter.address)
+        for temperature in (0.0, 0.8):
+            requests = [request_for(prompt, max_tokens=64) for prompt in PROMPTS]
+            for request in requests:
+                request.sampling.temperature = temperature
+            expected = [self.undrafted(request) for request in requests]
+            together = [self.generate(request) for request in requests]
+            self.assertEqual([generation.read().output for generation in together], expected)
+            self.assertEqual([self.generate(request).read().output for request in requests], expected)
+        sent = self.verifier.metric("tandem_feature_bytes_total", drafter=HEAD)
+        self.assertGreater(sent, 0)
+        # What a drafter has taken can be less than what is on its way.
+        self.assertLessEqual(self.drafter.metric("tandem_drafter_feature_bytes_total"), sent)
+        wait_until(lambda: self.verifier.metric("tandem_features_waiting_bytes") == 0, "all features to be sent")
+
+    def test_killed_in_the_middle(self):
+        port = fixed_port()
+        self.start_drafting(drafter_port=port)
+        request = request_for(max_tokens=LONG)
+        expected = self.undrafted(request)
+        generation = self.begin(request)
+        self.drafter.kill()
+        self.assertEqual(generation.read().output, expected)
+        self.assertIn("connection", generation.stats.drafter_lost)
+        # The next one has nothing of what the first was sent.
+        self.drafter = self.start_drafter(port=port).wait_ready()
+        again = self.drafted(request)[-1]
+        self.assertEqual(again.output, expected)
+
+    def test_silent_in_the_middle(self):
+        """What it is sent piles up for a bounded time and to a bounded size, and holds nothing up."""
+        self.start_drafting()
+        request = request_for(max_tokens=LONG)
+        expected = self.undrafted(request)
+        generation = self.begin(request)
+        self.drafter.send(signal.SIGSTOP)
+        self.assertEqual(generation.read().output, expected)
+        self.drafter.send(signal.SIGCONT)
+        self.assertEqual(self.drafted(request)[-1].output, expected)
+
+    def test_swapped_in_the_middle(self):
+        self.start_drafting()
+        request = request_for(max_tokens=LONG)
+        expected = self.undrafted(request)
+        with self.router.channel() as channel:
+            stub = admin_pb2_grpc.RouterAdminStub(channel)
+            # To a draft model, which reads tokens only, and to the head, whose states then come from the store.
+            for drafter in (MODEL, HEAD, MODEL, HEAD):
+                generation = self.begin(request)
+                swap = admin_pb2.SwapTenantDrafterRequest(tenant="acme", drafter=drafter, running=True)
+                swapped = stub.SwapTenantDrafter(swap, metadata=bearer("secret"), timeout=PATIENCE_SECONDS)
+                self.assertEqual(swapped.num_moved, 1, f"to {drafter}: {swapped}")
+                self.assertEqual(generation.read().output, expected)
+                self.assertEqual(self.drafted(request)[-1].output, expected)
+
+    def test_the_verifier_is_killed_in_the_middle(self):
+        """Another one computes prompt and output anew, and the head's states with them."""
+        self.drafter = self.start_drafter().wait_ready()
+        verifiers = [self.start_verifier().wait_ready() for _ in range(2)]
+        self.connect_router([verifier.address for verifier in verifiers], self.drafter.address)
+        request = request_for(max_tokens=LONG)
+        expected = self.undrafted(request)
+        self.drafted(request)
+        generation = self.begin(request)
+        running = "tandem_verifier_running_requests"
+        busy = wait_until(lambda: [v for v in verifiers if v.metric(running) == 1], "the verifier that runs it")[0]
+        busy.kill()
+        self.assertEqual(generation.read().output, expected)
+        self.verifier = next(verifier for verifier in verifiers if verifier is not busy)
+        self.assertGreater(self.verifier.metric("tandem_feature_bytes_total", drafter=HEAD), 0)
+
+    def refused(self, folder=MODELS / "tandem-eagle3-15m", verifier_flags=()):
+        """Why a request goes without its head; the request itself must not care."""
+        self.drafter = self.start_drafter(head=folder).wait_ready()
+        self.verifier = self.start_verifier(*verifier_flags).wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address, allowed_drafters=[HEAD])
+        request = request_for(max_tokens=96)
+        expected = self.undrafted(request)
+
+        def lost():
+            generation = self.generate(request).read()
+            self.assertEqual(generation.output, expected)
+            self.assertEqual(generation.accepted, 0)
+            return generation.stats.drafter_lost
+
+        return wait_until(lost, "a head that is refused")
+
+    def test_a_head_of_another_target_is_refused(self):
+        folder = self.folder / "other"
+        shutil.copytree(MODELS / "tandem-eagle3-15m", folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["tandem_target_fingerprint"] = "0123456789abcdef"
+        (folder / "config.json").write_text(json.dumps(config))
+        why = self.refused(folder)
+        for part in ("FAILED_PRECONDITION", HEAD, "123456789abcdef"):
+            self.assertIn(part, why)
+
+    def test_a_verifier_without_room_for_features_serves_no_head(self):
+        self.assertIn("hidden states", self.refused(verifier_flags=("--feature-memory", "0")))
+
+    def test_a_cached_prompt_is_drafted_as_well_as_another(self):
+        """The features of cached tokens are kept with their keys and values."""
+        # In turns, and waiting for every draft, so that the machine's pace decides little.
+        self.start_drafting(verifier_flags=("--lookahead", 0, "--max-draft-wait", "5s"))
+        accepted, rounds = {False: 0, True: 0}, {False: 0, True: 0}
+        for index, prompt in enumerate(PROMPTS):
+            for cached in (False, True):
+                # Nobody else's prompt, longer than a few blocks, and then the same again.
+                request = request_for(f"{index}. " + "They all went home. " * 12 + prompt, max_tokens=LONG)
+                request.sampling.temperature = 0.0
+                generation = self.generate(request).read()
+                self.assertEqual(generation.finished.usage.cached_prompt_tokens > 0, cached, prompt)
+                accepted[cached] += generation.stats.accepted_tokens
+                rounds[cached] += generation.stats.drafted_rounds
+        fresh, from_cache = (accepted[cached] / rounds[cached] for cached in (False, True))
+        self.assertGreater(fresh, 1)
+        self.assertGreaterEqual(from_cache, fresh * (1 - CACHE_MARGIN))
+
+
+if __name__ == "__main__":
+    unittest.main()
