@@ -1,19 +1,26 @@
 // What features cost a verifier: to compute them beside a step, to keep those of committed rows, and to make
 // messages of them. For the demo target on its engine, and for the sizes of larger targets without one.
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "benchmark/benchmark.h"
+#include "common/base/clock.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
 #include "common/rpc/draft_wire.h"
+#include "common/rpc/server.h"
+#include "tandem/v1/drafter.grpc.pb.h"
+#include "verifier/drafter_links.h"
 #include "verifier/feature_step.h"
 #include "verifier/feature_store.h"
 #include "verifier/feature_stream.h"
@@ -128,6 +135,60 @@ BENCHMARK(DemoStep)
     ->ArgNames({"rows", "features"})
     ->ArgsProduct({{1, 17, 128}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
+
+// A drafter that reads what it is sent and does nothing with it.
+class Sink final : public v1::Drafter::Service {
+ public:
+  grpc::Status Draft(grpc::ServerContext*,
+                     grpc::ServerReaderWriter<v1::DraftResponse, v1::DraftRequest>* stream) override {
+    v1::DraftRequest request;
+    while (stream->Read(&request)) num_read_.fetch_add(1, std::memory_order_release);
+    return grpc::Status::OK;
+  }
+  int64_t num_read() const { return num_read_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<int64_t> num_read_ = 0;
+};
+
+// What one round of many sessions adds, from the verifier's link over loopback until the drafter has read it.
+// An iteration is a round: with 20 ms for a step, what takes less keeps up. Arguments: sessions, rows of
+// each, hidden size, int8.
+void CarryRows(benchmark::State& state) {
+  const auto sessions = static_cast<uint64_t>(state.range(0));
+  const FeatureType type = state.range(3) != 0 ? FeatureType::kInt8 : FeatureType::kBf16;
+  const uint64_t bytes = static_cast<uint64_t>(state.range(1)) *
+                         FeatureRowBytes(type, /*num_states=*/3, static_cast<uint32_t>(state.range(2)));
+  Sink sink;
+  const auto server = Check(ServerRunner::Start({.listen_address = "127.0.0.1:0"},
+                                                {{v1::Drafter::service_full_name(), &sink}}, {}));
+  const SystemClock clock;
+  absl::Notification up;
+  DrafterLinks links({.on_up = [&](LinkId) { up.Notify(); },
+                      .on_down = [](LinkId, const absl::Status&) {},
+                      .on_response = [](LinkId, const DraftResponse&, size_t) {},
+                      .on_malformed = [](LinkId, const absl::Status&) {},
+                      .on_gone = [](LinkId, const std::string&) {}},
+                     &clock);
+  const LinkId link = Check(links.Acquire(server->address()));
+  up.WaitForNotification();
+  int64_t sent = 0;
+  for (auto _ : state) {
+    for (uint64_t session = 1; session <= sessions; ++session, ++sent) {
+      links.Send(link, {.session = session,
+                        .event = Features{.epoch = 1, .type = type, .states = std::string(bytes, 'x')}});
+    }
+    while (sink.num_read() < sent) std::this_thread::yield();
+  }
+  state.SetBytesProcessed(sent * static_cast<int64_t>(bytes));
+}
+BENCHMARK(CarryRows)
+    ->ArgNames({"sessions", "rows", "hidden", "int8"})
+    ->Args({1, 5, 4096, 0})
+    ->Args({64, 5, 4096, 0})
+    ->Args({64, 5, 4096, 1})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace tandem

@@ -257,6 +257,9 @@ void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
     grow.step_seconds = static_cast<float>(absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration())));
     responses_.push_back({key.first, {key.second, std::move(grow)}});
   }
+  if (const std::optional<FeaturesUsed> used = session->draft->TakeFeaturesUsed(); used.has_value()) {
+    responses_.push_back({key.first, {key.second, *used}});
+  }
 }
 
 void DraftCore::OnScore(ScoreId id, ScoreRequest request, absl::Time deadline) {

@@ -77,6 +77,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
     sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
     for (TokenId token : tokens.subspan(open.prompt_length)) sampler_->Append(token);
     TANDEM_RETURN_IF_ERROR(is_head() ? OpenHeadWindow(open) : OpenWindow(tokens));
+    if (is_head()) told_features_ = features_->end();
   }
   for (const auto& source : sources_) source->Start(tokens, open.prompt_length);
   ProposeFromSources();

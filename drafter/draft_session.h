@@ -37,6 +37,9 @@ struct DraftModel {
   uint32_t context_length = 0;
   std::vector<SourceHost*> sources;
   const StopHead* stop_head = nullptr;  // May be null; of use with an engine that has features.
+  // Of a head: what of a session's features verifiers may send before they are used, at least a row. 1,365
+  // tokens of a target of width 4,096 of which three states are read.
+  uint64_t feature_window_bytes = uint64_t{32} << 20;
 };
 
 // What became of the nodes that were sent, and other totals since the start. Once every session is closed,
@@ -178,6 +181,8 @@ class DraftSession {
 
   // Nodes to send, in order, in messages without step_seconds.
   std::vector<Grow> TakeGrowth();
+  // What is to be told of features that have been used, if it is time to.
+  std::optional<FeaturesUsed> TakeFeaturesUsed();
 
   uint64_t cache_salt() const { return cache_salt_; }
   uint64_t vocabulary_fingerprint() const { return vocabulary_fingerprint_; }
@@ -248,6 +253,7 @@ class DraftSession {
   absl::Status OpenHeadWindow(const OpenSession& open);
   absl::Status StartHeadWindow(absl::Span<const TokenId> before, absl::Span<const TokenId> window);
   absl::Status SkipToFeatures();
+  uint32_t FeatureWindow() const;  // Rows.
   uint32_t NextFeature() const;
   uint32_t NumWithFeatures() const;
   absl::Status AppendToHead(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
@@ -310,6 +316,7 @@ class DraftSession {
   // Of a draft head: states that are to be used, the hash of the text before the window, of which its rows
   // are a function too, and what the root's row gave.
   std::optional<FeatureBuffer> features_;
+  uint32_t told_features_ = 0;    // What the verifier knows to be used: positions before this one.
   bool missed_features_ = false;  // Some came while it was parked.
   uint64_t text_before_window_ = 0;
   std::vector<float> root_output_;

@@ -13,23 +13,40 @@
 namespace tandem {
 namespace {
 
-// Of one session: states of 2,700 tokens of a target of width 4,096 of which three are read.
-constexpr size_t kMaxWaitingFeatureBytes = size_t{64} << 20;
+uint64_t RowBytesFor(const HeadConfig& head) {
+  return FeatureRowBytes(FeatureType::kBf16, head.num_states(),
+                         static_cast<uint32_t>(head.target_hidden_size));
+}
 
 }  // namespace
+
+uint32_t DraftSession::FeatureWindow() const {
+  const uint64_t rows = model_->feature_window_bytes / RowBytesFor(*model_->engine->config().head);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(rows, 1, UINT32_MAX));
+}
 
 std::optional<FeatureNeeds> DraftSession::feature_needs() const {
   if (!is_head()) return std::nullopt;
   const HeadConfig& head = *model_->engine->config().head;
   return FeatureNeeds{.layers = head.feature_layers,
                       .final_norm = head.feature_final_norm,
-                      .first_position = features_->end()};
+                      .first_position = features_->end(),
+                      .window = FeatureWindow()};
+}
+
+std::optional<FeaturesUsed> DraftSession::TakeFeaturesUsed() {
+  if (!is_head() || lost_ || parked_) return std::nullopt;
+  // Often enough that a verifier nearby never waits, and seldom enough that few messages do.
+  const uint32_t next = NextFeature();
+  if (next < told_features_ + std::max(1u, FeatureWindow() / 4)) return std::nullopt;
+  told_features_ = next;
+  return FeaturesUsed{.epoch = epoch_, .position = next};
 }
 
 absl::Status DraftSession::OpenHeadWindow(const OpenSession& open) {
   const HeadConfig& head = *model_->engine->config().head;
   features_.emplace(head.num_states(), static_cast<uint32_t>(head.target_hidden_size), FeatureType::kBf16,
-                    kMaxWaitingFeatureBytes);
+                    FeatureWindow() * RowBytesFor(head));
   missed_features_ = false;
   const absl::Span<const TokenId> tokens = open.tokens;
   // Another target's states would give other rows.

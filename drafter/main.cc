@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -139,13 +140,13 @@ absl::Status ValidateWeightTypes(const ModelHost& host, WeightType type) {
 }
 
 // What there is to say of this drafter once its models are loaded.
-absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& options, ModelHost& host,
+absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& options,
+                                                            const ModelHost& host,
                                                             const std::vector<v1::ModelInfo>& models,
                                                             const std::string& address,
                                                             const std::function<bool()>& stopped) {
   v1::ServerRegistration server = BeginRegistration(options.registration, address);
   server.mutable_capacity()->set_max_running(options.core.max_sessions);
-  TANDEM_ASSIGN_OR_RETURN(const auto level_seconds, host.MeasureLevels());
   uint64_t kv_tokens = 0;
   const std::vector<ModelHost::Description> hosted = host.descriptions();
   for (size_t i = 0; i < models.size(); ++i) {
@@ -154,9 +155,6 @@ absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& 
     if (hosted[i].model == nullptr) continue;
     TANDEM_ASSIGN_OR_RETURN(*model.mutable_weights_sha256(),
                             WeightsDigest(hosted[i].model->folder(), stopped));
-    if (const auto seconds = level_seconds.find(hosted[i].model.get()); seconds != level_seconds.end()) {
-      model.set_level_seconds(seconds->second);
-    }
   }
   for (const DraftModel& model : host.draft_models()) {
     if (model.pool != nullptr) kv_tokens += uint64_t{model.pool->num_blocks()} * kBlockTokens;
@@ -175,6 +173,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host,
                           ModelHost::Open(specs, merges, options.head_target));
   TANDEM_RETURN_IF_ERROR(ValidateWeightTypes(*host, load_options.weight_type));
+  absl::Mutex models_mutex;  // Of what is told while the models load.
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {
     if (hosted.model != nullptr) {
@@ -198,7 +197,10 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   DrafterService service(&metrics, tracing->tracer());
   const auto server_info = [&] {
     v1::ServerInfo info = Describe(service, start);
-    info.mutable_models()->Add(models.begin(), models.end());
+    {
+      absl::MutexLock lock(&models_mutex);
+      info.mutable_models()->Add(models.begin(), models.end());
+    }
     info.set_device(load_options.device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
     if (load_options.pace.has_value()) info.set_simulated_pace(DescribePace(*load_options.pace));
     return info;
@@ -214,6 +216,15 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                       {"health_port", absl::StrCat(server->health_port())}});
   // A signal ends this at once: nothing runs yet that would have to be drained.
   TANDEM_RETURN_IF_ERROR(host->Load(load_options));
+  TANDEM_ASSIGN_OR_RETURN(const auto level_seconds, host->MeasureLevels());
+  const std::vector<ModelHost::Description> hosted = host->descriptions();
+  {
+    absl::MutexLock lock(&models_mutex);
+    for (size_t i = 0; i < models.size(); ++i) {
+      const auto seconds = level_seconds.find(hosted[i].model.get());
+      if (seconds != level_seconds.end()) models[i].set_level_seconds(seconds->second);
+    }
+  }
   v1::ServerRegistration self;
   if (options.registration.any()) {
     TANDEM_ASSIGN_OR_RETURN(

@@ -29,6 +29,7 @@
 #include "router/admin_service.h"
 #include "router/choice/drafter_chooser.h"
 #include "router/choice_feedback.h"
+#include "router/drafter_speed_client.h"
 #include "router/etcd/etcd_address.h"
 #include "router/etcd/etcd_store.h"
 #include "router/feedback/feedback.h"
@@ -264,6 +265,8 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                         {"models", absl::StrCat(routing->table().models.size())},
                         {"drafters", absl::StrCat(routing->table().drafters.size())},
                         {"tenants", absl::StrCat(routing->table().tenants.size())}});
+  const DrafterSpeedClient drafter_speed_client(
+      {.credentials = security.channel}, [&router] { return router.snapshot(); }, &chooser);
   const ReadinessWatch readiness({.every_model = flags.strict_readiness}, &router, server.get(), &registry);
   const int signal = signals.Wait();
   LogInfo("draining",

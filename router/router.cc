@@ -11,6 +11,18 @@ namespace {
 // Before a drain's end, for the last messages to leave.
 constexpr absl::Duration kEndingTime = absl::Seconds(1);
 
+// The same, with the chooser told how long verifiers' rounds take.
+VerifierPool::Options TellingOfRounds(VerifierPool::Options options, DrafterChooser* chooser) {
+  options.on_info = [chooser](size_t model, const v1::ServerInfo& info) {
+    std::vector<DrafterChooser::RoundPoint> rounds;
+    for (const v1::RoundSeconds& round : info.round_seconds()) {
+      rounds.push_back({.rows = round.rows(), .seconds = round.seconds()});
+    }
+    chooser->TellRoundSeconds(model, rounds);
+  };
+  return options;
+}
+
 }  // namespace
 
 std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>& models) {
@@ -26,12 +38,13 @@ std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>&
 Router::Router(Options options)
     : options_(std::move(options)),
       admission_(options_.clock),
-      verifiers_(options_.routing->snapshot()->table(), options_.verifiers, options_.clock),
       own_chooser_(
           options_.chooser != nullptr
               ? nullptr
               : std::make_unique<DrafterChooser>(DrafterChooser::Options{}, ChooserModels(options_.models))),
       chooser_(options_.chooser != nullptr ? options_.chooser : own_chooser_.get()),
+      verifiers_(options_.routing->snapshot()->table(), TellingOfRounds(options_.verifiers, chooser_),
+                 options_.clock),
       policies_(options_.policies != nullptr ? options_.policies : &own_policies_),
       workers_(options_.tokenizer_threads) {
   assert(options_.models.size() == snapshot()->table().models.size());

@@ -97,10 +97,10 @@ class Router {
   const Options options_;
   Admission admission_;
   CanaryMonitor canaries_;
-  VerifierPool verifiers_;
-  RunningCalls running_calls_;  // Asks verifiers.
   std::unique_ptr<DrafterChooser> own_chooser_;
   DrafterChooser* const chooser_;
+  VerifierPool verifiers_;      // Tells the chooser of them.
+  RunningCalls running_calls_;  // Asks verifiers.
   PolicyMemory own_policies_;
   PolicyMemory* const policies_;
   absl::Mutex mutex_;

@@ -502,6 +502,7 @@ class VerifierPool::Question {
 
 void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& info) {
   Model& model = models_[entry.model];
+  if (options_.on_info) options_.on_info(entry.model, info);
   absl::MutexLock lock(model.mutex.get());
   if (entry.verifier.get() != &verifier) return;
   entry.max_running = info.capacity().max_running();

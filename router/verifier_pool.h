@@ -69,6 +69,8 @@ class VerifierPool {
     // How long a request may wait for a verifier that serves; zero: not at all.
     absl::Duration longest_wait;
     size_t max_waits = 256;  // Of one model at once.
+    // What a verifier that begins to serve says of itself, by the model's index; from gRPC's threads.
+    std::function<void(size_t, const v1::ServerInfo&)> on_info;
   };
   VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock);
   ~VerifierPool();

@@ -114,6 +114,8 @@ void Scheduler::OnPartnerResponse(LinkId link, Session& session, const DraftResp
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
     // One that has no room is asked again when its link comes up anew; any other reason stays.
     if (refused->epoch == epoch) session.DropPartner(!absl::IsResourceExhausted(refused->status));
+  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
+    OnFeaturesUsed(*used, epoch, partner.features);
   }
 }
 

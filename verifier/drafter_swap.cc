@@ -228,6 +228,8 @@ void Scheduler::OnStandbyResponse(LinkId link, Session& session, const DraftResp
     if (resync->epoch == epoch) ReopenStandby(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
     if (refused->epoch == epoch) GiveUpSwap(session, refused->status, /*close=*/false);
+  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
+    OnFeaturesUsed(*used, epoch, standby.features);
   }
 }
 

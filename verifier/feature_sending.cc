@@ -83,6 +83,13 @@ void Scheduler::OnDraftOpened(LinkId link, Session& session, const SessionOpened
   if (absl::IsInvalidArgument(features)) RecordViolation(link, features.message());
 }
 
+// `epoch`: of the opening that is in force at this drafter.
+void Scheduler::OnFeaturesUsed(const FeaturesUsed& used, uint32_t epoch, FeatureStream& stream) {
+  if (used.epoch != epoch || !stream.started()) return;
+  stream.OnUsed(used.position);
+  SendFeatures();
+}
+
 // `copies`: those of the session's accepted nodes.
 void Scheduler::KeepAccepted(const Session& session, absl::Span<const KvCopy> copies) {
   const absl::Span<const uint32_t> accepted = session.accepted();
@@ -101,7 +108,7 @@ void Scheduler::SendCommit(const Session& session, const Session::FeatureReader&
     const SchedulerListener::Backlog backlog = listener_->BacklogOf(reader.link);
     const uint64_t num_sent = links_[reader.link].num_feature_messages;
     const uint64_t num_left = num_sent - std::min(num_sent, backlog.feature_messages);
-    if (waiting > 0 && waiting <= commit.tokens.size() &&
+    if (waiting > 0 && waiting <= commit.tokens.size() && stream.NumAllowed(text) == waiting &&
         waiting * stream.RowBytes(text) <= options_.feature_limits.chunk_bytes &&
         stream.BytesInFlight(num_left) == 0 &&
         backlog.other_bytes <= options_.feature_limits.backlog_of_commit) {
@@ -116,8 +123,8 @@ bool Scheduler::SendChunk(const Session& session, const Session::FeatureReader& 
   FeatureStream& stream = *reader.stream;
   const FeatureText text{
       .store = features_.get(), .kv = &session.kv(), .computed = session.kv().num_computed()};
-  const uint32_t waiting = stream.NumWaiting(text);
-  if (waiting == 0) return false;
+  const uint32_t allowed = stream.NumAllowed(text);
+  if (allowed == 0) return false;
   Link& link = links_[reader.link];
   const SchedulerListener::Backlog backlog = listener_->BacklogOf(reader.link);
   const uint64_t num_left =
@@ -126,7 +133,7 @@ bool Scheduler::SendChunk(const Session& session, const Session::FeatureReader& 
       std::min({RoomBelow(options_.feature_limits.link_bytes, backlog.feature_bytes),
                 RoomBelow(options_.feature_limits.session_bytes, stream.BytesInFlight(num_left)),
                 options_.feature_limits.chunk_bytes});
-  uint64_t rows = std::min<uint64_t>(waiting, room / stream.RowBytes(text));
+  uint64_t rows = std::min<uint64_t>(allowed, room / stream.RowBytes(text));
   // A row may be larger than a chunk; it goes when nothing else does.
   if (rows == 0 && backlog.feature_messages == 0) rows = 1;
   if (rows == 0) return false;

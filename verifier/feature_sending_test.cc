@@ -287,6 +287,44 @@ TEST_F(FeatureSendingTest, ASlowLinkHoldsNoMoreThanItMayAndCatchesUp) {
   }
 }
 
+TEST_F(FeatureSendingTest, AWindowMovesAsItsRowsAreUsed) {
+  Make(FixedWindow(4));
+  lanes_[kLink].needs.window = 10;
+  Up(kLink);
+  const Ask ask{.prompt = CountingPrompt(100), .rules = {.max_tokens = 60}};
+  Run(1, ask);  // So that the store has the prompt from its beginning.
+  Run(2, ask);
+  EXPECT_EQ(closed_.at(1).end, 10u) << "nobody said that any was used";
+  EXPECT_EQ(closed_.at(1).num_in_commits, 0u);
+
+  ASSERT_TRUE(SubmitTo(3, ask, {kLink}).ok());
+  uint32_t used = 0;
+  RunToTheEnd([&] {
+    AnswerAll();
+    for (SessionId draft : Drafts()) {
+      FeatureChecker& head = heads_.at(draft).checker;
+      if (!head.first().has_value()) continue;
+      // Of an older opening, which changes nothing, and then in fact.
+      Reply(draft, FeaturesUsed{.epoch = head.epoch() + 1, .position = 1000});
+      EXPECT_LE(head.end(), used + 10);
+      used = head.end();
+      Reply(draft, head.Use(used));
+    }
+    GrowAll({{3, ask}});
+  });
+  EXPECT_TRUE(closed_.at(2).complete());
+  EXPECT_GT(closed_.at(2).num_in_commits, 0u);
+  // What begins late has its window there.
+  ASSERT_TRUE(SubmitTo(4, ask, {kLink}).ok());
+  RunToTheEnd([&] {
+    for (SessionId draft : Drafts()) Answer(draft, 70);
+    GrowAll({{4, ask}});
+  });
+  EXPECT_EQ(closed_.at(3).first, 70u);
+  EXPECT_EQ(closed_.at(3).end, 80u);
+  EXPECT_TRUE(violations_.empty());
+}
+
 TEST_F(FeatureSendingTest, OneSessionLeavesRoomOnALinkForOthers) {
   Make(Narrow());
   Up(kLink);
@@ -436,6 +474,7 @@ TEST_F(FeatureSendingTest, AnythingAtAnyTime) {
     closed_.clear();
     lanes_.clear();
     SetUp();
+    if (chance(2)) lanes_[kHeadLink2].needs.window = 1 + static_cast<uint32_t>(random() % 30);
     Up(kLink);
     Up(kHeadLink2);
     std::map<SessionId, Ask> asks;
@@ -451,6 +490,10 @@ TEST_F(FeatureSendingTest, AnythingAtAnyTime) {
         if (chance(2)) Answer(draft, chance(3) ? static_cast<uint32_t>(random() % 60) : 0);
         if (chance(25) && drafts_.contains(draft)) {
           Reply(draft, ResyncNeeded{.epoch = drafts_.at(draft).epoch, .reason = "any"});
+        }
+        const auto head = heads_.find(draft);
+        if (head != heads_.end() && head->second.checker.first().has_value() && chance(2)) {
+          Reply(draft, head->second.checker.Use(head->second.checker.end() - (chance(3) ? 1 : 0)));
         }
       }
       for (const auto& [id, ask] : asks) {

@@ -13,8 +13,16 @@ uint32_t FeatureStream::NumWaiting(const FeatureText& text) {
     if (first >= text.computed) return 0;
     anchored_ = true;
     next_ = first;
+    used_ = std::max(used_, first);
   }
   return text.computed > next_ ? text.computed - next_ : 0;
+}
+
+uint32_t FeatureStream::NumAllowed(const FeatureText& text) {
+  const uint32_t waiting = NumWaiting(text);
+  if (waiting == 0 || needs_->window == 0) return waiting;
+  const uint64_t end = uint64_t{used_} + needs_->window;
+  return end <= next_ ? 0 : static_cast<uint32_t>(std::min<uint64_t>(waiting, end - next_));
 }
 
 Features FeatureStream::Take(const FeatureText& text, uint32_t epoch, uint32_t count) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -42,6 +43,9 @@ struct FeatureLimits {
 //     ^                                                 |
 //     '------------ the session is opened anew ---------'
 //
+// Drafters that name a window are sent no more rows than fit into it until they tell that they have used
+// some.
+//
 // It begins at the first position that the drafter asked for, or at the earliest one from which the store has
 // all rows up to what is computed: what was computed before the store kept them has none. Later rows all have
 // theirs, since the store keeps a state for good.
@@ -56,8 +60,13 @@ class FeatureStream {
     return FeatureRowBytes(needs_->type, needs_->num_states(), text.store->hidden_size());
   }
 
-  // Rows that could be sent and were not; 0 unless started.
+  // Rows that are there and were not sent; 0 unless started.
   uint32_t NumWaiting(const FeatureText& text);
+  // How many of these the drafter's window has room for.
+  uint32_t NumAllowed(const FeatureText& text);
+  // The drafter has used the rows before the position. What it says twice or of rows that it does not have is
+  // its own affair: it bounds nobody's memory but its own.
+  void OnUsed(uint32_t position) { used_ = std::max(used_, position); }
   // The position of the first of them.
   uint32_t next_position() const { return next_; }
   // The next rows, `count` of those that wait, at least one.
@@ -72,6 +81,7 @@ class FeatureStream {
   std::optional<FeatureNeeds> needs_;
   bool anchored_ = false;  // It is known where the rows begin.
   uint32_t next_ = 0;
+  uint32_t used_ = 0;                                    // Never less than where the rows begin.
   std::deque<std::pair<uint64_t, uint64_t>> in_flight_;  // Messages by number, and their bytes.
   uint64_t bytes_in_flight_ = 0;
 };

@@ -376,6 +376,16 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
 // Rows of the passes whose time is told to routers.
 constexpr uint32_t kTimedRows[] = {1, 2, 4, 8, 16, 32, 64};
 
+google::protobuf::RepeatedPtrField<v1::RoundSeconds> MeasuredRounds(const RoundTimeModel& round_time) {
+  google::protobuf::RepeatedPtrField<v1::RoundSeconds> rounds;
+  for (const uint32_t rows : kTimedRows) {
+    v1::RoundSeconds& round = *rounds.Add();
+    round.set_rows(rows);
+    round.set_seconds(round_time.Uncorrected(rows));
+  }
+  return rounds;
+}
+
 // What there is to say of this verifier once the target is loaded, but for the digest of its weights.
 v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const v1::ServerInfo& info,
                                             const std::string& address, const TargetEngine& engine) {
@@ -386,11 +396,7 @@ v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const 
   v1::RegisteredVerifier& verifier = *server.mutable_verifier();
   *verifier.mutable_model() = info.models(0);
   verifier.set_arithmetic(info.arithmetic());
-  for (const uint32_t rows : kTimedRows) {
-    v1::RoundSeconds& round = *verifier.add_round_seconds();
-    round.set_rows(rows);
-    round.set_seconds(engine.round_time.Uncorrected(rows));
-  }
+  *verifier.mutable_round_seconds() = MeasuredRounds(engine.round_time);
   return server;
 }
 
@@ -423,8 +429,9 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   const SteadyClock clock;
   std::unique_ptr<EngineLoop> loop;
   uint64_t kv_tokens_total = 0;
+  google::protobuf::RepeatedPtrField<v1::RoundSeconds> round_seconds;
   VerifierService service(&target.served, nullptr, &metrics, tracing->tracer());
-  // From gRPC's threads: both are written before the service has the loop.
+  // From gRPC's threads: what it reads is written before the service has the loop.
   const auto server_info = [&] {
     v1::ServerInfo info = fixed_info;
     info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
@@ -432,6 +439,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
     if (serving == nullptr) return info;
     const EngineLoop::Load load = serving->load();
     info.set_kv_tokens_total(kv_tokens_total);
+    *info.mutable_round_seconds() = round_seconds;
     info.set_window_policy(load.window_policy);
     info.set_running(load.running);
     info.set_waiting(load.waiting);
@@ -471,6 +479,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
     TANDEM_ASSIGN_OR_RETURN(*self.mutable_verifier()->mutable_weights_sha256(), digest.get());
   }
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
+  round_seconds = MeasuredRounds(engine.round_time);
   WarnWithoutFeatures(options, *engine.engine);
   loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
                                       std::move(engine.round_time), &clock, &metrics, security.channel);

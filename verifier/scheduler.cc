@@ -328,6 +328,8 @@ void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
     if (resync->epoch == session.draft_epoch()) Resync(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
     if (refused->epoch == session.draft_epoch()) OnRefused(session, refused->status);
+  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
+    OnFeaturesUsed(*used, session.draft_epoch(), session.features());
   }
 }
 

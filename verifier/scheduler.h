@@ -241,6 +241,7 @@ class Scheduler {
   // What draft heads read (feature_sending.cc).
   void SendOpen(LinkId link, SessionId draft_id, OpenSession open, FeatureStream& features);
   absl::Status StartFeatures(const SessionOpened& opened, FeatureStream& stream);
+  void OnFeaturesUsed(const FeaturesUsed& used, uint32_t epoch, FeatureStream& stream);
   void OnDraftOpened(LinkId link, Session& session, const SessionOpened& opened);
   void KeepAccepted(const Session& session, absl::Span<const KvCopy> copies);
   void SendCommit(const Session& session, const Session::FeatureReader& reader, Commit commit);

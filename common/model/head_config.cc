@@ -11,6 +11,16 @@ constexpr char kLayersField[] = "eagle_aux_hidden_state_layer_ids";
 
 }  // namespace
 
+absl::string_view HeadKindName(HeadConfig::Kind kind) {
+  switch (kind) {
+    case HeadConfig::Kind::kEagle:
+      return "eagle";
+    case HeadConfig::Kind::kEagle3:
+      return "eagle3";
+  }
+  return "";
+}
+
 HeadConfig EagleByTensors() {
   return {.kind = HeadConfig::Kind::kEagle, .feature_final_norm = true, .numbered_layer = true};
 }

@@ -42,6 +42,9 @@ struct HeadConfig {
   uint32_t state_size() const { return num_states() * static_cast<uint32_t>(target_hidden_size); }
 };
 
+// "eagle" or "eagle3".
+absl::string_view HeadKindName(HeadConfig::Kind kind);
+
 // The head of a folder whose config.json does not say that it is one, but whose tensors do (`fc.weight`).
 HeadConfig EagleByTensors();
 

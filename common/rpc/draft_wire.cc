@@ -144,7 +144,8 @@ absl::StatusOr<FeatureNeeds> NeedsFromProto(const v1::FeatureNeeds& proto) {
   return FeatureNeeds{.layers = {proto.layers().begin(), proto.layers().end()},
                       .final_norm = proto.final_norm(),
                       .type = FeatureTypeFromProto(proto.type()),
-                      .first_position = proto.first_position()};
+                      .first_position = proto.first_position(),
+                      .window = proto.window()};
 }
 
 void NeedsToProto(const FeatureNeeds& needs, v1::FeatureNeeds* proto) {
@@ -152,6 +153,7 @@ void NeedsToProto(const FeatureNeeds& needs, v1::FeatureNeeds* proto) {
   proto->set_final_norm(needs.final_norm);
   proto->set_type(FeatureTypeToProto(needs.type));
   proto->set_first_position(needs.first_position);
+  proto->set_window(needs.window);
 }
 
 absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
@@ -430,10 +432,16 @@ absl::StatusOr<DraftResponse> DraftResponseFromProto(const v1::DraftResponse& pr
     case v1::DraftResponse::kLoadReport:
       response.event = LoadReport();
       return response;
+    case v1::DraftResponse::kFeaturesUsed:
+      response.event =
+          FeaturesUsed{.epoch = proto.features_used().epoch(), .position = proto.features_used().position()};
+      return response;
     case v1::DraftResponse::EVENT_NOT_SET:
       break;
   }
-  return Invalid("event: none that is known, expected opened, grow, resync_needed, refused or load_report");
+  return Invalid(
+      "event: none that is known, expected opened, grow, resync_needed, refused, load_report or "
+      "features_used");
 }
 
 v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
@@ -457,6 +465,9 @@ v1::DraftResponse DraftResponseToProto(const DraftResponse& response) {
     proto.mutable_refused()->set_epoch(refused->epoch);
     proto.mutable_refused()->set_code(static_cast<int32_t>(refused->status.code()));
     proto.mutable_refused()->set_message(std::string(refused->status.message()));
+  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
+    proto.mutable_features_used()->set_epoch(used->epoch);
+    proto.mutable_features_used()->set_position(used->position);
   } else {
     proto.mutable_load_report();
   }

@@ -81,6 +81,8 @@ struct FeatureNeeds {
   bool final_norm = false;
   FeatureType type = FeatureType::kBf16;
   uint32_t first_position = 0;  // Nothing before it is of use.
+  // Most rows sent beyond those that FeaturesUsed has told of; 0: any number.
+  uint32_t window = 0;
 
   uint32_t num_states() const { return static_cast<uint32_t>(layers.size()) + (final_norm ? 1 : 0); }
 };
@@ -159,12 +161,18 @@ struct SessionRefused {
   absl::Status status;
 };
 
+// The head has read the features in front of the position.
+struct FeaturesUsed {
+  uint32_t epoch = 0;
+  uint32_t position = 0;
+};
+
 // Says no more than DraftResponse::drafter_sessions.
 struct LoadReport {};
 
 struct DraftResponse {
   SessionId session = 0;
-  std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused, LoadReport> event;
+  std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused, LoadReport, FeaturesUsed> event;
   // Sessions that the drafter has open for all its verifiers; nothing if it does not say.
   std::optional<uint32_t> drafter_sessions = std::nullopt;
   // When the transport got it; the infinite past: when it was handed over.

@@ -35,6 +35,11 @@ SessionOpened FeatureChecker::Answer(uint32_t first_position) {
   return {.epoch = epoch_, .context_length = 4096, .features = needs_};
 }
 
+FeaturesUsed FeatureChecker::Use(uint32_t position) {
+  used_ = std::max(used_, position);
+  return {.epoch = epoch_, .position = used_};
+}
+
 absl::Status FeatureChecker::OnRequest(const DraftRequest& request) {
   if (const auto* open = std::get_if<OpenSession>(&request.event)) {
     if (open->target_hidden_size != FakeEngine::kHiddenSize ||
@@ -49,6 +54,7 @@ absl::Status FeatureChecker::OnRequest(const DraftRequest& request) {
     tokens_ = open->tokens;
     first_.reset();
     end_ = 0;
+    used_ = 0;
   } else if (const auto* commit = std::get_if<Commit>(&request.event)) {
     if (commit->epoch < epoch_ || (commit->epoch == epoch_ && commit->commit_no <= commit_no_)) {
       return absl::OkStatus();
@@ -106,6 +112,11 @@ absl::Status FeatureChecker::OnFeatures(const Features& features) {
   const absl::Span<const char> states(features.states.data(), features.states.size());
   for (size_t at = 0; at < states.size(); at += row_bytes, ++end_, ++num_rows_) {
     TANDEM_RETURN_IF_ERROR(CheckRow(end_, states.subspan(at, row_bytes)));
+  }
+  if (needs_.window > 0 && end_ > std::max(used_, *first_) + needs_.window) {
+    return absl::InternalError(absl::StrCat("features up to position ", end_, " while those before ",
+                                            std::max(used_, *first_), " are used and the window is ",
+                                            needs_.window));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -26,7 +27,13 @@ class FeatureChecker {
   // What to answer to the opening, with features of use from `first_position` on.
   SessionOpened Answer(uint32_t first_position = 0);
 
+  // Says that what came before the position, which is not behind the rows that came, has been used.
+  FeaturesUsed Use(uint32_t position);
+
   uint32_t epoch() const { return epoch_; }
+  uint32_t window() const { return needs_.window; }
+  // Rows that are here and that Use has not told of.
+  uint32_t num_unused() const { return first_.has_value() ? end_ - std::max(used_, *first_) : 0; }
   const TokenIds& tokens() const { return tokens_; }
   // Since the last opening: the position of the first row, and the one behind the last.
   std::optional<uint32_t> first() const { return first_; }
@@ -49,6 +56,7 @@ class FeatureChecker {
   TokenIds tokens_;
   std::optional<uint32_t> first_;
   uint32_t end_ = 0;
+  uint32_t used_ = 0;
   uint64_t num_rows_ = 0;
   uint64_t num_in_commits_ = 0;
 };

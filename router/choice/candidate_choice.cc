@@ -3,17 +3,38 @@
 namespace tandem::router {
 namespace {
 
-DraftCosts MeanCosts(absl::Span<const Candidate> candidates) {
-  DraftCosts mean;
-  double known = 0.0;
-  for (const Candidate& candidate : candidates) {
-    if (!candidate.costs.has_value()) continue;
-    mean.exposed_level_seconds += candidate.costs->exposed_level_seconds;
-    mean.hidden_level_seconds += candidate.costs->hidden_level_seconds;
-    ++known;
+// Where nothing is measured of an average's candidates it is 0.
+class Average {
+ public:
+  void Add(double value) {
+    sum_ += value;
+    ++count_;
   }
-  if (known == 0.0) return mean;
-  return {mean.exposed_level_seconds / known, mean.hidden_level_seconds / known};
+  double value() const { return count_ == 0.0 ? 0.0 : sum_ / count_; }
+
+ private:
+  double sum_ = 0.0;
+  double count_ = 0.0;
+};
+
+// Of each candidate: as measured, as told, or the others' average.
+std::vector<DraftCosts> CostsInForce(absl::Span<const Candidate> candidates) {
+  Average exposed;
+  Average hidden;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.costs.has_value()) {
+      exposed.Add(candidate.costs->exposed_level_seconds);
+      hidden.Add(candidate.costs->hidden_level_seconds);
+    } else if (candidate.told_level_seconds.has_value()) {
+      hidden.Add(*candidate.told_level_seconds);
+    }
+  }
+  std::vector<DraftCosts> costs;
+  for (const Candidate& candidate : candidates) {
+    const DraftCosts unmeasured = {exposed.value(), candidate.told_level_seconds.value_or(hidden.value())};
+    costs.push_back(candidate.costs.value_or(unmeasured));
+  }
+  return costs;
 }
 
 // The drafter with the fewest samples, if it has too few; the first of equal ones.
@@ -35,7 +56,8 @@ std::optional<size_t> ToExplore(absl::Span<const Candidate> candidates, double e
 std::optional<size_t> ToTime(absl::Span<const Candidate> candidates) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& candidate = candidates[i];
-    if (!candidate.costs.has_value() && candidate.finished == 0 && candidate.pending == 0) return i;
+    const bool known = candidate.costs.has_value() || candidate.told_level_seconds.has_value();
+    if (!known && candidate.finished == 0 && candidate.pending == 0) return i;
   }
   return std::nullopt;
 }
@@ -60,9 +82,9 @@ std::optional<size_t> MostAccepted(absl::Span<const Candidate> candidates) {
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
                                 const PlainDecoding& plain, const ChoiceOptions& options) {
   CandidateChoice choice;
-  const DraftCosts mean = MeanCosts(candidates);
+  const std::vector<DraftCosts> costs = CostsInForce(candidates);
   for (const Candidate& candidate : candidates) {
-    CandidateForecast forecast{.costs = candidate.costs.value_or(mean)};
+    CandidateForecast forecast{.costs = costs[choice.forecasts.size()]};
     if (!verify.empty()) {
       forecast.window = BestWindow(candidate.acceptance.mean, forecast.costs, verify);
       // A drafter that is best left unused is plain decoding.

@@ -24,8 +24,10 @@ struct Candidate {
   uint64_t finished = 0;
   uint64_t idle_finished = 0;
   std::optional<DraftCosts> costs;  // Nothing: never measured.
-  double correction = 1.0;          // Measured over predicted throughput of its recent requests.
-  uint64_t idle_decisions = 0;      // How many decisions ago it was last timed, or tried for that.
+  // What the drafter says of itself: seconds for a level of one session's tree, all of it hidden at best.
+  std::optional<double> told_level_seconds;
+  double correction = 1.0;      // Measured over predicted throughput of its recent requests.
+  uint64_t idle_decisions = 0;  // How many decisions ago it was last timed, or tried for that.
   // Decided upon, and not finished yet.
   uint32_t pending = 0;
 };
@@ -51,7 +53,7 @@ inline constexpr absl::string_view kReasonRefresh = "refresh";  // Was not used 
 
 struct CandidateForecast {
   WindowForecast window;
-  DraftCosts costs;                // In force: those of other drafters' mean where there are none.
+  DraftCosts costs;                // In force, measured or not.
   double tokens_per_second = 0.0;  // Corrected. 0 while b_p is not known.
 };
 
@@ -67,7 +69,8 @@ struct CandidateChoice {
 // requests on their way, and then one that no request has used yet and whose costs nothing tells, as after a
 // calibration from another machine. Ties go to plain decoding and then to the candidate that comes first.
 // While `verify` is empty, since nothing has measured it, the highest predicted acceptance wins. A drafter
-// without costs is taken to cost what the others do on average, or nothing.
+// whose costs were not measured is taken for what it says of itself, with the others' exposed seconds; one
+// that says nothing, to cost what the others do on average, or nothing.
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
                                 const PlainDecoding& plain, const ChoiceOptions& options);
 

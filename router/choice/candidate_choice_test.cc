@@ -76,6 +76,24 @@ TEST(CandidateChoiceTest, RequestsThatTaughtNothingCountAsExplored) {
   EXPECT_EQ(Choose(candidates).candidate, 0u);
 }
 
+TEST(CandidateChoiceTest, UntilItIsMeasuredADrafterIsWhatItSays) {
+  Candidate fast = Known("fast", 0.6, 0.0);
+  Candidate slow = Known("slow", 0.6, 0.0);
+  fast.costs = slow.costs = std::nullopt;
+  fast.told_level_seconds = 0.5;
+  slow.told_level_seconds = 50.0;
+  // Neither has to be tried for it.
+  EXPECT_EQ(Choose({slow, fast}).candidate, 1u);
+  EXPECT_EQ(Choose({fast, slow}).candidate, 0u);
+  EXPECT_EQ(Choose({slow, fast}).reason, kReasonAuto);
+  EXPECT_EQ(Choose({slow, fast}).forecasts[0].costs.hidden_level_seconds, 50.0);
+  EXPECT_EQ(Choose({slow}).candidate, std::nullopt) << "plain decoding is faster";
+  // What was measured of others is exposed here too, and what was measured of itself is all that counts.
+  EXPECT_EQ(Choose({Known("other", 0.1, 3.0), fast}).forecasts[1].costs.exposed_level_seconds, 3.0);
+  slow.costs = DraftCosts{.exposed_level_seconds = 0.1};
+  EXPECT_EQ(Choose({slow, fast}).forecasts[0].costs.hidden_level_seconds, 0.0);
+}
+
 TEST(CandidateChoiceTest, WhatWasNeverTimedIsTriedOnce) {
   std::vector<Candidate> candidates = {Known("a", 0.9, 0.1), Known("b", 0.1, 9.0)};
   candidates[1].costs.reset();

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/speculation/round_time_model.h"
+#include "common/speculation/window_policy.h"
 
 namespace tandem::router {
 namespace {
@@ -86,9 +88,46 @@ std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, con
       candidate.idle_decisions = model.num_decisions - state.last_timed;
       candidate.pending = state.pending->load(std::memory_order_relaxed);
     }
+    if (const auto told = told_level_seconds_.find(name); told != told_level_seconds_.end()) {
+      candidate.told_level_seconds = told->second;
+    }
     candidates.push_back(std::move(candidate));
   }
   return candidates;
+}
+
+const VerifySeconds& DrafterChooser::VerifyOf(const ModelState& model) {
+  return model.verify.value().empty() ? model.told_verify.value() : model.verify.value();
+}
+
+void DrafterChooser::TellLevelSeconds(absl::string_view drafter, double seconds) {
+  LiveDraftCosts costs;
+  costs.Observe({.hidden_level_seconds = seconds});
+  if (!costs.value().has_value()) return;
+  absl::MutexLock lock(&mutex_);
+  if (told_level_seconds_.size() >= kMostDrafters && !told_level_seconds_.contains(drafter)) return;
+  told_level_seconds_[String(drafter)] = seconds;
+}
+
+void DrafterChooser::TellRoundSeconds(size_t model, absl::Span<const RoundPoint> rounds) {
+  std::vector<RoundTimeModel::Point> grid;
+  uint32_t last_rows = 0;
+  for (const RoundPoint& round : rounds) {
+    if (round.rows <= std::exchange(last_rows, round.rows) || !(round.seconds >= 0.0) ||
+        !std::isfinite(round.seconds))
+      return;
+    grid.push_back({.rows = round.rows, .seconds = round.seconds});
+  }
+  if (grid.empty()) return;
+  const RoundTimeModel times(grid);
+  // As verifiers have them by default.
+  const WindowLimits limits;
+  VerifySeconds verify;
+  for (uint32_t window = 0; window <= limits.max_depth; ++window) {
+    verify.push_back(times.Seconds(1 + limits.NodesFor(window)));
+  }
+  absl::MutexLock lock(&mutex_);
+  models_[model].told_verify.Observe(verify);
 }
 
 PlainDecoding DrafterChooser::PlainOf(const ModelState& model) {
@@ -115,7 +154,7 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? prompt.extracted->features : neutral, drafters);
   const CandidateChoice choice =
-      ChooseCandidate(candidates, model.verify.value(), PlainOf(model), options_.choice);
+      ChooseCandidate(candidates, VerifyOf(model), PlainOf(model), options_.choice);
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
   decision.learning = learning;
   // Whatever becomes of the request: those that teach nothing are not tried one after the other.
@@ -145,7 +184,7 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
   absl::MutexLock lock(&mutex_);
   ModelState& model = models_[model_index];
   model.verify.Observe(outcome.verify);
-  const VerifySeconds& verify = model.verify.value();
+  const VerifySeconds& verify = VerifyOf(model);
   if (drafter.empty()) {
     if (!verify.empty() && model.plain_correction.Observe(1.0 / verify[0], outcome)) {
       model.plain_last_timed = model.num_decisions;
@@ -219,7 +258,7 @@ std::optional<double> DrafterChooser::Throughput(size_t model_index, absl::strin
                                                  double acceptance) const {
   absl::MutexLock lock(&mutex_);
   const ModelState& model = models_[model_index];
-  const VerifySeconds& verify = model.verify.value();
+  const VerifySeconds& verify = VerifyOf(model);
   if (verify.empty()) return std::nullopt;
   if (drafter.empty()) return model.plain_correction.value() / verify[0];
   std::vector<Candidate> candidates =
@@ -336,7 +375,7 @@ v1::ChoiceExplanation DrafterChooser::Explain(size_t model_index, absl::Span<con
   const bool current = handle.feature_model == model.features;
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? handle.extracted->features : neutral, drafters);
-  const VerifySeconds& verify = model.verify.value();
+  const VerifySeconds& verify = VerifyOf(model);
   const CandidateChoice choice = ChooseCandidate(candidates, verify, PlainOf(model), options_.choice);
 
   v1::ChoiceExplanation explanation;

@@ -95,6 +95,15 @@ class DrafterChooser {
   // What `drafter`'s acceptance would have been: full-information feedback. `weight` is in (0, 1].
   void Observe(size_t model, absl::string_view drafter, const PromptHandle& prompt, double acceptance,
                double weight);
+  // What servers say of their own speed, which counts until requests have measured it: seconds that the
+  // drafter takes for a level of one session's tree, and those of a round of so many rows of a verifier, by
+  // rows, increasing. What is not finite or out of range is ignored.
+  void TellLevelSeconds(absl::string_view drafter, double seconds);
+  struct RoundPoint {
+    uint32_t rows = 0;
+    double seconds = 0.0;
+  };
+  void TellRoundSeconds(size_t model, absl::Span<const RoundPoint> rounds);
   // What a drafter is predicted to accept, and its throughput, as Decide would have it: for feedback.
   AcceptanceRegression::Prediction Predict(size_t model, absl::string_view drafter,
                                            const PromptHandle& prompt) const;
@@ -154,6 +163,7 @@ class DrafterChooser {
     std::shared_ptr<const FeatureModel> features;
     std::map<std::string, DrafterState, std::less<>> drafters;
     LiveVerifySeconds verify;
+    LiveVerifySeconds told_verify;  // Until there is the former.
     ThroughputCorrection plain_correction;
     uint64_t plain_last_timed = 0;  // As a drafter's.
     uint64_t num_decisions = 0;
@@ -162,11 +172,13 @@ class DrafterChooser {
   };
 
   static PlainDecoding PlainOf(const ModelState& model);
+  static const VerifySeconds& VerifyOf(const ModelState& model);
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
   // The same, but nullptr when so many are remembered that there is no room for it.
   DrafterState* RoomFor(ModelState& model, absl::string_view drafter) const;
   std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
-                                      absl::Span<const std::string> drafters) const;
+                                      absl::Span<const std::string> drafters) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void ObserveLocked(ModelState& model, DrafterState& state, absl::string_view drafter,
                      const PromptHandle& prompt, double acceptance, double weight) const;
   absl::StatusOr<ModelState> LoadModel(const Model& model, const v1::LearnedModel& state) const;
@@ -174,6 +186,7 @@ class DrafterChooser {
   const Options options_;
   mutable absl::Mutex mutex_;
   std::vector<ModelState> models_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, double, std::less<>> told_level_seconds_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What an acceptance from so many trials is worth, in (0, 1): trials are a sample of the prompt's acceptance.

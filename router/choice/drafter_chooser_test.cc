@@ -1,6 +1,7 @@
 #include "router/choice/drafter_chooser.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 #include <string>
@@ -195,6 +196,42 @@ TEST(DrafterChooserTest, CalibratedItNeedsNoExploring) {
   EXPECT_EQ(Serve(chooser, world, true, &reason), "code");
   EXPECT_EQ(reason, "auto");
   EXPECT_EQ(Serve(chooser, world, false), "prose");
+}
+
+TEST(DrafterChooserTest, WhatServersSayOfTheirSpeedCountsUntilItIsMeasured) {
+  DrafterChooser chooser = Chooser();
+  World world;
+  ASSERT_TRUE(chooser.Calibrate(0, CalibrationPrompts(world, 60)).ok());
+  const TokenIds prompt = world.Prompt(true);
+  chooser.TellRoundSeconds(0, {{{1, 0.010}, {64, 0.012}}});
+  chooser.TellLevelSeconds("code", 0.001);
+  chooser.TellLevelSeconds("prose", 0.001);
+  const auto chosen = [&] {
+    const v1::ChoiceExplanation explanation = chooser.Explain(0, prompt, kDrafters);
+    EXPECT_EQ(explanation.reason(), "auto");
+    EXPECT_EQ(explanation.verify_seconds_size(), 9);
+    EXPECT_EQ(explanation.verify_seconds(0), 0.010f);
+    return explanation.drafter();
+  };
+  EXPECT_EQ(chosen(), "code");
+  // Though it would be right more often.
+  chooser.TellLevelSeconds("code", 0.200);
+  EXPECT_EQ(chosen(), "prose");
+  // What makes no sense changes nothing.
+  chooser.TellLevelSeconds("code", -1.0);
+  chooser.TellLevelSeconds("code", std::numeric_limits<double>::quiet_NaN());
+  chooser.TellLevelSeconds("code", 1e9);
+  chooser.TellRoundSeconds(0, {});
+  chooser.TellRoundSeconds(0, {{{2, 0.5}, {1, 0.5}}});
+  chooser.TellRoundSeconds(0, {{{0, 0.5}}});
+  chooser.TellRoundSeconds(0, {{{1, std::numeric_limits<double>::infinity()}}});
+  EXPECT_EQ(chosen(), "prose");
+  // It was slow when it was loaded, and is not in service.
+  const PromptHandle handle = chooser.Prepare(0, prompt);
+  chooser.Learn(0, "code", handle, world.Outcome("code", true));
+  const v1::ChoiceExplanation measured = chooser.Explain(0, prompt, kDrafters);
+  EXPECT_EQ(measured.drafter(), "code");
+  EXPECT_EQ(measured.verify_seconds_size(), 5);
 }
 
 TEST(DrafterChooserTest, ADrafterThatNeverDraftsIsNotExploredWithoutEnd) {

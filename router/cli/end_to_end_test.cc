@@ -452,7 +452,9 @@ TEST_F(EndToEndTest, Servers) {
   enter(verifier);
   v1::ServerRegistration drafter = router::testing::DrafterAt("d", "drafter-9:7003", 1, "quick");
   drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_vocabulary_fingerprint(vocabulary);
-  drafter.mutable_drafter()->mutable_models(0)->set_level_seconds(0.0005);
+  drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_level_seconds(0.0005);
+  drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_head_kind("eagle3");
+  drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_target_fingerprint(0x123);
   enter(drafter);
 
   const auto run = [&](std::vector<std::string> arguments, const std::string& token = "secret-z") {
@@ -463,12 +465,12 @@ TEST_F(EndToEndTest, Servers) {
   EXPECT_THAT(out_.str(), StartsWith("ROLE      NAME     ADDRESS "));
   EXPECT_THAT(out_.str(),
               ContainsRegex("verifier +letters +127.0.0.1:1 +registered +not serving +0 of 12 +1.0 +"
-                            "777777777777 +12.50 ms for 1 row\n"));
+                            "777777777777 +12.50 ms for 1 row +-\n"));
   EXPECT_THAT(out_.str(), ContainsRegex("verifier +letters +" + verifier_.endpoint() +
-                                        " +configured +ready +0 of 1024 +- +- +-\n"));
-  EXPECT_THAT(out_.str(), ContainsRegex("drafter +code +drafter:7003 +configured +ready +- +- +- +-\n"));
+                                        " +configured +ready +0 of 1024 +- +- +- +-\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("drafter +code +drafter:7003 +configured +ready +- +- +- +- +-\n"));
   EXPECT_THAT(out_.str(), ContainsRegex("drafter +quick +drafter-9:7003 +registered +ready +- +1.0 +"
-                                        "646464646464 +0.50 ms a level\n"));
+                                        "646464646464 +0.50 ms a level +eagle3 head of 0000000000000123\n"));
 
   EXPECT_EQ(run({"drafters", "drain", "code"}), kExitOk) << err_.str();
   EXPECT_EQ(run({"servers", "--json"}), kExitOk) << err_.str();
@@ -484,6 +486,7 @@ TEST_F(EndToEndTest, Servers) {
   EXPECT_EQ(find("letters", "registered")["registration"]["max_waiting"], 8);
   EXPECT_EQ(find("letters", "registered")["registration"]["weights_sha256"].get<std::string>().size(), 64u);
   EXPECT_EQ(find("quick", "registered")["registration"]["level_seconds"], 0.0005);
+  EXPECT_EQ(find("quick", "registered")["registration"]["head_kind"], "eagle3");
   EXPECT_FALSE(find("letters", "configured").contains("registration"));
 
   EXPECT_EQ(run({"servers"}, "secret-a"), kExitFailure);

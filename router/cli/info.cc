@@ -51,6 +51,10 @@ json InfoJson(const v1::ServerInfo& info) {
                                 {"context_length", model.context_length()},
                                 {"vocabulary_size", model.vocabulary_size()},
                                 {"vocabulary_fingerprint", FingerprintText(model.vocabulary_fingerprint())},
+                                {"head_kind", model.head_kind()},
+                                {"target_fingerprint", FingerprintText(model.target_fingerprint())},
+                                {"target_hidden_size", model.target_hidden_size()},
+                                {"level_seconds", model.level_seconds()},
                                 {"parameters", model.parameters()},
                                 {"weight_type", model.weight_type()}});
   }
@@ -59,6 +63,19 @@ json InfoJson(const v1::ServerInfo& info) {
         {{"name", drafter.name()}, {"endpoint", drafter.endpoint()}, {"draft_model", drafter.draft_model()}});
   }
   return result;
+}
+
+// Of a drafter with draft heads: what they were trained for.
+void AppendHeads(const v1::ServerInfo& info, std::string* text) {
+  std::vector<std::vector<std::string>> rows = {{"HEAD", "KIND", "TARGET", "TARGET WIDTH"}};
+  for (const v1::ModelInfo& model : info.models()) {
+    if (model.head_kind().empty()) continue;
+    rows.push_back(
+        {model.name(), model.head_kind(),
+         model.target_fingerprint() == 0 ? "not known" : FingerprintText(model.target_fingerprint()),
+         absl::StrCat(model.target_hidden_size())});
+  }
+  if (rows.size() > 1) absl::StrAppend(text, "\n", FormatTable(rows));
 }
 
 std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoint) {
@@ -90,6 +107,7 @@ std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoi
     }
     absl::StrAppend(&text, "\n", FormatTable(rows));
   }
+  AppendHeads(info, &text);
   if (!info.drafters().empty()) {
     std::vector<std::vector<std::string>> rows = {{"DRAFTER", "DRAFT MODEL", "ENDPOINT"}};
     for (const v1::DrafterTarget& drafter : info.drafters()) {

@@ -64,12 +64,25 @@ std::string SpeedOf(const v1::KnownServer& server) {
                            rounds[0].rows() == 1 ? "row" : "rows");
   }
   const v1::RegisteredDraftModel model = DraftModelOf(server);
-  return model.has_level_seconds() ? absl::StrFormat("%.2f ms a level", model.level_seconds() * 1e3) : "-";
+  if (!model.model().has_level_seconds()) return "-";
+  return absl::StrFormat("%.2f ms a level", model.model().level_seconds() * 1e3);
+}
+
+// Of a draft head, what it is and which target it was trained for.
+std::string KindOf(const v1::KnownServer& server) {
+  if (server.role() == v1::SERVER_ROLE_VERIFIER || !server.has_registration()) return "-";
+  const v1::RegisteredDraftModel model = DraftModelOf(server);
+  if (model.model().head_kind().empty()) {
+    return model.model().vocabulary_fingerprint() == 0 ? "source" : "draft model";
+  }
+  const std::string kind = absl::StrCat(absl::CHexEscape(model.model().head_kind()), " head");
+  if (model.model().target_fingerprint() == 0) return kind;
+  return absl::StrFormat("%s of %016x", kind, model.model().target_fingerprint());
 }
 
 std::string ServersTable(const v1::ListServersResponse& list) {
   std::vector<std::vector<std::string>> rows = {
-      {"ROLE", "NAME", "ADDRESS", "SOURCE", "STATE", "IN FLIGHT", "VERSION", "WEIGHTS", "SPEED"}};
+      {"ROLE", "NAME", "ADDRESS", "SOURCE", "STATE", "IN FLIGHT", "VERSION", "WEIGHTS", "SPEED", "KIND"}};
   for (const v1::KnownServer& server : list.servers()) {
     const bool verifies = server.role() == v1::SERVER_ROLE_VERIFIER;
     const bool registered = server.has_registration();
@@ -77,7 +90,7 @@ std::string ServersTable(const v1::ListServersResponse& list) {
     rows.push_back({RoleOf(server), server.name(), server.address(), SourceOf(server), StateOf(server),
                     verifies ? absl::StrCat(server.in_flight(), " of ", server.max_in_flight()) : "-",
                     registered ? absl::CHexEscape(server.registration().version()) : "-",
-                    weights.empty() ? "-" : weights, SpeedOf(server)});
+                    weights.empty() ? "-" : weights, SpeedOf(server), KindOf(server)});
   }
   return FormatTable(rows);
 }
@@ -100,8 +113,12 @@ json RegistrationJson(const v1::KnownServer& server) {
     for (const v1::RoundSeconds& round : registration.verifier().round_seconds()) {
       result["round_seconds"].push_back({{"rows", round.rows()}, {"seconds", round.seconds()}});
     }
-  } else if (const v1::RegisteredDraftModel model = DraftModelOf(server); model.has_level_seconds()) {
-    result["level_seconds"] = model.level_seconds();
+  }
+  if (registration.has_drafter()) {
+    const v1::ModelInfo model = DraftModelOf(server).model();
+    if (model.has_level_seconds()) result["level_seconds"] = model.level_seconds();
+    result["head_kind"] = model.head_kind();
+    result["target_fingerprint"] = absl::StrFormat("%016x", model.target_fingerprint());
   }
   return result;
 }

@@ -62,8 +62,9 @@ absl::Status CheckModel(absl::string_view path, const v1::ModelInfo& model, bool
     return Wrong(path, ".name: \"", Shown(model.name()), "\", expected at most ", kMaxNameBytes,
                  " printable ASCII characters without blanks");
   }
-  if (model.weight_type().size() > kMaxTextBytes || model.architecture().size() > kMaxTextBytes) {
-    return Wrong(path, ": weight_type or architecture is longer than ", kMaxTextBytes, " bytes");
+  if (model.weight_type().size() > kMaxTextBytes || model.architecture().size() > kMaxTextBytes ||
+      model.head_kind().size() > kMaxTextBytes) {
+    return Wrong(path, ": weight_type, architecture or head_kind is longer than ", kMaxTextBytes, " bytes");
   }
   if (!is_source && model.vocabulary_fingerprint() == 0) {
     return Wrong(path, ".vocabulary_fingerprint: missing");
@@ -108,8 +109,9 @@ absl::Status CheckDrafter(const v1::RegisteredDrafter& drafter) {
     const bool is_source = model.weights_sha256().empty() && model.model().vocabulary_fingerprint() == 0;
     TANDEM_RETURN_IF_ERROR(CheckModel(absl::StrCat(path, ".model"), model.model(), is_source));
     if (!is_source) TANDEM_RETURN_IF_ERROR(CheckDigest(path, model.weights_sha256()));
-    if (model.has_level_seconds()) {
-      TANDEM_RETURN_IF_ERROR(CheckSeconds(absl::StrCat(path, ".level_seconds"), model.level_seconds()));
+    if (model.model().has_level_seconds()) {
+      TANDEM_RETURN_IF_ERROR(
+          CheckSeconds(absl::StrCat(path, ".model.level_seconds"), model.model().level_seconds()));
     }
     if (!names.insert(model.model().name()).second) {
       return Wrong(path, ".model.name: \"", model.model().name(), "\" is used twice");

@@ -78,7 +78,7 @@ TEST(CheckRegistrationTest, SaysWhichFieldIsWrong) {
       {"level_seconds",
        [&](auto& s) {
          s = DrafterAt("d", "d:1", 1, "m");
-         s.mutable_drafter()->mutable_models(0)->set_level_seconds(-1);
+         s.mutable_drafter()->mutable_models(0)->mutable_model()->set_level_seconds(-1);
        }},
   };
   for (size_t i = 0; i < cases.size(); ++i) {

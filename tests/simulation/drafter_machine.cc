@@ -1,5 +1,6 @@
 #include "tests/simulation/drafter_machine.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -74,6 +75,10 @@ void DrafterMachine::CheckFeatures(uint64_t connection, const DraftRequest& requ
   const absl::Status status = checker->second.OnRequest(request);
   findings_->Expect(status.ok(),
                     absl::StrCat("features of session ", request.session, ": ", status.message()));
+  const uint32_t window = checker->second.window();
+  if (window > 0 && checker->second.num_unused() >= std::max(1u, window / 4)) {
+    Send(connection, {request.session, checker->second.Use(checker->second.end())});
+  }
   num_feature_rows_ += checker->second.num_rows() - rows;
   num_feature_commits_ += checker->second.num_in_commits() - commits;
   if (std::holds_alternative<CloseSession>(request.event)) checkers_.erase(checker);

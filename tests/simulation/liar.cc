@@ -119,7 +119,7 @@ std::vector<DraftResponse> Liar::Invent() {
   while (!known_.empty() && random_.Chance(0.2)) {
     auto at = std::next(known_.begin(), static_cast<ptrdiff_t>(random_.Next() % known_.size()));
     const SessionId session = random_.Chance(0.9) ? at->first : random_.Between(0, 20);
-    switch (random_.Between(0, well_formed_ ? 2 : 9)) {
+    switch (random_.Between(0, well_formed_ ? 3 : 10)) {
       case 0:
         invented.push_back(
             {session, SessionOpened{.epoch = at->second.epoch, .predicts_acceptance = random_.Chance(0.5)}});
@@ -135,6 +135,11 @@ std::vector<DraftResponse> Liar::Invent() {
       case 2:
         invented.push_back(
             {session, SessionRefused{.epoch = at->second.epoch, .status = absl::UnavailableError("no")}});
+        break;
+      case 3:
+        invented.push_back(
+            {session, FeaturesUsed{.epoch = at->second.epoch,
+                                   .position = random_.Chance(0.1) ? UINT32_MAX : random_.Between(0, 300)}});
         break;
       default:
         invented.push_back({session, InventGrow(&at->second)});

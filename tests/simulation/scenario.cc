@@ -103,6 +103,7 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
         needs.layers.push_back(layer);
       }
     }
+    if (random.Chance(0.5)) needs.window = random.Between(1, 60);
     machine.features = std::move(needs);
   }
   return drafter;
