@@ -78,7 +78,10 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(Router& rout
   // the worker is.
   auto start = [call,
                 kept = std::make_shared<const v1::GenerateRequest>(request)](const absl::Status& placed) {
-    call->router_.workers().Post([call, kept, placed] { call->Prepare(*kept, placed); });
+    const Tenant& tenant = *call->tenant_;
+    call->router_.workers().Post(
+        {.tenant = tenant.name, .weight = tenant.weight, .bytes = kept->ByteSizeLong()},
+        [call, kept, placed] { call->Prepare(*kept, placed); });
   };
   absl::Status admitted = call->Admit(*context, request, start);
   if (!admitted.ok()) {
@@ -129,14 +132,20 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     if (status_.has_value()) return;
     trace_.OnTaken(now);
     if (placed.ok()) record_.OnPlaced(now);
-    if (!placed.ok() || now >= deadline_) {
-      End(!placed.ok() ? placed : absl::DeadlineExceededError("the call's deadline passed while it waited"));
+    absl::Status may_run = placed;
+    if (now >= deadline_)
+      may_run.Update(absl::DeadlineExceededError("the call's deadline passed while it waited"));
+    // Those before it may have used up what there was when it was admitted.
+    may_run.Update(router_.admission().CheckQuota(*tenant_));
+    if (!may_run.ok()) {
+      End(std::move(may_run));
       Advance();
       return;
     }
   }
-  absl::StatusOr<v1::VerifierGenerateRequest> prepared =
-      PrepareRequest(request, router_.model(model_), [this] { return router_.Draw(); });
+  uint64_t tokenized = 0;
+  absl::StatusOr<v1::VerifierGenerateRequest> prepared = PrepareRequest(
+      request, router_.model(model_), [this] { return router_.Draw(); }, tokenized);
   const absl::Time choosing = router_.clock().Now();
   if (prepared.ok()) ChooseDrafter(*prepared);
   std::optional<LiveStart> shown;
@@ -146,14 +155,15 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   }
 
   absl::MutexLock lock(&mutex_);
-  if (status_.has_value()) return;
-  if (!prepared.ok()) {
+  if (status_.has_value() || !prepared.ok()) {
+    // Whoever sends what is refused, or cancels, pays for the work all the same.
+    router_.admission().Charge(*tenant_, tokenized);
     End(prepared.status());
     Advance();
     return;
   }
   prepared_ = *std::move(prepared);
-  if (absl::Status reserved = ReserveTokens(); !reserved.ok()) {
+  if (absl::Status reserved = ReserveTokens(tokenized); !reserved.ok()) {
     End(std::move(reserved));
     Advance();
     return;

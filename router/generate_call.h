@@ -124,8 +124,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnVerifierDone(int attempt, const absl::Status& status);
   void RecordEvent(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Takes what the request may use out of its tenant's quota.
-  absl::Status ReserveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes what the request may use out of its tenant's quota; `tokenized` is what it has used.
+  absl::Status ReserveTokens(uint64_t tokenized) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Decides the terminal status, unless it is decided, and lets go of the verifier.
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.

@@ -153,7 +153,7 @@ TEST(ServiceTest, BadInputIsRefusedBeforeAVerifierIsAsked) {
       {R"(text: "a" model: "huge")", "secret-z", grpc::StatusCode::NOT_FOUND, "model: \"huge\""},
       {R"(token_ids { ids: 256 })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT, "token_ids.ids[0]: 256"},
       {R"(text: "0123456789012345678901234567890")", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
-       "text: 32 tokens"},
+       "text: 32 tokens or more"},
       {R"(text: "a" sampling { temperature: -1 })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
        "sampling.temperature"},
       {R"(text: "a" speculation { drafter: "code" })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
@@ -238,15 +238,36 @@ TEST(ServiceTest, HangingVerifierEndsAtTheDeadline) {
             1);
 }
 
+TEST(ServiceTest, WhatIsRefusedIsPaidFor) {
+  StubVerifier verifier;
+  verifier.SetScript(Saying("x", 1));
+  v1::RouterConfig config = LettersConfig({verifier.endpoint()});
+  config.mutable_tenants(1)->set_tokens_per_minute(60);
+  TestRouter router(config);
+  const std::string oversize = "text: \"" + std::string(5000, 'a') + "\"";
+  const auto code_of = [&router](const std::string& request, const char* token) {
+    ClientCall call(router, Parse(request), token);
+    return call.Finish().error_code();
+  };
+  // 32 each, as many as the context has; what is left then is not enough for anything.
+  EXPECT_EQ(code_of(oversize, "secret-z"), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of(oversize, "secret-z"), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of(oversize, "secret-z"), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code_of(R"(text: "a" stopping { max_tokens: 1 })", "secret-z"),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ClientCall other(router, Hello(), "secret-a");
+  EXPECT_TRUE(other.Read().has_started()) << "others are not held back";
+}
+
 // An encoder that blocks until the test lets it go on.
 class BlockingEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view) const override {
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view, size_t) const override {
     entered.Notify();
     proceed.WaitForNotification();
     return TokenIds{1, 2};
   }
-  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&) const override { return TokenIds{1}; }
+  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&, size_t) const override { return TokenIds{1}; }
   absl::string_view TokenBytes(TokenId) const override { return ""; }
 
   mutable absl::Notification entered;
