@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/client_stream_reader.h"
@@ -70,19 +72,24 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  public:
   static constexpr size_t kMaxQueuedEvents = 8;
 
-  // Serves a call; the result goes to gRPC.
-  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(Router& router,
-                                                               grpc::CallbackServerContext* context,
-                                                               const v1::GenerateRequest& request);
+  using Request = std::shared_ptr<const v1::GenerateRequest>;
+
+  // Serves a call; the result goes to gRPC. `read` gives the request, or says what is wrong with it, and is
+  // called at once, but only for callers who are known.
+  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(
+      Router& router, grpc::CallbackServerContext* context,
+      absl::FunctionRef<absl::StatusOr<Request>()> read);
 
  private:
   using VerifierStream = ClientStreamReader<v1::VerifierGenerateRequest, v1::GenerateResponse>;
 
   GenerateCall(Router& router, grpc::CallbackServerContext& context);
 
-  // Authenticates, admits and selects; what remains is work for Prepare.
-  absl::Status Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request,
-                     Admission::OnPlace on_place);
+  // Authenticates and admits; what remains is work for Prepare.
+  absl::Status Begin(const grpc::CallbackServerContext& context,
+                     absl::FunctionRef<absl::StatusOr<Request>()> read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Validates, selects and takes a place, or one in the queue for it.
+  absl::Status Admit(const v1::GenerateRequest& request, size_t tenant, Admission::OnPlace on_place);
   // On a worker, once the call has its place in flight, or `placed` says why it gets none: validates,
   // tokenizes and opens the first attempt.
   void Prepare(const v1::GenerateRequest& request, const absl::Status& placed);

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "router/testing/client_call.h"
 #include "router/testing/letter_encoder.h"
@@ -236,6 +237,51 @@ TEST(ServiceTest, HangingVerifierEndsAtTheDeadline) {
   EXPECT_EQ(router.MetricValue(
                 R"(tandem_router_requests_total{code="DEADLINE_EXCEEDED",model="letters",tenant="zeta"})"),
             1);
+}
+
+// As a client of another make sends it: protobuf would not write such text.
+grpc::Status SendBytes(const TestRouter& router, const std::string& message, const std::string& token) {
+  const std::shared_ptr<grpc::Channel> channel = CreateChannel(router.endpoint());
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer " + token);
+  grpc::CompletionQueue queue;
+  void* tag = nullptr;
+  bool ok = false;
+  const auto call = stub.PrepareCall(&context, "/tandem.v1.Generation/Generate", &queue);
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(message);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  return status;
+}
+
+TEST(ServiceTest, TextThatIsNotUtf8IsNamed) {
+  StubVerifier verifier;
+  TestRouter router(LettersConfig({verifier.endpoint()}));
+  const std::pair<std::string, std::string> cases[] = {
+      {"\x0a\x02\xff\xfe", "request_id: not UTF-8"},
+      {"\x12\x01\xff", "model: not UTF-8"},
+      {"\x1a\x02\xc3\x28", "text: not UTF-8"},
+      {"\x2a\x09\x0a\x07\x0a\x01u\x12\x02\xff\xfe", "chat.messages[0].content: not UTF-8"},
+      {"\xff\xff", "the message is no tandem.v1.GenerateRequest"},
+  };
+  for (const auto& [message, error] : cases) {
+    const grpc::Status status = SendBytes(router, message, "secret-z");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << error;
+    EXPECT_EQ(status.error_message(), error);
+    EXPECT_EQ(SendBytes(router, message, "wrong").error_code(), grpc::StatusCode::UNAUTHENTICATED) << error;
+  }
+  EXPECT_EQ(SendBytes(router, Hello().SerializeAsString() + "\x12\x04huge", "secret-z").error_code(),
+            grpc::StatusCode::NOT_FOUND)
+      << "what can be read is taken as ever";
 }
 
 TEST(ServiceTest, WhatIsRefusedIsPaidFor) {
