@@ -33,8 +33,8 @@ class Tenants {
   // without saying why: an absent, malformed and unknown token look the same from outside. A call without the
   // metadata is the anonymous tenant's, if there is one. A token that several tenants have is nobody's.
   //
-  // Digests are compared in constant time. How long an answer takes tells whether the token was presented
-  // before, and nothing of configured tokens but what the answer tells.
+  // Salted digests are compared in constant time, and lookups go by a hash of what was presented, which no
+  // caller can steer: how long an answer takes tells whether the token was presented before, and no more.
   std::optional<size_t> Authenticate(std::optional<absl::string_view> authorization) const;
 
   // How many hashes with a salt were computed for calls so far, over all that share what is remembered.
