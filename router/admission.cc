@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 
 namespace tandem::router {
@@ -73,15 +74,7 @@ absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, siz
                                                        OnPlace on_place) {
   TenantState& state = tenants_[tenant.name];
   ModelState& model = models_[model_index];
-  if (tenant.tokens_per_minute > 0) {
-    const absl::Duration wait = state.tokens.WaitTime(1.0, tenant.tokens_per_minute, clock_.Now());
-    if (wait > absl::ZeroDuration()) {
-      return WithRetryAfter(absl::ResourceExhaustedError(
-                                absl::StrCat("tenant \"", tenant.name, "\" has used up its ",
-                                             tenant.tokens_per_minute, " tokens per minute; retry later")),
-                            wait);
-    }
-  }
+  TANDEM_RETURN_IF_ERROR(CheckQuotaLocked(tenant));
   // Whoever waits and could have a place has one, so that nobody is overtaken here.
   const bool has_place = total_ < total_limit_ && HasRoom(tenant.name) && HasRoom(model);
   if (!has_place && NumQueued(tenant.name) >= tenant.max_queued_requests) return QueueFull(tenant, model);
@@ -119,14 +112,37 @@ absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model)
                         std::clamp(delay, kMinRetryDelay, kMaxRetryDelay));
 }
 
-absl::StatusOr<uint64_t> Admission::Reserve(const Tenant& tenant, uint64_t tokens) {
+absl::Status Admission::CheckQuotaLocked(const Tenant& tenant) {
+  if (tenant.tokens_per_minute == 0) return absl::OkStatus();
+  const absl::Duration wait =
+      tenants_[tenant.name].tokens.WaitTime(1.0, tenant.tokens_per_minute, clock_.Now());
+  if (wait <= absl::ZeroDuration()) return absl::OkStatus();
+  return WithRetryAfter(
+      absl::ResourceExhaustedError(absl::StrCat("tenant \"", tenant.name, "\" has used up its ",
+                                                tenant.tokens_per_minute, " tokens per minute; retry later")),
+      wait);
+}
+
+absl::Status Admission::CheckQuota(const Tenant& tenant) {
+  absl::MutexLock lock(&mutex_);
+  return CheckQuotaLocked(tenant);
+}
+
+void Admission::Charge(const Tenant& tenant, uint64_t spent) {
+  Settle(tenant, 0, std::min<uint64_t>(spent, tenant.tokens_per_minute));
+}
+
+absl::StatusOr<uint64_t> Admission::Reserve(const Tenant& tenant, uint64_t tokens, uint64_t spent) {
   if (tenant.tokens_per_minute == 0) return 0;
   const uint64_t reserved = std::min<uint64_t>(tokens, tenant.tokens_per_minute);
   absl::MutexLock lock(&mutex_);
   TokenBucket& bucket = tenants_[tenant.name].tokens;
   const absl::Time now = clock_.Now();
-  const absl::Duration wait = bucket.WaitTime(static_cast<double>(reserved), tenant.tokens_per_minute, now);
+  absl::Duration wait = bucket.WaitTime(static_cast<double>(reserved), tenant.tokens_per_minute, now);
   if (wait > absl::ZeroDuration()) {
+    const auto charged = static_cast<double>(std::min<uint64_t>(spent, tenant.tokens_per_minute));
+    bucket.Take(charged, tenant.tokens_per_minute, now);
+    wait = bucket.WaitTime(static_cast<double>(reserved), tenant.tokens_per_minute, now);
     return WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(
                               "tenant \"", tenant.name, "\": the prompt and stopping.max_tokens come to ",
                               tokens, " tokens, and of its ", tenant.tokens_per_minute, " tokens per minute ",

@@ -82,10 +82,16 @@ class Admission {
   // How many requests of a model may be in flight from now on; nothing: as many as in all.
   void SetPlaces(size_t model, std::optional<uint32_t> places);
 
+  // ResourceExhausted with google.rpc.RetryInfo when a tenant has used up its quota of tokens: then nothing
+  // is to be spent on a request of it.
+  absl::Status CheckQuota(const Tenant& tenant);
   // Takes what a request may use, prompt and output, out of its tenant's quota: how much was taken, at most a
   // minute's worth, so that any request runs when its tenant has used nothing for a while. `tenant` is one
-  // that was admitted. ResourceExhausted with google.rpc.RetryInfo when there is not so much left.
-  absl::StatusOr<uint64_t> Reserve(const Tenant& tenant, uint64_t tokens);
+  // that was admitted. ResourceExhausted with google.rpc.RetryInfo when there is not so much left; then
+  // `spent`, what was done for the request already, is charged, and RetryInfo counts it.
+  absl::StatusOr<uint64_t> Reserve(const Tenant& tenant, uint64_t tokens, uint64_t spent = 0);
+  // Charges what was done for a request that was refused, at most a minute's worth.
+  void Charge(const Tenant& tenant, uint64_t spent);
   // What became of that: puts back what was not used, or takes what was used beyond it.
   void Settle(const Tenant& tenant, uint64_t reserved, uint64_t used);
 
@@ -115,6 +121,7 @@ class Admission {
     OnPlace on_place;
   };
 
+  absl::Status CheckQuotaLocked(const Tenant& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, size_t model, OnPlace on_place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(uint64_t id);

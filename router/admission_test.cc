@@ -417,5 +417,31 @@ TEST(AdmissionThreadsTest, CountsAreConserved) {
   EXPECT_EQ(admission.queued(), 0u);
 }
 
+// What is refused costs what was done for it, so that a tenant cannot have it done without end; whoever comes
+// back when it was told to is let in.
+TEST_F(AdmissionTest, WhatIsRefusedIsCharged) {
+  RoutingTable table = Limits(0, 100);
+  Tenant& tenant = table.tenants[0];
+  tenant.tokens_per_minute = 600;
+  EXPECT_TRUE(admission_.CheckQuota(tenant).ok());
+  admission_.Charge(tenant, 100);
+  EXPECT_EQ(admission_.Reserve(tenant, 400).value(), 400u);
+  // 100 are left: 200 are refused, 50 are charged.
+  const absl::Status refused = admission_.Reserve(tenant, 200, /*spent=*/50).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  const absl::Duration wait = RetryAfter(refused).value();
+  EXPECT_NEAR(absl::ToDoubleSeconds(wait), 15.0, 1e-6) << "150 more, at ten a second";
+  clock_.Advance(wait);
+  EXPECT_TRUE(admission_.Reserve(tenant, 200).ok());
+  EXPECT_EQ(admission_.CheckQuota(tenant).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(admission_.Admit(table, 0).ok());
+  // A minute's worth at most for one request, however much was done.
+  admission_.Charge(tenant, 1'000'000);
+  EXPECT_NEAR(absl::ToDoubleSeconds(RetryAfter(admission_.CheckQuota(tenant)).value()), 60.1, 1e-6);
+  // Nobody pays who has no quota.
+  admission_.Charge(table.tenants[1], 1'000'000);
+  EXPECT_TRUE(admission_.CheckQuota(table.tenants[1]).ok());
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -6,18 +6,18 @@
 namespace tandem::router {
 namespace {
 
-// Virtual time that a request takes at weight 1. Divides evenly enough by every weight, and leaves room for
-// 2^32 requests of weight 1.
-constexpr uint64_t kRequestCost = uint64_t{1} << 32;
+// Virtual time that a request of size 1 takes at weight 1. Divides evenly enough by every weight, and leaves
+// room for 2^40 of them.
+constexpr uint64_t kRequestCost = uint64_t{1} << 24;
 
 }  // namespace
 
-void FairQueue::Push(Id id, const std::string& tenant, uint32_t weight) {
+void FairQueue::Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size) {
   const auto found = tenants_.try_emplace(tenant).first;
   Tenant& queue = found->second;
   queue.weight = std::max<uint32_t>(weight, 1);
   const bool first = queue.waiting.empty();
-  queue.waiting.emplace(next_arrival_, id);
+  queue.waiting.emplace(next_arrival_, Waiting{.id = id, .size = size});
   tenant_of_.emplace(id, Place{.tenant = tenant, .arrival = next_arrival_});
   ++next_arrival_;
   if (first) queue.start = std::max(virtual_time_, queue.last_finish);
@@ -32,12 +32,12 @@ std::optional<FairQueue::Id> FairQueue::Pop(const std::function<bool(const std::
   }
   if (best == tenants_.end()) return std::nullopt;
   Tenant& queue = best->second;
-  const Id id = queue.waiting.begin()->second;
+  const auto [id, size] = queue.waiting.begin()->second;
   queue.waiting.erase(queue.waiting.begin());
   tenant_of_.erase(id);
   // A tenant that had reached a limit of its own may come with an old tag; time does not run back.
   virtual_time_ = std::max(virtual_time_, queue.start);
-  queue.last_finish = queue.start + kRequestCost / queue.weight;
+  queue.last_finish = queue.start + size * (kRequestCost / queue.weight);
   Advance(best);
   return id;
 }

@@ -15,17 +15,18 @@ namespace tandem::router {
 // for, and nobody waits for ever.
 //
 // A request gets the start tag max(virtual time, finish tag of its tenant's last request) and the finish tag
-// start + 1 / weight; the lowest start tag is served next, and becomes the virtual time. Among equal tags the
-// tenant that came first in the alphabet is. A tenant that was idle begins at the virtual time: it neither
-// saves up nor owes.
+// start + size / weight; the lowest start tag is served next, and becomes the virtual time. Among equal tags
+// the tenant that came first in the alphabet is. A tenant that was idle begins at the virtual time: it
+// neither saves up nor owes.
 //
 // Plain logic, not thread-safe.
 class FairQueue {
  public:
   using Id = uint64_t;
 
-  // Enqueues a request of a tenant; `id` is not in the queue. A weight of 0 counts as 1.
-  void Push(Id id, const std::string& tenant, uint32_t weight);
+  // Enqueues a request of a tenant; `id` is not in the queue. A weight of 0 counts as 1. `size` says for how
+  // many ordinary requests it counts, below 2^16.
+  void Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size = 1);
 
   // Takes out the next request of a tenant that `eligible` lets pass; nothing when there is none.
   std::optional<Id> Pop(const std::function<bool(const std::string& tenant)>& eligible);
@@ -37,9 +38,13 @@ class FairQueue {
   size_t size(const std::string& tenant) const;
 
  private:
+  struct Waiting {
+    Id id = 0;
+    uint32_t size = 1;
+  };
   struct Tenant {
-    std::map<uint64_t, Id> waiting;  // By order of arrival.
-    uint64_t start = 0;              // Tag of the first one.
+    std::map<uint64_t, Waiting> waiting;  // By order of arrival.
+    uint64_t start = 0;                   // Tag of the first one.
     uint64_t last_finish = 0;
     uint32_t weight = 1;
   };

@@ -68,26 +68,33 @@ void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tena
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(Router& router,
-                                                                    grpc::CallbackServerContext* context,
-                                                                    const v1::GenerateRequest& request) {
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(
+    Router& router, grpc::CallbackServerContext* context, absl::FunctionRef<absl::StatusOr<Request>()> read) {
   std::shared_ptr<GenerateCall> call(new GenerateCall(router, *context));
   absl::MutexLock lock(&call->mutex_);
   call->self_ = call;
-  // A copy, because gRPC frees the request when the call is done, which a cancellation may bring about before
-  // the worker is.
-  auto start = [call,
-                kept = std::make_shared<const v1::GenerateRequest>(request)](const absl::Status& placed) {
-    call->router_.workers().Post([call, kept, placed] { call->Prepare(*kept, placed); });
-  };
-  absl::Status admitted = call->Admit(*context, request, start);
-  if (!admitted.ok()) {
+  if (absl::Status admitted = call->Begin(*context, read); !admitted.ok()) {
     call->End(std::move(admitted));
     call->Advance();
-    return call.get();
   }
-  if (!call->ticket_.waits_at_first()) start(absl::OkStatus());
   return call.get();
+}
+
+absl::Status GenerateCall::Begin(const grpc::CallbackServerContext& context,
+                                 absl::FunctionRef<absl::StatusOr<Request>()> read) {
+  TANDEM_ASSIGN_OR_RETURN(const size_t tenant,
+                          AuthenticateCall(routing_->tenants(), context.client_metadata()));
+  tenant_ = &routing_->table().tenants[tenant];
+  record_.SetTenant(tenant_->name);
+  TANDEM_ASSIGN_OR_RETURN(const Request request, read());
+  const auto start = [self = shared_from_this(), request](const absl::Status& placed) {
+    const Tenant& of = *self->tenant_;
+    self->router_.workers().Post({.tenant = of.name, .weight = of.weight, .bytes = request->ByteSizeLong()},
+                                 [self, request, placed] { self->Prepare(*request, placed); });
+  };
+  TANDEM_RETURN_IF_ERROR(Admit(*request, tenant, start));
+  if (!ticket_.waits_at_first()) start(absl::OkStatus());
+  return absl::OkStatus();
 }
 
 GenerateCall::GenerateCall(Router& router, grpc::CallbackServerContext& context)
@@ -100,12 +107,8 @@ GenerateCall::GenerateCall(Router& router, grpc::CallbackServerContext& context)
       trace_(router.tracer(), TraceContextOf(context.client_metadata()), router.clock().Now()),
       live_(router.live()) {}
 
-absl::Status GenerateCall::Admit(const grpc::CallbackServerContext& context,
-                                 const v1::GenerateRequest& request, Admission::OnPlace on_place) {
-  TANDEM_ASSIGN_OR_RETURN(const size_t tenant,
-                          AuthenticateCall(routing_->tenants(), context.client_metadata()));
-  tenant_ = &routing_->table().tenants[tenant];
-  record_.SetTenant(tenant_->name);
+absl::Status GenerateCall::Admit(const v1::GenerateRequest& request, size_t tenant,
+                                 Admission::OnPlace on_place) {
   trace_.Describe(request, tenant_->name);
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
   TANDEM_ASSIGN_OR_RETURN(model_, SelectModel(routing_->table(), *tenant_, request.model()));
@@ -129,14 +132,20 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     if (status_.has_value()) return;
     trace_.OnTaken(now);
     if (placed.ok()) record_.OnPlaced(now);
-    if (!placed.ok() || now >= deadline_) {
-      End(!placed.ok() ? placed : absl::DeadlineExceededError("the call's deadline passed while it waited"));
+    absl::Status may_run = placed;
+    if (now >= deadline_)
+      may_run.Update(absl::DeadlineExceededError("the call's deadline passed while it waited"));
+    // Those before it may have used up what there was when it was admitted.
+    may_run.Update(router_.admission().CheckQuota(*tenant_));
+    if (!may_run.ok()) {
+      End(std::move(may_run));
       Advance();
       return;
     }
   }
-  absl::StatusOr<v1::VerifierGenerateRequest> prepared =
-      PrepareRequest(request, router_.model(model_), [this] { return router_.Draw(); });
+  uint64_t tokenized = 0;
+  absl::StatusOr<v1::VerifierGenerateRequest> prepared = PrepareRequest(
+      request, router_.model(model_), [this] { return router_.Draw(); }, tokenized);
   const absl::Time choosing = router_.clock().Now();
   if (prepared.ok()) ChooseDrafter(*prepared);
   std::optional<LiveStart> shown;
@@ -146,14 +155,15 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   }
 
   absl::MutexLock lock(&mutex_);
-  if (status_.has_value()) return;
-  if (!prepared.ok()) {
+  if (status_.has_value() || !prepared.ok()) {
+    // Whoever sends what is refused, or cancels, pays for the work all the same.
+    router_.admission().Charge(*tenant_, tokenized);
     End(prepared.status());
     Advance();
     return;
   }
   prepared_ = *std::move(prepared);
-  if (absl::Status reserved = ReserveTokens(); !reserved.ok()) {
+  if (absl::Status reserved = ReserveTokens(tokenized); !reserved.ok()) {
     End(std::move(reserved));
     Advance();
     return;

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/rpc/client_stream_reader.h"
@@ -70,19 +72,24 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
  public:
   static constexpr size_t kMaxQueuedEvents = 8;
 
-  // Serves a call; the result goes to gRPC.
-  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(Router& router,
-                                                               grpc::CallbackServerContext* context,
-                                                               const v1::GenerateRequest& request);
+  using Request = std::shared_ptr<const v1::GenerateRequest>;
+
+  // Serves a call; the result goes to gRPC. `read` gives the request, or says what is wrong with it, and is
+  // called at once, but only for callers who are known.
+  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(
+      Router& router, grpc::CallbackServerContext* context,
+      absl::FunctionRef<absl::StatusOr<Request>()> read);
 
  private:
   using VerifierStream = ClientStreamReader<v1::VerifierGenerateRequest, v1::GenerateResponse>;
 
   GenerateCall(Router& router, grpc::CallbackServerContext& context);
 
-  // Authenticates, admits and selects; what remains is work for Prepare.
-  absl::Status Admit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request,
-                     Admission::OnPlace on_place);
+  // Authenticates and admits; what remains is work for Prepare.
+  absl::Status Begin(const grpc::CallbackServerContext& context,
+                     absl::FunctionRef<absl::StatusOr<Request>()> read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Validates, selects and takes a place, or one in the queue for it.
+  absl::Status Admit(const v1::GenerateRequest& request, size_t tenant, Admission::OnPlace on_place);
   // On a worker, once the call has its place in flight, or `placed` says why it gets none: validates,
   // tokenizes and opens the first attempt.
   void Prepare(const v1::GenerateRequest& request, const absl::Status& placed);
@@ -124,8 +131,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnVerifierDone(int attempt, const absl::Status& status);
   void RecordEvent(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Takes what the request may use out of its tenant's quota.
-  absl::Status ReserveTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes what the request may use out of its tenant's quota; `tokenized` is what it has used.
+  absl::Status ReserveTokens(uint64_t tokenized) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Decides the terminal status, unless it is decided, and lets go of the verifier.
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.

@@ -81,16 +81,17 @@ void GenerateCall::OnWaitOver() {
                                                 absl::FormatDuration(now - *wait_began_))));
 }
 
-absl::Status GenerateCall::ReserveTokens() {
+absl::Status GenerateCall::ReserveTokens(uint64_t tokenized) {
   const auto prompt = static_cast<uint64_t>(prepared_.prompt().ids_size());
   // What the client has already is computed like a prompt; it counts for max_tokens.
   const auto emitted = static_cast<uint64_t>(prepared_.emitted().ids_size());
   const auto& stopping = prepared_.stopping();
   const auto context = static_cast<uint64_t>(router_.model(model_).context_length);
   const uint64_t most = stopping.has_max_tokens() ? prompt + stopping.max_tokens() : context;
-  TANDEM_ASSIGN_OR_RETURN(reserved_tokens_, router_.admission().Reserve(
-                                                *tenant_, std::clamp(most, prompt + emitted,
-                                                                     std::max(context, prompt + emitted))));
+  const uint64_t least = prompt + emitted;
+  TANDEM_ASSIGN_OR_RETURN(
+      reserved_tokens_,
+      router_.admission().Reserve(*tenant_, std::clamp(most, least, std::max(context, least)), tokenized));
   used_tokens_ = prompt + emitted;
   return absl::OkStatus();
 }

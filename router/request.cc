@@ -123,8 +123,38 @@ absl::Status PromptError(absl::string_view field, const absl::Status& status) {
       absl::StrCat(field, ": ", status.message()));
 }
 
+// What a text that cannot be encoded cost to look at, in tokens: nobody knows, so four bytes count as one.
+uint64_t CostOfRefusal(const v1::GenerateRequest& request, uint64_t most) {
+  return std::min<uint64_t>(most, 1 + request.ByteSizeLong() / 4);
+}
+
+// The tokens of a prompt that is text or a chat, which `field` names.
+absl::StatusOr<v1::TokenIds> EncodePrompt(absl::string_view field, const v1::GenerateRequest& request,
+                                          const ServedModel& model, uint64_t& tokenized) {
+  const auto context = static_cast<size_t>(std::max(model.context_length, 1));
+  // Room for one more is needed.
+  const size_t most = context - 1;
+  const absl::StatusOr<TokenIds> tokens = request.has_text()
+                                              ? model.encoder->EncodeText(request.text(), most)
+                                              : model.encoder->EncodeChat(request.chat(), most);
+  if (absl::IsOutOfRange(tokens.status())) {
+    tokenized = context;
+    return Invalid(field, ": ", context, " tokens or more, expected fewer than the ", context,
+                   " of the model's context");
+  }
+  if (!tokens.ok()) {
+    tokenized = CostOfRefusal(request, context);
+    return PromptError(field, tokens.status());
+  }
+  tokenized = tokens->size();
+  v1::TokenIds prompt;
+  prompt.mutable_ids()->Add(tokens->begin(), tokens->end());
+  return prompt;
+}
+
 // The prompt's tokens, at least one and few enough to leave room for one more.
-absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, const ServedModel& model) {
+absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, const ServedModel& model,
+                                          uint64_t& tokenized) {
   v1::TokenIds prompt;
   absl::string_view field;
   switch (request.prompt_case()) {
@@ -135,12 +165,8 @@ absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, co
       break;
     case v1::GenerateRequest::kText:
     case v1::GenerateRequest::kChat: {
-      const bool is_text = request.prompt_case() == v1::GenerateRequest::kText;
-      field = is_text ? "text" : "chat";
-      absl::StatusOr<TokenIds> tokens =
-          is_text ? model.encoder->EncodeText(request.text()) : model.encoder->EncodeChat(request.chat());
-      if (!tokens.ok()) return PromptError(field, tokens.status());
-      prompt.mutable_ids()->Add(tokens->begin(), tokens->end());
+      field = request.has_text() ? "text" : "chat";
+      TANDEM_ASSIGN_OR_RETURN(prompt, EncodePrompt(field, request, model, tokenized));
       break;
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
@@ -179,7 +205,9 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
 
 absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                            const ServedModel& model,
-                                                           const std::function<uint64_t()>& draw) {
+                                                           const std::function<uint64_t()>& draw,
+                                                           uint64_t& tokenized) {
+  tokenized = 0;
   v1::VerifierGenerateRequest prepared;
   prepared.set_request_id(request.request_id());
   prepared.set_model(model.name);
@@ -195,7 +223,7 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   // That is between the client and the router.
   prepared.mutable_output()->clear_live_page();
   *prepared.mutable_speculation() = request.speculation();
-  TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model));
+  TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model, tokenized));
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("resume.emitted.ids", request.resume().emitted().ids(), model.vocab_size));
   if (request.resume().emitted().ids_size() > model.context_length - prepared.prompt().ids_size()) {

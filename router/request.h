@@ -28,8 +28,13 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request);
 // Turns a request that ValidateRequest accepts into what the verifier is asked: tokenizes the prompt,
 // completes the sampling parameters with the model's defaults and, by `draw`, a seed. InvalidArgument names
 // the field. Takes time in proportion to the prompt: not for threads that serve the network.
+//
+// `tokenized` is set to the number of tokens that were made of the prompt's text, also when the request is
+// refused: what it cost, to be charged to its tenant. Of a text that does not fit into the model's context it
+// is as many as that has; no more are made.
 absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                            const ServedModel& model,
-                                                           const std::function<uint64_t()>& draw);
+                                                           const std::function<uint64_t()>& draw,
+                                                           uint64_t& tokenized);
 
 }  // namespace tandem::router

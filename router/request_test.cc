@@ -27,7 +27,8 @@ uint64_t Draw42() {
 absl::StatusOr<v1::VerifierGenerateRequest> Process(const v1::GenerateRequest& request,
                                                     const ServedModel& model) {
   if (absl::Status status = ValidateRequest(request); !status.ok()) return status;
-  return PrepareRequest(request, model, Draw42);
+  uint64_t tokenized = 0;
+  return PrepareRequest(request, model, Draw42, tokenized);
 }
 
 TEST(RequestTest, TextIsEncodedAndOptionsCarriedOver) {
@@ -85,6 +86,42 @@ TEST(RequestTest, EveryControlOfSpeculationIsCarriedOver) {
   }
 }
 
+// What a request cost is told whether it is taken or refused, and no request makes more tokens than fit.
+TEST(RequestTest, WhatWasTokenizedIsTold) {
+  const ServedModel model = testing::LetterModel();  // 32 tokens of context.
+  struct Case {
+    std::string text;
+    uint64_t tokenized;
+    bool taken;
+  };
+  const std::string most(30, 'a');
+  const Case cases[] = {
+      {"abc", 4, true}, {most, 31, true}, {most + "a", 32, false}, {std::string(5000, 'a'), 32, false}};
+  for (const Case& c : cases) {
+    v1::GenerateRequest request;
+    request.set_text(c.text);
+    uint64_t tokenized = 77;
+    const auto prepared = PrepareRequest(request, model, Draw42, tokenized);
+    EXPECT_EQ(prepared.ok(), c.taken) << c.text.size() << ": " << prepared.status();
+    EXPECT_EQ(tokenized, c.tokenized) << c.text.size();
+  }
+  // Of a chat that its template refuses nobody knows: a token for every four bytes, as many as fit at most.
+  v1::GenerateRequest refused;
+  refused.mutable_chat()->add_messages()->set_role("pirate");
+  uint64_t tokenized = 0;
+  EXPECT_FALSE(PrepareRequest(refused, model, Draw42, tokenized).ok());
+  EXPECT_GT(tokenized, 0u);
+  EXPECT_LT(tokenized, 32u);
+  refused.mutable_chat()->mutable_messages(0)->set_content(std::string(5000, 'a'));
+  EXPECT_FALSE(PrepareRequest(refused, model, Draw42, tokenized).ok());
+  EXPECT_EQ(tokenized, 32u);
+  // Ids need no work.
+  v1::GenerateRequest ids;
+  for (uint32_t i = 0; i < 40; ++i) ids.mutable_token_ids()->add_ids(i);
+  EXPECT_FALSE(PrepareRequest(ids, model, Draw42, tokenized).ok());
+  EXPECT_EQ(tokenized, 0u);
+}
+
 struct BadRequest {
   const char* request;
   const char* error;
@@ -101,7 +138,7 @@ TEST(RequestTest, BadRequestsNameTheField) {
       {R"(chat { })", "chat.messages: empty"},
       {R"(chat { messages { content: "a" } })", "chat.messages[0].role: empty"},
       {R"(chat { messages { role: "pirate" content: "a" } })", "chat: no role pirate"},
-      {R"(text: "0123456789012345678901234567890")", "text: 32 tokens, expected fewer than the 32"},
+      {R"(text: "0123456789012345678901234567890")", "text: 32 tokens or more, expected fewer than the 32"},
       {R"(text: "a" request_id: "has blank")", "request_id: expected printable ASCII"},
       {R"(text: "a" request_id: "\303\244")", "request_id: expected printable ASCII"},
       {R"(text: "a" stopping { max_tokens: 0 })", "stopping.max_tokens: 0"},

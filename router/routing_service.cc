@@ -22,9 +22,10 @@ TokenIds PromptTokens(const v1::VerifierGenerateRequest& prepared) {
 }
 
 // Runs `work` on a worker and answers with its status. It takes a place among the requests in flight, like
-// any other, but does not queue for one.
+// any other, but does not queue for one. `bytes` are those of the request.
 template <class Work>
-grpc::ServerUnaryReactor* Answer(Router& router, grpc::CallbackServerContext* context, Work work) {
+grpc::ServerUnaryReactor* Answer(Router& router, grpc::CallbackServerContext* context, size_t bytes,
+                                 Work work) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
   const absl::StatusOr<size_t> tenant = AuthenticateCall(routing->tenants(), context->client_metadata());
@@ -42,11 +43,13 @@ grpc::ServerUnaryReactor* Answer(Router& router, grpc::CallbackServerContext* co
     return reactor;
   }
   auto ticket = std::make_shared<Admission::Ticket>(*std::move(admitted));
-  router.workers().Post([reactor, routing, tenant = *tenant, work, lease, ticket] {
-    const absl::Status status = work(*routing, tenant);
-    *ticket = Admission::Ticket();  // Before the answer, and the lease.
-    reactor->Finish(ToGrpcStatus(status));
-  });
+  const Tenant& caller = routing->table().tenants[*tenant];
+  router.workers().Post({.tenant = caller.name, .weight = caller.weight, .bytes = bytes},
+                        [reactor, routing, tenant = *tenant, work, lease, ticket] {
+                          const absl::Status status = work(*routing, tenant);
+                          *ticket = Admission::Ticket();  // Before the answer, and the lease.
+                          reactor->Finish(ToGrpcStatus(status));
+                        });
   return reactor;
 }
 
@@ -54,7 +57,9 @@ absl::Status AtSample(int index, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("samples[", index, "]: ", status.message()));
 }
 
-absl::StatusOr<CalibrationPrompt> ReadSample(const v1::CalibrationSample& sample, const ServedModel& model) {
+// `tokenized` as of PrepareRequest.
+absl::StatusOr<CalibrationPrompt> ReadSample(const v1::CalibrationSample& sample, const ServedModel& model,
+                                             uint64_t& tokenized) {
   v1::GenerateRequest request;
   if (sample.has_chat()) {
     *request.mutable_chat() = sample.chat();
@@ -63,7 +68,8 @@ absl::StatusOr<CalibrationPrompt> ReadSample(const v1::CalibrationSample& sample
   }
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
   TANDEM_ASSIGN_OR_RETURN(const v1::VerifierGenerateRequest prepared,
-                          PrepareRequest(request, model, [] { return uint64_t{0}; }));
+                          PrepareRequest(
+                              request, model, [] { return uint64_t{0}; }, tokenized));
   CalibrationPrompt prompt{.tokens = PromptTokens(prepared), .outcomes = {}};
   if (sample.outcomes_size() > RoutingService::kMaxOutcomes) {
     return absl::InvalidArgumentError(absl::StrCat("outcomes: ", sample.outcomes_size(),
@@ -86,7 +92,7 @@ grpc::ServerUnaryReactor* RoutingService::ExplainChoice(grpc::CallbackServerCont
                                                         const v1::ExplainChoiceRequest* request,
                                                         v1::ChoiceExplanation* response) {
   return Answer(
-      router_, context,
+      router_, context, request->ByteSizeLong(),
       [this, request = request->request(), response](const RoutingSnapshot& routing, size_t tenant) {
         return Explain(routing, tenant, request, response);
       });
@@ -99,16 +105,19 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
   TANDEM_ASSIGN_OR_RETURN(const size_t model, SelectModel(table, tenant, request.model()));
   TANDEM_ASSIGN_OR_RETURN(DrafterSelection selection, SelectDrafter(table, tenant, request.speculation()));
-  TANDEM_ASSIGN_OR_RETURN(const v1::VerifierGenerateRequest prepared,
-                          PrepareRequest(request, router_.model(model), [] { return uint64_t{0}; }));
-  router_.admission().Settle(tenant, 0, static_cast<uint64_t>(prepared.prompt().ids_size()));
+  uint64_t tokenized = 0;
+  const absl::StatusOr<v1::VerifierGenerateRequest> prepared = PrepareRequest(
+      request, router_.model(model), [] { return uint64_t{0}; }, tokenized);
+  // Ids are looked at like text that was tokenized.
+  router_.admission().Charge(tenant, prepared.ok() ? prepared->prompt().ids_size() : tokenized);
+  if (!prepared.ok()) return prepared.status();
   const bool open = !selection.candidates.empty();
   // Where the choice is not open, what it would rest on is told all the same.
   std::vector<std::string> drafters;
   for (size_t drafter : open ? selection.candidates : tenant.allowed_drafters) {
     drafters.push_back(table.drafters[drafter].name);
   }
-  *response = router_.chooser().Explain(model, PromptTokens(prepared), drafters);
+  *response = router_.chooser().Explain(model, PromptTokens(*prepared), drafters);
   if (open) return absl::OkStatus();
   response->set_drafter(selection.drafter.has_value() ? table.drafters[*selection.drafter].name : "");
   response->set_reason(std::string(selection.reason.data(), selection.reason.size()));
@@ -118,7 +127,7 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
 grpc::ServerUnaryReactor* RoutingService::Calibrate(grpc::CallbackServerContext* context,
                                                     const v1::CalibrateRequest* request,
                                                     v1::CalibrateResponse* response) {
-  return Answer(router_, context,
+  return Answer(router_, context, request->ByteSizeLong(),
                 [this, request = *request, response](const RoutingSnapshot& routing, size_t tenant) {
                   return Learn(routing, tenant, request, response);
                 });
@@ -139,7 +148,10 @@ absl::Status RoutingService::Learn(const RoutingSnapshot& routing, size_t tenant
   }
   std::vector<CalibrationPrompt> prompts;
   for (int i = 0; i < request.samples_size(); ++i) {
-    absl::StatusOr<CalibrationPrompt> prompt = ReadSample(request.samples(i), router_.model(model));
+    uint64_t tokenized = 0;
+    absl::StatusOr<CalibrationPrompt> prompt =
+        ReadSample(request.samples(i), router_.model(model), tokenized);
+    router_.admission().Charge(tenant, tokenized);
     if (!prompt.ok()) return AtSample(i, prompt.status());
     for (const CalibrationPrompt::Outcome& outcome : prompt->outcomes) {
       // Names become keys of what is kept: only configured ones.

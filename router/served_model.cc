@@ -19,17 +19,19 @@ class TokenizerEncoder final : public PromptEncoder {
  public:
   explicit TokenizerEncoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view text) const override {
-    return tokenizer_->Encode(text, {.parse_special = true, .add_special_tokens = true});
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const override {
+    return tokenizer_->Encode(text,
+                              {.parse_special = true, .add_special_tokens = true, .max_tokens = max_tokens});
   }
 
-  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat) const override {
+  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat, size_t max_tokens) const override {
     std::vector<ChatMessage> messages;
     for (const v1::ChatMessage& message : chat.messages())
       messages.push_back({message.role(), message.content()});
     // No clock: the same conversation always gives the same prompt.
     TANDEM_ASSIGN_OR_RETURN(const std::string prompt, tokenizer_->ApplyChatTemplate(messages, {}));
-    return tokenizer_->Encode(prompt, {.parse_special = true, .add_special_tokens = true});
+    return tokenizer_->Encode(prompt,
+                              {.parse_special = true, .add_special_tokens = true, .max_tokens = max_tokens});
   }
 
   absl::string_view TokenBytes(TokenId token) const override { return tokenizer_->TokenBytes(token); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,10 +17,11 @@ namespace tandem::router {
 class PromptEncoder {
  public:
   virtual ~PromptEncoder() = default;
-  // Text with special tokens recognised and the model's begin-of-text put in front.
-  virtual absl::StatusOr<TokenIds> EncodeText(absl::string_view text) const = 0;
-  // Messages laid out by the model's chat template, up to where the assistant answers.
-  virtual absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat) const = 0;
+  // Text with special tokens recognised and the model's begin-of-text put in front. OutOfRange, and for
+  // nothing else, when that is more than `max_tokens`; then no more work is done than for that many.
+  virtual absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const = 0;
+  // Messages laid out by the model's chat template, up to where the assistant answers; OutOfRange as above.
+  virtual absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat, size_t max_tokens) const = 0;
   // The bytes that a token adds to a text, for people to read: it may hold half a character. Empty for what
   // is no token. The view lives as long as the encoder.
   virtual absl::string_view TokenBytes(TokenId token) const = 0;

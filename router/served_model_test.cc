@@ -32,9 +32,9 @@ TEST(ServedModelTest, ChatIsTheTemplatesText) {
   v1::ChatMessage& message = *chat.add_messages();
   message.set_role("user");
   message.set_content("hello there");
-  const absl::StatusOr<TokenIds> tokens = model->encoder->EncodeChat(chat);
+  const absl::StatusOr<TokenIds> tokens = model->encoder->EncodeChat(chat, 100);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(*tokens, *model->encoder->EncodeText("<|user|>\nhello there<|end|>\n<|assistant|>\n"));
+  EXPECT_EQ(*tokens, *model->encoder->EncodeText("<|user|>\nhello there<|end|>\n<|assistant|>\n", 100));
   constexpr TokenId kBeginOfText = 4090;
   EXPECT_EQ(tokens->front(), kBeginOfText);
   EXPECT_EQ(std::count(tokens->begin(), tokens->end(), kBeginOfText), 1);

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/version.h"
+#include "common/rpc/text_fields.h"
 #include "router/authentication.h"
 #include "router/generate_call.h"
 #include "router/readiness_watch.h"
@@ -53,11 +59,39 @@ v1::ServerInfo DescribeRouter(Router& router, const RoutingSnapshot& routing, co
   return info;
 }
 
+// InvalidArgument names the field that is not UTF-8, where that is what is wrong.
+absl::StatusOr<std::shared_ptr<const v1::GenerateRequest>> ParseRequest(const grpc::ByteBuffer& bytes) {
+  auto request = std::make_shared<v1::GenerateRequest>();
+  grpc::ByteBuffer consumed = bytes;  // A reference to the same bytes, which parsing uses up.
+  if (grpc::SerializationTraits<v1::GenerateRequest>::Deserialize(&consumed, request.get()).ok()) {
+    return std::shared_ptr<const v1::GenerateRequest>(std::move(request));
+  }
+  grpc::Slice whole;
+  std::optional<std::string> field;
+  grpc::ByteBuffer again = bytes;
+  if (again.DumpToSingleSlice(&whole).ok()) {
+    field = FieldThatIsNotUtf8(*v1::GenerateRequest::descriptor(),
+                               {reinterpret_cast<const char*>(whole.begin()), whole.size()});
+  }
+  if (field.has_value()) return absl::InvalidArgumentError(absl::StrCat(*field, ": not UTF-8"));
+  return absl::InvalidArgumentError("the message is no tandem.v1.GenerateRequest");
+}
+
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  return GenerateCall::Start(router_, context, *request);
+GenerationService::GenerationService(Router& router) : router_(router) {
+  using Handler = grpc::internal::CallbackServerStreamingHandler<grpc::ByteBuffer, v1::GenerateResponse>;
+  // The service's only method, as in the generated WithRawCallbackMethod_Generate, which has answers in bytes
+  // too.
+  MarkMethodRawCallback(
+      0, new Handler([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+        return Start(context, *request);
+      }));
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Start(grpc::CallbackServerContext* context,
+                                                                         const grpc::ByteBuffer& request) {
+  return GenerateCall::Start(router_, context, [&request] { return ParseRequest(request); });
 }
 
 std::vector<std::string> NamesOfReadiness() {

@@ -5,21 +5,27 @@
 
 #include "absl/time/time.h"
 #include "common/rpc/server.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
 #include "router/router.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem::router {
 
 // tandem.v1.Generation on a router. Thread-safe.
-class GenerationService final : public v1::Generation::CallbackService {
+//
+// Requests come as bytes and are parsed here, once their caller is known: gRPC would refuse a message whose
+// text is not UTF-8 with UNIMPLEMENTED and no message, while here INVALID_ARGUMENT names the field.
+class GenerationService final : public v1::Generation::Service {
  public:
   // Keeps a reference to `router`.
-  explicit GenerationService(Router& router) : router_(router) {}
-
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
-                                                           const v1::GenerateRequest* request) override;
+  explicit GenerationService(Router& router);
 
  private:
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Start(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer& request);
+
   Router& router_;
 };
 

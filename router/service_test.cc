@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "router/testing/client_call.h"
 #include "router/testing/letter_encoder.h"
@@ -153,7 +154,7 @@ TEST(ServiceTest, BadInputIsRefusedBeforeAVerifierIsAsked) {
       {R"(text: "a" model: "huge")", "secret-z", grpc::StatusCode::NOT_FOUND, "model: \"huge\""},
       {R"(token_ids { ids: 256 })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT, "token_ids.ids[0]: 256"},
       {R"(text: "0123456789012345678901234567890")", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
-       "text: 32 tokens"},
+       "text: 32 tokens or more"},
       {R"(text: "a" sampling { temperature: -1 })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
        "sampling.temperature"},
       {R"(text: "a" speculation { drafter: "code" })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
@@ -238,15 +239,81 @@ TEST(ServiceTest, HangingVerifierEndsAtTheDeadline) {
             1);
 }
 
+// As a client of another make sends it: protobuf would not write such text.
+grpc::Status SendBytes(const TestRouter& router, const std::string& message, const std::string& token) {
+  const std::shared_ptr<grpc::Channel> channel = CreateChannel(router.endpoint());
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer " + token);
+  grpc::CompletionQueue queue;
+  void* tag = nullptr;
+  bool ok = false;
+  const auto call = stub.PrepareCall(&context, "/tandem.v1.Generation/Generate", &queue);
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(message);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  return status;
+}
+
+TEST(ServiceTest, TextThatIsNotUtf8IsNamed) {
+  StubVerifier verifier;
+  TestRouter router(LettersConfig({verifier.endpoint()}));
+  const std::pair<std::string, std::string> cases[] = {
+      {"\x0a\x02\xff\xfe", "request_id: not UTF-8"},
+      {"\x12\x01\xff", "model: not UTF-8"},
+      {"\x1a\x02\xc3\x28", "text: not UTF-8"},
+      {"\x2a\x09\x0a\x07\x0a\x01u\x12\x02\xff\xfe", "chat.messages[0].content: not UTF-8"},
+      {"\xff\xff", "the message is no tandem.v1.GenerateRequest"},
+  };
+  for (const auto& [message, error] : cases) {
+    const grpc::Status status = SendBytes(router, message, "secret-z");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << error;
+    EXPECT_EQ(status.error_message(), error);
+    EXPECT_EQ(SendBytes(router, message, "wrong").error_code(), grpc::StatusCode::UNAUTHENTICATED) << error;
+  }
+  EXPECT_EQ(SendBytes(router, Hello().SerializeAsString() + "\x12\x04huge", "secret-z").error_code(),
+            grpc::StatusCode::NOT_FOUND)
+      << "what can be read is taken as ever";
+}
+
+TEST(ServiceTest, WhatIsRefusedIsPaidFor) {
+  StubVerifier verifier;
+  verifier.SetScript(Saying("x", 1));
+  v1::RouterConfig config = LettersConfig({verifier.endpoint()});
+  config.mutable_tenants(1)->set_tokens_per_minute(60);
+  TestRouter router(config);
+  const std::string oversize = "text: \"" + std::string(5000, 'a') + "\"";
+  const auto code_of = [&router](const std::string& request, const char* token) {
+    ClientCall call(router, Parse(request), token);
+    return call.Finish().error_code();
+  };
+  // 32 each, as many as the context has; what is left then is not enough for anything.
+  EXPECT_EQ(code_of(oversize, "secret-z"), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of(oversize, "secret-z"), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code_of(oversize, "secret-z"), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code_of(R"(text: "a" stopping { max_tokens: 1 })", "secret-z"),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  ClientCall other(router, Hello(), "secret-a");
+  EXPECT_TRUE(other.Read().has_started()) << "others are not held back";
+}
+
 // An encoder that blocks until the test lets it go on.
 class BlockingEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view) const override {
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view, size_t) const override {
     entered.Notify();
     proceed.WaitForNotification();
     return TokenIds{1, 2};
   }
-  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&) const override { return TokenIds{1}; }
+  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&, size_t) const override { return TokenIds{1}; }
   absl::string_view TokenBytes(TokenId) const override { return ""; }
 
   mutable absl::Notification entered;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -21,14 +22,16 @@ namespace tandem::bench {
 namespace {
 
 constexpr uint32_t kRowsOfStep = 64;
+// Prompts are cut, not refused.
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 absl::StatusOr<TokenIds> Encode(const router::PromptEncoder& encoder, const Prompt& prompt, bool chat) {
-  if (!chat && !prompt.chat) return encoder.EncodeText(prompt.text);
+  if (!chat && !prompt.chat) return encoder.EncodeText(prompt.text, kNoLimit);
   v1::ChatPrompt messages;
   v1::ChatMessage& message = *messages.add_messages();
   message.set_role("user");
   message.set_content(prompt.text);
-  return encoder.EncodeChat(messages);
+  return encoder.EncodeChat(messages, kNoLimit);
 }
 
 absl::StatusOr<std::vector<ScoredPrompt>> ReadPrompts(const AcceptanceDataOptions& options,

@@ -1,9 +1,11 @@
 #include "common/config/token_digest.h"
 
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -18,8 +20,31 @@ absl::string_view Bytes(const Sha256Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
+struct FreeDigestContext {
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+};
+
+// Of the two one after the other. OpenSSL takes several times as long to find the algorithm as to hash a
+// token by it, and every salt is tried with a new token, so it is found once.
+Sha256Digest Sha256OfBoth(absl::string_view first, absl::string_view second) {
+  static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  thread_local const std::unique_ptr<EVP_MD_CTX, FreeDigestContext> context(EVP_MD_CTX_new());
+  Sha256Digest digest;
+  if (algorithm != nullptr && context != nullptr &&
+      EVP_DigestInit_ex(context.get(), algorithm, nullptr) == 1 &&
+      EVP_DigestUpdate(context.get(), first.data(), first.size()) == 1 &&
+      EVP_DigestUpdate(context.get(), second.data(), second.size()) == 1 &&
+      EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) == 1) {
+    return digest;
+  }
+  // Without memory or with an unusual configuration of OpenSSL; this needs neither.
+  const std::string both = absl::StrCat(first, second);
+  SHA256(reinterpret_cast<const unsigned char*>(both.data()), both.size(), digest.data());
+  return digest;
+}
+
 Sha256Digest Salted(const std::string& salt, const Sha256Digest& token) {
-  return salt.empty() ? token : Sha256(absl::StrCat(salt, Bytes(token)));
+  return salt.empty() ? token : Sha256OfBoth(salt, Bytes(token));
 }
 
 bool IsHex(absl::string_view text, size_t num_bytes) {
@@ -30,9 +55,7 @@ bool IsHex(absl::string_view text, size_t num_bytes) {
 }  // namespace
 
 Sha256Digest Sha256(absl::string_view bytes) {
-  Sha256Digest digest;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
-  return digest;
+  return Sha256OfBoth(bytes, "");
 }
 
 bool TokenDigest::Matches(const Sha256Digest& token) const {

@@ -11,10 +11,11 @@
 #include "common/base/log.h"
 #include "grpcpp/version_info.h"
 
-// Later versions log through Abseil.
+// Later versions, and the versions of protobuf that they are built with, log through Abseil.
 #define TANDEM_GRPC_HAS_ITS_OWN_LOG (GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 65)
 
 #if TANDEM_GRPC_HAS_ITS_OWN_LOG
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #endif
 
@@ -41,21 +42,33 @@ bool MayLog(uint64_t* left_out) {
   return true;
 }
 
-void OnLine(gpr_log_func_args* line) {
-  const LogLevel level = line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug;
+void WriteLine(LogLevel level, absl::string_view who, absl::string_view message, absl::string_view path,
+               int line) {
   uint64_t left_out = 0;
   if (!LogEnabled(level) || !MayLog(&left_out)) return;
-  const absl::string_view path = line->file;
-  Log(level, "grpc",
-      {{"message", line->message},
-       {"at", absl::StrCat(path.substr(path.rfind('/') + 1), ":", line->line)},
+  Log(level, who,
+      {{"message", std::string(message.data(), message.size())},
+       {"at", absl::StrCat(path.substr(path.rfind('/') + 1), ":", line)},
        {"left_out", absl::StrCat(left_out)}});
+}
+
+void OnLine(gpr_log_func_args* line) {
+  const LogLevel level = line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug;
+  WriteLine(level, "grpc", line->message, line->file, line->line);
+}
+
+// Protobuf says on standard error, for every message of a peer that it cannot parse, why.
+void OnProtobufLine(google::protobuf::LogLevel severity, const char* file, int line,
+                    const std::string& message) {
+  const bool serious = severity >= google::protobuf::LOGLEVEL_ERROR;
+  WriteLine(serious ? LogLevel::kWarning : LogLevel::kDebug, "protobuf", message, file, line);
 }
 
 }  // namespace
 
 void TakeGrpcLog() {
   gpr_set_log_function(OnLine);
+  google::protobuf::SetLogHandler(OnProtobufLine);
 }
 #else
 void TakeGrpcLog() {}

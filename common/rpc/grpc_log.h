@@ -2,9 +2,9 @@
 
 namespace tandem {
 
-// From now on what gRPC itself logs goes through common/base/log.h, as warnings, and at most some lines a
-// second: peers decide how many there are, and gRPC would write each to standard error on the thread that
-// serves them. Once.
+// From now on what gRPC and protobuf themselves log goes through common/base/log.h, as warnings, and at most
+// some lines a second: peers decide how many there are, and they would write each to standard error on the
+// thread that serves them. Once.
 void TakeGrpcLog();
 
 }  // namespace tandem

@@ -31,6 +31,16 @@ std::optional<std::pair<absl::string_view, absl::string_view>> MergeSides(const 
   return std::pair<absl::string_view, absl::string_view>(line.substr(0, space), line.substr(space + 1));
 }
 
+size_t NumCharacters(absl::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // All but the bytes that go on with one.
+  }));
+}
+
+absl::Status TooManyTokens(size_t max_tokens) {
+  return absl::OutOfRangeError(absl::StrCat("more than ", max_tokens, " tokens"));
+}
+
 // std::push_heap keeps the greatest element on top.
 struct OrderedLater {
   template <typename Candidate>
@@ -105,6 +115,7 @@ absl::Status BpeModel::ParseMerges(const JsonView& json) {
       }
       // Of two merges of the same pair the later one counts.
       merges_[{*left, *right}] = {rank, *result};
+      longest_merged_ = std::max(longest_merged_, NumCharacters(merged));
       ++rank;
     }
     ++index;
@@ -168,7 +179,14 @@ bool BpeModel::AddByteTokens(absl::string_view character, Scratch& scratch) cons
   return true;
 }
 
-absl::Status BpeModel::SplitCharacters(absl::string_view word, Scratch& scratch) const {
+size_t BpeModel::MostSymbols(size_t num_tokens) const {
+  const size_t unbounded = std::numeric_limits<size_t>::max();
+  // An unknown token without content could be merged without adding to the length.
+  if (unknown_content_.has_value() && unknown_content_->empty()) return unbounded;
+  return num_tokens > unbounded / longest_merged_ ? unbounded : num_tokens * longest_merged_;
+}
+
+absl::Status BpeModel::SplitCharacters(absl::string_view word, size_t max_symbols, Scratch& scratch) const {
   // An unknown character waits here: with fuse_unk one token stands for all unknown characters up to the next
   // known one. Byte tokens do not end the wait, as in the Hugging Face library.
   std::optional<TokenId> pending_unknown;
@@ -177,6 +195,9 @@ absl::Status BpeModel::SplitCharacters(absl::string_view word, Scratch& scratch)
     pending_unknown.reset();
   };
   while (!word.empty()) {
+    if (scratch.symbols_.size() > max_symbols) {
+      return absl::OutOfRangeError(absl::StrCat("a word begins with more than ", max_symbols, " symbols"));
+    }
     const Utf8Unit unit = ReadUtf8(word);
     const absl::string_view character = word.substr(0, unit.length);
     word.remove_prefix(unit.length);
@@ -236,23 +257,25 @@ void BpeModel::MergeSymbols(Scratch& scratch) const {
   }
 }
 
-absl::Status BpeModel::Tokenize(absl::string_view word, Scratch& scratch, TokenIds& out) const {
+absl::Status BpeModel::Tokenize(absl::string_view word, size_t max_tokens, Scratch& scratch,
+                                TokenIds& out) const {
   if (word.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return absl::InvalidArgumentError("a word is longer than 2^31 - 1 bytes");
   }
   if (ignore_merges_) {
     if (const std::optional<TokenId> token = Find(word)) {
       out.push_back(*token);
-      return absl::OkStatus();
+      return out.size() > max_tokens ? TooManyTokens(max_tokens) : absl::OkStatus();
     }
   }
   scratch.symbols_.clear();
-  TANDEM_RETURN_IF_ERROR(SplitCharacters(word, scratch));
+  const size_t room = max_tokens - std::min(max_tokens, out.size());
+  TANDEM_RETURN_IF_ERROR(SplitCharacters(word, MostSymbols(room), scratch));
   MergeSymbols(scratch);
   for (const Scratch::Symbol& symbol : scratch.symbols_) {
     if (symbol.token != kAbsorbed) out.push_back(symbol.token);
   }
-  return absl::OkStatus();
+  return out.size() > max_tokens ? TooManyTokens(max_tokens) : absl::OkStatus();
 }
 
 }  // namespace tandem

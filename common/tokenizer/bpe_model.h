@@ -48,8 +48,9 @@ class BpeModel {
   static absl::StatusOr<BpeModel> Parse(const JsonView& json);
 
   // Appends the tokens of `word`, which must be well-formed UTF-8 of at most 2^31 - 1 bytes. Characters that
-  // the vocabulary lacks become byte tokens, the unknown token or, without either, nothing.
-  absl::Status Tokenize(absl::string_view word, Scratch& scratch, TokenIds& out) const;
+  // the vocabulary lacks become byte tokens, the unknown token or, without either, nothing. OutOfRange when
+  // `out` would hold more than `max_tokens`: a word that is too long for that is not merged.
+  absl::Status Tokenize(absl::string_view word, size_t max_tokens, Scratch& scratch, TokenIds& out) const;
 
   std::optional<TokenId> Find(absl::string_view content) const;
   const absl::flat_hash_map<std::string, TokenId>& vocabulary() const { return vocabulary_; }
@@ -68,7 +69,10 @@ class BpeModel {
   const Merge* FindMerge(TokenId left, TokenId right) const;
   std::optional<TokenId> FindCharacter(absl::string_view character, uint32_t code_point) const;
   bool AddByteTokens(absl::string_view character, Scratch& scratch) const;
-  absl::Status SplitCharacters(absl::string_view word, Scratch& scratch) const;
+  // OutOfRange for more than `max_symbols`.
+  absl::Status SplitCharacters(absl::string_view word, size_t max_symbols, Scratch& scratch) const;
+  // How many symbols a word may begin with if it is to come to at most `num_tokens`.
+  size_t MostSymbols(size_t num_tokens) const;
   void Enqueue(int32_t position, Scratch& scratch) const;
   void MergeSymbols(Scratch& scratch) const;
 
@@ -77,6 +81,8 @@ class BpeModel {
   // The tokens of the first characters of Unicode, found without hashing; -1 where there is none.
   std::array<TokenId, kNumDirectCharacters> direct_characters_{};
   std::optional<std::array<TokenId, 256>> byte_tokens_;  // -1 where the vocabulary lacks one
+  // Characters of the longest token that merging makes. Each symbol that it came from has one at least.
+  size_t longest_merged_ = 1;
   std::optional<std::string> unknown_content_;
   bool fuse_unknown_ = false;
   bool ignore_merges_ = false;

@@ -80,6 +80,30 @@ TEST_P(GoldenTest, EncodesAsHuggingFace) {
   }
 }
 
+// Where the work ends early must not show: what fits is the same, and what does not is refused.
+TEST_P(GoldenTest, ALimitRefusesOnlyWhatIsLonger) {
+  for (const bool framed : {false, true}) {
+    for (size_t i = 0; i < strings_.size(); ++i) {
+      const TokenIds whole = Encode(strings_[i], true, framed);
+      for (size_t limit = 0; limit <= whole.size() + 2; limit += 1 + limit / 8) {
+        const absl::StatusOr<TokenIds> limited = tokenizer_->Encode(
+            strings_[i], {.parse_special = true, .add_special_tokens = framed, .max_tokens = limit});
+        if (limit >= whole.size()) {
+          ASSERT_TRUE(limited.ok()) << "string " << i << ", limit " << limit << ": " << limited.status();
+          EXPECT_EQ(*limited, whole) << "string " << i << ", limit " << limit;
+        } else {
+          EXPECT_EQ(limited.status().code(), absl::StatusCode::kOutOfRange)
+              << "string " << i << ", limit " << limit;
+        }
+      }
+      const absl::StatusOr<TokenIds> fits = tokenizer_->Encode(
+          strings_[i], {.parse_special = true, .add_special_tokens = framed, .max_tokens = whole.size()});
+      ASSERT_TRUE(fits.ok()) << "string " << i << ": " << fits.status();
+      EXPECT_EQ(*fits, whole);
+    }
+  }
+}
+
 TEST_P(GoldenTest, EncodesSpecialTokensAsText) {
   for (size_t i = 0; i < strings_.size(); ++i) {
     const auto it = golden_.at("special_as_text").find(absl::StrCat(i));

@@ -65,6 +65,11 @@ std::vector<MatchedSpan> MergeWithNext(const std::vector<MatchedSpan>& spans) {
   return merged;
 }
 
+absl::Status EmitSpan(TextPiece piece, MatchedSpan span, PreTokenizer::Emit emit) {
+  if (span.begin == span.end) return absl::OkStatus();
+  return emit({piece.text.substr(span.begin, span.end - span.begin), piece.at_text_start && span.begin == 0});
+}
+
 absl::Status EmitSpans(TextPiece piece, std::vector<MatchedSpan> spans, SplitBehavior behavior,
                        PreTokenizer::Emit emit) {
   switch (behavior) {
@@ -82,10 +87,8 @@ absl::Status EmitSpans(TextPiece piece, std::vector<MatchedSpan> spans, SplitBeh
       break;
   }
   for (const MatchedSpan& span : spans) {
-    if (span.begin == span.end) continue;
     if (behavior == SplitBehavior::kRemoved && span.is_match) continue;
-    TANDEM_RETURN_IF_ERROR(
-        emit({piece.text.substr(span.begin, span.end - span.begin), piece.at_text_start && span.begin == 0}));
+    TANDEM_RETURN_IF_ERROR(EmitSpan(piece, span, emit));
   }
   return absl::OkStatus();
 }
@@ -96,6 +99,13 @@ class SplitPreTokenizer final : public PreTokenizer {
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
   absl::Status Split(TextPiece piece, Emit emit) const override {
+    if (behavior_ == SplitBehavior::kRemoved || behavior_ == SplitBehavior::kIsolated) {
+      // Span by span, so that no more is searched than `emit` takes.
+      return pattern_.ForEachSpan(piece.text, [&](MatchedSpan span) {
+        const bool removed = behavior_ == SplitBehavior::kRemoved && span.is_match != invert_;
+        return removed ? absl::OkStatus() : EmitSpan(piece, span, emit);
+      });
+    }
     TANDEM_ASSIGN_OR_RETURN(std::vector<MatchedSpan> spans, pattern_.Cut(piece.text));
     if (invert_) {
       for (MatchedSpan& span : spans) span.is_match = !span.is_match;
@@ -128,18 +138,16 @@ class ByteLevelPreTokenizer final : public PreTokenizer {
     };
     if (!words_.has_value()) return emit_mapped(piece);
     size_t covered = 0;
-    absl::Status status;
     const auto emit_range = [&](size_t begin, size_t end) {
-      if (begin == end || !status.ok()) return;
-      status = emit_mapped({piece.text.substr(begin, end - begin), piece.at_text_start && begin == 0});
+      return EmitSpan(piece, {.begin = begin, .end = end, .is_match = true}, emit_mapped);
     };
-    TANDEM_RETURN_IF_ERROR(words_->ForEachMatch(piece.text, [&](size_t begin, size_t end) {
-      emit_range(covered, begin);
-      emit_range(begin, end);
+    const absl::Status status = words_->ForEachMatch(piece.text, [&](size_t begin, size_t end) {
+      TANDEM_RETURN_IF_ERROR(emit_range(covered, begin));
       covered = end;
-    }));
-    emit_range(covered, piece.text.size());
-    return status;
+      return emit_range(begin, end);
+    });
+    if (!status.ok()) return status;
+    return emit_range(covered, piece.text.size());
   }
 
  private:

@@ -166,7 +166,7 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma_pattern) {
 }
 
 absl::Status Regex::ForEachMatch(absl::string_view text,
-                                 absl::FunctionRef<void(size_t, size_t)> on_match) const {
+                                 absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const {
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
       pcre2_match_data_create_from_pattern(code, nullptr));
@@ -198,13 +198,13 @@ absl::Status Regex::ForEachMatch(absl::string_view text,
       return absl::InvalidArgumentError("regular expression moves the start of its match with \\K");
     }
     if (begin == end) {
-      if (begin != last_end) on_match(begin, end);
+      if (begin != last_end) TANDEM_RETURN_IF_ERROR(on_match(begin, end));
       last_end = begin;
       if (end >= text.size()) return absl::OkStatus();
       position = end + ReadUtf8(text.substr(end)).length;
       continue;
     }
-    on_match(begin, end);
+    TANDEM_RETURN_IF_ERROR(on_match(begin, end));
     position = end;
     last_end = end;
   }

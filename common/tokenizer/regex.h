@@ -22,9 +22,11 @@ class Regex {
   static absl::StatusOr<Regex> Compile(absl::string_view oniguruma_pattern);
 
   // Calls `on_match(begin, end)` for each match from left to right; matches do not overlap, and an empty
-  // match is not reported where the previous one ended. `text` must be well-formed UTF-8. ResourceExhausted
-  // when the pattern backtracks beyond the match limit.
-  absl::Status ForEachMatch(absl::string_view text, absl::FunctionRef<void(size_t, size_t)> on_match) const;
+  // match is not reported where the previous one ended. Ends early with the first error of `on_match`: what
+  // lies behind is not searched. `text` must be well-formed UTF-8. ResourceExhausted when the pattern
+  // backtracks beyond the match limit.
+  absl::Status ForEachMatch(absl::string_view text,
+                            absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const;
 
  private:
   explicit Regex(std::shared_ptr<const void> code) : code_(std::move(code)) {}

@@ -7,26 +7,36 @@
 namespace tandem {
 namespace {
 
-// Collects matches given from left to right, and fills the gaps.
-class SpanCollector {
+// Completes matches given from left to right with what lies between them, and hands all on.
+class GapFiller {
  public:
-  explicit SpanCollector(size_t text_size) : text_size_(text_size) {}
+  GapFiller(size_t text_size, absl::FunctionRef<absl::Status(MatchedSpan)> on_span)
+      : text_size_(text_size), on_span_(on_span) {}
 
-  void AddMatch(size_t begin, size_t end) {
-    if (covered_ < begin) spans_.push_back({covered_, begin, false});
-    spans_.push_back({begin, end, true});
+  absl::Status AddMatch(size_t begin, size_t end) {
+    if (covered_ < begin) TANDEM_RETURN_IF_ERROR(on_span_({covered_, begin, false}));
     covered_ = end;
+    return on_span_({begin, end, true});
   }
-  std::vector<MatchedSpan> Finish() {
-    if (covered_ < text_size_) spans_.push_back({covered_, text_size_, false});
-    return std::move(spans_);
+  absl::Status Finish() {
+    return covered_ < text_size_ ? on_span_({covered_, text_size_, false}) : absl::OkStatus();
   }
 
  private:
-  size_t text_size_;
+  const size_t text_size_;
+  const absl::FunctionRef<absl::Status(MatchedSpan)> on_span_;
   size_t covered_ = 0;
-  std::vector<MatchedSpan> spans_;
 };
+
+absl::Status ForEachLiteralSpan(absl::string_view text, absl::string_view literal,
+                                absl::FunctionRef<absl::Status(MatchedSpan)> on_span) {
+  GapFiller spans(text.size(), on_span);
+  for (size_t at = text.find(literal); at != absl::string_view::npos;
+       at = text.find(literal, at + literal.size())) {
+    TANDEM_RETURN_IF_ERROR(spans.AddMatch(at, at + literal.size()));
+  }
+  return spans.Finish();
+}
 
 }  // namespace
 
@@ -46,12 +56,24 @@ absl::StatusOr<TextPattern> TextPattern::Parse(const JsonView& json) {
   return TextPattern(*std::move(compiled));
 }
 
-absl::StatusOr<std::vector<MatchedSpan>> TextPattern::Cut(absl::string_view text) const {
-  if (const auto* literal = std::get_if<std::string>(&pattern_)) return CutAtLiteral(text, *literal);
-  SpanCollector spans(text.size());
+absl::Status TextPattern::ForEachSpan(absl::string_view text,
+                                      absl::FunctionRef<absl::Status(MatchedSpan)> on_span) const {
+  if (const auto* literal = std::get_if<std::string>(&pattern_)) {
+    return ForEachLiteralSpan(text, *literal, on_span);
+  }
+  GapFiller spans(text.size(), on_span);
   TANDEM_RETURN_IF_ERROR(std::get<Regex>(pattern_).ForEachMatch(
-      text, [&spans](size_t begin, size_t end) { spans.AddMatch(begin, end); }));
+      text, [&spans](size_t begin, size_t end) { return spans.AddMatch(begin, end); }));
   return spans.Finish();
+}
+
+absl::StatusOr<std::vector<MatchedSpan>> TextPattern::Cut(absl::string_view text) const {
+  std::vector<MatchedSpan> spans;
+  TANDEM_RETURN_IF_ERROR(ForEachSpan(text, [&spans](MatchedSpan span) {
+    spans.push_back(span);
+    return absl::OkStatus();
+  }));
+  return spans;
 }
 
 absl::StatusOr<std::string> TextPattern::Replace(absl::string_view text,
@@ -68,12 +90,13 @@ absl::StatusOr<std::string> TextPattern::Replace(absl::string_view text,
 }
 
 std::vector<MatchedSpan> CutAtLiteral(absl::string_view text, absl::string_view literal) {
-  SpanCollector spans(text.size());
-  for (size_t at = text.find(literal); at != absl::string_view::npos;
-       at = text.find(literal, at + literal.size())) {
-    spans.AddMatch(at, at + literal.size());
-  }
-  return spans.Finish();
+  std::vector<MatchedSpan> spans;
+  // Nothing ends it early.
+  ForEachLiteralSpan(text, literal, [&spans](MatchedSpan span) {
+    spans.push_back(span);
+    return absl::OkStatus();
+  }).IgnoreError();
+  return spans;
 }
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,7 +26,12 @@ class TextPattern {
  public:
   static absl::StatusOr<TextPattern> Parse(const JsonView& json);
 
-  // Cuts `text` into matches and what lies between them, in order and without gaps.
+  // Hands the matches of `text` and what lies between them to `on_span`, in order and without gaps. Ends
+  // early with the first error of `on_span`: what lies behind is not searched.
+  absl::Status ForEachSpan(absl::string_view text,
+                           absl::FunctionRef<absl::Status(MatchedSpan)> on_span) const;
+
+  // The same as a list.
   absl::StatusOr<std::vector<MatchedSpan>> Cut(absl::string_view text) const;
 
   // `text` with every match replaced.

@@ -36,6 +36,15 @@ absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json,
   return std::optional<std::string>(*std::move(content));
 }
 
+absl::Status TooLong(size_t max_tokens) {
+  return absl::OutOfRangeError(absl::StrCat("text of more than ", max_tokens, " tokens"));
+}
+
+absl::Status AppendToken(TokenId token, size_t max_tokens, TokenIds& out) {
+  out.push_back(token);
+  return out.size() > max_tokens ? TooLong(max_tokens) : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadForModel(const std::string& folder,
@@ -211,17 +220,27 @@ absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const En
   if (const std::optional<size_t> offset = FindInvalidUtf8(utf8_text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not UTF-8 at byte ", *offset));
   }
-  TokenIds tokens;
-  BpeModel::Scratch scratch;
+  // The frame may leave out a BOS that is there, so one more can turn out to fit.
+  const size_t most = options.max_tokens;
+  Encoding encoding{.parse_special = options.parse_special,
+                    .max_tokens = most + (most < std::numeric_limits<size_t>::max() ? 1 : 0),
+                    .scratch = {},
+                    .tokens = {}};
   for (const TokenSpan& span : raw_tokens_->Cut(utf8_text, options.parse_special)) {
     if (span.token != nullptr) {
-      tokens.push_back(span.token->id);
+      TANDEM_RETURN_IF_ERROR(AppendToken(span.token->id, encoding.max_tokens, encoding.tokens));
       continue;
     }
     const bool at_text_start = span.text.data() == utf8_text.data();
-    TANDEM_RETURN_IF_ERROR(EncodePlain(span.text, at_text_start, options.parse_special, scratch, tokens));
+    TANDEM_RETURN_IF_ERROR(EncodePlain(span.text, at_text_start, encoding));
   }
-  if (!options.add_special_tokens || !frame_.has_value()) return tokens;
+  TokenIds tokens = std::move(encoding.tokens);
+  if (options.add_special_tokens && frame_.has_value()) tokens = Framed(std::move(tokens));
+  if (tokens.size() > options.max_tokens) return TooLong(options.max_tokens);
+  return tokens;
+}
+
+TokenIds Tokenizer::Framed(TokenIds tokens) const {
   TokenIds framed = frame_->prefix;
   const bool has_bos = !framed.empty() && !tokens.empty() && framed.back() == tokens.front() &&
                        (!bos_.has_value() || framed.back() == *bos_);
@@ -230,18 +249,19 @@ absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const En
   return framed;
 }
 
-absl::Status Tokenizer::EncodePlain(absl::string_view text, bool at_text_start, bool parse_special,
-                                    BpeModel::Scratch& scratch, TokenIds& out) const {
+absl::Status Tokenizer::EncodePlain(absl::string_view text, bool at_text_start, Encoding& encoding) const {
   std::string normalized;
   if (normalizer_ != nullptr) {
     normalized = std::string(text);
     TANDEM_RETURN_IF_ERROR(normalizer_->Apply(normalized));
     text = normalized;
   }
-  const auto tokenize = [&](TextPiece word) { return model_.Tokenize(word.text, scratch, out); };
-  for (const TokenSpan& span : normalized_tokens_->Cut(text, parse_special)) {
+  const auto tokenize = [&](TextPiece word) {
+    return model_.Tokenize(word.text, encoding.max_tokens, encoding.scratch, encoding.tokens);
+  };
+  for (const TokenSpan& span : normalized_tokens_->Cut(text, encoding.parse_special)) {
     if (span.token != nullptr) {
-      out.push_back(span.token->id);
+      TANDEM_RETURN_IF_ERROR(AppendToken(span.token->id, encoding.max_tokens, encoding.tokens));
       continue;
     }
     const TextPiece piece{span.text, at_text_start && span.text.data() == text.data()};

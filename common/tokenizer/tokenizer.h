@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +40,9 @@ class Tokenizer {
     // Add BOS and EOS where the folder's post-processor (or, without one, add_bos_token and add_eos_token)
     // says so. A BOS that the text already begins with is not doubled.
     bool add_special_tokens = true;
+    // How many tokens the result may have. Work ends where it is known that there are more, and so costs no
+    // more than this many tokens, but for looking through the text for added tokens and normalizing it.
+    size_t max_tokens = std::numeric_limits<size_t>::max();
   };
 
   // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja. Errors name file
@@ -50,7 +55,8 @@ class Tokenizer {
                                                                        int32_t logits_width);
 
   // InvalidArgument with the byte offset for text that is not UTF-8 or too long (256 MiB), ResourceExhausted
-  // when a pattern of the tokenizer backtracks without end on it.
+  // when a pattern of the tokenizer backtracks without end on it, and OutOfRange for more than max_tokens,
+  // and for nothing else.
   absl::StatusOr<TokenIds> Encode(absl::string_view utf8_text, const EncodeOptions& options) const;
 
   // The text of `tokens`, always well-formed UTF-8: bytes that form no character become U+FFFD, one for each
@@ -101,8 +107,16 @@ class Tokenizer {
   absl::Status ParseConfiguredFrame(const JsonView& json);
   absl::Status ParseConfiguredChatTemplate(const JsonView& json);
   absl::Status FillTokenTable();
-  absl::Status EncodePlain(absl::string_view text, bool at_text_start, bool parse_special,
-                           BpeModel::Scratch& scratch, TokenIds& out) const;
+  // What is known while a text is encoded, and what it came to so far.
+  struct Encoding {
+    bool parse_special;
+    size_t max_tokens;
+    BpeModel::Scratch scratch;
+    TokenIds tokens;
+  };
+  // The tokens with the frame around them.
+  TokenIds Framed(TokenIds tokens) const;
+  absl::Status EncodePlain(absl::string_view text, bool at_text_start, Encoding& encoding) const;
 
   BpeModel model_;
   TokenDecoder decoder_;

@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <time.h>
+
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/tokenizer/regex.h"
 #include "common/tokenizer/streaming_decoder.h"
 #include "common/tokenizer/unicode.h"
 #include "nlohmann/json.hpp"
@@ -423,6 +428,52 @@ TEST(SpeedTest, TakesLongWordsInTime) {
       const std::string decoded = tokenizer->Decode(*ids, false);
       EXPECT_TRUE(decoded == text || " " + decoded == text || std::string(kind) == "qwen2") << kind;
     }
+  }
+}
+
+// What a pattern is searched for ends with what is made of it.
+TEST(LimitTest, SearchesNoFurtherThanIsTaken) {
+  const absl::StatusOr<Regex> words = Regex::Compile("[a-z]+");
+  ASSERT_TRUE(words.ok()) << words.status();
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "word ";
+  int taken = 0;
+  const absl::Status status = words->ForEachMatch(text, [&](size_t, size_t) {
+    return ++taken < 10 ? absl::OkStatus() : absl::OutOfRangeError("enough");
+  });
+  EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
+  EXPECT_EQ(taken, 10);
+}
+
+double ThreadSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// A text of a mebibyte that is refused costs little of what it would cost to make tokens of it, whether it is
+// one word or many. The processor's time of this thread, so that others' load does not count.
+TEST(LimitTest, RefusingCostsLittle) {
+  constexpr size_t kSize = 1 << 20;
+  std::mt19937_64 random(1);
+  std::string words;
+  while (words.size() < kSize) {
+    for (size_t i = 0, length = 1 + random() % 9; i < length; ++i)
+      words += static_cast<char>('a' + random() % 26);
+    words += ' ';
+  }
+  for (const char* kind : {"gpt2", "llama2", "llama3", "qwen2", "mistral", "demo"}) {
+    const auto tokenizer = LoadKind(kind);
+    const auto seconds = [&](size_t limit) {
+      const double begin = ThreadSeconds();
+      const absl::StatusOr<TokenIds> ids = tokenizer->Encode(words, {.max_tokens = limit});
+      EXPECT_EQ(ids.ok(), limit > kSize) << kind << ": " << ids.status();
+      return ThreadSeconds() - begin;
+    };
+    const double whole = seconds(std::numeric_limits<size_t>::max());
+    const double refused = seconds(1024);
+    std::cout << kind << ": " << whole << " s whole, " << refused << " s refused\n";
+    EXPECT_LT(refused, 0.5 * whole) << kind;
   }
 }
 

@@ -14,8 +14,11 @@ namespace tandem::router {
 // the target models are the same in all of them, so an index of a model is good for every snapshot.
 class RoutingSnapshot {
  public:
-  explicit RoutingSnapshot(RoutingTable table, uint64_t version = 0)
-      : table_(std::move(table)), tenants_(table_), version_(version) {}
+  // `before` is the snapshot that this one takes over from, if there is one; not kept.
+  explicit RoutingSnapshot(RoutingTable table, uint64_t version = 0, const RoutingSnapshot* before = nullptr)
+      : table_(std::move(table)),
+        tenants_(table_, before == nullptr ? nullptr : &before->tenants_),
+        version_(version) {}
   RoutingSnapshot(const RoutingSnapshot&) = delete;
   RoutingSnapshot& operator=(const RoutingSnapshot&) = delete;
 

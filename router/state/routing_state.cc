@@ -235,7 +235,8 @@ absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> RoutingState::Resolve(con
                                                                              uint64_t version) const {
   absl::StatusOr<RoutingTable> table = ResolveConfig(config, registered_);
   if (!table.ok()) return absl::Status(table.status().code(), WithNames(config, table.status().message()));
-  return std::make_shared<const RoutingSnapshot>(*std::move(table), version);
+  const std::shared_ptr<const RoutingSnapshot> before = snapshot();
+  return std::make_shared<const RoutingSnapshot>(*std::move(table), version, before.get());
 }
 
 bool RoutingState::IsConfigured(const std::string& drafter) const {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,13 +12,13 @@ namespace {
 
 class LetterEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view text) const override {
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const override {
     TokenIds tokens = {1};
     Append(text, tokens);
-    return tokens;
+    return Within(max_tokens, std::move(tokens));
   }
 
-  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat) const override {
+  absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat, size_t max_tokens) const override {
     TokenIds tokens = {1};
     for (const v1::ChatMessage& message : chat.messages()) {
       if (message.role() != "system" && message.role() != "user" && message.role() != "assistant") {
@@ -27,7 +28,7 @@ class LetterEncoder final : public PromptEncoder {
       Append(message.content(), tokens);
     }
     tokens.push_back(3);
-    return tokens;
+    return Within(max_tokens, std::move(tokens));
   }
 
   absl::string_view TokenBytes(TokenId token) const override {
@@ -41,6 +42,11 @@ class LetterEncoder final : public PromptEncoder {
     for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
     return bytes;
   }();
+
+  static absl::StatusOr<TokenIds> Within(size_t max_tokens, TokenIds tokens) {
+    if (tokens.size() > max_tokens) return absl::OutOfRangeError("more letters than that");
+    return tokens;
+  }
 
   static void Append(absl::string_view text, TokenIds& tokens) {
     for (char c : text) tokens.push_back(static_cast<unsigned char>(c));

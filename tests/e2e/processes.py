@@ -300,14 +300,14 @@ class ProcessTest(unittest.TestCase):
         flags = ("--window-policy", "fixed", "--local-drafter", "none", "--simulate-target-ms", TARGET_MS, *flags)
         return self.start("tandem-verifier", "--model", MODELS / TARGET, *flags, port=port)
 
-    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
+    def start_router(self, verifiers, drafter_address, flags=(), more_tenants=(), **tenant):
         """One model on `verifiers`; the tenant "acme", whose drafter is the first, has the token "secret"."""
         config = {
             "models": [{"name": TARGET, "folder": str(MODELS / TARGET), "verifiers": verifiers}],
             "drafters": [
                 {"name": name, "endpoint": drafter_address, "draft_model": name} for name in DRAFTERS
             ],
-            "tenants": [{"name": "acme", "token": "secret", "drafter": DRAFTERS[0], **tenant}],
+            "tenants": [{"name": "acme", "token": "secret", "drafter": DRAFTERS[0], **tenant}, *more_tenants],
         }
         path = self.folder / "router.yaml"
         path.write_text(json.dumps(config))  # Every JSON document is a YAML document.

@@ -13,7 +13,7 @@ import grpc
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 import attacks  # noqa: E402  (its folder and the other are put on the path above)
-from processes import ProcessTest, request_for, wait_until  # noqa: E402
+from processes import Generation, ProcessTest, request_for, wait_until  # noqa: E402
 
 # Room for what the server does anyhow while it is attacked.
 SLACK_MIB = 64
@@ -107,6 +107,29 @@ class HostileTest(ProcessTest):
                 lambda: self.router.metric("tandem_router_requests_total", code="RESOURCE_EXHAUSTED") == 4,
                 "the ends of the calls that take nothing",
             )
+
+    def test_prompts_that_do_not_fit(self):
+        """A tenant sends 120 prompts of a mebibyte at once; how many of them are worked on while another one waits."""
+        self.start_plain(more_tenants=[{"name": "flood", "token": "flood"}])
+        oversize = request_for(text="one word after another, " * 43000)
+        with self.router.channel() as flood, self.router.channel() as self.channel:
+            self.generate(request_for(max_tokens=1)).read()  # Its connection is there, as of a tenant that calls often.
+            calls = [Generation(flood, oversize, token="flood").call for _ in range(120)]
+
+            def answered():
+                return sum(call.done() for call in calls)
+
+            waited_for = []
+            while answered() < len(calls):
+                before = answered()
+                self.generate(request_for(max_tokens=1)).read(num_tokens=1)
+                waited_for.append(answered() - before)
+            # Most of them, if they were worked on in the order in which they came.
+            self.assertLess(max(waited_for), 25, waited_for)
+            for call in calls:
+                self.assertEqual(call.code(), grpc.StatusCode.INVALID_ARGUMENT)
+                self.assertIn("tokens or more, expected fewer than the 2048", call.details())
+        self.assert_serves()
 
     def test_a_log_that_nobody_reads(self):
         self.start_plain()
