@@ -10,12 +10,20 @@
 
 namespace tandem::bench {
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, Model::Load(folder));
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
+                                      const std::string& head_target) {
+  std::shared_ptr<const Model> target;
+  TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(folder));
+  const bool shares = is_head && !head_target.empty();
+  if (shares) {
+    TANDEM_ASSIGN_OR_RETURN(target, Model::Load(head_target));
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, Model::LoadHead(folder, target));
   const absl::string_view trimmed = absl::StripSuffix(folder, "/");
   LoadedModel loaded{
       .name = std::string(trimmed.substr(trimmed.rfind('/') + 1)), .engine = {}, .tokenizer = {}};
-  TANDEM_ASSIGN_OR_RETURN(loaded.tokenizer, Tokenizer::LoadForModel(folder, model->config().vocab_size));
+  TANDEM_ASSIGN_OR_RETURN(loaded.tokenizer,
+                          Tokenizer::LoadForModel(shares ? head_target : folder, model->config().vocab_size));
   CpuEngineOptions options;
   options.num_blocks = static_cast<uint32_t>(2 * model->config().max_context) / kBlockTokens;
   options.num_threads = threads;

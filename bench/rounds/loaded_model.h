@@ -18,7 +18,9 @@ struct LoadedModel {
   uint64_t VocabularyFingerprint() const { return tokenizer->Fingerprint(engine->config().vocab_size); }
 };
 
-// With memory for two contexts. Errors name the folder's file.
-absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads);
+// With memory for two contexts. A draft head shares tensors and vocabulary with the target in the folder
+// `head_target`. Errors name the folder's file.
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
+                                      const std::string& head_target = "");
 
 }  // namespace tandem::bench

@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& option
   std::map<OutputKey, TokenIds> outputs;
   std::vector<RoundsRow> rows;
   for (const std::string& folder : options.drafters) {
-    TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads));
+    TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads, options.target));
     const uint64_t fingerprint = drafter.tokenizer->Fingerprint(drafter.engine->config().vocab_size);
     if (fingerprint != target.tokenizer->Fingerprint(target.engine->config().vocab_size)) {
       return absl::FailedPreconditionError(
@@ -154,7 +154,10 @@ std::string RoundsTable(const RoundsOptions& options, const std::vector<RoundsRo
 
 void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
   app->add_option("--target", options->target, "The target's folder.")->required();
-  app->add_option("--drafter", options->drafters, "Folders of draft models.")->delimiter(',')->required();
+  app->add_option("--drafter", options->drafters,
+                  "Folders of draft models, and of draft heads of the target.")
+      ->delimiter(',')
+      ->required();
   app->add_option("--prompts", options->prompts, "JSON with cases[].prompt_ids, as in tests/golden.")
       ->required();
   app->add_option("--nodes", options->nodes, "Nodes of a tree.")

@@ -210,7 +210,7 @@ TEST(DrafterChooserTest, WhatServersSayOfTheirSpeedCountsUntilItIsMeasured) {
     const v1::ChoiceExplanation explanation = chooser.Explain(0, prompt, kDrafters);
     EXPECT_EQ(explanation.reason(), "auto");
     EXPECT_EQ(explanation.verify_seconds_size(), 9);
-    EXPECT_EQ(explanation.verify_seconds(0), 0.010f);
+    EXPECT_DOUBLE_EQ(explanation.verify_seconds(0), 0.010);
     return explanation.drafter();
   };
   EXPECT_EQ(chosen(), "code");
