@@ -49,20 +49,20 @@ DrafterChooser& Chooser() {
 void BM_Features(benchmark::State& state) {
   const TokenIds prompt = ZipfPrompt(static_cast<size_t>(state.range(0)), 1000);
   DrafterChooser& chooser = Chooser();
-  for (auto _ : state) benchmark::DoNotOptimize(chooser.Prepare(0, prompt));
+  for (auto _ : state) benchmark::DoNotOptimize(chooser.Prepare(0, prompt, "acme"));
 }
 BENCHMARK(BM_Features)->Arg(100)->Arg(2000)->Arg(100000)->Unit(benchmark::kMicrosecond);
 
 void BM_Decide(benchmark::State& state) {
   DrafterChooser& chooser = Chooser();
-  const PromptHandle prompt = chooser.Prepare(0, ZipfPrompt(2000, 1000));
+  const PromptHandle prompt = chooser.Prepare(0, ZipfPrompt(2000, 1000), "acme");
   for (auto _ : state) benchmark::DoNotOptimize(chooser.Decide(0, prompt, Drafters()));
 }
 BENCHMARK(BM_Decide)->Unit(benchmark::kMicrosecond);
 
 void BM_Learn(benchmark::State& state) {
   DrafterChooser& chooser = Chooser();
-  const PromptHandle prompt = chooser.Prepare(0, ZipfPrompt(2000, 1000));
+  const PromptHandle prompt = chooser.Prepare(0, ZipfPrompt(2000, 1000), "acme");
   const RequestOutcome outcome{.accepted = 40,
                                .rejections = 20,
                                .draft = DraftCosts{.exposed_level_seconds = 0.001},

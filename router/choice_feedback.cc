@@ -43,7 +43,8 @@ double ChoiceFeedback::Throughput(const FeedbackRequest& request, absl::string_v
   const ChoiceFeatures* const features = FeaturesOf(request);
   if (features == nullptr) return FeedbackSink::Throughput(request, drafter, acceptance);
   const double accepted = std::clamp(acceptance + tree_gain().value_or(0.0), 0.0, 1.0);
-  const std::optional<double> throughput = chooser_->Throughput(features->model(), drafter, accepted);
+  const std::optional<double> throughput =
+      chooser_->Throughput(features->model(), features->prompt().tenant, drafter, accepted);
   return throughput.value_or(FeedbackSink::Throughput(request, drafter, acceptance));
 }
 

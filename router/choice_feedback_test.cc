@@ -12,12 +12,12 @@ namespace {
 class ChoiceFeedbackTest : public ::testing::Test {
  protected:
   FeedbackRequest Request(std::optional<double> realised) {
-    auto features = std::make_shared<ChoiceFeatures>(0, chooser_.Prepare(0, {1, 2, 3}));
+    auto features = std::make_shared<ChoiceFeatures>(0, chooser_.Prepare(0, {1, 2, 3}, "acme"));
     if (realised.has_value()) features->SetRealised(*realised);
     return {.tenant = "acme", .model = "target", .drafter = "code", .features = features};
   }
   double Predicted(const std::string& drafter) {
-    return chooser_.Predict(0, drafter, chooser_.Prepare(0, {1, 2, 3})).mean;
+    return chooser_.Predict(0, drafter, chooser_.Prepare(0, {1, 2, 3}, "acme")).mean;
   }
   static DrafterScore Score(const std::string& drafter, double acceptance) {
     return {.drafter = drafter, .acceptance = acceptance, .output_tokens = 100};
@@ -61,7 +61,7 @@ TEST_F(ChoiceFeedbackTest, ThroughputIsTheChoices) {
                          .rejections = 40,
                          .draft = DraftCosts{.exposed_level_seconds = 100.0},
                          .verify = VerifySeconds(5, 0.01)};
-  chooser_.Learn(0, "code", chooser_.Prepare(0, {1}), outcome);
+  chooser_.Learn(0, "code", chooser_.Prepare(0, {1}, "acme"), outcome);
   EXPECT_DOUBLE_EQ(feedback_.Throughput(request, "", 0.0), 100.0);
   EXPECT_DOUBLE_EQ(feedback_.Throughput(request, "code", 0.9), 100.0) << "best left unused";
 }

@@ -207,6 +207,7 @@ class Resolver {
     }
     ResolvePolicy(path, tenant, resolved);
     CheckWindowPolicy(path + ".window_policy", tenant.window_policy());
+    ResolveWindowPolicies(path, tenant, resolved);
     ResolveTenantDrafters(path, {tenant.allowed_drafters().begin(), tenant.allowed_drafters().end()},
                           resolved);
     table_.tenants.push_back(std::move(resolved));
@@ -299,6 +300,23 @@ class Resolver {
     std::sort(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end());
     tenant.allowed_drafters.erase(std::unique(tenant.allowed_drafters.begin(), tenant.allowed_drafters.end()),
                                   tenant.allowed_drafters.end());
+  }
+
+  void ResolveWindowPolicies(const std::string& path, const v1::TenantConfig& tenant, Tenant& resolved) {
+    for (int i = 0; i < tenant.allowed_window_policies_size(); ++i) {
+      const std::string& name = tenant.allowed_window_policies(i);
+      const std::string policy_path = absl::StrCat(path, ".allowed_window_policies[", i, "]");
+      if (name.empty()) {
+        Error(policy_path, "empty, expected a window policy");
+        continue;
+      }
+      CheckWindowPolicy(policy_path, name);
+      resolved.allowed_window_policies.push_back(name);
+    }
+    // A request that names what it would get anyway is harmless.
+    if (!resolved.allowed_window_policies.empty() && !tenant.window_policy().empty()) {
+      resolved.allowed_window_policies.push_back(tenant.window_policy());
+    }
   }
 
   void CheckWindowPolicy(const std::string& path, const std::string& name) {

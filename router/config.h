@@ -65,6 +65,8 @@ struct Tenant {
   std::optional<Canary> canary;          // With policy CANARY.
   std::vector<size_t> allowed_drafters;  // What its requests may name, its default included.
   std::string window_policy;             // Empty: the verifier's.
+  // Those that its requests may name, its own included; empty: all.
+  std::vector<std::string> allowed_window_policies;
   uint32_t max_concurrent_requests = 0;  // 0: no limit of its own.
   uint32_t max_queued_requests = kDefaultMaxQueuedRequests;
   uint32_t tokens_per_minute = 0;  // 0: no limit.

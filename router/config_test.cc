@@ -27,6 +27,7 @@ constexpr char kValid[] = R"pb(
     token: "secret-a"
     drafter: "code"
     window_policy: "analytic"
+    allowed_window_policies: "goodput"
     max_concurrent_requests: 4
   }
   tenants { name: "zeta" token: "secret-z" models: "small" drafter: "math" allowed_drafters: "general" }
@@ -55,6 +56,7 @@ TEST(ConfigTest, ResolvesReferences) {
   EXPECT_THAT(acme.allowed_drafters, ElementsAre(0, 1, 2));
   EXPECT_EQ(acme.max_concurrent_requests, 4u);
   EXPECT_EQ(acme.window_policy, "analytic");
+  EXPECT_THAT(acme.allowed_window_policies, ElementsAre("goodput", "analytic")) << "its own too";
   const Tenant& zeta = table->tenants[1];
   EXPECT_THAT(zeta.models, ElementsAre(1));
   EXPECT_THAT(zeta.allowed_drafters, ElementsAre(1, 2)) << "its own drafter and the listed one";
@@ -193,6 +195,12 @@ INSTANTIATE_TEST_SUITE_P(
                   "tenants[1].allowed_drafters[0]: \"foo\" is not a configured drafter"},
         BadConfig{"UnknownPolicy", [](auto& c) { c.mutable_tenants(1)->set_window_policy("fxed"); },
                   "tenants[1].window_policy: \"fxed\", expected one of "},
+        BadConfig{"UnknownAllowedPolicy",
+                  [](auto& c) { c.mutable_tenants(1)->add_allowed_window_policies("fxed"); },
+                  "tenants[1].allowed_window_policies[0]: \"fxed\", expected one of "},
+        BadConfig{"EmptyAllowedPolicy",
+                  [](auto& c) { c.mutable_tenants(1)->add_allowed_window_policies(""); },
+                  "tenants[1].allowed_window_policies[0]: empty, expected a window policy"},
         BadConfig{"PinnedToNothing",
                   [](auto& c) {
                     c.mutable_tenants(0)->clear_drafter();

@@ -61,7 +61,7 @@ v1::RouterConfig ConfigOf(const std::vector<std::string>& endpoints) {
 
 // What a level of the drafter is taken to cost.
 double LevelSeconds(const DrafterChooser& chooser, const std::string& drafter) {
-  return chooser.Explain(0, TokenIds{1, 2, 3}, {drafter}).candidates(1).hidden_level_seconds();
+  return chooser.Explain(0, TokenIds{1, 2, 3}, "acme", {drafter}).candidates(1).hidden_level_seconds();
 }
 
 template <class Condition>

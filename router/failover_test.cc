@@ -331,6 +331,43 @@ TEST(FailoverTest, AClientResumesOnAnotherRouter) {
               HasSubstr("resume.emitted: 41 tokens, expected at most the 26"));
 }
 
+// The text would change without a word.
+TEST(FailoverTest, AClientDoesNotResumeWhereItIsComputedDifferently) {
+  StubVerifier alike[2];
+  StubVerifier different;
+  for (StubVerifier* verifier : {&alike[0], &alike[1], &different}) {
+    verifier->SetScript([](StubVerifier::Call& call) { Say(call, 100); });
+    verifier->SetInfo(Info(400, verifier == &different ? "int8" : "bf16"));
+  }
+  TestRouter first(LettersConfig({alike[0].endpoint()}));
+  ASSERT_TRUE(Knows(first));
+  v1::GenerateRequest request = Request();
+  ClientCall broken(first, request);
+  EXPECT_TRUE(broken.Read().has_started());
+  const v1::GenerateResponse chunk = broken.Read();
+  ASSERT_NE(chunk.chunk().arithmetic(), 0u);
+  for (const uint32_t token : chunk.chunk().tokens()) {
+    request.mutable_resume()->mutable_emitted()->add_ids(token);
+  }
+  request.mutable_resume()->set_arithmetic(chunk.chunk().arithmetic());
+
+  TestRouter same(LettersConfig({alike[1].endpoint()}));
+  ASSERT_TRUE(Knows(same));
+  ClientCall resumed(same, request);
+  EXPECT_TRUE(resumed.Finish().ok());
+  EXPECT_EQ(chunk.chunk().text() + resumed.text(), kOutput);
+
+  TestRouter other(LettersConfig({different.endpoint()}));
+  ASSERT_TRUE(Knows(other));
+  ClientCall refused(other, request);
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("computes as the one where the output began"));
+  EXPECT_EQ(different.num_calls(), 0);
+  request.mutable_resume()->clear_arithmetic();
+  EXPECT_TRUE(ClientCall(other, request).Finish().ok()) << "a client that does not ask for it";
+}
+
 TEST(FailoverTest, AlternatesAreTheTenantsOtherDrafters) {
   StubVerifier verifier;
   v1::RouterConfig config = LettersConfig({verifier.endpoint()});

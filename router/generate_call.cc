@@ -198,6 +198,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
   const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
+  arithmetic_ = request.resume().arithmetic();
   relay_.emplace(
       Relay::Names{.model = prepared_.model(), .drafter = drafter_name, .partner = speculation.partner()},
       std::vector<uint32_t>(emitted.begin(), emitted.end()));
@@ -244,7 +245,7 @@ void GenerateCall::AddAlternates(size_t drafter) {
 void GenerateCall::ChooseDrafter(const v1::VerifierGenerateRequest& prepared) {
   if (drafter_.candidates.empty() && !drafter_.drafter.has_value()) return;
   const TokenIds prompt(prepared.prompt().ids().begin(), prepared.prompt().ids().end());
-  prompt_ = router_.chooser().Prepare(model_, prompt);
+  prompt_ = router_.chooser().Prepare(model_, prompt, tenant_->name);
   if (drafter_.candidates.empty()) return;
   std::vector<std::string> names;
   for (size_t drafter : drafter_.candidates) names.push_back(routing_->table().drafters[drafter].name);
@@ -255,7 +256,7 @@ void GenerateCall::ChooseDrafter(const v1::VerifierGenerateRequest& prepared) {
 
 void GenerateCall::Learn(const v1::GenerationFinished& finished) {
   const std::string& drafter = prepared_.drafter().name();
-  const RequestOutcome outcome = outcome_.Conclude(drafter, finished.speculation());
+  const RequestOutcome outcome = OutcomeOf(drafter, finished.speculation(), relay_->num_tokens());
   if (decision_.predicted.has_value() && outcome.trials() > 0) {
     record_.OnPrediction(decision_.predicted->mean, decision_.predicted->low, decision_.predicted->high,
                          outcome.acceptance());
@@ -412,7 +413,7 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
   } else if (*send) {
     if (event.has_chunk()) {
       progress_ = true;
-      if (computes_.empty()) computes_ = attempt_->computes();
+      TellArithmetic(*event.mutable_chunk());
       wait_began_.reset();
     }
     RecordEvent(event);
@@ -431,7 +432,6 @@ void GenerateCall::RecordEvent(const v1::GenerateResponse& event) {
   if (event.has_chunk()) {
     const auto count = static_cast<uint32_t>(event.chunk().tokens_size());
     record_.OnTokens(count, now);
-    outcome_.OnTokens(count, now);
     trace_.OnTokens(now);
     if (feedback_.has_value()) {
       feedback_->tokens.insert(feedback_->tokens.end(), event.chunk().tokens().begin(),

@@ -108,6 +108,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void StartAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a verifier must have to run what is left of the request.
   VerifierNeeds Needs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the client how its output is computed, in the first chunk since that is known.
+  void TellArithmetic(v1::GenerationChunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // No verifier takes the request, for the reason given: waits for one, or ends the call.
   void EndWithoutVerifier(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The current attempt failed: begins another one, now or after a pause, or ends the call.
@@ -175,7 +177,6 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   uint64_t used_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
-  OutcomeRecorder outcome_ ABSL_GUARDED_BY(mutex_);
   LiveCall live_ ABSL_GUARDED_BY(mutex_);
   v1::VerifierGenerateRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
@@ -184,7 +185,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   size_t in_vain_ ABSL_GUARDED_BY(mutex_) = 0;     // That brought no token, since one did.
   bool progress_ ABSL_GUARDED_BY(mutex_) = false;  // The current one has brought some.
   // How the verifier computes where the output began, once both are known.
-  std::string computes_ ABSL_GUARDED_BY(mutex_);
+  uint64_t arithmetic_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // Verifiers of the attempts that failed.
   std::unique_ptr<VerifierPool::Attempt> attempt_ ABSL_GUARDED_BY(mutex_);  // The current one,
   std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);          // and its stream.

@@ -23,7 +23,14 @@ VerifierNeeds GenerateCall::Needs() const {
   // Without a limit a verifier gives as much as it has room for, and its answer sets the limit.
   const uint64_t output =
       stopping.has_max_tokens() ? uint64_t{stopping.max_tokens()} : uint64_t{relay_->tokens().size()} + 1;
-  return {.tokens = prompt + output, .computes = computes_};
+  return {.tokens = prompt + output, .arithmetic = arithmetic_};
+}
+
+void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
+  chunk.clear_arithmetic();
+  if (arithmetic_ != 0) return;
+  arithmetic_ = attempt_->arithmetic();
+  chunk.set_arithmetic(arithmetic_);
 }
 
 void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {

@@ -30,7 +30,8 @@ LiveStart DescribeStart(Router& router, const RoutingSnapshot& routing, const Te
   for (size_t drafter : selection.candidates.empty() ? tenant.allowed_drafters : selection.candidates) {
     names.push_back(drafters[drafter].name);
   }
-  start.explanation = router.chooser().Explain(model, TokenIds(tokens.begin(), tokens.end()), names);
+  start.explanation =
+      router.chooser().Explain(model, TokenIds(tokens.begin(), tokens.end()), tenant.name, names);
   if (router.live()->feed.options().prompts) {
     start.has_prompt = true;
     for (int i = std::max(0, tokens.size() - kMaxPromptTokens); i < tokens.size(); ++i) {

@@ -13,22 +13,16 @@ v1::SpeculationStats Stats() {
   stats.mutable_costs()->set_exposed_level_seconds(0.5f);
   stats.mutable_costs()->set_hidden_level_seconds(0.25f);
   stats.mutable_costs()->add_verify_seconds(1.0f);
+  stats.mutable_costs()->set_decode_tokens(6);
+  stats.mutable_costs()->set_decode_seconds(3.0);
   return stats;
 }
 
-OutcomeRecorder TenTokens() {
-  OutcomeRecorder recorder;
-  recorder.OnTokens(4, absl::UnixEpoch() + absl::Seconds(5));
-  recorder.OnTokens(3, absl::UnixEpoch() + absl::Seconds(6));
-  recorder.OnTokens(3, absl::UnixEpoch() + absl::Seconds(8));
-  return recorder;
-}
-
-TEST(OutcomeRecorderTest, WhatARequestCameTo) {
-  const RequestOutcome outcome = TenTokens().Conclude("code", Stats());
+TEST(RequestOutcomeTest, WhatARequestCameTo) {
+  const RequestOutcome outcome = OutcomeOf("code", Stats(), 10);
   EXPECT_EQ(outcome.acceptance(), 0.75);
   EXPECT_EQ(outcome.trials(), 8u);
-  EXPECT_EQ(outcome.decode_tokens, 6u) << "the first chunk came with the prompt";
+  EXPECT_EQ(outcome.decode_tokens, 6u);
   EXPECT_EQ(outcome.decode_seconds, 3.0);
   ASSERT_TRUE(outcome.draft.has_value());
   EXPECT_EQ(outcome.draft->exposed_level_seconds, 0.5);
@@ -36,9 +30,9 @@ TEST(OutcomeRecorderTest, WhatARequestCameTo) {
   EXPECT_EQ(outcome.verify, VerifySeconds{1.0});
 }
 
-TEST(OutcomeRecorderTest, AnotherDraftersFiguresAreNotTaken) {
+TEST(RequestOutcomeTest, AnotherDraftersFiguresAreNotTaken) {
   for (const char* drafter : {"maths", ""}) {
-    const RequestOutcome outcome = TenTokens().Conclude(drafter, Stats());
+    const RequestOutcome outcome = OutcomeOf(drafter, Stats(), 10);
     EXPECT_EQ(outcome.trials(), 0u);
     EXPECT_FALSE(outcome.draft.has_value());
     EXPECT_EQ(outcome.decode_tokens, 0u);
@@ -46,17 +40,17 @@ TEST(OutcomeRecorderTest, AnotherDraftersFiguresAreNotTaken) {
   }
   v1::SpeculationStats lost = Stats();
   lost.set_drafter_lost("the connection was lost");
-  EXPECT_EQ(TenTokens().Conclude("code", lost).trials(), 0u);
+  EXPECT_EQ(OutcomeOf("code", lost, 10).trials(), 0u);
 }
 
-TEST(OutcomeRecorderTest, ImpossibleFiguresAreNotTaken) {
+TEST(RequestOutcomeTest, ImpossibleFiguresAreNotTaken) {
   v1::SpeculationStats stats = Stats();
   stats.set_drafter_accepted_tokens(11);
-  EXPECT_EQ(TenTokens().Conclude("code", stats).trials(), 0u);
+  EXPECT_EQ(OutcomeOf("code", stats, 10).trials(), 0u);
   stats = Stats();
   stats.set_drafter_rejections(0xFFFFFFFF);
-  EXPECT_EQ(TenTokens().Conclude("code", stats).trials(), 0u);
-  EXPECT_FALSE(OutcomeRecorder().Conclude("code", {}).draft.has_value());
+  EXPECT_EQ(OutcomeOf("code", stats, 10).trials(), 0u);
+  EXPECT_FALSE(OutcomeOf("code", {}, 0).draft.has_value());
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
   for (size_t drafter : open ? selection.candidates : tenant.allowed_drafters) {
     drafters.push_back(table.drafters[drafter].name);
   }
-  *response = router_.chooser().Explain(model, PromptTokens(*prepared), drafters);
+  *response = router_.chooser().Explain(model, PromptTokens(*prepared), tenant.name, drafters);
   if (open) return absl::OkStatus();
   response->set_drafter(selection.drafter.has_value() ? table.drafters[*selection.drafter].name : "");
   response->set_reason(std::string(selection.reason.data(), selection.reason.size()));

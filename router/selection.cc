@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "router/drafter_policy.h"
@@ -51,6 +52,13 @@ absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tena
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
                                                const v1::SpeculationOptions& options,
                                                absl::string_view request_id) {
+  const std::vector<std::string>& policies = tenant.allowed_window_policies;
+  if (!options.window_policy().empty() && !policies.empty() &&
+      std::find(policies.begin(), policies.end(), options.window_policy()) == policies.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculation.window_policy: \"", Shown(options.window_policy()),
+                     "\" is not allowed for this tenant, expected one of ", absl::StrJoin(policies, ", ")));
+  }
   std::optional<size_t> requested;
   std::optional<size_t> partner = tenant.partner;
   if (!options.partner().empty()) {

@@ -39,6 +39,22 @@ TEST(SelectModelTest, NamedDefaultOrNotFound) {
   EXPECT_EQ(SelectModel(table, small_only, "big").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(SelectDrafterTest, ATenantsWindowPoliciesAreThoseThatAreListed) {
+  const RoutingTable table = Table();
+  const Tenant open{.allowed_drafters = {0, 1}};
+  const Tenant listed{.allowed_drafters = {0, 1}, .allowed_window_policies = {"goodput", "analytic"}};
+  v1::SpeculationOptions options;
+  EXPECT_TRUE(SelectDrafter(table, listed, options).ok());
+  options.set_window_policy("analytic");
+  EXPECT_TRUE(SelectDrafter(table, listed, options).ok());
+  options.set_window_policy("fixed");
+  EXPECT_TRUE(SelectDrafter(table, open, options).ok());
+  const absl::Status refused = SelectDrafter(table, listed, options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("speculation.window_policy: \"fixed\" is not allowed for this "
+                                           "tenant, expected one of goodput, analytic"));
+}
+
 TEST(SelectDrafterTest, RequestThenTenantThenNone) {
   const RoutingTable table = Table();
   const Tenant tenant{.drafter = 0, .allowed_drafters = {0, 1}};

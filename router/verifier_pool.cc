@@ -289,9 +289,9 @@ VerifierPool::Attempt::~Attempt() {
   entry_.attempts.erase(this);
 }
 
-std::string VerifierPool::Attempt::computes() const {
+uint64_t VerifierPool::Attempt::arithmetic() const {
   absl::MutexLock lock(pool_.models_[model_].mutex.get());
-  return entry_.verifier == verifier_ ? entry_.traits.computes : "";
+  return entry_.verifier == verifier_ ? entry_.traits.arithmetic : 0;
 }
 
 void VerifierPool::Attempt::OnEvent() {

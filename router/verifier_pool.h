@@ -87,8 +87,8 @@ class VerifierPool {
     Verifier& verifier() const { return *verifier_; }
     const std::shared_ptr<Verifier>& shared_verifier() const { return verifier_; }
     size_t index() const { return index_; }  // Among the model's.
-    // VerifierTraits::computes, as far as is known by now.
-    std::string computes() const;
+    // VerifierTraits::arithmetic, as far as is known by now.
+    uint64_t arithmetic() const;
     // Something came from the verifier.
     void OnEvent();
     // The call has ended: the verifier did what it should (a refusal included), or it did not. Once.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
 
 namespace tandem::router {
 namespace {
@@ -21,21 +22,22 @@ VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model) {
     if (info.capacity().kv_tokens() > 0) {
       traits.most_tokens = std::min<uint64_t>(*traits.most_tokens, info.capacity().kv_tokens());
     }
-    traits.computes =
-        absl::StrCat("vocabulary ", held.vocabulary_fingerprint(), " ", held.vocabulary_size(), ", context ",
-                     held.context_length(), ", ", held.parameters(), " ", held.weight_type(), " of ",
-                     held.architecture(), ", ", info.arithmetic(), ", ends with");
+    traits.computes = absl::StrCat("vocabulary ", held.vocabulary_fingerprint(), " ", held.vocabulary_size(),
+                                   ", context ", held.context_length(), ", ", held.parameters(), " ",
+                                   held.weight_type(), " of ", held.architecture(), " ",
+                                   held.target_fingerprint(), ", ", info.arithmetic(), ", ends with");
     for (const uint32_t token : info.end_tokens()) absl::StrAppend(&traits.computes, " ", token);
+    traits.arithmetic = std::max<uint64_t>(HashBytes(traits.computes), 1);
   }
   return traits;
 }
 
 bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs) {
-  return HasRoom(traits, needs) && (needs.computes.empty() || needs.computes == traits.computes);
+  return HasRoom(traits, needs) && (needs.arithmetic == 0 || needs.arithmetic == traits.arithmetic);
 }
 
 bool Differ(const VerifierTraits& a, const VerifierTraits& b) {
-  return !a.computes.empty() && !b.computes.empty() && a.computes != b.computes;
+  return a.arithmetic != 0 && b.arithmetic != 0 && a.arithmetic != b.arithmetic;
 }
 
 absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const VerifierNeeds& needs) {
@@ -46,15 +48,15 @@ absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const Ver
     any_room = any_room || HasRoom(traits, needs);
     most = std::max(most, traits.most_tokens.value_or(0));
   }
-  if (needs.computes.empty() && !any_room) {
+  if (needs.arithmetic == 0 && !any_room) {
     return absl::InvalidArgumentError(absl::StrCat("prompt and stopping.max_tokens: ", needs.tokens,
                                                    " tokens, expected at most the ", most,
                                                    " that the model's largest verifier has room for"));
   }
   return absl::UnavailableError(absl::StrCat(
       "no verifier is known that has room for ", needs.tokens, " tokens",
-      needs.computes.empty() ? ""
-                             : " and computes as the one where the output began, so that it would go on"));
+      needs.arithmetic == 0 ? ""
+                            : " and computes as the one where the output began, so that it would go on"));
 }
 
 }  // namespace tandem::router

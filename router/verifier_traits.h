@@ -17,16 +17,18 @@ struct VerifierTraits {
   // Tokens of one request, prompt and output together: the model's context, or what its keys and values hold
   // if that is less.
   std::optional<uint64_t> most_tokens;
-  // What decides the bits of its outputs: verifiers with the same go on with one another's. Not for people.
+  // What decides the bits of its outputs, in words, and its hash: verifiers with the same go on with one
+  // another's.
   std::string computes;
+  uint64_t arithmetic = 0;
 };
 
 VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model);
 
 // What a request asks of a verifier.
 struct VerifierNeeds {
-  uint64_t tokens = 0;   // Prompt and output together: what is asked for, or one of output where nothing is.
-  std::string computes;  // Of the verifier where the output began; empty if there is none, or nothing known.
+  uint64_t tokens = 0;  // Prompt and output together: what is asked for, or one of output where nothing is.
+  uint64_t arithmetic = 0;  // Of the verifier where the output began; 0 if there is none, or nothing known.
 };
 
 // Whether a verifier can take the request, as far as is known. One of which nothing is known may be too

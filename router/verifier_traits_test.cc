@@ -38,19 +38,20 @@ TEST(VerifierTraitsTest, RoomIsTheLesserOfContextAndKeysAndValues) {
 
 TEST(VerifierTraitsTest, EverythingThatChangesOutputsTellsVerifiersApart) {
   const VerifierTraits began = TraitsOf(Info(), "letters");
-  const VerifierNeeds needs{.tokens = 100, .computes = began.computes};
+  const VerifierNeeds needs{.tokens = 100, .arithmetic = began.arithmetic};
   EXPECT_TRUE(Suits(began, needs));
   v1::ServerInfo larger = Info();
   larger.mutable_capacity()->set_kv_tokens(99999);
   EXPECT_TRUE(Suits(TraitsOf(larger, "letters"), needs)) << "how much it holds changes no output";
 
-  std::vector<v1::ServerInfo> others(6, Info());
+  std::vector<v1::ServerInfo> others(7, Info());
   others[0].mutable_models(0)->set_weight_type("int8");
   others[1].add_end_tokens(3);
   others[2].mutable_models(0)->set_vocabulary_fingerprint(8);
   others[3].set_arithmetic("cuda, seeded");
   others[4].mutable_models(0)->set_parameters(1001);
   others[5].clear_models();
+  others[6].mutable_models(0)->set_target_fingerprint(9);
   for (size_t i = 0; i < others.size(); ++i) {
     EXPECT_FALSE(Suits(TraitsOf(others[i], "letters"), needs)) << i;
     EXPECT_TRUE(Suits(TraitsOf(others[i], "letters"), {.tokens = 100})) << "nothing began yet, " << i;
@@ -70,7 +71,7 @@ TEST(VerifierTraitsTest, OnesThatAreTooSmallAreNotAsked) {
   EXPECT_TRUE(absl::IsInvalidArgument(none)) << none;
   EXPECT_THAT(none.message(), HasSubstr("513 tokens, expected at most the 512"));
   // What began may go on when a large one is back.
-  EXPECT_TRUE(absl::IsUnavailable(CheckAnySuits({small}, {.tokens = 513, .computes = small.computes})));
+  EXPECT_TRUE(absl::IsUnavailable(CheckAnySuits({small}, {.tokens = 513, .arithmetic = small.arithmetic})));
 }
 
 }  // namespace

@@ -297,6 +297,8 @@ v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
     costs.set_hidden_level_seconds(static_cast<float>(summary.hidden_level_seconds));
   }
   for (double seconds : summary.verify_seconds) costs.add_verify_seconds(static_cast<float>(seconds));
+  costs.set_decode_tokens(summary.decode_tokens);
+  costs.set_decode_seconds(summary.decode_seconds);
   return response;
 }
 

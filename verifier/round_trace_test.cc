@@ -83,6 +83,16 @@ TEST_F(RoundTraceTest, TellWhatEveryRoundDidAndWhatTheDrafterSent) {
 }
 
 // What the owner does while nothing is computed is no part of the pass.
+// Whoever reads the output, and how fast, has no part in it.
+TEST_F(RoundTraceTest, RoundsAfterTheFirstTellHowFastARequestWent) {
+  Make();
+  ASSERT_TRUE(Submit(1, {.rules = {.max_tokens = 40}}).ok());
+  RunToTheEnd();
+  const SessionSummary& summary = records_[1].summary;
+  EXPECT_EQ(summary.decode_tokens, 39u);
+  EXPECT_NEAR(summary.decode_seconds, 39 * 0.002, 1e-6);
+}
+
 TEST_F(RoundTraceTest, APassIsTimedWithoutWhatTheOwnerDoesMeanwhile) {
   Begin(/*trace_rounds=*/false);
   scheduler_->Step();

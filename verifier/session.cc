@@ -20,6 +20,8 @@ constexpr float kLeastMergedScore = 0.05f;
 constexpr size_t kAwaitedCommits = 16;
 // After so many rounds in a row that had nothing to draft, the drafter is told no more.
 constexpr uint32_t kRoundsToSuspension = 8;
+// Tokens that the local source reads between two steps: 1 to 2 ms.
+constexpr size_t kMostReadAtOnce = 4096;
 
 }  // namespace
 
@@ -53,10 +55,7 @@ absl::Status Session::Start(uint32_t blocks_to_spare) {
     kv_.Suspend();
     return reserved;
   }
-  if (local_drafter_ != nullptr) {
-    local_drafter_->Start(kv_.tokens(), summary_.prompt_tokens);
-    local_proposal_.reset();
-  }
+  ReadLocally();
   planned_ = kv_.num_computed();
   if (summary_.preemptions == 0) {
     summary_.cached_prompt_tokens = std::min(planned_, summary_.prompt_tokens);
@@ -80,7 +79,25 @@ uint32_t Session::PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows) {
   for (; planned_ < end; ++planned_) {
     rows.push_back({.token = kv_.tokens()[planned_], .context = kv_.CommittedRow(planned_)});
   }
+  if (count > 0) ReadLocally();
   return count;
+}
+
+void Session::ReadLocally() {
+  const absl::Span<const TokenId> tokens = kv_.tokens();
+  if (local_drafter_ == nullptr || num_read_locally_ == tokens.size()) return;
+  local_proposal_.reset();
+  const size_t prompt = request_.prompt.size();
+  const size_t end = std::min(tokens.size(), num_read_locally_ + kMostReadAtOnce);
+  if (num_read_locally_ < prompt) {
+    const size_t prompt_end = std::min(prompt, end);
+    local_drafter_->Read(tokens.subspan(num_read_locally_, prompt_end - num_read_locally_));
+    num_read_locally_ = prompt_end;
+  }
+  if (num_read_locally_ < end) {
+    local_drafter_->Observe(tokens.subspan(num_read_locally_, end - num_read_locally_));
+    num_read_locally_ = end;
+  }
 }
 
 uint32_t Session::OutputLength() const {
@@ -390,6 +407,8 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
 }
 
 const std::vector<ProposedNode>& Session::LocalProposal() {
+  // In the middle of a long prompt there is nothing yet that ends as the text does.
+  if (num_read_locally_ < kv_.tokens().size()) local_proposal_.emplace();
   if (!local_proposal_.has_value()) {
     const uint32_t remaining = request_.max_tokens - OutputLength();
     const absl::Time start = local_clock_->Now();
@@ -494,10 +513,13 @@ void Session::ExpectGrowth(absl::Time now) {
   if (awaited_commits_.size() > kAwaitedCommits) awaited_commits_.pop_front();
 }
 
-std::optional<double> Session::TakeRoundSeconds(absl::Time now) {
+std::optional<double> Session::TakeRoundSeconds(absl::Time now, uint32_t committed) {
   const std::optional<absl::Time> last = std::exchange(last_round_, now);
   if (!last.has_value()) return std::nullopt;
-  return absl::ToDoubleSeconds(now - *last);
+  const double seconds = absl::ToDoubleSeconds(now - *last);
+  summary_.decode_tokens += committed;
+  summary_.decode_seconds += std::max(seconds, 0.0);
+  return seconds;
 }
 
 Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const StepRow> rows,
@@ -509,10 +531,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   for (const CommittedToken& token : result.committed.tokens) tokens.push_back(token.token);
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
-  if (local_drafter_ != nullptr) {
-    local_drafter_->Observe(tokens);
-    local_proposal_.reset();
-  }
+  ReadLocally();
   summary_.output_tokens = OutputLength();
 
   RoundReport& report = result.report;

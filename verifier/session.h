@@ -227,7 +227,10 @@ struct SessionSummary {
   double exposed_level_seconds = -1.0;
   double hidden_level_seconds = -1.0;
   std::vector<double> verify_seconds;  // By window.
-  std::string policy_state;            // What the window policy has learned.
+  // Tokens of rounds that followed another one at once, and what these rounds took.
+  uint32_t decode_tokens = 0;
+  double decode_seconds = 0.0;
+  std::string policy_state;  // What the window policy has learned.
 };
 
 // What drafters did for a session, or what the verifier did by itself (`local`).
@@ -460,7 +463,7 @@ class Session {
   std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
   // Seconds since the round before was concluded, if this has been asked after it as well: what this round
   // took, waiting included.
-  std::optional<double> TakeRoundSeconds(absl::Time now);
+  std::optional<double> TakeRoundSeconds(absl::Time now, uint32_t committed);
   // How long the round in flight waited for drafts.
   double round_wait_seconds() const { return round_wait_seconds_; }
   // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
@@ -489,6 +492,9 @@ class Session {
                                       uint32_t max_nodes) const;
   void ObservePartner(const OriginOutcome& guessed);
   const std::vector<ProposedNode>& LocalProposal();
+  // Gives the local source the next tokens that it has not seen, a bounded number: to index the whole of a
+  // long prompt at once (0.4 us a token) would keep every session's next step waiting.
+  void ReadLocally();
   std::vector<TreeNode> LocalNodes(float least_path_score);
   bool MergesOrigins() const;
   std::array<OriginOutcome, kNumDraftOrigins> OutcomesOfRound() const;
@@ -553,6 +559,7 @@ class Session {
   bool drafts_pay_ = true;
 
   std::unique_ptr<DraftSource> local_drafter_;  // May be none.
+  size_t num_read_locally_ = 0;                 // Tokens that it has been given.
   ScoreCalibration* local_calibration_ = nullptr;
   const Clock* local_clock_ = nullptr;
   std::optional<std::vector<ProposedNode>> local_proposal_;  // For the next round.

@@ -54,9 +54,13 @@ class BlendedSource final : public DraftSource {
     length_ = 0;
     hash_ = kEmptyPrefixHash;
     const absl::Span<const TokenId> prompt = tokens.first(std::min<size_t>(prompt_length, tokens.size()));
+    Read(prompt);
+    Observe(tokens.subspan(prompt.size()));
+  }
+
+  void Read(absl::Span<const TokenId> prompt) override {
     for (TokenId token : prompt) index_.Append(token, /*is_output=*/false);
     Count(prompt);
-    Observe(tokens.subspan(prompt.size()));
   }
 
   void Observe(absl::Span<const TokenId> committed) override {

@@ -28,6 +28,7 @@ struct ProposalLimits {
 // will do; tokens only have to be at least 0.
 //
 //   Start ---> Propose, Observe, Propose, ... ---> Start (a resync)
+//   Read, Read, ... ---> Propose, Observe, Propose, ...
 //
 // Memory is bounded, and so is the work of a call, by a constant for each token observed (amortised) and for
 // each node proposed. No I/O; belongs to one thread, together with whatever it shares with other sessions.
@@ -38,6 +39,8 @@ class DraftSource {
   // All committed tokens, of which `prompt_length` are prompt. A second Start that goes on where the tokens
   // so far end counts as Observe of what is new.
   virtual void Start(absl::Span<const TokenId> tokens, uint32_t prompt_length) = 0;
+  // Instead of Start: the prompt in parts, before anything is observed.
+  virtual void Read(absl::Span<const TokenId> prompt) = 0;
   // Tokens that a round has committed.
   virtual void Observe(absl::Span<const TokenId> committed) = 0;
   // Candidates below the last committed token, by path score, best first: a parent comes before its children,

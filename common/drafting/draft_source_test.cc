@@ -133,6 +133,21 @@ TEST_P(EverySourceTest, ASecondStartThatGoesOnCountsTheRestOnly) {
   EXPECT_FALSE(once->Propose(limits).empty());
 }
 
+TEST_P(EverySourceTest, APromptInPartsIsThePromptAtOnce) {
+  std::mt19937 random(3);
+  TokenIds text;
+  for (int i = 0; i < 200; ++i) text.push_back(static_cast<TokenId>(random() % 6));
+  SourceHost other_host(ParseSourceSpec(GetParam()).value());
+  const std::unique_ptr<DraftSource> once = host_.NewSession(0, 0);
+  const std::unique_ptr<DraftSource> parts = other_host.NewSession(0, 0);
+  once->Start(text, 150);
+  for (size_t i = 0; i < 150; i += 50) parts->Read(absl::MakeConstSpan(text).subspan(i, 50));
+  parts->Observe(absl::MakeConstSpan(text).subspan(150));
+  const ProposalLimits limits{.depth = 6, .nodes = 30, .branching = 4};
+  EXPECT_EQ(once->Propose(limits), parts->Propose(limits));
+  EXPECT_FALSE(parts->Propose(limits).empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, EverySourceTest,
                          ::testing::Values("ngram:min=1,max=4", "ngram", "suffix:min=1",
                                            "suffix:min=2,tokens=64", "trie",

@@ -53,8 +53,9 @@ DrafterChooser::DrafterState* DrafterChooser::RoomFor(ModelState& model, absl::s
   return full && !model.drafters.contains(drafter) ? nullptr : &DrafterOf(model, drafter);
 }
 
-PromptHandle DrafterChooser::Prepare(size_t model, absl::Span<const TokenId> prompt) const {
-  PromptHandle handle;
+PromptHandle DrafterChooser::Prepare(size_t model, absl::Span<const TokenId> prompt,
+                                     absl::string_view tenant) const {
+  PromptHandle handle{.tenant = String(tenant)};
   bool keep = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -70,6 +71,7 @@ PromptHandle DrafterChooser::Prepare(size_t model, absl::Span<const TokenId> pro
 }
 
 std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, const FeatureVector& features,
+                                                    absl::string_view tenant,
                                                     absl::Span<const std::string> drafters) const {
   std::vector<Candidate> candidates;
   for (const std::string& name : drafters) {
@@ -84,7 +86,7 @@ std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, con
       candidate.finished = state.finished;
       candidate.idle_finished = state.idle_finished;
       candidate.costs = state.costs.value();
-      candidate.correction = state.correction.value();
+      candidate.correction = state.correction.value(tenant);
       candidate.idle_decisions = model.num_decisions - state.last_timed;
       candidate.pending = state.pending->load(std::memory_order_relaxed);
     }
@@ -130,8 +132,8 @@ void DrafterChooser::TellRoundSeconds(size_t model, absl::Span<const RoundPoint>
   models_[model].told_verify.Observe(verify);
 }
 
-PlainDecoding DrafterChooser::PlainOf(const ModelState& model) {
-  return {.correction = model.plain_correction.value(),
+PlainDecoding DrafterChooser::PlainOf(const ModelState& model, absl::string_view tenant) {
+  return {.correction = model.plain_correction.value(tenant),
           .idle_decisions = model.num_decisions - model.plain_last_timed};
 }
 
@@ -152,9 +154,9 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const FeatureVector neutral(model.features->dimension(), 0.0);
   const bool current = prompt.feature_model == model.features;
   const std::vector<Candidate> candidates =
-      CandidatesOf(model, current ? prompt.extracted->features : neutral, drafters);
+      CandidatesOf(model, current ? prompt.extracted->features : neutral, prompt.tenant, drafters);
   const CandidateChoice choice =
-      ChooseCandidate(candidates, VerifyOf(model), PlainOf(model), options_.choice);
+      ChooseCandidate(candidates, VerifyOf(model), PlainOf(model, prompt.tenant), options_.choice);
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
   decision.learning = learning;
   // Whatever becomes of the request: those that teach nothing are not tried one after the other.
@@ -186,7 +188,7 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
   model.verify.Observe(outcome.verify);
   const VerifySeconds& verify = VerifyOf(model);
   if (drafter.empty()) {
-    if (!verify.empty() && model.plain_correction.Observe(1.0 / verify[0], outcome)) {
+    if (!verify.empty() && model.plain_correction.Observe(prompt.tenant, 1.0 / verify[0], outcome)) {
       model.plain_last_timed = model.num_decisions;
     }
     return;
@@ -212,7 +214,8 @@ void DrafterChooser::Learn(size_t model_index, absl::string_view drafter, const 
                              : state.regression.Predict(FeatureVector(model.features->dimension(), 0.0)).mean;
     const WindowForecast forecast = BestWindow(acceptance, *state.costs.value(), verify);
     // A drafter that is best left unused is plain decoding, whose correction is not its own.
-    if (forecast.window > 0 && state.correction.Observe(forecast.tokens_per_second(), outcome)) {
+    if (forecast.window > 0 &&
+        state.correction.Observe(prompt.tenant, forecast.tokens_per_second(), outcome)) {
       state.last_timed = model.num_decisions;
     }
   }
@@ -251,20 +254,23 @@ AcceptanceRegression::Prediction DrafterChooser::Predict(size_t model_index, abs
   const FeatureVector neutral(model.features->dimension(), 0.0);
   const bool current = prompt.feature_model == model.features;
   const std::string name = String(drafter);
-  return CandidatesOf(model, current ? prompt.extracted->features : neutral, {name})[0].acceptance;
+  return CandidatesOf(model, current ? prompt.extracted->features : neutral, prompt.tenant, {name})[0]
+      .acceptance;
 }
 
-std::optional<double> DrafterChooser::Throughput(size_t model_index, absl::string_view drafter,
-                                                 double acceptance) const {
+std::optional<double> DrafterChooser::Throughput(size_t model_index, absl::string_view tenant,
+                                                 absl::string_view drafter, double acceptance) const {
   absl::MutexLock lock(&mutex_);
   const ModelState& model = models_[model_index];
   const VerifySeconds& verify = VerifyOf(model);
   if (verify.empty()) return std::nullopt;
-  if (drafter.empty()) return model.plain_correction.value() / verify[0];
+  if (drafter.empty()) return model.plain_correction.value(tenant) / verify[0];
   std::vector<Candidate> candidates =
-      CandidatesOf(model, FeatureVector(model.features->dimension(), 0.0), {String(drafter)});
+      CandidatesOf(model, FeatureVector(model.features->dimension(), 0.0), tenant, {String(drafter)});
   candidates[0].acceptance = {.mean = std::clamp(acceptance, 0.0, options_.regression.highest)};
-  return ChooseCandidate(candidates, verify, PlainOf(model), options_.choice).forecasts[0].tokens_per_second;
+  return ChooseCandidate(candidates, verify, PlainOf(model, tenant), options_.choice)
+      .forecasts[0]
+      .tokens_per_second;
 }
 
 bool DrafterChooser::FitDue(size_t model_index) const {
@@ -367,16 +373,17 @@ absl::StatusOr<std::map<std::string, double>> DrafterChooser::Calibrate(
 }
 
 v1::ChoiceExplanation DrafterChooser::Explain(size_t model_index, absl::Span<const TokenId> prompt,
+                                              absl::string_view tenant,
                                               absl::Span<const std::string> drafters) const {
-  const PromptHandle handle = Prepare(model_index, prompt);
+  const PromptHandle handle = Prepare(model_index, prompt, tenant);
   absl::MutexLock lock(&mutex_);
   const ModelState& model = models_[model_index];
   const FeatureVector neutral(model.features->dimension(), 0.0);
   const bool current = handle.feature_model == model.features;
   const std::vector<Candidate> candidates =
-      CandidatesOf(model, current ? handle.extracted->features : neutral, drafters);
+      CandidatesOf(model, current ? handle.extracted->features : neutral, tenant, drafters);
   const VerifySeconds& verify = VerifyOf(model);
-  const CandidateChoice choice = ChooseCandidate(candidates, verify, PlainOf(model), options_.choice);
+  const CandidateChoice choice = ChooseCandidate(candidates, verify, PlainOf(model, tenant), options_.choice);
 
   v1::ChoiceExplanation explanation;
   explanation.set_model(model.model.name);
@@ -387,7 +394,7 @@ v1::ChoiceExplanation DrafterChooser::Explain(size_t model_index, absl::Span<con
   explanation.mutable_verify_seconds()->Add(verify.begin(), verify.end());
   v1::CandidateExplanation& plain = *explanation.add_candidates();
   plain.set_tokens_per_second(choice.plain.tokens_per_second);
-  plain.set_correction(model.plain_correction.value());
+  plain.set_correction(model.plain_correction.value(tenant));
   for (size_t i = 0; i < candidates.size(); ++i) {
     const CandidateForecast& forecast = choice.forecasts[i];
     v1::CandidateExplanation& candidate = *explanation.add_candidates();

@@ -19,6 +19,7 @@
 #include "router/choice/acceptance_regression.h"
 #include "router/choice/candidate_choice.h"
 #include "router/choice/live_costs.h"
+#include "router/choice/tenant_corrections.h"
 #include "router/features/feature_model.h"
 #include "tandem/v1/routing.pb.h"
 
@@ -33,6 +34,7 @@ struct PromptHandle {
   std::shared_ptr<const FeatureModel::Extracted> extracted;
   // The prompt's end, while features are yet to be fitted; nullptr afterwards.
   std::shared_ptr<const TokenIds> tokens;
+  std::string tenant;
 };
 
 struct DrafterDecision {
@@ -65,7 +67,8 @@ struct CalibrationPrompt {
 // prompts are used to fit features, by Fit, and then forgotten. Calibrate does both at once, from prompts
 // that each drafter has tried.
 //
-// What is learned is kept per (model, drafter name), whoever the tenant is. Thread-safe.
+// What is learned is kept per (model, drafter name), whoever the tenant is, but for corrections, which each
+// tenant has its own of. Thread-safe.
 class DrafterChooser {
  public:
   struct Model {
@@ -87,7 +90,7 @@ class DrafterChooser {
   DrafterChooser(const Options& options, const std::vector<Model>& models);
 
   // `model` indexes the models throughout.
-  PromptHandle Prepare(size_t model, absl::Span<const TokenId> prompt) const;
+  PromptHandle Prepare(size_t model, absl::Span<const TokenId> prompt, absl::string_view tenant) const;
   DrafterDecision Decide(size_t model, const PromptHandle& prompt, absl::Span<const std::string> drafters);
   // A request has finished; `drafter` is empty for plain decoding.
   void Learn(size_t model, absl::string_view drafter, const PromptHandle& prompt,
@@ -108,9 +111,10 @@ class DrafterChooser {
   AcceptanceRegression::Prediction Predict(size_t model, absl::string_view drafter,
                                            const PromptHandle& prompt) const;
 
-  // What a request with this drafter (empty: none) and acceptance would be rated at, in tokens per second;
-  // nothing before costs were measured.
-  std::optional<double> Throughput(size_t model, absl::string_view drafter, double acceptance) const;
+  // What a request of `tenant` with this drafter (empty: none) and acceptance would be rated at, in tokens
+  // per second; nothing before costs were measured.
+  std::optional<double> Throughput(size_t model, absl::string_view tenant, absl::string_view drafter,
+                                   double acceptance) const;
 
   // Whether enough prompts have come together; then Fit, which takes milliseconds to seconds, is due once.
   // From any thread but those that serve the network.
@@ -124,7 +128,7 @@ class DrafterChooser {
                                                           const std::vector<CalibrationPrompt>& prompts);
 
   // What Decide would do, with all it rests on; nothing changes. `drafters` as there.
-  v1::ChoiceExplanation Explain(size_t model, absl::Span<const TokenId> prompt,
+  v1::ChoiceExplanation Explain(size_t model, absl::Span<const TokenId> prompt, absl::string_view tenant,
                                 absl::Span<const std::string> drafters) const;
 
   // Of the models served here, by index.
@@ -141,7 +145,7 @@ class DrafterChooser {
         : regression(options, dimension) {}
     AcceptanceRegression regression;
     LiveDraftCosts costs;
-    ThroughputCorrection correction;
+    TenantCorrections correction;
     uint64_t offered = 0;     // Decisions it was a candidate of, since the last calibration.
     uint64_t last_timed = 0;  // The model's number of decisions then, when it was to be timed, or first seen.
     uint64_t finished = 0;    // As in Candidate.
@@ -164,20 +168,20 @@ class DrafterChooser {
     std::map<std::string, DrafterState, std::less<>> drafters;
     LiveVerifySeconds verify;
     LiveVerifySeconds told_verify;  // Until there is the former.
-    ThroughputCorrection plain_correction;
+    TenantCorrections plain_correction;
     uint64_t plain_last_timed = 0;  // As a drafter's.
     uint64_t num_decisions = 0;
     std::vector<ColdPrompt> cold_prompts;  // While features are not fitted.
     bool fitting = false;
   };
 
-  static PlainDecoding PlainOf(const ModelState& model);
+  static PlainDecoding PlainOf(const ModelState& model, absl::string_view tenant);
   static const VerifySeconds& VerifyOf(const ModelState& model);
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
   // The same, but nullptr when so many are remembered that there is no room for it.
   DrafterState* RoomFor(ModelState& model, absl::string_view drafter) const;
   std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
-                                      absl::Span<const std::string> drafters) const
+                                      absl::string_view tenant, absl::Span<const std::string> drafters) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void ObserveLocked(ModelState& model, DrafterState& state, absl::string_view drafter,
                      const PromptHandle& prompt, double acceptance, double weight) const;

@@ -48,12 +48,12 @@ v1::LearnedRouting DrafterChooser::Save() const {
     saved.set_vocabulary_fingerprint(model.model.vocabulary_fingerprint);
     features.push_back(model.features);
     saved.mutable_verify_seconds()->Add(model.verify.value().begin(), model.verify.value().end());
-    if (model.plain_correction.known()) saved.set_plain_correction(model.plain_correction.value());
+    if (model.plain_correction.known()) saved.set_plain_correction(model.plain_correction.mean());
     for (const auto& [name, drafter] : model.drafters) {
       v1::LearnedDrafter& saved_drafter = *saved.add_drafters();
       saved_drafter.set_drafter(name);
       drafter.regression.Save(saved_drafter.mutable_regression());
-      if (drafter.correction.known()) saved_drafter.set_correction(drafter.correction.value());
+      if (drafter.correction.known()) saved_drafter.set_correction(drafter.correction.mean());
       if (!drafter.costs.value().has_value()) continue;
       saved_drafter.set_exposed_level_seconds(drafter.costs.value()->exposed_level_seconds);
       saved_drafter.set_hidden_level_seconds(drafter.costs.value()->hidden_level_seconds);

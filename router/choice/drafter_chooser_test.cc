@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 const std::vector<std::string> kDrafters = {"prose", "code"};
+constexpr char kTenant[] = "acme";
 const VerifySeconds kVerify = {0.010, 0.0102, 0.0104, 0.0106, 0.0108};
 
 // Prose uses tokens 0 to 29, code 30 to 59; each drafter is good at one of them.
@@ -65,7 +66,7 @@ std::vector<CalibrationPrompt> CalibrationPrompts(World& world, size_t count) {
 
 // Serves one request; returns the drafter it got.
 std::string Serve(DrafterChooser& chooser, World& world, bool code, std::string* reason = nullptr) {
-  const PromptHandle prompt = chooser.Prepare(0, world.Prompt(code));
+  const PromptHandle prompt = chooser.Prepare(0, world.Prompt(code), kTenant);
   const DrafterDecision decision = chooser.Decide(0, prompt, kDrafters);
   if (reason != nullptr) *reason = std::string(decision.reason);
   const std::string drafter = decision.drafter.has_value() ? kDrafters[*decision.drafter] : "";
@@ -83,16 +84,16 @@ TEST(DrafterChooserTest, NoticesThatPlainDecodingHasBecomeFaster) {
   DrafterChooser chooser = Chooser();
   World world;
   const auto correction = [&] {
-    return chooser.Explain(0, world.Prompt(true), kDrafters).candidates(0).correction();
+    return chooser.Explain(0, world.Prompt(true), kTenant, kDrafters).candidates(0).correction();
   };
   for (int i = 0; i < 100; ++i) {
-    chooser.Learn(0, "", chooser.Prepare(0, world.Prompt(true)), PlainOutcome(1.0));
+    chooser.Learn(0, "", chooser.Prepare(0, world.Prompt(true), kTenant), PlainOutcome(1.0));
   }
   EXPECT_NEAR(correction(), 1.0, 0.01);
   int plain = 0;
   while (plain < 4) {
     const bool code = world.NextIsCode();
-    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(code));
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(code), kTenant);
     // Others' short answers without a drafter tell nothing, and are in nobody's way.
     chooser.Learn(0, "", prompt, PlainOutcome(1.0, /*tokens=*/1));
     const DrafterDecision decision = chooser.Decide(0, prompt, kDrafters);
@@ -119,7 +120,7 @@ TEST(DrafterChooserTest, TimesPlainDecodingNowAndThen) {
   // However many are on their way.
   std::vector<DrafterDecision> decisions;
   for (int i = 0; i < 700; ++i) {
-    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true));
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true), kTenant);
     decisions.push_back(chooser.Decide(0, prompt, kDrafters));
   }
   EXPECT_EQ(std::count_if(decisions.begin(), decisions.end(),
@@ -150,7 +151,7 @@ TEST(DrafterChooserTest, LearnsFromColdWhichDrafterSuitsWhichPrompt) {
 TEST(DrafterChooserTest, SaysHowLongAllAreWorthAsking) {
   World world;
   const auto decide = [&](DrafterChooser& chooser) {
-    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true));
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true), kTenant);
     return std::pair(prompt, chooser.Decide(0, prompt, kDrafters).learning);
   };
   DrafterChooser answered = Chooser();
@@ -165,12 +166,13 @@ TEST(DrafterChooserTest, SaysHowLongAllAreWorthAsking) {
   while (decide(silent).second && asked < 10000) ++asked;
   EXPECT_EQ(asked, 500);
   // A drafter that comes later is new, and so is one that a calibration leaves out.
-  const PromptHandle prompt = answered.Prepare(0, world.Prompt(true));
+  const PromptHandle prompt = answered.Prepare(0, world.Prompt(true), kTenant);
   EXPECT_TRUE(answered.Decide(0, prompt, {"prose", "code", "late"}).learning);
   EXPECT_FALSE(decide(answered).second);
   ASSERT_TRUE(silent.Calibrate(0, CalibrationPrompts(world, 120)).ok());
   EXPECT_FALSE(decide(silent).second);
-  EXPECT_TRUE(silent.Decide(0, silent.Prepare(0, world.Prompt(true)), {"prose", "code", "late"}).learning);
+  EXPECT_TRUE(
+      silent.Decide(0, silent.Prepare(0, world.Prompt(true), kTenant), {"prose", "code", "late"}).learning);
   // What is known of one that nobody has heard of can be kept.
   DrafterChooser kept = Chooser();
   const v1::LearnedRouting state = silent.Save();
@@ -207,7 +209,7 @@ TEST(DrafterChooserTest, WhatServersSayOfTheirSpeedCountsUntilItIsMeasured) {
   chooser.TellLevelSeconds("code", 0.001);
   chooser.TellLevelSeconds("prose", 0.001);
   const auto chosen = [&] {
-    const v1::ChoiceExplanation explanation = chooser.Explain(0, prompt, kDrafters);
+    const v1::ChoiceExplanation explanation = chooser.Explain(0, prompt, kTenant, kDrafters);
     EXPECT_EQ(explanation.reason(), "auto");
     EXPECT_EQ(explanation.verify_seconds_size(), 9);
     EXPECT_DOUBLE_EQ(explanation.verify_seconds(0), 0.010);
@@ -227,9 +229,9 @@ TEST(DrafterChooserTest, WhatServersSayOfTheirSpeedCountsUntilItIsMeasured) {
   chooser.TellRoundSeconds(0, {{{1, std::numeric_limits<double>::infinity()}}});
   EXPECT_EQ(chosen(), "prose");
   // It was slow when it was loaded, and is not in service.
-  const PromptHandle handle = chooser.Prepare(0, prompt);
+  const PromptHandle handle = chooser.Prepare(0, prompt, kTenant);
   chooser.Learn(0, "code", handle, world.Outcome("code", true));
-  const v1::ChoiceExplanation measured = chooser.Explain(0, prompt, kDrafters);
+  const v1::ChoiceExplanation measured = chooser.Explain(0, prompt, kTenant, kDrafters);
   EXPECT_EQ(measured.drafter(), "code");
   EXPECT_EQ(measured.verify_seconds_size(), 5);
 }
@@ -239,7 +241,7 @@ TEST(DrafterChooserTest, ADrafterThatNeverDraftsIsNotExploredWithoutEnd) {
   World world;
   int silent = 0;
   for (int i = 0; i < 150; ++i) {
-    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true));
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(true), kTenant);
     const DrafterDecision decision = chooser.Decide(0, prompt, kDrafters);
     ASSERT_TRUE(decision.drafter.has_value());
     const std::string& drafter = kDrafters[*decision.drafter];
@@ -262,7 +264,7 @@ TEST(DrafterChooserTest, ADrafterThatVerifiersDoWithoutIsLeft) {
   // speed.
   int without = 0;
   for (int i = 0; i < 120; ++i) {
-    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(world.NextIsCode()));
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(world.NextIsCode()), kTenant);
     const DrafterDecision decision = chooser.Decide(0, prompt, kDrafters);
     const std::string drafter = decision.drafter.has_value() ? kDrafters[*decision.drafter] : "";
     if (i >= 80) without += drafter.empty() ? 1 : 0;
@@ -280,25 +282,48 @@ TEST(DrafterChooserTest, WhenOneDrafterBecomesSlowAnotherIsTaken) {
   for (int i = 0; i < 40; ++i) Serve(chooser, world, true);
   ASSERT_EQ(Serve(chooser, world, true), "code");
   const auto corrected = [&](int candidate) {
-    return chooser.Explain(0, world.Prompt(true), kDrafters).candidates(candidate).correction();
+    return chooser.Explain(0, world.Prompt(true), kTenant, kDrafters).candidates(candidate).correction();
   };
   const double before = corrected(1);
   for (int i = 0; i < 30; ++i) {
     RequestOutcome outcome = world.Outcome("code", true);
     outcome.decode_tokens = 100;
     outcome.decode_seconds = 100.0 * kVerify[0] * 4;
-    chooser.Learn(0, "code", chooser.Prepare(0, world.Prompt(true)), outcome);
+    chooser.Learn(0, "code", chooser.Prepare(0, world.Prompt(true), kTenant), outcome);
   }
   EXPECT_LT(corrected(2), 0.5);
   EXPECT_EQ(corrected(1), before) << "prose";
   EXPECT_NE(Serve(chooser, world, true), "code");
 }
 
+TEST(DrafterChooserTest, OneTenantsSlowRequestsChooseNothingForAnother) {
+  DrafterChooser chooser = Chooser();
+  World world;
+  ASSERT_TRUE(chooser.Calibrate(0, CalibrationPrompts(world, 60)).ok());
+  for (int i = 0; i < 40; ++i) Serve(chooser, world, true);
+  const auto learn = [&](absl::string_view tenant, double seconds) {
+    RequestOutcome outcome = world.Outcome("code", true);
+    outcome.decode_tokens = 100;
+    outcome.decode_seconds = seconds;
+    chooser.Learn(0, "code", chooser.Prepare(0, world.Prompt(true), tenant), outcome);
+  };
+  for (int i = 0; i < 10; ++i) learn(kTenant, 100.0 * kVerify[0] / 3);
+  const TokenIds prompt = world.Prompt(true);
+  const auto rated = [&](absl::string_view tenant) {
+    return chooser.Explain(0, prompt, tenant, kDrafters).candidates(2);
+  };
+  const double before = rated(kTenant).correction();
+  for (int i = 0; i < 2000; ++i) learn("flood", 100.0 * kVerify[0] * 4);
+  EXPECT_EQ(rated(kTenant).correction(), before);
+  EXPECT_LT(rated("flood").correction(), 0.5);
+  EXPECT_EQ(Serve(chooser, world, true), "code");
+}
+
 TEST(DrafterChooserTest, RequestsThatLostTheirDrafterAreNoSamples) {
   DrafterChooser chooser = Chooser();
   World world;
   for (int i = 0; i < 60; ++i)
-    chooser.Learn(0, "code", chooser.Prepare(0, world.Prompt(true)), {.verify = kVerify});
+    chooser.Learn(0, "code", chooser.Prepare(0, world.Prompt(true), kTenant), {.verify = kVerify});
   std::string reason;
   Serve(chooser, world, true, &reason);
   EXPECT_EQ(reason, "explore");
@@ -311,7 +336,7 @@ TEST(DrafterChooserTest, TooFewCalibrationPromptsChangeNothing) {
   const auto errors = chooser.Calibrate(0, CalibrationPrompts(world, 9));
   EXPECT_EQ(errors.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(errors.status().message(), HasSubstr("9, expected at least 10"));
-  EXPECT_FALSE(chooser.Explain(0, world.Prompt(true), kDrafters).features_fitted());
+  EXPECT_FALSE(chooser.Explain(0, world.Prompt(true), kTenant, kDrafters).features_fitted());
 }
 
 TEST(DrafterChooserTest, FeedbackTeachesDraftersThatWereNotUsed) {
@@ -319,9 +344,9 @@ TEST(DrafterChooserTest, FeedbackTeachesDraftersThatWereNotUsed) {
   World world;
   ASSERT_TRUE(chooser.Calibrate(0, CalibrationPrompts(world, 60)).ok());
   for (int i = 0; i < 300; ++i) {
-    chooser.Observe(0, "prose", chooser.Prepare(0, world.Prompt(true)), 0.95, 1.0);
+    chooser.Observe(0, "prose", chooser.Prepare(0, world.Prompt(true), kTenant), 0.95, 1.0);
   }
-  EXPECT_GT(chooser.Predict(0, "prose", chooser.Prepare(0, world.Prompt(true))).mean, 0.85);
+  EXPECT_GT(chooser.Predict(0, "prose", chooser.Prepare(0, world.Prompt(true), kTenant)).mean, 0.85);
 }
 
 TEST(DrafterChooserTest, LeavesPlainWhenDraftingCostsMore) {
@@ -331,7 +356,7 @@ TEST(DrafterChooserTest, LeavesPlainWhenDraftingCostsMore) {
   RequestOutcome slow{
       .accepted = 5, .rejections = 5, .draft = DraftCosts{.exposed_level_seconds = 0.1}, .verify = kVerify};
   for (const std::string& drafter : kDrafters) {
-    chooser.Learn(0, drafter, chooser.Prepare(0, world.Prompt(true)), slow);
+    chooser.Learn(0, drafter, chooser.Prepare(0, world.Prompt(true), kTenant), slow);
   }
   EXPECT_EQ(Serve(chooser, world, true), "");
 }
@@ -342,8 +367,8 @@ TEST(DrafterChooserTest, ExplainsWhatDecideDoes) {
   ASSERT_TRUE(chooser.Calibrate(0, CalibrationPrompts(world, 60)).ok());
   Serve(chooser, world, true);
   const TokenIds prompt = world.Prompt(true);
-  const v1::ChoiceExplanation explanation = chooser.Explain(0, prompt, kDrafters);
-  const DrafterDecision decision = chooser.Decide(0, chooser.Prepare(0, prompt), kDrafters);
+  const v1::ChoiceExplanation explanation = chooser.Explain(0, prompt, kTenant, kDrafters);
+  const DrafterDecision decision = chooser.Decide(0, chooser.Prepare(0, prompt, kTenant), kDrafters);
   EXPECT_EQ(explanation.drafter(), kDrafters[*decision.drafter]);
   EXPECT_EQ(explanation.reason(), decision.reason);
   ASSERT_EQ(explanation.candidates_size(), 3);
@@ -359,11 +384,11 @@ TEST(DrafterChooserTest, ExplainsWhatDecideDoes) {
 TEST(DrafterChooserTest, FeaturesFromBeforeAFitTeachNothing) {
   DrafterChooser chooser = Chooser();
   World world;
-  const PromptHandle early = chooser.Prepare(0, world.Prompt(true));
+  const PromptHandle early = chooser.Prepare(0, world.Prompt(true), kTenant);
   ASSERT_TRUE(chooser.Calibrate(0, CalibrationPrompts(world, 20)).ok());
-  const double before = chooser.Explain(0, {1}, kDrafters).candidates(1).samples();
+  const double before = chooser.Explain(0, {1}, kTenant, kDrafters).candidates(1).samples();
   chooser.Observe(0, "prose", early, 0.5, 1.0);
-  EXPECT_EQ(chooser.Explain(0, {1}, kDrafters).candidates(1).samples(), before);
+  EXPECT_EQ(chooser.Explain(0, {1}, kTenant, kDrafters).candidates(1).samples(), before);
   EXPECT_TRUE(chooser.Decide(0, early, kDrafters).drafter.has_value());
 }
 
@@ -378,8 +403,8 @@ TEST(DrafterChooserTest, SavedAndLoadedDecidesTheSame) {
   DrafterChooser loaded = Chooser();
   ASSERT_TRUE(loaded.Load(state).ok());
   const TokenIds prompt = world.Prompt(true);
-  EXPECT_EQ(loaded.Explain(0, prompt, kDrafters).DebugString(),
-            chooser.Explain(0, prompt, kDrafters).DebugString());
+  EXPECT_EQ(loaded.Explain(0, prompt, kTenant, kDrafters).DebugString(),
+            chooser.Explain(0, prompt, kTenant, kDrafters).DebugString());
 }
 
 TEST(DrafterChooserTest, StatesThatDoNotFitAreRefused) {
@@ -392,7 +417,7 @@ TEST(DrafterChooserTest, StatesThatDoNotFitAreRefused) {
   const auto error = [&loaded](const v1::LearnedRouting& state) {
     const absl::Status status = loaded.Load(state);
     EXPECT_FALSE(status.ok());
-    EXPECT_FALSE(loaded.Explain(0, {1}, kDrafters).features_fitted()) << "without a change";
+    EXPECT_FALSE(loaded.Explain(0, {1}, kTenant, kDrafters).features_fitted()) << "without a change";
     return std::string(status.message());
   };
   EXPECT_THAT(error({}), HasSubstr("format_version: 0, expected 1"));
@@ -439,7 +464,7 @@ TEST(DrafterChooserTest, DamagedFilesNeverHarm) {
     if (!state.ParseFromString(bytes)) continue;
     DrafterChooser loaded = Chooser();
     if (!loaded.Load(state).ok()) continue;
-    const v1::ChoiceExplanation explanation = loaded.Explain(0, world.Prompt(true), kDrafters);
+    const v1::ChoiceExplanation explanation = loaded.Explain(0, world.Prompt(true), kTenant, kDrafters);
     for (const v1::CandidateExplanation& candidate : explanation.candidates()) {
       EXPECT_GE(candidate.acceptance().mean(), 0.0) << "damage " << i;
       EXPECT_LE(candidate.acceptance().mean(), 0.98) << "damage " << i;
@@ -453,13 +478,13 @@ TEST(DrafterChooserTest, AbandonedRequestsAreNoLongerPending) {
   std::vector<DrafterDecision> running;
   std::map<size_t, int> explored;
   for (int i = 0; i < 50; ++i) {
-    running.push_back(chooser.Decide(0, chooser.Prepare(0, world.Prompt(true)), kDrafters));
+    running.push_back(chooser.Decide(0, chooser.Prepare(0, world.Prompt(true), kTenant), kDrafters));
     ++explored[*running.back().drafter];
   }
   EXPECT_EQ(explored[0], 25);
-  EXPECT_EQ(chooser.Decide(0, chooser.Prepare(0, {1}), kDrafters).reason, "auto");
+  EXPECT_EQ(chooser.Decide(0, chooser.Prepare(0, {1}, kTenant), kDrafters).reason, "auto");
   running.clear();
-  EXPECT_EQ(chooser.Decide(0, chooser.Prepare(0, {1}), kDrafters).reason, "explore");
+  EXPECT_EQ(chooser.Decide(0, chooser.Prepare(0, {1}, kTenant), kDrafters).reason, "explore");
 }
 
 }  // namespace

@@ -82,6 +82,9 @@ std::string Table(const v1::TenantInfo& info) {
         tenant.allowed_drafters().empty() ? "all" : absl::StrJoin(tenant.allowed_drafters(), ",")},
        {"models", tenant.models().empty() ? "all" : absl::StrJoin(tenant.models(), ",")},
        {"window policy", OrDash(tenant.window_policy())},
+       {"allowed window policies", tenant.allowed_window_policies().empty()
+                                       ? "all"
+                                       : absl::StrJoin(tenant.allowed_window_policies(), ",")},
        {"concurrent requests", LimitText(tenant.max_concurrent_requests())},
        {"queued requests",
         tenant.has_max_queued_requests() ? absl::StrCat(tenant.max_queued_requests()) : "default"},

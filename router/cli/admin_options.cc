@@ -119,6 +119,9 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<std::string>(
       app, command, "--window-policy", "window_policy",
       [=](const std::string& v) { tenant->set_window_policy(v); }, "Window policy; empty: the verifier's");
+  AddNames(app, command, "--allowed-window-policies", "allowed_window_policies",
+           tenant->mutable_allowed_window_policies(),
+           "Window policies that requests may name, A,B; empty: all");
   AddSetting<uint32_t>(
       app, command, "--max-concurrent", "max_concurrent_requests",
       [=](uint32_t v) { tenant->set_max_concurrent_requests(v); },

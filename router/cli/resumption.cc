@@ -16,6 +16,9 @@ bool Resumption::OnEvent(const v1::GenerateResponse& event) {
       return true;
     }
     case v1::GenerateResponse::kChunk:
+      if (event.chunk().arithmetic() != 0) {
+        request_.mutable_resume()->set_arithmetic(event.chunk().arithmetic());
+      }
       request_.mutable_resume()->mutable_emitted()->mutable_ids()->MergeFrom(event.chunk().tokens());
       return true;
     case v1::GenerateResponse::kFinished:

@@ -21,8 +21,9 @@ TEST(ResumptionTest, AsksForWhatIsMissing) {
   EXPECT_TRUE(resumption.OnEvent(started));
   v1::GenerateResponse chunk;
   for (uint32_t token : {4, 5}) chunk.mutable_chunk()->add_tokens(token);
+  chunk.mutable_chunk()->set_arithmetic(99);
   EXPECT_TRUE(resumption.OnEvent(chunk));
-  chunk.mutable_chunk()->clear_tokens();
+  chunk.clear_chunk();
   chunk.mutable_chunk()->add_tokens(6);
   EXPECT_TRUE(resumption.OnEvent(chunk));
 
@@ -33,6 +34,7 @@ TEST(ResumptionTest, AsksForWhatIsMissing) {
   EXPECT_EQ(again.sampling().seed(), 77u);
   EXPECT_EQ(again.stopping().max_tokens(), 50u);
   EXPECT_THAT(again.resume().emitted().ids(), ElementsAre(4, 5, 6));
+  EXPECT_EQ(again.resume().arithmetic(), 99u);
 
   // Another router's, whose word does not count any more.
   started.mutable_started()->set_seed(78);
