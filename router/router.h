@@ -75,6 +75,7 @@ class Router {
   std::shared_ptr<const RoutingSnapshot> snapshot() const { return options_.routing->snapshot(); }
   RoutingState& routing() { return *options_.routing; }
   const ServedModel& model(size_t index) const { return options_.models[index]; }
+  size_t num_models() const { return options_.models.size(); }
   const Clock& clock() const { return *options_.clock; }
   uint64_t Draw() const { return options_.draw(); }
   const Tracer& tracer() const { return *options_.tracer; }
