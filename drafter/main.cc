@@ -20,6 +20,7 @@
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/local_sockets.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
 #include "common/rpc/server.h"
@@ -50,6 +51,7 @@ struct DrafterFlags {
   uint64_t gpu_memory_mib = 0;
   bool gpu_low_priority = true;
   RegistrationFlags registration;
+  std::string local_sockets;
 };
 
 void Declare(DrafterFlags& options, Flags& flags) {
@@ -88,6 +90,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "Let other work on the GPU go first: what drafts on a shared GPU should not delay what verifies.");
   DeclareServerFlags(options.server, flags);
   DeclareRegistrationFlags(options.registration, flags);
+  flags.Group("Network").Add(
+      "local-sockets", &options.local_sockets,
+      "Folder in which to listen at a socket too, for verifiers of this machine that have been given the same "
+      "folder: they find it by themselves. Made for this user alone if it is not there; empty for none.");
   flags.Group("Measurements")
       .Add("simulate-draft-ms", &options.simulated_pace,
            "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
@@ -195,6 +201,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-drafter", Version(), &registry));
   DrafterService service(&metrics, tracing->tracer());
+  const std::string socket_id = options.local_sockets.empty() ? "" : DrawSocketId();
   const auto server_info = [&] {
     v1::ServerInfo info = Describe(service, start);
     {
@@ -203,15 +210,20 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
     }
     info.set_device(load_options.device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
     if (load_options.pace.has_value()) info.set_simulated_pace(DescribePace(*load_options.pace));
+    info.set_local_socket(socket_id);
     return info;
   };
   ServerOptions server_options = MakeServerOptions(options.server, security, &registry);
+  if (!socket_id.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(server_options.local_socket, LocalSocketPath(options.local_sockets, socket_id));
+  }
   server_options.stalled = [&service] { return service.busy_time(); };
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerRunner> server,
                           ServerRunner::Start(server_options, {{v1::Drafter::service_full_name(), &service}},
                                               {.server_info = server_info}));
   server->SetServing(false);
   LogInfo("loading", {{"address", server->address()},
+                      {"socket", server_options.local_socket},
                       {"metrics_port", absl::StrCat(server->metrics_port())},
                       {"health_port", absl::StrCat(server->health_port())}});
   // A signal ends this at once: nothing runs yet that would have to be drained.
@@ -280,6 +292,10 @@ int Main(int argc, const char* const* argv) {
   if (!security.ok()) return fail(security.status());
   const absl::Status registrable = CheckRegistrationFlags(options.registration, options.server.listen);
   if (!registrable.ok()) return fail(registrable);
+  if (!options.local_sockets.empty()) {
+    const absl::Status prepared = PrepareLocalSockets(options.local_sockets);
+    if (!prepared.ok()) return fail(prepared);
+  }
   std::optional<Pace> pace;
   if (!options.simulated_pace.empty()) {
     const absl::StatusOr<Pace> parsed = ParsePace(options.simulated_pace);
