@@ -217,7 +217,8 @@ void CommitToGrow(benchmark::State& state) {
   Loopback loopback(state.range(1) != 0);
   Commit commit{.epoch = 1, .commit_no = 1, .tokens = {1, 2, 3, 4, 5}};
   if (state.range(0) != 0) {
-    commit.features = Features{.epoch = 1, .states = std::string(static_cast<size_t>(5 * 3 * 2 * state.range(0)), 'x')};
+    commit.features =
+        Features{.epoch = 1, .states = std::string(static_cast<size_t>(5 * 3 * 2 * state.range(0)), 'x')};
   }
   int64_t sent = 0;
   for (auto _ : state) {

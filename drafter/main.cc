@@ -44,6 +44,7 @@ struct DrafterFlags {
   std::string cpu_list;
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
+  std::string feature_dtype = "bfloat16";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
   std::string simulated_pace;
@@ -79,6 +80,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
           "Numbers to keep each model's matrices in; auto keeps them as in its files, int8 and int4 take "
           "8.25 and 4.25 bits a weight, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
           "each matrix) take 8.")
+      .AddChoice(
+          "feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
+          "Numbers in which draft heads are sent the target's hidden states; int8, with a scale for each "
+          "state, takes half of the network.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold for each model, over all sessions and the cache.")
       .InRange(256, 1e9)
@@ -92,7 +97,8 @@ void Declare(DrafterFlags& options, Flags& flags) {
   DeclareRegistrationFlags(options.registration, flags);
   flags.Group("Network").Add(
       "local-sockets", &options.local_sockets,
-      "Folder in which to listen at a socket too, for verifiers of this machine that have been given the same "
+      "Folder in which to listen at a socket too, for verifiers of this machine that have been given the "
+      "same "
       "folder: they find it by themselves. Made for this user alone if it is not there; empty for none.");
   flags.Group("Measurements")
       .Add("simulate-draft-ms", &options.simulated_pace,
@@ -315,18 +321,20 @@ int Main(int argc, const char* const* argv) {
     std::random_device entropy;
     options.core.draw_seed = uint64_t{entropy()} << 32 | entropy();
   }
-  const absl::Status status = Run(options, *specs, *merges,
-                                  {.kv_tokens = options.kv_tokens,
-                                   .num_threads = static_cast<int>(options.threads),
-                                   .cpus = *cpus,
-                                   .instruction_set = *instruction_set,
-                                   .weight_type = *weight_type,
-                                   .device = *device,
-                                   .gpu_memory_limit = options.gpu_memory_mib << 20,
-                                   .gpu_low_priority = options.gpu_low_priority,
-                                   .pace = pace,
-                                   .stopped = [&signals] { return signals.Arrived(); }},
-                                  *security, signals);
+  const absl::Status status =
+      Run(options, *specs, *merges,
+          {.kv_tokens = options.kv_tokens,
+           .num_threads = static_cast<int>(options.threads),
+           .cpus = *cpus,
+           .instruction_set = *instruction_set,
+           .weight_type = *weight_type,
+           .device = *device,
+           .gpu_memory_limit = options.gpu_memory_mib << 20,
+           .gpu_low_priority = options.gpu_low_priority,
+           .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16,
+           .pace = pace,
+           .stopped = [&signals] { return signals.Arrived(); }},
+          *security, signals);
   if (absl::IsCancelled(status) && signals.Arrived()) {
     LogInfo("stopped while loading", {{"state", std::string(status.message())}});
     return kExitOk;

@@ -164,16 +164,15 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     if (stub_ != nullptr) ReleaseElsewhere(std::move(stub_));
     stub_ = v1::Drafter::NewStub(channel);
     auto self = shared_from_this();
-    stream_->Start(
-        [this](grpc::ClientContext* context,
-               grpc::ClientBidiReactor<v1::DraftRequest, v1::DraftResponse>* reactor)
-            ABSL_NO_THREAD_SAFETY_ANALYSIS { stub_->async()->Draft(context, reactor); },
-        {.on_message = [self](v1::DraftResponse message) { self->OnMessage(message); },
-         .on_closed = [self](absl::Status status) { self->OnClosed(status); },
-         .on_room =
-             [self] {
-               if (self->callbacks_->on_room) self->callbacks_->on_room(self->id_);
-             }});
+    stream_->Start([this](grpc::ClientContext* context,
+                          grpc::ClientBidiReactor<v1::DraftRequest, v1::DraftResponse>* reactor)
+                       ABSL_NO_THREAD_SAFETY_ANALYSIS { stub_->async()->Draft(context, reactor); },
+                   {.on_message = [self](v1::DraftResponse message) { self->OnMessage(message); },
+                    .on_closed = [self](absl::Status status) { self->OnClosed(status); },
+                    .on_room =
+                        [self] {
+                          if (self->callbacks_->on_room) self->callbacks_->on_room(self->id_);
+                        }});
   }
 
   void OnMessage(const v1::DraftResponse& message) {

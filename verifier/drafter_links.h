@@ -29,8 +29,8 @@ namespace tandem {
 //                |                     '-- unused --> IDLE --Acquire--> OPEN
 //                '--------- from any state: its place is needed --> GONE
 //
-// What is sent to a link that has just opened waits until it is known whether the drafter has a socket on this
-// machine.
+// What is sent to a link that has just opened waits until it is known whether the drafter has a socket on
+// this machine.
 //
 // Thread-safe. Callbacks run on gRPC's threads, in order for each link, and should only post elsewhere.
 class DrafterLinks {

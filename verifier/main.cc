@@ -179,7 +179,8 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .AddChoice("local-drafter", &options.local_drafter, {"none", "ngram", "suffix"},
                  "Source that drafts in the verifier where no drafter has sent anything.")
       .Add("local-sockets", &options.local_sockets,
-           "Folder that drafters of this machine have been given too: those that have a socket there are spoken "
+           "Folder that drafters of this machine have been given too: those that have a socket there are "
+           "spoken "
            "with over it instead of TCP. Made for this user alone if it is not there; empty for none.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
 }
@@ -486,9 +487,9 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
   round_seconds = MeasuredRounds(engine.round_time);
   WarnWithoutFeatures(options, *engine.engine);
-  loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
-                                      std::move(engine.round_time), &clock, &metrics,
-                                      {.credentials = security.channel, .local_sockets = options.local_sockets});
+  loop = std::make_unique<EngineLoop>(
+      scheduling, std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
+      &metrics, {.credentials = security.channel, .local_sockets = options.local_sockets});
   std::optional<PolicyFileWatch> policy_watch;
   if (!options.window_policy_file.empty()) {
     policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,

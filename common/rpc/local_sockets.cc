@@ -98,9 +98,9 @@ class Finder final : public LocalSocketFinder, public std::enable_shared_from_th
     const absl::StatusOr<std::string> path = LocalSocketPath(search_.folder, info_.local_socket());
     if (!ok || !path.ok() || !IsSocket(*path)) return Finish(nullptr);
     id_ = info_.local_socket();
-    local_ = tandem::CreateChannel(
-        absl::StrCat("unix:", *path), search_.credentials,
-        search_.server_name.empty() ? HostOf(search_.endpoint) : search_.server_name);
+    local_ =
+        tandem::CreateChannel(absl::StrCat("unix:", *path), search_.credentials,
+                              search_.server_name.empty() ? HostOf(search_.endpoint) : search_.server_name);
     Ask(local_, &Finder::OverSocket);
   }
 
@@ -146,9 +146,10 @@ absl::StatusOr<std::string> LocalSocketPath(absl::string_view folder, absl::stri
   }
   std::string path = absl::StrCat(folder, "/", absl::BytesToHexString(id), kSuffix);
   if (path.size() < kMaxSocketPath) return path;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--local-sockets: ", folder, ": a path of ", folder.size(), " bytes, expected at most ",
-      kMaxSocketPath - 1 - (path.size() - folder.size()), ", since a socket's path is bounded by the system"));
+  return absl::InvalidArgumentError(absl::StrCat("--local-sockets: ", folder, ": a path of ", folder.size(),
+                                                 " bytes, expected at most ",
+                                                 kMaxSocketPath - 1 - (path.size() - folder.size()),
+                                                 ", since a socket's path is bounded by the system"));
 }
 
 absl::Status PrepareLocalSockets(const std::string& folder) {
@@ -163,8 +164,9 @@ absl::Status PrepareLocalSockets(const std::string& folder) {
   if (stat(folder.c_str(), &found) != 0) return WrongFolder(folder, std::strerror(errno));
   if (!S_ISDIR(found.st_mode)) return WrongFolder(folder, "is no folder");
   if ((found.st_mode & S_IWOTH) != 0) {
-    return WrongFolder(folder, "everybody can write to it; expected a folder of one user or group, such as one "
-                               "below it, which is made if it is not there");
+    return WrongFolder(folder,
+                       "everybody can write to it; expected a folder of one user or group, such as one "
+                       "below it, which is made if it is not there");
   }
   RemoveDeadSockets(folder);
   return absl::OkStatus();

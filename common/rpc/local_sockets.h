@@ -14,8 +14,8 @@ namespace tandem {
 
 // Servers of one machine that are called over TCP, and by those on the same machine over sockets in a folder
 // that the operator gives to both (--local-sockets; docs/adr/0016-sockets-are-found.md). No peer says where a
-// socket is. A server draws random bytes, its socket's id, and listens in the folder under a name made of them;
-// who has called it over TCP asks for the id and looks whether its own folder has that socket.
+// socket is. A server draws random bytes, its socket's id, and listens in the folder under a name made of
+// them; who has called it over TCP asks for the id and looks whether its own folder has that socket.
 
 inline constexpr size_t kSocketIdBytes = 16;
 
@@ -33,11 +33,11 @@ absl::Status PrepareLocalSockets(const std::string& folder);
 
 // What to look for a server's socket with.
 struct LocalSocketSearch {
-  std::string folder;                                         // Empty: there is none.
-  std::string endpoint;                                       // Of the server, as it is called over TCP.
-  std::string server_name;                                    // As CreateChannel has it.
-  std::shared_ptr<grpc::ChannelCredentials> credentials;      // Of both channels; null: without TLS.
-  std::shared_ptr<grpc::Channel> channel;                     // To the endpoint.
+  std::string folder;                                     // Empty: there is none.
+  std::string endpoint;                                   // Of the server, as it is called over TCP.
+  std::string server_name;                                // As CreateChannel has it.
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // Of both channels; null: without TLS.
+  std::shared_ptr<grpc::Channel> channel;                 // To the endpoint.
 };
 
 // Asks a server over TCP for its socket's id (Admin.GetServerInfo) and, where the folder has the socket, over

@@ -32,11 +32,13 @@ std::unique_ptr<ServerRunner> StartServer(const std::string& folder, const std::
                                           std::shared_ptr<grpc::ServerCredentials> credentials = nullptr) {
   ServerOptions options{.listen_address = "127.0.0.1:0", .credentials = std::move(credentials)};
   if (!listens.empty()) options.local_socket = LocalSocketPath(folder, listens).value();
-  return ServerRunner::Start(options, {}, {.server_info = [said] {
-                               v1::ServerInfo info;
-                               info.set_local_socket(said);
-                               return info;
-                             }})
+  return ServerRunner::Start(options, {},
+                             {.server_info =
+                                  [said] {
+                                    v1::ServerInfo info;
+                                    info.set_local_socket(said);
+                                    return info;
+                                  }})
       .value();
 }
 
@@ -94,8 +96,9 @@ TEST(LocalSocketsTest, AHostileServerCannotNameOtherSockets) {
   const std::string folder = outer.PathOf("sockets");
   const auto victim = UnixSocket::Listen(outer.PathOf("victim.sock"));
   ASSERT_TRUE(victim.ok()) << victim.status();
-  for (const std::string& id : {std::string("../victim"), std::string("../victim.sock\0\0", 16), std::string(15, 'a'),
-                                std::string(17, 'a'), std::string("/"), std::string(4096, '/')}) {
+  for (const std::string& id :
+       {std::string("../victim"), std::string("../victim.sock\0\0", 16), std::string(15, 'a'),
+        std::string(17, 'a'), std::string("/"), std::string(4096, '/')}) {
     const auto server = StartServer(folder, id, "");
     EXPECT_EQ(Search(folder, server->address()), nullptr) << id;
   }
@@ -131,8 +134,7 @@ TEST(LocalSocketsTest, WithTlsBothShowTheCertificateOfTheEndpoint) {
     return OpenServerSecurity(certificates.Make(name, RoleUri(role)), role, absl::Now()).value();
   };
   const std::string id = DrawSocketId();
-  const auto server =
-      StartServer(folder.path(), id, id, security("drafter", v1::SERVER_ROLE_DRAFTER).server);
+  const auto server = StartServer(folder.path(), id, id, security("drafter", v1::SERVER_ROLE_DRAFTER).server);
   const Security verifier = security("verifier", v1::SERVER_ROLE_VERIFIER);
   EXPECT_NE(Search(folder.path(), server->address(), verifier.channel), nullptr);
   // Without a certificate neither port nor socket can be spoken with.

@@ -134,8 +134,8 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
     return absl::Status(status.code(), absl::StrCat("listen address ", status.message()));
   }
   if (!options.local_socket.empty()) {
-    TANDEM_RETURN_IF_ERROR(AddPort(absl::StrCat("unix:", options.local_socket), credentials, &builder,
-                                   &runner->local_port_));
+    TANDEM_RETURN_IF_ERROR(
+        AddPort(absl::StrCat("unix:", options.local_socket), credentials, &builder, &runner->local_port_));
   }
   for (const ServedService& service : services) {
     builder.RegisterService(service.service);

@@ -27,7 +27,8 @@ void LeaveDeadSocket(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(made, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
+  ASSERT_EQ(bind(made, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0)
+      << std::strerror(errno);
   ASSERT_EQ(listen(made, 1), 0);
   close(made);
 }
@@ -121,8 +122,7 @@ TEST(UnixSocketTest, APathThatIsTooLongIsNamed) {
   EXPECT_THAT(made.status().message(), HasSubstr("expected 1 to 107"));
   EXPECT_THAT(made.status().message(), HasSubstr(path));
   // The longest that is possible, less the character of the name that it is made under.
-  const std::string longest =
-      folder.PathOf(std::string(kMaxSocketPath - 1 - folder.path().size() - 1, 'a'));
+  const std::string longest = folder.PathOf(std::string(kMaxSocketPath - 1 - folder.path().size() - 1, 'a'));
   EXPECT_TRUE(UnixSocket::Listen(longest).ok());
 }
 

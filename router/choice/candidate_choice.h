@@ -53,8 +53,9 @@ struct ChoiceOptions {
 };
 
 // Why a drafter, as in the label of tandem_router_drafter_selected_total.
-inline constexpr absl::string_view kReasonAuto = "auto";        // Promises the highest throughput.
-inline constexpr absl::string_view kReasonExplore = "explore";  // Is too little known, or one that is not scored.
+inline constexpr absl::string_view kReasonAuto = "auto";  // Promises the highest throughput.
+inline constexpr absl::string_view kReasonExplore =
+    "explore";  // Is too little known, or one that is not scored.
 inline constexpr absl::string_view kReasonRefresh = "refresh";  // Was not used for long.
 
 struct CandidateForecast {

@@ -166,9 +166,8 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
   const bool current = prompt.feature_model == model.features;
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? prompt.extracted->features : neutral, prompt.tenant, drafters);
-  const CandidateChoice choice =
-      ChooseCandidate(candidates, VerifyOf(model), PlainOf(model, prompt.tenant), options_.choice,
-                      DrawOf(model.num_decisions));
+  const CandidateChoice choice = ChooseCandidate(candidates, VerifyOf(model), PlainOf(model, prompt.tenant),
+                                                 options_.choice, DrawOf(model.num_decisions));
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
   decision.learning = learning;
   // Whatever becomes of the request: those that teach nothing are not tried one after the other.

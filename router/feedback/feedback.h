@@ -29,8 +29,8 @@ namespace tandem::router {
 //                     '-- not sampled              |                 that has a slot (ScoreSlots)
 //                                                  '-- dropped: no candidate has one, nothing to score
 //
-// A drafter that has nothing to score with, such as a draft head, is asked as one that fails is, less and less
-// often; what it is worth is known of the requests that it drafted for, by what verification accepted.
+// A drafter that has nothing to score with, such as a draft head, is asked as one that fails is, less and
+// less often; what it is worth is known of the requests that it drafted for, by what verification accepted.
 //
 //   tandem_router_feedback_requests_total{outcome}          sampled requests: scored, incomplete (a drafter
 //                                                           was not asked or did not answer), dropped,
