@@ -234,9 +234,9 @@ start_services() {
   write_router_config "$verifier" "$drafter" >"$scratch/router.yaml"
 
   start drafter "$bin_dir/tandem-drafter" "${drafter_models[@]}" --listen "$drafter" \
-    --metrics-listen "127.0.0.1:${ports[3]}" --threads "$drafter_threads"
+    --metrics-listen "127.0.0.1:${ports[3]}" --threads "$drafter_threads" --local-sockets "$scratch/sockets"
   start verifier "$bin_dir/tandem-verifier" --model "$target=$models/$target" --listen "$verifier" \
-    --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads"
+    --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads" --local-sockets "$scratch/sockets"
   start router "$bin_dir/tandem-router" --config "$scratch/router.yaml" --listen "$router" \
     --calibration "$models/calibration.bin" --metrics-listen "127.0.0.1:${ports[5]}" "${live[@]}"
   wait_for 0 "$drafter"

@@ -40,6 +40,7 @@ struct DraftModel {
   // Of a head: what of a session's features verifiers may send before they are used, at least a row. 1,365
   // tokens of a target of width 4,096 of which three states are read.
   uint64_t feature_window_bytes = uint64_t{32} << 20;
+  FeatureType feature_type = FeatureType::kBf16;  // What it asks verifiers for.
 };
 
 // What became of the nodes that were sent, and other totals since the start. Once every session is closed,

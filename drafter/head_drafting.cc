@@ -13,15 +13,16 @@
 namespace tandem {
 namespace {
 
-uint64_t RowBytesFor(const HeadConfig& head) {
-  return FeatureRowBytes(FeatureType::kBf16, head.num_states(),
+uint64_t RowBytesFor(const DraftModel& model) {
+  const HeadConfig& head = *model.engine->config().head;
+  return FeatureRowBytes(model.feature_type, head.num_states(),
                          static_cast<uint32_t>(head.target_hidden_size));
 }
 
 }  // namespace
 
 uint32_t DraftSession::FeatureWindow() const {
-  const uint64_t rows = model_->feature_window_bytes / RowBytesFor(*model_->engine->config().head);
+  const uint64_t rows = model_->feature_window_bytes / RowBytesFor(*model_);
   return static_cast<uint32_t>(std::clamp<uint64_t>(rows, 1, UINT32_MAX));
 }
 
@@ -30,6 +31,7 @@ std::optional<FeatureNeeds> DraftSession::feature_needs() const {
   const HeadConfig& head = *model_->engine->config().head;
   return FeatureNeeds{.layers = head.feature_layers,
                       .final_norm = head.feature_final_norm,
+                      .type = model_->feature_type,
                       .first_position = features_->end(),
                       .window = FeatureWindow()};
 }
@@ -45,8 +47,8 @@ std::optional<FeaturesUsed> DraftSession::TakeFeaturesUsed() {
 
 absl::Status DraftSession::OpenHeadWindow(const OpenSession& open) {
   const HeadConfig& head = *model_->engine->config().head;
-  features_.emplace(head.num_states(), static_cast<uint32_t>(head.target_hidden_size), FeatureType::kBf16,
-                    FeatureWindow() * RowBytesFor(head));
+  features_.emplace(head.num_states(), static_cast<uint32_t>(head.target_hidden_size), model_->feature_type,
+                    FeatureWindow() * RowBytesFor(*model_));
   missed_features_ = false;
   const absl::Span<const TokenId> tokens = open.tokens;
   // Another target's states would give other rows.

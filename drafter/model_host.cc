@@ -150,6 +150,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
 }  // namespace
 
 absl::Status ModelHost::Load(const Options& options) {
+  feature_type_ = options.feature_type;
   for (Hosted& hosted : hosted_) {
     if (hosted.source != nullptr) continue;
     hosted.progress->StopWhen(options.stopped);
@@ -215,7 +216,8 @@ std::vector<DraftModel> ModelHost::draft_models() const {
          .pool = hosted.pool.get(),
          .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
          .context_length = std::min(held, static_cast<uint32_t>(hosted.engine->config().max_context)),
-         .stop_head = hosted.stop_head.get()});
+         .stop_head = hosted.stop_head.get(),
+         .feature_type = feature_type_});
   }
   for (const Merged& merged : merged_) {
     const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {

@@ -27,6 +27,7 @@
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
 #include "common/model/target_fingerprint.h"
+#include "common/rpc/local_sockets.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
 #include "common/rpc/server.h"
@@ -72,6 +73,7 @@ struct VerifierFlags {
   std::string verification_rule = "seeded";
   VerificationRuleKind rule = VerificationRuleKind::kSeeded;  // What that says.
   std::string local_drafter = "ngram";
+  std::string local_sockets;
   absl::Duration max_draft_wait = absl::Milliseconds(100);
   std::string simulated_pace;
   std::string device = "cpu";
@@ -176,6 +178,10 @@ void Declare(VerifierFlags& options, Flags& flags) {
           "chain, which only drafters marked as trusted can be used with.")
       .AddChoice("local-drafter", &options.local_drafter, {"none", "ngram", "suffix"},
                  "Source that drafts in the verifier where no drafter has sent anything.")
+      .Add("local-sockets", &options.local_sockets,
+           "Folder that drafters of this machine have been given too: those that have a socket there are "
+           "spoken "
+           "with over it instead of TCP. Made for this user alone if it is not there; empty for none.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
 }
 
@@ -481,8 +487,9 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
   round_seconds = MeasuredRounds(engine.round_time);
   WarnWithoutFeatures(options, *engine.engine);
-  loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
-                                      std::move(engine.round_time), &clock, &metrics, security.channel);
+  loop = std::make_unique<EngineLoop>(
+      scheduling, std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
+      &metrics, {.credentials = security.channel, .local_sockets = options.local_sockets});
   std::optional<PolicyFileWatch> policy_watch;
   if (!options.window_policy_file.empty()) {
     policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,
@@ -526,6 +533,7 @@ int Main(int argc, const char* const* argv) {
   status.Update(rule.status());
   status.Update(security.status());
   status.Update(CheckRegistrationFlags(options.registration, options.server.listen));
+  if (!options.local_sockets.empty()) status.Update(PrepareLocalSockets(options.local_sockets));
   if (shape.ok()) options.limits.shape = *shape;
   if (rule.ok()) options.rule = *rule;
   if (!status.ok()) {

@@ -15,11 +15,13 @@
 #include <cstring>
 #include <ctime>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {
@@ -124,6 +126,21 @@ bool IsOfOneConnection(int error) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener());
+  listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (listener->wake_ < 0) return BindError(address, std::strerror(errno));
+  const std::optional<std::string> path = UnixSocketPath(address);
+  TANDEM_RETURN_IF_ERROR(path.has_value() ? listener->BindPath(*path) : listener->BindHost(address));
+  return listener;
+}
+
+absl::Status Listener::BindPath(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(path_, UnixSocket::Listen(path));
+  sockets_.push_back(path_->Release());
+  return absl::OkStatus();
+}
+
+absl::Status Listener::BindHost(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return BindError(address, "no port");
   std::string host = address.substr(0, colon);
@@ -137,13 +154,10 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& addr
   const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found.first);
   if (error != 0) return BindError(address, gai_strerror(error));
 
-  std::unique_ptr<Listener> listener(new Listener());
-  listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (listener->wake_ < 0) return BindError(address, std::strerror(errno));
   std::string why = "no such address";
   for (const addrinfo* one = found.first; one != nullptr; one = one->ai_next) {
     // A name of several addresses has one port on all of them.
-    if (*PortOf(one->ai_addr) == 0) *PortOf(one->ai_addr) = htons(static_cast<uint16_t>(listener->port_));
+    if (*PortOf(one->ai_addr) == 0) *PortOf(one->ai_addr) = htons(static_cast<uint16_t>(port_));
     const int made =
         IsWildcard(*one) ? ListenEverywhere(*PortOf(one->ai_addr)) : Listen(one->ai_addr, one->ai_addrlen);
     if (made < 0) {
@@ -151,12 +165,12 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& addr
       if (errno == EADDRINUSE) return BindError(address, why);
       continue;
     }
-    listener->sockets_.push_back(made);
-    if (listener->port_ == 0) listener->port_ = BoundPort(made);
+    sockets_.push_back(made);
+    if (port_ == 0) port_ = BoundPort(made);
     if (IsWildcard(*one)) break;
   }
-  if (listener->sockets_.empty()) return BindError(address, why);
-  return listener;
+  if (sockets_.empty()) return BindError(address, why);
+  return absl::OkStatus();
 }
 
 Listener::~Listener() {
@@ -184,6 +198,7 @@ void Listener::Stop() {
   }
   for (const int socket : sockets_) close(socket);
   sockets_.clear();
+  path_ = nullptr;
   serve_ = nullptr;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/unix_socket.h"
 
 namespace tandem {
 
@@ -39,7 +40,8 @@ class Listener {
     Counter refused;
   };
 
-  // Of "host:port"; port 0 takes a free one. Unavailable, naming the address, when it cannot be bound.
+  // Of "host:port"; port 0 takes a free one. Or of "unix:PATH". Unavailable, naming the address, when it
+  // cannot be bound; InvalidArgument for a path that is too long.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address);
   ~Listener();
 
@@ -48,17 +50,21 @@ class Listener {
   // Accepts nothing more and closes the sockets. `serve` is not called any more once it returns.
   void Stop();
 
+  // 0 for a path.
   int port() const { return port_; }
   // For how long connections have been waiting that could not be accepted; zero when the last one was.
   absl::Duration deaf() const;
 
  private:
   Listener() = default;
+  absl::Status BindPath(const std::string& path);
+  absl::Status BindHost(const std::string& address);
   void Run();
   // Accepts all that wait at a socket. False when there are some that cannot be accepted at the moment.
   bool AcceptAll(int socket);
 
   std::vector<int> sockets_;
+  std::unique_ptr<UnixSocket> path_;
   int wake_ = -1;  // An eventfd that ends Run.
   int port_ = 0;
   int max_descriptor_ = 0;  // Of connections.

@@ -71,7 +71,7 @@ void WarnOfGrpc(const std::string& listen_address) {
 
 std::string BoundAddress(const std::string& listen_address, int port) {
   const size_t colon = listen_address.rfind(':');
-  if (absl::StartsWith(listen_address, "unix:") || colon == std::string::npos) return listen_address;
+  if (absl::StartsWith(listen_address, "unix") || colon == std::string::npos) return listen_address;
   return absl::StrCat(listen_address.substr(0, colon), ":", port);
 }
 
@@ -127,12 +127,15 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   quota.Resize(size_t{options.limits.memory_mib} << 20);
   grpc::ServerBuilder builder;
   ApplyLimits(options.limits, quota, &builder);
-  if (const absl::Status status =
-          AddPort(options.listen_address,
-                  options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(),
-                  &builder, &runner->port_);
+  const std::shared_ptr<grpc::ServerCredentials> credentials =
+      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials();
+  if (const absl::Status status = AddPort(options.listen_address, credentials, &builder, &runner->port_);
       !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("listen address ", status.message()));
+  }
+  if (!options.local_socket.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        AddPort(absl::StrCat("unix:", options.local_socket), credentials, &builder, &runner->local_port_));
   }
   for (const ServedService& service : services) {
     builder.RegisterService(service.service);
@@ -163,9 +166,11 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   if (options.liveness_timeout > absl::ZeroDuration()) {
     const auto stalled = [at = runner.get(), work = options.stalled] {
       // A server that nobody can reach is of no use, whatever other ports of it say.
-      const absl::Duration deaf =
-          at->port_.listener == nullptr ? absl::ZeroDuration() : at->port_.listener->deaf();
-      return work ? std::max(deaf, work()) : deaf;
+      absl::Duration still = work ? work() : absl::ZeroDuration();
+      for (const Port* port : {&at->port_, &at->local_port_}) {
+        if (port->listener != nullptr) still = std::max(still, port->listener->deaf());
+      }
+      return still;
     };
     runner->liveness_ = std::thread([at = runner.get(), stalled, timeout = options.liveness_timeout] {
       at->WatchLiveness(stalled, timeout);
@@ -177,7 +182,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
 absl::Status ServerRunner::AddPort(const std::string& address,
                                    const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                    grpc::ServerBuilder* builder, Port* port) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
+  if (absl::StartsWith(address, "unix-abstract:")) {
     builder->AddListeningPort(address, credentials);
     return absl::OkStatus();
   }
@@ -196,7 +201,7 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
                           .help = "Connections that were closed at once because there were too many."})
             .With({});
   }
-  for (Port* port : {&port_, &health_port_}) {
+  for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
@@ -301,7 +306,9 @@ void ServerRunner::Stop(absl::Time deadline) {
     stopping_ = true;
   }
   if (liveness_.joinable()) liveness_.join();
-  if (port_.listener != nullptr) port_.listener->Stop();
+  for (Port* port : {&port_, &local_port_}) {
+    if (port->listener != nullptr) port->listener->Stop();
+  }
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
   if (health_server_ == nullptr) return;

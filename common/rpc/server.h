@@ -48,8 +48,10 @@ struct AdminCallbacks {
 };
 
 struct ServerOptions {
-  // "host:port"; port 0 takes a free one. "unix:/path" works too.
+  // "host:port"; port 0 takes a free one. "unix:/path" works too (common/rpc/unix_socket.h).
   std::string listen_address;
+  // Path of a socket where the same is served as well, with the same credentials; empty: none.
+  std::string local_socket;
   // "host:port" of /metrics; empty: none.
   std::string metrics_address;
   // What /metrics shows; outlives the server. Needed with metrics_address.
@@ -153,14 +155,14 @@ class ServerRunner {
  private:
   class AdminService;
   struct Port {
-    std::unique_ptr<Listener> listener;  // Null for a unix socket.
+    std::unique_ptr<Listener> listener;  // Null for an abstract socket, which gRPC listens at itself.
     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
 
     int number() const { return listener == nullptr ? 0 : listener->port(); }
   };
 
   ServerRunner();
-  // Where connections come from: a Listener, or for unix sockets gRPC's own.
+  // Where connections come from.
   static absl::Status AddPort(const std::string& address,
                               const std::shared_ptr<grpc::ServerCredentials>& credentials,
                               grpc::ServerBuilder* builder, Port* port);
@@ -180,6 +182,7 @@ class ServerRunner {
   std::unique_ptr<grpc::CallbackGenericService> nothing_else_;  // What health_server_ serves besides.
   std::unique_ptr<grpc::Server> health_server_;
   Port port_;
+  Port local_port_;
   Port health_port_;
   std::string address_;
   absl::Mutex mutex_;

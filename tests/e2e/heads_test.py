@@ -33,13 +33,25 @@ CACHE_MARGIN = 0.02
 
 
 class HeadsTest(ProcessTest):
+    """Over a socket of the machine, as heads are used beside their verifier, where a test does not say otherwise."""
+
+    @property
+    def sockets(self):
+        return "--local-sockets", self.folder / "sockets"
+
     def start_drafter(self, port=0, head=MODELS / "tandem-eagle3-15m", flags=()):
         return self.start(
             "tandem-drafter",
             *("--model", f"{HEAD}={head}", "--head-target", MODELS / TARGET),
-            *("--model", f"{MODEL}={MODELS}/tandem-draft-{MODEL}", *flags),
+            *("--model", f"{MODEL}={MODELS}/tandem-draft-{MODEL}", *self.sockets, *flags),
             port=port,
         )
+
+    def start_verifier(self, *flags, port=0):
+        return super().start_verifier(*self.sockets, *flags, port=port)
+
+    def assert_over_socket(self):
+        self.verifier.wait_logged("a drafter has a socket on this machine")
 
     def start_router(self, verifiers, drafter_address, flags=(), **tenant):
         config = {
@@ -64,7 +76,7 @@ class HeadsTest(ProcessTest):
         self.drafted(request_for())
 
     def test_streams_what_plain_decoding_gives(self):
-        """With the default flags, local guesses and the default policy among them, batched and alone."""
+        """Over TCP, with the default flags, local guesses and the default policy among them, batched and alone."""
         self.drafter = self.start_drafter().wait_ready()
         self.verifier = self.start("tandem-verifier", "--model", MODELS / TARGET, "--simulate-target-ms", 8)
         self.connect_router([self.verifier.wait_ready().address], self.drafter.address)
@@ -81,6 +93,23 @@ class HeadsTest(ProcessTest):
         # What a drafter has taken can be less than what is on its way.
         self.assertLessEqual(self.drafter.metric("tandem_drafter_feature_bytes_total"), sent)
         wait_until(lambda: self.verifier.metric("tandem_features_waiting_bytes") == 0, "all features to be sent")
+        self.assertNotIn("a drafter has a socket", self.verifier.log)
+
+    def test_batched_without_a_cache(self):
+        """Eight at once and one alone, greedy and sampled, whose prompts no cache has, in numbers of eight bits."""
+        self.drafter = self.start_drafter(flags=("--feature-dtype", "int8")).wait_ready()
+        self.verifier = self.start_verifier("--no-prefix-cache").wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address)
+        self.drafted(request_for())
+        requests = [request_for(prompt, max_tokens=48) for prompt in PROMPTS for _ in range(2)]
+        for index, request in enumerate(requests):
+            request.sampling.temperature = 0.8 * (index % 2)
+        expected = [self.undrafted(request) for request in requests]
+        together = [self.generate(request) for request in requests]
+        self.assertEqual([generation.read().output for generation in together], expected)
+        self.assertGreater(sum(generation.accepted for generation in together), 0)
+        self.assertEqual([self.generate(request).read().output for request in requests], expected)
+        self.assert_over_socket()
 
     def test_killed_in_the_middle(self):
         port = fixed_port()
@@ -95,6 +124,9 @@ class HeadsTest(ProcessTest):
         self.drafter = self.start_drafter(port=port).wait_ready()
         again = self.drafted(request)[-1]
         self.assertEqual(again.output, expected)
+        self.assert_over_socket()
+        # What the killed one left of its socket is gone: there is the new one's only.
+        self.assertEqual(len(list((self.folder / "sockets").iterdir())), 1)
 
     def test_silent_in_the_middle(self):
         """What it is sent piles up for a bounded time and to a bounded size, and holds nothing up."""
@@ -121,6 +153,23 @@ class HeadsTest(ProcessTest):
                 self.assertEqual(swapped.num_moved, 1, f"to {drafter}: {swapped}")
                 self.assertEqual(generation.read().output, expected)
                 self.assertEqual(self.drafted(request)[-1].output, expected)
+
+    def test_on_trial(self):
+        """A canary with a head: requests that get it and those that do not are answered alike."""
+        canary = {"drafter": HEAD, "percent": 50}
+        self.start_stack(drafter=MODEL, drafter_policy="DRAFTER_POLICY_CANARY", canary=canary)
+        requests = [request_for(prompt, max_tokens=48) for prompt in PROMPTS]
+        expected = [self.undrafted(request) for request in requests]
+        accepted = {HEAD: 0, MODEL: 0}
+
+        def both_drafted():
+            for request, output in zip(requests, expected):
+                generation = self.generate(request).read()
+                self.assertEqual(generation.output, output)
+                accepted[generation.stats.drafter] += generation.accepted
+            return all(accepted.values())
+
+        wait_until(both_drafted, "drafts of both that are accepted")
 
     def test_the_verifier_is_killed_in_the_middle(self):
         """Another one computes prompt and output anew, and the head's states with them."""
