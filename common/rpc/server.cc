@@ -195,7 +195,16 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
             ->AddCounter({.name = "tandem_server_refused_connections_total",
                           .help = "Connections that were closed at once because there were too many."})
             .With({});
+    accept.watch.cut =
+        options.metrics
+            ->AddCounter({.name = "tandem_server_cut_connections_total",
+                          .help = "Connections that were cut because their peers called and did not read "
+                                  "what they were answered."})
+            .With({});
   }
+  accept.watch.unread = {
+      .max_debt_bytes = uint64_t{options.limits.unread_kib} << 10,
+      .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};
   for (Port* port : {&port_, &health_port_}) {
     if (port->listener == nullptr) continue;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
