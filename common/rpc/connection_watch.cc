@@ -11,22 +11,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/rpc/socket_cookie.h"
 
 namespace tandem {
 namespace {
 
-// Linux's SO_COOKIE, which glibc's headers may not have: the number of a socket, never used again.
-constexpr int kCookieOption = 57;
 constexpr int kTcpLevel = 6;
 // Of what a peer takes, this part pays for what it sent.
 constexpr uint64_t kTakenPerByte = 8;
-
-std::optional<uint64_t> CookieOf(int descriptor) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof(cookie);
-  if (getsockopt(descriptor, SOL_SOCKET, kCookieOption, &cookie, &size) != 0) return std::nullopt;
-  return cookie;
-}
 
 std::optional<ConnectionSample> SampleOf(int descriptor) {
   tcp_info info = {};
@@ -43,7 +35,7 @@ std::optional<ConnectionSample> SampleOf(int descriptor) {
 bool ShutDown(int descriptor, uint64_t cookie) {
   const int own = dup(descriptor);
   if (own < 0) return false;
-  const bool same = CookieOf(own) == cookie;
+  const bool same = SocketCookie(own) == cookie;
   if (same) shutdown(own, SHUT_RDWR);
   close(own);
   return same;
@@ -101,7 +93,7 @@ std::vector<UnreadOutput::Id> UnreadOutput::TakeCut() {
 }
 
 void ConnectionWatch::Add(int descriptor) {
-  const std::optional<uint64_t> cookie = CookieOf(descriptor);
+  const std::optional<uint64_t> cookie = SocketCookie(descriptor);
   if (!cookie.has_value()) return;
   // The number's last socket is closed.
   const auto before = watched_.find(descriptor);
@@ -113,7 +105,7 @@ void ConnectionWatch::Look(absl::Duration elapsed) {
   std::map<uint64_t, int> descriptors;  // Of those to which something is to be sent.
   for (auto one = watched_.begin(); one != watched_.end();) {
     const auto [descriptor, cookie] = *one;
-    if (CookieOf(descriptor) != cookie) {
+    if (SocketCookie(descriptor) != cookie) {
       unread_.Forget(cookie);
       one = watched_.erase(one);
       continue;

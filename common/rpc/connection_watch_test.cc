@@ -1,20 +1,13 @@
 #include "common/rpc/connection_watch.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/raw_http2_fixture.h"
 #include "common/rpc/server.h"
 #include "gtest/gtest.h"
 #include "tandem/v1/admin.grpc.pb.h"
@@ -98,69 +91,13 @@ TEST_F(UnreadOutputTest, WithoutABoundNobodyIsCut) {
   }
 }
 
-// HTTP/2 by hand: frames whose payloads are short.
-std::string Frame(char kind, char flags, uint32_t stream, absl::string_view payload) {
-  std::string frame = {'\0', static_cast<char>(payload.size() >> 8), static_cast<char>(payload.size()), kind,
-                       flags};
-  for (const int shift : {24, 16, 8, 0}) frame.push_back(static_cast<char>(stream >> shift));
-  return absl::StrCat(frame, payload);
-}
-
-std::string Header(absl::string_view key, absl::string_view value) {
-  return absl::StrCat(std::string(1, '\0'), std::string(1, static_cast<char>(key.size())), key,
-                      std::string(1, static_cast<char>(value.size())), value);
-}
-
-// A client that calls and does not read. It takes little into its kernel, as one could that wants to.
-class DeafClient {
- public:
-  explicit DeafClient(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int little = 4096;
-    setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Frame(4, 0, 0, "")));
-  }
-  ~DeafClient() { close(socket_); }
-
-  // False when the connection is over.
-  bool Send(const std::string& bytes) {
-    size_t sent = 0;
-    while (sent < bytes.size()) {
-      const ssize_t now = send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (now <= 0) return false;
-      sent += static_cast<size_t>(now);
-    }
-    return true;
-  }
-
-  bool Call(int times) {
-    const std::string fields =
-        absl::StrCat(Header(":method", "POST"), Header(":scheme", "http"), Header(":path", "/no/such"),
-                     Header("te", "trailers"), Header("content-type", "application/grpc"));
-    std::string calls;
-    for (int i = 0; i < times; ++i) {
-      calls += Frame(1, 5, next_stream_, fields);  // END_STREAM and END_HEADERS.
-      next_stream_ += 2;
-    }
-    return Send(calls);
-  }
-
- private:
-  const int socket_;
-  uint32_t next_stream_ = 1;
-};
-
 TEST(ConnectionWatchTest, AClientThatCallsAndDoesNotReadIsCut) {
   MetricsRegistry metrics;
   const auto server =
       ServerRunner::Start(
           {.listen_address = "127.0.0.1:0", .metrics = &metrics, .limits = {.unread_kib = 64}}, {}, {})
           .value();
-  DeafClient client(server->port());
+  testing::DeafClient client(server->port());
   // 64 KiB are 600 calls; before, its answers fill what kernels take. Much less than would take half a
   // minute.
   const absl::Time end = absl::Now() + absl::Seconds(60);
@@ -170,7 +107,8 @@ TEST(ConnectionWatchTest, AClientThatCallsAndDoesNotReadIsCut) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   EXPECT_TRUE(cut);
-  EXPECT_NE(metrics.Expose().find("\ntandem_server_cut_connections_total 1"), std::string::npos);
+  EXPECT_NE(metrics.Expose().find("\ntandem_server_cut_connections_total{reason=\"unread\"} 1"),
+            std::string::npos);
   // Others are served, whose descriptor may have the same number.
   const auto stub = v1::Admin::NewStub(CreateChannel(server->address()));
   grpc::ClientContext context;

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
+#include "common/rpc/socket_reads.h"
 
 namespace tandem {
 namespace {
@@ -173,7 +174,7 @@ void Listener::Start(const Options& options, std::function<void(int)> serve) {
   const int free = fcntl(wake_, F_DUPFD_CLOEXEC, 0);
   if (free >= 0) close(free);
   max_descriptor_ = free >= 0 && options.max_connections < all - free ? free + options.max_connections : all;
-  refused_ = options.refused;
+  options_ = options;
   serve_ = std::move(serve);
   watch_.emplace(options.watch);
   thread_ = std::thread([this] { Run(); });
@@ -224,6 +225,13 @@ void Listener::LookAtConnections() {
   const absl::Duration elapsed = absl::Nanoseconds(MonotonicNanos() - last_look_);
   if (elapsed < absl::Milliseconds(ConnectionWatch::kPeriodMs)) return;
   watch_->Look(elapsed);
+  if (options_.bound_header_lists) {
+    if (const int cut = TakeNumCutHeaderLists(); cut > 0) {
+      options_.cut_for_header_lists.Increment(cut);
+      LogWarning("connections cut: their peers sent header lists beyond all bounds",
+                 {{"connections", absl::StrCat(cut)}});
+    }
+  }
   last_look_ = MonotonicNanos();
 }
 
@@ -238,7 +246,7 @@ bool Listener::AcceptAll(int socket) {
     // The lowest free number is taken, so a high one means that all below are in use.
     if (connection >= max_descriptor_) {
       close(connection);
-      refused_.Increment();
+      options_.refused.Increment();
       continue;
     }
     const int on = 1;
@@ -247,6 +255,7 @@ bool Listener::AcceptAll(int socket) {
     // Otherwise the kernel takes megabytes for peers that read nothing.
     setsockopt(connection, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent));
     watch_->Add(connection);
+    if (options_.bound_header_lists) BoundHeaderLists(connection);
     serve_(connection);
   }
   return true;

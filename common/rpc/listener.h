@@ -41,6 +41,9 @@ class Listener {
     // Counts those that were closed because there were too many.
     Counter refused;
     ConnectionWatch::Options watch;
+    // Look for header lists that are too long before gRPC reads them (BoundHeaderLists), and count here.
+    bool bound_header_lists = false;
+    Counter cut_for_header_lists;
   };
 
   // Of "host:port"; port 0 takes a free one. Unavailable, naming the address, when it cannot be bound.
@@ -68,7 +71,7 @@ class Listener {
   int port_ = 0;
   int max_descriptor_ = 0;  // Of connections.
   std::function<void(int)> serve_;
-  Counter refused_;
+  Options options_;
   std::optional<ConnectionWatch> watch_;  // Of the thread,
   int64_t last_look_ = 0;                 // which last looked then, in monotonic nanoseconds.
   std::atomic<int64_t> deaf_since_{0};    // Monotonic nanoseconds; 0: not.
