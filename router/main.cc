@@ -27,6 +27,7 @@
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
 #include "router/admin_service.h"
+#include "router/admission.h"
 #include "router/choice/drafter_chooser.h"
 #include "router/choice_feedback.h"
 #include "router/drafter_speed_client.h"
@@ -72,6 +73,7 @@ struct RouterFlags {
                      .limits = {.max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
                      .drain_grace = absl::Seconds(30)};
   int32_t tokenizer_threads = 2;
+  uint32_t spare_places = Admission::kDefaultSparePercent;
   std::string calibration;
   int32_t feature_dimension = FeatureModel::kDefaultDimension;
   double feedback_share = 0.05;
@@ -244,6 +246,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.routing = std::move(config.routing);
   options.models = std::move(config.models);
   options.tokenizer_threads = flags.tokenizer_threads;
+  options.spare_percent = flags.spare_places;
   options.chooser = &chooser;
   options.policies = &policies;
   options.verifiers.stall_timeout = flags.verifier_stall_timeout;
@@ -399,6 +402,10 @@ int Main(int argc, char** argv) {
            "Retries on other verifiers per hundred requests, in the long run; some are always allowed.")
       .InRange(0, 100);
   flags.Group("Resources")
+      .Add("spare-places", &options.spare_places,
+           "Per cent of what the verifiers of a model run that are kept for tenants who have few requests "
+           "there, where there are several tenants; 0 for none.")
+      .InRange(0, 50)
       .Add("tokenizer-threads", &options.tokenizer_threads, "Threads that tokenize prompts.")
       .InRange(1, 256);
   flags.Group("Feedback")

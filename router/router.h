@@ -41,6 +41,7 @@ class Router {
     DrafterChooser* chooser = nullptr;  // Of `models`; outlives the router. None: it has its own.
     PolicyMemory* policies = nullptr;   // Outlives the router. None: it has its own.
     int tokenizer_threads = 2;
+    uint32_t spare_percent = 0;    // Of Admission.
     const Clock* clock = nullptr;  // Outlives the router.
     VerifierPool::Options verifiers;
     // For how long a client may take nothing of what it is sent before its call ends.

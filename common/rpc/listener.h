@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/connection_watch.h"
 #include "common/rpc/unix_socket.h"
 
 namespace tandem {
@@ -22,7 +24,8 @@ namespace tandem {
 // no file descriptor left; this one goes on as soon as there are some again.
 //
 // Descriptors for connections end before those of the process do, which has files and calls other servers. A
-// connection beyond is closed at once, so that its client learns of it.
+// connection beyond is closed at once, so that its client learns of it. One whose peer calls and does not
+// read what it is answered is shut down (ConnectionWatch).
 //
 //   Bind --> LISTENING (connections wait) --Start--> ACCEPTING --Stop--> CLOSED
 //
@@ -38,6 +41,10 @@ class Listener {
     int max_connections = 0;
     // Counts those that were closed because there were too many.
     Counter refused;
+    ConnectionWatch::Options watch;
+    // Look for header lists that are too long before gRPC reads them (BoundHeaderLists), and count here.
+    bool bound_header_lists = false;
+    Counter cut_for_header_lists;
   };
 
   // Of "host:port"; port 0 takes a free one. Or of "unix:PATH". Unavailable, naming the address, when it
@@ -60,6 +67,7 @@ class Listener {
   absl::Status BindPath(const std::string& path);
   absl::Status BindHost(const std::string& address);
   void Run();
+  void LookAtConnections();
   // Accepts all that wait at a socket. False when there are some that cannot be accepted at the moment.
   bool AcceptAll(int socket);
 
@@ -69,8 +77,10 @@ class Listener {
   int port_ = 0;
   int max_descriptor_ = 0;  // Of connections.
   std::function<void(int)> serve_;
-  Counter refused_;
-  std::atomic<int64_t> deaf_since_{0};  // Monotonic nanoseconds; 0: not.
+  Options options_;
+  std::optional<ConnectionWatch> watch_;  // Of the thread,
+  int64_t last_look_ = 0;                 // which last looked then, in monotonic nanoseconds.
+  std::atomic<int64_t> deaf_since_{0};    // Monotonic nanoseconds; 0: not.
   std::thread thread_;
 };
 

@@ -61,12 +61,14 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 };
 
 // Where strangers can connect, the operator has to know what gRPC itself lets them do.
-void WarnOfGrpc(const std::string& listen_address) {
-  if (IsLoopback(listen_address) || BoundsHeaderLists(grpc::Version())) return;
+void WarnOfGrpc(const ServerOptions& options) {
+  if (IsLoopback(options.listen_address) || BoundsHeaderLists(grpc::Version())) return;
+  // Without TLS the listener finds these.
+  if (options.credentials == nullptr) return;
   LogWarning(
-      "this gRPC lets whoever can connect keep a core busy with one header that does not end "
+      "this gRPC lets whoever can connect with TLS keep a core busy with one header that does not end "
       "(docs/security.md); put a proxy before it, or build with 1.56.2 or later",
-      {{"grpc", grpc::Version()}, {"address", listen_address}});
+      {{"grpc", grpc::Version()}, {"address", options.listen_address}});
 }
 
 std::string BoundAddress(const std::string& listen_address, int port) {
@@ -122,7 +124,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   std::unique_ptr<ServerRunner> runner(new ServerRunner());
   runner->admin_ = std::make_unique<AdminService>(std::move(admin));
 
-  WarnOfGrpc(options.listen_address);
+  WarnOfGrpc(options);
   grpc::ResourceQuota quota("connections");
   quota.Resize(size_t{options.limits.memory_mib} << 20);
   grpc::ServerBuilder builder;
@@ -200,9 +202,21 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
             ->AddCounter({.name = "tandem_server_refused_connections_total",
                           .help = "Connections that were closed at once because there were too many."})
             .With({});
+    auto& cut = options.metrics->AddCounter(
+        {.name = "tandem_server_cut_connections_total",
+         .help = "Connections that were cut: their peers called and did not read what they were answered "
+                 "(unread), or sent header lists beyond all bounds (header).",
+         .labels = {"reason"}});
+    accept.watch.cut = cut.With({"unread"});
+    accept.cut_for_header_lists = cut.With({"header"});
   }
+  accept.watch.unread = {
+      .max_debt_bytes = uint64_t{options.limits.unread_kib} << 10,
+      .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};
   for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
+    const bool encrypted = port == &port_ && options.credentials != nullptr;
+    accept.bound_header_lists = !encrypted && !BoundsHeaderLists(grpc::Version());
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;
