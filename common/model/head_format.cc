@@ -13,6 +13,10 @@ namespace {
 constexpr char kAuxiliaryLayers[] = "eagle_aux_hidden_state_layer_ids";
 constexpr int32_t kMostTargetLayers = 1024;
 constexpr int32_t kMostNumbers = 1 << 22;
+constexpr int32_t kMostHidden = 65536;
+// Of Medusa: no more positions than a tree is deep, and more blocks than anybody trains.
+constexpr int32_t kMostPositions = 32;
+constexpr int32_t kMostBlocks = 64;
 // As many as a drafter may ask for.
 constexpr size_t kMostFeatureLayers = 8;
 
@@ -39,7 +43,7 @@ absl::Status ReadFeatureLayers(const JsonFields& fields, int32_t first, HeadConf
 }
 
 absl::Status ReadTarget(const JsonFields& fields, HeadConfig* head) {
-  TANDEM_ASSIGN_OR_RETURN(head->target_hidden_size, fields.IntOr("target_hidden_size", 1, 65536, 0));
+  TANDEM_ASSIGN_OR_RETURN(head->target_hidden_size, fields.IntOr("target_hidden_size", 1, kMostHidden, 0));
   TANDEM_ASSIGN_OR_RETURN(head->draft_vocab_size, fields.IntOr("draft_vocab_size", 1, kMostNumbers, 0));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> fingerprint,
                           fields.String("tandem_target_fingerprint"));
@@ -73,6 +77,37 @@ absl::StatusOr<ParsedHead> ParseSpeculators(const nlohmann::json& object, const 
   return parsed;
 }
 
+// Their authors' configuration has these fields and little else; vLLM's has names of its own for two of them.
+absl::StatusOr<ParsedHead> ParseMedusa(const JsonFields& fields) {
+  ParsedHead parsed;
+  HeadConfig& head = parsed.config;
+  head.kind = HeadConfig::Kind::kMedusa;
+  head.feature_final_norm = true;
+  const auto either = [&](const char* ours, const char* others) {
+    return fields.Find(ours) == nullptr && fields.Find(others) != nullptr ? others : ours;
+  };
+  TANDEM_ASSIGN_OR_RETURN(head.num_positions,
+                          fields.RequiredInt(either("medusa_num_heads", "num_heads"), 1, kMostPositions));
+  TANDEM_ASSIGN_OR_RETURN(
+      head.num_blocks, fields.IntOr(either("medusa_num_layers", "num_hidden_layers"), 0, kMostBlocks, 1));
+  TANDEM_ASSIGN_OR_RETURN(head.shares_output, fields.BoolOr("original_lm_head", false));
+  TANDEM_ASSIGN_OR_RETURN(parsed.hidden_size, fields.IntOr("hidden_size", 1, kMostHidden, 0));
+  TANDEM_ASSIGN_OR_RETURN(parsed.vocab_size, fields.IntOr("vocab_size", 1, kMostNumbers, 0));
+  TANDEM_ASSIGN_OR_RETURN(const int32_t drafted,
+                          fields.IntOr("truncated_vocab_size", 1, kMostNumbers, parsed.vocab_size));
+  if (drafted != parsed.vocab_size) return fields.Unsupported("truncated_vocab_size", "vocab_size");
+  TANDEM_ASSIGN_OR_RETURN(const double scale, fields.NumberOr("logit_scale", 0.0, 1e6, 1.0));
+  if (scale != 1.0) return fields.Unsupported("logit_scale", "1");
+  TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &head));
+  if (head.draft_vocab_size != 0) return fields.Unsupported("draft_vocab_size", "none, for Medusa heads");
+  return parsed;
+}
+
+bool IsMedusa(const JsonFields& fields) {
+  const nlohmann::json* const type = fields.Find("model_type");
+  return fields.Find("medusa_num_heads") != nullptr || (type != nullptr && *type == "medusa");
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<ParsedHead>> ParseHeadConfig(const nlohmann::json& object,
@@ -81,6 +116,7 @@ absl::StatusOr<std::optional<ParsedHead>> ParseHeadConfig(const nlohmann::json& 
   TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> speculator,
                           fields.String("speculators_model_type"));
   if (speculator.has_value()) return ParseSpeculators(object, *speculator, path);
+  if (IsMedusa(fields)) return ParseMedusa(fields);
   const nlohmann::json* const names = fields.Find("architectures");
   const bool named = names != nullptr && names->is_array() && names->size() == 1;
   const bool is_eagle3 = named && (*names)[0] == "LlamaForCausalLMEagle3";

@@ -39,10 +39,13 @@ TestDrafter::TestDrafter() {
   for (const char* source : {"ngram:min=1", "suffix:min=1", "trie"}) {
     specs.push_back(ParseModelSpecs({source}).value()[0]);
   }
-  specs.push_back({std::string(kHeads[0]), DemoModelFolder("tandem-eagle3-15m")});
-  const auto merges =
-      ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1", "eagle3-ngram=eagle3+ngram:min=1"}, specs)
-          .value();
+  for (const char* head : {"eagle3", "medusa"}) {
+    specs.push_back({head, DemoModelFolder(absl::StrCat("tandem-", head, "-15m"))});
+  }
+  const auto merges = ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1",
+                                       "eagle3-ngram=eagle3+ngram:min=1", "medusa-ngram=medusa+ngram:min=1"},
+                                      specs)
+                          .value();
   host_ = ModelHost::Open(specs, merges, DemoModelFolder(kTarget)).value();
   const absl::Status loaded = host_->Load({});
   assert(loaded.ok());

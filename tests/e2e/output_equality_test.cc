@@ -134,11 +134,13 @@ INSTANTIATE_TEST_SUITE_P(Heads, SpeculationTest,
                                  Values(kLookahead, kSynchronous, kLookaheadInt8)),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(HeadPolicies, SpeculationTest,
-                         Combine(Values(kHeads[0]), ValuesIn(WindowPolicyNames()), Values(kLookahead)),
+                         Combine(Values(kHeads[0], kHeads[2]), ValuesIn(WindowPolicyNames()),
+                                 Values(kLookahead)),
                          [](const auto& info) { return absl::StrCat("Of_", NameOf(info)); });
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SpeculationTest,
-                         Combine(Values(kDrafters[0], kHeads[0], kSourceDrafters[0], kSourceDrafters[3]),
+                         Combine(Values(kDrafters[0], kHeads[0], kHeads[2], kSourceDrafters[0],
+                                        kSourceDrafters[3]),
                                  Values("fixed", "analytic"), Values(kEagle2, kChain)),
                          NameOf);
 

@@ -3,15 +3,19 @@
 with them.
 
     pip install torch transformers safetensors
-    pip install --no-deps speculators==0.9.0
-    python make_tiny_heads.py
+    pip install --no-deps speculators==0.9.0 medusa-llm==0.1
+    python make_tiny_heads.py [FUNCTION ...]
+
+Without functions it makes everything; each has random numbers of its own.
 
 EAGLE-3 layers are those of vLLM's `speculators` (speculators.models.eagle3.model_definitions). EAGLE-1's is transformers'
-LlamaDecoderLayer without its input norm, as in the authors' code for layer 0. Everything is computed in float32.
+LlamaDecoderLayer without its input norm, as in the authors' code for layer 0. Medusa's blocks are the authors'
+(medusa.model.medusa_model). Everything is computed in float32.
 
-golden.json: `tokens` [n] and `states` [n - 1][states * width]: what the target gave behind the first n - 1 tokens. Row j
+golden.json of heads with a layer: `tokens` [n] and `states` [n - 1][states * width]: what the target gave behind the first n - 1 tokens. Row j
 reads tokens[j + 1] and states[j]. `logits` [n - 1][vocab] and `outputs` [n - 1][hidden] are the rows'; null stands for minus
-infinity. `chain`: two more tokens, each read with the output of the row before it, and what these rows give.
+infinity. `chain`: two more tokens, each read with the output of the row before it, and what these rows give. Of Medusa:
+`states` [n][hidden] and `logits` [n][heads][vocab].
 """
 
 import functools
@@ -20,6 +24,7 @@ import json
 import pathlib
 import sys
 import types
+from unittest import mock
 
 import torch
 from safetensors.torch import save_file
@@ -48,6 +53,21 @@ def speculators_layers():
     sys.modules["speculators.models"].base_components = components
     definition = importlib.util.spec_from_file_location(
         "eagle3_layers", package / "models" / "eagle3" / "model_definitions.py"
+    )
+    module = importlib.util.module_from_spec(definition)
+    definition.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def medusa_blocks():
+    """The authors' module with the heads, without the target model of theirs, which wants an old transformers."""
+    package = pathlib.Path(importlib.util.find_spec("medusa").submodule_search_locations[0])
+    for name in ("modeling_llama_kv", "utils", "kv_cache"):
+        sys.modules[f"medusa.model.{name}"] = mock.MagicMock(__path__=[])
+    sys.modules["medusa"] = sys.modules["medusa.model"] = types.ModuleType("medusa")
+    definition = importlib.util.spec_from_file_location(
+        "medusa.model.medusa_model", package / "model" / "medusa_model.py"
     )
     module = importlib.util.module_from_spec(definition)
     definition.loader.exec_module(module)
@@ -169,11 +189,11 @@ def tensors_of(head, layer, leave_out=()):
     return {name: value.detach().clone().contiguous() for name, value in tensors.items() if name not in leave_out}
 
 
-def write(name, config, tensors, values):
+def write(name, config, tensors, values, file="model.safetensors"):
     folder = HERE / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, folder / file)
     if values is not None:
         (folder / "golden.json").write_text(json.dumps(values) + "\n")
 
@@ -188,7 +208,7 @@ def randomise(head):
                 parameter.uniform_(-bound, bound)
 
 
-def main():
+def eagle_heads():
     torch.manual_seed(7)
     offsets = torch.tensor(sorted(torch.randperm(VOCAB)[:DRAFT_VOCAB].tolist()))
     draft_tokens = offsets.tolist()
@@ -239,6 +259,55 @@ def main():
     values = golden(head, torch.randn(len(TOKENS) - 1, HIDDEN), list(range(VOCAB)))
     config = plain_config(head.config) | {"architectures": ["LlamaForCausalLM"]}
     write("eagle1", config, tensors_of(head, "layers.0"), values)
+
+
+
+@torch.no_grad()
+def medusa_golden(heads):
+    states = torch.randn(4, HIDDEN)
+    return {"states": states.tolist(), "logits": torch.stack([head(states) for head in heads], 1).tolist()}
+
+
+def medusa_heads():
+    torch.manual_seed(8)
+    block = medusa_blocks().ResBlock
+
+    # The authors': two blocks and an output matrix for each of three heads.
+    heads = nn.ModuleList(
+        nn.Sequential(block(HIDDEN), block(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)) for _ in range(3)
+    )
+    randomise(heads)
+    config = {"medusa_num_heads": 3, "medusa_num_layers": 2, "base_model_name_or_path": "target"}
+    tensors = {name: value.clone() for name, value in heads.state_dict().items()}
+    # Sizes are left to the target's where heads are published.
+    config |= {"hidden_size": HIDDEN, "vocab_size": VOCAB}
+    write("medusa", config, tensors, medusa_golden(heads), file="medusa_lm_head.safetensors")
+
+    # vLLM's: blocks without biases, and the target's output matrix, of which there is a copy.
+    output = nn.Linear(HIDDEN, VOCAB, bias=False)
+    heads = nn.ModuleList(nn.Sequential(block(HIDDEN), output) for _ in range(2))
+    randomise(heads)
+    for head in heads:
+        head[0].linear.bias = None
+    config = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "num_heads": 2,
+        "num_hidden_layers": 1,
+        "hidden_size": HIDDEN,
+        "vocab_size": VOCAB,
+        "truncated_vocab_size": VOCAB,
+        "original_lm_head": True,
+    }
+    tensors = {f"blocks.{i}.layers.0.weight": head[0].linear.weight.detach().clone() for i, head in enumerate(heads)}
+    tensors["lm_heads.0.weight"] = output.weight.detach().clone()
+    write("medusa-vllm", config, tensors, medusa_golden(heads))
+
+
+def main():
+    makers = {"eagle_heads": eagle_heads, "medusa_heads": medusa_heads}
+    for name in sys.argv[1:] or makers:
+        makers[name]()
 
 
 if __name__ == "__main__":
