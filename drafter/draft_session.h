@@ -63,8 +63,9 @@ class StepBatch {
   void Clear();
   void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr,
            const InputState* state = nullptr);
-  // Memory that stays where it is until Clear: the slots of a context's tail, so many logits, a request for the normed state, or for that after the last of so many layers, with room for it, and a state
-  // of `size` numbers to read, to be written by the caller.
+  // Memory that stays where it is until Clear: the slots of a context's tail, so many logits, a request for
+  // the normed state, or for that after the last of so many layers, with room for it, and a state of `size`
+  // numbers to read, to be written by the caller.
   absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
   float* NewLogits(size_t size);
   const FeatureRequest* NewStateRequest(int32_t hidden_size);

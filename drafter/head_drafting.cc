@@ -179,7 +179,7 @@ const InputState* DraftSession::ReadOutputAbove(NodeId parent, StepBatch* batch)
 
 const FeatureRequest* DraftSession::AskForOutput(StepBatch* batch) const {
   const ModelConfig& config = model_->engine->config();
-  if (config.head->kind == HeadConfig::Kind::kMtp) return batch->NewStateRequest(config.hidden_size);
+  if (config.head->own_state_is_normed) return batch->NewStateRequest(config.hidden_size);
   return batch->NewOutputRequest(static_cast<uint32_t>(config.num_layers), config.hidden_size);
 }
 

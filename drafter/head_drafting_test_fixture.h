@@ -52,6 +52,7 @@ inline ModelConfig HeadModel(HeadConfig::Kind kind) {
                            .feature_final_norm = true,
                            .target_hidden_size = kTargetWidth,
                            .draft_vocab_size = config.vocab_size,
+                           .own_state_is_normed = kind == HeadConfig::Kind::kMtp,
                            .num_positions = is_medusa ? 3 : 1,
                            .num_blocks = is_medusa ? 1 : 0,
                            .shares_output = is_medusa,
@@ -100,11 +101,12 @@ class PlainHead {
   // What it guesses after `text` and then `path`, the target's states being known up to the last token but
   // one of the text, and the window beginning at `window_start`.
   std::vector<TokenProbability> Guesses(const TokenIds& text, const TokenIds& path, uint32_t window_start,
-                                        size_t count, const SamplingParameters& sampling = {.temperature = 0.0f}) {
+                                        size_t count,
+                                        const SamplingParameters& sampling = {.temperature = 0.0f}) {
     const TargetSampler sampler(sampling, engine_->config().vocab_size, {});
     const auto position = static_cast<uint32_t>(text.size() + path.size());
-    std::vector<float> logits = head().reads_context() ? LogitsAfter(text, path, window_start)
-                                                       : LevelLogits(text, path.size());
+    std::vector<float> logits =
+        head().reads_context() ? LogitsAfter(text, path, window_start) : LevelLogits(text, path.size());
     return logits.empty() ? std::vector<TokenProbability>()
                           : sampler.Guess(absl::MakeSpan(logits), position, count);
   }
@@ -139,12 +141,13 @@ class PlainHead {
     std::vector<float> output(static_cast<size_t>(engine_->config().hidden_size));
     for (uint32_t position = window_start; position < all.size(); ++position) {
       const bool own = position >= text.size();
-      const std::vector<float> states = own ? output : TargetStates(absl::MakeConstSpan(all).first(position), head().num_states());
+      const std::vector<float> states =
+          own ? output : TargetStates(absl::MakeConstSpan(all).first(position), head().num_states());
       const InputState input{.values = states, .own = own};
       std::vector<float> next(output.size());
       const std::vector<uint32_t> layers = {1};
       FeatureRequest request{.layers = layers, .states = next.data()};
-      if (head().kind == HeadConfig::Kind::kMtp) request = {.final_norm = true, .states = next.data()};
+      if (head().own_state_is_normed) request = {.final_norm = true, .states = next.data()};
       const StepRow row{.token = all[position],
                         .context = {.blocks = blocks, .num_committed = position - window_start + 1},
                         .logits = logits.data(),

@@ -128,10 +128,13 @@ TEST_F(MedusaDraftingTest, TheTreeIsTheBestOfTheProductOfTheHeads) {
 }
 
 TEST_F(MedusaDraftingTest, Eagle2ExpandsTheBestOfEachLevelAndReranks) {
-  for (const uint32_t nodes : {4u, 9u, 20u}) {
-    budget_ = {.depth = 3, .nodes = nodes, .branching = 3, .shape = TreeShape::kEagle2};
-    OpenWithStates(Text(9, nodes));
-    EXPECT_EQ(BestSent(nodes), BestOf(AllPaths(3, 3), nodes)) << nodes;
+  // Deeper trees than there are heads for too.
+  for (const uint32_t depth : {2u, 3u, 7u}) {
+    for (const uint32_t nodes : {4u, 9u, 20u}) {
+      budget_ = {.depth = depth, .nodes = nodes, .branching = 3, .shape = TreeShape::kEagle2};
+      OpenWithStates(Text(9, nodes));
+      EXPECT_EQ(BestSent(nodes), BestOf(AllPaths(depth, 3), nodes)) << nodes << " to depth " << depth;
+    }
   }
 }
 

@@ -171,8 +171,8 @@ absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
     TANDEM_RETURN_IF_ERROR(kv.Reserve(1));
     const ModelConfig& config = hosted.engine->config();
     std::vector<float> logits(config.logits_size());
-    // Of a head: a row of a tree, which reads a state of its own. Medusa's row is a whole tree's, and reads the
-    // target's.
+    // Of a head: a row of a tree, which reads a state of its own. Medusa's row is a whole tree's, and reads
+    // the target's.
     const bool own = !config.head.has_value() || config.head->reads_context();
     const std::vector<float> state(own ? static_cast<size_t>(config.hidden_size) : config.head->state_size());
     const InputState input{.values = state, .own = own};
@@ -215,13 +215,12 @@ std::vector<DraftModel> ModelHost::draft_models() const {
     // Medusa heads hold nothing of the text.
     const bool holds_context = !config.head.has_value() || config.head->reads_context();
     const uint32_t held = holds_context ? hosted.pool->num_blocks() * kBlockTokens : kSourceContext;
-    models.push_back(
-        {.name = hosted.spec.name,
-         .engine = hosted.engine.get(),
-         .pool = hosted.pool.get(),
-         .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
-         .context_length = std::min(held, static_cast<uint32_t>(config.max_context)),
-         .stop_head = hosted.stop_head.get()});
+    models.push_back({.name = hosted.spec.name,
+                      .engine = hosted.engine.get(),
+                      .pool = hosted.pool.get(),
+                      .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
+                      .context_length = std::min(held, static_cast<uint32_t>(config.max_context)),
+                      .stop_head = hosted.stop_head.get()});
   }
   for (const Merged& merged : merged_) {
     const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {

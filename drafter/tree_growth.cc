@@ -228,7 +228,9 @@ bool DraftSession::IsLayerFull(uint32_t depth) const {
 // all, reranks once more when it chooses what to verify. Levels may use up the budget before the deepest one.
 void DraftSession::PromoteLayers() {
   if (!waiting_.empty() || !root_ready_) return;  // A level is under way.
-  for (uint32_t depth = 1; depth < limits_.depth && tree_.size() < limits_.nodes; ++depth) {
+  uint32_t deepest = limits_.depth;
+  if (is_medusa()) deepest = std::min(deepest, static_cast<uint32_t>(levels_.size()));
+  for (uint32_t depth = 1; depth < deepest && tree_.size() < limits_.nodes; ++depth) {
     std::vector<Candidate> level;
     std::vector<Candidate> rest;
     for (const Candidate& candidate : candidates_) {
@@ -303,7 +305,7 @@ void DraftSession::OfferBelow(const TreeNode& node) {
 void DraftSession::FlushGrowth() {
   const bool exhausted =
       limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
-                            (root_ready_ && NumComputable() == 0 && candidates_.empty() && waiting_.empty()));
+                            (root_ready_ && NumUncomputed() == 0 && candidates_.empty() && waiting_.empty()));
   const bool says_exhausted = announced_.empty() && exhausted && !said_exhausted_ && !lost_;
   const bool only_predicts = announced_.empty() && !predictions_.empty() && !lost_;
   if (says_exhausted || only_predicts) {
@@ -421,8 +423,9 @@ absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
     std::unique_ptr<Draws>& draws = DrawsBelow(parent);
     // What has been drawn stays drawn, even if the model sees another window by now.
     if (draws == nullptr) {
-      draws = DrawChildren(parent, sampler_->MostLikely(
-                                       absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), kSampledTokens));
+      draws = DrawChildren(
+          parent,
+          sampler_->MostLikely(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), kSampledTokens));
     }
     if (draws == nullptr) return NotFinite();
     OfferChildren(parent, draws->children, &Candidate::score);

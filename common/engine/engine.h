@@ -57,8 +57,8 @@ struct FeatureRequest {
 // What a row of a draft head reads beside its token: states behind the token before it (HeadConfig).
 struct InputState {
   // The target's, [state_size()], or, where `own`, what FeatureRequest gave of the row before this one in
-  // this engine, after its one layer, or of MTP its normed state: [hidden_size]. Medusa heads read none of
-  // their own.
+  // this engine, after its one layer or (HeadConfig::own_state_is_normed) behind the norm: [hidden_size].
+  // Medusa heads read none of their own.
   absl::Span<const float> values;
   bool own = false;
 };

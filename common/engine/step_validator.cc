@@ -121,9 +121,9 @@ absl::Status StepValidator::CheckState(const StepRow& row, size_t index) const {
   if (row.state == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes without a state", expected));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("row ", index, " comes with a state of ", row.state->values.size(), " numbers",
-                   own ? " of its own" : " of the target", expected));
+  return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes with a state of ",
+                                                 row.state->values.size(), " numbers",
+                                                 own ? " of its own" : " of the target", expected));
 }
 
 absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {

@@ -22,9 +22,8 @@ absl::Status TakeSize(absl::string_view path, absl::string_view field, const Mod
                       int32_t of_target, int32_t* size) {
   if (target == nullptr) {
     if (*size > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": field ", field,
-                     ": absent, expected a number, or a target to take it from (--head-target)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": field ", field, ": absent, expected a number, or a target to take it from (--head-target)"));
   }
   if (*size > 0 && *size != of_target) {
     return Unfit(path, field, *size, absl::StrCat("the target's ", of_target));
@@ -74,7 +73,7 @@ HeadConfig EagleByTensors() {
 }
 
 HeadConfig NextTokenModule() {
-  return {.kind = HeadConfig::Kind::kMtp, .feature_final_norm = true};
+  return {.kind = HeadConfig::Kind::kMtp, .feature_final_norm = true, .own_state_is_normed = true};
 }
 
 absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target, ModelConfig* config) {

@@ -21,11 +21,11 @@ namespace tandem {
 //   EAGLE-3:  hidden = fc [state, state, state]      attention reads [norm(embedding), norm(hidden)]
 //             (or the output state as it is)                                output = head(norm(hidden))
 //   MTP:      hidden = fc [norm(state), norm(embedding)]         a layer      output = head(norm(hidden))
-//             (a state of its own is the normed one)
 //
 // MTP is multi-token prediction: the next-token module in the files of MiMo's models (Xiaomi, 2025, section
-// 2.2), chained for more than one step. Medusa heads (Cai et al., 2024, section 2.1.1) read one state and nothing else: not the token, nor rows
-// before. A row has logits for positions j + 2, j + 3, ..., one head's each, and there are no rows in trees.
+// 2.2), chained for more than one step. Medusa heads (Cai et al., 2024, section 2.1.1) read one state and
+// nothing else: not the token, nor rows before. A row has logits for positions j + 2, j + 3, ..., one head's
+// each, and there are no rows in trees.
 //
 //   Medusa:   x = state; of every residual block: x = x + silu(W x + b)                output = head_k(x)
 struct HeadConfig {
@@ -41,6 +41,9 @@ struct HeadConfig {
   int32_t draft_vocab_size = 0;
   // EAGLE-3: the residual stream starts with the normed state (vLLM speculators), not with the state.
   bool norm_before_residual = false;
+  // The state of its own that a row hands to the next one is that behind the final norm, as MTP's, or
+  // EAGLE-3's where it says so (norm_output), not that in front of it.
+  bool own_state_is_normed = false;
   // Where the layer's tensors are named like a model's ("layers.0."), not "midlayer.".
   bool numbered_layer = false;
   // Medusa: how many positions a row has logits for, the residual blocks of each, and whether they end in one

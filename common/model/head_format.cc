@@ -1,5 +1,6 @@
 #include "common/model/head_format.h"
 
+#include <initializer_list>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -56,6 +57,21 @@ absl::Status ReadTarget(const JsonFields& fields, HeadConfig* head) {
   return absl::OkStatus();
 }
 
+// Fields that change what an EAGLE-3 head computes and that nothing here implements, as SpecForge,
+// speculators and ModelOpt call them, and with which value they change nothing.
+struct FixedSetting {
+  const char* name;
+  bool value;
+};
+
+absl::Status CheckFixed(const JsonFields& fields, std::initializer_list<FixedSetting> settings) {
+  for (const FixedSetting& setting : settings) {
+    TANDEM_ASSIGN_OR_RETURN(const bool value, fields.BoolOr(setting.name, setting.value));
+    if (value != setting.value) return fields.Unsupported(setting.name, setting.value ? "true" : "false");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ParsedHead> ParseSpeculators(const nlohmann::json& object, const std::string& type,
                                             absl::string_view path) {
   const JsonFields fields(object, path);
@@ -63,10 +79,8 @@ absl::StatusOr<ParsedHead> ParseSpeculators(const nlohmann::json& object, const 
   parsed.config.numbered_layer = true;
   if (type != "eagle3") return fields.Unsupported("speculators_model_type", "eagle3");
   TANDEM_ASSIGN_OR_RETURN(parsed.config.norm_before_residual, fields.BoolOr("norm_before_residual", false));
-  for (const char* const other : {"norm_before_fc", "fc_norm", "norm_output"}) {
-    TANDEM_ASSIGN_OR_RETURN(const bool set, fields.BoolOr(other, false));
-    if (set) return fields.Unsupported(other, "false");
-  }
+  TANDEM_ASSIGN_OR_RETURN(parsed.config.own_state_is_normed, fields.BoolOr("norm_output", false));
+  TANDEM_RETURN_IF_ERROR(CheckFixed(fields, {{"norm_before_fc", false}, {"fc_norm", false}}));
   // These are read as vLLM does: the state that the layer of this number is about to see.
   TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(fields, 0, &parsed.config));
   TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &parsed.config));
@@ -88,8 +102,8 @@ absl::StatusOr<ParsedHead> ParseMedusa(const JsonFields& fields) {
   };
   TANDEM_ASSIGN_OR_RETURN(head.num_positions,
                           fields.RequiredInt(either("medusa_num_heads", "num_heads"), 1, kMostPositions));
-  TANDEM_ASSIGN_OR_RETURN(
-      head.num_blocks, fields.IntOr(either("medusa_num_layers", "num_hidden_layers"), 0, kMostBlocks, 1));
+  TANDEM_ASSIGN_OR_RETURN(head.num_blocks,
+                          fields.IntOr(either("medusa_num_layers", "num_hidden_layers"), 0, kMostBlocks, 1));
   TANDEM_ASSIGN_OR_RETURN(head.shares_output, fields.BoolOr("original_lm_head", false));
   TANDEM_ASSIGN_OR_RETURN(parsed.hidden_size, fields.IntOr("hidden_size", 1, kMostHidden, 0));
   TANDEM_ASSIGN_OR_RETURN(parsed.vocab_size, fields.IntOr("vocab_size", 1, kMostNumbers, 0));
@@ -124,11 +138,17 @@ absl::StatusOr<std::optional<ParsedHead>> ParseHeadConfig(const nlohmann::json& 
   ParsedHead parsed{.config = is_eagle3 ? HeadConfig() : EagleByTensors(), .layer = &object};
   TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &parsed.config));
   if (!is_eagle3) return parsed;
+  // Of SpecForge, where it says that logits are made from the normed state; speculators' means another thing.
+  TANDEM_RETURN_IF_ERROR(CheckFixed(fields, {{"norm_output", true}, {"fc_norm", false}}));
   if (const nlohmann::json* const eagle = fields.Find("eagle_config"); eagle != nullptr) {
     if (!eagle->is_object()) return fields.Unexpected("eagle_config", "an object");
     const JsonFields inner(*eagle, path, "eagle_config.");
-    TANDEM_ASSIGN_OR_RETURN(const bool reads_states, inner.BoolOr("use_aux_hidden_state", true));
-    if (!reads_states) return inner.Unsupported("use_aux_hidden_state", "true");
+    TANDEM_RETURN_IF_ERROR(CheckFixed(inner, {{"use_aux_hidden_state", true},
+                                              {"use_input_layernorm_in_first_layer", true},
+                                              {"use_last_layernorm", true},
+                                              {"use_mtp_layernorm", false}}));
+    TANDEM_ASSIGN_OR_RETURN(const int32_t parallel_steps, inner.IntOr("parallel_draft_step", 1, 1024, 1));
+    if (parallel_steps != 1) return inner.Unsupported("parallel_draft_step", "1");
     // These are read as SGLang does: the output of the layer of this number, counted from 0.
     TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(inner, 1, &parsed.config));
   }

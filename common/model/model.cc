@@ -232,7 +232,8 @@ class Model::Reader {
     bool is_vllm = false;
     for (const char* const candidate : {"", "medusa_head.", "medusa_heads."}) {
       for (const bool vllm : {false, true}) {
-        const std::string first = absl::StrCat(candidate, vllm ? "blocks.0.layers.0.weight" : "0.0.linear.weight");
+        const std::string first =
+            absl::StrCat(candidate, vllm ? "blocks.0.layers.0.weight" : "0.0.linear.weight");
         if (!weights.Contains(first)) continue;
         prefix = candidate;
         is_vllm = vllm;
@@ -279,8 +280,7 @@ class Model::Reader {
       TANDEM_RETURN_IF_ERROR(Take(kEmbeddingName, {config_.vocab_size, hidden}, model_.embedding_));
       TANDEM_RETURN_IF_ERROR(Take(kOutputName, {config_.vocab_size, hidden}, model_.output_));
     }
-    TANDEM_RETURN_IF_ERROR(
-        Take(prefix + "input_proj.weight", {hidden, 2 * hidden}, model_.head_.projection));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "input_proj.weight", {hidden, 2 * hidden}, model_.head_.projection));
     TANDEM_RETURN_IF_ERROR(Take(prefix + "token_layernorm.weight", {hidden}, model_.head_.embedding_norm));
     TANDEM_RETURN_IF_ERROR(Take(prefix + "hidden_layernorm.weight", {hidden}, model_.head_.state_norm));
     LayerWeights& layer = model_.layers_.emplace_back();

@@ -225,6 +225,12 @@ absl::Status ReadQwenWindow(const JsonFields& fields, ModelConfig& config) {
 absl::Status ReadVariant(const JsonFields& fields, Family family, ModelConfig& config) {
   switch (family) {
     case Family::kLlama: {
+      if (const Json* const types = fields.Find("layer_types"); types != nullptr) {
+        const bool all_full =
+            types->is_array() && std::all_of(types->begin(), types->end(),
+                                             [](const Json& type) { return type == "full_attention"; });
+        if (!all_full) return fields.Unsupported("layer_types", "full_attention");
+      }
       TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("attention_bias", false));
       TANDEM_ASSIGN_OR_RETURN(config.mlp_bias, fields.BoolOr("mlp_bias", false));
       config.attention_output_bias = config.attention_bias;

@@ -71,9 +71,9 @@ absl::StatusOr<std::unique_ptr<Engine>> MedusaEngine::Create(const Model& model,
   constexpr uint32_t kBlocks = 4096;
   engine->num_blocks_ = options.num_blocks != 0 ? options.num_blocks : kBlocks;
   if (engine->num_blocks_ > std::numeric_limits<SlotId>::max() / kBlockTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_blocks is ", engine->num_blocks_, "; expected at most ",
-                     std::numeric_limits<SlotId>::max() / kBlockTokens));
+    return absl::InvalidArgumentError(absl::StrCat("num_blocks is ", engine->num_blocks_,
+                                                   "; expected at most ",
+                                                   std::numeric_limits<SlotId>::max() / kBlockTokens));
   }
   TANDEM_ASSIGN_OR_RETURN(engine->kernels_, SelectKernels(options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(engine->team_, ThreadTeam::Create(options.num_threads, options.cpus));

@@ -84,7 +84,8 @@ TEST_P(MedusaGolden, GivesTheReferencesLogits) {
     ASSERT_TRUE(engine.ok()) << engine.status();
     const auto vocab_size = static_cast<size_t>((*engine)->config().vocab_size);
     for (size_t row = 0; row < golden["states"].size(); ++row) {
-      const std::vector<float> logits = LogitsAlone(**engine, golden["states"][row].get<std::vector<float>>());
+      const std::vector<float> logits =
+          LogitsAlone(**engine, golden["states"][row].get<std::vector<float>>());
       const nlohmann::json& heads = golden["logits"][row];
       ASSERT_EQ(logits.size(), heads.size() * vocab_size);
       for (size_t i = 0; i < logits.size(); ++i) {
@@ -149,7 +150,8 @@ TEST_P(MedusaRows, DoNotDependOnTheirCompany) {
         ASSERT_TRUE(stepped.ok()) << stepped;
         for (size_t i = 0; i < num_rows; ++i) {
           if (logits[i].empty()) continue;
-          ASSERT_EQ(std::memcmp(logits[i].data(), alone[which[i]].data(), logits[i].size() * sizeof(float)), 0)
+          ASSERT_EQ(std::memcmp(logits[i].data(), alone[which[i]].data(), logits[i].size() * sizeof(float)),
+                    0)
               << "row " << i << " of " << num_rows << ", " << num_threads << " threads, "
               << InstructionSetName(instruction_set);
         }
@@ -170,7 +172,8 @@ TEST(MedusaEngineTest, IntegersComeNearToTheWeights) {
     auto exact = CreateCpuEngine(model, {.num_blocks = 1});
     ASSERT_TRUE(exact.ok()) << exact.status();
     const std::vector<float> expected = LogitsAlone(**exact, MedusaState(1));
-    for (const auto& [type, most] : {std::pair(WeightType::kInt8, 0.01), std::pair(WeightType::kInt4, 0.15)}) {
+    for (const auto& [type, most] :
+         {std::pair(WeightType::kInt8, 0.01), std::pair(WeightType::kInt4, 0.15)}) {
       auto engine = CreateCpuEngine(model, {.num_blocks = 1, .weight_type = type});
       ASSERT_TRUE(engine.ok()) << engine.status();
       const std::vector<float> logits = LogitsAlone(**engine, MedusaState(1));
@@ -197,8 +200,9 @@ TEST(MedusaEngineTest, RowsThatCannotBeAreRefusedBeforeAnythingIsWritten) {
     const InputState* state;
     const char* error;
   };
-  for (const Case& bad : {Case{nullptr, "comes without a state"}, Case{&own, "a state of 72 numbers of its own"},
-                          Case{&narrow, "a state of 5 numbers"}}) {
+  for (const Case& bad :
+       {Case{nullptr, "comes without a state"}, Case{&own, "a state of 72 numbers of its own"},
+        Case{&narrow, "a state of 5 numbers"}}) {
     const StepRow row = MedusaRow(bad.state, &slot, logits.data());
     const absl::Status status = (*engine)->Step({&row, 1});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
