@@ -271,14 +271,18 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> OpenCudaEngine(const VerifierFlags& 
                                                            const DeviceSpec& device,
                                                            const OpenedTarget& target,
                                                            LoadProgress* progress) {
-  return CreateCudaEngine(
-      *target.model,
-      {.index = device.index,
-       .memory_limit = options.gpu_memory_mib << 20,
-       .low_priority = options.gpu_low_priority,
-       .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
-       .rendezvous = options.gpu_rendezvous},
-      {.num_blocks = NumBlocks(options), .weight_type = target.weight_type, .progress = progress});
+  // EAGLE-3 heads, the hungriest, read three.
+  const uint32_t feature_states = options.feature_memory_mib > 0 ? 3 : 0;
+  return CreateCudaEngine(*target.model,
+                          {.index = device.index,
+                           .memory_limit = options.gpu_memory_mib << 20,
+                           .low_priority = options.gpu_low_priority,
+                           .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
+                           .rendezvous = options.gpu_rendezvous},
+                          {.num_blocks = NumBlocks(options),
+                           .weight_type = target.weight_type,
+                           .feature_states = feature_states,
+                           .progress = progress});
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options, const OpenedTarget& target,

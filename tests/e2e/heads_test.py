@@ -163,11 +163,11 @@ class HeadsTest(HeadTest):
 
     def test_on_trial(self):
         """A canary with a head: requests that get it and those that do not are answered alike."""
-        canary = {"drafter": HEAD, "percent": 50}
+        canary = {"drafter": self.head, "percent": 50}
         self.start_stack(drafter=MODEL, drafter_policy="DRAFTER_POLICY_CANARY", canary=canary)
         requests = [request_for(prompt, max_tokens=48) for prompt in PROMPTS]
         expected = [self.undrafted(request) for request in requests]
-        accepted = {HEAD: 0, MODEL: 0}
+        accepted = {self.head: 0, MODEL: 0}
 
         def both_drafted():
             for request, output in zip(requests, expected):

@@ -69,10 +69,10 @@ class Reference {
         std::move(model),
         {.num_blocks = 48, .max_rows = 1, .instruction_set = instruction_set, .weight_type = weight_type});
     EXPECT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
-    for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
-    layers_ = AllFeatureLayers(*engine_);
+    Use(*std::move(engine));
   }
+  // Of another engine, that takes one row a step and has room for the longest context.
+  explicit Reference(std::unique_ptr<Engine> engine) { Use(std::move(engine)); }
 
   // Of the last of `tokens`.
   const RowResult& After(const TokenIds& tokens) {
@@ -110,6 +110,12 @@ class Reference {
   }
 
  private:
+  void Use(std::unique_ptr<Engine> engine) {
+    engine_ = std::move(engine);
+    for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
+    layers_ = AllFeatureLayers(*engine_);
+  }
+
   std::unique_ptr<Engine> engine_;
   std::vector<BlockId> blocks_;
   std::vector<uint32_t> layers_;

@@ -17,6 +17,10 @@ struct StepPlanOptions {
   uint32_t max_rows = 0;
   uint32_t sliding_window = 0;  // 0: none.
   uint32_t rows_per_item = 1;   // At most StepWords::kMaxItemRows.
+  uint32_t num_layers = 0;      // Of the model.
+  // Of a draft head: states of its own go on as they are, in float32. All others enter a product, and are
+  // rounded to bfloat16 as that would round them.
+  bool keeps_own_states = false;
 };
 
 // Writes `rows` (valid ones, at most max_rows) as kernels read them (step_words.h). Neighbours that begin
