@@ -14,19 +14,20 @@
 //   exponential   one fixed polynomial
 //   attention     see attention_templates.h
 //
-// Products of `amx`, `avx512-bf16` and `portable-bf16` with weights in bfloat16 are products of bfloat16 pairs. An
-// input is rounded to bfloat16 (the nearest, ties to even), which keeps 8 of its 24 significant bits. For each 32
-// inputs, the last ones filled up with zeros, there are two chains of fused multiply-adds from 0, over even and over
-// odd k ascending, and
+// Products of `amx`, `avx512-bf16` and `portable-bf16` with weights in bfloat16 are products of bfloat16
+// pairs. An input is rounded to bfloat16 (the nearest, ties to even), which keeps 8 of its 24 significant
+// bits. For each 32 inputs, the last ones filled up with zeros, there are two chains of fused multiply-adds
+// from 0, over even and over odd k ascending, and
 //
 //   output = output + (sum over even k + sum over odd k), from 0
 //
-// Numbers below the normal range, inputs and weights as well as every result, are zeros with their sign. It is what
-// AMX's TDPBF16PS is documented to do; product_arithmetic.h says which kernels do it on a given machine.
+// Numbers below the normal range, inputs and weights as well as every result, are zeros with their sign. It
+// is what AMX's TDPBF16PS is documented to do; product_arithmetic.h says which kernels do it on a given
+// machine.
 //
-// Those of `amx-split` take an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also add up 32 terms
-// at a time; see kernels_amx.cc. Those of `neon-bf16` and `neon-i8mm` split inputs likewise and add up 4 terms at a
-// time; see kernels_neon_bf16.cc.
+// Those of `amx-split` take an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also add up
+// 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` and `neon-i8mm` split inputs likewise and add
+// up 4 terms at a time; see kernels_neon_bf16.cc.
 //
 // Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
 // groups of kInputGroup inputs, the last one filled up with zeros. A group of weights of one output is a
@@ -129,11 +130,12 @@ struct KernelTable {
 
 const KernelTable& PortableKernels();
 const KernelTable& PortableBf16Kernels();  // Products of bfloat16 pairs; the rest is the same.
-const KernelTable& Avx2Kernels();    // Defined on x86-64; needs AVX2 and FMA.
-const KernelTable& Avx512Kernels();  // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
+const KernelTable& Avx2Kernels();          // Defined on x86-64; needs AVX2 and FMA.
+const KernelTable& Avx512Kernels();        // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
 // Likewise; needs AVX-512 VNNI as well, for products with weights of 8 and 4 bits. The rest is the same.
 const KernelTable& Avx512VnniKernels();
-// Likewise; needs AVX-512 BF16 and VNNI. Products of bfloat16 pairs by VDPBF16PS, or by multiply-adds on float32.
+// Likewise; needs AVX-512 BF16 and VNNI. Products of bfloat16 pairs by VDPBF16PS, or by multiply-adds on
+// float32.
 const KernelTable& Avx512Bf16Kernels();
 const KernelTable& Avx512Bf16MultiplyAddKernels();
 const KernelTable& AmxSplitKernels();  // As AmxKernels.

@@ -14,9 +14,10 @@ namespace tandem {
 namespace {
 
 constexpr InstructionSet kInstructionSets[] = {
-    InstructionSet::kAuto,     InstructionSet::kAmx,     InstructionSet::kAmxSplit, InstructionSet::kAvx512Bf16,
-    InstructionSet::kAvx512,   InstructionSet::kAvx2,    InstructionSet::kNeonI8mm, InstructionSet::kNeonBf16,
-    InstructionSet::kNeon,     InstructionSet::kPortable, InstructionSet::kPortableBf16};
+    InstructionSet::kAuto,       InstructionSet::kAmx,         InstructionSet::kAmxSplit,
+    InstructionSet::kAvx512Bf16, InstructionSet::kAvx512,      InstructionSet::kAvx2,
+    InstructionSet::kNeonI8mm,   InstructionSet::kNeonBf16,    InstructionSet::kNeon,
+    InstructionSet::kPortable,   InstructionSet::kPortableBf16};
 
 #ifdef TANDEM_X86_KERNELS
 bool HasVnni() {
@@ -27,9 +28,9 @@ bool HasBf16() {
   return __builtin_cpu_supports("avx512bf16") && HasVnni();
 }
 
-// Whether VDPBF16PS is worth having: AMD's processors run it almost as often as a multiply-add, which is half its
-// work; Intel's a quarter as often. By the maker and not by a measurement: the choice of arithmetic must not change
-// from one start to the next. And it has to round as Intel documents it.
+// Whether VDPBF16PS is worth having: AMD's processors run it almost as often as a multiply-add, which is half
+// its work; Intel's a quarter as often. By the maker and not by a measurement: the choice of arithmetic must
+// not change from one start to the next. And it has to round as Intel documents it.
 bool HasFastBf16() {
   static const bool kIsFast =
       HasBf16() && __builtin_cpu_is("amd") && MultipliesBf16Pairs(Avx512Bf16Kernels());

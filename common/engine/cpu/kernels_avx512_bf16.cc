@@ -4,9 +4,10 @@
 #include "common/engine/cpu/vector_templates.h"
 #include "common/engine/cpu/weight_layouts.h"
 
-// Products of bfloat16 pairs (kernel_table.h) on AVX-512, written once over the way P to multiply: VDPBF16PS, which
-// adds the second product of a pair and then the first, each rounded by itself; or two fused multiply-adds, which
-// are twice as fast on Intel's processors, whose VDPBF16PS takes four times as long as a multiply-add.
+// Products of bfloat16 pairs (kernel_table.h) on AVX-512, written once over the way P to multiply: VDPBF16PS,
+// which adds the second product of a pair and then the first, each rounded by itself; or two fused
+// multiply-adds, which are twice as fast on Intel's processors, whose VDPBF16PS takes four times as long as a
+// multiply-add.
 //
 // Both treat numbers below the normal range as zeros, VDPBF16PS always, the others as MXCSR says.
 
@@ -37,8 +38,8 @@ TANDEM_INLINE __m512i RoundBlock(const float* inputs, uint32_t count) {
                                       _mm512_maskz_loadu_ps(first, inputs));
 }
 
-// The inputs of a block in the order of the lines of weights: for j, then chain, the pair of inputs 4 j + chain + 2
-// and 4 j + chain.
+// The inputs of a block in the order of the lines of weights: for j, then chain, the pair of inputs 4 j +
+// chain + 2 and 4 j + chain.
 TANDEM_INLINE __m512i InChains(__m512i block) {
   alignas(64) static constexpr uint16_t kOrder[32] = {2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11,
                                                       9,  14, 12, 15, 13, 18, 16, 19, 17, 22, 20,
@@ -78,9 +79,8 @@ struct MultiplyAdds {
   }
   static TANDEM_INLINE Weights Load(const char* line) {
     const __m512i pairs = _mm512_load_si512(line);
-    return {
-        _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
-        _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
   }
   static TANDEM_INLINE __m512 Add(__m512 sum, const Weights& weights, const char* pair) {
     float inputs[2];
@@ -199,8 +199,8 @@ void MultiplyTiles(const char* tiles, const ProductArgs& args, const char* input
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const uint32_t output = first_output + static_cast<uint32_t>(tile) * kTileOutputs +
-                                static_cast<uint32_t>(half) * kLanes;
+        const uint32_t output =
+            first_output + static_cast<uint32_t>(tile) * kTileOutputs + static_cast<uint32_t>(half) * kLanes;
         if (output >= args.end_output) continue;
         const uint32_t left = args.end_output - output;
         const __mmask16 mask = left >= kLanes ? 0xffff : static_cast<__mmask16>((1u << left) - 1);

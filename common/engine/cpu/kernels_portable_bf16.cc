@@ -3,8 +3,8 @@
 
 #include "common/engine/cpu/kernel_table.h"
 
-// Products of bfloat16 pairs (kernel_table.h) in plain C++: what they are on machines without instructions for them,
-// and what those with instructions are held against.
+// Products of bfloat16 pairs (kernel_table.h) in plain C++: what they are on machines without instructions
+// for them, and what those with instructions are held against.
 
 namespace tandem {
 namespace {
@@ -23,8 +23,9 @@ float ToBf16(float x) {
   return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
 }
 
-// a * b + sum rounded once, where a result that is still below the normal range once it is rounded to 24 bits is a
-// zero. Such a result is exact in double precision: the product has 16 bits, and the sum none below 2^-149.
+// a * b + sum rounded once, where a result that is still below the normal range once it is rounded to 24 bits
+// is a zero. Such a result is exact in double precision: the product has 16 bits, and the sum none below
+// 2^-149.
 float MultiplyAdd(float a, float b, float sum) {
   constexpr double kRoundsToNormal = 0x1p-126 - 0x1p-151;
   const double wide = static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(sum);

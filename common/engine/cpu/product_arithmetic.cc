@@ -6,12 +6,11 @@
 #include <cstring>
 #include <vector>
 
-
 namespace tandem {
 namespace {
 
-// More rows than one block of any kernel, a depth that is no multiple of what kernels take at a time, and outputs
-// that end within a tile.
+// More rows than one block of any kernel, a depth that is no multiple of what kernels take at a time, and
+// outputs that end within a tile.
 constexpr uint32_t kRows = 19;
 constexpr uint32_t kDepth = 77;
 constexpr uint32_t kTiles = 3;

@@ -12,8 +12,9 @@ namespace tandem {
 // bits; takes some milliseconds. The machine has to have the instructions.
 bool MultipliesBf16Pairs(const KernelTable& kernels);
 
-// What decides the bits of an engine's outputs beside model and weight type, to tell verifiers apart whose outputs may
-// differ: "bf16-pairs" for `amx` and `avx512-bf16`, where MultipliesBf16Pairs, else the name of the kernels.
+// What decides the bits of an engine's outputs beside model and weight type, to tell verifiers apart whose
+// outputs may differ: "bf16-pairs" for `amx` and `avx512-bf16`, where MultipliesBf16Pairs, else the name of
+// the kernels.
 std::string ArithmeticName(const KernelTable& kernels);
 
 }  // namespace tandem

@@ -143,8 +143,8 @@ inline bool HasBitsOfPairs(InstructionSet instruction_set) {
   return MultipliesBf16Pairs(*SelectKernels(instruction_set).value());
 }
 
-// Products of bfloat16 pairs are to give the bits of the fastest instruction set that makes them, everything but
-// products with other bits those of the fastest of the other instruction sets.
+// Products of bfloat16 pairs are to give the bits of the fastest instruction set that makes them, everything
+// but products with other bits those of the fastest of the other instruction sets.
 class References {
  public:
   References(std::shared_ptr<const Model> model, WeightType weight_type)
