@@ -20,6 +20,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_list.h"
+#include "common/engine/cpu/product_arithmetic.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
@@ -114,7 +115,9 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("cpu-list", &options.cpu_list,
            "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
-                 "Kernels to use; auto takes the best this machine has.")
+                 "Kernels to use; auto takes the best this machine has. Outputs go on byte for byte only at "
+                 "verifiers "
+                 "whose kernels agree, as amx and avx512-bf16 do.")
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
@@ -353,7 +356,9 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   info.set_device(device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
   // Which of a machine's GPUs it is makes no difference.
-  info.set_arithmetic(absl::StrCat(device.is_cuda ? "cuda" : info.device(), ", ", options.verification_rule));
+  info.set_arithmetic(
+      absl::StrCat(device.is_cuda ? "cuda" : absl::StrCat("cpu (", ArithmeticName(*kernels), ")"), ", ",
+                   options.verification_rule));
   const std::set<TokenId> end_tokens(target.served.defaults.eos_tokens.begin(),
                                      target.served.defaults.eos_tokens.end());
   for (const TokenId token : end_tokens) info.add_end_tokens(static_cast<uint32_t>(token));

@@ -14,6 +14,7 @@
 #include "common/base/hash.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/product_arithmetic.h"
 #include "common/engine/cpu/random_model.h"
 #include "common/engine/sequence_kv.h"
 #include "gtest/gtest.h"
@@ -143,7 +144,13 @@ inline bool HasItsOwnBits(InstructionSet instruction_set) {
   return kernels->products[static_cast<size_t>(WeightFormat::kBf16)].input_bits != 24;
 }
 
-// Everything but those products is to give the bits of the fastest of the other instruction sets.
+// Whether its products are those of bfloat16 pairs (product_arithmetic.h), which agree with one another.
+inline bool HasBitsOfPairs(InstructionSet instruction_set) {
+  return MultipliesBf16Pairs(*SelectKernels(instruction_set).value());
+}
+
+// Products of bfloat16 pairs are to give the bits of the fastest instruction set that makes them, everything
+// but products with other bits those of the fastest of the other instruction sets.
 class References {
  public:
   References(std::shared_ptr<const Model> model, WeightType weight_type)
@@ -154,6 +161,8 @@ class References {
     if (!HasItsOwnBits(instruction_set) || weight_type_ != WeightType::kAsInFile) {
       instruction_set = *std::find_if(supported.begin(), supported.end(),
                                       [](InstructionSet each) { return !HasItsOwnBits(each); });
+    } else if (HasBitsOfPairs(instruction_set)) {
+      instruction_set = *std::find_if(supported.begin(), supported.end(), HasBitsOfPairs);
     }
     std::unique_ptr<Reference>& reference = references_[instruction_set];
     if (reference == nullptr) reference = std::make_unique<Reference>(model_, instruction_set, weight_type_);

@@ -90,7 +90,8 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
   int num_compared = 0;
   int num_cache_hits = 0;
   for (InstructionSet instruction_set : TestedInstructionSets()) {
-    const bool is_portable = instruction_set == InstructionSet::kPortable;
+    const bool is_portable =
+        instruction_set == InstructionSet::kPortable || instruction_set == InstructionSet::kPortableBf16;
     for (int num_threads : {1, 3}) {
       if ((kSanitized || is_portable) && num_threads == 1) continue;
       auto engine = CreateCpuEngine(model, {.num_blocks = 300,
