@@ -58,6 +58,7 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
                    .context = step_context_,
                    .draft_seconds_per_level = session.draft_seconds_per_level(),
                    .limits = session.limits()};
+  if (session.policy().heeds_worth()) costs.nodes_per_level = session.verified_per_level();
   if (record == nullptr) return costs;
   if (costs.limits.lookahead > 0) costs.hidden_draft_seconds_per_level = record->times.level_seconds();
   costs.drafter_acceptance = &record->acceptance;

@@ -8,13 +8,15 @@ namespace tandem {
 // not modelled: a drafter may be too slow, may guess at random, or may share cores with the verifier and slow
 // every step down, which no model of the rounds tells.
 //
-//   drafting <---- the other way was better by more than the margin ----> plain
+//   drafting ----- plain was better -----> plain ----- drafting was better by the margin -----> drafting
 //     |  ^                                                                  |  ^
 //     v  |  probe: a few steps the other way                                v  |
 //
 // Rounds are compared by tokens per cost, a round's cost being its time in units of what an undrafted round
 // of the same batch took at warm-up, so that steps of different batches compare. All sessions of the drafter
 // go the same way at a time, since those that draft slow down those that do not.
+//
+// Where both are as good there is nothing to gain from drafting, and others can use its cores.
 //
 // What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
 // the cost of all steps, and a probe waits until its expected loss can be paid.
@@ -26,7 +28,7 @@ class DraftPayoff {
     // After a switch the first steps still feel what went before: drafts in flight, a drafter that must catch
     // up. They are not measured.
     uint32_t settling_steps = 2;
-    double margin = 0.02;    // By how much the other way must be better.
+    double margin = 0.02;    // By how much drafting must be better to begin with it again.
     double history = 192.0;  // Steps over which measurements decay.
     // Steps drafted before the first verdict.
     uint32_t first_steps = 12;
@@ -59,6 +61,7 @@ class DraftPayoff {
     double Rate(double unknown) const { return cost > 0.0 ? tokens / cost : unknown; }
   };
 
+  double Margin() const;  // That the other way must be better by.
   void StartProbe();
   void EndProbe();
 
