@@ -96,8 +96,9 @@ OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCost
   rounds_without_budget_ = 0;
   draft_retry_at_.reset();
   drafts_pay_ = costs.drafting_pays;
+  ahead_pays_ = costs.ahead_pays;
   last_round_.reset();
-  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch);
+  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
   return MakeOpen(mirror_.Open(commit_no_, prefix_hash_, samples_drafts()), request_.drafter->draft_model,
                   vocabulary_fingerprint, budget_);
 }
@@ -491,13 +492,14 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   wait_until_ = absl::InfinitePast();
   hold_until_ = absl::InfinitePast();
   round_drafts_pay_ = std::exchange(drafts_pay_, costs.drafting_pays);
+  round_ahead_pays_ = std::exchange(ahead_pays_, costs.ahead_pays);
   if (finished_) return result;
 
   ++commit_no_;
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
   if (draft_suspended_) result.resume_draft = DepthWanted(costs) > 0;
   if (!drafting_) return result;
-  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch);
+  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
   rounds_without_budget_ = budget_.depth == 0 ? rounds_without_budget_ + 1 : 0;
   if (rounds_without_budget_ > kRoundsToSuspension) {
     result.suspend_draft = true;

@@ -402,6 +402,8 @@ class Session {
   double round_wait_seconds() const { return round_wait_seconds_; }
   // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
   bool round_was_drafted() const { return round_drafts_pay_; }
+  // Likewise, drafting far ahead.
+  bool round_was_ahead() const { return round_ahead_pays_; }
   // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
   // nothing was committed to, and publishes what was computed to the prefix cache.
   void SettleKv();
@@ -499,6 +501,8 @@ class Session {
   // Whether the drafter was thought to pay when this round's window was chosen, and the next one's.
   bool round_drafts_pay_ = true;
   bool drafts_pay_ = true;
+  bool round_ahead_pays_ = true;
+  bool ahead_pays_ = true;
 
   std::unique_ptr<DraftSource> local_drafter_;  // May be none.
   size_t num_read_locally_ = 0;                 // Tokens that it has been given.

@@ -92,6 +92,50 @@ absl::Status SetPolicy(const std::string& policy, PacedLoop::Options* loop) {
                                                  kMaxTreeDepth / 2, " after the colon"));
 }
 
+// What all configurations of a cell have in common.
+struct PacedCell {
+  const LoadedModel* target = nullptr;
+  const LoadedModel* drafter = nullptr;
+  const PromptSet* prompts = nullptr;
+  float temperature = 0.0f;
+  uint32_t concurrency = 1;
+};
+
+// Plain decoding, and every shape and policy against it.
+absl::Status MeasureCell(const PacedOptions& options, const PacedCell& cell, PacedLoop::Options loop,
+                         std::vector<PacedRow>* rows) {
+  loop.concurrency = cell.concurrency;
+  PacedLoop::Options plain_loop = loop;
+  plain_loop.local_drafter.reset();
+  const auto requests = [&](bool drafted) {
+    return RequestsOf(options, *cell.prompts, cell.temperature, drafted);
+  };
+  TANDEM_ASSIGN_OR_RETURN(const PacedLoop::Report plain,
+                          RunSet(options, plain_loop, requests(false), *cell.target, *cell.drafter));
+  for (const std::string& shape : options.shapes) {
+    TANDEM_ASSIGN_OR_RETURN(loop.limits.shape, ParseTreeShape(shape));
+    for (const std::string& policy : options.policies) {
+      loop.limits.max_depth = options.limits.max_depth;
+      TANDEM_RETURN_IF_ERROR(SetPolicy(policy, &loop));
+      PacedRow row{.drafter = cell.drafter->name,
+                   .dataset = cell.prompts->name,
+                   .shape = shape,
+                   .policy = policy,
+                   .temperature = cell.temperature,
+                   .concurrency = cell.concurrency,
+                   .report = {}};
+      TANDEM_ASSIGN_OR_RETURN(row.report, RunSet(options, loop, requests(true), *cell.target, *cell.drafter));
+      if (row.report.outputs != plain.outputs) {
+        return absl::InternalError(absl::StrCat(row.dataset, ", ", shape, ", ", policy,
+                                                ": an output depends on how it was drafted"));
+      }
+      row.speedup = row.report.TokensPerSecond() / plain.TokensPerSecond();
+      rows->push_back(std::move(row));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<PacedRow>> MeasurePaced(const PacedOptions& options) {
@@ -100,7 +144,7 @@ absl::StatusOr<std::vector<PacedRow>> MeasurePaced(const PacedOptions& options) 
   for (const std::string& prompts : options.prompts) {
     TANDEM_ASSIGN_OR_RETURN(sets.emplace_back(), LoadPromptSet(options, prompts, *target.tokenizer));
   }
-  TANDEM_ASSIGN_OR_RETURN(PacedLoop::Options loop_options, LoopOptionsOf(options));
+  TANDEM_ASSIGN_OR_RETURN(const PacedLoop::Options loop, LoopOptionsOf(options));
   std::vector<PacedRow> rows;
   for (const std::string& folder : options.drafters) {
     TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads, options.target));
@@ -108,38 +152,14 @@ absl::StatusOr<std::vector<PacedRow>> MeasurePaced(const PacedOptions& options) 
       return absl::FailedPreconditionError(
           absl::StrCat(folder, ": its vocabulary is not that of ", options.target));
     }
+    PacedCell cell{.target = &target, .drafter = &drafter};
     for (const PromptSet& set : sets) {
+      cell.prompts = &set;
       for (const float temperature : options.temperatures) {
+        cell.temperature = temperature;
         for (const uint32_t concurrency : options.concurrency) {
-          loop_options.concurrency = concurrency;
-          PacedLoop::Options plain_options = loop_options;
-          plain_options.local_drafter.reset();
-          TANDEM_ASSIGN_OR_RETURN(
-              const PacedLoop::Report plain,
-              RunSet(options, plain_options, RequestsOf(options, set, temperature, false), target, drafter));
-          for (const std::string& shape : options.shapes) {
-            TANDEM_ASSIGN_OR_RETURN(loop_options.limits.shape, ParseTreeShape(shape));
-            for (const std::string& policy : options.policies) {
-              loop_options.limits.max_depth = options.limits.max_depth;
-              TANDEM_RETURN_IF_ERROR(SetPolicy(policy, &loop_options));
-              PacedRow row{.drafter = drafter.name,
-                           .dataset = set.name,
-                           .shape = shape,
-                           .policy = policy,
-                           .temperature = temperature,
-                           .concurrency = concurrency,
-                           .report = {}};
-              TANDEM_ASSIGN_OR_RETURN(
-                  row.report, RunSet(options, loop_options, RequestsOf(options, set, temperature, true),
-                                     target, drafter));
-              if (row.report.outputs != plain.outputs) {
-                return absl::InternalError(absl::StrCat(set.name, ", ", shape, ", ", policy,
-                                                        ": an output depends on how it was drafted"));
-              }
-              row.speedup = row.report.TokensPerSecond() / plain.TokensPerSecond();
-              rows.push_back(std::move(row));
-            }
-          }
+          cell.concurrency = concurrency;
+          TANDEM_RETURN_IF_ERROR(MeasureCell(options, cell, loop, &rows));
         }
       }
     }
@@ -177,7 +197,9 @@ std::string PacedTable(const std::vector<PacedRow>& rows) {
   return table;
 }
 
-void AddPacedOptions(CLI::App* app, PacedOptions* options) {
+namespace {
+
+void AddWorkOptions(CLI::App* app, PacedOptions* options) {
   app->add_option("--target", options->target, "The target's folder.")->required();
   app->add_option("--drafter", options->drafters, "Folders of draft models.")->delimiter(',')->required();
   app->add_option("--prompts", options->prompts, "NAME=FILE, as of `tandem-bench serve`; may be repeated.")
@@ -204,6 +226,9 @@ void AddPacedOptions(CLI::App* app, PacedOptions* options) {
       ->delimiter(',')
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+}
+
+void AddTreeOptions(CLI::App* app, PacedOptions* options) {
   app->add_option("--shape", options->shapes, "Tree shapes.")->delimiter(',')->capture_default_str();
   app->add_option("--policy", options->policies, "Window policies: NAME, or NAME:DEPTH for a largest window.")
       ->delimiter(',')
@@ -235,6 +260,9 @@ void AddPacedOptions(CLI::App* app, PacedOptions* options) {
       ->capture_default_str();
   app->add_option("--local-drafter", options->local_drafter, "What the verifier drafts with by itself.")
       ->capture_default_str();
+}
+
+void AddPaceOptions(CLI::App* app, PacedOptions* options) {
   app->add_option("--target-ms", options->target_pace,
                   "Milliseconds of a row of the target + of each further one.")
       ->capture_default_str();
@@ -249,6 +277,14 @@ void AddPacedOptions(CLI::App* app, PacedOptions* options) {
   app->add_option("--threads", options->threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+}
+
+}  // namespace
+
+void AddPacedOptions(CLI::App* app, PacedOptions* options) {
+  AddWorkOptions(app, options);
+  AddTreeOptions(app, options);
+  AddPaceOptions(app, options);
 }
 
 int RunPaced(const PacedOptions& options) {

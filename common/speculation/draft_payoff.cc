@@ -6,9 +6,6 @@
 namespace tandem {
 namespace {
 
-// What is remembered of the other way when a probe of it begins: enough to outweigh a few noisy steps, little
-// enough to see a change.
-constexpr double kKeptForProbe = 0.3;
 // A probe is thought to lose at least this much per step, so that even ways that are equal are not probed all
 // the time.
 constexpr double kLeastLoss = 0.02;
@@ -25,8 +22,8 @@ void DraftPayoff::StartProbe() {
   probing_ = true;
   steps_ = 0;
   Measured& other = drafts_ ? plain_ : drafted_;
-  other.tokens *= kKeptForProbe;
-  other.cost *= kKeptForProbe;
+  other.tokens *= options_.kept_for_probe;
+  other.cost *= options_.kept_for_probe;
 }
 
 void DraftPayoff::EndProbe() {

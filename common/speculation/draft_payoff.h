@@ -18,6 +18,9 @@ namespace tandem {
 //
 // Where both are as good there is nothing to gain from drafting, and others can use its cores.
 //
+// With other options the same tells whether to draft much or little: then both ways commit several tokens a
+// round, and "plain" is the one that takes less.
+//
 // What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
 // the cost of all steps, and a probe waits until its expected loss can be paid.
 class DraftPayoff {
@@ -30,6 +33,11 @@ class DraftPayoff {
     uint32_t settling_steps = 2;
     double margin = 0.02;    // By how much drafting must be better to begin with it again.
     double history = 192.0;  // Steps over which measurements decay.
+    // What is remembered of the other way when a probe of it begins: enough to outweigh a few noisy steps,
+    // little enough to see a change.
+    double kept_for_probe = 0.3;
+    // What the other way is taken for before it has been measured; 0: as good as drafting.
+    double unknown_plain = 1.0;
     // Steps drafted before the first verdict.
     uint32_t first_steps = 12;
   };
@@ -49,10 +57,12 @@ class DraftPayoff {
   };
   void Observe(const StepYield& yield);
 
-  // Tokens per cost; before measurements 1 for plain steps, which is what warm-up promises, and for drafted
-  // ones 0.
+  // Tokens per cost; before measurements Options::unknown_plain for plain steps, 1 being what warm-up
+  // promises, and for drafted ones 0.
   double drafted_yield() const { return drafted_.Rate(0.0); }
-  double plain_yield() const { return plain_.Rate(1.0); }
+  double plain_yield() const {
+    return plain_.Rate(options_.unknown_plain > 0.0 ? options_.unknown_plain : drafted_yield());
+  }
 
  private:
   struct Measured {

@@ -32,14 +32,14 @@ uint32_t WindowLimits::NodesFor(uint32_t depth) const {
   return std::min(depth * (shape == TreeShape::kChain ? 1 : nodes_per_level), max_nodes);
 }
 
-DraftBudget WindowLimits::BudgetFor(uint32_t depth, uint32_t batch) const {
+DraftBudget WindowLimits::BudgetFor(uint32_t depth, uint32_t batch, bool ahead) const {
   if (depth == 0) return DraftBudget{};
   DraftBudget budget{.depth = depth,
                      .nodes = NodesFor(depth),
                      .branching = branching,
                      .lookahead = lookahead,
                      .shape = shape};
-  const uint32_t share = ahead_nodes / std::max<uint32_t>(batch, 1);
+  const uint32_t share = !ahead ? 0 : ahead_nodes / std::max<uint32_t>(batch, 1);
   if (lookahead == 0 || shape == TreeShape::kEagle2 || share <= budget.nodes * lookahead / depth)
     return budget;
   budget.ahead_nodes = share;

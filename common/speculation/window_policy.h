@@ -35,7 +35,8 @@ struct WindowLimits {
   TreeShape shape = TreeShape::kBestFirst;
 
   uint32_t NodesFor(uint32_t depth) const;
-  DraftBudget BudgetFor(uint32_t depth, uint32_t batch = 1) const;
+  // `ahead`: whether as much as that is drafted ahead, and not just what the levels have.
+  DraftBudget BudgetFor(uint32_t depth, uint32_t batch = 1, bool ahead = true) const;
 };
 
 // best-first, chain or eagle2. InvalidArgument lists them.
@@ -58,6 +59,8 @@ struct RoundCosts {
   const LevelAcceptance* drafter_acceptance = nullptr;
   // Whether rounds with this drafter have lately made more tokens per second than rounds without.
   bool drafting_pays = true;
+  // Whether rounds of which much is drafted ahead have, and not just a few levels.
+  bool ahead_pays = true;
   // Nodes that rounds have verified for each of their levels, where fewer than the limits allow are worth
   // their rows; 0: not known.
   double nodes_per_level = 0.0;

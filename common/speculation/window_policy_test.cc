@@ -254,8 +254,8 @@ TEST(WindowPolicyTest, GoodputProbesWhenNothingIsFoundWorthVerifying) {
       policy->Observe({.depth = 0, .declined = depth > 0});
     }
   }
-  EXPECT_EQ(drafted, probes + 4);
-  // Three each after 24, 48, 96 and 192 rounds without.
+  EXPECT_EQ(drafted, probes + 16);
+  // Three each after 12, 24, 48 and 96 rounds without.
   EXPECT_EQ(probes, 3 * 4);
   // A probe that is accepted opens the window again.
   uint32_t depth = 0;
@@ -347,6 +347,7 @@ TEST(WindowLimitsTest, OnlyDraftingAheadHasNodesForIt) {
   EXPECT_EQ(limits.BudgetFor(2, 2).ahead_nodes, 25u);
   EXPECT_EQ(limits.BudgetFor(2, 3).ahead_nodes, 16u);
   EXPECT_EQ(limits.BudgetFor(2, 4).ahead_nodes, 0u);
+  EXPECT_EQ(limits.BudgetFor(2, 1, /*ahead=*/false).ahead_nodes, 0u);
   limits.ahead_branching = 1;
   EXPECT_EQ(limits.BudgetFor(2).ahead_branching, limits.branching) << "never fewer than are verified";
   EXPECT_EQ(limits.BudgetFor(0), DraftBudget{});
