@@ -1,5 +1,5 @@
-// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `rounds` and `serve` build without
-// gRPC, with -DTANDEM_SERVICES=OFF.
+// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `paced`, `rounds` and `serve`
+// build without gRPC, with -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
 #include <fstream>
@@ -18,6 +18,7 @@
 #include "common/base/status_macros.h"
 #ifdef TANDEM_BENCH_SERVE
 #include "bench/acceptance/acceptance_bench.h"
+#include "bench/rounds/paced_bench.h"
 #include "bench/rounds/rounds_bench.h"
 #include "bench/serve/serve_bench.h"
 #endif
@@ -178,6 +179,10 @@ int Main(int argc, char** argv) {
       "rounds",
       "Tokens that a round of the textbook loop makes, by tree size, with and without seeded drafts.");
   bench::AddRoundsOptions(rounds, &rounds_options);
+  bench::PacedOptions paced_options;
+  CLI::App* paced = app.add_subcommand(
+      "paced", "Drafter and verifier in simulated time: tokens per second, hits and waits, counted.");
+  bench::AddPacedOptions(paced, &paced_options);
   bench::AcceptanceOptions acceptance_options;
   CLI::App* acceptance = app.add_subcommand(
       "acceptance", "How well drafters' acceptance is predicted from prompts, before it is known.");
@@ -188,6 +193,7 @@ int Main(int argc, char** argv) {
 #ifdef TANDEM_BENCH_SERVE
   if (serve->parsed()) return bench::RunServe(serve_options);
   if (rounds->parsed()) return bench::RunRounds(rounds_options);
+  if (paced->parsed()) return bench::RunPaced(paced_options);
   if (acceptance->parsed()) return bench::RunAcceptance(acceptance_options);
 #endif
 

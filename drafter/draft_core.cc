@@ -63,7 +63,9 @@ DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, con
   for (DraftModel& model : models) {
     assert(model.context_length >= 4 && FindModel(model.name) == nullptr);
     assert(model.engine != nullptr || !model.sources.empty());
-    models_.push_back(std::make_unique<HostedModel>(HostedModel{.model = std::move(model)}));
+    models_.push_back(std::make_unique<HostedModel>());
+    models_.back()->model = std::move(model);
+    models_.back()->model.calibration = &models_.back()->calibration;
   }
 }
 
@@ -303,7 +305,7 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
   const auto turn = [this](const Share& share) {
     const DraftSession& draft = *share.session->draft;
     const bool overdue = share.session->last_served + kOverdueSteps < step_number_;
-    return std::tuple(!overdue, !draft.OwesFirstNodes(), share.session->last_served, -draft.BestPathScore());
+    return std::tuple(!overdue, !draft.OwesFirstNodes(), share.session->last_served, -draft.BestValue());
   };
   absl::c_stable_sort(growing, [&](const Share& a, const Share& b) { return turn(a) < turn(b); });
   absl::c_stable_sort(prefilling, [](const Share& a, const Share& b) {

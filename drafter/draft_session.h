@@ -19,6 +19,7 @@
 #include "common/engine/sequence_kv.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/score_calibration.h"
 #include "common/speculation/target_sampler.h"
 #include "drafter/feature_buffer.h"
 #include "drafter/stop_head.h"
@@ -37,6 +38,8 @@ struct DraftModel {
   uint32_t context_length = 0;
   std::vector<SourceHost*> sources;
   const StopHead* stop_head = nullptr;  // May be null; of use with an engine that has features.
+  // What its scores have been worth, over all sessions. May be null: then as much as they say.
+  ScoreCalibration* calibration = nullptr;
   // Of a head: what of a session's features verifiers may send before they are used, at least a row. 1,365
   // tokens of a target of width 4,096 of which three states are read.
   uint64_t feature_window_bytes = uint64_t{32} << 20;
@@ -106,9 +109,13 @@ class StepBatch {
 // what the prefix cache keeps of it need not be computed again.
 //
 // A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates
-// by path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their
-// children. What the model's sources propose below the root, anew after each commit, are candidates too, as
-// soon as their parents are nodes; they wait to be forwarded like others, unless there is no engine.
+// become nodes: they get an id, are sent, and wait to be forwarded, which yields their children. The best are
+// those that are likeliest to be on the committed path: by the product of the scores from the root down, each
+// for what such scores have been worth (DraftModel::calibration), which every commit tells of the children of
+// the nodes along its tokens. That is also how likely a node is to be where a round ends if the round does
+// not verify it: growth beyond what is verified goes where the next root will be (DraftBudget::ahead_nodes).
+// What the model's sources propose below the root, anew after each commit, are candidates too, as soon as
+// their parents are nodes; they wait to be forwarded like others, unless there is no engine.
 //
 // For a verifier whose rule computes with draft distributions, drafts are sampled: a node's children are
 // drawn from the model's distribution below it, without replacement, and the distribution is sent with the
@@ -176,9 +183,9 @@ class DraftSession {
 
   // Whether the verifier has no candidate yet for its next round: the round may be waiting for one.
   bool OwesFirstNodes() const { return !root_ready_ || tree_.empty(); }
-  // The best path score among the nodes that wait to be forwarded: how likely it is that what comes below it
-  // will be needed. 1 without a tree.
-  float BestPathScore() const;
+  // The best value among the nodes that wait to be forwarded: how likely it is that what comes below it will
+  // be needed. 1 without a tree.
+  float BestValue() const;
 
   // Adds up to `max_rows` rows; the caller runs the batch and calls OnStep before anything else.
   void AddRows(uint32_t max_rows, StepBatch* batch);
@@ -213,6 +220,8 @@ class DraftSession {
   struct NodeState {
     std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
     bool forwarded = false;      // Its keys and values are in `slot`, if any, and its children are known.
+    bool forwarded = false;      // Its keys and values are in `slot`, and its children are known.
+    float value = 1.0f;          // How likely it is to be on the committed path.
     uint32_t num_children = 0;
     int32_t proposed = kNotProposed;  // Which node of the proposal it is.
     uint32_t draw = 0;                // Which of its parent's draws it is.
@@ -224,8 +233,8 @@ class DraftSession {
     TokenId token = 0;
     float score = 0.0f;         // The engine's, 0 if it has none.
     float source_score = 0.0f;  // The sources'.
-    float path_score = 0.0f;
-    uint32_t draw = 0;  // Which of its parent's draws it is; these become nodes in order.
+    float value = 0.0f;         // As NodeState's.
+    uint32_t draw = 0;          // Which of its parent's draws it is; these become nodes in order.
 
     float merged_score() const { return CombineScores(score, source_score); }
   };
@@ -236,6 +245,11 @@ class DraftSession {
     uint32_t branching = 1;  // Keeps its last value in a pause.
     // Nodes a step forwards. They are chosen before any of their children is known, so small trees take few.
     uint32_t step_nodes = 1;
+    // As soon as there are `verified` nodes, what comes is drafted ahead, with these in place of the two
+    // above.
+    uint32_t verified = UINT32_MAX;
+    uint32_t ahead_branching = 1;
+    uint32_t ahead_step_nodes = 1;
     TreeShape shape = TreeShape::kBestFirst;
   };
 
@@ -288,6 +302,9 @@ class DraftSession {
   bool CanForward(const TreeNode& node) const;
   void Wait(const TreeNode& node);
   TreeNode AddNode(NodeId parent, TokenId token, float score, uint32_t draw);
+  float ValueOf(NodeId id) const { return id == 0 ? 1.0f : states_.at(id).value; }
+  float ValueBelow(NodeId parent, float score) const;
+  void ObserveScores(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
   void RescoreCandidates();
   void RebuildQueues();
   void Promote();
@@ -295,10 +312,17 @@ class DraftSession {
   void PromoteLayers();
   void PromoteOne(const Candidate& candidate);
   bool IsLayerFull(uint32_t depth) const;
+  bool DraftsAhead() const { return tree_.size() >= limits_.verified; }
+  uint32_t Branching() const { return DraftsAhead() ? limits_.ahead_branching : limits_.branching; }
+  uint32_t StepNodes() const { return DraftsAhead() ? limits_.ahead_step_nodes : limits_.step_nodes; }
+  void ReleaseHeldBack();
   void ProposeFromSources();
   void OfferProposed(NodeId parent, int32_t proposed);
   void OfferBelow(const TreeNode& node);
   void OfferChildren(NodeId parent, absl::Span<const TokenProbability> children, float Candidate::*score_of);
+  bool MayGather() const;
+  void SendGathered(std::optional<NodeId> new_root);
+  void PutIntoMessages(bool exhausted);
   void FlushGrowth();
   void AddNodeRow(NodeId id, StepBatch* batch);
   absl::Status AddCandidates(NodeId parent, float* logits);
@@ -323,6 +347,7 @@ class DraftSession {
   bool sampled_ = false;
   bool predicts_ = false;
   PhiloxKey draw_key_ = {};
+  float temperature_ = 0.0f;
   Limits limits_;
 
   std::optional<TargetSampler> sampler_;  // Has the committed tokens; guesses what the target's will choose.
@@ -348,7 +373,8 @@ class DraftSession {
   NodeId next_id_ = 1;
   std::vector<Candidate> candidates_;  // A heap, best first.
   std::vector<Candidate> held_back_;   // Outside the budget as it is now.
-  std::vector<NodeId> waiting_;        // By path score, best first; parents before children.
+  bool released_ = false;              // What the verified tree had no room for, since the last commit.
+  std::vector<NodeId> waiting_;        // By value, best first; parents before children.
 
   // Rows of the step under way.
   uint32_t computed_after_step_ = 0;

@@ -171,6 +171,13 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("lookahead", &options.limits.lookahead,
            "Levels drafted ahead while a round is verified; 0 drafts and verifies in turns.")
       .InRange(0, kMaxTreeDepth / 2)
+      .Add("ahead-nodes", &options.limits.ahead_nodes,
+           "Candidates drafted ahead for whatever a round may end with; 0: as many as --lookahead has levels "
+           "for.")
+      .InRange(0, kMaxTreeNodes)
+      .Add("ahead-branching", &options.limits.ahead_branching,
+           "Candidates for one position below one node that are drafted ahead.")
+      .InRange(1, 32)
       .AddChoice(
           "tree-shape", &options.tree_shape, TreeShapeNames(),
           "What drafters try first: the best candidate, one for each level, or the best of each level.")

@@ -429,7 +429,7 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
   KeepAccepted(session, absl::MakeConstSpan(copies_).subspan(first_copy));
   const std::optional<double> seconds = session.TakeRoundSeconds(now, result.report.committed);
-  CountYield(session, result.report.committed, seconds);
+  CountYield(session, result.report, seconds);
   if (seconds.has_value() && *seconds >= 0.0) {
     // The prompts beside it would have been computed once.
     const auto rounds = static_cast<uint32_t>(rounds_.size());

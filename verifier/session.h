@@ -30,6 +30,7 @@
 #include "verifier/feature_stream.h"
 #include "verifier/output_assembler.h"
 #include "verifier/round_choices.h"
+#include "verifier/round_report.h"
 
 namespace tandem {
 
@@ -38,6 +39,8 @@ class ScoreCalibration;
 
 // Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
 inline constexpr size_t kDraftSecondsHistory = 6;
+// And over which the breadth of what is verified is averaged.
+inline constexpr size_t kBreadthHistory = 16;
 
 // A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
 using LinkId = uint64_t;
@@ -77,75 +80,6 @@ struct CommittedToken {
   std::optional<DraftOrigin> drafted_by;  // Of an accepted draft token; else it is the target's own.
   uint32_t text_bytes = 0;                // Of the chunk's text, how many became certain with this token.
   TokenChoice choice;
-};
-
-enum class RoundKind { kHit, kMiss, kUndrafted };
-
-// What a round of a request with a drafter got from it.
-enum class DraftSupply {
-  kDrafted,   // Candidates that were verified.
-  kUnwanted,  // None were wanted: the window is 0, or what was there was not worth a row.
-  kOpening,   // Nothing yet: the drafter has not answered since the session was opened there.
-  kLate,      // Nothing in time.
-  kLost,      // Nothing: it is out of reach, refused, quarantined or full.
-};
-inline constexpr size_t kNumDraftSupplies = 5;
-
-// A candidate that the target judged: a verified node below one that was right, or below the root.
-struct JudgedNode {
-  float score = 0.0f;       // The drafter's.
-  double calibrated = 0.0;  // The probability of acceptance that was made of it.
-  bool accepted = false;
-};
-
-// What one origin of drafts had in a round, each node counting for the one that it is credited to: over all
-// origins these add up to the round's own figures.
-struct OriginShare {
-  uint32_t depth = 0;  // Deepest level it guessed.
-  uint32_t nodes = 0;
-  uint32_t accepted = 0;
-  uint32_t declined = 0;
-  double expected_accepted = 0.0;
-  double wait_seconds = 0.0;  // That the round waited for its nodes.
-
-  bool empty() const { return nodes == 0 && wait_seconds <= 0.0; }
-};
-
-// Whom a round's request was bound to when the round was planned. Empty: nobody.
-struct RoundDrafters {
-  std::string drafter;
-  std::string partner;
-
-  // Under whose name an origin's share is told: what the verifier guesses counts beside the drafter that is
-  // bound.
-  const std::string& NameOf(DraftOrigin origin) const {
-    return origin == DraftOrigin::kPartner ? partner : drafter;
-  }
-};
-
-struct RoundReport {
-  RoundKind kind = RoundKind::kUndrafted;
-  uint32_t depth = 0;
-  uint32_t nodes = 0;
-  uint32_t accepted = 0;
-  uint32_t committed = 0;
-  uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
-  double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
-  double wait_seconds = 0.0;  // For drafters; what the verifier takes to guess is told in its share alone.
-  RoundDrafters drafters;
-  std::array<OriginShare, kNumDraftOrigins> shares;  // By DraftOrigin.
-  std::vector<DraftOrigin> accepted_by;              // Of each position, whose the accepted node was.
-  std::optional<DraftSupply> supply;                 // Of requests that have a drafter.
-  // From the end of the round before to the end of this one, waiting included; and what the committed tokens
-  // would have taken one by one: as many rounds without trees and waits, by the round-time model. 0 of a
-  // request's first round.
-  double round_seconds = 0.0;
-  double plain_seconds = 0.0;
-  std::vector<JudgedNode> judged;  // Of the drafter's candidates; none of what was drafted locally.
-  // The forward pass, and whether it computed the last of the request's prompt as well.
-  absl::Time forward_start;
-  absl::Duration forward_time;
-  bool with_prefill = false;
 };
 
 // A drafter's message with new candidates.
@@ -468,17 +402,26 @@ class Session {
   double round_wait_seconds() const { return round_wait_seconds_; }
   // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
   bool round_was_drafted() const { return round_drafts_pay_; }
+  // Likewise, drafting far ahead.
+  bool round_was_ahead() const { return round_ahead_pays_; }
   // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
   // nothing was committed to, and publishes what was computed to the prefix cache.
   void SettleKv();
 
   // a_q of the paper as verification sees it: draft time per level that was waited for, over the last rounds.
   double draft_seconds_per_level() const { return draft_seconds_per_level_.value(); }
+  // Nodes that the last drafted rounds verified, for each level; 0 before the first.
+  double verified_per_level() const { return verified_per_level_.value(); }
   const WindowLimits& limits() const { return limits_; }
 
  private:
   static constexpr int kGenerationShift = 56;
   static constexpr SessionId kIdMask = (SessionId{1} << kGenerationShift) - 1;
+
+  // As likely as this a local candidate must be to be right, all nodes above it included: where it stands in
+  // for a drafter, and where it competes with one and the choice over the batch says what is worth a row.
+  static constexpr float kLeastLocalScore = 0.3f;
+  static constexpr float kLeastMergedScore = 0.05f;
 
   SessionId DraftId(uint32_t generation) const {
     return id_ | SessionId{generation & 0xff} << kGenerationShift;
@@ -547,6 +490,7 @@ class Session {
   DraftBudget budget_;
   std::vector<GrowthTrace> growth_trace_;
   RecentMean draft_seconds_per_level_;
+  RecentMean verified_per_level_;
   absl::Time wait_since_ = absl::InfinitePast();
   absl::Time wait_until_ = absl::InfinitePast();
   absl::Time hold_until_ = absl::InfinitePast();
@@ -557,6 +501,8 @@ class Session {
   // Whether the drafter was thought to pay when this round's window was chosen, and the next one's.
   bool round_drafts_pay_ = true;
   bool drafts_pay_ = true;
+  bool round_ahead_pays_ = true;
+  bool ahead_pays_ = true;
 
   std::unique_ptr<DraftSource> local_drafter_;  // May be none.
   size_t num_read_locally_ = 0;                 // Tokens that it has been given.

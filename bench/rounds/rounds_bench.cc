@@ -29,6 +29,7 @@ DraftLoop::Options LoopOptions(const RoundsOptions& options, uint32_t nodes, Rou
                       .max_nodes = nodes,
                       .branching = options.branching,
                       .lookahead = 0,
+                      .ahead_nodes = 0,
                       .shape = TreeShape::kBestFirst};
   if (variant == RoundsVariant::kCalibrated) limits.lookahead = limits.max_depth;
   return {.limits = limits,

@@ -108,6 +108,38 @@ TEST(DraftPayoffTest, BatchesCountAsManyRounds) {
   EXPECT_GT(run.yield(), 0.96);
 }
 
+// Both ways commit several tokens a round, more or less, and differ by a few percent.
+TEST(DraftPayoffTest, TellsTwoWaysOfDraftingApart) {
+  const auto share_of_more = [](double more_yield, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> tokens(2.4, 0.6);
+    std::normal_distribution<double> cost(1.2, 0.08);
+    DraftPayoff payoff({.probe_steps = 32,
+                        .settling_steps = 4,
+                        .history = 512.0,
+                        .kept_for_probe = 0.8,
+                        .unknown_plain = 0.0,
+                        .first_steps = 64});
+    int more = 0;
+    for (int i = 0; i < 6000; ++i) {
+      const bool drafts_more = payoff.drafting();
+      if (i >= 2000) more += drafts_more ? 1 : 0;
+      payoff.Observe({.drafted = drafts_more,
+                      .tokens = std::max(tokens(random), 1.0) * (drafts_more ? more_yield : 1.0),
+                      .cost = cost(random)});
+    }
+    return more / 4000.0;
+  };
+  double better = 0.0;
+  double worse = 0.0;
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    better += share_of_more(1.10, seed) / 10.0;
+    worse += share_of_more(0.92, seed) / 10.0;
+  }
+  EXPECT_GT(better, 0.8);
+  EXPECT_LT(worse, 0.2);
+}
+
 TEST(DraftPayoffTest, IgnoresNonsense) {
   DraftPayoff payoff;
   for (double cost : {0.0, -1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
