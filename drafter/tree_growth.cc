@@ -21,9 +21,6 @@ namespace {
 
 // So few committed tokens without keys and values count as part of growth, not as a prompt: a round's commit.
 constexpr uint32_t kGlueTokens = 16;
-// Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
-// children.
-constexpr size_t kSampledTokens = 32;
 // Nodes drafted ahead that make a message.
 constexpr size_t kGatheredNodes = 16;
 
@@ -368,7 +365,6 @@ void DraftSession::FlushGrowth() {
   const bool exhausted =
       limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
                             (root_ready_ && NumUncomputed() == 0 && candidates_.empty() && waiting_.empty()));
-                            (root_ready_ && NumComputable() == 0 && candidates_.empty() && waiting_.empty()));
   if (!exhausted && MayGather()) return;
   const bool says_exhausted = announced_.empty() && exhausted && !said_exhausted_ && !lost_;
   const bool only_predicts = announced_.empty() && !predictions_.empty() && !lost_;
