@@ -44,11 +44,11 @@ ConstraintMetrics::ConstraintMetrics(MetricsRegistry* registry) {
       ExponentialBuckets(0.001, 2.0, 15));
   compiled_seconds_ = seconds.With({"compiled"});
   refused_seconds_ = seconds.With({"refused"});
-  cache_bytes_ = registry
-                     ->AddGauge({"tandem_verifier_constraint_cache_bytes",
-                                 "Memory of compiled constraints that are kept.",
-                                 {}})
-                     .With();
+  cache_bytes_ =
+      registry
+          ->AddGauge(
+              {"tandem_verifier_constraint_cache_bytes", "Memory of compiled constraints that are kept.", {}})
+          .With();
 }
 
 void ConstraintMetrics::OnLookup(bool known) {

@@ -35,7 +35,8 @@ absl::StatusOr<ConstraintSource> SimpleConstraint(const v1::Constraint& proto) {
   return absl::InvalidArgumentError("expected json_schema, json_object, regex or grammar");
 }
 
-absl::StatusOr<ConstraintSource> TagsFromProto(const v1::StructuralTags& proto, const ConstraintLimits& limits) {
+absl::StatusOr<ConstraintSource> TagsFromProto(const v1::StructuralTags& proto,
+                                               const ConstraintLimits& limits) {
   StructuralTags tags{.triggers = {proto.triggers().begin(), proto.triggers().end()},
                       .tags = {},
                       .at_least_one = proto.at_least_one(),
@@ -67,7 +68,8 @@ absl::StatusOr<ConstraintSource> AnyConstraint(const v1::Constraint& proto, cons
       return SimpleConstraint(proto);
     case v1::Constraint::kChoices: {
       *form = "choices";
-      const std::vector<std::string> choices(proto.choices().choices().begin(), proto.choices().choices().end());
+      const std::vector<std::string> choices(proto.choices().choices().begin(),
+                                             proto.choices().choices().end());
       return ConstraintOfChoices(choices);
     }
     case v1::Constraint::kStructuralTags:

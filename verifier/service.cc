@@ -264,12 +264,12 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
     return reactor;
   }
   const absl::Time deadline = session->deadline;
-  constraints_->Compile(**constraint, request->tenant(), deadline,
-                        [this, loop, id, session = *std::move(session), call = std::move(call)](
-                            absl::StatusOr<ConstraintCompiler::Compiled> compiled) mutable {
-                          BeginConstrained(loop, id, std::move(session), std::move(call),
-                                           std::move(compiled));
-                        });
+  constraints_->Compile(
+      **constraint, request->tenant(), deadline,
+      [this, loop, id, session = *std::move(session),
+       call = std::move(call)](absl::StatusOr<ConstraintCompiler::Compiled> compiled) mutable {
+        BeginConstrained(loop, id, std::move(session), std::move(call), std::move(compiled));
+      });
   return reactor;
 }
 

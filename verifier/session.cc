@@ -46,6 +46,7 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
   prefix_hash_ = ExtendPrefixHash(ExtendPrefixHash(kEmptyPrefixHash, request_.prompt), request_.emitted);
   summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
   summary_.output_tokens = static_cast<uint32_t>(request_.emitted.size());
+  summary_.constrained = request_.constraint != nullptr;
   if (request_.drafter.has_value()) summary_.drafter = request_.drafter->name;
 }
 
@@ -485,9 +486,9 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   if (request_.constraint != nullptr) request_.constraint->EndWalk();
   for (VerifiedToken& verified : tokens) {
     if (request_.constraint != nullptr && !request_.constraint->Commit(verified.choice.token)) {
-      end_status_ = absl::FailedPreconditionError(
-          absl::StrCat("constraint: no token of the model can go on after ",
-                       position - request_.prompt.size(), " tokens of output"));
+      end_status_ =
+          absl::FailedPreconditionError(absl::StrCat("constraint: no token of the model can go on after ",
+                                                     position - request_.prompt.size(), " tokens of output"));
       finished_ = true;
       walked_to_the_end_ = false;
       return;

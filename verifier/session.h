@@ -60,7 +60,8 @@ struct SessionRequest {
   int num_logprobs = -1;
   std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`,
   std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
-  std::unique_ptr<SessionConstraint> constraint;  // What the output may be, `emitted` taken in; none: anything.
+  std::unique_ptr<SessionConstraint>
+      constraint;  // What the output may be, `emitted` taken in; none: anything.
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
@@ -218,6 +219,7 @@ struct SessionSummary {
   uint32_t misses = 0;
   uint32_t draft_tokens = 0;
   uint32_t accepted_tokens = 0;
+  bool constrained = false;
   uint32_t masked_draft_tokens = 0;  // Candidates that the constraint forbids.
   std::vector<uint32_t> accepted_per_position;
   std::vector<uint32_t> window_histogram;

@@ -31,8 +31,8 @@ class SessionConstraint {
   // Takes in the output that was generated elsewhere. InvalidArgument says which token is not allowed.
   absl::Status Replay(absl::Span<const TokenId> emitted);
 
-  // Takes out of a tree, a parent before its children, the nodes that the constraint forbids, with all that is
-  // below them, and returns how many. Ids stay.
+  // Takes out of a tree, a parent before its children, the nodes that the constraint forbids, with all that
+  // is below them, and returns how many. Ids stay.
   uint32_t DropForbidden(std::vector<TreeNode>* nodes);
   // A proposal without what is forbidden, and with what the constraint leaves no choice about: the bytes that
   // must come, as the tokenizer spells them after the output so far, each token at the score that a guess of
@@ -76,8 +76,8 @@ class SessionConstraint {
   uint32_t num_dropped_ = 0;
 };
 
-// A session's own source of drafts under a constraint: another one's guesses, if there is one, without what is
-// forbidden, and what is forced. `constraint` outlives it.
+// A session's own source of drafts under a constraint: another one's guesses, if there is one, without what
+// is forbidden, and what is forced. `constraint` outlives it.
 class ConstrainedSource final : public DraftSource {
  public:
   ConstrainedSource(std::unique_ptr<DraftSource> source, SessionConstraint* constraint)

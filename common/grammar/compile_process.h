@@ -24,8 +24,8 @@ namespace tandem {
 class CompileProcess {
  public:
   struct Options {
-    std::string program;    // Path of tandem-grammar.
-    size_t max_bytes = 0;   // Of memory; 0: as much as there is.
+    std::string program;     // Path of tandem-grammar.
+    size_t max_bytes = 0;    // Of memory; 0: as much as there is.
     std::string vocabulary;  // EncodeVocabulary.
   };
   // Unavailable says what is missing.
@@ -35,8 +35,8 @@ class CompileProcess {
   CompileProcess& operator=(const CompileProcess&) = delete;
 
   absl::Status Send(const ConstraintSource& source);
-  // What CompileConstraint made of the job that was sent. DeadlineExceeded: nothing within `timeout`, and this may
-  // be asked again; Unavailable: the process has ended.
+  // What CompileConstraint made of the job that was sent. DeadlineExceeded: nothing within `timeout`, and
+  // this may be asked again; Unavailable: the process has ended.
   absl::StatusOr<std::string> Receive(absl::Duration timeout);
 
  private:

@@ -36,8 +36,8 @@ bool HasGrammars();
 // What the tokens of a model are to a constraint: their bytes, and which of them end a text. Immutable.
 class GrammarVocabulary {
  public:
-  // `bytes` of every token id; none of one that no text is spelled with. `end_tokens`, at least one, each with
-  // an entry in `bytes`, end the output, and no constraint sees their bytes.
+  // `bytes` of every token id; none of one that no text is spelled with. `end_tokens`, at least one, each
+  // with an entry in `bytes`, end the output, and no constraint sees their bytes.
   static absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> Create(std::vector<std::string> bytes,
                                                                          std::vector<TokenId> end_tokens);
   virtual ~GrammarVocabulary() = default;

@@ -130,7 +130,8 @@ ConstraintSource AnyJsonObject(bool any_whitespace) {
           .any_whitespace = any_whitespace};
 }
 
-absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags, const ConstraintLimits& limits) {
+absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags,
+                                                  const ConstraintLimits& limits) {
   const auto is_count = [](size_t count) { return count >= 1 && count <= kMostTags; };
   if (!is_count(tags.tags.size())) {
     return Invalid(absl::StrCat("tags: ", tags.tags.size(), ", expected 1 to ", kMostTags));
@@ -155,15 +156,17 @@ absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags, co
     if (!checked.ok()) return Invalid(absl::StrCat(field, ".content: ", checked.message()));
     absl::StatusOr<nlohmann::ordered_json> content = FormatOf(tag.content);
     if (!content.ok()) return Invalid(absl::StrCat(field, ".", content.status().message()));
-    list.push_back({{"type", "tag"}, {"begin", tag.begin}, {"content", *std::move(content)}, {"end", tag.end}});
+    list.push_back(
+        {{"type", "tag"}, {"begin", tag.begin}, {"content", *std::move(content)}, {"end", tag.end}});
   }
   const nlohmann::ordered_json format = {{"type", "triggered_tags"},
-                                 {"triggers", tags.triggers},
-                                 {"tags", std::move(list)},
-                                 {"at_least_one", tags.at_least_one},
-                                 {"stop_after_first", tags.stop_after_first}};
-  return ConstraintSource{.form = ConstraintSource::Form::kStructuralTags,
-                          .text = nlohmann::ordered_json{{"type", "structural_tag"}, {"format", format}}.dump()};
+                                         {"triggers", tags.triggers},
+                                         {"tags", std::move(list)},
+                                         {"at_least_one", tags.at_least_one},
+                                         {"stop_after_first", tags.stop_after_first}};
+  return ConstraintSource{
+      .form = ConstraintSource::Form::kStructuralTags,
+      .text = nlohmann::ordered_json{{"type", "structural_tag"}, {"format", format}}.dump()};
 }
 
 absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const Tokenizer& tokenizer,

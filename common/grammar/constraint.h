@@ -20,8 +20,8 @@ struct ConstraintLimits {
   size_t max_depth = 64;  // Of nested values of JSON, or of brackets.
 };
 
-// InvalidArgument says what is wrong and where: a byte of the text, or the path of a schema's member as a JSON
-// pointer. What passes can still fail to compile.
+// InvalidArgument says what is wrong and where: a byte of the text, or the path of a schema's member as a
+// JSON pointer. What passes can still fail to compile.
 absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLimits& limits);
 
 // An output that is one of these texts, each of at least one byte and none twice, at least one.
@@ -30,8 +30,8 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
 ConstraintSource AnyJsonObject(bool any_whitespace);
 
 // Free text with constrained parts: each begins with a tag's `begin` and ends with its `end`, and is what
-// `content` says in between, where JSON may have blanks and line ends. Free text ends where one of the `triggers` stands, each of which is a beginning of
-// one or more tags.
+// `content` says in between, where JSON may have blanks and line ends. Free text ends where one of the
+// `triggers` stands, each of which is a beginning of one or more tags.
 struct StructuralTag {
   std::string begin;
   ConstraintSource content;

@@ -83,9 +83,8 @@ std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::NextJob() {
     const auto found = turns_.find(job->tenant);
     return found == turns_.end() ? 0 : found->second;
   };
-  const auto next = std::min_element(queue_.begin(), queue_.end(), [&](const auto& a, const auto& b) {
-    return turn(a) < turn(b);
-  });
+  const auto next = std::min_element(queue_.begin(), queue_.end(),
+                                     [&](const auto& a, const auto& b) { return turn(a) < turn(b); });
   std::shared_ptr<Job> job = *next;
   queue_.erase(next);
   if (turns_.size() >= kMostTurns) turns_.clear();
@@ -137,10 +136,8 @@ absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(cons
 
 absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
   if (process_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<CompileProcess>> started =
-        CompileProcess::Start({.program = options_.program,
-                               .max_bytes = options_.max_bytes,
-                               .vocabulary = encoded_vocabulary_});
+    absl::StatusOr<std::unique_ptr<CompileProcess>> started = CompileProcess::Start(
+        {.program = options_.program, .max_bytes = options_.max_bytes, .vocabulary = encoded_vocabulary_});
     if (!started.ok()) {
       LogWarning("constraints cannot be compiled", {{"error", started.status().ToString()}});
       return started.status();
@@ -154,8 +151,8 @@ absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
     const absl::Duration left = end - absl::Now();
     if (left <= absl::ZeroDuration()) {
       process_.reset();
-      return absl::InvalidArgumentError(absl::StrCat("its compilation takes more than ",
-                                                     absl::FormatDuration(options_.max_time)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("its compilation takes more than ", absl::FormatDuration(options_.max_time)));
     }
     if (MayStop()) return absl::UnavailableError("the server is shutting down");
     answer = process_->Receive(std::min(left, kGlance));
@@ -195,7 +192,8 @@ void ConstraintCompiler::Expire() {
     }
   }
   for (Waiter& waiter : expired) {
-    std::move(waiter.done)(absl::DeadlineExceededError("the request's deadline passed while its constraint was compiled"));
+    std::move(waiter.done)(
+        absl::DeadlineExceededError("the request's deadline passed while its constraint was compiled"));
   }
 }
 

@@ -53,8 +53,8 @@ class ConstraintCompiler {
   // Stop.
   ~ConstraintCompiler();
 
-  // Calls `done` once, perhaps before this returns: InvalidArgument for a constraint that cannot be compiled, or not
-  // within the bounds; DeadlineExceeded, soon after `deadline`; ResourceExhausted when too many wait;
+  // Calls `done` once, perhaps before this returns: InvalidArgument for a constraint that cannot be compiled,
+  // or not within the bounds; DeadlineExceeded, soon after `deadline`; ResourceExhausted when too many wait;
   // Unavailable after Stop, or without a process to compile.
   void Compile(const ConstraintSource& source, absl::string_view tenant, absl::Time deadline, Done done);
   // From now on nothing is compiled, and whoever waits hears it.

@@ -23,8 +23,9 @@ using nlohmann::json;
 
 // They say nothing of what is valid.
 constexpr absl::string_view kAnnotations[] = {
-    "$comment", "$defs",     "$id",      "$schema", "contentEncoding", "contentMediaType", "default",
-    "definitions", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"};
+    "$comment",         "$defs",    "$id",         "$schema",    "contentEncoding",
+    "contentMediaType", "default",  "definitions", "deprecated", "description",
+    "examples",         "readOnly", "title",       "writeOnly"};
 constexpr absl::string_view kTypes[] = {"array", "boolean", "integer", "null", "number", "object", "string"};
 
 // Which types a keyword belongs to.
@@ -68,7 +69,8 @@ bool IsOfType(const json& value, absl::string_view type) {
   if (type == "object") return value.is_object();
   if (type == "string") return value.is_string();
   if (type == "number") return value.is_number();
-  return value.is_number_integer() || (value.is_number() && std::floor(value.get<double>()) == value.get<double>());
+  return value.is_number_integer() ||
+         (value.is_number() && std::floor(value.get<double>()) == value.get<double>());
 }
 
 // One walk over a schema and what it refers to.
@@ -190,7 +192,8 @@ class SchemaWalk {
       if (types.empty()) return Invalid(at, absl::StrCat("expected a type beside it, ", known->types[0]));
       const bool applies = std::any_of(types.begin(), types.end(),
                                        [&](const std::string& type) { return Contains(known->types, type); });
-      if (!applies && std::find(types.begin(), types.end(), "number") != types.end() && name == "multipleOf") {
+      if (!applies && std::find(types.begin(), types.end(), "number") != types.end() &&
+          name == "multipleOf") {
         return Invalid(at, "of numbers that need not be whole: not supported");
       }
       TANDEM_RETURN_IF_ERROR(CheckMembers(name, value, at));

@@ -18,7 +18,8 @@ namespace tandem {
 //     object           properties, required, additionalProperties, unevaluatedProperties, patternProperties,
 //                      propertyNames, minProperties, maxProperties
 //
-// and annotations. InvalidArgument says where, as "byte 17: ..." or by JSON pointer, "#/properties/a/not: ...".
+// and annotations. InvalidArgument says where, as "byte 17: ..." or by JSON pointer, "#/properties/a/not:
+// ...".
 absl::Status CheckJsonSchema(absl::string_view text, size_t max_depth);
 
 }  // namespace tandem

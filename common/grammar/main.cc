@@ -1,13 +1,13 @@
-// tandem-grammar: compiles constraints for the verifier that started it. What takes too long or too much memory ends
-// with this process, and no verifier (compile_process.h).
+// tandem-grammar: compiles constraints for the verifier that started it. What takes too long or too much
+// memory ends with this process, and no verifier (compile_process.h).
 
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 
 #include "absl/strings/numbers.h"
 #include "common/grammar/compile_process.h"
@@ -21,7 +21,8 @@ constexpr int kNiceness = 10;
 int Main(int argc, char** argv) {
   uint64_t max_bytes = 0;
   if (argc != 2 || !absl::SimpleAtoi(argv[1], &max_bytes)) {
-    std::fputs("tandem-grammar: started by tandem-verifier to compile constraints; of no use alone\n", stderr);
+    std::fputs("tandem-grammar: started by tandem-verifier to compile constraints; of no use alone\n",
+               stderr);
     return 2;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);

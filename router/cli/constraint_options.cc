@@ -28,10 +28,12 @@ void AddConstraint(CLI::App* app, ConstraintOptions* options) {
                   "The output is JSON that the schema in this file validates")
       ->group(group);
   app->add_flag("--json-object", options->json_object, "The output is a JSON object")->group(group);
-  app->add_option("--regex", options->regex, "The whole output matches this regular expression")->group(group);
+  app->add_option("--regex", options->regex, "The whole output matches this regular expression")
+      ->group(group);
   app->add_option("--grammar", options->grammar_file, "The output follows the EBNF grammar in this file")
       ->group(group);
-  app->add_option("--choice", options->choices, "The output is this text, or another one given so (repeatable)")
+  app->add_option("--choice", options->choices,
+                  "The output is this text, or another one given so (repeatable)")
       ->allow_extra_args(false)
       ->group(group);
   app->add_flag("--any-whitespace", options->any_whitespace,
