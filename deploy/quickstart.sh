@@ -105,7 +105,7 @@ build() {
   say "Building (the first time, several minutes; each line is one of n steps)"
   cmake --preset release -S "$repository" -B "$build_dir" -DTANDEM_TESTS=OFF --log-level=WARNING
   cmake --build "$build_dir" --parallel "$cores" \
-    --target tandem-router tandem-verifier tandem-drafter tandem
+    --target tandem-router tandem-verifier tandem-grammar tandem-drafter tandem
   bin_dir="$build_dir/bin"
 }
 

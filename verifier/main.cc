@@ -36,6 +36,7 @@
 #include "common/rpc/tracing.h"
 #include "common/rpc/weights_digest.h"
 #include "common/tokenizer/tokenizer.h"
+#include "verifier/constraint_service.h"
 #include "verifier/engine_loop.h"
 #include "verifier/feature_store.h"
 #include "verifier/metrics.h"
@@ -84,6 +85,7 @@ struct VerifierFlags {
   uint32_t gpu_rank = 0;
   std::string gpu_rendezvous;
   RegistrationFlags registration;
+  ConstraintFlags constraints;
 };
 
 void DeclareGpu(VerifierFlags& options, Flags& flags) {
@@ -193,6 +195,7 @@ void Declare(VerifierFlags& options, Flags& flags) {
            "spoken "
            "with over it instead of TCP. Made for this user alone if it is not there; empty for none.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
+  DeclareConstraintFlags(options.constraints, flags);
 }
 
 // The CPUs of --cpu-list; errors name the flag.
@@ -250,7 +253,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
                    .max_length = static_cast<uint32_t>(
                        std::min<uint64_t>(static_cast<uint64_t>(config.max_context), options.kv_tokens)),
                    .verification_rule = options.rule,
-                   .drafts_locally = options.local_drafter != "none"};
+                   .drafts_locally = options.local_drafter != "none",
+                   .constraints = options.constraints.limits()};
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer, Tokenizer::LoadForModel(spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
   return target;
@@ -442,6 +446,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
   VerifierMetrics metrics(&registry, target.served.name, options.metrics_compat == "vllm");
+  ConstraintMetrics constraint_metrics(&registry);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-verifier", Version(), &registry));
   TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target));
@@ -514,6 +519,10 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
                                                  file.options);
                          });
   }
+  // Ends before the loop and the service, which it calls.
+  const std::unique_ptr<ConstraintCompiler> constraints =
+      StartConstraintCompiler(options.constraints, target.served, &clock, &constraint_metrics);
+  service.ServeConstraints(constraints.get());
   service.Serve(loop.get());
   server->SetServing(true);
   announce("serving");
@@ -529,6 +538,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
   server->Drain(options.server.drain_times(), [&](absl::Time deadline) {
     service.StopAdmission();
+    if (constraints != nullptr) constraints->Stop();
     loop->Drain(deadline);
   });
   return absl::OkStatus();

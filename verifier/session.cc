@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "verifier/drafter_record.h"
 
@@ -40,6 +41,7 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
   prefix_hash_ = ExtendPrefixHash(ExtendPrefixHash(kEmptyPrefixHash, request_.prompt), request_.emitted);
   summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
   summary_.output_tokens = static_cast<uint32_t>(request_.emitted.size());
+  summary_.constrained = request_.constraint != nullptr;
   if (request_.drafter.has_value()) summary_.drafter = request_.drafter->name;
 }
 
@@ -297,10 +299,14 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
   }
   // What was drafted ahead has more children than are to be verified, and a chain's have brothers.
   const uint32_t most_children = by_worth ? UINT32_MAX : budget_.branching;
-  return mirror.Select({.max_nodes = std::min(nodes, max_nodes),
-                        .max_depth = depth,
-                        .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
-                       worth);
+  std::vector<TreeNode> selected =
+      mirror.Select({.max_nodes = std::min(nodes, max_nodes),
+                     .max_depth = depth,
+                     .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
+                    worth);
+  // Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
+  if (request_.constraint != nullptr && !samples_drafts()) request_.constraint->DropForbidden(&selected);
+  return selected;
 }
 
 ChoiceSession Session::Choice() const {
@@ -398,7 +404,9 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   auto position = static_cast<uint32_t>(kv_.tokens().size());
   const auto logits = [&](std::optional<uint32_t> node) {
     const uint32_t row = node.has_value() ? first_row_ + 1 + *node : first_row_;
-    return absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
+    const auto row_logits = absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
+    if (request_.constraint != nullptr) request_.constraint->Mask(node, row_logits);
+    return row_logits;
   };
   const VerifiedRound round{.position = position,
                             .seed = request_.sampling.seed,
@@ -408,7 +416,18 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
                             .chosen = choices_.tokens(),
                             .logits = logits};
   const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
-  for (VerifiedToken& verified : rule->Verify(round, sampler_)) {
+  if (request_.constraint != nullptr) request_.constraint->BeginWalk(selected_);
+  std::vector<VerifiedToken> tokens = rule->Verify(round, sampler_);
+  if (request_.constraint != nullptr) request_.constraint->EndWalk();
+  for (VerifiedToken& verified : tokens) {
+    if (request_.constraint != nullptr && !request_.constraint->Commit(verified.choice.token)) {
+      end_status_ =
+          absl::FailedPreconditionError(absl::StrCat("constraint: no token of the model can go on after ",
+                                                     position - request_.prompt.size(), " tokens of output"));
+      finished_ = true;
+      walked_to_the_end_ = false;
+      return;
+    }
     CommittedToken token{.token = verified.choice.token};
     if (verified.node.has_value()) token.drafted_by = guesses_[*verified.node].credited();
     token.choice = std::move(verified.choice);
@@ -428,16 +447,6 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
       return;
     }
   }
-}
-
-void Session::SummariseCosts(const RoundCosts& costs) {
-  summary_.policy_state = policy_->ExportState();
-  for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
-    summary_.verify_seconds.push_back(costs.VerifySeconds(window));
-  }
-  if (summary_.drafter.empty()) return;
-  summary_.exposed_level_seconds = costs.draft_seconds_per_level;
-  summary_.hidden_level_seconds = costs.hidden_draft_seconds_per_level;
 }
 
 // The commit that is being sent left no tree: growth below it tells how long a draft takes from nothing.
@@ -467,6 +476,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   kv_.Append(tokens);
   ReadLocally();
   summary_.output_tokens = OutputLength();
+  if (request_.constraint != nullptr) summary_.masked_draft_tokens = request_.constraint->num_dropped();
 
   RoundReport& report = result.report;
   for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);

@@ -31,6 +31,7 @@
 #include "verifier/output_assembler.h"
 #include "verifier/round_choices.h"
 #include "verifier/round_report.h"
+#include "verifier/session_constraint.h"
 
 namespace tandem {
 
@@ -62,6 +63,8 @@ struct SessionRequest {
   int num_logprobs = -1;
   std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`,
   std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
+  std::unique_ptr<SessionConstraint>
+      constraint;  // What the output may be, `emitted` taken in; none: anything.
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
@@ -150,6 +153,8 @@ struct SessionSummary {
   uint32_t misses = 0;
   uint32_t draft_tokens = 0;
   uint32_t accepted_tokens = 0;
+  bool constrained = false;
+  uint32_t masked_draft_tokens = 0;  // Candidates that the constraint forbids.
   std::vector<uint32_t> accepted_per_position;
   std::vector<uint32_t> window_histogram;
   std::vector<OriginSummary> by_origin;
@@ -195,6 +200,8 @@ class Session {
   const SequenceKv& kv() const { return kv_; }
   const SessionSummary& summary() const { return summary_; }
   bool finished() const { return finished_; }
+  // Of a session that is finished: what it ends with. Not OK when the constraint left nothing to choose.
+  const absl::Status& end_status() const { return end_status_; }
   // Writes what rounds cost now to the summary.
   void SummariseCosts(const RoundCosts& costs);
 
@@ -322,7 +329,7 @@ class Session {
   bool samples_drafts() const { return sampling_rule_ != nullptr; }
 
   // Lets its rounds ask the engine for the choices. Before Start; not with a rule that samples drafts, nor
-  // for log probabilities, both of which need logits.
+  // for log probabilities or under a constraint, all of which need logits.
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 
@@ -465,6 +472,7 @@ class Session {
   uint32_t planned_ = 0;  // Tokens that are computed or planned in the coming step.
   uint64_t last_served_ = 0;
   bool finished_ = false;
+  absl::Status end_status_;
   SessionSummary summary_;
 
   DraftMirror mirror_;

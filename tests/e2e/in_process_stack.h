@@ -17,6 +17,7 @@
 #include "router/router.h"
 #include "router/service.h"
 #include "tests/e2e/next_token_target.h"
+#include "verifier/constraint_service.h"
 #include "verifier/engine_loop.h"
 #include "verifier/service.h"
 
@@ -77,6 +78,8 @@ class TestVerifier {
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<VerifierService> service_;
   std::unique_ptr<ServerRunner> server_;
+  ConstraintMetrics constraint_metrics_{&registry_};
+  std::unique_ptr<ConstraintCompiler> constraints_;  // Ends first: it calls the service.
 };
 
 // One drafter, a verifier for each setup, and a router that serves each verifier as a model of its own, all
