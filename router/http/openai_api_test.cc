@@ -174,7 +174,12 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
       {R"("n": 2)", "n: "},
       {R"("best_of": 3)", "best_of: "},
       {R"("min_tokens": 1)", "min_tokens: "},
-      {R"("response_format": {"type": "json_object"})", "response_format: "},
+      {R"("response_format": {"type": "xml"})", "response_format.type: found \"xml\""},
+      {R"("response_format": {"type": "json_schema"})", "response_format.json_schema: missing"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "x"}})", "schema: missing"},
+      {R"("guided_regex": "a", "guided_grammar": "root ::= \"a\"")", "more than one format"},
+      {R"("guided_choice": "a")", "guided_choice: expected a list"},
+      {R"("structured_outputs": {"xml": true})", "structured_outputs.xml"},
       {R"("tools": [{"type": "function"}])", "tools: "},
       {R"("tool_choice": "auto")", "tool_choice: "},
       {R"("temperature": "hot")", "temperature: found \"hot\""},
@@ -201,6 +206,33 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
   EXPECT_EQ(verifier_.num_calls(), 0);
   EXPECT_EQ(Chat(R"(, "n": 1, "temperature": null, "tools": [], "response_format": {"type": "text"})").status,
             200);
+}
+
+TEST_F(OpenAiApiTest, FormatsAreConstraints) {
+  verifier_.SetScript([this](StubVerifier::Call& call) {
+    asked_ = call.request();
+    Saying("x", 1)(call);
+  });
+  // Properties keep the order that they have in the body.
+  const std::string schema = R"({"type":"object","properties":{"b":{"type":"null"},"a":{"type":"null"}}})";
+  for (
+      const std::string& field :
+      {absl::StrCat(
+           R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": )",
+           schema, "}}"),
+       absl::StrCat(R"("guided_json": )", schema),
+       absl::StrCat(R"("structured_outputs": {"json": )", schema, "}")}) {
+    ASSERT_EQ(Chat(", " + field).status, 200) << field;
+    EXPECT_EQ(asked_.constraint().json_schema().schema(), schema) << field;
+  }
+  ASSERT_EQ(Chat(R"(, "response_format": {"type": "json_object"})").status, 200);
+  EXPECT_TRUE(asked_.constraint().has_json_object());
+  ASSERT_EQ(Chat(R"(, "guided_regex": "a+")").status, 200);
+  EXPECT_EQ(asked_.constraint().regex(), "a+");
+  ASSERT_EQ(Chat(R"(, "structured_outputs": {"choice": ["a", "b"]})").status, 200);
+  EXPECT_THAT(asked_.constraint().choices().choices(), ElementsAre("a", "b"));
+  ASSERT_EQ(Chat().status, 200);
+  EXPECT_FALSE(asked_.has_constraint());
 }
 
 TEST_F(OpenAiApiTest, MessagesThatCannotBeReadAreNamed) {

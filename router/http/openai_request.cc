@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/strict_json.h"
+#include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/request.h"
 
@@ -96,7 +97,8 @@ void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
 }
 
 // What both kinds of request have.
-void ReadCommon(JsonFields& fields, CompletionRequest& completion, v1::GenerateRequest& request) {
+void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
+                v1::GenerateRequest& request) {
   if (auto model = fields.Text("model")) request.set_model(*std::move(model));
   ReadSampling(fields, *request.mutable_sampling());
   ReadStopping(fields, *request.mutable_stopping());
@@ -116,10 +118,7 @@ void ReadCommon(JsonFields& fields, CompletionRequest& completion, v1::GenerateR
   if (const auto skip = fields.Flag("skip_special_tokens"))
     request.mutable_output()->set_include_special_tokens(!*skip);
   if (const auto ids = fields.Flag("return_token_ids")) completion.return_token_ids = *ids;
-  for (const char* name : {"response_format", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "structured_outputs", "structural_tag"}) {
-    fields.Refuse(name, "not to be had here: outputs are not held to a format", Json{{"type", "text"}});
-  }
+  ReadConstraint(body, fields, request);
   // What they are for is on the caller's side, or in services beside a model.
   for (const char* name :
        {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
@@ -226,7 +225,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
   JsonFields fields(json);
   CompletionRequest completion{.chat = true};
   v1::GenerateRequest request;
-  ReadCommon(fields, completion, request);
+  ReadCommon(body, fields, completion, request);
   const bool logprobs = fields.Flag("logprobs").value_or(false);
   const auto top = fields.Integer("top_logprobs", 0, kMaxLogprobs);
   if (top.has_value() && *top > 0 && !logprobs) fields.Fail("top_logprobs", "set, but logprobs is not");
@@ -261,7 +260,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body) {
   JsonFields fields(json);
   CompletionRequest completion;
   v1::GenerateRequest request;
-  ReadCommon(fields, completion, request);
+  ReadCommon(body, fields, completion, request);
   // OpenAI's default of this, older API.
   if (!request.stopping().has_max_tokens()) request.mutable_stopping()->set_max_tokens(16);
   if (const auto logprobs = fields.Integer("logprobs", 0, kMaxLogprobs)) {
