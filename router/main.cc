@@ -70,7 +70,7 @@ struct RouterFlags {
   ServerFlags server{.listen = "127.0.0.1:7001",
                      .metrics_listen = "127.0.0.1:9101",
                      // Callers are strangers, and each has a connection of its own.
-                     .limits = {.max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
+                     .limits = {.pollers = 16, .max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
                      .drain_grace = absl::Seconds(30)};
   int32_t tokenizer_threads = 2;
   uint32_t spare_places = Admission::kDefaultSparePercent;

@@ -164,6 +164,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
     TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options, quota));
   }
   runner->SetServingAtFirst(options.not_serving_yet);
+  runner->pollers_ = std::make_unique<Pollers>(static_cast<int>(options.limits.pollers));
   runner->StartListeners(options);
   if (options.liveness_timeout > absl::ZeroDuration()) {
     const auto stalled = [at = runner.get(), work = options.stalled] {

@@ -17,6 +17,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/listener.h"
 #include "common/rpc/peer_limits.h"
+#include "common/rpc/pollers.h"
 #include "common/rpc/tls_files.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/impl/service_type.h"
@@ -181,6 +182,7 @@ class ServerRunner {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::CallbackGenericService> nothing_else_;  // What health_server_ serves besides.
   std::unique_ptr<grpc::Server> health_server_;
+  std::unique_ptr<Pollers> pollers_;
   Port port_;
   Port local_port_;
   Port health_port_;

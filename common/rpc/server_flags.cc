@@ -38,6 +38,10 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
            "KiB of calls from a peer that takes nothing of its answers until its connection is cut; 0 for "
            "never.")
       .InRange(0, 1 << 20)
+      .Add("connection-threads", &options.limits.pollers,
+           "Threads for connections besides gRPC's own: about how many peers may send without end before "
+           "others are not read.")
+      .InRange(0, 256)
       .Add("connection-idle", &options.limits.max_idle,
            "After how long without a call a connection is closed; 0s for never.")
       .Add(
