@@ -234,7 +234,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     fits = Lost(absl::StrCat("commit ", commit.commit_no, ": node ", *commit.new_root,
                              " does not lie at the end of the committed tokens"));
   }
-  if (fits.ok() && is_head() && WindowIsFull(kv_.tokens().size() + commit.tokens.size())) {
+  if (fits.ok() && is_head() && !is_medusa() && WindowIsFull(kv_.tokens().size() + commit.tokens.size())) {
     fits = Lost("the draft head's window is full and begins anew");
   }
   if (!fits.ok()) {
@@ -252,8 +252,9 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   SetBudget(commit.budget);
   if (has_engine()) {
     for (TokenId token : commit.tokens) sampler_->Append(token);
-    TANDEM_RETURN_IF_ERROR(is_head() ? AppendToHead(commit.tokens, path)
-                                     : AppendCommitted(commit.tokens, path));
+    TANDEM_RETURN_IF_ERROR(is_medusa() ? AppendToMedusa(commit.tokens)
+                           : is_head() ? AppendToHead(commit.tokens, path)
+                                       : AppendCommitted(commit.tokens, path));
   }
   for (const auto& source : sources_) source->Observe(commit.tokens);
 
@@ -271,6 +272,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     SalvageBelow(path.back());
   }
   RebuildQueues();
+  if (is_medusa()) OfferFromLevels();
   if (is_head() && commit.features.has_value()) TANDEM_RETURN_IF_ERROR(OnFeatures(*commit.features));
   ProposeFromSources();
   Promote();

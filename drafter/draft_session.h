@@ -63,11 +63,11 @@ class StepBatch {
   void Clear();
   void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr,
            const InputState* state = nullptr);
-  // Memory that stays where it is until Clear: the slots of a context's tail, logits of [vocab_size], a
-  // request for the normed state, or for that after the last of so many layers, with room for it, and a state
-  // of `size` numbers to read, to be written by the caller.
+  // Memory that stays where it is until Clear: the slots of a context's tail, so many logits, a request for
+  // the normed state, or for that after the last of so many layers, with room for it, and a state of `size`
+  // numbers to read, to be written by the caller.
   absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
-  float* NewLogits(int32_t vocab_size);
+  float* NewLogits(size_t size);
   const FeatureRequest* NewStateRequest(int32_t hidden_size);
   const FeatureRequest* NewOutputRequest(uint32_t num_layers, int32_t hidden_size);
   absl::Span<float> NewInput(size_t size, bool own, const InputState** input);
@@ -126,6 +126,11 @@ class StepBatch {
 // from the rows as they are. What the head's prefix cache keeps is from the target's states alone. States are
 // not kept once they have been used: a session that has lost keys and values, or whose window has to move,
 // asks for an Open, after which the verifier sends them again.
+//
+// Medusa heads read the states behind the last token but one and nothing else, so their window is the last
+// token. One row gives what every level of the tree is made of: no node is forwarded, and a node's children
+// are those of any other on its level. After a commit what the row gave for later positions still holds,
+// whatever was committed, until the next row takes its place.
 //
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
@@ -193,6 +198,9 @@ class DraftSession {
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
 
  private:
+  // Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
+  // children.
+  static constexpr size_t kSampledTokens = 32;
   static constexpr int32_t kRootOfProposal = -1;
   static constexpr int32_t kNotProposed = -2;
   // Children as they were drawn.
@@ -203,7 +211,7 @@ class DraftSession {
   };
   struct NodeState {
     std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
-    bool forwarded = false;      // Its keys and values are in `slot`, and its children are known.
+    bool forwarded = false;      // Its keys and values are in `slot`, if any, and its children are known.
     uint32_t num_children = 0;
     int32_t proposed = kNotProposed;  // Which node of the proposal it is.
     uint32_t draw = 0;                // Which of its parent's draws it is.
@@ -232,6 +240,8 @@ class DraftSession {
 
   bool has_engine() const { return model_->engine != nullptr; }
   bool is_head() const { return has_engine() && model_->engine->config().head.has_value(); }
+  // Medusa: the tree grows from the root's row alone.
+  bool is_medusa() const { return is_head() && !model_->engine->config().head->reads_context(); }
 
   // Open and commit (draft_session.cc).
   absl::Status OpenWindow(absl::Span<const TokenId> tokens);
@@ -263,6 +273,12 @@ class DraftSession {
   void TakeRootOutput();
   void WaitBelow(NodeId parent);
 
+  // Of Medusa heads (medusa_drafting.cc).
+  absl::Status AppendToMedusa(absl::Span<const TokenId> tokens);
+  absl::Status TakeLevels();
+  void OfferFromLevels();
+  void OfferLevelBelow(NodeId parent, uint32_t depth);
+
   // Growth (tree_growth.cc).
   static bool IsWorse(const Candidate& a, const Candidate& b);
   uint32_t NumUncomputed() const;
@@ -286,7 +302,7 @@ class DraftSession {
   void AddNodeRow(NodeId id, StepBatch* batch);
   absl::Status AddCandidates(NodeId parent, float* logits);
   std::unique_ptr<Draws>& DrawsBelow(NodeId parent);
-  std::unique_ptr<Draws> DrawChildren(NodeId parent, float* logits) const;
+  std::unique_ptr<Draws> DrawChildren(NodeId parent, absl::Span<const TokenProbability> most_likely) const;
   void AddDistribution(NodeId parent, Grow* grow);
   absl::Status NotFinite() const;
 
@@ -320,6 +336,9 @@ class DraftSession {
   bool missed_features_ = false;  // Some came while it was parked.
   uint64_t text_before_window_ = 0;
   std::vector<float> root_output_;
+  // Of Medusa heads: what comes below nodes of depth 0, 1, ..., guesses or, where drafts are sampled, what to
+  // draw from.
+  std::vector<std::vector<TokenProbability>> levels_;
   bool root_ready_ = false;  // The root has been forwarded: its children are known.
   CandidateTree tree_;
   absl::flat_hash_map<NodeId, NodeState> states_;

@@ -49,6 +49,12 @@ absl::Status DraftSession::OpenHeadWindow(const OpenSession& open) {
                     FeatureWindow() * RowBytesFor(head));
   missed_features_ = false;
   const absl::Span<const TokenId> tokens = open.tokens;
+  if (is_medusa()) {
+    levels_.clear();
+    const size_t before = std::max<size_t>(1, tokens.size() - 1);
+    window_start_ = 0;
+    return StartHeadWindow(tokens.first(before), tokens.subspan(before));
+  }
   // Another target's states would give other rows.
   const uint64_t empty = HashCombine(open.target_fingerprint, kEmptyPrefixHash);
   // What has been computed can be gone on with where the text before the window is the same.
@@ -173,6 +179,7 @@ const InputState* DraftSession::ReadOutputAbove(NodeId parent, StepBatch* batch)
 
 const FeatureRequest* DraftSession::AskForOutput(StepBatch* batch) const {
   const ModelConfig& config = model_->engine->config();
+  if (config.head->own_state_is_normed) return batch->NewStateRequest(config.hidden_size);
   return batch->NewOutputRequest(static_cast<uint32_t>(config.num_layers), config.hidden_size);
 }
 

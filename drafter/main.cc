@@ -65,7 +65,9 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add(
           "head-target", &options.head_target,
           "Folder of the target that draft heads among the models were trained for: embedding, output matrix "
-          "and vocabulary that a head's folder leaves out are taken from there.")
+          "and vocabulary that a head's folder leaves out are taken from there. A --model of the same folder "
+          "is "
+          "the next-token module in its files.")
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,

@@ -20,9 +20,6 @@ namespace {
 
 // So few committed tokens without keys and values count as part of growth, not as a prompt: a round's commit.
 constexpr uint32_t kGlueTokens = 16;
-// Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
-// children.
-constexpr size_t kSampledTokens = 32;
 
 }  // namespace
 
@@ -44,10 +41,10 @@ absl::Span<const SlotId> StepBatch::KeepTail(std::vector<SlotId> tail) {
   return tails_.back();
 }
 
-float* StepBatch::NewLogits(int32_t vocab_size) {
+float* StepBatch::NewLogits(size_t size) {
   if (num_logits_ == logits_.size()) logits_.emplace_back();
   std::vector<float>& logits = logits_[num_logits_++];
-  logits.resize(static_cast<size_t>(vocab_size));
+  logits.resize(size);
   return logits.data();
 }
 
@@ -126,7 +123,7 @@ TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score, uint32
 }
 
 bool DraftSession::CanForward(const TreeNode& node) const {
-  if (!has_engine() || parked_ || node.depth >= limits_.depth ||
+  if (!has_engine() || is_medusa() || parked_ || node.depth >= limits_.depth ||
       kv_.tokens().size() + node.depth > model_->context_length) {
     return false;
   }
@@ -178,6 +175,8 @@ void DraftSession::RebuildQueues() {
 // say too.
 void DraftSession::Promote() {
   if (!root_ready_ && !NeedsPrefill() && !parked_) return;
+  // All of the tree may come from the root's row, so that what an older one gave does not fill it first.
+  if (is_medusa() && NumComputable() > 0) return;
   if (limits_.shape == TreeShape::kEagle2 && has_engine()) {
     PromoteLayers();
   } else {
@@ -208,6 +207,7 @@ void DraftSession::PromoteOne(const Candidate& candidate) {
     return;
   }
   const TreeNode node = AddNode(candidate.parent, candidate.token, candidate.merged_score(), candidate.draw);
+  if (is_medusa()) OfferLevelBelow(node.id, node.depth);
   if (CanForward(node) && !IsLayerFull(node.depth)) Wait(node);
 }
 
@@ -228,7 +228,9 @@ bool DraftSession::IsLayerFull(uint32_t depth) const {
 // all, reranks once more when it chooses what to verify. Levels may use up the budget before the deepest one.
 void DraftSession::PromoteLayers() {
   if (!waiting_.empty() || !root_ready_) return;  // A level is under way.
-  for (uint32_t depth = 1; depth < limits_.depth && tree_.size() < limits_.nodes; ++depth) {
+  uint32_t deepest = limits_.depth;
+  if (is_medusa()) deepest = std::min(deepest, static_cast<uint32_t>(levels_.size()));
+  for (uint32_t depth = 1; depth < deepest && tree_.size() < limits_.nodes; ++depth) {
     std::vector<Candidate> level;
     std::vector<Candidate> rest;
     for (const Candidate& candidate : candidates_) {
@@ -238,6 +240,7 @@ void DraftSession::PromoteLayers() {
     }
     absl::c_sort(level, [](const Candidate& a, const Candidate& b) { return IsWorse(b, a); });
     candidates_ = std::move(rest);
+    std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
     size_t taken = 0;
     while (taken < level.size() && tree_.size() < limits_.nodes && !IsLayerFull(depth)) {
       PromoteOne(level[taken++]);
@@ -302,7 +305,7 @@ void DraftSession::OfferBelow(const TreeNode& node) {
 void DraftSession::FlushGrowth() {
   const bool exhausted =
       limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
-                            (root_ready_ && NumComputable() == 0 && candidates_.empty() && waiting_.empty()));
+                            (root_ready_ && NumUncomputed() == 0 && candidates_.empty() && waiting_.empty()));
   const bool says_exhausted = announced_.empty() && exhausted && !said_exhausted_ && !lost_;
   const bool only_predicts = announced_.empty() && !predictions_.empty() && !lost_;
   if (says_exhausted || only_predicts) {
@@ -350,8 +353,8 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
   for (uint32_t position = kv_.num_computed(); position < computed_after_step_; ++position) {
     float* logits = nullptr;
     if (position + 1 == length) {
-      root_logits_ = logits = batch->NewLogits(model_->engine->config().vocab_size);
-      if (is_head()) root_request_ = AskForOutput(batch);
+      root_logits_ = logits = batch->NewLogits(model_->engine->config().logits_size());
+      if (is_head() && !is_medusa()) root_request_ = AskForOutput(batch);
     }
     batch->Add(kv_.tokens()[position], kv_.CommittedRow(position), logits,
                logits == nullptr ? nullptr : root_request_,
@@ -366,7 +369,7 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
 void DraftSession::AddNodeRow(NodeId id, StepBatch* batch) {
   std::vector<SlotId> tail;
   for (NodeId ancestor : tree_.Path(id)) tail.push_back(*states_.at(ancestor).slot);
-  float* logits = batch->NewLogits(model_->engine->config().vocab_size);
+  float* logits = batch->NewLogits(model_->engine->config().logits_size());
   const FeatureRequest* const state = is_head() ? AskForOutput(batch)
                                       : predicts_
                                           ? batch->NewStateRequest(model_->engine->config().hidden_size)
@@ -384,7 +387,9 @@ absl::Status DraftSession::OnStep() {
   counters_->prefill_tokens += computed_after_step_ - kv_.num_computed();
   if (computed_after_step_ > kv_.num_computed()) kv_.MarkComputed(computed_after_step_);
   if (is_head()) features_->DropBefore(NextFeature());
-  if (root_logits_ != nullptr) {
+  if (root_logits_ != nullptr && is_medusa()) {
+    TANDEM_RETURN_IF_ERROR(TakeLevels());
+  } else if (root_logits_ != nullptr) {
     if (is_head()) TakeRootOutput();
     root_ready_ = true;
     TANDEM_RETURN_IF_ERROR(AddCandidates(0, root_logits_));
@@ -417,7 +422,11 @@ absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
   if (sampled_) {
     std::unique_ptr<Draws>& draws = DrawsBelow(parent);
     // What has been drawn stays drawn, even if the model sees another window by now.
-    if (draws == nullptr) draws = DrawChildren(parent, logits);
+    if (draws == nullptr) {
+      draws = DrawChildren(
+          parent,
+          sampler_->MostLikely(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), kSampledTokens));
+    }
     if (draws == nullptr) return NotFinite();
     OfferChildren(parent, draws->children, &Candidate::score);
     return absl::OkStatus();
@@ -443,11 +452,10 @@ std::unique_ptr<DraftSession::Draws>& DraftSession::DrawsBelow(NodeId parent) {
 // A child's score is how likely it is to be needed and right as far as can be told before it is drawn: the
 // largest probability that is left, if none of its elder siblings is right. Scores never increase, so that
 // siblings become nodes in order.
-std::unique_ptr<DraftSession::Draws> DraftSession::DrawChildren(NodeId parent, float* logits) const {
+std::unique_ptr<DraftSession::Draws> DraftSession::DrawChildren(
+    NodeId parent, absl::Span<const TokenProbability> most_likely) const {
   auto draws = std::make_unique<Draws>();
-  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
-  for (const TokenProbability& token :
-       sampler_->MostLikely(absl::MakeSpan(logits, vocab_size), kSampledTokens)) {
+  for (const TokenProbability& token : most_likely) {
     draws->distribution.tokens.push_back(token.token);
     draws->distribution.probabilities.push_back(token.probability);
   }

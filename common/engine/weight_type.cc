@@ -23,7 +23,7 @@ absl::string_view DTypeName(TensorView::DType dtype) {
 }
 
 absl::Status ExpectBf16(const Model& model, const TensorView& matrix, WeightType type) {
-  if (matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
+  if (!matrix.exists() || matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "weight type ", WeightTypeName(type), ": ", model.folder(), " has a matrix ", ShapeText(matrix.shape),
       " in ", DTypeName(matrix.dtype), "; expected bf16, or the weight type auto, int8 or int4"));
@@ -65,7 +65,7 @@ absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
 
 absl::string_view KeptWeightType(const Model& model, WeightType type) {
   if (type != WeightType::kAsInFile && type != WeightType::kBf16) return WeightTypeName(type);
-  return DTypeName(model.embedding().dtype);
+  return DTypeName(model.embedding().exists() ? model.embedding().dtype : model.output().dtype);
 }
 
 bool IsGpuWeightType(WeightType type) {
@@ -85,6 +85,11 @@ absl::Status ValidateWeightType(const Model& model, WeightType type) {
   TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.embedding(), type));
   TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.output(), type));
   if (type != WeightType::kBf16) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.head().projection, type));
+  for (const HeadWeights::Position& position : model.head().positions) {
+    TANDEM_RETURN_IF_ERROR(ExpectBf16(model, position.output, type));
+    for (const TensorView& block : position.blocks) TANDEM_RETURN_IF_ERROR(ExpectBf16(model, block, type));
+  }
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {

@@ -1,4 +1,4 @@
-"""A draft head in a process of its own, fed with the target's hidden states: it is killed, hangs, is swapped for a draft
+"""Draft heads in a process of their own, fed with the target's hidden states: it is killed, hangs, is swapped for a draft
 model and back, its verifier is lost, and outputs are those without speculation throughout."""
 
 import json
@@ -18,7 +18,6 @@ from processes import (
 )
 from tandem.v1 import admin_pb2, admin_pb2_grpc
 
-HEAD = "eagle3"
 MODEL = "general-1m"
 PROMPTS = (
     "Once upon a time, there was a little girl named Lucy. She had a red",
@@ -32,11 +31,18 @@ LONG = 160
 CACHE_MARGIN = 0.02
 
 
-class HeadsTest(ProcessTest):
-    def start_drafter(self, port=0, head=MODELS / "tandem-eagle3-15m", flags=()):
+class HeadTest(ProcessTest):
+    """A drafter that serves a bundled head of `head`'s kind, under that name, and a draft model."""
+
+    head = "eagle3"
+
+    def folder_of_head(self):
+        return MODELS / f"tandem-{self.head}-15m"
+
+    def start_drafter(self, port=0, head=None, flags=()):
         return self.start(
             "tandem-drafter",
-            *("--model", f"{HEAD}={head}", "--head-target", MODELS / TARGET),
+            *("--model", f"{self.head}={head or self.folder_of_head()}", "--head-target", MODELS / TARGET),
             *("--model", f"{MODEL}={MODELS}/tandem-draft-{MODEL}", *flags),
             port=port,
         )
@@ -45,9 +51,9 @@ class HeadsTest(ProcessTest):
         config = {
             "models": [{"name": TARGET, "folder": str(MODELS / TARGET), "verifiers": verifiers}],
             "drafters": [
-                {"name": name, "endpoint": drafter_address, "draft_model": name} for name in (HEAD, MODEL)
+                {"name": name, "endpoint": drafter_address, "draft_model": name} for name in (self.head, MODEL)
             ],
-            "tenants": [{"name": "acme", "token": "secret", "drafter": HEAD, "admin": True, **tenant}],
+            "tenants": [{"name": "acme", "token": "secret", "drafter": self.head, "admin": True, **tenant}],
         }
         path = self.folder / "router.yaml"
         path.write_text(json.dumps(config))
@@ -63,6 +69,8 @@ class HeadsTest(ProcessTest):
         self.start_stack(**options)
         self.drafted(request_for())
 
+
+class HeadsTest(HeadTest):
     def test_streams_what_plain_decoding_gives(self):
         """With the default flags, local guesses and the default policy among them, batched and alone."""
         self.drafter = self.start_drafter().wait_ready()
@@ -76,7 +84,7 @@ class HeadsTest(ProcessTest):
             together = [self.generate(request) for request in requests]
             self.assertEqual([generation.read().output for generation in together], expected)
             self.assertEqual([self.generate(request).read().output for request in requests], expected)
-        sent = self.verifier.metric("tandem_feature_bytes_total", drafter=HEAD)
+        sent = self.verifier.metric("tandem_feature_bytes_total", drafter=self.head)
         self.assertGreater(sent, 0)
         # What a drafter has taken can be less than what is on its way.
         self.assertLessEqual(self.drafter.metric("tandem_drafter_feature_bytes_total"), sent)
@@ -114,7 +122,7 @@ class HeadsTest(ProcessTest):
         with self.router.channel() as channel:
             stub = admin_pb2_grpc.RouterAdminStub(channel)
             # To a draft model, which reads tokens only, and to the head, whose states then come from the store.
-            for drafter in (MODEL, HEAD, MODEL, HEAD):
+            for drafter in (MODEL, self.head, MODEL, self.head):
                 generation = self.begin(request)
                 swap = admin_pb2.SwapTenantDrafterRequest(tenant="acme", drafter=drafter, running=True)
                 swapped = stub.SwapTenantDrafter(swap, metadata=bearer("secret"), timeout=PATIENCE_SECONDS)
@@ -136,13 +144,13 @@ class HeadsTest(ProcessTest):
         busy.kill()
         self.assertEqual(generation.read().output, expected)
         self.verifier = next(verifier for verifier in verifiers if verifier is not busy)
-        self.assertGreater(self.verifier.metric("tandem_feature_bytes_total", drafter=HEAD), 0)
+        self.assertGreater(self.verifier.metric("tandem_feature_bytes_total", drafter=self.head), 0)
 
-    def refused(self, folder=MODELS / "tandem-eagle3-15m", verifier_flags=()):
+    def refused(self, folder=None, verifier_flags=()):
         """Why a request goes without its head; the request itself must not care."""
         self.drafter = self.start_drafter(head=folder).wait_ready()
         self.verifier = self.start_verifier(*verifier_flags).wait_ready()
-        self.connect_router([self.verifier.address], self.drafter.address, allowed_drafters=[HEAD])
+        self.connect_router([self.verifier.address], self.drafter.address, allowed_drafters=[self.head])
         request = request_for(max_tokens=96)
         expected = self.undrafted(request)
 
@@ -156,12 +164,12 @@ class HeadsTest(ProcessTest):
 
     def test_a_head_of_another_target_is_refused(self):
         folder = self.folder / "other"
-        shutil.copytree(MODELS / "tandem-eagle3-15m", folder)
+        shutil.copytree(self.folder_of_head(), folder)
         config = json.loads((folder / "config.json").read_text())
         config["tandem_target_fingerprint"] = "0123456789abcdef"
         (folder / "config.json").write_text(json.dumps(config))
         why = self.refused(folder)
-        for part in ("FAILED_PRECONDITION", HEAD, "123456789abcdef"):
+        for part in ("FAILED_PRECONDITION", self.head, "123456789abcdef"):
             self.assertIn(part, why)
 
     def test_a_verifier_without_room_for_features_serves_no_head(self):
@@ -184,6 +192,19 @@ class HeadsTest(ProcessTest):
         fresh, from_cache = (accepted[cached] / rounds[cached] for cached in (False, True))
         self.assertGreater(fresh, 1)
         self.assertGreaterEqual(from_cache, fresh * (1 - CACHE_MARGIN))
+
+
+class MedusaTest(HeadTest):
+    """What of the above depends on the kind of head."""
+
+    head = "medusa"
+
+    test_streams_what_plain_decoding_gives = HeadsTest.test_streams_what_plain_decoding_gives
+    test_killed_in_the_middle = HeadsTest.test_killed_in_the_middle
+    test_swapped_in_the_middle = HeadsTest.test_swapped_in_the_middle
+    test_the_verifier_is_killed_in_the_middle = HeadsTest.test_the_verifier_is_killed_in_the_middle
+    test_a_head_of_another_target_is_refused = HeadsTest.test_a_head_of_another_target_is_refused
+    refused = HeadsTest.refused
 
 
 if __name__ == "__main__":

@@ -482,6 +482,18 @@ inline RandomModelOptions EagleModel() {
   return options;
 }
 
+// A next-token module of a Qwen2.
+inline RandomModelOptions MtpModel() {
+  RandomModelOptions options = EagleModel();
+  options.config.attention_bias = true;
+  options.config.head = HeadConfig{.kind = HeadConfig::Kind::kMtp,
+                                   .feature_final_norm = true,
+                                   .target_hidden_size = options.config.hidden_size,
+                                   .draft_vocab_size = options.config.vocab_size,
+                                   .own_state_is_normed = true};
+  return options;
+}
+
 // Biases everywhere, more heads to a KV head than attention takes at a time, head_dim of several vectors.
 inline RandomModelOptions BiasedModel() {
   RandomModelOptions options = LlamaModel();
