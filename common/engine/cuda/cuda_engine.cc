@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,12 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
   if (options.max_rows < 1 || options.max_rows > kMostRows) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
+  }
+  const std::optional<HeadConfig>& head = model.config().head;
+  if (head.has_value() && !head->reads_context()) {
+    return absl::UnimplementedError(
+        absl::StrCat(model.folder(), ": a draft head of kind ", HeadKindName(head->kind),
+                     ", supported on a GPU: eagle, eagle3 and mtp; medusa runs on the CPU"));
   }
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Load(model));
@@ -153,7 +160,7 @@ absl::Status CudaEngine::Start(absl::Span<const StepRow> rows) {
                     .sliding_window = static_cast<uint32_t>(config_.sliding_window.value_or(0)),
                     .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows),
                     .num_layers = num_layers(),
-                    .keeps_own_states = is_eagle3()},
+                    .float_states = float_states()},
                    &words_);
     started_size_ = SizeOf(words_.data());
     TANDEM_RETURN_IF_ERROR(EnsureFeatureRoom(started_size_.states));

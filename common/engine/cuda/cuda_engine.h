@@ -40,8 +40,9 @@ namespace tandem {
 // that have the states at hand put them aside (row_kernels.h), so that rows that ask for none cost nothing.
 // Copies of keys and values are not waited for, unless two uploads are on their way already.
 //
-// A draft head of the EAGLE family reads a state with each row, which goes up with the step. Its logits come
-// down as they are, and are spread over the tokens it does not draft on the host; it makes no choices.
+// A draft head of one layer (EAGLE's kinds, MTP) reads a state with each row, which goes up with the step.
+// Its logits come down as they are, and are spread over the tokens it does not draft on the host; it makes no
+// choices.
 //
 // Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
 // warms the engine up before its loop runs); a call during another, or between Start and Finish, is
@@ -64,9 +65,9 @@ class CudaEngine final : public Engine {
   };
 
   // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
-  // InvalidArgument for options out of range, for a model that the GPU's shared memory cannot hold the
-  // attention or the products of, for a draft head on several ranks, and for ranks that cannot share the
-  // model (MakeShard) or were not started alike (rank_settings.h).
+  // Unimplemented for Medusa heads; InvalidArgument for options out of range, for a model that the GPU's
+  // shared memory cannot hold the attention or the products of, for a draft head on several ranks, and for
+  // ranks that cannot share the model (MakeShard) or were not started alike (rank_settings.h).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
                                                             std::unique_ptr<DeviceOps> ops);
   // Rank 0 tells the others to stop.
@@ -157,6 +158,7 @@ class CudaEngine final : public Engine {
   absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
   // How a draft head's rows begin, up to what its layer's attention reads.
   absl::Status BeginHead(const Bucket& bucket);
+  absl::Status JoinInputs(const Bucket& bucket);
   absl::Status TakeFinalFeatures(const Bucket& bucket);
   // Logits of a tile of wanted rows, and the choices among them.
   absl::Status ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
@@ -186,7 +188,11 @@ class CudaEngine final : public Engine {
   KvLayout Layout() const;
   bool is_alone() const { return parallel_.world_size == 1; }
   bool is_head() const { return config_.head.has_value(); }
-  bool is_eagle3() const { return is_head() && config_.head->kind == HeadConfig::Kind::kEagle3; }
+  bool is_head(HeadConfig::Kind kind) const { return is_head() && config_.head->kind == kind; }
+  FloatStates float_states() const {
+    if (is_head(HeadConfig::Kind::kMtp)) return FloatStates::kAll;
+    return is_head(HeadConfig::Kind::kEagle3) ? FloatStates::kOwn : FloatStates::kNone;
+  }
   uint32_t num_layers() const { return static_cast<uint32_t>(config_.num_layers); }
   // Logits of a row as the device computes them.
   uint32_t logit_width() const {

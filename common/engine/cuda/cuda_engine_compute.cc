@@ -28,17 +28,33 @@ absl::Status CudaEngine::Compute(const Bucket& bucket) {
   return bucket.wanted == 0 ? absl::OkStatus() : ComputeWanted(0, bucket.wanted, bucket);
 }
 
-absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
+absl::Status CudaEngine::JoinInputs(const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
-  const DeviceWeights::Head& weights = weights_.head;
-  TANDEM_RETURN_IF_ERROR(Embed(embedded_, bucket));
+  if (is_head(HeadConfig::Kind::kMtp)) {
+    JoinNormedStatesKernel join;
+    join.step = step_;
+    join.embedded = embedded_;
+    join.state_norm = weights_.head.state_norm;
+    join.embedding_norm = weights_.head.embedding_norm;
+    join.inputs = joined_;
+    join.hidden_size = hidden;
+    join.epsilon = config_.rms_norm_epsilon;
+    return ops_->Launch(join, NormShape(bucket.rows, hidden));
+  }
   JoinStatesKernel join;
   join.step = step_;
   join.embedded = embedded_;
   join.inputs = joined_;
-  join.embedding_size = is_eagle3() ? 0 : hidden;
+  join.embedding_size = is_head(HeadConfig::Kind::kEagle) ? hidden : 0;
   join.state_size = config_.head->state_size();
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(join, EmbedShape(bucket.rows, weights.projection.depth)));
+  return ops_->Launch(join, EmbedShape(bucket.rows, weights_.head.projection.depth));
+}
+
+absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  const DeviceWeights::Head& weights = weights_.head;
+  TANDEM_RETURN_IF_ERROR(Embed(embedded_, bucket));
+  TANDEM_RETURN_IF_ERROR(JoinInputs(bucket));
   // Also of rows that have nothing to project: which these are changes from step to step.
   TANDEM_RETURN_IF_ERROR(Multiply(weights.projection, joined_, addends_, bucket.rows));
   BeginHeadKernel begin;
@@ -46,8 +62,13 @@ absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
   begin.projected = addends_;
   begin.bias = weights.projection_bias;
   begin.embedded = embedded_;
-  begin.embedding_norm = weights.embedding_norm;
-  begin.state_norm = weights.state_norm;
+  if (is_head(HeadConfig::Kind::kEagle3)) {
+    begin.embedding_norm = weights.embedding_norm;
+    begin.state_norm = weights.state_norm;
+  } else {
+    begin.state_norm = weights_.layers.front().input_norm;
+  }
+  begin.own_states_go_on = is_head(HeadConfig::Kind::kEagle3);
   begin.hidden = hidden_;
   begin.inputs = attention_inputs_;
   begin.features = FeaturesOf(bucket);

@@ -234,8 +234,10 @@ absl::Status CudaEngine::CaptureCommonBuckets() {
 
 uint64_t CudaEngine::StateWords() const {
   if (!is_head()) return 0;
-  // Of the target's, two to a word, or a state of its own.
-  return std::max<uint64_t>((config_.head->state_size() + 1) / 2, static_cast<uint64_t>(config_.hidden_size));
+  // Of the target's, two to a word where they are bfloat16, or a state of its own.
+  const uint64_t size = config_.head->state_size();
+  return std::max(float_states() == FloatStates::kAll ? size : (size + 1) / 2,
+                  static_cast<uint64_t>(config_.hidden_size));
 }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// Draft heads of the EAGLE family on an emulated GPU: the same rows as on the CPU.
+// Draft heads of one layer on an emulated GPU: the same rows as on the CPU.
 
 #include <cmath>
 #include <cstring>
@@ -57,6 +57,8 @@ INSTANTIATE_TEST_SUITE_P(All, CudaHeads,
                                          HeadCase{"Eagle3Int8", Eagle3Model, WeightType::kInt8},
                                          HeadCase{"Eagle3Int4", Eagle3Model, WeightType::kInt4},
                                          HeadCase{"Eagle3Fp8", Eagle3Model, WeightType::kFp8},
+                                         HeadCase{"Mtp", MtpModel, WeightType::kAsInFile},
+                                         HeadCase{"MtpInt8", MtpModel, WeightType::kInt8},
                                          HeadCase{"NormedEagle3", NormedEagle3Model, WeightType::kAsInFile},
                                          HeadCase{"NormedEagle3Int4", NormedEagle3Model, WeightType::kInt4}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
@@ -248,6 +250,8 @@ std::shared_ptr<const Model> LoadInBf16(const std::string& folder) {
       "model.safetensors",
       absl::StrCat(std::string(reinterpret_cast<const char*>(&text_size), sizeof(text_size)), text, rounded));
   auto model = Model::Load(copy.path());
+  // The folder of a target stands for its next-token module.
+  if (model.ok() && !(*model)->config().head.has_value()) model = Model::LoadHead(copy.path(), *model);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? *std::move(model) : nullptr;
 }
@@ -265,7 +269,8 @@ class CudaHeadGolden : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Formats, CudaHeadGolden,
                          testing::Values("eagle3-specforge", "eagle3-speculators-llama",
-                                         "eagle3-speculators-qwen3", "eagle1"),
+                                         "eagle3-speculators-qwen3", "eagle3-speculators-normed", "eagle1",
+                                         "mimo"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::erase(name, '-');
@@ -299,6 +304,9 @@ TEST_P(CudaHeadGolden, GivesTheReferencesOutputsButForRoundings) {
   const auto add = [&](size_t j, TokenId token, const nlohmann::json& row_logits,
                        const nlohmann::json& row_output) {
     requests[j] = {.layers = layers, .states = outputs[j].data()};
+    if (model->config().head->own_state_is_normed) {
+      requests[j] = {.final_norm = true, .states = outputs[j].data()};
+    }
     inputs[j] = {.values = read[j], .own = j >= length};
     rows.push_back({.token = token,
                     .context = {.blocks = blocks, .num_committed = static_cast<uint32_t>(j + 1)},
@@ -360,6 +368,15 @@ TEST(CudaHeadFilesTest, ShareTheOutputMatrixWithTheEmbedding) {
   };
   EXPECT_EQ(memory(false) - memory(true),
             uint64_t{NumPackedTiles(48)} * NumInputGroups(32) * (kInt8GroupWords * 4 + kPackedOutputs * 2));
+}
+
+TEST(CudaHeadFilesTest, OfKindsThatRunOnCpusAreRefused) {
+  const auto model = Model::Load(GoldenHead("medusa"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const absl::Status refused =
+      CudaEngine::Create(**model, {.num_blocks = 2}, std::make_unique<HostOps>(HostOps::Options{})).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a draft head of kind medusa"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace tandem {
 // float32; empty where the model has none.
 struct DeviceWeights {
   struct Layer {
-    DeviceSpan<const float> input_norm;  // [hidden]; empty for a draft head.
+    DeviceSpan<const float> input_norm;  // [hidden]; empty for an EAGLE head.
     // [heads + 2 * KV heads of the rank, head_dim; hidden, or of an EAGLE-3 head 2 * hidden]
     DeviceMatrix query_key_value;
     DeviceSpan<const float> query_key_value_bias;
@@ -35,7 +35,7 @@ struct DeviceWeights {
   struct Head {
     DeviceMatrix projection;                  // [hidden, inputs]
     DeviceSpan<const float> projection_bias;  // [hidden]
-    DeviceSpan<const float> embedding_norm;   // EAGLE-3: [hidden], as is the next one.
+    DeviceSpan<const float> embedding_norm;   // EAGLE-3, MTP: [hidden], as is the next one.
     DeviceSpan<const float> state_norm;
   };
 

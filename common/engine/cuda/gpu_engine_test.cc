@@ -209,7 +209,7 @@ TEST(GpuEngineTest, GivesTheBitsOfItsEmulationWithWeightsAsIntegers) {
 // Features of a language model's rows, and heads that read such, in random batches.
 TEST_P(GpuEngineWeights, FeaturesAndHeadsDoNotDependOnTheirCompany) {
   TANDEM_NEEDS_GPU();
-  for (const auto& options : {LlamaModel(), EagleModel(), Eagle3Model()}) {
+  for (const auto& options : {LlamaModel(), EagleModel(), Eagle3Model(), MtpModel()}) {
     const auto model = MakeRandomModel(options);
     ASSERT_NE(model, nullptr);
     auto plain =

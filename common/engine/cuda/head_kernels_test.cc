@@ -109,9 +109,9 @@ class HeadRowsTest : public HeadKernelsTest {
   static constexpr uint32_t kHidden = 45;
   static constexpr uint32_t kStateSize = 67;  // Odd: the last word is half full.
 
-  StepWords Write(bool keeps_own_states, uint32_t own_size) {
+  StepWords Write(FloatStates float_states, uint32_t own_size) {
     for (uint32_t i = 0; i < 3; ++i) {
-      read_.push_back(Normals(i == 1 ? own_size : kStateSize));
+      read_.push_back(Normals(i == 1 ? own_size : state_size_));
     }
     for (uint32_t i = 0; i < 3; ++i) states_.push_back({.values = read_[i], .own = i == 1});
     std::vector<StepRow> rows;
@@ -121,12 +121,12 @@ class HeadRowsTest : public HeadKernelsTest {
                       .features = i == 2 ? &request_ : nullptr,
                       .state = &states_[i]});
     }
-    WriteStepWords(rows,
-                   {.max_rows = 4, .rows_per_item = 4, .num_layers = 1, .keeps_own_states = keeps_own_states},
+    WriteStepWords(rows, {.max_rows = 4, .rows_per_item = 4, .num_layers = 1, .float_states = float_states},
                    &words_);
     return {ConstDeviceSpanOf(words_), 4};
   }
 
+  uint32_t state_size_ = kStateSize;
   const std::vector<BlockId> blocks_ = {0};
   const std::vector<uint32_t> layers_ = {0};
   float nowhere_ = 0;
@@ -137,7 +137,7 @@ class HeadRowsTest : public HeadKernelsTest {
 };
 
 TEST_F(HeadRowsTest, EagleProjectsEmbeddingAndState) {
-  const StepWords step = Write(/*keeps_own_states=*/false, kStateSize);
+  const StepWords step = Write(FloatStates::kNone, kStateSize);
   const std::vector<float> embedded = Normals(4 * kHidden);
   constexpr uint32_t kInputs = kHidden + kStateSize;
   std::vector<Bf16> joined(4 * kInputs, Bf16{7});
@@ -180,7 +180,7 @@ TEST_F(HeadRowsTest, EagleProjectsEmbeddingAndState) {
 }
 
 TEST_F(HeadRowsTest, Eagle3GoesOnFromItsOwnState) {
-  const StepWords step = Write(/*keeps_own_states=*/true, kHidden);
+  const StepWords step = Write(FloatStates::kOwn, kHidden);
   std::vector<Bf16> joined(4 * kStateSize, Bf16{7});
   grid_.Launch(JoinStatesKernel{.step = step,
                                 .embedded = {},
@@ -212,6 +212,7 @@ TEST_F(HeadRowsTest, Eagle3GoesOnFromItsOwnState) {
                                  .features = DeviceSpanOf(features),
                                  .hidden_size = kHidden,
                                  .epsilon = 1e-5f,
+                                 .own_states_go_on = true,
                                  .norm_before_residual = norm_before_residual},
                  NormShape(4, kHidden));
     for (uint32_t row = 0; row < 3; ++row) {
@@ -233,6 +234,51 @@ TEST_F(HeadRowsTest, Eagle3GoesOnFromItsOwnState) {
           ASSERT_EQ(features[i], begun[i]);
         }
       }
+    }
+  }
+}
+
+// The states' widths are the head's own.
+TEST_F(HeadRowsTest, MtpNormsWhatItProjectsAndWhatAttentionReads) {
+  state_size_ = kHidden;
+  const StepWords step = Write(FloatStates::kAll, kHidden);
+  const std::vector<float> embedded = Normals(4 * kHidden);
+  const std::vector<float> embedding_norm = Normals(kHidden);
+  const std::vector<float> state_norm = Normals(kHidden);
+  std::vector<Bf16> joined(4 * 2 * kHidden);
+  grid_.Launch(JoinNormedStatesKernel{.step = step,
+                                      .embedded = ConstDeviceSpanOf(embedded),
+                                      .state_norm = ConstDeviceSpanOf(state_norm),
+                                      .embedding_norm = ConstDeviceSpanOf(embedding_norm),
+                                      .inputs = DeviceSpanOf(joined),
+                                      .hidden_size = kHidden,
+                                      .epsilon = 1e-5f},
+               NormShape(4, kHidden));
+  const std::vector<float> projected = Normals(4 * kHidden);
+  std::vector<float> hidden(4 * kHidden);
+  std::vector<Bf16> inputs(4 * kHidden);
+  grid_.Launch(BeginHeadKernel{.step = step,
+                               .projected = ConstDeviceSpanOf(projected),
+                               .bias = {},
+                               .embedded = ConstDeviceSpanOf(embedded),
+                               .embedding_norm = {},
+                               .state_norm = ConstDeviceSpanOf(state_norm),
+                               .hidden = DeviceSpanOf(hidden),
+                               .inputs = DeviceSpanOf(inputs),
+                               .features = {},
+                               .hidden_size = kHidden,
+                               .epsilon = 1e-5f},
+               NormShape(4, kHidden));
+  for (uint32_t row = 0; row < 3; ++row) {
+    const std::vector<double> of_state = NormOf(read_[row].data(), state_norm, 1e-5);
+    const std::vector<double> of_embedding = NormOf(&embedded[row * kHidden], embedding_norm, 1e-5);
+    const std::vector<double> of_stream = NormOf(&projected[row * kHidden], state_norm, 1e-5);
+    for (uint32_t i = 0; i < kHidden; ++i) {
+      const Bf16* const of_row = &joined[row * 2 * kHidden];
+      ASSERT_NEAR(ToFloat(of_row[i]), of_state[i], std::abs(of_state[i]) / 250 + 1e-6);
+      ASSERT_NEAR(ToFloat(of_row[kHidden + i]), of_embedding[i], std::abs(of_embedding[i]) / 250 + 1e-6);
+      ASSERT_NEAR(ToFloat(inputs[row * kHidden + i]), of_stream[i], std::abs(of_stream[i]) / 250 + 1e-6);
+      ASSERT_EQ(hidden[row * kHidden + i], projected[row * kHidden + i]);
     }
   }
 }

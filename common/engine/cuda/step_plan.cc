@@ -130,14 +130,15 @@ class Writer {
     for (uint32_t i = 0; i < rows_.size(); ++i) {
       const InputState* const state = rows_[i].state;
       if (state == nullptr) continue;
-      const bool goes_on = state->own && options_.keeps_own_states;
+      const bool is_float = options_.float_states == FloatStates::kAll ||
+                            (options_.float_states == FloatStates::kOwn && state->own);
       const size_t at = words_.size();
       Row(i, StepWords::kStateAt) = static_cast<uint32_t>(at);
-      Row(i, StepWords::kStateGoesOn) = goes_on ? 1 : 0;
+      Row(i, StepWords::kStateIsFloat) = is_float ? 1 : 0;
       const absl::Span<const float> values = state->values;
-      words_.resize(at + (goes_on ? values.size() : (values.size() + 1) / 2));
+      words_.resize(at + (is_float ? values.size() : (values.size() + 1) / 2));
       for (size_t j = 0; j < values.size(); ++j) {
-        if (goes_on) {
+        if (is_float) {
           words_[at + j] = BitsAs<uint32_t>(values[j]);
         } else {
           words_[at + j / 2] |= uint32_t{ToBf16(values[j]).bits} << (j % 2 * 16);

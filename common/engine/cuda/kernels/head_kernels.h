@@ -24,31 +24,65 @@ struct JoinStatesKernel {
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
     const uint32_t row = block.index_x();
-    if (row >= step.num_rows() || step.row(row, StepWords::kStateGoesOn) != 0) return;
+    if (row >= step.num_rows() || step.StateIsFloat(row)) return;
     const uint32_t size = embedding_size + state_size;
     for (uint32_t i = block.thread(); i < size; i += block.num_threads()) {
       inputs[uint64_t{row} * size + i] = i < embedding_size
                                              ? ToBf16(embedded[uint64_t{row} * embedding_size + i])
-                                             : step.StateToProject(row, i - embedding_size);
+                                             : step.Bf16State(row, i - embedding_size);
+    }
+  }
+};
+
+// The same of MTP: [norm(state), norm(embedding)], of states in float32. Grid (rows); shared: a float for
+// each warp.
+struct JoinNormedStatesKernel {
+  StepWords step;
+  DeviceSpan<const float> embedded;  // [rows, hidden]
+  DeviceSpan<const float> state_norm;
+  DeviceSpan<const float> embedding_norm;
+  DeviceSpan<Bf16> inputs;  // [rows, 2 * hidden]
+  uint32_t hidden_size = 0;
+  float epsilon = 0.0f;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t row = block.index_x();
+    if (row >= step.num_rows()) return;
+    const uint64_t at = uint64_t{row} * hidden_size;
+    float squares = 0.0f;
+    float embedding_squares = 0.0f;
+    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+      const float state = step.FloatState(row, i);
+      squares = Fma(state, state, squares);
+      embedding_squares = Fma(embedded[at + i], embedded[at + i], embedding_squares);
+    }
+    const float factor = NormFactor(block, squares, hidden_size, epsilon);
+    const float embedding_factor = NormFactor(block, embedding_squares, hidden_size, epsilon);
+    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+      inputs[2 * at + i] = ToBf16(Normed(state_norm, i, step.FloatState(row, i), factor));
+      inputs[2 * at + hidden_size + i] =
+          ToBf16(Normed(embedding_norm, i, embedded[at + i], embedding_factor));
     }
   }
 };
 
 // The stream that the layer begins with, projection + bias or the row's own state, and what query, key and
-// value read of it: EAGLE hidden itself, EAGLE-3 [norm(embedding), norm(hidden)]. Grid (rows); shared: a
-// float for each warp.
+// value read of it: EAGLE hidden itself, EAGLE-3 [norm(embedding), norm(hidden)], MTP norm(hidden). Grid
+// (rows); shared: a float for each warp.
 struct BeginHeadKernel {
   StepWords step;
   DeviceSpan<const float> projected;       // [rows, hidden]
   DeviceSpan<const float> bias;            // [hidden], or empty.
   DeviceSpan<const float> embedded;        // [rows, hidden]
-  DeviceSpan<const float> embedding_norm;  // [hidden], of EAGLE-3, as the next one; empty for EAGLE.
-  DeviceSpan<const float> state_norm;
-  DeviceSpan<float> hidden;    // [rows, hidden]
-  DeviceSpan<Bf16> inputs;     // [rows, hidden], of EAGLE-3 [rows, 2 * hidden]
-  DeviceSpan<float> features;  // [states, hidden]; empty when no row asks for any.
+  DeviceSpan<const float> embedding_norm;  // [hidden], of EAGLE-3; empty for the others.
+  DeviceSpan<const float> state_norm;      // [hidden]; empty for EAGLE.
+  DeviceSpan<float> hidden;                // [rows, hidden]
+  DeviceSpan<Bf16> inputs;                 // [rows, hidden], of EAGLE-3 [rows, 2 * hidden]
+  DeviceSpan<float> features;              // [states, hidden]; empty when no row asks for any.
   uint32_t hidden_size = 0;
   float epsilon = 0.0f;
+  bool own_states_go_on = false;      // Those in float32, as they are.
   bool norm_before_residual = false;  // The stream goes on normed.
 
   template <typename Block>
@@ -56,36 +90,41 @@ struct BeginHeadKernel {
     const uint32_t row = block.index_x();
     if (row >= step.num_rows()) return;
     const uint64_t at = uint64_t{row} * hidden_size;
-    const bool goes_on = step.row(row, StepWords::kStateGoesOn) != 0;
-    const bool has_norms = state_norm.size > 0;
+    const bool goes_on = own_states_go_on && step.StateIsFloat(row);
+    const bool has_norm = state_norm.size > 0;
+    const bool has_embedding = embedding_norm.size > 0;
     const uint32_t state = features.size == 0 ? StepWords::kNoState : step.StateAfter(row, 0);
     float squares = 0.0f;
     float embedding_squares = 0.0f;
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
       float value = 0.0f;
       if (goes_on) {
-        value = step.StateThatGoesOn(row, i);
+        value = step.FloatState(row, i);
       } else {
         value = projected[at + i];
         if (bias.size > 0) value += bias[i];
       }
       hidden[at + i] = value;
       if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
-      if (!has_norms) {
+      if (!has_norm) {
         inputs[at + i] = ToBf16(value);
         continue;
       }
       squares = Fma(value, value, squares);
-      embedding_squares = Fma(embedded[at + i], embedded[at + i], embedding_squares);
+      if (has_embedding) embedding_squares = Fma(embedded[at + i], embedded[at + i], embedding_squares);
     }
-    if (!has_norms) return;
+    if (!has_norm) return;
     const float factor = NormFactor(block, squares, hidden_size, epsilon);
-    const float embedding_factor = NormFactor(block, embedding_squares, hidden_size, epsilon);
+    const uint64_t normed_at = has_embedding ? 2 * at + hidden_size : at;
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
       const float normed = Normed(state_norm, i, hidden[at + i], factor);
-      inputs[2 * at + i] = ToBf16(Normed(embedding_norm, i, embedded[at + i], embedding_factor));
-      inputs[2 * at + hidden_size + i] = ToBf16(normed);
+      inputs[normed_at + i] = ToBf16(normed);
       if (norm_before_residual) hidden[at + i] = normed;
+    }
+    if (!has_embedding) return;
+    const float embedding_factor = NormFactor(block, embedding_squares, hidden_size, epsilon);
+    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+      inputs[2 * at + i] = ToBf16(Normed(embedding_norm, i, embedded[at + i], embedding_factor));
     }
   }
 };

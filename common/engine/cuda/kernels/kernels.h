@@ -11,6 +11,7 @@
   X(EmbedKernel)                  \
   X(EmbedInt8Kernel)              \
   X(JoinStatesKernel)             \
+  X(JoinNormedStatesKernel)       \
   X(BeginHeadKernel)              \
   X(RoundInputsKernel)            \
   X(MultiplyInt8Kernel)           \

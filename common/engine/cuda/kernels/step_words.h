@@ -41,7 +41,7 @@ struct StepWords {
   static constexpr uint32_t kFirstPosition = 4;  // Positions before it are not attended to.
   static constexpr uint32_t kFeaturesAt = 5;     // Place of what it asks for as features, or 0.
   static constexpr uint32_t kStateAt = 6;        // Place of what a draft head's row reads,
-  static constexpr uint32_t kStateGoesOn = 7;    // and whether it is the row's hidden state as it is.
+  static constexpr uint32_t kStateIsFloat = 7;   // and whether in float32.
   static constexpr uint32_t kRowWords = 8;
 
   // Of features: states of one row, which stand side by side among those of the step. The normed final one,
@@ -110,13 +110,13 @@ struct StepWords {
     if (at == 0 || words[at + kHasNormedState] == 0) return kNoState;
     return words[at + kFirstState] + words[at + kNumFeatureLayers];
   }
-  // Number i of what a draft head's row reads: bfloat16, two to a word, or where it goes on as it is,
-  // float32.
-  TANDEM_DEVICE Bf16 StateToProject(uint32_t row_index, uint32_t i) const {
+  // Number i of what a draft head's row reads: bfloat16, two to a word, or float32.
+  TANDEM_DEVICE bool StateIsFloat(uint32_t row_index) const { return row(row_index, kStateIsFloat) != 0; }
+  TANDEM_DEVICE Bf16 Bf16State(uint32_t row_index, uint32_t i) const {
     const uint32_t word = words[row(row_index, kStateAt) + i / 2];
     return {static_cast<uint16_t>(i % 2 == 0 ? word & 0xffffu : word >> 16)};
   }
-  TANDEM_DEVICE float StateThatGoesOn(uint32_t row_index, uint32_t i) const {
+  TANDEM_DEVICE float FloatState(uint32_t row_index, uint32_t i) const {
     return BitsAs<float>(words[row(row_index, kStateAt) + i]);
   }
   // Where the keys and values of a position of the row's context lie.
