@@ -98,6 +98,7 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
     return absl::InvalidArgumentError(
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
+  TANDEM_RETURN_IF_ERROR(ValidateGpuWeightType(options.weight_type));
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Load(model));
   return engine;
