@@ -23,6 +23,10 @@ WeightType EngineWeightType(WeightDtype dtype) {
       return WeightType::kInt8;
     case WeightDtype::kInt4:
       return WeightType::kInt4;
+    case WeightDtype::kW8A8:
+      return WeightType::kW8A8;
+    case WeightDtype::kW4A8:
+      return WeightType::kW4A8;
     case WeightDtype::kFp8:
       return WeightType::kFp8;
     case WeightDtype::kF32:

@@ -63,11 +63,14 @@ std::vector<PeakRate> MeasurePeakRates(ThreadTeam* team) {
 
 absl::StatusOr<PeakRate> PeakRateFor(absl::string_view kernels, absl::string_view weight_dtype,
                                      const std::vector<PeakRate>& rates) {
-  const bool is_integer = absl::StartsWith(weight_dtype, "int");
+  const bool has_byte_inputs = absl::EndsWith(weight_dtype, "a8");
+  const bool is_integer = absl::StartsWith(weight_dtype, "int") || has_byte_inputs;
   std::string name = "f32-portable";
   if (absl::StrContains(kernels, "amx")) {
     name = is_integer ? "int8-amx" : "bf16-amx";
-  } else if (is_integer && absl::StrContains(kernels, "vnni")) {
+  } else if (is_integer && (absl::StrContains(kernels, "vnni") ||
+                            (has_byte_inputs && absl::StrContains(kernels, "avx512") &&
+                             FindRate("int8-avx512", rates) != nullptr))) {
     name = "int8-avx512";
   } else if (kernels == "avx512-bf16" && !is_integer) {
     // Its products go the faster of two ways.

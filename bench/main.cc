@@ -62,7 +62,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, or on a GPU fp8.")
+  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, w8a8, w4a8, or on a GPU fp8.")
       ->capture_default_str();
   app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
@@ -90,7 +90,7 @@ void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
   app->add_option("--text", options.text_file, "UTF-8 text that the model was not trained on.")->required();
   app->add_option("--window", options.window, "Tokens of a context.")->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtypes,
-                  "To compare with the model as its files hold it: bf16, int8, int4.")
+                  "To compare with the model as its files hold it: bf16, int8, int4, w8a8, w4a8.")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--threads", options.threads, "Threads.")

@@ -291,10 +291,9 @@ int Main(int argc, const char* const* argv) {
   if (!weight_type.ok()) return fail(weight_type.status());
   const absl::StatusOr<DeviceSpec> device = ParseDeviceSpec(options.device);
   if (!device.ok()) return fail(device.status());
-  if (!device->is_cuda) {
-    const absl::Status computable = ValidateCpuWeightType(*weight_type);
-    if (!computable.ok()) return fail(computable);
-  }
+  const absl::Status computable =
+      device->is_cuda ? ValidateGpuWeightType(*weight_type) : ValidateCpuWeightType(*weight_type);
+  if (!computable.ok()) return fail(computable);
   if (const absl::Status prepared = PrepareDevice(*device); !prepared.ok()) return fail(prepared);
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_DRAFTER);
   if (!security.ok()) return fail(security.status());

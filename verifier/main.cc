@@ -238,7 +238,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   OpenedTarget target;
   TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
-  if (!device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(target.weight_type));
+  TANDEM_RETURN_IF_ERROR(device.is_cuda ? ValidateGpuWeightType(target.weight_type)
+                                        : ValidateCpuWeightType(target.weight_type));
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
   const ModelConfig& config = target.model->config();
   if (config.head.has_value()) {

@@ -7,8 +7,9 @@
 namespace tandem {
 namespace {
 
-constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16, WeightType::kInt8,
-                                       WeightType::kInt4,     WeightType::kFp8,  WeightType::kFp8Tensor};
+constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16,     WeightType::kInt8,
+                                       WeightType::kInt4,     WeightType::kW8A8,     WeightType::kW4A8,
+                                       WeightType::kFp8,      WeightType::kFp8Tensor};
 
 absl::string_view DTypeName(TensorView::DType dtype) {
   switch (dtype) {
@@ -41,6 +42,10 @@ absl::string_view WeightTypeName(WeightType type) {
       return "int8";
     case WeightType::kInt4:
       return "int4";
+    case WeightType::kW8A8:
+      return "w8a8";
+    case WeightType::kW4A8:
+      return "w4a8";
     case WeightType::kFp8:
       return "fp8";
     case WeightType::kFp8Tensor:
@@ -77,7 +82,15 @@ absl::Status ValidateCpuWeightType(WeightType type) {
   return absl::InvalidArgumentError(
       absl::StrCat("weight type ", WeightTypeName(type),
                    " on the device cpu, which has no such kernels; expected auto, "
-                   "bf16, int8 or int4, or a GPU (--device=cuda)"));
+                   "bf16, int8, int4, w8a8 or w4a8, or a GPU (--device=cuda)"));
+}
+
+absl::Status ValidateGpuWeightType(WeightType type) {
+  if (type != WeightType::kW8A8 && type != WeightType::kW4A8) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "weight type ", WeightTypeName(type),
+      " on a GPU, which has no such kernels; expected auto, bf16, int8, int4, fp8 or fp8-tensor, or the "
+      "device cpu"));
 }
 
 absl::Status ValidateWeightType(const Model& model, WeightType type) {

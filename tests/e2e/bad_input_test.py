@@ -286,7 +286,7 @@ class BadModelTest(ProcessTest):
                 code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
                 self.assertNotEqual(code, 0, program)
                 self.assertIn(f"weight type {name} on the device cpu", log)
-                self.assertIn("expected auto, bf16, int8 or int4", log)
+                self.assertIn("expected auto, bf16, int8, int4, w8a8 or w4a8", log)
 
     def test_what_goes_with_the_weights(self):
         small = MODELS / "tandem-draft-general-1m"

@@ -10,7 +10,8 @@ namespace {
 
 // Matrices of tokens have more bits than the others: each row of them is one token's.
 WeightType OfTokens(WeightType type) {
-  return type == WeightType::kInt4 ? WeightType::kInt8 : type;
+  if (type == WeightType::kInt4) return WeightType::kInt8;
+  return type == WeightType::kW4A8 ? WeightType::kW8A8 : type;
 }
 
 WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
@@ -19,6 +20,10 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
       return WeightFormat::kInt8;
     case WeightType::kInt4:
       return WeightFormat::kInt4;
+    case WeightType::kW8A8:
+      return WeightFormat::kW8A8;
+    case WeightType::kW4A8:
+      return WeightFormat::kW4A8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
     // Refused by CreateCpuEngine.

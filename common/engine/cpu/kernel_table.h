@@ -43,6 +43,8 @@
 //
 //   output = fma(float(sum over k of weight[k] * input[k]), weight scale * input scale, output), from 0
 //
+// Those of the formats kW8A8 and kW4A8 have kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
+//
 // This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
 // inline functions: the linker could pick their copy for everybody.
 
@@ -56,11 +58,12 @@ inline constexpr uint32_t kLanes = 16;
 inline constexpr uint32_t kInputGroup = 64;
 
 // Of inputs as integers: 127 * 128, so that 128 times one integer of 8 bits and another make the number.
-inline constexpr float kGreatestInput = 16256.0f;
+inline constexpr int kGreatestInput = 16256;
+inline constexpr int kGreatestShortInput = 127;
 
 // How the weights of a matrix are kept.
-enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4 };
-inline constexpr uint32_t kNumWeightFormats = 4;
+enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8 };
+inline constexpr uint32_t kNumWeightFormats = 6;
 
 // How a tile of kTileOutputs outputs lies in memory. Plain code: it runs once per weight, when a model is
 // loaded, and for the embedding of a token.

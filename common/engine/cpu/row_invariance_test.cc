@@ -74,6 +74,8 @@ INSTANTIATE_TEST_SUITE_P(All, RowInvariance,
                                          TestModel{"MtpInt4", MtpModel, WeightType::kInt4},
                                          TestModel{"LlamaInt8", LlamaModel, WeightType::kInt8},
                                          TestModel{"QwenInt4", QwenModel, WeightType::kInt4},
+                                         TestModel{"QwenW8A8", QwenModel, WeightType::kW8A8},
+                                         TestModel{"LlamaW4A8", LlamaModel, WeightType::kW4A8},
                                          TestModel{"MistralInt4", MistralModel, WeightType::kInt4},
                                          TestModel{"BiasedInt8", BiasedModel, WeightType::kInt8}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });

@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
         absl::StrCat(model.folder(), ": a draft head of kind ", HeadKindName(head->kind),
                      ", supported on a GPU: eagle, eagle3 and mtp; medusa runs on the CPU"));
   }
+  TANDEM_RETURN_IF_ERROR(ValidateGpuWeightType(options.weight_type));
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Load(model));
   return engine;

@@ -30,6 +30,9 @@ DeviceFormat FormatFor(WeightType type) {
       return DeviceFormat::kFp8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
+    // Refused by CudaEngine.
+    case WeightType::kW8A8:
+    case WeightType::kW4A8:
       break;
   }
   return DeviceFormat::kBf16;
