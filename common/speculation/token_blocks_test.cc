@@ -14,7 +14,7 @@ namespace tandem {
 namespace {
 
 constexpr float kNoNumber = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kUnbounded = std::numeric_limits<float>::infinity();
 constexpr float kGreatest = std::numeric_limits<float>::max();
 
 // With AVX-512, where the machine has it, and without.
@@ -29,7 +29,7 @@ class TokenBlocksTest : public testing::TestWithParam<bool> {
     std::vector<float> logits(size);
     for (float& logit : logits) logit = random_() % 3 == 0 ? std::round(normal(random_)) : normal(random_);
     for (size_t i = 0; i < size / 20; ++i) {
-      logits[random_() % size] = random_() % 2 == 0 ? kNoNumber : -kInfinity;
+      logits[random_() % size] = random_() % 2 == 0 ? kNoNumber : -kUnbounded;
     }
     return logits;
   }
@@ -41,11 +41,11 @@ TEST_P(TokenBlocksTest, PeaksAreTheGreatestNumbers) {
   for (const size_t size : {1u, 63u, 64u, 65u, 1000u}) {
     std::vector<float> logits = Logits(size, 3.0f);
     if (size > 200) std::fill_n(logits.begin() + 64, 64, kNoNumber);
-    if (size > 200) logits[150] = kInfinity;
+    if (size > 200) logits[150] = kUnbounded;
     std::vector<float> peaks((size + kTokenBlock - 1) / kTokenBlock);
     FindBlockPeaks(logits, absl::MakeSpan(peaks));
     for (size_t block = 0; block < peaks.size(); ++block) {
-      float expected = -kInfinity;
+      float expected = -kUnbounded;
       for (size_t i = block * kTokenBlock; i < std::min(size, (block + 1) * kTokenBlock); ++i) {
         if (logits[i] > expected) expected = logits[i];
       }
@@ -68,12 +68,12 @@ TEST_P(TokenBlocksTest, GapsEndAtTheCut) {
     for (int32_t i = 0; i < kTokenBlock; ++i) {
       const float gap = GapOf(scale, block[i]);
       const bool is_kept = gap < cut || (gap == cut && i <= last);
-      EXPECT_EQ(gaps[i], is_kept ? gap : kInfinity) << round << " " << i;
+      EXPECT_EQ(gaps[i], is_kept ? gap : kUnbounded) << round << " " << i;
     }
   }
-  EXPECT_EQ(GapOf({.best = 3.0f, .temperature = 0.5f}, kNoNumber), kInfinity);
-  EXPECT_EQ(GapOf({.best = 3.0f, .temperature = 0.5f}, -kInfinity), kInfinity);
-  EXPECT_EQ(GapOf({.best = kGreatest, .temperature = 0.5f}, kInfinity), 0.0f);
+  EXPECT_EQ(GapOf({.best = 3.0f, .temperature = 0.5f}, kNoNumber), kUnbounded);
+  EXPECT_EQ(GapOf({.best = 3.0f, .temperature = 0.5f}, -kUnbounded), kUnbounded);
+  EXPECT_EQ(GapOf({.best = kGreatest, .temperature = 0.5f}, kUnbounded), 0.0f);
 }
 
 TEST_P(TokenBlocksTest, NearTokensAreAllThatAreNearAndTheRestWeighsWhatIsSaid) {
