@@ -46,8 +46,9 @@ std::vector<FileTensor> ReadTensors(const std::string& path) {
   const std::string file = ReadFile(path, 1 << 24).value();
   uint64_t size = 0;
   std::memcpy(&size, file.data(), sizeof(size));
+  const nlohmann::json header = nlohmann::json::parse(file.substr(8, size));
   std::vector<FileTensor> tensors;
-  for (const auto& [name, entry] : nlohmann::json::parse(file.substr(8, size)).items()) {
+  for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") continue;
     const uint64_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
     tensors.push_back({name, entry["dtype"], entry["shape"], file.substr(8 + size + begin, end - begin)});

@@ -4,6 +4,7 @@ model and back, its verifier is lost, and outputs are those without speculation 
 import json
 import shutil
 import signal
+import struct
 import unittest
 
 from processes import (
@@ -44,10 +45,13 @@ class HeadTest(ProcessTest):
     def folder_of_head(self):
         return MODELS / f"tandem-{self.head}-15m"
 
+    def folder_of_target(self):
+        return MODELS / TARGET
+
     def start_drafter(self, port=0, head=None, flags=()):
         return self.start(
             "tandem-drafter",
-            *("--model", f"{self.head}={head or self.folder_of_head()}", "--head-target", MODELS / TARGET),
+            *("--model", f"{self.head}={head or self.folder_of_head()}", "--head-target", self.folder_of_target()),
             *("--model", f"{MODEL}={MODELS}/tandem-draft-{MODEL}", *self.sockets, *flags),
             port=port,
         )
@@ -253,6 +257,68 @@ class MedusaTest(HeadTest):
     test_the_verifier_is_killed_in_the_middle = HeadsTest.test_the_verifier_is_killed_in_the_middle
     test_a_head_of_another_target_is_refused = HeadsTest.test_a_head_of_another_target_is_refused
     refused = HeadsTest.refused
+
+
+class NextTokenModuleTest(HeadTest):
+    """A module in the target's own files, which nobody trained: the target's first layer over the next token's embedding and
+    a little of the target's state names every fifth token."""
+
+    head = "mtp"
+
+    def folder_of_target(self):
+        folder = self.folder / "target"
+        if not folder.exists():
+            write_next_token_target(MODELS / TARGET, folder)
+        return folder
+
+    folder_of_head = folder_of_target
+    test_streams_what_plain_decoding_gives = HeadsTest.test_streams_what_plain_decoding_gives
+    test_killed_in_the_middle = HeadsTest.test_killed_in_the_middle
+
+
+def write_next_token_target(target, folder):
+    folder.mkdir()
+    for path in target.iterdir():
+        if path.name == "config.json":
+            (folder / path.name).write_text(json.dumps(json.loads(path.read_text()) | {"num_nextn_predict_layers": 1}))
+        else:
+            name = "base.safetensors" if path.name == "model.safetensors" else path.name
+            (folder / name).symlink_to(path)
+    base = (target / "model.safetensors").read_bytes()
+    data_begins = 8 + int.from_bytes(base[:8], "little")
+    entries = json.loads(base[8:data_begins])
+    entries.pop("__metadata__", None)
+
+    def bf16(number):
+        return struct.pack("<f", number)[2:]
+
+    width = entries["model.norm.weight"]["shape"][0]
+    made = {}  # Shape and bytes of each.
+    for name, entry in entries.items():
+        begin, end = (data_begins + offset for offset in entry["data_offsets"])
+        if name.startswith("model.layers.0."):
+            made[name.removeprefix("model.layers.0.")] = (entry["shape"], base[begin:end])
+        elif name == "model.norm.weight":
+            made["final_layernorm.weight"] = (entry["shape"], base[begin:end])
+    for name in ("token_layernorm", "hidden_layernorm"):
+        made[f"{name}.weight"] = ([width], bf16(1) * width)
+    # States and embeddings come normed; the layer is used to embeddings of this size.
+    projection = bytearray(4 * width * width)
+    for row in range(width):
+        for column, weight in ((row, 0.3 * 0.0445), (width + row, 0.0445)):
+            at = 2 * (2 * width * row + column)
+            projection[at : at + 2] = bf16(weight)
+    made["input_proj.weight"] = ([width, 2 * width], bytes(projection))
+
+    header, data = {}, b""
+    for name, (shape, content) in made.items():
+        offsets = [len(data), len(data) + len(content)]
+        header[f"model.mtp_layers.0.{name}"] = {"dtype": "BF16", "shape": shape, "data_offsets": offsets}
+        data += content
+    text = json.dumps(header).encode()
+    (folder / "module.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    files = dict.fromkeys(entries, "base.safetensors") | dict.fromkeys(header, "module.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
 
 
 if __name__ == "__main__":
