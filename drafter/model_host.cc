@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
                                                    LoadProgress* progress) {
   const auto num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   if (options.device.is_cuda) {
-    return CreateCudaEngine(
+    return CreateCudaDrafter(
         *model,
         {.index = options.device.index,
          .memory_limit = options.gpu_memory_limit,

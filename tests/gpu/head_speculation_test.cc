@@ -12,6 +12,7 @@
 #include "common/base/file.h"
 #include "common/engine/cpu/random_model.h"
 #include "common/engine/cuda/cuda_engine.h"
+#include "common/engine/cuda/cuda_medusa_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"
 #include "common/model/target_fingerprint.h"
 #include "drafter/draft_core.h"
@@ -30,10 +31,15 @@ std::string DemoFolder(absl::string_view name) {
   return absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/", name);
 }
 
-std::unique_ptr<CudaEngine> OpenEmulated(const Model& model, WeightType weight_type, uint64_t seed) {
-  auto engine = CudaEngine::Create(
-      model, {.num_blocks = kNumBlocks, .max_rows = 64, .weight_type = weight_type},
-      std::make_unique<HostOps>(HostOps::Options{.seed = seed, .memory_limit = uint64_t{4} << 30}));
+std::unique_ptr<Engine> OpenEmulated(const Model& model, WeightType weight_type, uint64_t seed) {
+  const CudaEngine::Options options = {.num_blocks = kNumBlocks, .max_rows = 64, .weight_type = weight_type};
+  auto ops = std::make_unique<HostOps>(HostOps::Options{.seed = seed, .memory_limit = uint64_t{4} << 30});
+  absl::StatusOr<std::unique_ptr<Engine>> engine;
+  if (const auto& head = model.config().head; head.has_value() && head->kind == HeadConfig::Kind::kMedusa) {
+    engine = CudaMedusaEngine::Create(model, options, std::move(ops));
+  } else {
+    engine = CudaEngine::Create(model, options, std::move(ops));
+  }
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
 }
@@ -60,8 +66,6 @@ class EmulatedPair final : public SchedulerListener {
         target_engine_(OpenEmulated(target, weight_type, 1)),
         head_engine_(OpenEmulated(head, weight_type, 2)),
         tokenizer_(*Tokenizer::Load(DemoFolder("tandem-target-15m"))) {}
-
-  Engine* target_engine() { return target_engine_.get(); }
 
   GpuOutputs Run(const std::vector<GpuRequest>& requests, uint32_t max_tokens, bool drafted) {
     BlockPool target_pool({.num_blocks = kNumBlocks});
@@ -130,8 +134,8 @@ class EmulatedPair final : public SchedulerListener {
 
   const uint64_t target_fingerprint_;
   ManualClock clock_;
-  std::unique_ptr<CudaEngine> target_engine_;
-  std::unique_ptr<CudaEngine> head_engine_;
+  std::unique_ptr<Engine> target_engine_;
+  std::unique_ptr<Engine> head_engine_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<DraftRequest> to_drafter_;
   GpuOutputs outputs_;
@@ -160,9 +164,15 @@ ModelConfig RandomHead(HeadConfig::Kind kind) {
   if (kind == HeadConfig::Kind::kEagle3) {
     config.head->feature_layers = {0, 2, 3};
     config.head->draft_vocab_size = 9;
-  } else {
-    config.head->feature_final_norm = true;
-    config.head->numbered_layer = true;
+    return config;
+  }
+  config.head->feature_final_norm = true;
+  config.head->numbered_layer = kind == HeadConfig::Kind::kEagle;
+  config.head->own_state_is_normed = kind == HeadConfig::Kind::kMtp;
+  if (kind == HeadConfig::Kind::kMedusa) {
+    config.num_layers = 0;
+    config.head->num_positions = 3;
+    config.head->num_blocks = 1;
   }
   return config;
 }
@@ -194,7 +204,11 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHeadSpeculation,
 TEST_P(GpuHeadSpeculation, OutputsAreThoseWithoutIt) {
   const auto target = MakeRandomModel({.config = RandomTarget(), .dtype = TensorView::DType::kBF16});
   ASSERT_NE(target, nullptr);
-  for (const auto kind : {HeadConfig::Kind::kEagle, HeadConfig::Kind::kEagle3}) {
+  std::vector<HeadConfig::Kind> kinds = {HeadConfig::Kind::kEagle, HeadConfig::Kind::kEagle3};
+  if (GetParam() == WeightType::kAsInFile) {
+    kinds.insert(kinds.end(), {HeadConfig::Kind::kMtp, HeadConfig::Kind::kMedusa});
+  }
+  for (const auto kind : kinds) {
     const auto head = MakeRandomModel({.config = RandomHead(kind), .seed = 5});
     ASSERT_NE(head, nullptr);
     EmulatedPair pair(*target, *head, GetParam());

@@ -51,9 +51,9 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
   }
   const std::optional<HeadConfig>& head = model.config().head;
   if (head.has_value() && !head->reads_context()) {
-    return absl::UnimplementedError(
-        absl::StrCat(model.folder(), ": a draft head of kind ", HeadKindName(head->kind),
-                     ", supported on a GPU: eagle, eagle3 and mtp; medusa runs on the CPU"));
+    return absl::InvalidArgumentError(absl::StrCat(model.folder(), ": a draft head of kind ",
+                                                   HeadKindName(head->kind),
+                                                   ", expected a model with layers"));
   }
   TANDEM_RETURN_IF_ERROR(ValidateGpuWeightType(options.weight_type));
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));

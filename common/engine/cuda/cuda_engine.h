@@ -65,7 +65,7 @@ class CudaEngine final : public Engine {
   };
 
   // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
-  // Unimplemented for Medusa heads; InvalidArgument for options out of range, for a model that the GPU's
+  //  InvalidArgument for options out of range, for a model that the GPU's
   // shared memory cannot hold the attention or the products of, for a draft head on several ranks, and for
   // ranks that cannot share the model (MakeShard) or were not started alike (rank_settings.h).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
@@ -175,8 +175,6 @@ class CudaEngine final : public Engine {
   // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
-  absl::Status MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                              DeviceSpan<float> outputs, uint32_t num_rows);
   // Product and, with several ranks, everybody's: what the next norm adds.
   absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                  const Bucket& bucket);

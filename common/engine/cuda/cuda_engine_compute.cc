@@ -6,6 +6,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/engine/cuda/cuda_engine.h"
+#include "common/engine/cuda/row_products.h"
 
 namespace tandem {
 
@@ -120,31 +121,7 @@ absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, const Residual& st
 
 absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                   DeviceSpan<float> outputs, uint32_t num_rows) {
-  if (matrix.format != DeviceFormat::kBf16) return MultiplyPacked(matrix, inputs, outputs, num_rows);
-  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
-    TANDEM_RETURN_IF_ERROR(
-        ops_->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
-                       outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                        DeviceSpan<float> outputs, uint32_t num_rows) {
-  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
-  const LaunchShape shape = MultiplyShape(grid);
-  if (matrix.format == DeviceFormat::kFp8) {
-    return ops_->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
-  }
-  const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
-  const RoundedInputs rounded = {rounded_.words.Part(0, groups * RoundedInputs::kGroupWords),
-                                 rounded_.scales.Part(0, groups)};
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
-                                      RoundInputsShape(num_rows, matrix.depth)));
-  if (matrix.format == DeviceFormat::kInt4) {
-    return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
-  }
-  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
+  return MultiplyRows(matrix, inputs, outputs, num_rows, rounded_, ops_.get());
 }
 
 absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,

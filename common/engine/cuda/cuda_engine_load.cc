@@ -9,26 +9,14 @@
 #include "common/engine/cpu/rotary_table.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/rank_settings.h"
+#include "common/engine/cuda/row_products.h"
 
 namespace tandem {
 namespace {
 
-bool HasIntegers(WeightType type) {
-  return type == WeightType::kInt8 || type == WeightType::kInt4;
-}
-
-// Of matrices for which there are own kernels.
-bool HasPackedWeights(WeightType type) {
-  return HasIntegers(type) || IsGpuWeightType(type);
-}
-
 // Inputs of products that share a scale, as MakeShard has them.
 uint32_t InputGroup(WeightType type) {
-  return HasIntegers(type) ? kInputGroup : 1;
-}
-
-uint64_t Padded(uint64_t rows) {
-  return (rows + kRowTile - 1) / kRowTile * kRowTile;
+  return HasIntegerWeights(type) ? kInputGroup : 1;
 }
 
 // The KV heads of the rank that has most of them: all ranks have as many blocks.
@@ -87,14 +75,8 @@ absl::Status CudaEngine::Load(const Model& model) {
         absl::StrCat("heads of ", head_dim, " take ", AttendSharedBytes(head_dim),
                      " bytes of shared memory; this GPU has ", ops_->max_shared_bytes()));
   }
-  padded_rows_ = static_cast<uint32_t>(Padded(options_.max_rows));
-  if (HasPackedWeights(options_.weight_type) &&
-      MultiplySharedBytes(padded_rows_) > ops_->max_shared_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("products of weights in ", WeightTypeName(options_.weight_type), " take ",
-                     MultiplySharedBytes(padded_rows_), " bytes of shared memory; this GPU has ",
-                     ops_->max_shared_bytes()));
-  }
+  padded_rows_ = static_cast<uint32_t>(PaddedRows(options_.max_rows));
+  TANDEM_RETURN_IF_ERROR(CheckProductMemory(options_.weight_type, padded_rows_, *ops_));
   TANDEM_ASSIGN_OR_RETURN(const uint32_t kv_heads, MostKvHeads(config_, parallel_.world_size));
   TANDEM_ASSIGN_OR_RETURN(num_blocks_, CountBlocks(config_, options_, kv_heads));
   max_context_ = std::min(static_cast<uint32_t>(config_.max_context), num_blocks_ * kBlockTokens);
@@ -137,15 +119,10 @@ absl::Status CudaEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
   TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * shard_.intermediate.size(), what));
   TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * shard_.intermediate.size(), what));
-  if (HasIntegers(options_.weight_type)) {
-    const uint64_t depth = std::max({hidden, query, uint64_t{shard_.intermediate.size()},
-                                     uint64_t{weights_.layers.front().query_key_value.depth},
-                                     uint64_t{weights_.head.projection.depth}});
-    const uint64_t groups = rows * NumInputGroups(static_cast<uint32_t>(depth));
-    TANDEM_ASSIGN_OR_RETURN(rounded_.words,
-                            ops_->Allocate<uint32_t>(groups * RoundedInputs::kGroupWords, what));
-    TANDEM_ASSIGN_OR_RETURN(rounded_.scales, ops_->Allocate<float>(groups, what));
-  }
+  const uint64_t depth = std::max({hidden, query, uint64_t{shard_.intermediate.size()},
+                                   uint64_t{weights_.layers.front().query_key_value.depth},
+                                   uint64_t{weights_.head.projection.depth}});
+  TANDEM_ASSIGN_OR_RETURN(rounded_, AllocateRoundedInputs(options_.weight_type, rows, depth, ops_.get()));
   TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(rows * hidden, what));
   parts_.num_heads = shard_.heads.size();
   parts_.max_splits = SplitOf(max_context_ - 1) + 1;

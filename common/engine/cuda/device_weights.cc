@@ -383,4 +383,32 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
   return weights;
 }
 
+absl::StatusOr<std::vector<DevicePosition>> UploadMedusa(const Model& model, WeightType type, DeviceOps* ops,
+                                                         LoadProgress* progress) {
+  const DeviceFormat format = FormatFor(type);
+  std::unique_ptr<ThreadTeam> packers;
+  if (format != DeviceFormat::kBf16) {
+    TANDEM_ASSIGN_OR_RETURN(packers, MakePackers());
+  }
+  Uploader up(type == WeightType::kFp8Tensor, packers.get(), ops, progress);
+  const auto hidden = static_cast<uint32_t>(model.config().hidden_size);
+  const auto vocab = static_cast<uint32_t>(model.config().vocab_size);
+  std::vector<DevicePosition> positions;
+  for (const HeadWeights::Position& from : model.head().positions) {
+    DevicePosition to;
+    for (size_t i = 0; i < from.blocks.size(); ++i) {
+      TANDEM_ASSIGN_OR_RETURN(to.blocks.emplace_back(), up.Rows(format, {{from.blocks[i], {0, hidden}}}));
+      TANDEM_ASSIGN_OR_RETURN(to.block_biases.emplace_back(), up.Vector(from.block_biases[i]));
+    }
+    if (model.config().head->shares_output && !positions.empty()) {
+      to.output = positions.front().output;
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(to.output, up.Rows(FormatOfTokens(type), {{from.output, {0, vocab}}}));
+    }
+    positions.push_back(std::move(to));
+  }
+  TANDEM_RETURN_IF_ERROR(ops->Synchronize());
+  return positions;
+}
+
 }  // namespace tandem

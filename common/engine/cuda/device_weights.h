@@ -48,10 +48,21 @@ struct DeviceWeights {
   Head head;
 };
 
+// One of Medusa's heads in device memory (HeadWeights::Position).
+struct DevicePosition {
+  std::vector<DeviceMatrix> blocks;                   // [hidden, hidden]
+  std::vector<DeviceSpan<const float>> block_biases;  // Likewise, [hidden], or empty.
+  DeviceMatrix output;                                // [vocab, hidden]; of heads that share one, the same.
+};
+
 // Copies them, rounded to `type`, and prepares the products. Unimplemented for matrices that are to stay in
 // bfloat16 and are in something else: nothing is rounded without being told to. ResourceExhausted without
 // memory. `progress` may be null; it can end the loading with Cancelled.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type, const Shard& shard,
                                             DeviceOps* ops, LoadProgress* progress);
+
+// The same of Medusa heads: each of num_positions.
+absl::StatusOr<std::vector<DevicePosition>> UploadMedusa(const Model& model, WeightType type, DeviceOps* ops,
+                                                         LoadProgress* progress);
 
 }  // namespace tandem

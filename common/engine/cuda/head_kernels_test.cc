@@ -283,5 +283,31 @@ TEST_F(HeadRowsTest, MtpNormsWhatItProjectsAndWhatAttentionReads) {
   }
 }
 
+TEST_F(HeadKernelsTest, MedusaAddsItsBlocks) {
+  for (const uint32_t hidden : {7u, 300u}) {
+    const std::vector<float> from = Normals(3 * hidden);
+    const std::vector<float> product = Normals(3 * hidden);
+    const std::vector<float> bias = Normals(hidden);
+    std::vector<float> to(3 * hidden);
+    std::vector<Bf16> inputs(3 * hidden);
+    AddBlockKernel add;
+    add.from = ConstDeviceSpanOf(from);
+    add.to = DeviceSpanOf(to);
+    add.inputs = DeviceSpanOf(inputs);
+    add.hidden_size = hidden;
+    grid_.Launch(add, GateShape(3, hidden));
+    EXPECT_EQ(to, from);
+    add.product = ConstDeviceSpanOf(product);
+    add.bias = ConstDeviceSpanOf(bias);
+    grid_.Launch(add, GateShape(3, hidden));
+    for (uint32_t i = 0; i < 3 * hidden; ++i) {
+      const double gate = double{product[i]} + bias[i % hidden];
+      const double want = from[i] + gate / (1 + std::exp(-gate));
+      ASSERT_NEAR(to[i], want, 1e-5) << i;
+      ASSERT_EQ(inputs[i].bits, ToBf16(to[i]).bits);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -129,4 +129,30 @@ struct BeginHeadKernel {
   }
 };
 
+// A residual block of a Medusa head, to = from + silu(product + bias), and what the next product reads of it.
+// Without a product nothing is added. Grid (rows, ceil(hidden / threads)).
+struct AddBlockKernel {
+  DeviceSpan<const float> from;     // [rows, hidden]
+  DeviceSpan<const float> product;  // [rows, hidden], or empty.
+  DeviceSpan<const float> bias;     // [hidden], or empty.
+  DeviceSpan<float> to;             // [rows, hidden]
+  DeviceSpan<Bf16> inputs;          // [rows, hidden]
+  uint32_t hidden_size = 0;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t i = block.index_y() * block.num_threads() + block.thread();
+    if (i >= hidden_size) return;
+    const uint64_t at = uint64_t{block.index_x()} * hidden_size + i;
+    float value = from[at];
+    if (product.size > 0) {
+      float gate = product[at];
+      if (bias.size > 0) gate += bias[i];
+      value += gate / (1.0f + Exponential(0.0f - gate));
+    }
+    to[at] = value;
+    inputs[at] = ToBf16(value);
+  }
+};
+
 }  // namespace tandem

@@ -13,6 +13,7 @@
   X(JoinStatesKernel)             \
   X(JoinNormedStatesKernel)       \
   X(BeginHeadKernel)              \
+  X(AddBlockKernel)               \
   X(RoundInputsKernel)            \
   X(MultiplyInt8Kernel)           \
   X(MultiplyInt4Kernel)           \
