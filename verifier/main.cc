@@ -511,7 +511,8 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   WarnWithoutFeatures(options, *engine.engine);
   loop = std::make_unique<EngineLoop>(
       scheduling, std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
-      &metrics, {.credentials = security.channel, .local_sockets = options.local_sockets});
+      &metrics,
+      DrafterLinks::Options{.credentials = security.channel, .local_sockets = options.local_sockets});
   std::optional<PolicyFileWatch> policy_watch;
   if (!options.window_policy_file.empty()) {
     policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,

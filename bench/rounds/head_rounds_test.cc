@@ -16,8 +16,7 @@ namespace {
 constexpr uint32_t kNewTokens = 48;
 
 const std::string& DemoModels() {
-  static const auto* const folder =
-      new std::string(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models"));
+  static const auto* const folder = new std::string(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models"));
   return *folder;
 }
 
@@ -46,7 +45,8 @@ class HeadRoundsTest : public ::testing::Test {
     std::vector<TokenIds> prompts;
     for (size_t i = 0; i < 3; ++i) {
       TokenIds prompt;
-      while (prompt.size() < 64) prompt.insert(prompt.end(), (*golden_)[i + 3].begin(), (*golden_)[i + 3].end());
+      while (prompt.size() < 64)
+        prompt.insert(prompt.end(), (*golden_)[i + 3].begin(), (*golden_)[i + 3].end());
       prompt.insert(prompt.end(), (*golden_)[i].begin(), (*golden_)[i].end());
       prompts.push_back(prompt);
     }
@@ -86,8 +86,8 @@ LoadedModel* HeadRoundsTest::target_ = nullptr;
 LoadedModel* HeadRoundsTest::head_ = nullptr;
 std::vector<TokenIds>* HeadRoundsTest::golden_ = nullptr;
 
-// The features of cached tokens are kept with their keys and values (ADR 15): what the head has accepted is not
-// only within 2 %, but the same, whether it has read the prompt before or another drafter did.
+// The features of cached tokens are kept with their keys and values (ADR 15): what the head has accepted is
+// not only within 2 %, but the same, whether it has read the prompt before or another drafter did.
 TEST_F(HeadRoundsTest, ACachedPromptIsDraftedForAsAFreshOne) {
   for (const bool drafter_cache : {false, true}) {
     for (const float temperature : {0.0f, 0.8f}) {
