@@ -94,23 +94,39 @@ struct PhiloxWords {
 
 #define TANDEM_AVX512 __attribute__((target("avx512f")))
 
+TANDEM_AVX512 inline __attribute__((always_inline)) __m512i Broadcast(uint64_t word) {
+  return _mm512_set1_epi64(static_cast<int64_t>(word));
+}
+
 // The same of 8 counters from `first_group` on, one in each 64-bit lane; what stands above 32 bits does not
 // count. Even lanes are the first four counters, so that words come out in order later.
 TANDEM_AVX512 inline __attribute__((always_inline)) PhiloxWords PhiloxAvx512(
     const uint64_t (&round_keys)[10][2], uint32_t position, uint32_t first_group) {
-  const __m512i multiplier0 = _mm512_set1_epi64(0xD2511F53);
-  const __m512i multiplier1 = _mm512_set1_epi64(0xCD9E8D57);
-  __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64(first_group), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
-  __m512i c1 = _mm512_set1_epi64(position);
-  __m512i c2 = _mm512_setzero_si512();
-  __m512i c3 = _mm512_setzero_si512();
+  constexpr uint64_t kMultiplier0 = 0xD2511F53;
+  constexpr uint64_t kMultiplier1 = 0xCD9E8D57;
+  const __m512i multiplier0 = _mm512_set1_epi64(kMultiplier0);
+  const __m512i multiplier1 = _mm512_set1_epi64(kMultiplier1);
+  const __m512i groups =
+      _mm512_add_epi64(_mm512_set1_epi64(first_group), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
+  // Words 2 and 3 of a counter are zeros: after the first round words 0 and 1 are the same for all, and the
+  // second round makes words 2 and 3 without a product of vectors.
+  const __m512i first_product = _mm512_mul_epu32(multiplier0, groups);
+  const __m512i second_product = _mm512_mul_epu32(
+      multiplier1,
+      _mm512_xor_epi64(_mm512_shuffle_epi32(first_product, _MM_PERM_DDBB), Broadcast(round_keys[0][1])));
+  const uint64_t common_product = kMultiplier0 * (position ^ round_keys[0][0]);
+  __m512i c0 =
+      _mm512_xor_epi64(_mm512_shuffle_epi32(second_product, _MM_PERM_DDBB), Broadcast(round_keys[1][0]));
+  __m512i c1 = second_product;
+  __m512i c2 = _mm512_xor_epi64(first_product, Broadcast((common_product >> 32) ^ round_keys[1][1]));
+  __m512i c3 = Broadcast(common_product);
 #pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 2; round < 10; ++round) {
     constexpr int kXorOfThree = 0x96;
     const __m512i product0 = _mm512_mul_epu32(multiplier0, c0);
     const __m512i product1 = _mm512_mul_epu32(multiplier1, c2);
-    const __m512i key0 = _mm512_set1_epi64(static_cast<int64_t>(round_keys[round][0]));
-    const __m512i key1 = _mm512_set1_epi64(static_cast<int64_t>(round_keys[round][1]));
+    const __m512i key0 = Broadcast(round_keys[round][0]);
+    const __m512i key1 = Broadcast(round_keys[round][1]);
     // Upper halves by shuffles, which leave Intel's only unit for products of vectors alone, as shifts would
     // not.
     c0 = _mm512_ternarylogic_epi64(_mm512_shuffle_epi32(product1, _MM_PERM_DDBB), c1, key0, kXorOfThree);

@@ -63,17 +63,13 @@ class KeySearch {
     for (size_t i = 0; i < near.count; ++i) histogram_[BucketOf(near.gaps[i])] += MeasureOf(i);
   }
 
-  // Nothing with less in all. Keys of lower targets are not greater.
-  std::optional<uint64_t> Find(uint64_t target) const {
+  // Nothing with less in all.
+  std::optional<uint64_t> Find(uint64_t target) {
     size_t bucket = 0;
     while (bucket < kNumBuckets && histogram_[bucket] < target) target -= histogram_[bucket++];
     if (bucket == kNumBuckets) return std::nullopt;
-    std::vector<GapEntry> entries;
-    for (size_t i = 0; i < near_.count; ++i) {
-      if (BucketOf(near_.gaps[i]) != bucket) continue;
-      entries.push_back({KeyOf(near_.gaps[i], near_.tokens[i]), MeasureOf(i)});
-    }
-    return SelectByMeasure(entries, target);
+    if (bucket != bucket_of_entries_) CollectEntries(bucket);
+    return SelectByMeasure(entries_, target);
   }
 
  private:
@@ -83,11 +79,22 @@ class KeySearch {
   static size_t BucketOf(float gap) {
     return gap < 31.9f ? static_cast<size_t>(static_cast<int32_t>(gap * 32.0f)) : kNumBuckets - 1;
   }
+  void CollectEntries(size_t bucket) {
+    bucket_of_entries_ = bucket;
+    entries_.clear();
+    for (size_t i = 0; i < near_.count; ++i) {
+      if (BucketOf(near_.gaps[i]) != bucket) continue;
+      entries_.push_back({KeyOf(near_.gaps[i], near_.tokens[i]), MeasureOf(i)});
+    }
+  }
   uint64_t MeasureOf(size_t i) const { return measures_ == nullptr ? 1 : measures_[i]; }
 
   const NearTokens& near_;
   const uint64_t* const measures_;
   std::array<uint64_t, kNumBuckets> histogram_ = {};
+  // Of the bucket that was looked into last; targets that lie close together share it.
+  std::vector<GapEntry> entries_;
+  size_t bucket_of_entries_ = kNumBuckets;
 };
 
 // TokenWeight of each near token, and their sum.
@@ -314,7 +321,7 @@ void TokenGaps::KeepTopP(float top_p) {
     }();
     uint64_t near_total = 0;
     const std::vector<uint64_t> weights = WeighNear(near, near_total);
-    const KeySearch search(near, weights.data());
+    KeySearch search(near, weights.data());
     const auto find = [&](uint64_t total) { return search.Find(TargetOf(top_p, total)); };
     std::optional<uint64_t> key = find(near_total + near.most_rest);
     if (key.has_value() && near.least_rest != near.most_rest && key != find(near_total + near.least_rest)) {
