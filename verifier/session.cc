@@ -14,8 +14,9 @@ namespace {
 constexpr uint32_t kWaitsInVain = 2;
 // How many commits back growth still tells how long it took.
 constexpr size_t kAwaitedCommits = 16;
-// After so many rounds in a row that had nothing to draft, the drafter is told no more.
-constexpr uint32_t kRoundsToSuspension = 8;
+// After so many rounds in a row that had nothing to draft, the drafter is told no more: more than a probe of
+// plain decoding takes (DraftPayoff), after which every session would have to be opened again.
+constexpr uint32_t kRoundsToSuspension = 16;
 
 }  // namespace
 

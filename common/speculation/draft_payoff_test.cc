@@ -108,6 +108,28 @@ TEST(DraftPayoffTest, BatchesCountAsManyRounds) {
   EXPECT_GT(run.yield(), 0.96);
 }
 
+// A drafter that has to compute many prompts for a probe goes on long after it.
+TEST(DraftPayoffTest, WhatAProbeLeavesBehindIsItsLoss) {
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> noise(1.0, 0.05);
+    DraftPayoff payoff;
+    double tokens = 0.0;
+    double cost = 0.0;
+    int slowed = 0;
+    for (int i = 0; i < 8000; ++i) {
+      const bool drafted = payoff.drafting();
+      slowed = drafted ? 40 : std::max(slowed - 1, 0);
+      const double took = noise(random) * (drafted || slowed > 0 ? 1.6 : 1.0);
+      payoff.Observe({.drafted = drafted, .tokens = 1.0, .cost = took});
+      if (i < 2000) continue;
+      tokens += 1.0;
+      cost += took;
+    }
+    EXPECT_GT(tokens / cost, 0.98) << "seed " << seed;
+  }
+}
+
 // Both ways commit several tokens a round, more or less, and differ by a few percent.
 TEST(DraftPayoffTest, TellsTwoWaysOfDraftingApart) {
   const auto share_of_more = [](double more_yield, uint32_t seed) {
