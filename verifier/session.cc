@@ -93,6 +93,7 @@ uint32_t Session::DepthWanted(const RoundCosts& costs) {
 OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
   drafting_ = true;
   draft_opened_ = false;
+  draft_grown_ = false;
   draft_suspended_ = false;
   rounds_without_budget_ = 0;
   draft_retry_at_.reset();
@@ -202,6 +203,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
     }
   }
   if (report.added > 0) {
+    draft_grown_ = true;
     resyncs_in_a_row_ = 0;
     rebinds_in_a_row_ = 0;
     waits_in_vain_ = 0;

@@ -58,6 +58,9 @@ class DraftPayoff {
     bool drafted = false;
     double tokens = 0.0;
     double cost = 0.0;
+    // The drafter has not drafted for any of them yet: it still computes what they begin with. A probe pays
+    // for such steps and does not go by them, up to Options::aftermath_steps; then it does.
+    bool opening = false;
   };
   void Observe(const StepYield& yield);
 
@@ -86,6 +89,7 @@ class DraftPayoff {
   bool probing_ = false;
   uint32_t steps_ = 0;      // Since the last switch either way.
   uint32_t aftermath_ = 0;  // Steps that are still on the last probe's account.
+  uint32_t opening_ = 0;    // Steps since the last switch that said so.
   double credit_ = 0.0;
 };
 
