@@ -1,6 +1,7 @@
 // How trees grow, shrink and grow again; draft_core_test.cc has the protocol and the scheduler.
 
 #include <map>
+#include <variant>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -119,7 +120,9 @@ TEST(TreeGrowthTest, WhatIsDraftedAheadStandsBesideAChain) {
     std::map<NodeId, uint32_t> children;
     for (const TreeNode& node : peer.tree().nodes()) {
       // The chain comes first: its verifier may be waiting.
-      if (node.id <= 4) EXPECT_EQ(node.parent, node.id - 1);
+      if (node.id <= 4) {
+        EXPECT_EQ(node.parent, node.id - 1);
+      }
       EXPECT_LE(node.depth, 8u);
       ++children[node.parent];
     }
@@ -129,6 +132,64 @@ TEST(TreeGrowthTest, WhatIsDraftedAheadStandsBesideAChain) {
       if (parent < 4) beside_the_chain += count - 1;
     }
     EXPECT_GE(beside_the_chain, 4u);
+  }
+}
+
+// A round may wait for what it is to verify; what is drafted ahead has time, and comes in few messages.
+TEST(TreeGrowthTest, WhatIsDraftedAheadIsGathered) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(5), {.depth = 4,
+                        .nodes = 4,
+                        .branching = 1,
+                        .lookahead = 4,
+                        .shape = TreeShape::kChain,
+                        .ahead_nodes = 60,
+                        .ahead_branching = 4});
+  uint32_t sent = 0;
+  uint32_t late_messages = 0;
+  while (drafter.core.HasWork()) {
+    drafter.core.Step();
+    for (const auto& [link, response] : drafter.core.TakeResponses()) {
+      const auto* const grow = std::get_if<Grow>(&response.event);
+      if (grow == nullptr || grow->tokens.empty()) continue;
+      if (sent >= 4) {
+        ++late_messages;
+        EXPECT_TRUE(grow->tokens.size() >= 16 || grow->exhausted) << grow->tokens.size() << " nodes";
+      }
+      sent += static_cast<uint32_t>(grow->tokens.size());
+    }
+    if (sent < 4) {
+      EXPECT_GT(sent, 0u) << "every level of the chain is sent at once";
+    }
+  }
+  EXPECT_EQ(sent, 64u);
+  EXPECT_LE(late_messages, 4u);
+}
+
+// A commit that comes before a message is full finds what has been gathered all the same.
+TEST(TreeGrowthTest, ACommitFindsWhatHasBeenGathered) {
+  for (uint32_t steps = 5; steps < 10; ++steps) {
+    Drafter drafter;
+    Peer peer(&drafter, 1);
+    const DraftBudget budget{.depth = 2,
+                             .nodes = 2,
+                             .branching = 1,
+                             .lookahead = 6,
+                             .shape = TreeShape::kChain,
+                             .ahead_nodes = 60,
+                             .ahead_branching = 4};
+    peer.Open(Prompt(5), budget);
+    for (uint32_t i = 0; i < steps; ++i) drafter.core.Step();
+    peer.Collect(drafter.core.TakeResponses());
+    peer.Deliver();
+    const std::vector<TreeNode> before(peer.tree().nodes().begin(), peer.tree().nodes().end());
+    ASSERT_GE(before.size(), 2u);
+    // What lies below the chain's first node stays, whether it had been told before the commit or not.
+    peer.CommitTokens({before[0].token});
+    peer.RunDryAndDeliver();
+    EXPECT_TRUE(peer.exhausted());
+    EXPECT_EQ(peer.tree().size(), 62u) << steps << " steps";
   }
 }
 

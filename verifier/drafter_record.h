@@ -27,6 +27,7 @@ struct DrafterRecord {
   // misses do. Both ways commit several tokens a round, so that it takes many steps to tell which is better.
   DraftPayoff ahead_payoff{{.probe_steps = 32,
                             .settling_steps = 4,
+                            .aftermath_steps = 8,
                             .history = 512.0,
                             .kept_for_probe = 0.8,
                             .unknown_plain = 0.0,

@@ -172,6 +172,9 @@ void Scheduler::CountYield(Session& session, const RoundReport& report, std::opt
   const double plain_seconds =
       round_time_.Uncorrected(static_cast<uint32_t>(rounds_.size()) + num_prefill_rows_, step_context_);
   if (plain_seconds <= 0.0) return;
+  const bool first_of_step = record->yield.cost <= 0.0;
+  record->yield.opening =
+      session.round_was_drafted() && !session.draft_grown() && (first_of_step || record->yield.opening);
   record->yield.drafted = session.round_was_drafted();
   record->yield.tokens += report.committed;
   record->yield.cost += *seconds / plain_seconds;

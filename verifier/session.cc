@@ -15,8 +15,9 @@ namespace {
 constexpr uint32_t kWaitsInVain = 2;
 // How many commits back growth still tells how long it took.
 constexpr size_t kAwaitedCommits = 16;
-// After so many rounds in a row that had nothing to draft, the drafter is told no more.
-constexpr uint32_t kRoundsToSuspension = 8;
+// After so many rounds in a row that had nothing to draft, the drafter is told no more: more than a probe of
+// plain decoding takes (DraftPayoff), after which every session would have to be opened again.
+constexpr uint32_t kRoundsToSuspension = 16;
 
 }  // namespace
 
@@ -94,6 +95,7 @@ uint32_t Session::DepthWanted(const RoundCosts& costs) {
 OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
   drafting_ = true;
   draft_opened_ = false;
+  draft_grown_ = false;
   draft_suspended_ = false;
   rounds_without_budget_ = 0;
   draft_retry_at_.reset();
@@ -203,6 +205,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
     }
   }
   if (report.added > 0) {
+    draft_grown_ = true;
     resyncs_in_a_row_ = 0;
     rebinds_in_a_row_ = 0;
     waits_in_vain_ = 0;

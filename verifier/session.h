@@ -243,6 +243,8 @@ class Session {
   uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
   bool draft_opened() const { return draft_opened_; }
+  // Whether it has drafted anything since it was opened.
+  bool draft_grown() const { return draft_grown_; }
   size_t num_committed() const { return kv_.tokens().size(); }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
@@ -486,7 +488,8 @@ class Session {
   LevelAcceptance acceptance_;
   bool drafting_ = false;         // Open was sent and nothing ended it.
   uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.
-  bool draft_opened_ = false;     // The drafter answered.
+  bool draft_opened_ = false;     // The drafter answered,
+  bool draft_grown_ = false;      // and has drafted.
   bool draft_refused_ = false;    // For good.
   bool draft_suspended_ = false;  // For as long as there is nothing to draft.
   uint32_t rounds_without_budget_ = 0;

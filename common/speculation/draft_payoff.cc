@@ -21,6 +21,7 @@ double DraftPayoff::Margin() const {
 void DraftPayoff::StartProbe() {
   probing_ = true;
   steps_ = 0;
+  opening_ = 0;
   Measured& other = drafts_ ? plain_ : drafted_;
   other.tokens *= options_.kept_for_probe;
   other.cost *= options_.kept_for_probe;
@@ -29,6 +30,8 @@ void DraftPayoff::StartProbe() {
 void DraftPayoff::EndProbe() {
   probing_ = false;
   steps_ = 0;
+  opening_ = 0;
+  aftermath_ = options_.aftermath_steps;
   const double current = drafts_ ? drafted_yield() : plain_yield();
   const double other = drafts_ ? plain_yield() : drafted_yield();
   if (other > current * Margin()) drafts_ = !drafts_;
@@ -36,14 +39,22 @@ void DraftPayoff::EndProbe() {
 
 void DraftPayoff::Observe(const StepYield& yield) {
   if (yield.drafted != drafting() || !(yield.cost > 0.0) || !std::isfinite(yield.cost)) return;
-  ++steps_;
+  const bool opening = yield.opening && opening_ < options_.aftermath_steps;
+  opening ? ++opening_ : ++steps_;
   const double thought_best = std::max(drafts_ ? drafted_yield() : plain_yield(), 0.1);
+  const double loss = yield.cost - yield.tokens / thought_best;
   if (probing_) {
-    credit_ -= yield.cost - yield.tokens / thought_best;
+    credit_ -= loss;
   } else {
     credit_ = std::min(credit_ + options_.probe_share * yield.cost,
                        kMostCredit * (options_.probe_steps + options_.settling_steps) * yield.cost);
   }
+  if (aftermath_ > 0 && !probing_) {
+    --aftermath_;
+    credit_ -= loss;
+    return;
+  }
+  if (opening) return;
   if (steps_ > options_.settling_steps) {
     Measured& way = yield.drafted ? drafted_ : plain_;
     const double keep = 1.0 - 1.0 / options_.history;

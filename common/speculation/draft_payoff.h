@@ -22,7 +22,9 @@ namespace tandem {
 // round, and "plain" is the one that takes less.
 //
 // What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
-// the cost of all steps, and a probe waits until its expected loss can be paid.
+// the cost of all steps, and a probe waits until its expected loss can be paid. What the steps after a probe
+// lose is on its account too: a drafter that had to open every session again computes their prompts long
+// after. Were they measured, both ways would seem as slow, and be probed all the time.
 class DraftPayoff {
  public:
   struct Options {
@@ -31,6 +33,8 @@ class DraftPayoff {
     // After a switch the first steps still feel what went before: drafts in flight, a drafter that must catch
     // up. They are not measured.
     uint32_t settling_steps = 2;
+    // After a probe: what they lose the probe has lost, and they are not measured either.
+    uint32_t aftermath_steps = 48;
     double margin = 0.02;    // By how much drafting must be better to begin with it again.
     double history = 192.0;  // Steps over which measurements decay.
     // What is remembered of the other way when a probe of it begins: enough to outweigh a few noisy steps,
@@ -54,6 +58,9 @@ class DraftPayoff {
     bool drafted = false;
     double tokens = 0.0;
     double cost = 0.0;
+    // The drafter has not drafted for any of them yet: it still computes what they begin with. A probe pays
+    // for such steps and does not go by them, up to Options::aftermath_steps; then it does.
+    bool opening = false;
   };
   void Observe(const StepYield& yield);
 
@@ -80,7 +87,9 @@ class DraftPayoff {
   Measured plain_;
   bool drafts_ = true;  // What is thought to be better.
   bool probing_ = false;
-  uint32_t steps_ = 0;  // Since the last switch either way.
+  uint32_t steps_ = 0;      // Since the last switch either way.
+  uint32_t aftermath_ = 0;  // Steps that are still on the last probe's account.
+  uint32_t opening_ = 0;    // Steps since the last switch that said so.
   double credit_ = 0.0;
 };
 
