@@ -18,6 +18,7 @@ import io
 import json
 import os
 import pathlib
+import random
 import shutil
 import sys
 import tempfile
@@ -38,6 +39,7 @@ import features  # noqa: E402
 import head_training  # noqa: E402
 import make_golden  # noqa: E402
 import medusa  # noqa: E402
+import prompts  # noqa: E402
 import target_fingerprint  # noqa: E402
 
 REFERENCE = os.environ.get("REFERENCE")
@@ -104,7 +106,8 @@ class ReferenceTest(unittest.TestCase):
         cache, ids = [[], []], tokens[:, 1:]
         mask = torch.zeros(1, 1, length, length).masked_fill(torch.ones(length, length).triu(1) > 0, -torch.inf)
         hidden = theirs.project_hidden_states(states[:, :-1])
-        for step, (logits, _) in enumerate(ours):
+        for step, (output, _) in enumerate(ours):
+            logits = head.logits(output)
             hidden = theirs.backbone(functional.embedding(ids, embedding), hidden, cache, mask, torch.arange(length)[None])
             wanted = theirs.compute_logits(hidden)
             # Past a text's end the two read different fillings.
@@ -169,9 +172,9 @@ class Eagle3Test(unittest.TestCase):
             path = make_golden.Path(head, embedding)
             path.add_true(tokens[0, 1 : root + 2], states[0, : root + 1])
             for step in range(4):
-                logits, guessed = unrolled[step]
+                hidden, guessed = unrolled[step]
                 self.assertEqual(guessed[0, root], root + 2 + step)
-                torch.testing.assert_close(logits[0, root], path.logits()[-1], rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(head.logits(hidden[0, root]), path.logits()[-1], rtol=1e-4, atol=1e-4)
                 if step < 3:
                     path.add_own(tokens[0, root + 2 + step : root + 3 + step])
 
@@ -186,6 +189,41 @@ class Eagle3Test(unittest.TestCase):
         for step in (1, 2):
             torch.testing.assert_close(some[step][0][0], every[step][0][0, chosen[0]], rtol=1e-4, atol=1e-5)
             self.assertEqual(some[step][1].tolist(), every[step][1][:, chosen[0]].tolist())
+
+    def test_learns_of_answers_alone(self):
+        head, tokens, states, embedding = random_head(), *make_golden.inputs()
+        length, width = tokens.shape[1], states.shape[-1] // 3
+        target = types.SimpleNamespace(embedding=embedding, output=embedding)
+        answer = 5
+        final = torch.randn(1, length, width, generator=torch.Generator().manual_seed(4))
+
+        def loss(final):
+            batch = head_training.Batch(tokens, torch.tensor([length]), torch.tensor([answer]), states, final)
+            chains = eagle3.chosen_chains(batch, 0.5, torch.Generator().manual_seed(1))
+            self.assertGreaterEqual(chains.min().item(), answer - 2)
+            return eagle3.loss_of(head, target, batch, 3, chains)[0].item()
+
+        wanted, other = loss(final), final.clone()
+        # The distribution of the answer's first token stands with the prompt's last.
+        other[:, : answer - 1] += 1
+        self.assertEqual(loss(other), wanted)
+        other[:, answer - 1] += 1
+        self.assertNotEqual(loss(other), wanted)
+
+    def test_goes_on_from_a_head_of_another_draft_vocabulary(self):
+        start, head = random_head(64), random_head(96)
+        untouched = head.lm_head.weight.clone()
+        eagle3_head.copy_weights(start, head)
+        torch.testing.assert_close(head.midlayer.mlp.up_proj.weight, start.midlayer.mlp.up_proj.weight, rtol=0, atol=0)
+        known = {token: row for row, token in enumerate(start.draft_ids.tolist())}
+        rows = [(row, known.get(token)) for row, token in enumerate(head.draft_ids.tolist())]
+        self.assertTrue(any(trained is None for _, trained in rows) and any(trained is not None for _, trained in rows))
+        for row, trained in rows:
+            wanted = untouched[row] if trained is None else start.lm_head.weight[trained]
+            torch.testing.assert_close(head.lm_head.weight[row], wanted, rtol=0, atol=0)
+        with self.assertRaisesRegex(ValueError, "another shape"):
+            narrow = dataclasses.replace(head.shape, intermediate_size=head.shape.intermediate_size // 2)
+            eagle3_head.copy_weights(start, eagle3_head.Head(narrow, head.draft_ids))
 
     def test_gradient_is_that_of_cross_entropy(self):
         generator = torch.Generator().manual_seed(2)
@@ -207,6 +245,49 @@ class Eagle3Test(unittest.TestCase):
         self.assertEqual(again.draft_ids.tolist(), head.draft_ids.tolist())
         for name, tensor in head.state_dict().items():
             torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+class MedusaTest(unittest.TestCase):
+    def test_more_heads_and_blocks_begin_as_those_that_there_are(self):
+        generator = torch.Generator().manual_seed(6)
+        start, heads = medusa.Heads(2, 1, 16, 32, False), medusa.Heads(3, 2, 16, 32, False)
+        with torch.no_grad():
+            for parameter in start.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        medusa.copy_weights(start, heads)
+        x, output = (torch.randn(count, 16, generator=generator) for count in (5, 32))
+        for index, trained in ((0, 0), (1, 1), (2, 1)):
+            torch.testing.assert_close(heads.logits(index, x, output), start.logits(trained, x, output))
+        with self.assertRaisesRegex(ValueError, "more blocks"):
+            medusa.copy_weights(heads, start)
+
+
+class PromptsTest(unittest.TestCase):
+    def test_keeps_out_what_it_is_told_to(self):
+        """Neither prompts for measuring nor the documents that they come from are for training."""
+        long = "words that a document begins with, as many as it takes to know it by"
+        sources = {
+            "tinystories_sample.txt": "<|endoftext|>".join([long + " and more", *(f"Story {i} of some length" for i in range(9))]),
+            "news.txt": "<|endoftext|>".join(f"News {i}" for i in range(9)),
+            "thealgorithms.txt": "# file: a.py\n\"\"\"" + long + "\"\"\"\n\ndef kept_out(x):\n    return x\n"
+                                 "<|endoftext|># file: b.py\n\ndef kept(x):\n    return x\n",
+            "python311_stdlib.txt": "",
+            "roleplay-instruct.json": "[]",
+            "codegen-instruct.json": json.dumps([{"instruction": long, "input": ""}, {"instruction": "Do it", "input": "now"}]),
+        }
+        corpus = types.SimpleNamespace(read=sources.__getitem__, read_json_lines=lambda name: [{"question": "How many?"}])
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "golden.json"
+            path.write_text(json.dumps({"cases": [{"prompt_text": "<|bos|>"}, {"prompt_text": f"<|bos|><|user|>\n{long}"}]}))
+            excluded = prompts.read_excluded(path)
+        self.assertEqual(excluded, [long[: prompts.SHARED_CHARACTERS]])
+        all_found, found = (prompts.read(corpus, out, random.Random(1)) for out in ([], excluded))
+        self.assertEqual({domain: len(all_found[domain]) - len(found[domain]) for domain in found},
+                         {"story": 1, "news": 0, "code": 1, "math": 0, "chat": 1})
+        for domain, kept in found.items():
+            # In the same order, so that prompts for measuring stay what they are.
+            self.assertEqual(kept, [prompt for prompt in all_found[domain] if prompt in kept])
+            self.assertFalse([prompt for prompt in kept if "kept_out" in prompt or excluded[0] in prompt])
 
 
 class TargetFingerprintTest(unittest.TestCase):
@@ -250,6 +331,10 @@ class TrainingTest(unittest.TestCase):
             self.assertEqual((store / features.STATES).read_bytes(), states)
             index = features.Store(store)
             self.assertEqual({row.kind for row in index.rows}, {"greedy", "sampled"})
+            twice = features.Store(store, store)
+            self.assertEqual(len(twice.rows), 2 * len(index.rows))
+            torch.testing.assert_close(twice.states(len(index.rows) + 1, [0, 2], 1, 3), index.states(1, [0, 2])[1:4],
+                                       rtol=0, atol=0)
             self.assertEqual(len(index.select(held_back=True)), 6)
             for trainer, more, weights in ((eagle3, ("--draft-vocab", 512), "model.safetensors"), (medusa, (), medusa.FILE)):
                 with self.subTest(trainer.__name__):
@@ -261,12 +346,36 @@ class TrainingTest(unittest.TestCase):
                     self.assertIn(" 6 steps", said)
                     self.assertTrue((output / weights).exists())
                     self.assertIn("chat greedy", self.run_program(trainer, *arguments, "--evaluate"))
+                    # Another run goes on from it, on two stores.
+                    further = ("--target", target, "--features", store, store, "--output", folder / f"{trainer.__name__}-2")
+                    said = self.run_program(trainer, *further, "--start", output, *more, "--tokens", 64, "--no-bf16", "--steps", 2)
+                    self.assertIn(" 2 steps", said)
             # The answers that a row begins with are the target's, whose states they are.
             row, columns = index.rows[0], index.columns([1, 2, 4])
             model, _ = features.load_target(target)
             wanted = model(torch.tensor([row.tokens]), output_hidden_states=True).hidden_states
             torch.testing.assert_close(index.states(0, columns).float(),
                                        torch.cat([wanted[1], wanted[2], wanted[4]], -1)[0], rtol=0.01, atol=0.01)
+
+
+class AnswersTest(unittest.TestCase):
+    def test_answers_are_what_transformers_generates(self):
+        """Greedily the target's own, whatever stands beside them; they end with their end token, or go on."""
+        model, tokenizer = features.load_target(ROOT / "deploy" / "demo-models" / "tandem-target-15m")
+        ids = [features.encode_prompt(tokenizer, key, text) for key, text in
+               (("prompt", "Once upon a time"), ("question", "What is 2 and 3?"), ("prompt", "def add(first, second):"))]
+        wanted = []
+        for prompt in ids:
+            out = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=None)
+            wanted.append(out[0, len(prompt) :].tolist())
+        self.assertEqual(features.answer(model, tokenizer, ids, [0.0] * 3, 24, past_end=True), wanted)
+        # One that is sampled changes nothing for the others.
+        torch.manual_seed(1)
+        mixed = features.answer(model, tokenizer, ids, [0.0, 0.8, 0.0], 24, past_end=True)
+        self.assertEqual([mixed[0], mixed[2]], [wanted[0], wanted[2]])
+        end = wanted[0][7]
+        model.generation_config.eos_token_id = end
+        self.assertEqual(features.answer(model, tokenizer, ids[:1], [0.0], 24), [wanted[0][: wanted[0].index(end) + 1]])
 
 
 class GoldenTest(unittest.TestCase):

@@ -12,6 +12,7 @@ A run that was stopped goes on where it was when it is started again with the sa
 """
 
 import argparse
+import pathlib
 import sys
 
 import torch
@@ -37,23 +38,31 @@ def draft_vocabulary(store, size, vocab_size):
     return chosen.sort().values, (counts[chosen].sum() / counts.sum()).item()
 
 
+def learned_columns(batch):
+    """From which columns there is something to learn, [rows, width]: those whose guess is a token of an answer, or of a text
+    without a prompt, and whose target distribution is stored. A column's guess is the token two places after it."""
+    at = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
+    return (at + 1 < batch.lengths[:, None]) & (at + 2 >= batch.answers[:, None])
+
+
 def chosen_chains(batch, share, generator):
     """Columns from which chains go on below the first step, [rows, chains], ascending: a share of all."""
     rows, width = batch.tokens.shape[0], batch.tokens.shape[1] - 1
     if share >= 1:
         return torch.arange(width).expand(rows, -1).to(batch.tokens.device)
-    # Those of the text, not of what pads it, come first where a text has enough.
-    odds = torch.rand(rows, width, generator=generator) + (torch.arange(width) < batch.lengths.cpu()[:, None] - 2)
+    # Those that there is something to learn from, and something below them, come first where a text has enough.
+    learned = learned_columns(batch).cpu() & (torch.arange(width) < batch.lengths.cpu()[:, None] - 2)
+    odds = torch.rand(rows, width, generator=generator) + learned
     return odds.topk(max(1, int(width * share)), -1).indices.sort(-1).values.to(batch.tokens.device)
 
 
 def unroll(head, target_embedding, batch, depth, chains):
-    """Yields for every step: its logits [rows, chains, draft vocab] and which token of the text each guesses [rows, chains].
+    """Yields for every step: its output [rows, chains, hidden] and which token of the text each guesses [rows, chains].
     The first step is over all columns, and the steps below it over `chains`."""
     width = batch.tokens.shape[1] - 1
     at = torch.arange(width, device=batch.tokens.device).expand(batch.tokens.shape[0], -1)
     hidden, columns = head.first(head.embed(batch.tokens[:, 1:], target_embedding), batch.states[:, :-1])
-    yield head.logits(hidden), at + 2
+    yield hidden, at + 2
     if depth == 1:
         return
     hidden = hidden.gather(1, chains[..., None].expand(-1, -1, hidden.shape[-1]))
@@ -62,34 +71,36 @@ def unroll(head, target_embedding, batch, depth, chains):
         # Past a text's end there is nothing to read; those places weigh nothing.
         token = batch.tokens.gather(1, (chains + 1 + step).clamp(max=width))
         hidden = head.next(head.embed(token, target_embedding), hidden, chains + step, columns)
-        yield head.logits(hidden), chains + 2 + step
+        yield hidden, chains + 2 + step
 
 
 @torch.no_grad()
-def teacher(target, head, batch):
-    """The target's distribution of the token after each, over draft ids [rows, length, draft vocab], and whether its most
-    likely one is among them [rows, length]."""
-    full = head.shape.draft_vocab_size == head.shape.vocab_size
-    logits = functional.linear(batch.final, target.output.to(batch.final.dtype))
-    if full:
-        return logits.softmax(-1), torch.ones(batch.tokens.shape, dtype=torch.bool, device=logits.device)
+def teacher(target, head, final):
+    """The target's distribution over draft ids [rows, draft vocab] by its final normed states [rows, hidden], and whether its
+    most likely token is among them [rows]."""
+    logits = functional.linear(final, target.output.to(final.dtype))
+    if head.shape.draft_vocab_size == head.shape.vocab_size:
+        return logits.softmax(-1), torch.ones(len(final), dtype=torch.bool, device=logits.device)
     inside = torch.zeros(head.shape.vocab_size, dtype=torch.bool, device=logits.device)
     inside[head.draft_ids] = True
-    return logits[..., head.draft_ids].softmax(-1), inside[logits.argmax(-1)]
+    return logits[:, head.draft_ids].softmax(-1), inside[logits.argmax(-1)]
 
 
 def loss_of(head, target, batch, depth, chains):
     """Weighted mean over the steps of the cross-entropy with the target's distribution, and each step's own."""
-    wanted, inside = teacher(target, head, batch)
-    flat = wanted.flatten(0, 1)
+    # The distribution of token t stands with token t - 1. A place that nothing is learned of has no row of `wanted`.
+    learned = functional.pad(learned_columns(batch), (1, 0))
+    wanted, inside = teacher(target, head, batch.final[learned])
+    row_of = torch.zeros(learned.shape, dtype=torch.long, device=learned.device)
+    row_of[learned] = torch.arange(len(wanted), device=learned.device)
     total, weights, means = 0.0, 0.0, []
-    for step, (logits, guessed) in enumerate(unroll(head, target.embedding, batch, depth, chains)):
-        # The distribution of token t stands with token t - 1.
+    for step, (hidden, guessed) in enumerate(unroll(head, target.embedding, batch, depth, chains)):
         source = (guessed - 1).clamp(max=batch.tokens.shape[1] - 1)
-        counted = (guessed - 1 < batch.lengths[:, None]) & inside.gather(1, source)
-        rows = source + torch.arange(len(source), device=source.device)[:, None] * batch.tokens.shape[1]
-        weight = counted.flatten().float() / counted.sum().clamp(min=1)
-        loss = head_training.SoftTargets.apply(logits.flatten(0, 1), flat[rows.flatten()], weight)
+        rows = row_of.gather(1, source)
+        counted = (guessed - 1 < batch.lengths[:, None]) & learned.gather(1, source) & inside[rows]
+        rows = rows[counted]
+        weight = torch.full((len(rows),), 1 / max(1, len(rows)), device=rows.device)
+        loss = head_training.SoftTargets.apply(head.logits(hidden[counted]), wanted[rows], weight)
         means.append(loss.item())
         total, weights = total + STEP_WEIGHT**step * loss, weights + STEP_WEIGHT**step
     return total / weights, means
@@ -118,7 +129,8 @@ def score(head, target, store, columns, indices, args):
         chains = torch.arange(width, device=batch.tokens.device).expand(len(batch.tokens), -1)
         wanted = functional.linear(batch.final, target.output).softmax(-1)
         alive = torch.ones(chains.shape, dtype=torch.bool, device=chains.device)
-        for step, (logits, guessed) in enumerate(unroll(head, target.embedding, batch, depth, chains)):
+        for step, (hidden, guessed) in enumerate(unroll(head, target.embedding, batch, depth, chains)):
+            logits = head.logits(hidden)
             source = (guessed - 1).clamp(max=width)
             # Chains as they begin in service: after a token of the answer, or the prompt's last one.
             counted = (guessed - 1 < batch.lengths[:, None]) & (chains + 2 >= batch.answers[:, None])
@@ -141,6 +153,7 @@ def main():
     add = parser.add_argument
     head_training.add_arguments(add)
     add("--layers", default="", help="three of the layers whose states are stored, ascending (all that are)")
+    add("--start", type=pathlib.Path, help="folder of a head to go on from, of any draft vocabulary")
     add("--draft-vocab", type=int, default=0, help="most frequent tokens that it can guess (all, up to 32000)")
     add("--intermediate", type=int, default=0, help="width of its feed-forward part (the target's)")
     add("--own-embedding", action="store_true", help="train and store an embedding beside the target's")
@@ -151,7 +164,7 @@ def main():
     if args.threads:
         torch.set_num_threads(args.threads)
     args.work = args.work or args.output.with_suffix(".work")
-    store, target = features.Store(args.features), head_training.Target(args.target, args.device)
+    store, target = features.Store(*args.features), head_training.Target(args.target, args.device)
     if not args.evaluate:
         layers = [int(layer) for layer in args.layers.split(",")] if args.layers else store.layers
         if len(layers) != 3 or layers != sorted(set(layers)):
@@ -162,6 +175,11 @@ def main():
         shape = eagle3_head.Shape.of_target(target.config, vocab_size, len(draft_ids), args.intermediate)
         head = eagle3_head.Head(shape, draft_ids, args.own_embedding)
         eagle3_head.initialise(head, target, args.seed)
+        if args.start:
+            start, start_layers = eagle3_head.load_head(args.start)
+            if start_layers != layers:
+                parser.error(f"--start: {args.start} reads states after layers {start_layers}, expected {layers}")
+            eagle3_head.copy_weights(start, head)
         head.to(args.device)
         tokens = sum(len(store.rows[i].tokens) for i in store.select(held_back=False))
         print(f"{sum(p.numel() for p in head.parameters()):,} parameters; draft vocabulary {len(draft_ids)}, {covered:.2%} of "

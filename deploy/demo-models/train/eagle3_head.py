@@ -214,6 +214,21 @@ def initialise(head, target, seed):
                 parameter[:, width:] = wanted
 
 
+def copy_weights(start, head):
+    """A trained head's weights; output rows of tokens that it does not guess are left as they are."""
+    if dataclasses.replace(start.shape, draft_vocab_size=head.shape.draft_vocab_size) != head.shape:
+        raise ValueError(f"the head to start from has another shape: {start.shape}, expected {head.shape}")
+    tensors = start.state_dict()
+    trained = tensors.pop("lm_head.weight")
+    row_of = {token: row for row, token in enumerate(start.draft_ids.tolist())}
+    with torch.no_grad():
+        tensors["lm_head.weight"] = head.lm_head.weight.clone()
+        for row, token in enumerate(head.draft_ids.tolist()):
+            if token in row_of:
+                tensors["lm_head.weight"][row] = trained[row_of[token]]
+    head.load_state_dict(tensors)
+
+
 def save_head(head, folder, layers, target_name, dtype=torch.bfloat16, fingerprint=None):
     """config.json and model.safetensors as SpecForge writes and SGLang reads them, and the target's fingerprint."""
     folder = pathlib.Path(folder)

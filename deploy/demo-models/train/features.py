@@ -83,30 +83,62 @@ class Row:
     held_back: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A prompt to answer."""
+
+    prompt: list
+    domain: str
+    temperature: float
+    held_back: bool
+    past_end: bool
+
+
 @torch.no_grad()
-def answer(model, tokenizer, prompts, temperature, max_tokens):
-    """The target's answers to prompts of like lengths, each with its end token."""
+def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False):
+    """The target's answers to prompts of like lengths, each sampled at its temperature (0: greedily). An answer ends with its
+    end token; with `past_end` it goes on, as a server lets it that is asked to ignore the end."""
+    # Here, since those who read what was stored need no transformers.
+    from transformers import StaticCache
+
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     longest = max(map(len, prompts))
-    ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device)
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {"do_sample": False}
-    out = model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens, pad_token_id=pad, **sampling)
+    step = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=model.device)
+    mask = torch.ones(len(prompts), longest + max_tokens, dtype=torch.long, device=model.device)
+    for row, prompt in zip(mask, prompts, strict=True):
+        row[: longest - len(prompt)] = 0
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    rates = torch.tensor([1 / t if t else 0.0 for t in temperatures], device=model.device)
+    sampled = rates > 0
+    # Room for all of it at once: a cache that grows is copied for every token.
+    cache = StaticCache(config=model.config, max_cache_len=longest + max_tokens)
+    chosen, first, end = [], 0, longest
+    while len(chosen) < max_tokens:
+        out = model(input_ids=step, attention_mask=mask[:, :end], position_ids=positions[:, first:end], past_key_values=cache,
+                    logits_to_keep=1)
+        logits = out.logits[:, -1].float()
+        tokens = logits.argmax(-1)
+        if sampled.any():
+            sums = (logits[sampled] * rates[sampled, None]).softmax(-1).cumsum(-1)
+            drawn = torch.rand(len(sums), 1, device=sums.device) * sums[:, -1:]
+            tokens[sampled] = torch.searchsorted(sums, drawn, right=True)[:, 0].clamp(max=sums.shape[-1] - 1)
+        chosen.append(tokens)
+        step, first, end = tokens[:, None], end, end + 1
+    answers = torch.stack(chosen, 1).tolist()
+    if past_end:
+        return answers
     ends = model.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
-    answers = []
-    for row in out[:, longest:].tolist():
-        end = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
-        answers.append(row[:end])
-    return answers
+    lengths = [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in answers]
+    return [row[:length] for row, length in zip(answers, lengths, strict=True)]
 
 
 def answer_all(model, tokenizer, jobs, args):
-    """Rows of all jobs, (prompt ids, domain, temperature, held back); shards that are on the disk are read."""
+    """Rows of all jobs; shards that are on the disk are read."""
     folder = args.output / ANSWERS
     folder.mkdir(parents=True, exist_ok=True)
-    # Jobs of a batch have like lengths and one temperature; shards come in random order, so that time left is known early.
-    jobs = sorted(jobs, key=lambda job: (job[2], job[3], len(job[0])))
+    # Jobs of a batch have like lengths; shards come in random order, so that time left is known early.
+    jobs = sorted(jobs, key=lambda job: (job.past_end, len(job.prompt)))
     shards = [jobs[first : first + ROWS_A_SHARD] for first in range(0, len(jobs), ROWS_A_SHARD)]
     order = list(range(len(shards)))
     random.Random(args.seed).shuffle(order)
@@ -120,19 +152,20 @@ def answer_all(model, tokenizer, jobs, args):
             answers = []
             for first in range(0, len(shard), args.batch):
                 batch = shard[first : first + args.batch]
-                # A shard at the border of two temperatures is cut there.
-                for temperature in sorted({job[2] for job in batch}):
-                    part = [job[0] for job in batch if job[2] == temperature]
-                    answers += answer(model, tokenizer, part, temperature, args.max_tokens)
+                # A shard at the border of the two kinds is cut there.
+                for past_end in sorted({job.past_end for job in batch}):
+                    part = [job for job in batch if job.past_end == past_end]
+                    answers += answer(model, tokenizer, [job.prompt for job in part], [job.temperature for job in part],
+                                      args.max_tokens, past_end)
             part = path.with_suffix(".part")
             part.write_text(json.dumps(answers), encoding="utf-8")
             part.replace(path)
             made += sum(map(len, answers))
             rate = made / (time.monotonic() - started)
             print(f"  answers: {done + 1} of {len(shards)} shards, {rate:,.0f} tokens/s", flush=True)
-        for (prompt, domain, temperature, held_back), tokens in zip(shard, answers, strict=True):
-            kind = "sampled" if temperature else "greedy"
-            rows.append(Row(prompt + tokens, len(prompt), domain, kind, held_back))
+        for job, tokens in zip(shard, answers, strict=True):
+            kind = "sampled" if job.temperature else "greedy"
+            rows.append(Row(job.prompt + tokens, len(job.prompt), job.domain, kind, job.held_back))
     return rows
 
 
@@ -177,16 +210,22 @@ def store_states(model, rows, layers, width, args):
 
 
 class Store:
-    """What a run of this program has stored."""
+    """What runs of this program have stored, in one folder or several, of one target and the same layers."""
 
-    def __init__(self, folder):
-        folder = pathlib.Path(folder)
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        self.layers, self.width, self.target = index["layers"], index["hidden_size"], index["target"]
-        self.rows = [Row(**row) for row in index["rows"]]
-        self.starts = np.cumsum([0] + [len(row.tokens) for row in self.rows])
-        shape = (int(self.starts[-1]), len(self.layers) + 1, self.width)
-        self._states = np.memmap(folder / STATES, np.uint16, "r", shape=shape)
+    def __init__(self, *folders):
+        folders = [pathlib.Path(folder) for folder in folders]
+        indices = [json.loads((folder / INDEX).read_text(encoding="utf-8")) for folder in folders]
+        self.layers, self.width, self.target = (indices[0][key] for key in ("layers", "hidden_size", "target"))
+        self.rows, self._states = [], []
+        for folder, index in zip(folders, indices, strict=True):
+            if (index["layers"], index["hidden_size"]) != (self.layers, self.width):
+                raise ValueError(f"{folder} holds {index['hidden_size']} wide states after layers {index['layers']}, "
+                                 f"{folders[0]} {self.width} wide ones after {self.layers}: expected the same")
+            rows = [Row(**row) for row in index["rows"]]
+            starts = np.cumsum([0] + [len(row.tokens) for row in rows])
+            stored = np.memmap(folder / STATES, np.uint16, "r", shape=(int(starts[-1]), len(self.layers) + 1, self.width))
+            self.rows += rows
+            self._states += [stored[begin:end] for begin, end in zip(starts[:-1], starts[1:], strict=True)]
 
     def columns(self, layers):
         """Where the states after these layers stand; -1 is the final normed state."""
@@ -197,9 +236,7 @@ class Store:
 
     def states(self, index, columns, first=0, count=None):
         """[tokens, columns * width] bf16 of a row's tokens from `first`."""
-        length = len(self.rows[index].tokens) - first
-        begin = self.starts[index] + first
-        part = self._states[begin : begin + (length if count is None else min(count, length)), columns]
+        part = self._states[index][first : None if count is None else first + count, columns]
         return torch.from_numpy(np.ascontiguousarray(part)).view(torch.bfloat16).flatten(1)
 
     def select(self, held_back):
@@ -216,8 +253,9 @@ def gather(tokenizer, args):
             rng.shuffle(found)
             for number, ids in enumerate(found[:most]):
                 # What is held back is answered both ways: acceptance is shown for each.
+                past_end = not held_back and rng.random() < args.past_end
                 for temperature in (0.0, args.temperature) if held_back else ((0.0, args.temperature)[number % 2],):
-                    jobs.append((ids, path.name.split(".")[0], temperature, held_back))
+                    jobs.append(Job(ids, path.name.split(".")[0], temperature, held_back, past_end))
     for path in args.text:
         found = read_lines(path, ("text",))
         rng.shuffle(found)
@@ -243,7 +281,8 @@ def main():
     add("--max-tokens", type=int, default=96, help="of an answer (%(default)s)")
     add("--max-text-tokens", type=int, default=256, help="of a text, cut there (%(default)s)")
     add("--temperature", type=float, default=0.8, help="of the sampled half of the answers (%(default)s)")
-    add("--batch", type=int, default=128, help="prompts answered together (%(default)s)")
+    add("--past-end", type=float, default=0.25, help="share of the answers that go on past their end (%(default)s)")
+    add("--batch", type=int, default=64, help="prompts answered together (%(default)s)")
     add("--bf16", action="store_true", help="read texts in bfloat16 arithmetic, which is faster where the CPU has it")
     add("--threads", type=int, default=0, help="0: as torch chooses (%(default)s)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")

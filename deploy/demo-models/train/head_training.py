@@ -78,14 +78,16 @@ def epoch_batches(store, text_share, tokens_a_step, rng):
 
 class SoftTargets(torch.autograd.Function):
     """sum of weight * cross-entropy of softmax(logits) with wanted, [rows, vocab] both. The gradient is made at once and in
-    the logits' type; the sum itself, which is only shown, is estimated from every SHOWN-th row."""
+    the logits' type. The value is only shown: it is less by the entropy of `wanted`, 0 where both agree, and an estimate from
+    every SHOWN-th row."""
 
     @staticmethod
     def forward(ctx, logits, wanted, weight):
         ctx.save_for_backward((logits.softmax(-1) - wanted).mul_(weight[:, None].to(logits.dtype)))
         part, shown = logits[::SHOWN].float(), weight[::SHOWN]
-        entropy = -(wanted[::SHOWN].float() * part.log_softmax(-1)).sum(-1)
-        return (entropy * shown).sum() / shown.sum().clamp(min=1e-9) * weight.sum()
+        there = wanted[::SHOWN].float()
+        distance = (there * (there.clamp(min=1e-30).log() - part.log_softmax(-1))).sum(-1)
+        return (distance * shown).sum() / shown.sum().clamp(min=1e-9) * weight.sum()
 
     @staticmethod
     def backward(ctx, gradient):
@@ -158,7 +160,7 @@ def save_progress(path, progress, head, optimizers):
 def add_arguments(add):
     """What both trainers are told."""
     add("--target", required=True, type=pathlib.Path, help="folder of the target model")
-    add("--features", required=True, type=pathlib.Path, help="folder that features.py wrote")
+    add("--features", required=True, type=pathlib.Path, nargs="+", help="folders that features.py wrote, of the same layers")
     add("--output", required=True, type=pathlib.Path, help="folder for what is trained")
     add("--work", type=pathlib.Path, help="folder for what a resumed run needs (--output with .work)")
     add("--steps", type=int, default=4000, help="optimiser steps (%(default)s)")

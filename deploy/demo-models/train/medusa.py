@@ -95,26 +95,56 @@ def load_heads(folder):
     return heads
 
 
+def copy_weights(start, heads):
+    """Trained heads' weights. Blocks that they lack come behind theirs and stay as they are, the identity; heads that they lack
+    begin as their last."""
+    if (start.own_output, start.vocab_size) != (heads.own_output, heads.vocab_size) or start.num_layers > heads.num_layers:
+        raise ValueError("the heads to start from have another output or more blocks")
+    with torch.no_grad():
+        for index, head in enumerate(heads.heads):
+            trained = start.heads[min(index, len(start.heads) - 1)]
+            for block, block_trained in zip(head[: start.num_layers], trained[: start.num_layers], strict=True):
+                block.load_state_dict(block_trained.state_dict())
+            if heads.own_output:
+                head[-1].load_state_dict(trained[-1].state_dict())
+
+
 def positions_of(batch, index):
     """Where head `index` has something to guess, and has its distribution stored, [rows, length]."""
     at = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return at + 1 + index < batch.lengths[:, None]
 
 
-def loss_of(heads, output, batch):
-    """Weighted mean over the heads of the cross-entropy with the target's distribution, and each head's own."""
-    wanted = functional.linear(batch.final, output.to(batch.final.dtype)).softmax(-1)
+def begins(batch):
+    """From which positions heads guess in service, [rows, length]: the prompt's last but one, and those after it."""
+    return torch.arange(batch.tokens.shape[1], device=batch.tokens.device) + 2 >= batch.answers[:, None]
+
+
+def loss_of(heads, output, batch, chosen):
+    """Weighted mean over the heads of the cross-entropy with the target's distribution, and each head's own.
+    chosen: the positions to guess from, [rows, length]"""
     total, weights, means = 0.0, 0.0, []
     for index in range(len(heads.heads)):
-        counted = positions_of(batch, index)
+        rows, at = torch.nonzero(positions_of(batch, index) & chosen, as_tuple=True)
         # The distribution of the token i + 2 places on stands i + 1 places on.
-        there = wanted.roll(-1 - index, 1)[counted]
-        logits = heads.logits(index, batch.final[counted], output)
+        there = functional.linear(batch.final[rows, at + 1 + index], output.to(batch.final.dtype)).softmax(-1)
+        logits = heads.logits(index, batch.final[rows, at], output)
         weight = torch.full((len(there),), 1 / max(1, len(there)), device=there.device)
         loss = head_training.SoftTargets.apply(logits, there, weight)
         means.append(loss.item())
         total, weights = total + HEAD_WEIGHT**index * loss, weights + HEAD_WEIGHT**index
     return total / weights, means
+
+
+def training_loss(heads, output, args):
+    """What head_training.fit wants."""
+
+    def loss(batch, _share, step):
+        generator = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
+        chosen = torch.rand(batch.tokens.shape, generator=generator).to(batch.tokens.device) < args.positions
+        return loss_of(heads, output, batch, chosen & begins(batch))
+
+    return loss
 
 
 @torch.no_grad()
@@ -125,7 +155,7 @@ def score(heads, target, store, columns, indices, args):
         batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device).float()
         final = batch.final
         wanted = functional.linear(final, target.output).softmax(-1)
-        begun = torch.arange(batch.tokens.shape[1], device=final.device) + 2 >= batch.answers[:, None]
+        begun = begins(batch)
         alive = begun
         for index in range(len(heads.heads)):
             counted = positions_of(batch, index) & begun
@@ -146,13 +176,15 @@ def main():
     head_training.add_arguments(add)
     add("--heads", type=int, default=4, help="how many (%(default)s)")
     add("--blocks", type=int, default=1, help="residual blocks of a head (%(default)s)")
+    add("--start", type=pathlib.Path, help="folder of heads to go on from, of as many blocks or fewer")
+    add("--positions", type=float, default=1.0, help="share of an answer's positions that a step learns from (%(default)s)")
     add("--own-output", action="store_true", help="an output matrix for each head, instead of the target's for all")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.work = args.work or args.output.with_suffix(".work")
-    store, target = features.Store(args.features), head_training.Target(args.target, args.device)
+    store, target = features.Store(*args.features), head_training.Target(args.target, args.device)
     # The final normed state alone.
     columns = [len(store.layers)]
     if not args.evaluate:
@@ -161,9 +193,11 @@ def main():
             with torch.no_grad():
                 for head in heads.heads:
                     head[-1].weight.copy_(target.output)
+        if args.start:
+            copy_weights(load_heads(args.start), heads)
         heads.to(args.device)
         print(f"{sum(p.numel() for p in heads.parameters()):,} parameters", flush=True)
-        progress = head_training.fit(heads, lambda batch, *_: loss_of(heads, target.output, batch), store, columns, args)
+        progress = head_training.fit(heads, training_loss(heads, target.output, args), store, columns, args)
         save_heads(heads, args.output, args.target.name, fingerprint=target_fingerprint(args.target))
         print(f"wrote {args.output}: {progress.step} steps, {progress.tokens:,} tokens, {progress.seconds / 60:.1f} minutes")
     heads = load_heads(args.output).to(args.device)

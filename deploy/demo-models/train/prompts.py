@@ -6,7 +6,7 @@
 Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt stands in both. Stories, news and code are beginnings of
 documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}, and chat is
 instructions of several kinds. DOMAIN.text.jsonl, {"text": ...}, are the training documents of the corpus' four domains
-that hold no prompt for measuring.
+that hold no prompt for measuring. --exclude keeps out other prompts for measuring, and the documents that they come from.
 """
 
 import argparse
@@ -37,12 +37,31 @@ def functions(text):
     return ["def " + part for part in parts]
 
 
-def read(corpus, rng):
+def opening(prompt):
+    """What tells a document that a prompt for measuring comes from: its beginning, without what frames a chat."""
+    for token in (data.BOS, data.EOS, data.END, "<|user|>", "<|assistant|>"):
+        prompt = prompt.replace(token, "")
+    return prompt.strip()[:SHARED_CHARACTERS]
+
+
+def read_excluded(path):
+    """The beginnings of a file's prompts: JSON with cases[].prompt_text, as in tests/golden."""
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    return [beginning for case in cases if (beginning := opening(case["prompt_text"]))]
+
+
+def read(corpus, excluded, rng):
     """Each domain's prompts, in random order."""
+
+    def holds_excluded(text):
+        return any(beginning in text for beginning in excluded)
+
     stories = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "tinystories_sample.txt", 1.0)]
     news = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "news.txt", 0.5)]
     sources = [*data.python_files(corpus, "thealgorithms.txt"), *data.python_files(corpus, "python311_stdlib.txt")]
-    code = [beginning(part, CODE_BYTES, rng) for text in sources for part in functions(text)]
+    code = [(beginning(part, CODE_BYTES, rng), holds_excluded(text)) for text in sources for part in functions(text)]
+    left_out = {prompt for prompt, out in code if out}
+    code = [prompt for prompt, _ in code]
     questions = [row["question"] for row in corpus.read_json_lines("gsm8k_train.jsonl")]
     chat = [
         row["instruction"] + ("\n" + row["input"] if row["input"].strip() else "")
@@ -54,12 +73,13 @@ def read(corpus, rng):
         # Once each: beginnings that two documents share would stand on both sides.
         prompts[:] = dict.fromkeys(prompts)
         rng.shuffle(prompts)
+        # Afterwards, so that what is left out changes nothing else.
+        prompts[:] = [prompt for prompt in prompts if prompt not in left_out and not holds_excluded(prompt)]
     return found
 
 
-def texts(corpus, held_back, most, rng):
-    """Up to so many training documents of each domain, without their frame of special tokens."""
-    beginnings = [prompt.strip()[:SHARED_CHARACTERS] for prompt in held_back]
+def texts(corpus, beginnings, most, rng):
+    """Up to so many training documents of each domain that hold none of `beginnings`, without their frame of special tokens."""
     for domain, documents in data.read_documents(corpus, recipe.DOMAINS).items():
         chosen = rng.sample(documents.train, min(2 * most, len(documents.train)))
         kept = [text for text in chosen if not any(beginning in text for beginning in beginnings)]
@@ -77,13 +97,17 @@ def main():
     parser.add_argument("--test", type=int, default=200, help="prompts of each domain for measuring (%(default)s)")
     parser.add_argument("--train", type=int, default=3000, help="prompts of each domain at most for training (%(default)s)")
     parser.add_argument("--texts", type=int, default=2000, help="of each domain at most (%(default)s)")
+    parser.add_argument("--exclude", type=pathlib.Path, nargs="*", default=[],
+                        help="JSON with cases[].prompt_text, as in tests/golden: prompts for measuring that are not the corpus'")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    corpus, held_back = data.Corpus(args.corpus), []
-    for domain, prompts in read(corpus, random.Random(args.seed)).items():
+    corpus = data.Corpus(args.corpus)
+    excluded = [beginning for path in args.exclude for beginning in read_excluded(path)]
+    held_back = list(excluded)
+    for domain, prompts in read(corpus, excluded, random.Random(args.seed)).items():
         key = "question" if domain in ("math", "chat") else "prompt"
-        held_back += prompts[: args.test]
+        held_back += map(opening, prompts[: args.test])
         test, train = prompts[: args.test], prompts[args.test : args.test + args.train]
         write(args.output / f"{domain}.test.jsonl", key, test)
         write(args.output / f"{domain}.train.jsonl", key, train)
