@@ -123,8 +123,8 @@ void ConstraintCompiler::Run() {
 
 absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(const Job& job) {
   absl::StatusOr<std::string> answer = AskProcess(job);
-  absl::StatusOr<Compiled> compiled = answer.status();
-  if (answer.ok()) compiled = LoadConstraint(*answer, vocabulary_);
+  absl::StatusOr<Compiled> compiled =
+      answer.ok() ? LoadConstraint(*answer, vocabulary_) : absl::StatusOr<Compiled>(answer.status());
   // What is not the constraint's fault may go well next time.
   if (compiled.ok()) {
     Keep(job.key, compiled, (*compiled)->memory_bytes());

@@ -31,6 +31,8 @@ namespace {
 using ::testing::HasSubstr;
 using Form = ConstraintSource::Form;
 
+using Texts = std::vector<std::string>;
+
 constexpr TokenId kEndOfText = 4091;
 constexpr char kPerson[] = R"({
   "type": "object",
@@ -53,6 +55,10 @@ class GrammarTest : public ::testing::Test {
   static void TearDownTestSuite() {
     tokenizer_.reset();
     vocabulary_.reset();
+  }
+
+  static TokenIds Spell(absl::string_view text) {
+    return tokenizer_->Encode(text, {.add_special_tokens = false}).value();
   }
 
   static std::shared_ptr<const CompiledConstraint> Compile(const ConstraintSource& source) {
@@ -115,10 +121,12 @@ TEST(TokenMaskTest, LeavesAChanceToWhatIsAllowed) {
 }
 
 TEST(ConstraintTest, ChoicesAreOneOfTheTexts) {
-  EXPECT_THAT(ConstraintOfChoices({}).status().message(), HasSubstr("expected 1"));
-  EXPECT_THAT(ConstraintOfChoices({{"a", ""}}).status().message(), HasSubstr("choice 1: empty"));
-  EXPECT_THAT(ConstraintOfChoices({{"a", "a"}}).status().message(), HasSubstr("choice 1: given twice"));
-  EXPECT_EQ(ConstraintOfChoices({{"a\"b", "\n\\"}})->text, R"(root ::= "a\"b" | "\x0a\\")");
+  EXPECT_THAT(std::string(ConstraintOfChoices({}).status().message()), HasSubstr("expected 1"));
+  EXPECT_THAT(std::string(ConstraintOfChoices(Texts({"a", ""})).status().message()),
+              HasSubstr("choice 1: empty"));
+  EXPECT_THAT(std::string(ConstraintOfChoices(Texts({"a", "a"})).status().message()),
+              HasSubstr("choice 1: given twice"));
+  EXPECT_EQ(ConstraintOfChoices(Texts({"a\"b", "\n\\"}))->text, R"(root ::= "a\"b" | "\x0a\\")");
 }
 
 TEST(ConstraintTest, BoundsWhatIsSent) {
@@ -127,14 +135,16 @@ TEST(ConstraintTest, BoundsWhatIsSent) {
     return CheckConstraint({.form = form, .text = std::move(text)}, limits);
   };
   EXPECT_TRUE(check(Form::kRegex, R"((a(b)[(((((]\(\(\(\(\())").ok());
-  EXPECT_THAT(check(Form::kRegex, "x(((((a)))))").message(), HasSubstr("byte 5: more than 4 brackets"));
-  EXPECT_THAT(check(Form::kRegex, std::string(1001, 'a')).message(),
+  EXPECT_THAT(std::string(check(Form::kRegex, "x(((((a)))))").message()),
+              HasSubstr("byte 5: more than 4 brackets"));
+  EXPECT_THAT(std::string(check(Form::kRegex, std::string(1001, 'a')).message()),
               HasSubstr("1001 bytes, expected at most 1000"));
-  EXPECT_THAT(check(Form::kGrammar, "").message(), HasSubstr("empty"));
+  EXPECT_THAT(std::string(check(Form::kGrammar, "").message()), HasSubstr("empty"));
   EXPECT_TRUE(check(Form::kGrammar, "root ::= \"(((((\" # (((((\n").ok());
   EXPECT_FALSE(check(Form::kGrammar, "root ::= (((((\"a\")))))").ok());
-  EXPECT_THAT(check(Form::kJsonSchema, R"({"a":{"a":{"a":{"a":{}}}}})").message(), HasSubstr("byte"));
-  EXPECT_THAT(check(Form::kJsonSchema, R"({"type": )").message(), HasSubstr("byte"));
+  EXPECT_THAT(std::string(check(Form::kJsonSchema, R"({"a":{"a":{"a":{"a":{}}}}})").message()),
+              HasSubstr("byte"));
+  EXPECT_THAT(std::string(check(Form::kJsonSchema, R"({"type": )").message()), HasSubstr("byte"));
 }
 
 TEST(ConstraintTest, NamesThePlaceInTheSchema) {
@@ -195,9 +205,9 @@ TEST_F(GrammarTest, MasksAreWhatIsAccepted) {
 }
 
 TEST_F(GrammarTest, EndsWhereTheConstraintMay) {
-  std::unique_ptr<ConstraintState> state = Begin(ConstraintOfChoices({{"yes", "yesterday"}}).value());
+  std::unique_ptr<ConstraintState> state = Begin(ConstraintOfChoices(Texts({"yes", "yesterday"})).value());
   EXPECT_FALSE(state->Accept(kEndOfText));
-  for (const TokenId token : tokenizer_->Encode("yes", {.add_special_tokens = false}).value()) {
+  for (const TokenId token : Spell("yes")) {
     ASSERT_TRUE(state->Accept(token));
   }
   EXPECT_TRUE(IsAllowed(MaskOf(*state), kEndOfText));
@@ -207,7 +217,7 @@ TEST_F(GrammarTest, EndsWhereTheConstraintMay) {
   EXPECT_FALSE(state->Accept(kEndOfText));
   state->Rollback(1);
   EXPECT_TRUE(IsAllowed(MaskOf(*state), kEndOfText));
-  for (const TokenId token : tokenizer_->Encode("terday", {.add_special_tokens = false}).value()) {
+  for (const TokenId token : Spell("terday")) {
     ASSERT_TRUE(state->Accept(token));
   }
   EXPECT_EQ(AllowedBy(MaskOf(*state)), TokenIds({kEndOfText}));
@@ -265,7 +275,7 @@ TEST_F(GrammarTest, StructuralTagsConstrainWhatIsBetweenThem) {
   ASSERT_TRUE(CheckConstraint(*source, {}).ok());
   std::unique_ptr<ConstraintState> state = Begin(*source);
   const auto take = [&](const char* text) {
-    for (const TokenId token : tokenizer_->Encode(text, {.add_special_tokens = false}).value()) {
+    for (const TokenId token : Spell(text)) {
       if (!state->Accept(token)) return false;
     }
     return true;
@@ -279,11 +289,13 @@ TEST_F(GrammarTest, StructuralTagsConstrainWhatIsBetweenThem) {
   EXPECT_TRUE(IsAllowed(MaskOf(*state), kEndOfText));
 
   tags.triggers = {"<tool"};
-  EXPECT_THAT(ConstraintOfTags(tags, {}).status().message(), HasSubstr("tags[0].begin: begins with none"));
+  EXPECT_THAT(std::string(ConstraintOfTags(tags, {}).status().message()),
+              HasSubstr("tags[0].begin: begins with none"));
   tags = {
       .triggers = {"<"},
       .tags = {{.begin = "<a", .content = {.form = Form::kJsonSchema, .text = R"({"not":1})"}, .end = ">"}}};
-  EXPECT_THAT(ConstraintOfTags(tags, {}).status().message(), HasSubstr("tags[0].content: #/not"));
+  EXPECT_THAT(std::string(ConstraintOfTags(tags, {}).status().message()),
+              HasSubstr("tags[0].content: #/not"));
 }
 
 TEST_F(GrammarTest, RefusesWhatCannotBeCompiledOrNotExactly) {
@@ -304,8 +316,7 @@ TEST_F(GrammarTest, RefusesWhatCannotBeCompiledOrNotExactly) {
 }
 
 TEST_F(GrammarTest, SpellsWhatIsForcedAsTheTokenizerWould) {
-  const TokenIds whole =
-      tokenizer_->Encode("{\"name\": \"Ann\", \"age\": 3}", {.add_special_tokens = false}).value();
+  const TokenIds whole = Spell("{\"name\": \"Ann\", \"age\": 3}");
   std::string text;
   for (size_t i = 0; i < whole.size(); ++i) {
     // Where a border of the tokenizer's own lies, it goes on as it would have.
@@ -315,7 +326,7 @@ TEST_F(GrammarTest, SpellsWhatIsForcedAsTheTokenizerWould) {
   }
   // And anywhere the text is what is forced, borders of its own or not.
   for (const char* before : {"", "{\"na", "{\"name\"", "one "}) {
-    const TokenIds tokens = tokenizer_->Encode(before, {.add_special_tokens = false}).value();
+    const TokenIds tokens = Spell(before);
     EXPECT_EQ(tokenizer_->Decode(SpellForced(*tokenizer_, tokens, "\": [true"), true), "\": [true") << before;
   }
   EXPECT_EQ(SpellForced(*tokenizer_, {}, ""), TokenIds());

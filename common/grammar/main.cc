@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "common/grammar/compile_process.h"
 
@@ -36,7 +37,8 @@ int Main(int argc, char** argv) {
   }
 #endif
   const absl::Status served = ServeCompileJobs(STDIN_FILENO, STDOUT_FILENO);
-  if (served.ok()) return 0;
+  // Whoever wanted to know may be gone.
+  if (served.ok() || absl::IsUnavailable(served)) return 0;
   std::fprintf(stderr, "tandem-grammar: %s\n", served.ToString().c_str());
   return 1;
 }

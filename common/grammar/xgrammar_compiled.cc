@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/xgrammar_log.h"
@@ -63,6 +64,21 @@ absl::Status CheckRules(const xgrammar::Grammar& grammar) {
     }
   }
   return absl::OkStatus();
+}
+
+// XGrammar lets strings whose length is bounded have control characters, which JSON does not: the class of
+// characters that are neither quote, backslash, line feed nor carriage return becomes that of characters that
+// are neither quote, backslash nor control characters. Both have four ranges.
+absl::StatusOr<xgrammar::Grammar> WithoutControlCharacters(const xgrammar::Grammar& grammar) {
+  // A character class (1), or any number of its characters (2): words that follow, negated, ranges.
+  std::string json = grammar.SerializeJSON();
+  for (const char* kind : {"1", "2"}) {
+    const std::string begin = absl::StrCat(",", kind, ",9,1,34,34,92,92,");
+    json = absl::StrReplaceAll(json, {{begin + "13,13,10,10,", begin + "0,31,0,31,"}});
+  }
+  auto read = xgrammar::Grammar::DeserializeJSON(json);
+  if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
+  return absl::InternalError("a grammar of XGrammar's cannot be read back");
 }
 
 class Mask {
@@ -172,10 +188,14 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
   const xgrammar::TokenizerInfo& info = XGrammarVocabulary::InfoOf(vocabulary);
   const XGrammarWarnings warnings;
   try {
-    const xgrammar::Grammar grammar = MakeGrammar(source, info);
+    xgrammar::Grammar grammar = MakeGrammar(source, info);
     // What it warns of it takes no notice of, and then outputs may break the constraint.
     if (!warnings.texts().empty()) return Invalid(warnings.texts().front());
     TANDEM_RETURN_IF_ERROR(CheckRules(grammar));
+    if (source.form == ConstraintSource::Form::kJsonSchema ||
+        source.form == ConstraintSource::Form::kStructuralTags) {
+      TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
+    }
     xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
     const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
     if (!AllowsAnything(compiled, vocabulary.size())) {

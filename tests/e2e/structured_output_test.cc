@@ -50,7 +50,7 @@ std::vector<Form> Forms() {
   return {
       {"json_schema", [](auto& constraint) { constraint.mutable_json_schema()->set_schema(kPersonSchema); },
        IsPerson},
-      {"json_object", [](auto& constraint) { constraint.mutable_json_object()->set_any_whitespace(true); },
+      {"json_object", [](auto& constraint) { constraint.mutable_json_object(); },
        [](const std::string& text) { return nlohmann::json::parse(text, nullptr, false).is_object(); }},
       {"regex", [](auto& constraint) { constraint.set_regex(kDate); },
        [](const std::string& text) { return std::regex_match(text, std::regex(kDate)); }},
@@ -166,17 +166,28 @@ TEST_F(StructuredOutputTest, EveryOutputIsWhatItsConstraintSays) {
 
 TEST_F(StructuredOutputTest, GoesOnInTheMiddleOfAnObject) {
   const v1::GenerateRequest request =
-      WithConstraint(Request(kLookahead, golden()[2].prompt, kTokens), Forms()[0], 1.0f, 5);
+      WithConstraint(Request(kPlain, golden()[2].prompt, kTokens), Forms()[0], 1.0f, 5);
   const Output& whole = Expected(request);
-  for (const size_t done : {size_t{1}, size_t{7}, whole.tokens.size() - 1}) {
-    v1::GenerateRequest rest = request;
-    for (size_t i = 0; i < done; ++i)
-      rest.mutable_resume()->mutable_emitted()->add_ids(whole.tokens[i].token);
-    const absl::StatusOr<RecordedOutput> result = Generate(rest);
+  for (const size_t done : {size_t{1}, size_t{7}, whole.tokens.size() - 1, whole.tokens.size()}) {
+    v1::VerifierGenerateRequest resumed;
+    resumed.set_model(kLookahead);
+    *resumed.mutable_prompt() = request.token_ids();
+    *resumed.mutable_sampling() = request.sampling();
+    *resumed.mutable_stopping() = request.stopping();
+    *resumed.mutable_output() = request.output();
+    *resumed.mutable_constraint() = request.constraint();
+    for (size_t i = 0; i < done; ++i) resumed.mutable_emitted()->add_ids(whole.tokens[i].token);
+    Output rest = whole;
+    rest.tokens.erase(rest.tokens.begin(), rest.tokens.begin() + static_cast<ptrdiff_t>(done));
+    rest.text = whole.text.substr(whole.CertainTextBytes(done));
+    const absl::StatusOr<RecordedOutput> result = GenerateAtVerifier(kLookahead, resumed);
     ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->output.text, whole.text.substr(whole.CertainTextBytes(done))) << done;
-    rest.mutable_resume()->mutable_emitted()->set_ids(0, 5);  // Not what an object begins with.
-    EXPECT_EQ(Generate(rest).status().code(), absl::StatusCode::kInvalidArgument) << done;
+    EXPECT_EQ(result->output, rest) << done;
+    if (done == whole.tokens.size()) continue;
+    resumed.mutable_emitted()->set_ids(0, 5);  // Not what an object begins with.
+    const absl::Status refused = GenerateAtVerifier(kLookahead, resumed).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("emitted.ids[0]"));
   }
 }
 
