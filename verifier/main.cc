@@ -118,7 +118,8 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
-          "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
+          "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a "
+          "GPU fp8 (a scale for each output) and fp8-tensor (one for "
           "each matrix) take 8. Outputs are the same again only with the same choice.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "
