@@ -80,7 +80,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
 struct QualityFlags {
   QualityOptions options;
   std::string instruction_set = "auto";
-  std::vector<std::string> weight_dtypes = {"int8", "int4"};
+  std::vector<std::string> weight_dtypes = {"int8", "int4", "w8a8", "w4a8"};
   bool json = false;
 };
 

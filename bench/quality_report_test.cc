@@ -21,10 +21,12 @@ TEST(QualityReport, RoundedDemoModelsPredictNearlyAsWell) {
     const absl::StatusOr<QualityReport> report = ReportQuality(Demo(model));
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_GT(report->num_predicted, 1500u);
-    ASSERT_EQ(report->types.size(), 3u);
+    ASSERT_EQ(report->types.size(), 5u);
     const TypeQuality& bf16 = report->types[0];
     const TypeQuality& int8 = report->types[1];
     const TypeQuality& int4 = report->types[2];
+    const TypeQuality& w8a8 = report->types[3];
+    const TypeQuality& w4a8 = report->types[4];
     EXPECT_EQ(bf16.weight_type, "bf16");
     EXPECT_EQ(int8.weight_type, "int8");
     EXPECT_EQ(int4.weight_type, "int4");
@@ -44,6 +46,15 @@ TEST(QualityReport, RoundedDemoModelsPredictNearlyAsWell) {
     EXPECT_GT(int4.top_agreement, 0.8);
     EXPECT_LT(static_cast<double>(int8.weight_bytes), 0.52 * static_cast<double>(bf16.weight_bytes));
     EXPECT_LT(int4.weight_bytes, int8.weight_bytes);
+    // Inputs of fewer bits cost something, and less than weights of fewer bits do.
+    EXPECT_EQ(w8a8.weight_type, "w8a8");
+    EXPECT_EQ(w8a8.weight_bytes, int8.weight_bytes);
+    EXPECT_GT(w8a8.mean_kl, int8.mean_kl);
+    EXPECT_LT(w8a8.mean_kl, 0.25 * int4.mean_kl);
+    EXPECT_NEAR(w8a8.perplexity / bf16.perplexity, 1.0, 0.01);
+    EXPECT_EQ(w4a8.weight_type, "w4a8");
+    EXPECT_EQ(w4a8.weight_bytes, int4.weight_bytes);
+    EXPECT_NEAR(w4a8.mean_kl / int4.mean_kl, 1.0, 0.2);
   }
 }
 

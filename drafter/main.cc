@@ -80,7 +80,8 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep each model's matrices in; auto keeps them as in its files, int8 and int4 take "
-          "8.25 and 4.25 bits a weight, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
+          "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a "
+          "GPU fp8 (a scale for each output) and fp8-tensor (one for "
           "each matrix) take 8.")
       .AddChoice(
           "feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},

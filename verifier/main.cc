@@ -118,12 +118,12 @@ void Declare(VerifierFlags& options, Flags& flags) {
            "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has. Outputs go on byte for byte only at "
-                 "verifiers "
-                 "whose kernels agree, as amx and avx512-bf16 do.")
+                 "verifiers whose kernels agree, as amx and avx512-bf16 do.")
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
-          "8.25 and 4.25 bits a weight, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
+          "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a "
+          "GPU fp8 (a scale for each output) and fp8-tensor (one for "
           "each matrix) take 8. Outputs are the same again only with the same choice.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "

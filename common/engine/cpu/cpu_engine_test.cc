@@ -259,8 +259,9 @@ TEST_F(CpuEngineTest, RefusesWeightTypesThatItCannotKeep) {
   for (const char* name : {"int3", "INT8", "q8_0", ""}) {
     const absl::Status status = ParseWeightType(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(status.message(), absl::StrCat("weight type \"", name,
-                                             "\", expected one of auto, bf16, int8, int4, w8a8, w4a8, fp8, fp8-tensor"));
+    EXPECT_EQ(status.message(),
+              absl::StrCat("weight type \"", name,
+                           "\", expected one of auto, bf16, int8, int4, w8a8, w4a8, fp8, fp8-tensor"));
   }
   for (const WeightType type : {WeightType::kFp8, WeightType::kFp8Tensor}) {
     const absl::Status status = CreateCpuEngine(model_, {.num_blocks = 4, .weight_type = type}).status();
@@ -268,6 +269,14 @@ TEST_F(CpuEngineTest, RefusesWeightTypesThatItCannotKeep) {
     EXPECT_THAT(status.message(), testing::HasSubstr(absl::StrCat("weight type ", WeightTypeName(type))));
     EXPECT_THAT(status.message(), testing::HasSubstr("expected auto, bf16, int8, int4, w8a8 or w4a8"));
   }
+  for (const WeightType type : {WeightType::kW8A8, WeightType::kW4A8}) {
+    EXPECT_TRUE(ValidateCpuWeightType(type).ok());
+    const absl::Status status = ValidateGpuWeightType(type);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(),
+                testing::HasSubstr(absl::StrCat("weight type ", WeightTypeName(type), " on a GPU")));
+  }
+  EXPECT_TRUE(ValidateGpuWeightType(WeightType::kInt8).ok());
   // Which would have to round what the files hold.
   RandomModelOptions options = SmallModel();
   options.dtype = TensorView::DType::kBF16;
