@@ -63,6 +63,8 @@ TEST(EngineBenchTest, MeasuresDraftHeads) {
   const auto runner = EngineRunner::Create(*head, {.most_rows = 2, .most_context = 20});
   ASSERT_TRUE(runner.ok()) << runner.status();
   EXPECT_THAT((*runner)->Greedy({1}, 2).status().message(), HasSubstr("follows a target"));
+  options.model.folder = absl::StrCat(models, "tandem-medusa-15m");
+  EXPECT_THAT(ErrorOf(options), HasSubstr("no rows in trees"));
 }
 
 TEST(EngineBenchTest, LateContextsGetThreeRepetitions) {

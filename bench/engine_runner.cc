@@ -23,6 +23,10 @@ WeightType EngineWeightType(WeightDtype dtype) {
       return WeightType::kInt8;
     case WeightDtype::kInt4:
       return WeightType::kInt4;
+    case WeightDtype::kW8A8:
+      return WeightType::kW8A8;
+    case WeightDtype::kW4A8:
+      return WeightType::kW4A8;
     case WeightDtype::kFp8:
       return WeightType::kFp8;
     case WeightDtype::kF32:
@@ -55,6 +59,10 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
     return absl::InvalidArgumentError(absl::StrCat("a context of ", options.most_context, " and ",
                                                    options.most_rows, " rows: expected at least 1 each, and ",
                                                    max_context, " together, the model's context"));
+  }
+  if (model->config().head.has_value() && !model->config().head->reads_context()) {
+    return absl::InvalidArgumentError(
+        "Medusa heads have no rows in trees, expected a head that reads tokens");
   }
   std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
   CpuEngineOptions engine_options;
@@ -92,8 +100,13 @@ void EngineRunner::MakeStates() {
   own_state_ = {.values = absl::MakeConstSpan(zeros_).first(hidden), .own = true};
   outputs_.resize(options_.most_rows * hidden);
   for (uint32_t row = 0; row < options_.most_rows; ++row) {
-    output_requests_.push_back(
-        {.layers = absl::MakeConstSpan(&last_layer_, 1), .states = &outputs_[row * hidden]});
+    FeatureRequest request{.states = &outputs_[row * hidden]};
+    if (config().head->own_state_is_normed) {
+      request.final_norm = true;
+    } else {
+      request.layers = absl::MakeConstSpan(&last_layer_, 1);
+    }
+    output_requests_.push_back(request);
   }
 }
 

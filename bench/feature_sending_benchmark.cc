@@ -5,20 +5,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "benchmark/benchmark.h"
 #include "common/base/clock.h"
+#include "common/base/temporary_folder.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
 #include "common/rpc/draft_wire.h"
+#include "common/rpc/local_sockets.h"
 #include "common/rpc/server.h"
+#include "common/rpc/server_bidi.h"
 #include "tandem/v1/drafter.grpc.pb.h"
 #include "verifier/drafter_links.h"
 #include "verifier/feature_step.h"
@@ -136,57 +139,123 @@ BENCHMARK(DemoStep)
     ->ArgsProduct({{1, 17, 128}, {0, 1}})
     ->Unit(benchmark::kMicrosecond);
 
-// A drafter that reads what it is sent and does nothing with it.
-class Sink final : public v1::Drafter::Service {
+// A drafter that does nothing: it answers each commit with a tree of 16 nodes, and reads features.
+class Sink final : public v1::Drafter::CallbackService {
  public:
-  grpc::Status Draft(grpc::ServerContext*,
-                     grpc::ServerReaderWriter<v1::DraftResponse, v1::DraftRequest>* stream) override {
-    v1::DraftRequest request;
-    while (stream->Read(&request)) num_read_.fetch_add(1, std::memory_order_release);
-    return grpc::Status::OK;
+  Sink() {
+    grow_.set_session(1);
+    grow_.mutable_grow()->set_epoch(1);
+    grow_.mutable_grow()->set_first_id(1);
+    for (uint32_t i = 0; i < 16; ++i) {
+      grow_.mutable_grow()->add_parents(i);
+      grow_.mutable_grow()->add_tokens(1000 + i);
+      grow_.mutable_grow()->add_scores(0.5f);
+    }
+  }
+  grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
+      grpc::CallbackServerContext* context) override {
+    auto stream = ServerBidi<v1::DraftRequest, v1::DraftResponse>::Create(context);
+    return stream->Start({.on_message = [this, stream](const v1::DraftRequest& request) {
+      if (request.has_commit()) stream->Write(grow_);
+      num_read_.fetch_add(1, std::memory_order_release);
+    }});
   }
   int64_t num_read() const { return num_read_.load(std::memory_order_acquire); }
 
  private:
+  v1::DraftResponse grow_;
   std::atomic<int64_t> num_read_ = 0;
 };
 
-// What one round of many sessions adds, from the verifier's link over loopback until the drafter has read it.
-// An iteration is a round: with 20 ms for a step, what takes less keeps up. Arguments: sessions, rows of
-// each, hidden size, int8.
+// A verifier's link to it, over TCP's loopback or a socket of the machine.
+class Loopback {
+ public:
+  explicit Loopback(bool over_socket) {
+    ServerOptions options{.listen_address = "127.0.0.1:0"};
+    v1::ServerInfo info;
+    if (over_socket) {
+      info.set_local_socket(DrawSocketId());
+      options.local_socket = Check(LocalSocketPath(folder_.path(), info.local_socket()));
+    }
+    server_ = Check(ServerRunner::Start(options, {{v1::Drafter::service_full_name(), &sink_}},
+                                        {.server_info = [info] { return info; }}));
+    links_.emplace(DrafterLinks::Callbacks{.on_up = [](LinkId) {},
+                                           .on_down = [](LinkId, const absl::Status&) {},
+                                           .on_response =
+                                               [this](LinkId link, const DraftResponse&, size_t) {
+                                                 links_->Acknowledge(link);
+                                                 num_answers_.fetch_add(1, std::memory_order_release);
+                                               },
+                                           .on_malformed = [](LinkId, const absl::Status&) {},
+                                           .on_gone = [](LinkId, const std::string&) {}},
+                   &clock_,
+                   DrafterLinks::Options{.local_sockets = over_socket ? folder_.path() : std::string()});
+    link_ = Check(links_->Acquire(server_->address()));
+    // The first message waits until the stream has begun.
+    Send({.session = 1, .event = CloseSession{}});
+    while (sink_.num_read() < 1) std::this_thread::yield();
+    if (links_->IsLocal(link_) != over_socket) std::exit(1);
+  }
+  void Send(DraftRequest request) { links_->Send(link_, std::move(request)); }
+  // Of messages that Send was given.
+  int64_t num_read() const { return sink_.num_read() - 1; }
+  int64_t num_answers() const { return num_answers_.load(std::memory_order_acquire); }
+
+ private:
+  const TemporaryFolder folder_;
+  const SystemClock clock_;
+  Sink sink_;
+  std::unique_ptr<ServerRunner> server_;
+  std::atomic<int64_t> num_answers_ = 0;
+  std::optional<DrafterLinks> links_;
+  LinkId link_ = 0;
+};
+
+// From a commit with the features of its five tokens until the drafter's tree is there, with nothing computed
+// in between. Arguments: hidden size, 0 for none, and whether over a socket.
+void CommitToGrow(benchmark::State& state) {
+  Loopback loopback(state.range(1) != 0);
+  Commit commit{.epoch = 1, .commit_no = 1, .tokens = {1, 2, 3, 4, 5}};
+  if (state.range(0) != 0) {
+    commit.features =
+        Features{.epoch = 1, .states = std::string(static_cast<size_t>(5 * 3 * 2 * state.range(0)), 'x')};
+  }
+  int64_t sent = 0;
+  for (auto _ : state) {
+    loopback.Send({.session = 1, .event = commit});
+    ++sent;
+    while (loopback.num_answers() < sent) std::this_thread::yield();
+  }
+}
+BENCHMARK(CommitToGrow)
+    ->ArgNames({"hidden", "socket"})
+    ->ArgsProduct({{0, 384, 4096}, {0, 1}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
+
+// What one round of many sessions adds, from the verifier's link until the drafter has read it. An iteration
+// is a round: with 20 ms for a step, what takes less keeps up. Arguments: sessions, rows of each, hidden
+// size, int8, and whether over a socket.
 void CarryRows(benchmark::State& state) {
   const auto sessions = static_cast<uint64_t>(state.range(0));
   const FeatureType type = state.range(3) != 0 ? FeatureType::kInt8 : FeatureType::kBf16;
   const uint64_t bytes = static_cast<uint64_t>(state.range(1)) *
                          FeatureRowBytes(type, /*num_states=*/3, static_cast<uint32_t>(state.range(2)));
-  Sink sink;
-  const auto server = Check(ServerRunner::Start({.listen_address = "127.0.0.1:0"},
-                                                {{v1::Drafter::service_full_name(), &sink}}, {}));
-  const SystemClock clock;
-  absl::Notification up;
-  DrafterLinks links({.on_up = [&](LinkId) { up.Notify(); },
-                      .on_down = [](LinkId, const absl::Status&) {},
-                      .on_response = [](LinkId, const DraftResponse&, size_t) {},
-                      .on_malformed = [](LinkId, const absl::Status&) {},
-                      .on_gone = [](LinkId, const std::string&) {}},
-                     &clock);
-  const LinkId link = Check(links.Acquire(server->address()));
-  up.WaitForNotification();
+  Loopback loopback(state.range(4) != 0);
   int64_t sent = 0;
   for (auto _ : state) {
     for (uint64_t session = 1; session <= sessions; ++session, ++sent) {
-      links.Send(link, {.session = session,
-                        .event = Features{.epoch = 1, .type = type, .states = std::string(bytes, 'x')}});
+      loopback.Send({.session = session,
+                     .event = Features{.epoch = 1, .type = type, .states = std::string(bytes, 'x')}});
     }
-    while (sink.num_read() < sent) std::this_thread::yield();
+    while (loopback.num_read() < sent) std::this_thread::yield();
   }
   state.SetBytesProcessed(sent * static_cast<int64_t>(bytes));
 }
 BENCHMARK(CarryRows)
-    ->ArgNames({"sessions", "rows", "hidden", "int8"})
-    ->Args({1, 5, 4096, 0})
-    ->Args({64, 5, 4096, 0})
-    ->Args({64, 5, 4096, 1})
+    ->ArgNames({"sessions", "rows", "hidden", "int8", "socket"})
+    ->ArgsProduct({{1}, {5}, {4096}, {0}, {0, 1}})
+    ->ArgsProduct({{64}, {5}, {4096}, {0, 1}, {0, 1}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 

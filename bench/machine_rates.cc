@@ -44,6 +44,13 @@ double MeasurePeak(const InstructionLoop& loop, ThreadTeam* team) {
   return best;
 }
 
+const PeakRate* FindRate(absl::string_view name, const std::vector<PeakRate>& rates) {
+  for (const PeakRate& rate : rates) {
+    if (rate.name == name) return &rate;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::vector<PeakRate> MeasurePeakRates(ThreadTeam* team) {
@@ -56,22 +63,29 @@ std::vector<PeakRate> MeasurePeakRates(ThreadTeam* team) {
 
 absl::StatusOr<PeakRate> PeakRateFor(absl::string_view kernels, absl::string_view weight_dtype,
                                      const std::vector<PeakRate>& rates) {
-  const bool is_integer = absl::StartsWith(weight_dtype, "int");
+  const bool has_byte_inputs = absl::EndsWith(weight_dtype, "a8");
+  const bool is_integer = absl::StartsWith(weight_dtype, "int") || has_byte_inputs;
   std::string name = "f32-portable";
   if (absl::StrContains(kernels, "amx")) {
     name = is_integer ? "int8-amx" : "bf16-amx";
-  } else if (is_integer && absl::StrContains(kernels, "vnni")) {
+  } else if (is_integer && (absl::StrContains(kernels, "vnni") ||
+                            (has_byte_inputs && absl::StrContains(kernels, "avx512") &&
+                             FindRate("int8-avx512", rates) != nullptr))) {
     name = "int8-avx512";
-  } else if (absl::StrContains(kernels, "bf16")) {
-    name = "bf16-avx512";
+  } else if (kernels == "avx512-bf16" && !is_integer) {
+    // Its products go the faster of two ways.
+    const PeakRate* dot_products = FindRate("bf16-avx512", rates);
+    const PeakRate* multiply_adds = FindRate("f32-avx512", rates);
+    const bool is_dot = dot_products != nullptr &&
+                        (multiply_adds == nullptr ||
+                         dot_products->operations_per_second > multiply_adds->operations_per_second);
+    name = is_dot ? dot_products->name : "f32-avx512";
   } else if (absl::StrContains(kernels, "avx512")) {
     name = "f32-avx512";
   } else if (absl::StrContains(kernels, "avx2")) {
     name = "f32-avx2";
   }
-  for (const PeakRate& rate : rates) {
-    if (rate.name == name) return rate;
-  }
+  if (const PeakRate* rate = FindRate(name, rates)) return *rate;
   return absl::NotFoundError(
       absl::StrCat("no peak rate ", name, " was measured for kernels \"", kernels, "\""));
 }

@@ -1,5 +1,5 @@
-// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `rounds` and `serve` build without
-// gRPC, with -DTANDEM_SERVICES=OFF.
+// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `paced`, `rounds` and `serve`
+// build without gRPC, with -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
 #include <fstream>
@@ -18,6 +18,7 @@
 #include "common/base/status_macros.h"
 #ifdef TANDEM_BENCH_SERVE
 #include "bench/acceptance/acceptance_bench.h"
+#include "bench/rounds/paced_bench.h"
 #include "bench/rounds/rounds_bench.h"
 #include "bench/serve/serve_bench.h"
 #endif
@@ -63,7 +64,7 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, or on a GPU fp8.")
+  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, w8a8, w4a8, or on a GPU fp8.")
       ->capture_default_str();
   app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
@@ -91,7 +92,7 @@ void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
   app->add_option("--text", options.text_file, "UTF-8 text that the model was not trained on.")->required();
   app->add_option("--window", options.window, "Tokens of a context.")->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtypes,
-                  "To compare with the model as its files hold it: bf16, int8, int4.")
+                  "To compare with the model as its files hold it: bf16, int8, int4, w8a8, w4a8.")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--threads", options.threads, "Threads.")
@@ -180,6 +181,10 @@ int Main(int argc, char** argv) {
       "rounds",
       "Tokens that a round of the textbook loop makes, by tree size, with and without seeded drafts.");
   bench::AddRoundsOptions(rounds, &rounds_options);
+  bench::PacedOptions paced_options;
+  CLI::App* paced = app.add_subcommand(
+      "paced", "Drafter and verifier in simulated time: tokens per second, hits and waits, counted.");
+  bench::AddPacedOptions(paced, &paced_options);
   bench::AcceptanceOptions acceptance_options;
   CLI::App* acceptance = app.add_subcommand(
       "acceptance", "How well drafters' acceptance is predicted from prompts, before it is known.");
@@ -190,6 +195,7 @@ int Main(int argc, char** argv) {
 #ifdef TANDEM_BENCH_SERVE
   if (serve->parsed()) return bench::RunServe(serve_options);
   if (rounds->parsed()) return bench::RunRounds(rounds_options);
+  if (paced->parsed()) return bench::RunPaced(paced_options);
   if (acceptance->parsed()) return bench::RunAcceptance(acceptance_options);
 #endif
 

@@ -14,7 +14,8 @@ struct QualityOptions {
   std::string folder;     // Hugging Face model folder with its tokenizer.
   std::string text_file;  // UTF-8, in which each token is predicted from those before it.
   // Compared with the model as its files hold it.
-  std::vector<WeightType> weight_types = {WeightType::kInt8, WeightType::kInt4};
+  std::vector<WeightType> weight_types = {WeightType::kInt8, WeightType::kInt4, WeightType::kW8A8,
+                                          WeightType::kW4A8};
   // The text is cut into contexts of so many tokens, each with a BOS before it where the tokenizer has one.
   uint32_t window = 256;
   int threads = 1;

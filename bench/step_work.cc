@@ -15,9 +15,11 @@ uint64_t MatrixBytes(uint64_t values, WeightDtype dtype) {
     case WeightDtype::kBf16:
       return 2 * values;
     case WeightDtype::kInt8:
+    case WeightDtype::kW8A8:
     case WeightDtype::kFp8:
       return values;
     case WeightDtype::kInt4:
+    case WeightDtype::kW4A8:
       return (values + 1) / 2;
   }
   return 0;
@@ -42,8 +44,8 @@ Weights CountWeights(const ModelConfig& config, bool reads_target) {
   const auto query = static_cast<uint64_t>(config.query_size());
   const auto kv = static_cast<uint64_t>(config.kv_size());
   const auto intermediate = static_cast<uint64_t>(config.intermediate_size);
-  // EAGLE-3's attention reads an embedding and a state, and its `fc` the target's states; that of EAGLE-1
-  // and 2 reads an embedding and a state, whosever it is.
+  // EAGLE-3's attention reads an embedding and a state, and its `fc` the target's states; that of other heads
+  // reads an embedding and a state, whosever it is.
   const bool is_eagle3 = config.head.has_value() && config.head->kind == HeadConfig::Kind::kEagle3;
   const uint64_t attended = is_eagle3 ? 2 * hidden : hidden;
   uint64_t input = 0;
@@ -91,6 +93,10 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
       return "int8";
     case WeightDtype::kInt4:
       return "int4";
+    case WeightDtype::kW8A8:
+      return "w8a8";
+    case WeightDtype::kW4A8:
+      return "w4a8";
     case WeightDtype::kFp8:
       return "fp8";
   }
@@ -98,12 +104,12 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
 }
 
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
-  for (const WeightDtype known :
-       {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4, WeightDtype::kFp8}) {
+  for (const WeightDtype known : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4,
+                                  WeightDtype::kW8A8, WeightDtype::kW4A8, WeightDtype::kFp8}) {
     if (name == WeightDtypeName(known)) return known;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4 or fp8"));
+      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8 or fp8"));
 }
 
 absl::string_view RowTreeName(RowTree shape) {

@@ -10,9 +10,9 @@
 namespace tandem {
 
 // What a weight matrix is held in. The floor counts the values alone, not scales.
-enum class WeightDtype { kF32, kBf16, kInt8, kInt4, kFp8 };
+enum class WeightDtype { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8, kFp8 };
 
-// "bf16", "int8", "int4" or "fp8", as on command lines; InvalidArgument for anything else.
+// "bf16", "int8", "int4", "w8a8", "w4a8" or "fp8", as on command lines; InvalidArgument for anything else.
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name);
 absl::string_view WeightDtypeName(WeightDtype dtype);
 

@@ -52,6 +52,8 @@ TEST(TreeStepWorkTest, DtypesHaveTheirSizes) {
   EXPECT_EQ(bytes(WeightDtype::kF32), 4u * 5296);
   EXPECT_EQ(bytes(WeightDtype::kInt8), 5296u);
   EXPECT_EQ(bytes(WeightDtype::kInt4), 5296u / 2);
+  EXPECT_EQ(bytes(WeightDtype::kW8A8), 5296u);
+  EXPECT_EQ(bytes(WeightDtype::kW4A8), 5296u / 2);
   // The output head and the embedding have two bytes.
   const ModelConfig config = SmallConfig();
   const auto of_tokens = static_cast<uint64_t>((config.vocab_size + 1) * config.hidden_size);
@@ -101,7 +103,7 @@ TEST(ParseTest, NamesOfDtypesAndTrees) {
   EXPECT_EQ(*ParseWeightDtype("int8"), WeightDtype::kInt8);
   EXPECT_EQ(*ParseWeightDtype("fp8"), WeightDtype::kFp8);
   EXPECT_THAT(std::string(ParseWeightDtype("fp4").status().message()),
-              HasSubstr("\"fp4\", expected bf16, int8, int4 or fp8"));
+              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8 or fp8"));
   EXPECT_EQ(*ParseRowTree("chain"), RowTree::kChain);
   EXPECT_THAT(std::string(ParseRowTree("star").status().message()),
               HasSubstr("\"star\", expected binary, chain or siblings"));

@@ -7,7 +7,8 @@ usage() {
   cat <<'EOF'
 usage: deploy/install.sh [--aarch64] [--check] [--help]
 
-Installs the Debian 12 packages Tandem is built and tested with, through sudo when not run as root.
+Installs the Debian 12 packages Tandem is built and tested with, through sudo when not run as root, and fetches the
+sources of XGrammar (deploy/fetch_xgrammar.sh --help: without network, or by a mirror).
 
   --aarch64   also what the preset aarch64 needs: a cross compiler, arm64 libraries beside this machine's, and QEMU
   --check     install nothing; list what is missing and exit 1 if anything is
@@ -20,7 +21,7 @@ packages=(
   python3 python3-venv
   # Libraries.
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libpcre2-dev libutf8proc-dev
-  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev
+  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev libboost1.81-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev openssl prometheus etcd-server etcd-client chromium
 )
@@ -71,12 +72,16 @@ for package in "${packages[@]}"; do
   grep -Eqx "($wanted|all) installed" <<<"$states" || missing+=("$package")
 done
 
+fetch=("$(dirname "${BASH_SOURCE[0]}")/fetch_xgrammar.sh")
+if $check_only; then fetch+=(--check); fi
+
 if ((${#missing[@]} == 0)); then
   echo "install.sh: all ${#packages[@]} packages are installed"
-  exit 0
+  exec "${fetch[@]}"
 fi
 if $check_only; then
   echo "install.sh: missing: ${missing[*]}" >&2
+  "${fetch[@]}" || true
   exit 1
 fi
 
@@ -103,4 +108,5 @@ fi
 "${as_root[@]}" apt-get -q update
 # A package that asks questions would stop an unattended run for ever.
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"
+"${fetch[@]}"
 echo "install.sh: done"

@@ -24,6 +24,7 @@ drafter_threads=1
 readonly start_deadline_seconds=60
 readonly stop_deadline_seconds=10
 readonly serve_endpoint=127.0.0.1:7001
+readonly serve_http=127.0.0.1:7080
 
 usage() {
   cat <<EOF
@@ -104,7 +105,7 @@ build() {
   say "Building (the first time, several minutes; each line is one of n steps)"
   cmake --preset release -S "$repository" -B "$build_dir" -DTANDEM_TESTS=OFF --log-level=WARNING
   cmake --build "$build_dir" --parallel "$cores" \
-    --target tandem-router tandem-verifier tandem-drafter tandem
+    --target tandem-router tandem-verifier tandem-grammar tandem-drafter tandem
   bin_dir="$build_dir/bin"
 }
 
@@ -222,7 +223,7 @@ start_services() {
   if $serve; then
     router=$serve_endpoint
     live_page="127.0.0.1:${ports[6]}"
-    live=(--live-listen "$live_page" --live-all --live-prompts)
+    live=(--live-listen "$live_page" --live-all --live-prompts --http-listen "$serve_http")
   fi
 
   local drafter_models=() name
@@ -233,9 +234,9 @@ start_services() {
   write_router_config "$verifier" "$drafter" >"$scratch/router.yaml"
 
   start drafter "$bin_dir/tandem-drafter" "${drafter_models[@]}" --listen "$drafter" \
-    --metrics-listen "127.0.0.1:${ports[3]}" --threads "$drafter_threads"
+    --metrics-listen "127.0.0.1:${ports[3]}" --threads "$drafter_threads" --local-sockets "$scratch/sockets"
   start verifier "$bin_dir/tandem-verifier" --model "$target=$models/$target" --listen "$verifier" \
-    --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads"
+    --metrics-listen "127.0.0.1:${ports[4]}" --threads "$verifier_threads" --local-sockets "$scratch/sockets"
   start router "$bin_dir/tandem-router" --config "$scratch/router.yaml" --listen "$router" \
     --calibration "$models/calibration.bin" --metrics-listen "127.0.0.1:${ports[5]}" "${live[@]}"
   wait_for 0 "$drafter"
@@ -269,6 +270,7 @@ if $serve; then
   "${report[@]}" --no-measuring
   say "Serving on $router until Ctrl-C. In another terminal:"
   echo "    $bin_dir/tandem chat --endpoint $router --token $token"
+  echo "    export OPENAI_BASE_URL=http://$serve_http/v1 OPENAI_API_KEY=$token   # for clients of OpenAI's API"
   echo "    and to see each round of what it generates: http://$live_page/"
   wait -n "${pids[@]}" || true # Whatever its status: no service may end before Ctrl-C.
   fail "a service ended; the logs are below"

@@ -49,6 +49,12 @@ absl::Status CheckTarget(const OpenSession& open, const DraftModel& model) {
   return absl::OkStatus();
 }
 
+// Of a tree: what a verifier reckons with is the time of a level.
+int32_t LevelsPerStep(const DraftModel& model) {
+  const bool is_head = model.engine != nullptr && model.engine->config().head.has_value();
+  return is_head ? model.engine->config().head->num_positions : 1;
+}
+
 }  // namespace
 
 DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock)
@@ -57,7 +63,9 @@ DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, con
   for (DraftModel& model : models) {
     assert(model.context_length >= 4 && FindModel(model.name) == nullptr);
     assert(model.engine != nullptr || !model.sources.empty());
-    models_.push_back(std::make_unique<HostedModel>(HostedModel{.model = std::move(model)}));
+    models_.push_back(std::make_unique<HostedModel>());
+    models_.back()->model = std::move(model);
+    models_.back()->model.calibration = &models_.back()->calibration;
   }
 }
 
@@ -254,7 +262,8 @@ void DraftCore::Refuse(const Key& key, uint32_t epoch, absl::Status status) {
 void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
   for (Grow& grow : session->draft->TakeGrowth()) {
     const std::optional<absl::Duration>& step_time = session->hosted->step_time;
-    grow.step_seconds = static_cast<float>(absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration())));
+    const double seconds = absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration()));
+    grow.step_seconds = static_cast<float>(seconds / LevelsPerStep(session->hosted->model));
     responses_.push_back({key.first, {key.second, std::move(grow)}});
   }
   if (const std::optional<FeaturesUsed> used = session->draft->TakeFeaturesUsed(); used.has_value()) {
@@ -296,7 +305,7 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
   const auto turn = [this](const Share& share) {
     const DraftSession& draft = *share.session->draft;
     const bool overdue = share.session->last_served + kOverdueSteps < step_number_;
-    return std::tuple(!overdue, !draft.OwesFirstNodes(), share.session->last_served, -draft.BestPathScore());
+    return std::tuple(!overdue, !draft.OwesFirstNodes(), share.session->last_served, -draft.BestValue());
   };
   absl::c_stable_sort(growing, [&](const Share& a, const Share& b) { return turn(a) < turn(b); });
   absl::c_stable_sort(prefilling, [](const Share& a, const Share& b) {

@@ -102,6 +102,7 @@ class DraftCore {
   using Key = std::pair<LinkId, SessionId>;
   struct HostedModel {
     DraftModel model;
+    ScoreCalibration calibration;  // The model's.
     // Moving average over steps that grew a tree.
     std::optional<absl::Duration> step_time;
     absl::Duration drafted;  // All steps together.

@@ -27,6 +27,8 @@ absl::Status Lost(absl::string_view reason) {
 
 // Of a tree's budget, an eighth is forwarded in a step.
 constexpr uint32_t kNodesPerStepNode = 8;
+// A step that drafts ahead has time: so many times as many nodes as one that a round waits for.
+constexpr uint32_t kAheadWidth = 2;
 
 // Requests with different seeds draw differently, and so do drafters.
 PhiloxKey DrawKey(uint64_t draw_seed, uint64_t request_seed) {
@@ -65,11 +67,13 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   lost_ = false;
   next_id_ = 1;
   said_exhausted_ = false;
+  released_ = false;
   root_ready_ = !has_engine();
   sampled_ = open.sampled_drafts;
   predicts_ = open.predict_acceptance && model_->stop_head != nullptr && has_engine() && !is_head() &&
               model_->engine->has_features();
   predictions_.clear();
+  temperature_ = open.sampling.temperature;
   draw_key_ = DrawKey(draw_seed_, open.sampling.seed);
   const absl::Span<const TokenId> tokens = open.tokens;
   SetBudget(open.budget);
@@ -163,6 +167,7 @@ bool DraftSession::Unpark() {
 void DraftSession::SetBudget(const DraftBudget& budget) {
   limits_.depth = 0;
   limits_.nodes = 0;
+  limits_.verified = UINT32_MAX;
   if (budget.depth == 0 || budget.nodes == 0 || budget.branching == 0) return;
   const uint64_t levels = uint64_t{budget.depth} + budget.lookahead;
   limits_.depth = static_cast<uint32_t>(std::min<uint64_t>(levels, kMaxTreeDepth));
@@ -175,7 +180,16 @@ void DraftSession::SetBudget(const DraftBudget& budget) {
   if (budget.shape == TreeShape::kChain) {
     limits_.branching = 1;
     limits_.nodes = std::min(limits_.nodes, limits_.depth);
-  } else if (budget.shape == TreeShape::kEagle2) {
+  }
+  limits_.ahead_branching = limits_.branching;
+  if (budget.ahead_nodes > 0 && budget.shape != TreeShape::kEagle2 && !sampled_) {
+    limits_.verified = std::min(limits_.nodes, budget.nodes);
+    limits_.nodes = static_cast<uint32_t>(
+        std::min<uint64_t>(uint64_t{limits_.verified} + budget.ahead_nodes, kMaxTreeNodes));
+    limits_.ahead_branching = std::clamp(budget.ahead_branching, limits_.branching, kMaxBranching);
+    limits_.ahead_step_nodes = kAheadWidth * expand_width_;
+  }
+  if (budget.shape == TreeShape::kEagle2) {
     // What is expanded may not be among the best in the end.
     limits_.nodes = std::min(limits_.nodes + limits_.branching * limits_.depth, kMaxTreeNodes);
   }
@@ -234,7 +248,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     fits = Lost(absl::StrCat("commit ", commit.commit_no, ": node ", *commit.new_root,
                              " does not lie at the end of the committed tokens"));
   }
-  if (fits.ok() && is_head() && WindowIsFull(kv_.tokens().size() + commit.tokens.size())) {
+  if (fits.ok() && is_head() && !is_medusa() && WindowIsFull(kv_.tokens().size() + commit.tokens.size())) {
     fits = Lost("the draft head's window is full and begins anew");
   }
   if (!fits.ok()) {
@@ -244,16 +258,20 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     return fits;
   }
 
+  ObserveScores(commit.tokens, path);
+  SendGathered(commit.new_root);
   commit_no_ = commit.commit_no;
   committed_len_ = commit.committed_len;
   prefix_hash_ = commit.prefix_hash;
   said_exhausted_ = false;
+  released_ = false;
   proposal_.clear();
   SetBudget(commit.budget);
   if (has_engine()) {
     for (TokenId token : commit.tokens) sampler_->Append(token);
-    TANDEM_RETURN_IF_ERROR(is_head() ? AppendToHead(commit.tokens, path)
-                                     : AppendCommitted(commit.tokens, path));
+    TANDEM_RETURN_IF_ERROR(is_medusa() ? AppendToMedusa(commit.tokens)
+                           : is_head() ? AppendToHead(commit.tokens, path)
+                                       : AppendCommitted(commit.tokens, path));
   }
   for (const auto& source : sources_) source->Observe(commit.tokens);
 
@@ -271,6 +289,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     SalvageBelow(path.back());
   }
   RebuildQueues();
+  if (is_medusa()) OfferFromLevels();
   if (is_head() && commit.features.has_value()) TANDEM_RETURN_IF_ERROR(OnFeatures(*commit.features));
   ProposeFromSources();
   Promote();
@@ -342,7 +361,7 @@ void DraftSession::SalvageBelow(NodeId new_root) {
   for (const TreeNode& node : order) {
     const auto parent = new_parents.find(node.parent == 0 ? new_root : node.parent);
     if (parent == new_parents.end() || node.depth > limits_.depth || tree_.size() >= limits_.nodes ||
-        NumChildren(parent->second) >= limits_.branching) {
+        NumChildren(parent->second) >= Branching()) {
       loose.push_back({.parent = node.parent == 0 ? new_root : node.parent,
                        .token = node.token,
                        .score = node.score,
@@ -381,6 +400,7 @@ void DraftSession::Forget(NodeId id, uint64_t* fate) {
 void DraftSession::DropTree(uint64_t* fate) {
   for (const TreeNode& node : tree_.nodes()) Forget(node.id, fate);
   tree_.Clear();
+  announced_.clear();
   root_children_ = 0;
   root_draws_.reset();
   candidates_.clear();

@@ -19,6 +19,7 @@
 #include "common/engine/sequence_kv.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/score_calibration.h"
 #include "common/speculation/target_sampler.h"
 #include "drafter/feature_buffer.h"
 #include "drafter/stop_head.h"
@@ -37,9 +38,12 @@ struct DraftModel {
   uint32_t context_length = 0;
   std::vector<SourceHost*> sources;
   const StopHead* stop_head = nullptr;  // May be null; of use with an engine that has features.
+  // What its scores have been worth, over all sessions. May be null: then as much as they say.
+  ScoreCalibration* calibration = nullptr;
   // Of a head: what of a session's features verifiers may send before they are used, at least a row. 1,365
   // tokens of a target of width 4,096 of which three states are read.
   uint64_t feature_window_bytes = uint64_t{32} << 20;
+  FeatureType feature_type = FeatureType::kBf16;  // What it asks verifiers for.
 };
 
 // What became of the nodes that were sent, and other totals since the start. Once every session is closed,
@@ -63,11 +67,11 @@ class StepBatch {
   void Clear();
   void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr,
            const InputState* state = nullptr);
-  // Memory that stays where it is until Clear: the slots of a context's tail, logits of [vocab_size], a
-  // request for the normed state, or for that after the last of so many layers, with room for it, and a state
-  // of `size` numbers to read, to be written by the caller.
+  // Memory that stays where it is until Clear: the slots of a context's tail, so many logits, a request for
+  // the normed state, or for that after the last of so many layers, with room for it, and a state of `size`
+  // numbers to read, to be written by the caller.
   absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
-  float* NewLogits(int32_t vocab_size);
+  float* NewLogits(size_t size);
   const FeatureRequest* NewStateRequest(int32_t hidden_size);
   const FeatureRequest* NewOutputRequest(uint32_t num_layers, int32_t hidden_size);
   absl::Span<float> NewInput(size_t size, bool own, const InputState** input);
@@ -105,9 +109,13 @@ class StepBatch {
 // what the prefix cache keeps of it need not be computed again.
 //
 // A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates
-// by path score become nodes: they get an id, are sent, and wait to be forwarded, which yields their
-// children. What the model's sources propose below the root, anew after each commit, are candidates too, as
-// soon as their parents are nodes; they wait to be forwarded like others, unless there is no engine.
+// become nodes: they get an id, are sent, and wait to be forwarded, which yields their children. The best are
+// those that are likeliest to be on the committed path: by the product of the scores from the root down, each
+// for what such scores have been worth (DraftModel::calibration), which every commit tells of the children of
+// the nodes along its tokens. That is also how likely a node is to be where a round ends if the round does
+// not verify it: growth beyond what is verified goes where the next root will be (DraftBudget::ahead_nodes).
+// What the model's sources propose below the root, anew after each commit, are candidates too, as soon as
+// their parents are nodes; they wait to be forwarded like others, unless there is no engine.
 //
 // For a verifier whose rule computes with draft distributions, drafts are sampled: a node's children are
 // drawn from the model's distribution below it, without replacement, and the distribution is sent with the
@@ -126,6 +134,11 @@ class StepBatch {
 // from the rows as they are. What the head's prefix cache keeps is from the target's states alone. States are
 // not kept once they have been used: a session that has lost keys and values, or whose window has to move,
 // asks for an Open, after which the verifier sends them again.
+//
+// Medusa heads read the states behind the last token but one and nothing else, so their window is the last
+// token. One row gives what every level of the tree is made of: no node is forwarded, and a node's children
+// are those of any other on its level. After a commit what the row gave for later positions still holds,
+// whatever was committed, until the next row takes its place.
 //
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
@@ -170,9 +183,9 @@ class DraftSession {
 
   // Whether the verifier has no candidate yet for its next round: the round may be waiting for one.
   bool OwesFirstNodes() const { return !root_ready_ || tree_.empty(); }
-  // The best path score among the nodes that wait to be forwarded: how likely it is that what comes below it
-  // will be needed. 1 without a tree.
-  float BestPathScore() const;
+  // The best value among the nodes that wait to be forwarded: how likely it is that what comes below it will
+  // be needed. 1 without a tree.
+  float BestValue() const;
 
   // Adds up to `max_rows` rows; the caller runs the batch and calls OnStep before anything else.
   void AddRows(uint32_t max_rows, StepBatch* batch);
@@ -193,6 +206,9 @@ class DraftSession {
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
 
  private:
+  // Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
+  // children.
+  static constexpr size_t kSampledTokens = 32;
   static constexpr int32_t kRootOfProposal = -1;
   static constexpr int32_t kNotProposed = -2;
   // Children as they were drawn.
@@ -203,7 +219,8 @@ class DraftSession {
   };
   struct NodeState {
     std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
-    bool forwarded = false;      // Its keys and values are in `slot`, and its children are known.
+    bool forwarded = false;      // Its keys and values are in `slot`, if any, and its children are known.
+    float value = 1.0f;          // How likely it is to be on the committed path.
     uint32_t num_children = 0;
     int32_t proposed = kNotProposed;  // Which node of the proposal it is.
     uint32_t draw = 0;                // Which of its parent's draws it is.
@@ -215,8 +232,8 @@ class DraftSession {
     TokenId token = 0;
     float score = 0.0f;         // The engine's, 0 if it has none.
     float source_score = 0.0f;  // The sources'.
-    float path_score = 0.0f;
-    uint32_t draw = 0;  // Which of its parent's draws it is; these become nodes in order.
+    float value = 0.0f;         // As NodeState's.
+    uint32_t draw = 0;          // Which of its parent's draws it is; these become nodes in order.
 
     float merged_score() const { return CombineScores(score, source_score); }
   };
@@ -227,11 +244,18 @@ class DraftSession {
     uint32_t branching = 1;  // Keeps its last value in a pause.
     // Nodes a step forwards. They are chosen before any of their children is known, so small trees take few.
     uint32_t step_nodes = 1;
+    // As soon as there are `verified` nodes, what comes is drafted ahead, with these in place of the two
+    // above.
+    uint32_t verified = UINT32_MAX;
+    uint32_t ahead_branching = 1;
+    uint32_t ahead_step_nodes = 1;
     TreeShape shape = TreeShape::kBestFirst;
   };
 
   bool has_engine() const { return model_->engine != nullptr; }
   bool is_head() const { return has_engine() && model_->engine->config().head.has_value(); }
+  // Medusa: the tree grows from the root's row alone.
+  bool is_medusa() const { return is_head() && !model_->engine->config().head->reads_context(); }
 
   // Open and commit (draft_session.cc).
   absl::Status OpenWindow(absl::Span<const TokenId> tokens);
@@ -263,6 +287,12 @@ class DraftSession {
   void TakeRootOutput();
   void WaitBelow(NodeId parent);
 
+  // Of Medusa heads (medusa_drafting.cc).
+  absl::Status AppendToMedusa(absl::Span<const TokenId> tokens);
+  absl::Status TakeLevels();
+  void OfferFromLevels();
+  void OfferLevelBelow(NodeId parent, uint32_t depth);
+
   // Growth (tree_growth.cc).
   static bool IsWorse(const Candidate& a, const Candidate& b);
   uint32_t NumUncomputed() const;
@@ -271,6 +301,9 @@ class DraftSession {
   bool CanForward(const TreeNode& node) const;
   void Wait(const TreeNode& node);
   TreeNode AddNode(NodeId parent, TokenId token, float score, uint32_t draw);
+  float ValueOf(NodeId id) const { return id == 0 ? 1.0f : states_.at(id).value; }
+  float ValueBelow(NodeId parent, float score) const;
+  void ObserveScores(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
   void RescoreCandidates();
   void RebuildQueues();
   void Promote();
@@ -278,15 +311,22 @@ class DraftSession {
   void PromoteLayers();
   void PromoteOne(const Candidate& candidate);
   bool IsLayerFull(uint32_t depth) const;
+  bool DraftsAhead() const { return tree_.size() >= limits_.verified; }
+  uint32_t Branching() const { return DraftsAhead() ? limits_.ahead_branching : limits_.branching; }
+  uint32_t StepNodes() const { return DraftsAhead() ? limits_.ahead_step_nodes : limits_.step_nodes; }
+  void ReleaseHeldBack();
   void ProposeFromSources();
   void OfferProposed(NodeId parent, int32_t proposed);
   void OfferBelow(const TreeNode& node);
   void OfferChildren(NodeId parent, absl::Span<const TokenProbability> children, float Candidate::*score_of);
+  bool MayGather() const;
+  void SendGathered(std::optional<NodeId> new_root);
+  void PutIntoMessages(bool exhausted);
   void FlushGrowth();
   void AddNodeRow(NodeId id, StepBatch* batch);
   absl::Status AddCandidates(NodeId parent, float* logits);
   std::unique_ptr<Draws>& DrawsBelow(NodeId parent);
-  std::unique_ptr<Draws> DrawChildren(NodeId parent, float* logits) const;
+  std::unique_ptr<Draws> DrawChildren(NodeId parent, absl::Span<const TokenProbability> most_likely) const;
   void AddDistribution(NodeId parent, Grow* grow);
   absl::Status NotFinite() const;
 
@@ -306,6 +346,7 @@ class DraftSession {
   bool sampled_ = false;
   bool predicts_ = false;
   PhiloxKey draw_key_ = {};
+  float temperature_ = 0.0f;
   Limits limits_;
 
   std::optional<TargetSampler> sampler_;  // Has the committed tokens; guesses what the target's will choose.
@@ -320,6 +361,9 @@ class DraftSession {
   bool missed_features_ = false;  // Some came while it was parked.
   uint64_t text_before_window_ = 0;
   std::vector<float> root_output_;
+  // Of Medusa heads: what comes below nodes of depth 0, 1, ..., guesses or, where drafts are sampled, what to
+  // draw from.
+  std::vector<std::vector<TokenProbability>> levels_;
   bool root_ready_ = false;  // The root has been forwarded: its children are known.
   CandidateTree tree_;
   absl::flat_hash_map<NodeId, NodeState> states_;
@@ -328,7 +372,8 @@ class DraftSession {
   NodeId next_id_ = 1;
   std::vector<Candidate> candidates_;  // A heap, best first.
   std::vector<Candidate> held_back_;   // Outside the budget as it is now.
-  std::vector<NodeId> waiting_;        // By path score, best first; parents before children.
+  bool released_ = false;              // What the verified tree had no room for, since the last commit.
+  std::vector<NodeId> waiting_;        // By value, best first; parents before children.
 
   // Rows of the step under way.
   uint32_t computed_after_step_ = 0;

@@ -13,15 +13,16 @@
 namespace tandem {
 namespace {
 
-uint64_t RowBytesFor(const HeadConfig& head) {
-  return FeatureRowBytes(FeatureType::kBf16, head.num_states(),
+uint64_t RowBytesFor(const DraftModel& model) {
+  const HeadConfig& head = *model.engine->config().head;
+  return FeatureRowBytes(model.feature_type, head.num_states(),
                          static_cast<uint32_t>(head.target_hidden_size));
 }
 
 }  // namespace
 
 uint32_t DraftSession::FeatureWindow() const {
-  const uint64_t rows = model_->feature_window_bytes / RowBytesFor(*model_->engine->config().head);
+  const uint64_t rows = model_->feature_window_bytes / RowBytesFor(*model_);
   return static_cast<uint32_t>(std::clamp<uint64_t>(rows, 1, UINT32_MAX));
 }
 
@@ -30,6 +31,7 @@ std::optional<FeatureNeeds> DraftSession::feature_needs() const {
   const HeadConfig& head = *model_->engine->config().head;
   return FeatureNeeds{.layers = head.feature_layers,
                       .final_norm = head.feature_final_norm,
+                      .type = model_->feature_type,
                       .first_position = features_->end(),
                       .window = FeatureWindow()};
 }
@@ -45,10 +47,16 @@ std::optional<FeaturesUsed> DraftSession::TakeFeaturesUsed() {
 
 absl::Status DraftSession::OpenHeadWindow(const OpenSession& open) {
   const HeadConfig& head = *model_->engine->config().head;
-  features_.emplace(head.num_states(), static_cast<uint32_t>(head.target_hidden_size), FeatureType::kBf16,
-                    FeatureWindow() * RowBytesFor(head));
+  features_.emplace(head.num_states(), static_cast<uint32_t>(head.target_hidden_size), model_->feature_type,
+                    FeatureWindow() * RowBytesFor(*model_));
   missed_features_ = false;
   const absl::Span<const TokenId> tokens = open.tokens;
+  if (is_medusa()) {
+    levels_.clear();
+    const size_t before = std::max<size_t>(1, tokens.size() - 1);
+    window_start_ = 0;
+    return StartHeadWindow(tokens.first(before), tokens.subspan(before));
+  }
   // Another target's states would give other rows.
   const uint64_t empty = HashCombine(open.target_fingerprint, kEmptyPrefixHash);
   // What has been computed can be gone on with where the text before the window is the same.
@@ -173,6 +181,7 @@ const InputState* DraftSession::ReadOutputAbove(NodeId parent, StepBatch* batch)
 
 const FeatureRequest* DraftSession::AskForOutput(StepBatch* batch) const {
   const ModelConfig& config = model_->engine->config();
+  if (config.head->own_state_is_normed) return batch->NewStateRequest(config.hidden_size);
   return batch->NewOutputRequest(static_cast<uint32_t>(config.num_layers), config.hidden_size);
 }
 

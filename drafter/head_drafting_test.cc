@@ -5,8 +5,10 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "drafter/head_drafting_test_fixture.h"
 
 namespace tandem {
@@ -126,7 +128,8 @@ TEST_F(HeadDraftingTest, WhatComesTwiceOrOfAnotherEpochIsIgnored) {
   SendFeatures(0, 10);
   SendFeatures(0, 10);
   SendFeatures(4, Last());
-  Features old = MakeFeatures(text_, epoch_ - 1, 0, 3);
+  Features old = StatesOf(0, 3);
+  old.epoch = epoch_ - 1;
   Send(old);
   RunDry();
   EXPECT_GE(CheckTree(), 12);
@@ -198,7 +201,7 @@ TEST_F(HeadDraftingTest, WrongStatesEndTheSessionAndNothingElse) {
   for (const Case& bad : cases) {
     refused_ = absl::OkStatus();
     Open(Text(20));
-    Features features = MakeFeatures(text_, epoch_, 0, Last());
+    Features features = StatesOf(0, Last());
     bad.damage(&features);
     Send(features);
     RunDry();
@@ -278,14 +281,19 @@ TEST_F(CrowdedHeadTest, AParkedSessionAsksForItsStatesAgain) {
   EXPECT_TRUE(core_.CheckBlocks().ok());
 }
 
-class RandomHeadTest : public HeadDraftingTest, public testing::WithParamInterface<int> {};
+class RandomHeadTest : public HeadDraftingTest,
+                       public testing::WithParamInterface<std::tuple<HeadConfig::Kind, int>> {
+ protected:
+  RandomHeadTest() : HeadDraftingTest(/*num_blocks=*/64, 32 << 20, std::get<0>(GetParam())) {}
+};
 
 // Commits of all kinds, states at once, later or not at all, and opens in between: a fresh root that has all
 // its states is always drafted from as a plain head does.
 TEST_P(RandomHeadTest, DraftsAsAPlainHeadDoes) {
-  std::mt19937 random(static_cast<unsigned>(GetParam()));
+  const int seed = std::get<1>(GetParam());
+  std::mt19937 random(static_cast<unsigned>(seed));
   const auto below = [&](size_t bound) { return random() % bound; };
-  Open(Text(2 + below(30), static_cast<uint64_t>(GetParam())));
+  Open(Text(2 + below(30), static_cast<uint64_t>(seed)));
   uint32_t sent = opened_->features->first_position;
   int checked = 0;
   const auto catch_up = [&] {
@@ -335,7 +343,14 @@ TEST_P(RandomHeadTest, DraftsAsAPlainHeadDoes) {
   EXPECT_EQ(counters.sent_nodes, counters.accepted_nodes + counters.pruned_nodes + counters.stale_nodes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomHeadTest, testing::Range(1, 41));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomHeadTest,
+                         testing::Combine(testing::Values(HeadConfig::Kind::kEagle3, HeadConfig::Kind::kMtp,
+                                                          HeadConfig::Kind::kMedusa),
+                                          testing::Range(1, 31)),
+                         [](const auto& param_info) {
+                           return absl::StrCat(HeadKindName(std::get<0>(param_info.param)), "_",
+                                               std::get<1>(param_info.param));
+                         });
 
 }  // namespace
 }  // namespace tandem

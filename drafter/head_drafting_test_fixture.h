@@ -26,7 +26,9 @@ inline constexpr uint64_t kVocabularyOfHead = 0xbeef;
 inline constexpr uint32_t kHeadContext = 64;
 inline constexpr uint32_t kTargetWidth = 8;
 
-inline ModelConfig HeadModel() {
+// Of an EAGLE-3 head that reads two states of a narrow target, or of a head of that target's width that reads
+// one.
+inline ModelConfig HeadModel(HeadConfig::Kind kind) {
   ModelConfig config;
   config.architecture = "LlamaForCausalLM";
   config.hidden_size = 24;
@@ -42,11 +44,24 @@ inline ModelConfig HeadModel() {
                            .target_hidden_size = kTargetWidth,
                            .draft_vocab_size = 50,
                            .target_fingerprint = 77};
+  if (kind == HeadConfig::Kind::kEagle3) return config;
+  config.hidden_size = kTargetWidth;
+  config.head_dim = 4;
+  const bool is_medusa = kind == HeadConfig::Kind::kMedusa;
+  config.head = HeadConfig{.kind = kind,
+                           .feature_final_norm = true,
+                           .target_hidden_size = kTargetWidth,
+                           .draft_vocab_size = config.vocab_size,
+                           .own_state_is_normed = kind == HeadConfig::Kind::kMtp,
+                           .num_positions = is_medusa ? 3 : 1,
+                           .num_blocks = is_medusa ? 1 : 0,
+                           .shares_output = is_medusa,
+                           .target_fingerprint = 77};
   return config;
 }
 
-inline std::unique_ptr<Engine> HeadEngine(uint32_t num_blocks) {
-  auto model = Model::Random(HeadModel(), /*seed=*/5);
+inline std::unique_ptr<Engine> HeadEngine(HeadConfig::Kind kind, uint32_t num_blocks) {
+  auto model = Model::Random(HeadModel(kind), /*seed=*/5);
   EXPECT_TRUE(model.ok()) << model.status();
   auto engine = CreateCpuEngine(*model, {.num_blocks = num_blocks, .max_rows = 32});
   EXPECT_TRUE(engine.ok()) << engine.status();
@@ -54,9 +69,9 @@ inline std::unique_ptr<Engine> HeadEngine(uint32_t num_blocks) {
 }
 
 // The target's states behind the last of `text`: numbers that bfloat16 holds and that follow from the text.
-inline std::vector<float> TargetStates(absl::Span<const TokenId> text) {
+inline std::vector<float> TargetStates(absl::Span<const TokenId> text, uint32_t num_states) {
   const uint64_t seed = ExtendPrefixHash(kEmptyPrefixHash, text);
-  std::vector<float> states(2 * kTargetWidth);
+  std::vector<float> states(num_states * kTargetWidth);
   for (size_t i = 0; i < states.size(); ++i) {
     states[i] = static_cast<float>(static_cast<int64_t>(Mix64(seed + i) % 129) - 64) / 32.0f;
   }
@@ -64,10 +79,11 @@ inline std::vector<float> TargetStates(absl::Span<const TokenId> text) {
 }
 
 // Those of positions [first, end) as they are sent.
-inline Features MakeFeatures(const TokenIds& text, uint32_t epoch, uint32_t first, uint32_t end) {
+inline Features MakeFeatures(const TokenIds& text, uint32_t epoch, uint32_t first, uint32_t end,
+                             uint32_t num_states) {
   Features features{.epoch = epoch, .first_position = first};
   for (uint32_t position = first; position < end; ++position) {
-    for (const float number : TargetStates(absl::MakeConstSpan(text).first(position + 1))) {
+    for (const float number : TargetStates(absl::MakeConstSpan(text).first(position + 1), num_states)) {
       uint32_t bits;
       std::memcpy(&bits, &number, sizeof(bits));
       features.states.push_back(static_cast<char>(bits >> 16));
@@ -80,12 +96,43 @@ inline Features MakeFeatures(const TokenIds& text, uint32_t epoch, uint32_t firs
 // A head that computes one row at a time, from the text alone.
 class PlainHead {
  public:
-  PlainHead() : engine_(HeadEngine(64)) {}
+  explicit PlainHead(HeadConfig::Kind kind) : engine_(HeadEngine(kind, 64)) {}
 
   // What it guesses after `text` and then `path`, the target's states being known up to the last token but
   // one of the text, and the window beginning at `window_start`.
   std::vector<TokenProbability> Guesses(const TokenIds& text, const TokenIds& path, uint32_t window_start,
-                                        size_t count) {
+                                        size_t count,
+                                        const SamplingParameters& sampling = {.temperature = 0.0f}) {
+    const TargetSampler sampler(sampling, engine_->config().vocab_size, {});
+    const auto position = static_cast<uint32_t>(text.size() + path.size());
+    std::vector<float> logits =
+        head().reads_context() ? LogitsAfter(text, path, window_start) : LevelLogits(text, path.size());
+    return logits.empty() ? std::vector<TokenProbability>()
+                          : sampler.Guess(absl::MakeSpan(logits), position, count);
+  }
+
+  // What Medusa heads say of the level below nodes of that depth; nothing below the last one.
+  std::vector<float> LevelLogits(const TokenIds& text, size_t depth) {
+    const std::vector<float> states =
+        TargetStates(absl::MakeConstSpan(text).first(text.size() - 1), head().num_states());
+    const InputState input{.values = states};
+    std::vector<float> logits(engine_->config().logits_size());
+    const SlotId slot = 0;
+    const StepRow row{.token = text.back(),
+                      .context = {.tail = absl::MakeConstSpan(&slot, 1)},
+                      .logits = logits.data(),
+                      .state = &input};
+    EXPECT_TRUE(engine_->Step({&row, 1}).ok());
+    const auto vocab_size = static_cast<ptrdiff_t>(engine_->config().vocab_size);
+    if (depth >= static_cast<size_t>(head().num_positions)) return {};
+    const auto begin = logits.begin() + static_cast<ptrdiff_t>(depth) * vocab_size;
+    return {begin, begin + vocab_size};
+  }
+
+ private:
+  const HeadConfig& head() const { return *engine_->config().head; }
+
+  std::vector<float> LogitsAfter(const TokenIds& text, const TokenIds& path, uint32_t window_start) {
     std::vector<BlockId> blocks(engine_->num_blocks());
     for (BlockId block = 0; block < blocks.size(); ++block) blocks[block] = block;
     TokenIds all = text;
@@ -94,11 +141,13 @@ class PlainHead {
     std::vector<float> output(static_cast<size_t>(engine_->config().hidden_size));
     for (uint32_t position = window_start; position < all.size(); ++position) {
       const bool own = position >= text.size();
-      const std::vector<float> states = own ? output : TargetStates(absl::MakeConstSpan(all).first(position));
+      const std::vector<float> states =
+          own ? output : TargetStates(absl::MakeConstSpan(all).first(position), head().num_states());
       const InputState input{.values = states, .own = own};
       std::vector<float> next(output.size());
       const std::vector<uint32_t> layers = {1};
-      const FeatureRequest request{.layers = layers, .states = next.data()};
+      FeatureRequest request{.layers = layers, .states = next.data()};
+      if (head().own_state_is_normed) request = {.final_norm = true, .states = next.data()};
       const StepRow row{.token = all[position],
                         .context = {.blocks = blocks, .num_committed = position - window_start + 1},
                         .logits = logits.data(),
@@ -107,19 +156,18 @@ class PlainHead {
       EXPECT_TRUE(engine_->Step({&row, 1}).ok());
       output = next;
     }
-    const TargetSampler sampler({.temperature = 0.0f}, engine_->config().vocab_size, {});
-    return sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(all.size()), count);
+    return logits;
   }
 
- private:
   std::unique_ptr<Engine> engine_;
 };
 
 // A drafter with one head, and a verifier's side of one session.
 class HeadDraftingTest : public testing::Test {
  protected:
-  explicit HeadDraftingTest(uint32_t num_blocks = 64, uint64_t feature_window_bytes = 32 << 20)
-      : engine_(HeadEngine(num_blocks)),
+  explicit HeadDraftingTest(uint32_t num_blocks = 64, uint64_t feature_window_bytes = 32 << 20,
+                            HeadConfig::Kind kind = HeadConfig::Kind::kEagle3)
+      : engine_(HeadEngine(kind, num_blocks)),
         pool_({.num_blocks = num_blocks}),
         core_({},
               {{.name = "head",
@@ -128,7 +176,8 @@ class HeadDraftingTest : public testing::Test {
                 .vocabulary_fingerprint = kVocabularyOfHead,
                 .context_length = kHeadContext,
                 .feature_window_bytes = feature_window_bytes}},
-              &clock_) {}
+              &clock_),
+        plain_(kind) {}
 
   OpenSession MakeOpen() const {
     return {.epoch = epoch_ + 1,
@@ -137,7 +186,7 @@ class HeadDraftingTest : public testing::Test {
             .commit_no = commit_no_,
             .tokens = text_,
             .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, text_),
-            .sampling = {.temperature = 0.0f},
+            .sampling = sampling_,
             .prompt_length = 1,
             .budget = budget_,
             .target_hidden_size = kTargetWidth,
@@ -179,13 +228,16 @@ class HeadDraftingTest : public testing::Test {
       tree_.Clear();
     }
     if (with_features) {
-      commit.features = MakeFeatures(text_, epoch_, old_length - 1, static_cast<uint32_t>(text_.size()) - 1);
+      commit.features = StatesOf(old_length - 1, static_cast<uint32_t>(text_.size()) - 1);
     }
     Send(commit);
     Read();
   }
 
-  void SendFeatures(uint32_t first, uint32_t end) { Send(MakeFeatures(text_, epoch_, first, end)); }
+  void SendFeatures(uint32_t first, uint32_t end) { Send(StatesOf(first, end)); }
+  Features StatesOf(uint32_t first, uint32_t end) const {
+    return MakeFeatures(text_, epoch_, first, end, engine_->config().head->num_states());
+  }
 
   template <class Event>
   void Send(Event event) {
@@ -229,7 +281,7 @@ class HeadDraftingTest : public testing::Test {
       TokenIds path;
       for (NodeId id : tree_.Path(node.parent)) path.push_back(tree_.Find(id)->token);
       const std::vector<TokenProbability> guesses =
-          plain_.Guesses(text_, path, window_start, budget_.branching);
+          plain_.Guesses(text_, path, window_start, budget_.branching, sampling_);
       const auto same = std::ranges::find(guesses, node.token, &TokenProbability::token);
       EXPECT_NE(same, guesses.end()) << "node " << node.id << " below " << node.parent;
       if (same == guesses.end()) continue;
@@ -269,6 +321,7 @@ class HeadDraftingTest : public testing::Test {
   DraftCore core_;
   PlainHead plain_;
   DraftBudget budget_{.depth = 4, .nodes = 12, .branching = 3, .lookahead = 1};
+  SamplingParameters sampling_{.temperature = 0.0f};
   uint32_t epoch_ = 0;
   uint32_t commit_no_ = 0;
   TokenIds text_;

@@ -20,6 +20,7 @@
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/local_sockets.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
 #include "common/rpc/server.h"
@@ -43,6 +44,7 @@ struct DrafterFlags {
   std::string cpu_list;
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
+  std::string feature_dtype = "bfloat16";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
   std::string simulated_pace;
@@ -50,6 +52,7 @@ struct DrafterFlags {
   uint64_t gpu_memory_mib = 0;
   bool gpu_low_priority = true;
   RegistrationFlags registration;
+  std::string local_sockets;
 };
 
 void Declare(DrafterFlags& options, Flags& flags) {
@@ -65,7 +68,9 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add(
           "head-target", &options.head_target,
           "Folder of the target that draft heads among the models were trained for: embedding, output matrix "
-          "and vocabulary that a head's folder leaves out are taken from there.")
+          "and vocabulary that a head's folder leaves out are taken from there. A --model of the same folder "
+          "is "
+          "the next-token module in its files.")
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
@@ -77,6 +82,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
           "Numbers to keep each model's matrices in; auto keeps them as in its files, int8 and int4 take "
           "8.25 and 4.25 bits a weight, and on a GPU fp8 (a scale for each output) and fp8-tensor (one for "
           "each matrix) take 8.")
+      .AddChoice(
+          "feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
+          "Numbers in which draft heads are sent the target's hidden states; int8, with a scale for each "
+          "state, takes half of the network.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold for each model, over all sessions and the cache.")
       .InRange(256, 1e9)
@@ -88,6 +97,11 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "Let other work on the GPU go first: what drafts on a shared GPU should not delay what verifies.");
   DeclareServerFlags(options.server, flags);
   DeclareRegistrationFlags(options.registration, flags);
+  flags.Group("Network").Add(
+      "local-sockets", &options.local_sockets,
+      "Folder in which to listen at a socket too, for verifiers of this machine that have been given the "
+      "same "
+      "folder: they find it by themselves. Made for this user alone if it is not there; empty for none.");
   flags.Group("Measurements")
       .Add("simulate-draft-ms", &options.simulated_pace,
            "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
@@ -195,6 +209,7 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-drafter", Version(), &registry));
   DrafterService service(&metrics, tracing->tracer());
+  const std::string socket_id = options.local_sockets.empty() ? "" : DrawSocketId();
   const auto server_info = [&] {
     v1::ServerInfo info = Describe(service, start);
     {
@@ -203,15 +218,20 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
     }
     info.set_device(load_options.device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
     if (load_options.pace.has_value()) info.set_simulated_pace(DescribePace(*load_options.pace));
+    info.set_local_socket(socket_id);
     return info;
   };
   ServerOptions server_options = MakeServerOptions(options.server, security, &registry);
+  if (!socket_id.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(server_options.local_socket, LocalSocketPath(options.local_sockets, socket_id));
+  }
   server_options.stalled = [&service] { return service.busy_time(); };
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ServerRunner> server,
                           ServerRunner::Start(server_options, {{v1::Drafter::service_full_name(), &service}},
                                               {.server_info = server_info}));
   server->SetServing(false);
   LogInfo("loading", {{"address", server->address()},
+                      {"socket", server_options.local_socket},
                       {"metrics_port", absl::StrCat(server->metrics_port())},
                       {"health_port", absl::StrCat(server->health_port())}});
   // A signal ends this at once: nothing runs yet that would have to be drained.
@@ -271,15 +291,18 @@ int Main(int argc, const char* const* argv) {
   if (!weight_type.ok()) return fail(weight_type.status());
   const absl::StatusOr<DeviceSpec> device = ParseDeviceSpec(options.device);
   if (!device.ok()) return fail(device.status());
-  if (!device->is_cuda) {
-    const absl::Status computable = ValidateCpuWeightType(*weight_type);
-    if (!computable.ok()) return fail(computable);
-  }
+  const absl::Status computable =
+      device->is_cuda ? ValidateGpuWeightType(*weight_type) : ValidateCpuWeightType(*weight_type);
+  if (!computable.ok()) return fail(computable);
   if (const absl::Status prepared = PrepareDevice(*device); !prepared.ok()) return fail(prepared);
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_DRAFTER);
   if (!security.ok()) return fail(security.status());
   const absl::Status registrable = CheckRegistrationFlags(options.registration, options.server.listen);
   if (!registrable.ok()) return fail(registrable);
+  if (!options.local_sockets.empty()) {
+    const absl::Status prepared = PrepareLocalSockets(options.local_sockets);
+    if (!prepared.ok()) return fail(prepared);
+  }
   std::optional<Pace> pace;
   if (!options.simulated_pace.empty()) {
     const absl::StatusOr<Pace> parsed = ParsePace(options.simulated_pace);
@@ -299,18 +322,20 @@ int Main(int argc, const char* const* argv) {
     std::random_device entropy;
     options.core.draw_seed = uint64_t{entropy()} << 32 | entropy();
   }
-  const absl::Status status = Run(options, *specs, *merges,
-                                  {.kv_tokens = options.kv_tokens,
-                                   .num_threads = static_cast<int>(options.threads),
-                                   .cpus = *cpus,
-                                   .instruction_set = *instruction_set,
-                                   .weight_type = *weight_type,
-                                   .device = *device,
-                                   .gpu_memory_limit = options.gpu_memory_mib << 20,
-                                   .gpu_low_priority = options.gpu_low_priority,
-                                   .pace = pace,
-                                   .stopped = [&signals] { return signals.Arrived(); }},
-                                  *security, signals);
+  const absl::Status status =
+      Run(options, *specs, *merges,
+          {.kv_tokens = options.kv_tokens,
+           .num_threads = static_cast<int>(options.threads),
+           .cpus = *cpus,
+           .instruction_set = *instruction_set,
+           .weight_type = *weight_type,
+           .device = *device,
+           .gpu_memory_limit = options.gpu_memory_mib << 20,
+           .gpu_low_priority = options.gpu_low_priority,
+           .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16,
+           .pace = pace,
+           .stopped = [&signals] { return signals.Arrived(); }},
+          *security, signals);
   if (absl::IsCancelled(status) && signals.Arrived()) {
     LogInfo("stopped while loading", {{"state", std::string(status.message())}});
     return kExitOk;

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
       host->hosted_.push_back(std::move(hosted));
       continue;
     }
-    TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(spec.folder));
+    TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(spec.folder, head_target));
     TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::LoadHead(spec.folder, is_head ? target : nullptr));
     const ModelConfig& config = hosted.model->config();
     // A head's tokens are its target's.
@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
                                                    LoadProgress* progress) {
   const auto num_blocks = static_cast<uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens);
   if (options.device.is_cuda) {
-    return CreateCudaEngine(
+    return CreateCudaDrafter(
         *model,
         {.index = options.device.index,
          .memory_limit = options.gpu_memory_limit,
@@ -150,6 +150,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
 }  // namespace
 
 absl::Status ModelHost::Load(const Options& options) {
+  feature_type_ = options.feature_type;
   for (Hosted& hosted : hosted_) {
     if (hosted.source != nullptr) continue;
     hosted.progress->StopWhen(options.stopped);
@@ -170,10 +171,12 @@ absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
     kv.Start(TokenIds(1, 0));
     TANDEM_RETURN_IF_ERROR(kv.Reserve(1));
     const ModelConfig& config = hosted.engine->config();
-    std::vector<float> logits(static_cast<size_t>(config.vocab_size));
-    // Of a head: a row of a tree, which reads a state of its own.
-    const std::vector<float> state(static_cast<size_t>(config.hidden_size));
-    const InputState input{.values = state, .own = true};
+    std::vector<float> logits(config.logits_size());
+    // Of a head: a row of a tree, which reads a state of its own. Medusa's row is a whole tree's, and reads
+    // the target's.
+    const bool own = !config.head.has_value() || config.head->reads_context();
+    const std::vector<float> state(own ? static_cast<size_t>(config.hidden_size) : config.head->state_size());
+    const InputState input{.values = state, .own = own};
     const StepRow row{.token = 0,
                       .context = kv.CommittedRow(0),
                       .logits = logits.data(),
@@ -184,7 +187,8 @@ absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
       TANDEM_RETURN_IF_ERROR(hosted.engine->Step({&row, 1}));
       fastest = std::min(fastest, absl::Now() - start);
     }
-    seconds[hosted.model.get()] = absl::ToDoubleSeconds(fastest);
+    const int levels = config.head.has_value() ? config.head->num_positions : 1;
+    seconds[hosted.model.get()] = absl::ToDoubleSeconds(fastest) / levels;
   }
   return seconds;
 }
@@ -208,14 +212,17 @@ std::vector<DraftModel> ModelHost::draft_models() const {
           {.name = hosted.spec.name, .context_length = kSourceContext, .sources = {hosted.source.get()}});
       continue;
     }
-    const uint32_t held = hosted.pool->num_blocks() * kBlockTokens;
-    models.push_back(
-        {.name = hosted.spec.name,
-         .engine = hosted.engine.get(),
-         .pool = hosted.pool.get(),
-         .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
-         .context_length = std::min(held, static_cast<uint32_t>(hosted.engine->config().max_context)),
-         .stop_head = hosted.stop_head.get()});
+    const ModelConfig& config = hosted.engine->config();
+    // Medusa heads hold nothing of the text.
+    const bool holds_context = !config.head.has_value() || config.head->reads_context();
+    const uint32_t held = holds_context ? hosted.pool->num_blocks() * kBlockTokens : kSourceContext;
+    models.push_back({.name = hosted.spec.name,
+                      .engine = hosted.engine.get(),
+                      .pool = hosted.pool.get(),
+                      .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
+                      .context_length = std::min(held, static_cast<uint32_t>(config.max_context)),
+                      .stop_head = hosted.stop_head.get(),
+                      .feature_type = feature_type_});
   }
   for (const Merged& merged : merged_) {
     const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {

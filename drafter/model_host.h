@@ -56,6 +56,8 @@ class ModelHost {
     DeviceSpec device;
     uint64_t gpu_memory_limit = 0;  // Bytes of each model: CudaDeviceOptions.
     bool gpu_low_priority = false;
+    // What draft heads ask verifiers for.
+    FeatureType feature_type = FeatureType::kBf16;
     // Makes passes last longer than they need; for measurements.
     std::optional<Pace> pace;
     // Asked between tensors, from Load's thread: true ends Load with Cancelled. Unset: never.
@@ -110,6 +112,7 @@ class ModelHost {
 
   std::vector<Hosted> hosted_;
   std::vector<Merged> merged_;
+  FeatureType feature_type_ = FeatureType::kBf16;  // As of Load.
 };
 
 }  // namespace tandem

@@ -83,6 +83,32 @@ TEST(ModelHostTest, HostsSourcesAndMergesThemWithModels) {
   EXPECT_EQ((*host)->descriptions().at(3).name, "both");
 }
 
+TEST(ModelHostTest, HostsHeadsBesideModels) {
+  const std::vector<ModelSpec> specs = {{"eagle3", DemoModel("tandem-eagle3-15m")},
+                                        {"medusa", DemoModel("tandem-medusa-15m")}};
+  for (const WeightType weight_type : {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4}) {
+    auto host = ModelHost::Open(specs, {}, DemoModel("tandem-target-15m"));
+    ASSERT_TRUE(host.ok()) << host.status();
+    ASSERT_TRUE((*host)->Load({.kv_tokens = 256, .weight_type = weight_type}).ok());
+    EXPECT_EQ((*host)->load_progress(), 1.0);
+    const std::vector<DraftModel> models = (*host)->draft_models();
+    ASSERT_EQ(models.size(), 2u);
+    EXPECT_EQ(models[0].context_length, 256u);
+    EXPECT_EQ(models[1].context_length, 1u << 20) << "Medusa heads hold nothing of a text";
+    const auto levels = (*host)->MeasureLevels();
+    ASSERT_TRUE(levels.ok()) << levels.status();
+    for (const ModelHost::Description& model : (*host)->descriptions()) {
+      EXPECT_GT(levels->at(model.model.get()), 0.0) << model.name;
+      EXPECT_EQ(HeadKindName(model.model->config().head->kind), model.name);
+      EXPECT_EQ(model.vocabulary_fingerprint, models[0].vocabulary_fingerprint);
+    }
+  }
+  const absl::Status none =
+      ModelHost::Open({{"mtp", DemoModel("tandem-target-15m")}}, {}, DemoModel("tandem-target-15m")).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("num_nextn_predict_layers: found 0"));
+}
+
 TEST(ModelHostTest, RefusesMergesThatCannotBeServed) {
   const std::vector<ModelSpec> models = {{"code", "folder"}, {"trie", "trie"}};
   const std::pair<const char*, const char*> wrong[] = {{"x", "expected NAME=MODEL+SOURCE"},

@@ -59,7 +59,9 @@ class RandomCommitsTest : public ::testing::TestWithParam<int> {
             .nodes = 1 + Draw(24),
             .branching = 1 + Draw(4),
             .lookahead = Draw(5),
-            .shape = shape_};
+            .shape = shape_,
+            .ahead_nodes = Draw(2) == 0 ? 0 : Draw(60),
+            .ahead_branching = Draw(6)};
   }
 
   TokenIds DrawPrompt() {

@@ -130,7 +130,7 @@ void ScoreJob::AddRows(uint32_t max_rows, StepBatch* batch) {
   for (uint32_t i = next_row_; i < row_after_step_; ++i) {
     float* logits = nullptr;
     if (i + 1 >= next_target_) {
-      logits = batch->NewLogits(model_->engine->config().vocab_size);
+      logits = batch->NewLogits(model_->engine->config().logits_size());
       rows_.push_back({.target = i + 1, .logits = logits});
     }
     batch->Add(request_.tokens[i], kv_.CommittedRow(i - window_start_), logits);

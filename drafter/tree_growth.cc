@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -20,9 +21,8 @@ namespace {
 
 // So few committed tokens without keys and values count as part of growth, not as a prompt: a round's commit.
 constexpr uint32_t kGlueTokens = 16;
-// Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
-// children.
-constexpr size_t kSampledTokens = 32;
+// Nodes drafted ahead that make a message.
+constexpr size_t kGatheredNodes = 16;
 
 }  // namespace
 
@@ -44,10 +44,10 @@ absl::Span<const SlotId> StepBatch::KeepTail(std::vector<SlotId> tail) {
   return tails_.back();
 }
 
-float* StepBatch::NewLogits(int32_t vocab_size) {
+float* StepBatch::NewLogits(size_t size) {
   if (num_logits_ == logits_.size()) logits_.emplace_back();
   std::vector<float>& logits = logits_[num_logits_++];
-  logits.resize(static_cast<size_t>(vocab_size));
+  logits.resize(size);
   return logits.data();
 }
 
@@ -80,8 +80,7 @@ absl::Span<float> StepBatch::NewInput(size_t size, bool own, const InputState** 
 
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
 bool DraftSession::IsWorse(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.path_score, b.parent, b.draw, b.token) <
-         std::tuple(b.path_score, a.parent, a.draw, a.token);
+  return std::tuple(a.value, b.parent, b.draw, b.token) < std::tuple(b.value, a.parent, a.draw, a.token);
 }
 
 uint32_t DraftSession::NumUncomputed() const {
@@ -103,13 +102,42 @@ uint32_t DraftSession::NumRowsWanted() const {
   // Where a root is ready before its row has been computed, as a draft head's, nodes wait for that row.
   const bool computes_root = NumComputable() > 0 && NumComputable() == NumUncomputed();
   if (!root_ready_ || computes_root || tree_.size() >= limits_.nodes) return NumComputable();
-  return NumComputable() + std::min(limits_.step_nodes, num_waiting());
+  return NumComputable() + std::min(StepNodes(), num_waiting());
 }
 
-float DraftSession::BestPathScore() const {
-  if (OwesFirstNodes() || waiting_.empty()) return 1.0f;
-  const TreeNode* const best = tree_.Find(waiting_.front());
-  return best == nullptr ? 1.0f : best->path_score;
+float DraftSession::BestValue() const {
+  return OwesFirstNodes() || waiting_.empty() ? 1.0f : ValueOf(waiting_.front());
+}
+
+// Of a child of `parent` with this score. What is drawn must not depend on what was drawn before, and EAGLE-2
+// goes by the scores as they are.
+float DraftSession::ValueBelow(NodeId parent, float score) const {
+  const float above = ValueOf(parent);
+  if (model_->calibration == nullptr || sampled_ || limits_.shape == TreeShape::kEagle2) return above * score;
+  const TreeNode* const node = tree_.Find(parent);
+  const uint32_t depth = node == nullptr ? 1 : node->depth + 1;
+  return above * static_cast<float>(model_->calibration->Calibrated(temperature_, depth, score));
+}
+
+// A commit's tokens say of every known child of the nodes along them whether it was right, sent or not.
+void DraftSession::ObserveScores(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path) {
+  if (model_->calibration == nullptr || sampled_) return;
+  NodeId parent = 0;
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    if (parent == 0 ? !root_ready_ : !states_.at(parent).forwarded) break;
+    const auto observe = [&](NodeId above, TokenId token, float score) {
+      if (above != parent) return;
+      model_->calibration->Observe(temperature_, i + 1, score, token == tokens[i]);
+    };
+    for (const TreeNode& node : tree_.nodes()) observe(node.parent, node.token, node.score);
+    for (const std::vector<Candidate>* list : {&candidates_, &held_back_}) {
+      for (const Candidate& candidate : *list) {
+        observe(candidate.parent, candidate.token, candidate.merged_score());
+      }
+    }
+    if (i >= path.size()) break;
+    parent = path[i];
+  }
 }
 
 uint32_t& DraftSession::NumChildren(NodeId parent) {
@@ -118,7 +146,7 @@ uint32_t& DraftSession::NumChildren(NodeId parent) {
 
 TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score, uint32_t draw) {
   const TreeNode node = tree_.Add(next_id_++, parent, token, score);
-  states_.emplace(node.id, NodeState{.draw = draw});
+  states_.emplace(node.id, NodeState{.value = ValueBelow(parent, score), .draw = draw});
   ++NumChildren(parent);
   ++counters_->sent_nodes;
   announced_.push_back(node);
@@ -127,7 +155,7 @@ TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score, uint32
 }
 
 bool DraftSession::CanForward(const TreeNode& node) const {
-  if (!has_engine() || parked_ || node.depth >= limits_.depth ||
+  if (!has_engine() || is_medusa() || parked_ || node.depth >= limits_.depth ||
       kv_.tokens().size() + node.depth > model_->context_length) {
     return false;
   }
@@ -144,22 +172,23 @@ void DraftSession::Wait(const TreeNode& node) {
     if (!allocated.ok()) return;
     slot = *allocated;
   }
-  const auto place = std::upper_bound(
-      waiting_.begin(), waiting_.end(), node.path_score,
-      [this](float path_score, NodeId id) { return path_score > tree_.Find(id)->path_score; });
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), ValueOf(node.id),
+                                      [this](float value, NodeId id) { return value > ValueOf(id); });
   waiting_.insert(place, node.id);
 }
 
 void DraftSession::RescoreCandidates() {
   for (Candidate& candidate : candidates_) {
-    const TreeNode* parent = tree_.Find(candidate.parent);
-    candidate.path_score = (parent == nullptr ? 1.0f : parent->path_score) * candidate.merged_score();
+    candidate.value = ValueBelow(candidate.parent, candidate.merged_score());
   }
   std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
 }
 
-// After a commit: path scores count from the new root, depths and the budget have changed.
+// After a commit: values count from the new root, depths and the budget have changed.
 void DraftSession::RebuildQueues() {
+  for (const TreeNode& node : tree_.nodes()) {
+    states_.at(node.id).value = ValueBelow(node.parent, node.score);
+  }
   RescoreCandidates();
   waiting_.clear();
   for (const TreeNode& node : tree_.nodes()) {
@@ -179,6 +208,8 @@ void DraftSession::RebuildQueues() {
 // say too.
 void DraftSession::Promote() {
   if (!root_ready_ && !NeedsPrefill() && !parked_) return;
+  // All of the tree may come from the root's row, so that what an older one gave does not fill it first.
+  if (is_medusa() && NumComputable() > 0) return;
   if (limits_.shape == TreeShape::kEagle2 && has_engine()) {
     PromoteLayers();
   } else {
@@ -188,9 +219,11 @@ void DraftSession::Promote() {
 
 // Makes nodes of the best candidates, until as many nodes as one step takes wait in front of the next.
 void DraftSession::PromoteBest() {
-  while (tree_.size() < limits_.nodes && !candidates_.empty()) {
-    if (root_ready_ && waiting_.size() >= limits_.step_nodes &&
-        tree_.Find(waiting_[limits_.step_nodes - 1])->path_score >= candidates_.front().path_score) {
+  while (tree_.size() < limits_.nodes) {
+    if (DraftsAhead()) ReleaseHeldBack();
+    if (candidates_.empty()) return;
+    if (root_ready_ && waiting_.size() >= StepNodes() &&
+        ValueOf(waiting_[StepNodes() - 1]) >= candidates_.front().value) {
       return;
     }
     std::pop_heap(candidates_.begin(), candidates_.end(), IsWorse);
@@ -200,15 +233,23 @@ void DraftSession::PromoteBest() {
   }
 }
 
+// What the tree that is to be verified had no room for may be where its round ends.
+void DraftSession::ReleaseHeldBack() {
+  if (std::exchange(released_, true) || held_back_.empty()) return;
+  absl::c_move(std::exchange(held_back_, {}), std::back_inserter(candidates_));
+  std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
+}
+
 // Makes a node of a candidate, unless the budget forbids it: then it is held back.
 void DraftSession::PromoteOne(const Candidate& candidate) {
   const TreeNode* parent = tree_.Find(candidate.parent);
   const uint32_t depth = parent == nullptr ? 1 : parent->depth + 1;
-  if (depth > limits_.depth || NumChildren(candidate.parent) >= limits_.branching) {
+  if (depth > limits_.depth || NumChildren(candidate.parent) >= Branching()) {
     held_back_.push_back(candidate);
     return;
   }
   const TreeNode node = AddNode(candidate.parent, candidate.token, candidate.merged_score(), candidate.draw);
+  if (is_medusa()) OfferLevelBelow(node.id, node.depth);
   if (CanForward(node) && !IsLayerFull(node.depth)) Wait(node);
 }
 
@@ -229,7 +270,9 @@ bool DraftSession::IsLayerFull(uint32_t depth) const {
 // all, reranks once more when it chooses what to verify. Levels may use up the budget before the deepest one.
 void DraftSession::PromoteLayers() {
   if (!waiting_.empty() || !root_ready_) return;  // A level is under way.
-  for (uint32_t depth = 1; depth < limits_.depth && tree_.size() < limits_.nodes; ++depth) {
+  uint32_t deepest = limits_.depth;
+  if (is_medusa()) deepest = std::min(deepest, static_cast<uint32_t>(levels_.size()));
+  for (uint32_t depth = 1; depth < deepest && tree_.size() < limits_.nodes; ++depth) {
     std::vector<Candidate> level;
     std::vector<Candidate> rest;
     for (const Candidate& candidate : candidates_) {
@@ -239,6 +282,7 @@ void DraftSession::PromoteLayers() {
     }
     absl::c_sort(level, [](const Candidate& a, const Candidate& b) { return IsWorse(b, a); });
     candidates_ = std::move(rest);
+    std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
     size_t taken = 0;
     while (taken < level.size() && tree_.size() < limits_.nodes && !IsLayerFull(depth)) {
       PromoteOne(level[taken++]);
@@ -298,12 +342,31 @@ void DraftSession::OfferBelow(const TreeNode& node) {
   OfferProposed(node.id, index);
 }
 
+// What is drafted ahead is of use when the round ends and not before, and a message costs both sides more
+// than its nodes do.
+bool DraftSession::MayGather() const {
+  const bool all_ahead =
+      tree_.size() >= announced_.size() && tree_.size() - announced_.size() >= limits_.verified;
+  return all_ahead && announced_.size() < kGatheredNodes && predictions_.empty() && NumRowsWanted() > 0;
+}
+
+// Before a commit is applied: what has been gathered is sent as if it had crossed the commit, if any of it
+// lies below the new root, which the verifier has. Otherwise it is not missed: SalvageBelow gives new ids.
+void DraftSession::SendGathered(std::optional<NodeId> new_root) {
+  const auto survives = [&](const TreeNode& node) {
+    return absl::c_linear_search(tree_.Path(node.id), *new_root);
+  };
+  if (new_root.has_value() && absl::c_any_of(announced_, survives)) PutIntoMessages(/*exhausted=*/false);
+  announced_.clear();
+}
+
 // Puts what was announced into messages. The last one before the next commit says that it is; when there is
 // nothing left to send with it, as where a source knows nothing or a model agrees with one, it is empty.
 void DraftSession::FlushGrowth() {
   const bool exhausted =
       limits_.nodes > 0 && (tree_.size() >= limits_.nodes ||
-                            (root_ready_ && NumComputable() == 0 && candidates_.empty() && waiting_.empty()));
+                            (root_ready_ && NumUncomputed() == 0 && candidates_.empty() && waiting_.empty()));
+  if (!exhausted && MayGather()) return;
   const bool says_exhausted = announced_.empty() && exhausted && !said_exhausted_ && !lost_;
   const bool only_predicts = announced_.empty() && !predictions_.empty() && !lost_;
   if (says_exhausted || only_predicts) {
@@ -315,6 +378,12 @@ void DraftSession::FlushGrowth() {
   }
   const size_t first_message = growth_.size() - (says_exhausted || only_predicts ? 1 : 0);
   said_exhausted_ = said_exhausted_ || exhausted;
+  PutIntoMessages(exhausted);
+  // A step forwards no more nodes than one message may tell of.
+  if (first_message < growth_.size()) growth_[first_message].predictions = std::exchange(predictions_, {});
+}
+
+void DraftSession::PutIntoMessages(bool exhausted) {
   for (size_t first = 0; first < announced_.size(); first += kMaxGrowNodes) {
     const size_t end = std::min(announced_.size(), first + kMaxGrowNodes);
     Grow grow{.epoch = epoch_,
@@ -332,8 +401,6 @@ void DraftSession::FlushGrowth() {
     growth_.push_back(std::move(grow));
   }
   announced_.clear();
-  // A step forwards no more nodes than one message may tell of.
-  if (first_message < growth_.size()) growth_[first_message].predictions = std::exchange(predictions_, {});
 }
 
 std::vector<Grow> DraftSession::TakeGrowth() {
@@ -351,8 +418,8 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
   for (uint32_t position = kv_.num_computed(); position < computed_after_step_; ++position) {
     float* logits = nullptr;
     if (position + 1 == length) {
-      root_logits_ = logits = batch->NewLogits(model_->engine->config().vocab_size);
-      if (is_head()) root_request_ = AskForOutput(batch);
+      root_logits_ = logits = batch->NewLogits(model_->engine->config().logits_size());
+      if (is_head() && !is_medusa()) root_request_ = AskForOutput(batch);
     }
     batch->Add(kv_.tokens()[position], kv_.CommittedRow(position), logits,
                logits == nullptr ? nullptr : root_request_,
@@ -367,7 +434,7 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
 void DraftSession::AddNodeRow(NodeId id, StepBatch* batch) {
   std::vector<SlotId> tail;
   for (NodeId ancestor : tree_.Path(id)) tail.push_back(*states_.at(ancestor).slot);
-  float* logits = batch->NewLogits(model_->engine->config().vocab_size);
+  float* logits = batch->NewLogits(model_->engine->config().logits_size());
   const FeatureRequest* const state = is_head() ? AskForOutput(batch)
                                       : predicts_
                                           ? batch->NewStateRequest(model_->engine->config().hidden_size)
@@ -385,7 +452,9 @@ absl::Status DraftSession::OnStep() {
   counters_->prefill_tokens += computed_after_step_ - kv_.num_computed();
   if (computed_after_step_ > kv_.num_computed()) kv_.MarkComputed(computed_after_step_);
   if (is_head()) features_->DropBefore(NextFeature());
-  if (root_logits_ != nullptr) {
+  if (root_logits_ != nullptr && is_medusa()) {
+    TANDEM_RETURN_IF_ERROR(TakeLevels());
+  } else if (root_logits_ != nullptr) {
     if (is_head()) TakeRootOutput();
     root_ready_ = true;
     TANDEM_RETURN_IF_ERROR(AddCandidates(0, root_logits_));
@@ -418,7 +487,11 @@ absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
   if (sampled_) {
     std::unique_ptr<Draws>& draws = DrawsBelow(parent);
     // What has been drawn stays drawn, even if the model sees another window by now.
-    if (draws == nullptr) draws = DrawChildren(parent, logits);
+    if (draws == nullptr) {
+      draws = DrawChildren(
+          parent,
+          sampler_->MostLikely(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), kSampledTokens));
+    }
     if (draws == nullptr) return NotFinite();
     OfferChildren(parent, draws->children, &Candidate::score);
     return absl::OkStatus();
@@ -426,7 +499,8 @@ absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
   const TreeNode* above = tree_.Find(parent);
   const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
   const std::vector<TokenProbability> top =
-      sampler_->Guess(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), position, limits_.branching);
+      sampler_->Guess(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), position,
+                      std::max(limits_.branching, limits_.ahead_branching));
   if (top.empty()) return NotFinite();
   OfferChildren(parent, top, &Candidate::score);
   return absl::OkStatus();
@@ -444,11 +518,10 @@ std::unique_ptr<DraftSession::Draws>& DraftSession::DrawsBelow(NodeId parent) {
 // A child's score is how likely it is to be needed and right as far as can be told before it is drawn: the
 // largest probability that is left, if none of its elder siblings is right. Scores never increase, so that
 // siblings become nodes in order.
-std::unique_ptr<DraftSession::Draws> DraftSession::DrawChildren(NodeId parent, float* logits) const {
+std::unique_ptr<DraftSession::Draws> DraftSession::DrawChildren(
+    NodeId parent, absl::Span<const TokenProbability> most_likely) const {
   auto draws = std::make_unique<Draws>();
-  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
-  for (const TokenProbability& token :
-       sampler_->MostLikely(absl::MakeSpan(logits, vocab_size), kSampledTokens)) {
+  for (const TokenProbability& token : most_likely) {
     draws->distribution.tokens.push_back(token.token);
     draws->distribution.probabilities.push_back(token.probability);
   }
@@ -483,8 +556,6 @@ void DraftSession::AddDistribution(NodeId parent, Grow* grow) {
 // sources, a guess that is a candidate already is the same one.
 void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbability> children,
                                  float Candidate::*score_of) {
-  const TreeNode* above = tree_.Find(parent);
-  const float path_score = above == nullptr ? 1.0f : above->path_score;
   std::vector<Candidate> known;
   if (!sources_.empty()) {
     for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
@@ -507,7 +578,7 @@ void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbabilit
     }
   }
   for (Candidate& candidate : known) {
-    candidate.path_score = path_score * candidate.merged_score();
+    candidate.value = ValueBelow(parent, candidate.merged_score());
     candidates_.push_back(candidate);
     if (sources_.empty()) std::push_heap(candidates_.begin(), candidates_.end(), IsWorse);
   }

@@ -1,5 +1,9 @@
 // How trees grow, shrink and grow again; draft_core_test.cc has the protocol and the scheduler.
 
+#include <map>
+#include <variant>
+#include <vector>
+
 #include "absl/algorithm/container.h"
 #include "drafter/draft_test_peer.h"
 #include "gmock/gmock.h"
@@ -98,11 +102,136 @@ TEST(TreeGrowthTest, LookaheadAddsLevelsAndNodesInProportion) {
   EXPECT_TRUE(wide.exhausted());
 }
 
+// What is drafted ahead stands beside what will be verified: there a round ends.
+TEST(TreeGrowthTest, WhatIsDraftedAheadStandsBesideAChain) {
+  for (const uint32_t width : {1u, 4u}) {
+    Drafter drafter({.expand_width = width});
+    Peer peer(&drafter, 1);
+    peer.Open(Prompt(5), {.depth = 4,
+                          .nodes = 4,
+                          .branching = 4,
+                          .lookahead = 4,
+                          .shape = TreeShape::kChain,
+                          .ahead_nodes = 40,
+                          .ahead_branching = 3});
+    peer.RunDryAndDeliver();
+    EXPECT_TRUE(peer.exhausted());
+    EXPECT_EQ(peer.tree().size(), 44u);
+    std::map<NodeId, uint32_t> children;
+    for (const TreeNode& node : peer.tree().nodes()) {
+      // The chain comes first: its verifier may be waiting.
+      if (node.id <= 4) {
+        EXPECT_EQ(node.parent, node.id - 1);
+      }
+      EXPECT_LE(node.depth, 8u);
+      ++children[node.parent];
+    }
+    uint32_t beside_the_chain = 0;
+    for (const auto& [parent, count] : children) {
+      EXPECT_LE(count, 3u) << "node " << parent;
+      if (parent < 4) beside_the_chain += count - 1;
+    }
+    EXPECT_GE(beside_the_chain, 4u);
+  }
+}
+
+// A round may wait for what it is to verify; what is drafted ahead has time, and comes in few messages.
+TEST(TreeGrowthTest, WhatIsDraftedAheadIsGathered) {
+  Drafter drafter;
+  Peer peer(&drafter, 1);
+  peer.Open(Prompt(5), {.depth = 4,
+                        .nodes = 4,
+                        .branching = 1,
+                        .lookahead = 4,
+                        .shape = TreeShape::kChain,
+                        .ahead_nodes = 60,
+                        .ahead_branching = 4});
+  uint32_t sent = 0;
+  uint32_t late_messages = 0;
+  while (drafter.core.HasWork()) {
+    drafter.core.Step();
+    for (const auto& [link, response] : drafter.core.TakeResponses()) {
+      const auto* const grow = std::get_if<Grow>(&response.event);
+      if (grow == nullptr || grow->tokens.empty()) continue;
+      if (sent >= 4) {
+        ++late_messages;
+        EXPECT_TRUE(grow->tokens.size() >= 16 || grow->exhausted) << grow->tokens.size() << " nodes";
+      }
+      sent += static_cast<uint32_t>(grow->tokens.size());
+    }
+    if (sent < 4) {
+      EXPECT_GT(sent, 0u) << "every level of the chain is sent at once";
+    }
+  }
+  EXPECT_EQ(sent, 64u);
+  EXPECT_LE(late_messages, 4u);
+}
+
+// A commit that comes before a message is full finds what has been gathered all the same.
+TEST(TreeGrowthTest, ACommitFindsWhatHasBeenGathered) {
+  for (uint32_t steps = 5; steps < 10; ++steps) {
+    Drafter drafter;
+    Peer peer(&drafter, 1);
+    const DraftBudget budget{.depth = 2,
+                             .nodes = 2,
+                             .branching = 1,
+                             .lookahead = 6,
+                             .shape = TreeShape::kChain,
+                             .ahead_nodes = 60,
+                             .ahead_branching = 4};
+    peer.Open(Prompt(5), budget);
+    for (uint32_t i = 0; i < steps; ++i) drafter.core.Step();
+    peer.Collect(drafter.core.TakeResponses());
+    peer.Deliver();
+    const std::vector<TreeNode> before(peer.tree().nodes().begin(), peer.tree().nodes().end());
+    ASSERT_GE(before.size(), 2u);
+    // What lies below the chain's first node stays, whether it had been told before the commit or not.
+    peer.CommitTokens({before[0].token});
+    peer.RunDryAndDeliver();
+    EXPECT_TRUE(peer.exhausted());
+    EXPECT_EQ(peer.tree().size(), 62u) << steps << " steps";
+  }
+}
+
+TEST(TreeGrowthTest, WhatIsDraftedAheadOfATreeIsBestFirst) {
+  Drafter drafter({.expand_width = 1});
+  Peer peer(&drafter, 1);
+  peer.Open(
+      Prompt(21),
+      {.depth = 4, .nodes = 6, .branching = 4, .lookahead = 1, .ahead_nodes = 30, .ahead_branching = 4});
+  peer.RunDryAndDeliver();
+  EXPECT_TRUE(peer.exhausted());
+  // Steps of two nodes do not change which the best are of so small a tree.
+  EXPECT_EQ(Nodes(peer), BestFirst(drafter.engine, Prompt(21), 5, 36, 4, 1));
+}
+
+TEST(TreeGrowthTest, LayersHaveABreadthOfTheirOwn) {
+  std::vector<size_t> sizes;
+  for (const uint32_t ahead_nodes : {0u, 40u}) {
+    Drafter drafter;
+    Peer peer(&drafter, 1);
+    peer.Open(Prompt(5), {.depth = 3,
+                          .nodes = 6,
+                          .branching = 2,
+                          .lookahead = 3,
+                          .shape = TreeShape::kEagle2,
+                          .ahead_nodes = ahead_nodes,
+                          .ahead_branching = 8});
+    peer.RunDryAndDeliver();
+    sizes.push_back(peer.tree().size());
+  }
+  EXPECT_EQ(sizes[0], sizes[1]);
+}
+
 TEST(TreeGrowthTest, ABudgetWithoutBoundsIsBounded) {
   Drafter drafter;
   Peer peer(&drafter, 1);
-  peer.Open(Prompt(5),
-            {.depth = UINT32_MAX, .nodes = UINT32_MAX, .branching = UINT32_MAX, .lookahead = UINT32_MAX});
+  peer.Open(Prompt(5), {.depth = UINT32_MAX,
+                        .nodes = UINT32_MAX,
+                        .branching = UINT32_MAX,
+                        .lookahead = UINT32_MAX,
+                        .ahead_nodes = UINT32_MAX,
+                        .ahead_branching = UINT32_MAX});
   drafter.RunDry();
   uint32_t sent = 0;
   for (const auto& [link, response] : drafter.core.TakeResponses()) {

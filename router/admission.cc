@@ -48,6 +48,7 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, si
     if (draining_) return ShuttingDown();
     tenants_[tenant.name].limit = tenant.max_concurrent_requests;
     total_limit_ = table.max_concurrent_requests;
+    keeps_spare_ = spare_percent_ > 0 && table.tenants.size() > 1;
     // A limit may have been raised.
     placed = FillPlaces();
     return AdmitNext(tenant, model, std::move(on_place));
@@ -72,18 +73,19 @@ void Admission::SetPlaces(size_t model, std::optional<uint32_t> places) {
 
 absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, size_t model_index,
                                                        OnPlace on_place) {
-  TenantState& state = tenants_[tenant.name];
   ModelState& model = models_[model_index];
   TANDEM_RETURN_IF_ERROR(CheckQuotaLocked(tenant));
+  Enter(model, tenant);
   // Whoever waits and could have a place has one, so that nobody is overtaken here.
-  const bool has_place = total_ < total_limit_ && HasRoom(tenant.name) && HasRoom(model);
-  if (!has_place && NumQueued(tenant.name) >= tenant.max_queued_requests) return QueueFull(tenant, model);
+  const bool has_place = total_ < total_limit_ && HasRoom(tenant.name) && MayTakePlace(model, tenant.name);
+  if (!has_place && NumQueued(tenant.name) >= tenant.max_queued_requests) {
+    Leave(model, tenant.name);
+    return QueueFull(tenant, model);
+  }
   const uint64_t id = next_id_++;
   requests_[id] = {.tenant = tenant.name, .model = model_index, .has_place = has_place};
   if (has_place) {
-    ++state.in_flight;
-    ++model.in_flight;
-    ++total_;
+    TakePlace(model, tenant.name);
   } else {
     requests_[id].on_place = std::move(on_place);
     if (NumQueued() == 0) last_turn_ = clock_.Now();
@@ -101,6 +103,9 @@ absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model)
   } else if (!HasRoom(model)) {
     what =
         absl::StrCat("the model has ", model.in_flight, " requests in flight, as many as its verifiers take");
+  } else if (total_ < total_limit_) {
+    what = absl::StrCat("the model has ", model.in_flight,
+                        " requests in flight, and the places that are left are kept for other tenants");
   } else {
     what = absl::StrCat("the router has ", total_, " requests in flight, its limit");
   }
@@ -170,6 +175,7 @@ void Admission::Drain(absl::Time deadline) {
                  model.queue.Pop([](const std::string&) { return true; })) {
         const auto request = requests_.find(*id);
         refused.push_back(std::move(request->second.on_place));
+        Leave(model, request->second.tenant);
         requests_.erase(request);
       }
     }
@@ -206,13 +212,16 @@ size_t Admission::NumQueued(const std::string& tenant) const {
 
 void Admission::Displace(uint64_t id, Request& request) {
   if (request.delivers) return;
+  ModelState& model = models_.at(request.model);
   if (request.has_place) {
     --tenants_[request.tenant].in_flight;
-    --models_.at(request.model).in_flight;
+    --model.present.at(request.tenant).in_flight;
+    --model.in_flight;
     --total_;
   } else {
-    models_.at(request.model).queue.Remove(id);
+    model.queue.Remove(id);
   }
+  Leave(model, request.tenant);
 }
 
 void Admission::Deliver(uint64_t id) {
@@ -257,16 +266,50 @@ bool Admission::HasRoom(const std::string& tenant) const {
   return state.limit == 0 || state.in_flight < state.limit;
 }
 
+bool Admission::MayTakePlace(const ModelState& model, const std::string& tenant) const {
+  if (!HasRoom(model)) return false;
+  if (!model.places.has_value() || !keeps_spare_) return true;
+  const uint64_t places = *model.places;
+  // Rounded up, but never all.
+  const uint64_t spare = std::min((places * spare_percent_ + 99) / 100, places - 1);
+  if (model.in_flight < places - spare) return true;
+  const Present& present = model.present.at(tenant);
+  // One at least, or a tenant of little weight might wait for ever.
+  const uint64_t share = std::max<uint64_t>(places * present.weight / model.present_weight, 1);
+  return present.in_flight < std::min(spare, share);
+}
+
+void Admission::Enter(ModelState& model, const Tenant& tenant) {
+  Present& present = model.present[tenant.name];
+  if (present.requests++ > 0) model.present_weight -= present.weight;
+  present.weight = std::max<uint32_t>(tenant.weight, 1);
+  model.present_weight += present.weight;
+}
+
+void Admission::TakePlace(ModelState& model, const std::string& tenant) {
+  ++tenants_[tenant].in_flight;
+  ++model.present.at(tenant).in_flight;
+  ++model.in_flight;
+  ++total_;
+}
+
+void Admission::Leave(ModelState& model, const std::string& tenant) {
+  const auto present = model.present.find(tenant);
+  if (--present->second.requests > 0) return;
+  model.present_weight -= present->second.weight;
+  model.present.erase(present);
+}
+
 std::optional<Admission::OnPlace> Admission::FillPlace(ModelState& model) {
   if (!HasRoom(model)) return std::nullopt;
-  const std::optional<FairQueue::Id> id = model.queue.Pop(
-      [this](const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return HasRoom(tenant); });
+  const std::optional<FairQueue::Id> id =
+      model.queue.Pop([this, &model](const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return HasRoom(tenant) && MayTakePlace(model, tenant);
+      });
   if (!id.has_value()) return std::nullopt;
   Request& request = requests_.at(*id);
   request.has_place = true;
-  ++tenants_[request.tenant].in_flight;
-  ++model.in_flight;
-  ++total_;
+  TakePlace(model, request.tenant);
   const absl::Time now = clock_.Now();
   turn_ += kTurnSmoothing * (std::max(now - last_turn_, absl::ZeroDuration()) - turn_);
   last_turn_ = now;

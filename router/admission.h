@@ -27,6 +27,11 @@ namespace tandem::router {
 // free go to tenants in proportion to their weights (one FairQueue for each model), past those that are at a
 // limit of their own. Where only the limit in all is short, models take turns.
 //
+// Some of a model's places are kept for those who come next: `spare_percent` of them go only to tenants that
+// have fewer than so many of them, and than their share by weight among the tenants that are there, or none.
+// So whoever comes while another tenant has all it could get starts at once, and does not wait for the end of
+// somebody's long output. A router of one tenant keeps none.
+//
 // Thread-safe; outlives its tickets. What is kept of a tenant is kept for good, a few bytes each.
 class Admission {
  public:
@@ -66,8 +71,11 @@ class Admission {
     bool waits_at_first_ = false;
   };
 
-  // `clock` outlives the object.
-  explicit Admission(const Clock* clock) : clock_(*clock) {}
+  static constexpr uint32_t kDefaultSparePercent = 20;
+
+  // `clock` outlives the object. `spare_percent` is below 100.
+  explicit Admission(const Clock* clock, uint32_t spare_percent = 0)
+      : clock_(*clock), spare_percent_(spare_percent) {}
 
   // A request that no verifier is asked for has no model.
   static constexpr size_t kNoModel = static_cast<size_t>(-1);
@@ -108,9 +116,17 @@ class Admission {
     uint32_t limit = 0;  // 0: none.
     TokenBucket tokens;
   };
+  // A tenant with requests of a model, in flight or in the queue.
+  struct Present {
+    uint32_t requests = 0;
+    uint32_t in_flight = 0;
+    uint32_t weight = 1;
+  };
   struct ModelState {
     std::optional<uint32_t> places;
     uint32_t in_flight = 0;
+    std::map<std::string, Present> present;
+    uint64_t present_weight = 0;  // Of all that are.
     FairQueue queue;
   };
   struct Request {
@@ -132,6 +148,13 @@ class Admission {
   static bool HasRoom(const ModelState& model) {
     return !model.places.has_value() || model.in_flight < *model.places;
   }
+  // Whether a tenant that is present may have the next place of a model.
+  bool MayTakePlace(const ModelState& model, const std::string& tenant) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A request of the tenant comes, is given a place, or goes.
+  static void Enter(ModelState& model, const Tenant& tenant);
+  void TakePlace(ModelState& model, const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Leave(ModelState& model, const std::string& tenant);
   size_t NumQueued() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t NumQueued(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives a free place to the next request of a model, if there is one.
@@ -142,6 +165,7 @@ class Admission {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
+  const uint32_t spare_percent_;
   mutable absl::Mutex mutex_;
   std::map<std::string, TenantState> tenants_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Request> requests_ ABSL_GUARDED_BY(mutex_);  // Of the tickets that are out.
@@ -150,6 +174,7 @@ class Admission {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t total_limit_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool keeps_spare_ ABSL_GUARDED_BY(mutex_) = false;  // There is more than one tenant.
   uint32_t delivering_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   // How long it takes until a place becomes free while somebody waits, smoothed; and when the last one did.

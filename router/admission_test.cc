@@ -379,6 +379,120 @@ TEST_F(AdmissionTest, AFloodIsRefusedAndWeightsHold) {
   EXPECT_GT(refused[0], kTurns / 2) << "refusals hit the flooder";
 }
 
+// Tenants that always have more to ask for, at a model whose requests end one after the other.
+class FloodsTest : public AdmissionTest {
+ protected:
+  FloodsTest(uint32_t places, std::vector<uint32_t> weights) : running_of_(weights.size()) {
+    table_.max_concurrent_requests = kDefaultMaxConcurrentRequests;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      table_.tenants.push_back({.name = absl::StrCat("t", i), .weight = weights[i]});
+    }
+    spares_.SetPlaces(0, places);
+  }
+  // False when it is refused.
+  bool Submit(size_t tenant) {
+    const int id = next_++;
+    auto ticket = spares_.Admit(
+        table_, tenant, [this, id, tenant](const absl::Status&) { Run(id, tenant); }, 0);
+    if (!ticket.ok()) return false;
+    const bool runs = !ticket->waits_at_first();
+    calls_.emplace(id, *std::move(ticket));
+    if (runs) Run(id, tenant);
+    return true;
+  }
+  void EndOne() {
+    const auto [id, tenant] = running_.front();
+    running_.pop_front();
+    --running_of_[tenant];
+    calls_.erase(id);
+  }
+
+  Admission spares_{&clock_, Admission::kDefaultSparePercent};
+  RoutingTable table_;
+  std::deque<std::pair<int, size_t>> running_;
+  std::vector<size_t> running_of_;
+
+ private:
+  void Run(int id, size_t tenant) {
+    running_.emplace_back(id, tenant);
+    ++running_of_[tenant];
+  }
+
+  std::map<int, Admission::Ticket> calls_;
+  int next_ = 0;
+};
+
+class FloodBesideOneTest : public FloodsTest {
+ protected:
+  FloodBesideOneTest() : FloodsTest(72, {1, 1000}) {}
+};
+
+TEST_F(FloodBesideOneTest, WhoeverComesNextStartsAtOnce) {
+  int refused = 0;
+  for (int i = 0; i < 500; ++i) refused += Submit(0) ? 0 : 1;
+  EXPECT_EQ(running_of_[0], 57u) << "a fifth of 72 are kept";
+  EXPECT_EQ(refused, 500 - 57 - 64);
+  for (size_t i = 0; i < 15; ++i) {
+    EXPECT_TRUE(Submit(1));
+    EXPECT_EQ(running_of_[1], i + 1) << "nobody's end is waited for";
+  }
+  EXPECT_TRUE(Submit(1));
+  EXPECT_EQ(running_of_[1], 15u) << "all places are taken";
+  // What becomes free first is its as well, by weight, until the flood has what is left to it.
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_TRUE(Submit(1));
+    EndOne();
+  }
+  EXPECT_GT(running_of_[1], 50u);
+}
+
+TEST_F(FloodBesideOneTest, AModelWithOnePlaceKeepsNone) {
+  spares_.SetPlaces(0, 1);
+  EXPECT_TRUE(Submit(0));
+  EXPECT_EQ(running_of_[0], 1u);
+}
+
+TEST_F(FloodBesideOneTest, ARouterOfOneTenantKeepsNone) {
+  table_.tenants.pop_back();
+  for (int i = 0; i < 100; ++i) Submit(0);
+  EXPECT_EQ(running_of_[0], 72u);
+}
+
+class UnequalFloodsTest : public FloodsTest {
+ protected:
+  UnequalFloodsTest() : FloodsTest(72, {1, 3, 6}) {}
+};
+
+TEST_F(UnequalFloodsTest, WeightsHoldWherePlacesAreKept) {
+  std::vector<double> sum(3);
+  constexpr int kTurns = 4000;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (size_t tenant = 0; tenant < 3; ++tenant) Submit(tenant);
+    EndOne();
+    for (size_t tenant = 0; tenant < 3; ++tenant) sum[tenant] += static_cast<double>(running_of_[tenant]);
+  }
+  const double all = sum[0] + sum[1] + sum[2];
+  for (size_t tenant = 0; tenant < 3; ++tenant) {
+    const double due = table_.tenants[tenant].weight / 10.0;
+    EXPECT_NEAR(sum[tenant] / all, due, 0.2 * due) << tenant;
+  }
+}
+
+class ManyFloodsTest : public FloodsTest {
+ protected:
+  ManyFloodsTest() : FloodsTest(72, {1, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}) {}
+};
+
+TEST_F(ManyFloodsTest, NobodyWaitsForEver) {
+  size_t turns_with_light = 0;
+  for (int turn = 0; turn < 2000; ++turn) {
+    for (size_t tenant = 0; tenant < table_.tenants.size(); ++tenant) Submit(tenant);
+    EndOne();
+    turns_with_light += running_of_[0] > 0 ? 1 : 0;
+  }
+  EXPECT_GT(turns_with_light, 0u);
+}
+
 // Threads that come, wait, give up and go at random: no place is lost or given twice.
 TEST(AdmissionThreadsTest, CountsAreConserved) {
   const SystemClock clock;

@@ -48,6 +48,20 @@ double ChoiceFeedback::Throughput(const FeedbackRequest& request, absl::string_v
   return throughput.value_or(FeedbackSink::Throughput(request, drafter, acceptance));
 }
 
+std::optional<double> ChoiceFeedback::RealisedThroughput(const FeedbackRequest& request) const {
+  const ChoiceFeatures* const features = FeaturesOf(request);
+  if (features == nullptr) return std::nullopt;
+  const std::optional<double> realised = features->realised();
+  if (!realised.has_value()) return std::nullopt;
+  return chooser_->Throughput(features->model(), features->prompt().tenant, request.drafter, *realised);
+}
+
+void ChoiceFeedback::OnScoreAnswered(const FeedbackRequest& request, absl::string_view drafter,
+                                     bool answered) {
+  const ChoiceFeatures* const features = FeaturesOf(request);
+  if (features != nullptr) chooser_->OnScoreAnswered(features->model(), drafter, answered);
+}
+
 void ChoiceFeedback::OnScored(const FeedbackRequest& request, const DrafterScore& score) {
   const ChoiceFeatures* const features = FeaturesOf(request);
   if (features == nullptr || score.output_tokens == 0) return;

@@ -43,6 +43,8 @@ class ChoiceFeedback final : public FeedbackSink {
                                           absl::string_view drafter) const override;
   double Throughput(const FeedbackRequest& request, absl::string_view drafter,
                     double acceptance) const override;
+  std::optional<double> RealisedThroughput(const FeedbackRequest& request) const override;
+  void OnScoreAnswered(const FeedbackRequest& request, absl::string_view drafter, bool answered) override;
   void OnScored(const FeedbackRequest& request, const DrafterScore& score) override;
 
  private:

@@ -66,5 +66,15 @@ TEST_F(ChoiceFeedbackTest, ThroughputIsTheChoices) {
   EXPECT_DOUBLE_EQ(feedback_.Throughput(request, "code", 0.9), 100.0) << "best left unused";
 }
 
+TEST_F(ChoiceFeedbackTest, WhatARequestCameToIsRatedWithoutTheTreesGain) {
+  chooser_.Learn(0, "", chooser_.Prepare(0, {1}, "acme"), {.verify = VerifySeconds(5, 0.01)});
+  feedback_.OnScored(Request(0.65), Score("code", 0.35));  // Trees add 0.3.
+  EXPECT_FALSE(feedback_.RealisedThroughput(Request(std::nullopt)).has_value());
+  EXPECT_FALSE(feedback_.RealisedThroughput({.drafter = "code"}).has_value());
+  const std::optional<double> realised = feedback_.RealisedThroughput(Request(0.5));
+  ASSERT_TRUE(realised.has_value());
+  EXPECT_DOUBLE_EQ(*realised, feedback_.Throughput(Request(0.5), "code", 0.2));
+}
+
 }  // namespace
 }  // namespace tandem::router

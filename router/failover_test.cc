@@ -124,6 +124,23 @@ TEST(FailoverTest, AVerifierThatIsFullIsPassedOver) {
   EXPECT_EQ(status.error_message(), "full");
 }
 
+// A verifier gives up a stream whose client reads too slowly, which it would at another verifier as well.
+TEST(FailoverTest, AClientThatReadsTooSlowlyIsNotServedAgain) {
+  StubVerifier verifiers[2];
+  for (StubVerifier& verifier : verifiers) {
+    verifier.SetScript([](StubVerifier::Call& call) {
+      call.Send(StartedEvent(call.request()));
+      call.Send(ChunkEvent(0, "a"));
+      call.Finish(absl::ResourceExhaustedError("the client reads too slowly: its outbound queue is full"));
+    });
+  }
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}));
+  ClientCall client(router, Request());
+  EXPECT_EQ(client.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(client.text(), "a");
+  EXPECT_EQ(verifiers[0].num_calls() + verifiers[1].num_calls(), 1);
+}
+
 // What a verifier of the model "letters" says of itself, and `max_running` to tell when a router knows.
 v1::ServerInfo Info(uint64_t kv_tokens, const std::string& arithmetic) {
   v1::ServerInfo info;

@@ -11,7 +11,6 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/release.h"
-#include "common/rpc/status.h"
 #include "common/rpc/trace_metadata.h"
 #include "router/authentication.h"
 #include "router/live_start.h"
@@ -39,12 +38,6 @@ void FillTarget(const Drafter& drafter, v1::DrafterTarget& target) {
   target.set_trusted(drafter.trusted);
 }
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return absl::FromChrono(deadline);
-}
-
 // Ends the trial of the tenant's canary, one way or the other.
 void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tenant,
                    const CanaryVerdict& verdict) {
@@ -68,22 +61,34 @@ void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tena
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GenerateCall::Start(
-    Router& router, grpc::CallbackServerContext* context, absl::FunctionRef<absl::StatusOr<Request>()> read) {
-  std::shared_ptr<GenerateCall> call(new GenerateCall(router, *context));
-  absl::MutexLock lock(&call->mutex_);
-  call->self_ = call;
-  if (absl::Status admitted = call->Begin(*context, read); !admitted.ok()) {
-    call->End(std::move(admitted));
-    call->Advance();
-  }
-  return call.get();
+std::shared_ptr<GenerateCall> GenerateCall::Create(Router& router, const CallHead& head,
+                                                   ClientStream& client) {
+  return std::shared_ptr<GenerateCall>(new GenerateCall(router, head, client));
 }
 
-absl::Status GenerateCall::Begin(const grpc::CallbackServerContext& context,
-                                 absl::FunctionRef<absl::StatusOr<Request>()> read) {
-  TANDEM_ASSIGN_OR_RETURN(const size_t tenant,
-                          AuthenticateCall(routing_->tenants(), context.client_metadata()));
+GenerateCall::GenerateCall(Router& router, const CallHead& head, ClientStream& client)
+    : router_(router),
+      authorization_(head.authorization),
+      client_(client),
+      lease_(router),
+      routing_(router.snapshot()),
+      deadline_(head.deadline),
+      record_(router.metrics(), router.clock().Now()),
+      trace_(router.tracer(), head.trace, router.clock().Now()),
+      live_(router.live()) {}
+
+void GenerateCall::Start(absl::FunctionRef<absl::StatusOr<Request>()> read) {
+  absl::MutexLock lock(&mutex_);
+  if (status_.has_value()) return;  // Its client is gone already.
+  self_ = shared_from_this();
+  if (absl::Status admitted = Begin(read); !admitted.ok()) {
+    End(std::move(admitted));
+    Advance();
+  }
+}
+
+absl::Status GenerateCall::Begin(absl::FunctionRef<absl::StatusOr<Request>()> read) {
+  TANDEM_ASSIGN_OR_RETURN(const size_t tenant, Authenticate(routing_->tenants(), authorization_));
   tenant_ = &routing_->table().tenants[tenant];
   record_.SetTenant(tenant_->name);
   TANDEM_ASSIGN_OR_RETURN(const Request request, read());
@@ -96,16 +101,6 @@ absl::Status GenerateCall::Begin(const grpc::CallbackServerContext& context,
   if (!ticket_.waits_at_first()) start(absl::OkStatus());
   return absl::OkStatus();
 }
-
-GenerateCall::GenerateCall(Router& router, grpc::CallbackServerContext& context)
-    : router_(router),
-      context_(context),
-      lease_(router),
-      routing_(router.snapshot()),
-      deadline_(DeadlineOf(context)),
-      record_(router.metrics(), router.clock().Now()),
-      trace_(router.tracer(), TraceContextOf(context.client_metadata()), router.clock().Now()),
-      live_(router.live()) {}
 
 absl::Status GenerateCall::Admit(const v1::GenerateRequest& request, size_t tenant,
                                  Admission::OnPlace on_place) {
@@ -531,7 +526,7 @@ void GenerateCall::Advance() {
     writing_ = true;
     write_began_ = std::chrono::steady_clock::now();
     if (!watching_) WatchWrite();
-    StartWrite(&queue_.front().event);
+    client_.Write(queue_.front().event);
     return;
   }
   if (!status_.has_value()) return;
@@ -547,7 +542,7 @@ void GenerateCall::Advance() {
   if (tenant_ != nullptr) {
     trace_.OnEnd(status_->code(), relay_.has_value() ? relay_->num_tokens() : 0, router_.clock().Now());
   }
-  Finish(ToGrpcStatus(*status_));
+  client_.Finish(*status_);
 }
 
 void GenerateCall::OfferFeedback() {

@@ -15,11 +15,10 @@
 #include "absl/time/time.h"
 #include "common/rpc/client_stream_reader.h"
 #include "grpcpp/alarm.h"
-#include "grpcpp/server_context.h"
-#include "grpcpp/support/server_callback.h"
 #include "router/admission.h"
 #include "router/choice/drafter_chooser.h"
 #include "router/choice_feedback.h"
+#include "router/client_stream.h"
 #include "router/feedback/feedback_sink.h"
 #include "router/live/live_call.h"
 #include "router/metrics.h"
@@ -36,7 +35,8 @@
 
 namespace tandem::router {
 
-// One Generation.Generate call, from its arrival to its one terminal status.
+// One generation, from the arrival of its call to its one terminal status, whichever way the call came:
+// Generation.Generate, or HTTP.
 //
 //   Start -- refused -------------------------------------------------------.
 //     |                                                                     |
@@ -57,37 +57,41 @@ namespace tandem::router {
 // cancelled.
 //
 // Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a
-// client that reads slowly holds back its verifier and not memory here. gRPC's Finish is called exactly once
-// and never while a write is in flight. `status_` is decided once; whatever happens after that changes
-// nothing.
+// client that reads slowly holds back its verifier and not memory here. ClientStream::Finish is called
+// exactly once and never while a write is in flight. `status_` is decided once; whatever happens after that
+// changes nothing.
 //
-// Reactions and callbacks come from gRPC's threads and one worker; mutex_ guards everything. gRPC runs no
-// reaction inside the operations started here, so they are started with the mutex held.
+// Reactions and callbacks come from gRPC's threads, the client's stream and one worker; mutex_ guards
+// everything. No reaction runs inside the operations started here, so they are started with the mutex held.
 //
-// Lifetime: shared by gRPC's side of the call (until OnDone), the worker that prepares it and the verifier's
-// stream.
-class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
-                           public RunningCall,
-                           public std::enable_shared_from_this<GenerateCall> {
+// Lifetime: shared by the client's side of the call (until OnDone), the worker that prepares it and the
+// verifier's stream.
+class GenerateCall final : public RunningCall, public std::enable_shared_from_this<GenerateCall> {
  public:
   static constexpr size_t kMaxQueuedEvents = 8;
 
   using Request = std::shared_ptr<const v1::GenerateRequest>;
 
-  // Serves a call; the result goes to gRPC. `read` gives the request, or says what is wrong with it, and is
-  // called at once, but only for callers who are known.
-  static grpc::ServerWriteReactor<v1::GenerateResponse>* Start(
-      Router& router, grpc::CallbackServerContext* context,
-      absl::FunctionRef<absl::StatusOr<Request>()> read);
+  // A call that has arrived with `head`. `client` is told nothing before Start and lives until OnDone.
+  static std::shared_ptr<GenerateCall> Create(Router& router, const CallHead& head, ClientStream& client);
+  // Serves it. `read` gives the request, or says what is wrong with it, and is called at once, but only for
+  // callers who are known.
+  void Start(absl::FunctionRef<absl::StatusOr<Request>()> read);
+
+  // What becomes of the client's stream. The event that was being written was taken, or will never be.
+  void OnWriteDone(bool ok);
+  // The client cancelled the call, or is gone. Its stream is finished all the same.
+  void OnCancel();
+  // After Finish, last: the stream is over, and not used any more.
+  void OnDone();
 
  private:
   using VerifierStream = ClientStreamReader<v1::VerifierGenerateRequest, v1::GenerateResponse>;
 
-  GenerateCall(Router& router, grpc::CallbackServerContext& context);
+  GenerateCall(Router& router, const CallHead& head, ClientStream& client);
 
   // Authenticates and admits; what remains is work for Prepare.
-  absl::Status Begin(const grpc::CallbackServerContext& context,
-                     absl::FunctionRef<absl::StatusOr<Request>()> read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Begin(absl::FunctionRef<absl::StatusOr<Request>()> read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Validates, selects and takes a place, or one in the queue for it.
   absl::Status Admit(const v1::GenerateRequest& request, size_t tenant, Admission::OnPlace on_place);
   // On a worker, once the call has its place in flight, or `placed` says why it gets none: validates,
@@ -148,13 +152,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // Ends the call if a write takes too long; looks again when the one that is under way would.
   void WatchWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnWriteWatch();
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
   void OnClientGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Router& router_;
-  grpc::CallbackServerContext& context_;  // Valid until gRPC's Finish.
+  const std::optional<std::string> authorization_;
+  ClientStream& client_;  // Until its Finish.
   const Router::Lease lease_;
   const std::shared_ptr<const RoutingSnapshot> routing_;
   const absl::Time deadline_;  // InfiniteFuture without one.

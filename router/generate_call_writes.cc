@@ -52,9 +52,9 @@ void GenerateCall::OnWriteWatch() {
     queue_.erase(queue_.begin() + 1, queue_.end());
     cancelling_ = true;
   }
-  // The write under way fails by this. Without the mutex, as reactions may run meanwhile; the context stays
+  // The write under way fails by this. Without the mutex, as reactions may run meanwhile; the stream stays
   // until Finish.
-  context_.TryCancel();
+  client_.Cancel();
   absl::MutexLock lock(&mutex_);
   cancelling_ = false;
   Advance();

@@ -27,6 +27,7 @@
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
 #include "router/admin_service.h"
+#include "router/admission.h"
 #include "router/choice/drafter_chooser.h"
 #include "router/choice_feedback.h"
 #include "router/drafter_speed_client.h"
@@ -34,10 +35,13 @@
 #include "router/etcd/etcd_store.h"
 #include "router/feedback/feedback.h"
 #include "router/feedback/score_client.h"
+#include "router/http/http_server.h"
+#include "router/http/openai_api.h"
 #include "router/learned_state.h"
 #include "router/live/live_call.h"
 #include "router/live/live_server.h"
 #include "router/policy_memory.h"
+#include "router/readiness.h"
 #include "router/readiness_watch.h"
 #include "router/registry_service.h"
 #include "router/router.h"
@@ -66,9 +70,10 @@ struct RouterFlags {
   ServerFlags server{.listen = "127.0.0.1:7001",
                      .metrics_listen = "127.0.0.1:9101",
                      // Callers are strangers, and each has a connection of its own.
-                     .limits = {.max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
+                     .limits = {.pollers = 16, .max_idle = absl::Minutes(10), .max_age = absl::Hours(1)},
                      .drain_grace = absl::Seconds(30)};
   int32_t tokenizer_threads = 2;
+  uint32_t spare_places = Admission::kDefaultSparePercent;
   std::string calibration;
   int32_t feature_dimension = FeatureModel::kDefaultDimension;
   double feedback_share = 0.05;
@@ -84,6 +89,10 @@ struct RouterFlags {
   bool live_all = false;
   bool live_prompts = false;
   uint32_t live_watchers = 16;
+  std::string http_listen;
+  int32_t http_threads = 2;
+  uint32_t http_tenant_connections = 1024;
+  std::vector<std::string> http_origins;
 };
 
 // Everything that the configuration file names, loaded.
@@ -163,6 +172,41 @@ void AddStateMetrics(RoutingState* state, MetricsRegistry* registry) {
       [state] { return static_cast<double>(state->condition().damaged_records); });
 }
 
+// The HTTP API and the server that it is called by.
+struct HttpFront {
+  std::unique_ptr<OpenAiApi> api;
+  std::unique_ptr<HttpServer> server;  // Before the API ends.
+};
+
+// None where no address is given.
+absl::StatusOr<HttpFront> StartHttp(const RouterFlags& flags, Router* router, MetricsRegistry* registry) {
+  HttpFront front;
+  if (flags.http_listen.empty()) return front;
+  const ServerFlags& shared = flags.server;
+  TANDEM_RETURN_IF_ERROR(CheckListenAddress(flags.http_listen, shared.tls.any(), shared.insecure));
+  OpenAiApi::Options options;
+  options.connections_per_tenant = flags.http_tenant_connections;
+  options.allowed_origins = flags.http_origins;
+  options.ready = [router] {
+    for (const Readiness::Model& model : ModelsOf(*router)) {
+      if (model.wanted && !model.served) return false;
+    }
+    return true;
+  };
+  front.api = std::make_unique<OpenAiApi>(std::move(options), router, registry);
+  TANDEM_ASSIGN_OR_RETURN(front.server, HttpServer::Start({.address = flags.http_listen,
+                                                           .tls = shared.tls,
+                                                           .threads = flags.http_threads,
+                                                           .max_connections = shared.limits.max_connections,
+                                                           .answer_timeout = flags.write_stall_timeout,
+                                                           .idle_timeout = shared.limits.max_idle},
+                                                          front.api.get()));
+  const HttpServer* const server = front.server.get();
+  registry->AddGaugeCallback({"tandem_router_http_connections", "Open connections of the HTTP API.", {}},
+                             [server] { return static_cast<double>(server->num_connections()); });
+  return front;
+}
+
 // Larger than any that is written.
 constexpr size_t kMaxCalibrationBytes = size_t{256} << 20;
 
@@ -202,6 +246,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.routing = std::move(config.routing);
   options.models = std::move(config.models);
   options.tokenizer_threads = flags.tokenizer_threads;
+  options.spare_percent = flags.spare_places;
   options.chooser = &chooser;
   options.policies = &policies;
   options.verifiers.stall_timeout = flags.verifier_stall_timeout;
@@ -257,10 +302,12 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                                                .routing = [&router] { return router.snapshot(); }},
                                               &*live));
   }
+  TANDEM_ASSIGN_OR_RETURN(const HttpFront http, StartHttp(flags, &router, &registry));
   const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
   LogInfo("listening", {{"address", server->address()},
                         {"metrics_port", absl::StrCat(server->metrics_port())},
                         {"health_port", absl::StrCat(server->health_port())},
+                        {"http_port", absl::StrCat(http.server == nullptr ? 0 : http.server->port())},
                         {"live_port", absl::StrCat(live_server == nullptr ? 0 : live_server->port())},
                         {"models", absl::StrCat(routing->table().models.size())},
                         {"drafters", absl::StrCat(routing->table().drafters.size())},
@@ -271,7 +318,10 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   const int signal = signals.Wait();
   LogInfo("draining",
           {{"signal", absl::StrCat(signal)}, {"in_flight", absl::StrCat(router.admission().in_flight())}});
-  server->Drain(flags.server.drain_times(), [&router](absl::Time deadline) { router.Drain(deadline); });
+  server->Drain(flags.server.drain_times(), [&router, &http](absl::Time deadline) {
+    if (http.server != nullptr) http.server->Drain();
+    router.Drain(deadline);
+  });
   LogInfo("stopped");
   return absl::OkStatus();
 }
@@ -286,6 +336,20 @@ void DeclareLivePageFlags(RouterFlags& options, Flags& flags) {
       .Add("live-prompts", &options.live_prompts, "Show the prompts of those requests as well.")
       .Add("live-watchers", &options.live_watchers, "Browsers that may watch at once.")
       .InRange(1, 256);
+}
+
+void DeclareHttpFlags(RouterFlags& options, Flags& flags) {
+  flags.Group("HTTP API (docs/http.md)")
+      .Add("http-listen", &options.http_listen,
+           "Address to serve OpenAI's API on, over HTTP, with TLS where there is a certificate; empty for "
+           "none.")
+      .Add("http-threads", &options.http_threads, "Threads for all of its connections.")
+      .InRange(1, 64)
+      .Add("http-tenant-connections", &options.http_tenant_connections,
+           "Connections that one tenant may have.")
+      .InRange(1, 1 << 20)
+      .Add("http-origins", &options.http_origins,
+           "Origins whose pages may call it from a browser, such as https://chat.example; * for all.");
 }
 
 int Main(int argc, char** argv) {
@@ -338,6 +402,10 @@ int Main(int argc, char** argv) {
            "Retries on other verifiers per hundred requests, in the long run; some are always allowed.")
       .InRange(0, 100);
   flags.Group("Resources")
+      .Add("spare-places", &options.spare_places,
+           "Per cent of what the verifiers of a model run that are kept for tenants who have few requests "
+           "there, where there are several tenants; 0 for none.")
+      .InRange(0, 50)
       .Add("tokenizer-threads", &options.tokenizer_threads, "Threads that tokenize prompts.")
       .InRange(1, 256);
   flags.Group("Feedback")
@@ -353,6 +421,7 @@ int Main(int argc, char** argv) {
       .Add("feedback-timeout", &options.feedback_timeout,
            "How long a drafter may take for a score while its speed is unknown, and at most; once it is "
            "known, eight times what a score of that length has taken, at least a second.");
+  DeclareHttpFlags(options, flags);
   DeclareLivePageFlags(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 

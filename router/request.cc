@@ -74,6 +74,19 @@ absl::Status ValidateStopping(const v1::StopConditions& stopping) {
   return absl::OkStatus();
 }
 
+// What it says is for the verifier to judge, which compiles it.
+absl::Status ValidateConstraint(const v1::GenerateRequest& request) {
+  const size_t bytes = request.constraint().ByteSizeLong();
+  if (bytes > kMaxConstraintBytes) {
+    return Invalid("constraint: ", bytes, " bytes, expected at most ", kMaxConstraintBytes);
+  }
+  if (request.constraint().form_case() == v1::Constraint::FORM_NOT_SET) {
+    return Invalid(
+        "constraint: expected json_schema, json_object, regex, grammar, choices or structural_tags");
+  }
+  return absl::OkStatus();
+}
+
 // What asks for drafting while the mode says that there shall be none is refused, so that nothing a client
 // sets goes without effect.
 absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
@@ -193,6 +206,7 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
   TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
   TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));
   TANDEM_RETURN_IF_ERROR(ValidateSpeculation(request.speculation()));
+  if (request.has_constraint()) TANDEM_RETURN_IF_ERROR(ValidateConstraint(request));
   // Whatever seed the router would draw is not the one that the output began with.
   if (!request.resume().emitted().ids().empty() && !request.sampling().has_seed()) {
     return Invalid("resume: sampling.seed is expected, as the stream that broke off had it in `started`");
@@ -223,6 +237,7 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   // That is between the client and the router.
   prepared.mutable_output()->clear_live_page();
   *prepared.mutable_speculation() = request.speculation();
+  if (request.has_constraint()) *prepared.mutable_constraint() = request.constraint();
   TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model, tokenized));
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("resume.emitted.ids", request.resume().emitted().ids(), model.vocab_size));

@@ -37,7 +37,7 @@ std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>&
 
 Router::Router(Options options)
     : options_(std::move(options)),
-      admission_(options_.clock),
+      admission_(options_.clock, options_.spare_percent),
       own_chooser_(
           options_.chooser != nullptr
               ? nullptr

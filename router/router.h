@@ -41,6 +41,7 @@ class Router {
     DrafterChooser* chooser = nullptr;  // Of `models`; outlives the router. None: it has its own.
     PolicyMemory* policies = nullptr;   // Outlives the router. None: it has its own.
     int tokenizer_threads = 2;
+    uint32_t spare_percent = 0;    // Of Admission.
     const Clock* clock = nullptr;  // Outlives the router.
     VerifierPool::Options verifiers;
     // For how long a client may take nothing of what it is sent before its call ends.
@@ -75,6 +76,7 @@ class Router {
   std::shared_ptr<const RoutingSnapshot> snapshot() const { return options_.routing->snapshot(); }
   RoutingState& routing() { return *options_.routing; }
   const ServedModel& model(size_t index) const { return options_.models[index]; }
+  size_t num_models() const { return options_.models.size(); }
   const Clock& clock() const { return *options_.clock; }
   uint64_t Draw() const { return options_.draw(); }
   const Tracer& tracer() const { return *options_.tracer; }

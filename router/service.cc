@@ -14,7 +14,7 @@
 #include "common/config/version.h"
 #include "common/rpc/text_fields.h"
 #include "router/authentication.h"
-#include "router/generate_call.h"
+#include "router/generation_stream.h"
 #include "router/readiness_watch.h"
 
 namespace tandem::router {
@@ -91,7 +91,7 @@ GenerationService::GenerationService(Router& router) : router_(router) {
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Start(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer& request) {
-  return GenerateCall::Start(router_, context, [&request] { return ParseRequest(request); });
+  return GenerationStream::Start(router_, context, [&request] { return ParseRequest(request); });
 }
 
 std::vector<std::string> NamesOfReadiness() {

@@ -255,31 +255,42 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
 }
 
 std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth) const {
-  return Select(max_nodes, max_depth, [](const TreeNode& node) { return node.score; });
+  return Select({.max_nodes = max_nodes, .max_depth = max_depth},
+                [](const TreeNode& node) { return node.score; });
 }
 
-std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth, Worth worth) const {
+std::vector<TreeNode> DraftMirror::Select(const Selection& limits, Worth worth) const {
   const absl::Span<const TreeNode> nodes = tree_.nodes();
+  const auto place_of = [&](NodeId id) { return static_cast<size_t>(tree_.Find(id) - nodes.data()); };
   std::vector<float> path_scores(nodes.size());
-  std::vector<TreeNode> selected;
+  std::vector<TreeNode> candidates;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].depth > max_depth) continue;
-    const TreeNode* const parent = nodes[i].depth > 1 ? tree_.Find(nodes[i].parent) : nullptr;
-    const float above = parent == nullptr ? 1.0f : path_scores[static_cast<size_t>(parent - nodes.data())];
+    if (nodes[i].depth > limits.max_depth) continue;
+    const float above = nodes[i].depth > 1 ? path_scores[place_of(nodes[i].parent)] : 1.0f;
     path_scores[i] = above * std::min(static_cast<float>(worth(nodes[i])), 1.0f);
-    selected.push_back(nodes[i]);
-    selected.back().path_score = path_scores[i];
+    candidates.push_back(nodes[i]);
+    candidates.back().path_score = path_scores[i];
   }
-  if (selected.size() > max_nodes) {
-    // A path score is never above the parent's and ids grow downwards, so that the best nodes by (score, id)
-    // hold the parents of all of them.
-    std::sort(selected.begin(), selected.end(), [](const TreeNode& a, const TreeNode& b) {
-      return a.path_score != b.path_score ? a.path_score > b.path_score : a.id < b.id;
-    });
-    selected.resize(max_nodes);
-    std::sort(selected.begin(), selected.end(),
-              [](const TreeNode& a, const TreeNode& b) { return a.id < b.id; });
+  // A path score is never above the parent's and ids grow downwards, so that in order of (score, id) parents
+  // come before their children.
+  std::sort(candidates.begin(), candidates.end(), [](const TreeNode& a, const TreeNode& b) {
+    return a.path_score != b.path_score ? a.path_score > b.path_score : a.id < b.id;
+  });
+  std::vector<TreeNode> selected;
+  uint32_t root_children = 0;
+  std::vector<uint32_t> num_children(nodes.size());
+  std::vector<bool> is_selected(nodes.size());
+  for (const TreeNode& node : candidates) {
+    if (selected.size() >= limits.max_nodes) break;
+    if (node.depth > 1 && !is_selected[place_of(node.parent)]) continue;
+    uint32_t& siblings = node.depth > 1 ? num_children[place_of(node.parent)] : root_children;
+    if (siblings >= limits.max_children) continue;
+    ++siblings;
+    is_selected[place_of(node.id)] = true;
+    selected.push_back(node);
   }
+  std::sort(selected.begin(), selected.end(),
+            [](const TreeNode& a, const TreeNode& b) { return a.id < b.id; });
   return selected;
 }
 

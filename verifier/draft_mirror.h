@@ -57,10 +57,15 @@ class DraftMirror {
   // What a node's score is worth: the probability that it is right if its parent is, at most 1.
   using Worth = absl::FunctionRef<double(const TreeNode&)>;
 
-  // The nodes to verify: the best by path score, at most `max_nodes` and not deeper than `max_depth`, parents
-  // before children. With every node its parent is selected too. Path scores are the products of what the
-  // nodes are worth; without `worth`, of their scores.
-  std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth, Worth worth) const;
+  // The nodes to verify: the best by path score, at most `max_nodes`, not deeper than `max_depth` and the
+  // best `max_children` of each node, parents before children. With every node its parent is selected too.
+  // Path scores are the products of what the nodes are worth; without `worth`, of their scores.
+  struct Selection {
+    uint32_t max_nodes = UINT32_MAX;
+    uint32_t max_depth = UINT32_MAX;
+    uint32_t max_children = UINT32_MAX;
+  };
+  std::vector<TreeNode> Select(const Selection& limits, Worth worth) const;
   std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
   // Levels of the tree.
   uint32_t depth() const;

@@ -58,6 +58,25 @@ TEST_F(DraftMirrorTest, GrowsAndSelectsTheBestNodesWithTheirParents) {
   EXPECT_THAT(mirror_.Select(0, 10), IsEmpty());
 }
 
+TEST_F(DraftMirrorTest, SelectsTheBestChildrenOfEachNode) {
+  // Below the root 0.6 and 0.3, below the first 0.4, 0.3 and 0.2, below the second 0.9.
+  mirror_.OnGrow({.epoch = 1,
+                  .prefix_hash = FirstGrowth().prefix_hash,
+                  .first_id = 1,
+                  .parents = {0, 0, 1, 1, 1, 2},
+                  .tokens = {5, 6, 7, 8, 9, 7},
+                  .scores = {0.3f, 0.6f, 0.4f, 0.3f, 0.2f, 0.9f}});
+  const auto select = [this](const DraftMirror::Selection& limits) {
+    return Ids(mirror_.Select(limits, [](const TreeNode& node) { return node.score; }));
+  };
+  EXPECT_THAT(select({}), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(select({.max_children = 1}), ElementsAre(2, 6));
+  EXPECT_THAT(select({.max_children = 2}), ElementsAre(1, 2, 3, 4, 6));
+  EXPECT_THAT(select({.max_nodes = 3, .max_children = 2}), ElementsAre(1, 2, 6));
+  EXPECT_THAT(select({.max_depth = 1, .max_children = 1}), ElementsAre(2));
+  EXPECT_THAT(select({.max_children = 0}), IsEmpty());
+}
+
 // Nodes 1 and 2 below the root, 3 below 1, with scores 0.5, 0.25 and 0.5.
 TEST_F(DraftMirrorTest, StopsWhereTheBestPathIsReachedTooRarely) {
   EXPECT_EQ(mirror_.StopDepth(0.3), std::nullopt);

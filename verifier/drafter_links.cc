@@ -12,6 +12,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/client_bidi.h"
 #include "common/rpc/draft_wire.h"
+#include "common/rpc/local_sockets.h"
 #include "common/rpc/reconnect_backoff.h"
 #include "common/rpc/release.h"
 #include "grpcpp/alarm.h"
@@ -30,14 +31,14 @@ constexpr absl::Duration kLinkIdleAfter = absl::Minutes(5);
 class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
  public:
   Link(LinkId id, std::string endpoint, const std::string& server_name,
-       std::shared_ptr<const Callbacks> callbacks, const Clock* clock,
-       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+       std::shared_ptr<const Callbacks> callbacks, const Clock* clock, const Options& options)
       : id_(id),
         endpoint_(std::move(endpoint)),
+        server_name_(server_name),
         callbacks_(std::move(callbacks)),
         clock_(clock),
-        channel_(tandem::CreateChannel(endpoint_, credentials, server_name)),
-        stub_(v1::Drafter::NewStub(channel_)),
+        options_(options),
+        channel_(tandem::CreateChannel(endpoint_, options.credentials, server_name)),
         backoff_(clock, RandomFraction) {}
 
   const std::string& endpoint() const { return endpoint_; }
@@ -93,6 +94,10 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   }
 
   LinkId id() const { return id_; }
+  bool is_local() {
+    absl::MutexLock lock(&mutex_);
+    return stream_ != nullptr && is_local_;
+  }
   // Nothing while it has sessions.
   std::optional<absl::Time> UnusedSince() {
     absl::MutexLock lock(&mutex_);
@@ -126,6 +131,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     closing_ = true;
     alarm_.Cancel();
     if (stream_ != nullptr) stream_->Cancel();
+    if (finder_ != nullptr) finder_->Cancel();
   }
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ == nullptr && !retrying_; }
 
@@ -133,18 +139,40 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     stream_ = Stream::Create({}, kMaxUnacknowledged);
     answered_ = false;
     callbacks_->on_up(id_);
+    if (options_.local_sockets.empty()) return Start(channel_);
+    finder_ = LocalSocketFinder::Start({.folder = options_.local_sockets,
+                                        .endpoint = endpoint_,
+                                        .server_name = server_name_,
+                                        .credentials = options_.credentials,
+                                        .channel = channel_},
+                                       [self = shared_from_this()](std::shared_ptr<grpc::Channel> local) {
+                                         self->OnSearched(std::move(local));
+                                       });
+  }
+
+  void OnSearched(std::shared_ptr<grpc::Channel> local) {
+    absl::MutexLock lock(&mutex_);
+    ReleaseElsewhere(std::exchange(finder_, nullptr));
+    if (local != nullptr) LogInfo("a drafter has a socket on this machine", {{"endpoint", endpoint_}});
+    is_local_ = local != nullptr;
+    Start(local != nullptr ? std::move(local) : channel_);
+  }
+
+  // The stream, over the channel.
+  void Start(const std::shared_ptr<grpc::Channel>& channel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // The one before may hold the last reference to its channel.
+    if (stub_ != nullptr) ReleaseElsewhere(std::move(stub_));
+    stub_ = v1::Drafter::NewStub(channel);
     auto self = shared_from_this();
-    stream_->Start(
-        [this](grpc::ClientContext* context,
-               grpc::ClientBidiReactor<v1::DraftRequest, v1::DraftResponse>* reactor) {
-          stub_->async()->Draft(context, reactor);
-        },
-        {.on_message = [self](v1::DraftResponse message) { self->OnMessage(message); },
-         .on_closed = [self](absl::Status status) { self->OnClosed(status); },
-         .on_room =
-             [self] {
-               if (self->callbacks_->on_room) self->callbacks_->on_room(self->id_);
-             }});
+    stream_->Start([this](grpc::ClientContext* context,
+                          grpc::ClientBidiReactor<v1::DraftRequest, v1::DraftResponse>* reactor)
+                       ABSL_NO_THREAD_SAFETY_ANALYSIS { stub_->async()->Draft(context, reactor); },
+                   {.on_message = [self](v1::DraftResponse message) { self->OnMessage(message); },
+                    .on_closed = [self](absl::Status status) { self->OnClosed(status); },
+                    .on_room =
+                        [self] {
+                          if (self->callbacks_->on_room) self->callbacks_->on_room(self->id_);
+                        }});
   }
 
   void OnMessage(const v1::DraftResponse& message) {
@@ -191,11 +219,15 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
 
   const LinkId id_;
   const std::string endpoint_;
+  const std::string server_name_;
   const std::shared_ptr<const Callbacks> callbacks_;
   const Clock* const clock_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Drafter::Stub> stub_;
+  const Options options_;
+  const std::shared_ptr<grpc::Channel> channel_;  // To the endpoint.
   absl::Mutex mutex_;
+  std::shared_ptr<v1::Drafter::Stub> stub_ ABSL_GUARDED_BY(mutex_);  // Of the stream that began last.
+  std::shared_ptr<LocalSocketFinder> finder_ ABSL_GUARDED_BY(mutex_);
+  bool is_local_ ABSL_GUARDED_BY(mutex_) = false;
   ReconnectBackoff backoff_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
@@ -207,11 +239,10 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   absl::flat_hash_set<SessionId> sessions_ ABSL_GUARDED_BY(mutex_);  // Open on this stream.
 };
 
-DrafterLinks::DrafterLinks(Callbacks callbacks, const Clock* clock,
-                           std::shared_ptr<grpc::ChannelCredentials> credentials)
+DrafterLinks::DrafterLinks(Callbacks callbacks, const Clock* clock, Options options)
     : callbacks_(std::make_shared<const Callbacks>(std::move(callbacks))),
       clock_(clock),
-      credentials_(std::move(credentials)) {}
+      options_(std::move(options)) {}
 
 DrafterLinks::~DrafterLinks() {
   std::vector<std::shared_ptr<Link>> links;
@@ -255,7 +286,7 @@ absl::StatusOr<LinkId> DrafterLinks::Acquire(const std::string& endpoint, const 
             absl::StrCat(links_.size(), " drafter endpoints are in use, each with sessions"));
       }
       const LinkId id = next_id_++;
-      link = std::make_shared<Link>(id, endpoint, server_name, callbacks_, clock_, credentials_);
+      link = std::make_shared<Link>(id, endpoint, server_name, callbacks_, clock_, options_);
       links_[id] = link;
       ids_[endpoint] = id;
     }
@@ -284,6 +315,11 @@ size_t DrafterLinks::Send(LinkId link, DraftRequest request) {
 DrafterLinks::Backlog DrafterLinks::BacklogOf(LinkId link) const {
   const std::shared_ptr<Link> found = Find(link);
   return found == nullptr ? Backlog{} : found->backlog();
+}
+
+bool DrafterLinks::IsLocal(LinkId link) const {
+  const std::shared_ptr<Link> found = Find(link);
+  return found != nullptr && found->is_local();
 }
 
 void DrafterLinks::Acknowledge(LinkId link) {

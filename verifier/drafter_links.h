@@ -29,6 +29,9 @@ namespace tandem {
 //                |                     '-- unused --> IDLE --Acquire--> OPEN
 //                '--------- from any state: its place is needed --> GONE
 //
+// What is sent to a link that has just opened waits until it is known whether the drafter has a socket on
+// this machine.
+//
 // Thread-safe. Callbacks run on gRPC's threads, in order for each link, and should only post elsewhere.
 class DrafterLinks {
  public:
@@ -44,10 +47,14 @@ class DrafterLinks {
     // Most of the features that were queued for it have been written.
     std::function<void(LinkId)> on_room = nullptr;
   };
+  struct Options {
+    std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr;  // Null: without TLS.
+    // Folder in which drafters of this machine have sockets; empty: none. A drafter that is found there is
+    // spoken with over its socket, whatever address a request names it by (common/rpc/local_sockets.h).
+    std::string local_sockets = {};
+  };
   static constexpr size_t kMostLinks = 256;
-  // Null `credentials`: without TLS.
-  DrafterLinks(Callbacks callbacks, const Clock* clock,
-               std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+  DrafterLinks(Callbacks callbacks, const Clock* clock, Options options);
   // Ends all streams and waits until no callback can come any more.
   ~DrafterLinks();
   DrafterLinks(const DrafterLinks&) = delete;
@@ -71,6 +78,8 @@ class DrafterLinks {
     size_t other_bytes = 0;
   };
   Backlog BacklogOf(LinkId link) const;
+  // Whether the link's stream, if it has one that has begun, goes over a socket of this machine.
+  bool IsLocal(LinkId link) const;
   // A response has been dealt with. A drafter that sends faster than that is not read from.
   void Acknowledge(LinkId link);
 
@@ -79,7 +88,7 @@ class DrafterLinks {
 
   const std::shared_ptr<const Callbacks> callbacks_;
   const Clock* const clock_;
-  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const Options options_;
   mutable absl::Mutex mutex_;
   std::shared_ptr<Link> Find(LinkId link) const;
   // Nothing if every link has sessions.

@@ -23,8 +23,18 @@ struct DrafterRecord {
   LevelAcceptance acceptance{{.history = 256.0}};
   DraftTimes times;
   DraftPayoff payoff;
+  // Whether to draft far ahead does as well: where drafter and verifier share cores it may cost more than
+  // misses do. Both ways commit several tokens a round, so that it takes many steps to tell which is better.
+  DraftPayoff ahead_payoff{{.probe_steps = 32,
+                            .settling_steps = 4,
+                            .aftermath_steps = 8,
+                            .history = 512.0,
+                            .kept_for_probe = 0.8,
+                            .unknown_plain = 0.0,
+                            .first_steps = 64}};
   // Of the step that is being concluded, over the sessions whose policy heeds the payoff.
   DraftPayoff::StepYield yield;
+  DraftPayoff::StepYield ahead_yield;
 };
 
 // By pool or link, and draft model: the drafters of a pool run the same models. Requests name draft models,

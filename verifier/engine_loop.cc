@@ -36,7 +36,7 @@ size_t NumNodes(const DraftResponse& response) {
 
 EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
                        std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
-                       VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials,
+                       VerifierMetrics* metrics, DrafterLinks::Options drafters,
                        const DrafterNames::Options& names)
     : engine_(std::move(engine)),
       pool_(std::move(pool)),
@@ -64,7 +64,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                                     inbox_.Push(LinkGoneEvent{link, std::move(endpoint)});
                                   },
                               .on_room = [this](LinkId) { inbox_.Push(LinkRoomEvent{}); }},
-      clock, std::move(credentials));
+      clock, std::move(drafters));
   const auto set_members = [this](PoolId changed, const std::vector<std::string>& addresses,
                                   const std::string& server_name) {
     std::vector<LinkId> members;

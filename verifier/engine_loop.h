@@ -82,10 +82,10 @@ class EngineLoop final : private SchedulerListener {
     std::string window_policy;  // Of requests that name none.
   };
 
-  // `metrics` and `clock` outlive the loop. Null `credentials`: drafters are called without TLS.
+  // `metrics` and `clock` outlive the loop. `drafters`: how they are called.
   EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
              std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
-             VerifierMetrics* metrics, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr,
+             VerifierMetrics* metrics, DrafterLinks::Options drafters = {},
              const DrafterNames::Options& names = {});
   ~EngineLoop() override;
 

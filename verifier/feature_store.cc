@@ -34,12 +34,14 @@ inline uint16_t MagnitudeBits(uint16_t bits) {
   return magnitude < 0x7f80 ? magnitude : uint16_t{0};
 }
 
-inline int8_t StepsOf(uint16_t bits, float scale) {
-  const float value = MagnitudeBits(bits) == 0 ? 0.0f : std::bit_cast<float>(uint32_t{bits} << 16);
-  // Adding this leaves no room for a fraction, so that the sum is rounded to the nearest whole number.
+// A number in steps of the scale, to the nearest whole one, ties to even. `steps`: how many steps make 1, so
+// that the largest magnitude makes 127 or, by what it is rounded to, a little more, which is 127 again.
+inline int8_t StepsOf(uint16_t bits, float steps) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  const uint32_t finite = (wide & 0x7f800000u) != 0x7f800000u ? wide : 0u;
+  // 1.5 * 2^23 leaves no room for a fraction, and the sum's last byte is the whole number's.
   constexpr float kWhole = 12582912.0f;
-  const float steps = (value / scale + kWhole) - kWhole;
-  return static_cast<int8_t>(static_cast<int32_t>(std::min(std::max(steps, -127.0f), 127.0f)));
+  return static_cast<int8_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(finite) * steps + kWhole));
 }
 
 TANDEM_SIMD_CLONES
@@ -56,27 +58,34 @@ uint16_t LargestMagnitudeBits(const uint16_t* values, size_t count) {
 }
 
 TANDEM_SIMD_CLONES
-void QuantiseToSteps(const uint16_t* values, size_t count, float scale, int8_t* to) {
+void QuantiseToSteps(const uint16_t* values, size_t count, float steps, int8_t* to) {
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    int8_t steps[kLanes];  // Bytes that might be those that are read would not be vectorised.
-    for (size_t lane = 0; lane < kLanes; ++lane) steps[lane] = StepsOf(values[i + lane], scale);
-    std::memcpy(to + i, steps, sizeof steps);
+    int8_t bytes[kLanes];  // Bytes that might be those that are read would not be vectorised.
+    for (size_t lane = 0; lane < kLanes; ++lane) bytes[lane] = StepsOf(values[i + lane], steps);
+    std::memcpy(to + i, bytes, sizeof bytes);
   }
-  for (; i < count; ++i) to[i] = StepsOf(values[i], scale);
+  for (; i < count; ++i) to[i] = StepsOf(values[i], steps);
 }
 
 // A state as FEATURE_TYPE_INT8 has it. What is not a finite number counts as 0: a scale that is none would
-// make all numbers of the state useless.
+// make all numbers of the state useless. So do numbers of which 127 steps could not be told.
 void AppendInt8(const uint16_t* values, uint32_t hidden_size, std::string* states) {
-  const uint32_t largest = LargestMagnitudeBits(values, hidden_size);
-  const float scale = std::bit_cast<float>(largest << 16) / 127.0f;
-  const size_t begin = states->size();
-  states->resize(begin + sizeof scale + hidden_size);  // With zeros.
-  std::memcpy(states->data() + begin, &scale, sizeof scale);
-  if (scale <= 0.0f) return;
-  QuantiseToSteps(values, hidden_size, scale,
-                  reinterpret_cast<int8_t*>(states->data() + begin + sizeof scale));
+  constexpr float kLeast = 0x1p-100f;
+  const float largest = std::bit_cast<float>(uint32_t{LargestMagnitudeBits(values, hidden_size)} << 16);
+  const float scale = largest < kLeast ? 0.0f : largest / 127.0f;
+  states->append(reinterpret_cast<const char*>(&scale), sizeof scale);
+  if (scale == 0.0f) {
+    states->append(hidden_size, '\0');
+    return;
+  }
+  // By way of the stack: a string can grow only by bytes that are written first.
+  int8_t bytes[1024];
+  for (uint32_t i = 0; i < hidden_size; i += sizeof bytes) {
+    const size_t count = std::min<size_t>(sizeof bytes, hidden_size - i);
+    QuantiseToSteps(values + i, count, 127.0f / largest, bytes);
+    states->append(reinterpret_cast<const char*>(bytes), count);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/engine/block_pool.h"
+#include "common/speculation/score_calibration.h"
 #include "common/speculation/window_policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

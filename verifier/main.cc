@@ -20,6 +20,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_list.h"
+#include "common/engine/cpu/product_arithmetic.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
@@ -27,6 +28,7 @@
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
 #include "common/model/target_fingerprint.h"
+#include "common/rpc/local_sockets.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
 #include "common/rpc/server.h"
@@ -34,6 +36,7 @@
 #include "common/rpc/tracing.h"
 #include "common/rpc/weights_digest.h"
 #include "common/tokenizer/tokenizer.h"
+#include "verifier/constraint_service.h"
 #include "verifier/engine_loop.h"
 #include "verifier/feature_store.h"
 #include "verifier/metrics.h"
@@ -72,6 +75,7 @@ struct VerifierFlags {
   std::string verification_rule = "seeded";
   VerificationRuleKind rule = VerificationRuleKind::kSeeded;  // What that says.
   std::string local_drafter = "ngram";
+  std::string local_sockets;
   absl::Duration max_draft_wait = absl::Milliseconds(100);
   std::string simulated_pace;
   std::string device = "cpu";
@@ -81,6 +85,7 @@ struct VerifierFlags {
   uint32_t gpu_rank = 0;
   std::string gpu_rendezvous;
   RegistrationFlags registration;
+  ConstraintFlags constraints;
 };
 
 void DeclareGpu(VerifierFlags& options, Flags& flags) {
@@ -112,7 +117,9 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("cpu-list", &options.cpu_list,
            "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
-                 "Kernels to use; auto takes the best this machine has.")
+                 "Kernels to use; auto takes the best this machine has. Outputs go on byte for byte only at "
+                 "verifiers "
+                 "whose kernels agree, as amx and avx512-bf16 do.")
       .AddChoice(
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
@@ -166,6 +173,13 @@ void Declare(VerifierFlags& options, Flags& flags) {
       .Add("lookahead", &options.limits.lookahead,
            "Levels drafted ahead while a round is verified; 0 drafts and verifies in turns.")
       .InRange(0, kMaxTreeDepth / 2)
+      .Add("ahead-nodes", &options.limits.ahead_nodes,
+           "Candidates drafted ahead for whatever a round may end with; 0: as many as --lookahead has levels "
+           "for.")
+      .InRange(0, kMaxTreeNodes)
+      .Add("ahead-branching", &options.limits.ahead_branching,
+           "Candidates for one position below one node that are drafted ahead.")
+      .InRange(1, 32)
       .AddChoice(
           "tree-shape", &options.tree_shape, TreeShapeNames(),
           "What drafters try first: the best candidate, one for each level, or the best of each level.")
@@ -176,7 +190,12 @@ void Declare(VerifierFlags& options, Flags& flags) {
           "chain, which only drafters marked as trusted can be used with.")
       .AddChoice("local-drafter", &options.local_drafter, {"none", "ngram", "suffix"},
                  "Source that drafts in the verifier where no drafter has sent anything.")
+      .Add("local-sockets", &options.local_sockets,
+           "Folder that drafters of this machine have been given too: those that have a socket there are "
+           "spoken "
+           "with over it instead of TCP. Made for this user alone if it is not there; empty for none.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest wait of a round for its drafter.");
+  DeclareConstraintFlags(options.constraints, flags);
 }
 
 // The CPUs of --cpu-list; errors name the flag.
@@ -219,7 +238,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   OpenedTarget target;
   TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
-  if (!device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(target.weight_type));
+  TANDEM_RETURN_IF_ERROR(device.is_cuda ? ValidateGpuWeightType(target.weight_type)
+                                        : ValidateCpuWeightType(target.weight_type));
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
   const ModelConfig& config = target.model->config();
   if (config.head.has_value()) {
@@ -234,7 +254,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
                    .max_length = static_cast<uint32_t>(
                        std::min<uint64_t>(static_cast<uint64_t>(config.max_context), options.kv_tokens)),
                    .verification_rule = options.rule,
-                   .drafts_locally = options.local_drafter != "none"};
+                   .drafts_locally = options.local_drafter != "none",
+                   .constraints = options.constraints.limits()};
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer, Tokenizer::LoadForModel(spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
   return target;
@@ -265,14 +286,18 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> OpenCudaEngine(const VerifierFlags& 
                                                            const DeviceSpec& device,
                                                            const OpenedTarget& target,
                                                            LoadProgress* progress) {
-  return CreateCudaEngine(
-      *target.model,
-      {.index = device.index,
-       .memory_limit = options.gpu_memory_mib << 20,
-       .low_priority = options.gpu_low_priority,
-       .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
-       .rendezvous = options.gpu_rendezvous},
-      {.num_blocks = NumBlocks(options), .weight_type = target.weight_type, .progress = progress});
+  // EAGLE-3 heads, the hungriest, read three.
+  const uint32_t feature_states = options.feature_memory_mib > 0 ? 3 : 0;
+  return CreateCudaEngine(*target.model,
+                          {.index = device.index,
+                           .memory_limit = options.gpu_memory_mib << 20,
+                           .low_priority = options.gpu_low_priority,
+                           .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
+                           .rendezvous = options.gpu_rendezvous},
+                          {.num_blocks = NumBlocks(options),
+                           .weight_type = target.weight_type,
+                           .feature_states = feature_states,
+                           .progress = progress});
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options, const OpenedTarget& target,
@@ -343,7 +368,9 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   info.set_device(device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
   // Which of a machine's GPUs it is makes no difference.
-  info.set_arithmetic(absl::StrCat(device.is_cuda ? "cuda" : info.device(), ", ", options.verification_rule));
+  info.set_arithmetic(
+      absl::StrCat(device.is_cuda ? "cuda" : absl::StrCat("cpu (", ArithmeticName(*kernels), ")"), ", ",
+                   options.verification_rule));
   const std::set<TokenId> end_tokens(target.served.defaults.eos_tokens.begin(),
                                      target.served.defaults.eos_tokens.end());
   for (const TokenId token : end_tokens) info.add_end_tokens(static_cast<uint32_t>(token));
@@ -420,6 +447,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
   VerifierMetrics metrics(&registry, target.served.name, options.metrics_compat == "vllm");
+  ConstraintMetrics constraint_metrics(&registry);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-verifier", Version(), &registry));
   TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target));
@@ -481,8 +509,10 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   kv_tokens_total = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
   round_seconds = MeasuredRounds(engine.round_time);
   WarnWithoutFeatures(options, *engine.engine);
-  loop = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
-                                      std::move(engine.round_time), &clock, &metrics, security.channel);
+  loop = std::make_unique<EngineLoop>(
+      scheduling, std::move(engine.engine), std::move(engine.pool), std::move(engine.round_time), &clock,
+      &metrics,
+      DrafterLinks::Options{.credentials = security.channel, .local_sockets = options.local_sockets});
   std::optional<PolicyFileWatch> policy_watch;
   if (!options.window_policy_file.empty()) {
     policy_watch.emplace(options.window_policy_file, std::move(policy_file), kPolicyFilePeriod,
@@ -491,6 +521,10 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
                                                  file.options);
                          });
   }
+  // Ends before the loop and the service, which it calls.
+  const std::unique_ptr<ConstraintCompiler> constraints =
+      StartConstraintCompiler(options.constraints, target.served, &clock, &constraint_metrics);
+  service.ServeConstraints(constraints.get());
   service.Serve(loop.get());
   server->SetServing(true);
   announce("serving");
@@ -506,6 +540,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
   server->Drain(options.server.drain_times(), [&](absl::Time deadline) {
     service.StopAdmission();
+    if (constraints != nullptr) constraints->Stop();
     loop->Drain(deadline);
   });
   return absl::OkStatus();
@@ -526,6 +561,7 @@ int Main(int argc, const char* const* argv) {
   status.Update(rule.status());
   status.Update(security.status());
   status.Update(CheckRegistrationFlags(options.registration, options.server.listen));
+  if (!options.local_sockets.empty()) status.Update(PrepareLocalSockets(options.local_sockets));
   if (shape.ok()) options.limits.shape = *shape;
   if (rule.ok()) options.rule = *rule;
   if (!status.ok()) {

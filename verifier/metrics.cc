@@ -116,6 +116,17 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                      "Candidates that arrived after a commit had ruled them out.",
                                      {}})
                        .With()),
+      constrained_requests_(
+          registry
+              ->AddCounter(
+                  {"tandem_verifier_constrained_requests_total", "Finished requests with a constraint.", {}})
+              .With()),
+      masked_nodes_(registry
+                        ->AddCounter({"tandem_verifier_masked_nodes_total",
+                                      "Candidates that a constraint did not allow: dropped before they took "
+                                      "a row.",
+                                      {}})
+                        .With()),
       drafter_changes_(registry
                            ->AddCounter({"tandem_verifier_drafter_changes_total",
                                          "Times a running request went over to another drafter.",
@@ -307,6 +318,8 @@ void VerifierMetrics::RecordFinished(const absl::Status& status, const SessionSu
                                      const RequestTimes& times, uint32_t max_tokens, absl::Time at) {
   requests_.With({absl::StatusCodeToString(status.code())}).Increment();
   cached_prompt_tokens_.Increment(summary.cached_prompt_tokens);
+  if (summary.constrained) constrained_requests_.Increment();
+  masked_nodes_.Increment(summary.masked_draft_tokens);
   if (vllm_.has_value()) vllm_->RecordFinished(status, summary, times, max_tokens, at);
 }
 

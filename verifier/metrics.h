@@ -111,6 +111,8 @@ class VerifierMetrics {
   Counter cached_prompt_tokens_;
   Counter output_tokens_;
   Counter stale_nodes_;
+  Counter constrained_requests_;
+  Counter masked_nodes_;
   Counter drafter_changes_;
   std::array<Counter, DrafterPools::kNumMoveReasons> pool_moves_;  // By MoveReason.
   // By source, "drafter" and "local".

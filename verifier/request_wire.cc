@@ -291,6 +291,7 @@ v1::GenerateResponse FinishedToProto(const SessionSummary& summary) {
   stats.set_drafter_accepted_tokens(summary.drafter_accepted_tokens);
   stats.set_drafter_rejections(summary.drafter_rejections);
   stats.set_policy_state(summary.policy_state);
+  stats.set_masked_draft_tokens(summary.masked_draft_tokens);
   v1::MeasuredCosts& costs = *stats.mutable_costs();
   if (summary.exposed_level_seconds >= 0.0) {
     costs.set_exposed_level_seconds(static_cast<float>(summary.exposed_level_seconds));

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/grammar/constraint.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tandem/v1/verifier.pb.h"
@@ -24,6 +25,7 @@ struct ServedTarget {
   uint32_t max_length = 0;
   VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
   bool drafts_locally = false;  // Requests that no drafter drafts for are drafted all the same.
+  ConstraintLimits constraints;
 };
 
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument

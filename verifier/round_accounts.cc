@@ -158,6 +158,16 @@ void Session::CountRound(const RoundReport& report,
   summary_.merged_rounds += num_origins > 1 ? 1 : 0;
 }
 
+void Session::SummariseCosts(const RoundCosts& costs) {
+  summary_.policy_state = policy_->ExportState();
+  for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
+    summary_.verify_seconds.push_back(costs.VerifySeconds(window));
+  }
+  if (summary_.drafter.empty()) return;
+  summary_.exposed_level_seconds = costs.draft_seconds_per_level;
+  summary_.hidden_level_seconds = costs.hidden_draft_seconds_per_level;
+}
+
 void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
                            const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
   const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];

@@ -58,10 +58,12 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
                    .context = step_context_,
                    .draft_seconds_per_level = session.draft_seconds_per_level(),
                    .limits = session.limits()};
+  if (session.policy().heeds_worth()) costs.nodes_per_level = session.verified_per_level();
   if (record == nullptr) return costs;
   if (costs.limits.lookahead > 0) costs.hidden_draft_seconds_per_level = record->times.level_seconds();
   costs.drafter_acceptance = &record->acceptance;
   costs.drafting_pays = record->payoff.drafting();
+  costs.ahead_pays = record->ahead_payoff.drafting();
   return costs;
 }
 
@@ -158,7 +160,7 @@ bool Scheduler::IsHeld(absl::Time now) const {
                      [now](const auto& entry) { return entry.second->hold_until(now) > now; });
 }
 
-void Scheduler::CountYield(Session& session, uint32_t committed, std::optional<double> seconds) {
+void Scheduler::CountYield(Session& session, const RoundReport& report, std::optional<double> seconds) {
   DrafterRecord* const record = session.record();
   if (record == nullptr || (!session.drafting() && !session.draft_suspended()) ||
       !session.policy().heeds_worth() || !seconds.has_value() || *seconds < 0.0)
@@ -170,9 +172,17 @@ void Scheduler::CountYield(Session& session, uint32_t committed, std::optional<d
   const double plain_seconds =
       round_time_.Uncorrected(static_cast<uint32_t>(rounds_.size()) + num_prefill_rows_, step_context_);
   if (plain_seconds <= 0.0) return;
+  const bool first_of_step = record->yield.cost <= 0.0;
+  record->yield.opening =
+      session.round_was_drafted() && !session.draft_grown() && (first_of_step || record->yield.opening);
   record->yield.drafted = session.round_was_drafted();
-  record->yield.tokens += committed;
+  record->yield.tokens += report.committed;
   record->yield.cost += *seconds / plain_seconds;
+  // What the scores promised varies less than what became of it.
+  if (!session.round_was_drafted() || session.round_was_ahead() != record->ahead_payoff.drafting()) return;
+  record->ahead_yield.drafted = session.round_was_ahead();
+  record->ahead_yield.tokens += 1.0 + report.expected_accepted;
+  record->ahead_yield.cost += *seconds / plain_seconds;
 }
 
 void Scheduler::ObserveYields() {
@@ -180,6 +190,7 @@ void Scheduler::ObserveYields() {
     DrafterRecord* const record = session->record();
     if (record == nullptr || record->yield.cost <= 0.0) continue;
     record->payoff.Observe(std::exchange(record->yield, {}));
+    record->ahead_payoff.Observe(std::exchange(record->ahead_yield, {}));
   }
 }
 

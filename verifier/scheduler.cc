@@ -76,14 +76,19 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
                                                pool_, engine_->config().vocab_size));
   if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
-  if (engine_->chooses() && !samples_drafts && waiting_.back()->request().num_logprobs < 0) {
+  const SessionRequest& queued = waiting_.back()->request();
+  if (engine_->chooses() && !samples_drafts && queued.num_logprobs < 0 && queued.constraint == nullptr) {
     waiting_.back()->ChooseInEngine();
   }
-  if (local_drafters_ != nullptr && waiting_.back()->request().speculate) {
-    waiting_.back()->SetLocalDrafter(
-        local_drafters_->NewSession(waiting_.back()->request().cache_salt, options_.vocabulary_fingerprint),
-        &local_calibration_, clock_);
+  std::unique_ptr<DraftSource> source;
+  if (local_drafters_ != nullptr && queued.speculate) {
+    source = local_drafters_->NewSession(queued.cache_salt, options_.vocabulary_fingerprint);
   }
+  // What a constraint leaves no choice about needs no drafter to guess it.
+  if (queued.constraint != nullptr && queued.speculate) {
+    source = std::make_unique<ConstrainedSource>(std::move(source), queued.constraint.get());
+  }
+  if (source != nullptr) waiting_.back()->SetLocalDrafter(std::move(source), &local_calibration_, clock_);
   return absl::OkStatus();
 }
 
@@ -429,7 +434,7 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
   KeepAccepted(session, absl::MakeConstSpan(copies_).subspan(first_copy));
   const std::optional<double> seconds = session.TakeRoundSeconds(now, result.report.committed);
-  CountYield(session, result.report.committed, seconds);
+  CountYield(session, result.report, seconds);
   if (seconds.has_value() && *seconds >= 0.0) {
     // The prompts beside it would have been computed once.
     const auto rounds = static_cast<uint32_t>(rounds_.size());
@@ -466,7 +471,7 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
                                         .tree = {}};
     if (session.request().trace_trees) result.committed.trace->tree = session.TraceTree();
   }
-  listener_->OnTokens(session.id(), std::move(result.committed));
+  if (!result.committed.tokens.empty()) listener_->OnTokens(session.id(), std::move(result.committed));
   listener_->OnRound(session.id(), result.report);
 }
 
@@ -483,7 +488,7 @@ absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   for (Session* session : prefills_) session->SettleKv();
   for (Session* session : rounds_) session->SettleKv();
   for (Session* session : rounds_) {
-    if (session->finished()) Finish(session->id(), absl::OkStatus());
+    if (session->finished()) Finish(session->id(), session->end_status());
   }
   SendFeatures();
   DecideWaits(now);

@@ -266,7 +266,7 @@ class Scheduler {
   void DecideWaits(absl::Time now);
   bool IsHeld(absl::Time now) const;
   // `seconds`: what the round took; nothing if that is not known.
-  void CountYield(Session& session, uint32_t committed, std::optional<double> seconds);
+  void CountYield(Session& session, const RoundReport& report, std::optional<double> seconds);
   void ObserveYields();
 
   // One forward pass: which rows, what came out.

@@ -74,7 +74,8 @@ struct Ask {
   bool trusted = false;
   int num_logprobs = -1;
   std::string policy_state;
-  std::string window_policy;  // Empty: the scheduler's.
+  std::string window_policy;                                     // Empty: the scheduler's.
+  std::function<std::unique_ptr<ConstraintState>()> constraint;  // None: none.
 };
 
 // What became of one request.
@@ -124,6 +125,10 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
                            .sampling = ask.sampling,
                            .num_logprobs = ask.num_logprobs,
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
+                           .constraint = ask.constraint == nullptr
+                                             ? nullptr
+                                             : std::make_unique<SessionConstraint>(
+                                                   ask.constraint(), TestTokenizer(), kVocabSize),
                            .cache_salt = ask.cache_salt,
                            .deadline = ask.deadline,
                            .window_policy = ask.window_policy,

@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
 #include "common/rpc/trace_metadata.h"
+#include "verifier/constraint_wire.h"
 
 namespace tandem {
 
@@ -134,6 +135,32 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
   return session;
 }
 
+absl::StatusOr<std::optional<ConstraintSource>> VerifierService::MakeConstraint(
+    const v1::VerifierGenerateRequest& request) const {
+  if (request.has_constraint() && constraints_ == nullptr) {
+    return absl::FailedPreconditionError("constraint: this verifier has no structured output");
+  }
+  return ConstraintFromProto(request, target_->constraints);
+}
+
+void VerifierService::BeginConstrained(EngineLoop* loop, SessionId id, SessionRequest session,
+                                       GenerateCall call,
+                                       absl::StatusOr<ConstraintCompiler::Compiled> constraint) {
+  absl::Status status = constraint.ok() ? Constrain(*std::move(constraint), *target_, &session)
+                                        : ConstraintError(constraint.status());
+  // It was called before the server began to shut down.
+  status.Update(CheckServing());
+  if (!status.ok()) {
+    call.trace.OnFinished(status, SessionSummary{}, absl::Now());
+    call.stream->Finish(status);
+    return;
+  }
+  const std::shared_ptr<GenerateStream> stream = call.stream;
+  loop->Begin(id, std::move(session), std::move(call));
+  // Who cancelled before the loop knew of the session was not heard there.
+  if (stream->closed()) loop->Cancel(id, absl::CancelledError("the caller is gone"));
+}
+
 absl::StatusOr<DrafterSwap> VerifierService::MakeSwap(const v1::SwapDrafterRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckServing());
   if (request.tenant().empty() == (request.request_ids_size() == 0)) {
@@ -193,9 +220,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
     session =
         MakeSession(*request, bounded ? loop->clock().Now() + left : absl::InfiniteFuture(), span.context());
   }
-  if (!session.ok()) {
-    EndAtOnce(session.status().code(), span);
-    stream->Finish(session.status());
+  absl::StatusOr<std::optional<ConstraintSource>> constraint = MakeConstraint(*request);
+  if (!session.ok() || !constraint.ok()) {
+    const absl::Status& refused = session.ok() ? constraint.status() : session.status();
+    EndAtOnce(refused.code(), span);
+    stream->Finish(refused);
     return reactor;
   }
   GenerateCall call{.stream = std::move(stream),
@@ -230,7 +259,17 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
     call.calibration = metrics_->CalibrationOf(session->drafter->name);
   }
   call.trace = SessionTrace(std::move(span), arrival);
-  loop->Begin(id, *std::move(session), std::move(call));
+  if (!constraint->has_value()) {
+    loop->Begin(id, *std::move(session), std::move(call));
+    return reactor;
+  }
+  const absl::Time deadline = session->deadline;
+  constraints_->Compile(
+      **constraint, request->tenant(), deadline,
+      [this, loop, id, session = *std::move(session),
+       call = std::move(call)](absl::StatusOr<ConstraintCompiler::Compiled> compiled) mutable {
+        BeginConstrained(loop, id, std::move(session), std::move(call), std::move(compiled));
+      });
   return reactor;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/grammar/constraint_compiler.h"
 #include "common/tracing/span.h"
 #include "tandem/v1/admin.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
@@ -24,6 +26,9 @@ class VerifierService final : public v1::Verifier::CallbackService {
       : target_(target), loop_(loop), metrics_(metrics), tracer_(tracer) {}
 
   void Serve(EngineLoop* loop) { loop_ = loop; }
+  // Before Serve, where there are constraints: what compiles them. It outlives the calls and ends before the
+  // service does.
+  void ServeConstraints(ConstraintCompiler* constraints) { constraints_ = constraints; }
   const EngineLoop* loop() const { return loop_; }
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
@@ -44,9 +49,15 @@ class VerifierService final : public v1::Verifier::CallbackService {
   absl::StatusOr<DrafterSwap> MakeSwap(const v1::SwapDrafterRequest& request);
   absl::StatusOr<SessionRequest> MakeSession(const v1::VerifierGenerateRequest& request, absl::Time deadline,
                                              const TraceContext& trace);
+  absl::StatusOr<std::optional<ConstraintSource>> MakeConstraint(
+      const v1::VerifierGenerateRequest& request) const;
+  // Begins the session once its constraint is compiled, or refuses it.
+  void BeginConstrained(EngineLoop* loop, SessionId id, SessionRequest session, GenerateCall call,
+                        absl::StatusOr<ConstraintCompiler::Compiled> constraint);
 
   const ServedTarget* const target_;
   std::atomic<EngineLoop*> loop_;
+  ConstraintCompiler* constraints_ = nullptr;
   VerifierMetrics* const metrics_;
   const Tracer& tracer_;
   std::atomic<bool> draining_{false};

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "verifier/drafter_record.h"
 
@@ -12,16 +13,11 @@ namespace {
 
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
-// As likely as this a local candidate must be to be right, all nodes above it included: where it stands in
-// for a drafter, and where it competes with one and the choice over the batch says what is worth a row.
-constexpr float kLeastLocalScore = 0.3f;
-constexpr float kLeastMergedScore = 0.05f;
 // How many commits back growth still tells how long it took.
 constexpr size_t kAwaitedCommits = 16;
-// After so many rounds in a row that had nothing to draft, the drafter is told no more.
-constexpr uint32_t kRoundsToSuspension = 8;
-// Tokens that the local source reads between two steps: 1 to 2 ms.
-constexpr size_t kMostReadAtOnce = 4096;
+// After so many rounds in a row that had nothing to draft, the drafter is told no more: more than a probe of
+// plain decoding takes (DraftPayoff), after which every session would have to be opened again.
+constexpr uint32_t kRoundsToSuspension = 16;
 
 }  // namespace
 
@@ -36,7 +32,8 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
       sampler_(request_.sampling, vocab_size, request_.prompt),
       kv_(pool, request_.cache_salt),
       mirror_(vocab_size),
-      draft_seconds_per_level_(kDraftSecondsHistory) {
+      draft_seconds_per_level_(kDraftSecondsHistory),
+      verified_per_level_(kBreadthHistory) {
   // A prompt's last rows and a first round that takes blocks for its tree can be in one step.
   kv_.ExpectLength(static_cast<uint32_t>(request_.prompt.size()) + request_.max_tokens);
   kv_.Append(request_.prompt);
@@ -45,6 +42,7 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
   prefix_hash_ = ExtendPrefixHash(ExtendPrefixHash(kEmptyPrefixHash, request_.prompt), request_.emitted);
   summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
   summary_.output_tokens = static_cast<uint32_t>(request_.emitted.size());
+  summary_.constrained = request_.constraint != nullptr;
   if (request_.drafter.has_value()) summary_.drafter = request_.drafter->name;
 }
 
@@ -83,23 +81,6 @@ uint32_t Session::PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows) {
   return count;
 }
 
-void Session::ReadLocally() {
-  const absl::Span<const TokenId> tokens = kv_.tokens();
-  if (local_drafter_ == nullptr || num_read_locally_ == tokens.size()) return;
-  local_proposal_.reset();
-  const size_t prompt = request_.prompt.size();
-  const size_t end = std::min(tokens.size(), num_read_locally_ + kMostReadAtOnce);
-  if (num_read_locally_ < prompt) {
-    const size_t prompt_end = std::min(prompt, end);
-    local_drafter_->Read(tokens.subspan(num_read_locally_, prompt_end - num_read_locally_));
-    num_read_locally_ = prompt_end;
-  }
-  if (num_read_locally_ < end) {
-    local_drafter_->Observe(tokens.subspan(num_read_locally_, end - num_read_locally_));
-    num_read_locally_ = end;
-  }
-}
-
 uint32_t Session::OutputLength() const {
   return static_cast<uint32_t>(kv_.tokens().size() - request_.prompt.size());
 }
@@ -114,12 +95,14 @@ uint32_t Session::DepthWanted(const RoundCosts& costs) {
 OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
   drafting_ = true;
   draft_opened_ = false;
+  draft_grown_ = false;
   draft_suspended_ = false;
   rounds_without_budget_ = 0;
   draft_retry_at_.reset();
   drafts_pay_ = costs.drafting_pays;
+  ahead_pays_ = costs.ahead_pays;
   last_round_.reset();
-  budget_ = limits_.BudgetFor(DepthWanted(costs));
+  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
   return MakeOpen(mirror_.Open(commit_no_, prefix_hash_, samples_drafts()), request_.drafter->draft_model,
                   vocabulary_fingerprint, budget_);
 }
@@ -222,6 +205,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
     }
   }
   if (report.added > 0) {
+    draft_grown_ = true;
     resyncs_in_a_row_ = 0;
     rebinds_in_a_row_ = 0;
     waits_in_vain_ = 0;
@@ -316,7 +300,16 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
     depth = std::min(depth, mirror.StopDepth(policy_->stop_below()).value_or(depth));
     nodes = std::min(nodes, limits_.NodesFor(depth));
   }
-  return mirror.Select(std::min(nodes, max_nodes), depth, worth);
+  // What was drafted ahead has more children than are to be verified, and a chain's have brothers.
+  const uint32_t most_children = by_worth ? UINT32_MAX : budget_.branching;
+  std::vector<TreeNode> selected =
+      mirror.Select({.max_nodes = std::min(nodes, max_nodes),
+                     .max_depth = depth,
+                     .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
+                    worth);
+  // Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
+  if (request_.constraint != nullptr && !samples_drafts()) request_.constraint->DropForbidden(&selected);
+  return selected;
 }
 
 ChoiceSession Session::Choice() const {
@@ -406,56 +399,6 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
       absl::MakeSpan(rows).subspan(first_row_));
 }
 
-const std::vector<ProposedNode>& Session::LocalProposal() {
-  // In the middle of a long prompt there is nothing yet that ends as the text does.
-  if (num_read_locally_ < kv_.tokens().size()) local_proposal_.emplace();
-  if (!local_proposal_.has_value()) {
-    const uint32_t remaining = request_.max_tokens - OutputLength();
-    const absl::Time start = local_clock_->Now();
-    local_proposal_ = local_drafter_->Propose({.depth = std::min(limits_.max_depth, remaining - 1),
-                                               .nodes = limits_.max_nodes,
-                                               .branching = limits_.branching});
-    guess_seconds_ += std::max(absl::ToDoubleSeconds(local_clock_->Now() - start), 0.0);
-  }
-  return *local_proposal_;
-}
-
-// Of the source's candidates those that are likely enough, by what its scores have been worth.
-std::vector<TreeNode> Session::LocalNodes(float least_path_score) {
-  const float temperature = request_.sampling.temperature;
-  std::vector<TreeNode> nodes;
-  std::vector<int32_t> places;  // In nodes, of every proposed node; -1: left out.
-  for (const ProposedNode& proposed : LocalProposal()) {
-    places.push_back(-1);
-    if (proposed.token >= vocab_size_) continue;
-    const int32_t place = proposed.parent < 0 ? -1 : places[static_cast<size_t>(proposed.parent)];
-    if (proposed.parent >= 0 && place < 0) continue;
-    const TreeNode* const above = place < 0 ? nullptr : &nodes[static_cast<size_t>(place)];
-    const uint32_t depth = above == nullptr ? 1 : above->depth + 1;
-    const auto worth = static_cast<float>(local_calibration_->Calibrated(temperature, depth, proposed.score));
-    const float path_score = (above == nullptr ? 1.0f : above->path_score) * worth;
-    if (path_score < least_path_score) continue;
-    places.back() = static_cast<int32_t>(nodes.size());
-    nodes.push_back({.id = static_cast<NodeId>(nodes.size()) + 1,
-                     .parent = above == nullptr ? 0 : above->id,
-                     .token = proposed.token,
-                     .depth = depth,
-                     .score = proposed.score,
-                     .path_score = path_score});
-  }
-  return nodes;
-}
-
-Session::LocalGuess Session::GuessLocally() {
-  LocalGuess guess;
-  if (local_drafter_ == nullptr) return guess;
-  for (const TreeNode& node : LocalNodes(kLeastLocalScore)) {
-    ++guess.nodes;
-    guess.expected_accepted += double{node.path_score};
-  }
-  return guess;
-}
-
 void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies) {
   static const SeededRule* const seeded = new SeededRule();
   result.committed.offset = OutputLength();
@@ -464,7 +407,9 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   auto position = static_cast<uint32_t>(kv_.tokens().size());
   const auto logits = [&](std::optional<uint32_t> node) {
     const uint32_t row = node.has_value() ? first_row_ + 1 + *node : first_row_;
-    return absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
+    const auto row_logits = absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
+    if (request_.constraint != nullptr) request_.constraint->Mask(node, row_logits);
+    return row_logits;
   };
   const VerifiedRound round{.position = position,
                             .seed = request_.sampling.seed,
@@ -474,7 +419,18 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
                             .chosen = choices_.tokens(),
                             .logits = logits};
   const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
-  for (VerifiedToken& verified : rule->Verify(round, sampler_)) {
+  if (request_.constraint != nullptr) request_.constraint->BeginWalk(selected_);
+  std::vector<VerifiedToken> tokens = rule->Verify(round, sampler_);
+  if (request_.constraint != nullptr) request_.constraint->EndWalk();
+  for (VerifiedToken& verified : tokens) {
+    if (request_.constraint != nullptr && !request_.constraint->Commit(verified.choice.token)) {
+      end_status_ =
+          absl::FailedPreconditionError(absl::StrCat("constraint: no token of the model can go on after ",
+                                                     position - request_.prompt.size(), " tokens of output"));
+      finished_ = true;
+      walked_to_the_end_ = false;
+      return;
+    }
     CommittedToken token{.token = verified.choice.token};
     if (verified.node.has_value()) token.drafted_by = guesses_[*verified.node].credited();
     token.choice = std::move(verified.choice);
@@ -494,16 +450,6 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
       return;
     }
   }
-}
-
-void Session::SummariseCosts(const RoundCosts& costs) {
-  summary_.policy_state = policy_->ExportState();
-  for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
-    summary_.verify_seconds.push_back(costs.VerifySeconds(window));
-  }
-  if (summary_.drafter.empty()) return;
-  summary_.exposed_level_seconds = costs.draft_seconds_per_level;
-  summary_.hidden_level_seconds = costs.hidden_draft_seconds_per_level;
 }
 
 // The commit that is being sent left no tree: growth below it tells how long a draft takes from nothing.
@@ -533,12 +479,14 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   kv_.Append(tokens);
   ReadLocally();
   summary_.output_tokens = OutputLength();
+  if (request_.constraint != nullptr) summary_.masked_draft_tokens = request_.constraint->num_dropped();
 
   RoundReport& report = result.report;
   for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
   report.nodes = static_cast<uint32_t>(selected_.size());
   report.accepted = static_cast<uint32_t>(accepted_.size());
   report.committed = static_cast<uint32_t>(tokens.size());
+  if (report.depth > 0) verified_per_level_.Add(static_cast<double>(report.nodes) / report.depth);
   report.supply = SupplyOfRound();
   report.kind =
       selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
@@ -557,13 +505,14 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   wait_until_ = absl::InfinitePast();
   hold_until_ = absl::InfinitePast();
   round_drafts_pay_ = std::exchange(drafts_pay_, costs.drafting_pays);
+  round_ahead_pays_ = std::exchange(ahead_pays_, costs.ahead_pays);
   if (finished_) return result;
 
   ++commit_no_;
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
   if (draft_suspended_) result.resume_draft = DepthWanted(costs) > 0;
   if (!drafting_) return result;
-  budget_ = limits_.BudgetFor(DepthWanted(costs));
+  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
   rounds_without_budget_ = budget_.depth == 0 ? rounds_without_budget_ + 1 : 0;
   if (rounds_without_budget_ > kRoundsToSuspension) {
     result.suspend_draft = true;

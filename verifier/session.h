@@ -30,6 +30,8 @@
 #include "verifier/feature_stream.h"
 #include "verifier/output_assembler.h"
 #include "verifier/round_choices.h"
+#include "verifier/round_report.h"
+#include "verifier/session_constraint.h"
 
 namespace tandem {
 
@@ -38,6 +40,8 @@ class ScoreCalibration;
 
 // Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
 inline constexpr size_t kDraftSecondsHistory = 6;
+// And over which the breadth of what is verified is averaged.
+inline constexpr size_t kBreadthHistory = 16;
 
 // A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
 using LinkId = uint64_t;
@@ -59,6 +63,8 @@ struct SessionRequest {
   int num_logprobs = -1;
   std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`,
   std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
+  std::unique_ptr<SessionConstraint>
+      constraint;  // What the output may be, `emitted` taken in; none: anything.
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
@@ -77,75 +83,6 @@ struct CommittedToken {
   std::optional<DraftOrigin> drafted_by;  // Of an accepted draft token; else it is the target's own.
   uint32_t text_bytes = 0;                // Of the chunk's text, how many became certain with this token.
   TokenChoice choice;
-};
-
-enum class RoundKind { kHit, kMiss, kUndrafted };
-
-// What a round of a request with a drafter got from it.
-enum class DraftSupply {
-  kDrafted,   // Candidates that were verified.
-  kUnwanted,  // None were wanted: the window is 0, or what was there was not worth a row.
-  kOpening,   // Nothing yet: the drafter has not answered since the session was opened there.
-  kLate,      // Nothing in time.
-  kLost,      // Nothing: it is out of reach, refused, quarantined or full.
-};
-inline constexpr size_t kNumDraftSupplies = 5;
-
-// A candidate that the target judged: a verified node below one that was right, or below the root.
-struct JudgedNode {
-  float score = 0.0f;       // The drafter's.
-  double calibrated = 0.0;  // The probability of acceptance that was made of it.
-  bool accepted = false;
-};
-
-// What one origin of drafts had in a round, each node counting for the one that it is credited to: over all
-// origins these add up to the round's own figures.
-struct OriginShare {
-  uint32_t depth = 0;  // Deepest level it guessed.
-  uint32_t nodes = 0;
-  uint32_t accepted = 0;
-  uint32_t declined = 0;
-  double expected_accepted = 0.0;
-  double wait_seconds = 0.0;  // That the round waited for its nodes.
-
-  bool empty() const { return nodes == 0 && wait_seconds <= 0.0; }
-};
-
-// Whom a round's request was bound to when the round was planned. Empty: nobody.
-struct RoundDrafters {
-  std::string drafter;
-  std::string partner;
-
-  // Under whose name an origin's share is told: what the verifier guesses counts beside the drafter that is
-  // bound.
-  const std::string& NameOf(DraftOrigin origin) const {
-    return origin == DraftOrigin::kPartner ? partner : drafter;
-  }
-};
-
-struct RoundReport {
-  RoundKind kind = RoundKind::kUndrafted;
-  uint32_t depth = 0;
-  uint32_t nodes = 0;
-  uint32_t accepted = 0;
-  uint32_t committed = 0;
-  uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
-  double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
-  double wait_seconds = 0.0;  // For drafters; what the verifier takes to guess is told in its share alone.
-  RoundDrafters drafters;
-  std::array<OriginShare, kNumDraftOrigins> shares;  // By DraftOrigin.
-  std::vector<DraftOrigin> accepted_by;              // Of each position, whose the accepted node was.
-  std::optional<DraftSupply> supply;                 // Of requests that have a drafter.
-  // From the end of the round before to the end of this one, waiting included; and what the committed tokens
-  // would have taken one by one: as many rounds without trees and waits, by the round-time model. 0 of a
-  // request's first round.
-  double round_seconds = 0.0;
-  double plain_seconds = 0.0;
-  std::vector<JudgedNode> judged;  // Of the drafter's candidates; none of what was drafted locally.
-  // The forward pass, and whether it computed the last of the request's prompt as well.
-  absl::Time forward_start;
-  absl::Duration forward_time;
-  bool with_prefill = false;
 };
 
 // A drafter's message with new candidates.
@@ -216,6 +153,8 @@ struct SessionSummary {
   uint32_t misses = 0;
   uint32_t draft_tokens = 0;
   uint32_t accepted_tokens = 0;
+  bool constrained = false;
+  uint32_t masked_draft_tokens = 0;  // Candidates that the constraint forbids.
   std::vector<uint32_t> accepted_per_position;
   std::vector<uint32_t> window_histogram;
   std::vector<OriginSummary> by_origin;
@@ -261,6 +200,8 @@ class Session {
   const SequenceKv& kv() const { return kv_; }
   const SessionSummary& summary() const { return summary_; }
   bool finished() const { return finished_; }
+  // Of a session that is finished: what it ends with. Not OK when the constraint left nothing to choose.
+  const absl::Status& end_status() const { return end_status_; }
   // Writes what rounds cost now to the summary.
   void SummariseCosts(const RoundCosts& costs);
 
@@ -302,6 +243,8 @@ class Session {
   uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
   bool draft_opened() const { return draft_opened_; }
+  // Whether it has drafted anything since it was opened.
+  bool draft_grown() const { return draft_grown_; }
   size_t num_committed() const { return kv_.tokens().size(); }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
@@ -388,7 +331,7 @@ class Session {
   bool samples_drafts() const { return sampling_rule_ != nullptr; }
 
   // Lets its rounds ask the engine for the choices. Before Start; not with a rule that samples drafts, nor
-  // for log probabilities, both of which need logits.
+  // for log probabilities or under a constraint, all of which need logits.
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 
@@ -468,17 +411,26 @@ class Session {
   double round_wait_seconds() const { return round_wait_seconds_; }
   // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
   bool round_was_drafted() const { return round_drafts_pay_; }
+  // Likewise, drafting far ahead.
+  bool round_was_ahead() const { return round_ahead_pays_; }
   // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
   // nothing was committed to, and publishes what was computed to the prefix cache.
   void SettleKv();
 
   // a_q of the paper as verification sees it: draft time per level that was waited for, over the last rounds.
   double draft_seconds_per_level() const { return draft_seconds_per_level_.value(); }
+  // Nodes that the last drafted rounds verified, for each level; 0 before the first.
+  double verified_per_level() const { return verified_per_level_.value(); }
   const WindowLimits& limits() const { return limits_; }
 
  private:
   static constexpr int kGenerationShift = 56;
   static constexpr SessionId kIdMask = (SessionId{1} << kGenerationShift) - 1;
+
+  // As likely as this a local candidate must be to be right, all nodes above it included: where it stands in
+  // for a drafter, and where it competes with one and the choice over the batch says what is worth a row.
+  static constexpr float kLeastLocalScore = 0.3f;
+  static constexpr float kLeastMergedScore = 0.05f;
 
   SessionId DraftId(uint32_t generation) const {
     return id_ | SessionId{generation & 0xff} << kGenerationShift;
@@ -522,6 +474,7 @@ class Session {
   uint32_t planned_ = 0;  // Tokens that are computed or planned in the coming step.
   uint64_t last_served_ = 0;
   bool finished_ = false;
+  absl::Status end_status_;
   SessionSummary summary_;
 
   DraftMirror mirror_;
@@ -535,7 +488,8 @@ class Session {
   LevelAcceptance acceptance_;
   bool drafting_ = false;         // Open was sent and nothing ended it.
   uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.
-  bool draft_opened_ = false;     // The drafter answered.
+  bool draft_opened_ = false;     // The drafter answered,
+  bool draft_grown_ = false;      // and has drafted.
   bool draft_refused_ = false;    // For good.
   bool draft_suspended_ = false;  // For as long as there is nothing to draft.
   uint32_t rounds_without_budget_ = 0;
@@ -547,6 +501,7 @@ class Session {
   DraftBudget budget_;
   std::vector<GrowthTrace> growth_trace_;
   RecentMean draft_seconds_per_level_;
+  RecentMean verified_per_level_;
   absl::Time wait_since_ = absl::InfinitePast();
   absl::Time wait_until_ = absl::InfinitePast();
   absl::Time hold_until_ = absl::InfinitePast();
@@ -557,6 +512,8 @@ class Session {
   // Whether the drafter was thought to pay when this round's window was chosen, and the next one's.
   bool round_drafts_pay_ = true;
   bool drafts_pay_ = true;
+  bool round_ahead_pays_ = true;
+  bool ahead_pays_ = true;
 
   std::unique_ptr<DraftSource> local_drafter_;  // May be none.
   size_t num_read_locally_ = 0;                 // Tokens that it has been given.

@@ -15,9 +15,12 @@ constexpr LinkId kLink = 1;
 constexpr uint64_t kFingerprint = 1;
 constexpr char kModel[] = "draft";
 
-Scheduler::Options SchedulerOptions(const WindowLimits& limits) {
-  return {
-      .max_running = 1, .limits = limits, .window_policy = "fixed", .vocabulary_fingerprint = kFingerprint};
+Scheduler::Options SchedulerOptions(const DraftLoop::Options& options) {
+  return {.max_running = 1,
+          .prefill_chunk = options.prefill_chunk,
+          .limits = options.limits,
+          .window_policy = "fixed",
+          .vocabulary_fingerprint = kFingerprint};
 }
 
 }  // namespace
@@ -36,18 +39,19 @@ DraftLoop::DraftLoop(const Options& options, Engine* target, Engine* drafter,
                      std::shared_ptr<const Tokenizer> tokenizer)
     : options_(options),
       tokenizer_(std::move(tokenizer)),
-      target_pool_({.num_blocks = target->num_blocks()}),
-      draft_pool_({.num_blocks = drafter->num_blocks()}),
+      target_pool_({.num_blocks = target->num_blocks(), .prefix_cache = options.prefix_cache}),
+      draft_pool_({.num_blocks = drafter->num_blocks(), .prefix_cache = options.drafter_prefix_cache}),
       core_({.expand_width = options.expand_width},
             {{.name = kModel,
               .engine = drafter,
               .pool = &draft_pool_,
               .vocabulary_fingerprint = kFingerprint,
               .context_length = std::min(static_cast<uint32_t>(drafter->config().max_context),
-                                         drafter->num_blocks() * kBlockTokens)}},
+                                         drafter->num_blocks() * kBlockTokens),
+              .feature_type = options.feature_type}},
             &clock_),
-      scheduler_(SchedulerOptions(options.limits), target, &target_pool_, RoundTimeModel({{1, 0.001}}),
-                 &clock_, static_cast<SchedulerListener*>(this)) {
+      scheduler_(SchedulerOptions(options), target, &target_pool_, RoundTimeModel({{1, 0.001}}), &clock_,
+                 static_cast<SchedulerListener*>(this)) {
   scheduler_.OnLinkUp(kLink);
 }
 
@@ -105,6 +109,7 @@ void DraftLoop::OnFinished(SessionId, const absl::Status& status, const SessionS
   output_.drafted_rounds = summary.drafted_rounds;
   output_.draft_tokens = summary.draft_tokens;
   output_.accepted_tokens = summary.accepted_tokens;
+  output_.cached_prompt_tokens = summary.cached_prompt_tokens;
 }
 
 void DraftLoop::OnDraftRequest(LinkId, DraftRequest request) {

@@ -31,6 +31,11 @@ class DraftLoop final : private SchedulerListener {
     uint32_t expand_width = 4;
     // Whether the drafter is told of the request's temperature and seed, or takes its own most likely tokens.
     bool seeded = true;
+    // What a draft head is fed with.
+    FeatureType feature_type = FeatureType::kBf16;
+    uint32_t prefill_chunk = 128;
+    bool prefix_cache = true;          // Of the verifier,
+    bool drafter_prefix_cache = true;  // and of the drafter.
   };
   // The engines are used by nobody else; they and the tokenizer outlive this. Fails when their vocabularies
   // differ in width.
@@ -44,6 +49,7 @@ class DraftLoop final : private SchedulerListener {
     uint32_t drafted_rounds = 0;
     uint32_t draft_tokens = 0;
     uint32_t accepted_tokens = 0;
+    uint32_t cached_prompt_tokens = 0;
   };
   // One request, to its last token: end-of-text tokens do not end it. What the verifier has learned of the
   // drafter's scores is kept from one request to the next.

@@ -13,7 +13,7 @@ namespace tandem::bench {
 absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
                                       const std::string& head_target) {
   std::shared_ptr<const Model> target;
-  TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(folder));
+  TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(folder, head_target));
   const bool shares = is_head && !head_target.empty();
   if (shares) {
     TANDEM_ASSIGN_OR_RETURN(target, Model::Load(head_target));

@@ -29,10 +29,13 @@ DraftLoop::Options LoopOptions(const RoundsOptions& options, uint32_t nodes, Rou
                       .max_nodes = nodes,
                       .branching = options.branching,
                       .lookahead = 0,
+                      .ahead_nodes = 0,
                       .shape = TreeShape::kBestFirst};
   if (variant == RoundsVariant::kCalibrated) limits.lookahead = limits.max_depth;
-  return {
-      .limits = limits, .expand_width = options.expand_width, .seeded = variant != RoundsVariant::kUnseeded};
+  return {.limits = limits,
+          .expand_width = options.expand_width,
+          .seeded = variant != RoundsVariant::kUnseeded,
+          .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16};
 }
 
 absl::StatusOr<double> TokensPerRound(const RoundsOptions& options, const std::vector<TokenIds>& prompts,
@@ -180,6 +183,9 @@ void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
   app->add_option("--expand-width", options->expand_width,
                   "Nodes of a tree that the drafter forwards in a step, as tandem-drafter has it.")
       ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app->add_option("--feature-dtype", options->feature_dtype, "Of the hidden states that draft heads read.")
+      ->check(CLI::IsMember({"bfloat16", "int8"}))
       ->capture_default_str();
   app->add_option("--threads", options->threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))

@@ -24,6 +24,7 @@ struct RoundsOptions {
   uint32_t max_tokens = 96;
   uint32_t branching = 4;
   uint32_t expand_width = 4;
+  std::string feature_dtype = "bfloat16";  // Of what draft heads are fed with.
   int threads = 1;
 };
 

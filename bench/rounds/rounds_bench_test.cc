@@ -67,14 +67,15 @@ TEST(RoundsBenchTest, RefusesDifferentVocabularies) {
 TEST(RoundsBenchTest, MeasuresTheDemoModels) {
   RoundsOptions options{.target = kSource + "/deploy/demo-models/tandem-target-15m",
                         .drafters = {kSource + "/deploy/demo-models/tandem-draft-general-1m",
-                                     kSource + "/deploy/demo-models/tandem-eagle3-15m"},
+                                     kSource + "/deploy/demo-models/tandem-eagle3-15m",
+                                     kSource + "/deploy/demo-models/tandem-medusa-15m"},
                         .prompts = kSource + "/tests/golden/tandem-target-15m.json",
                         .nodes = {1, 8},
                         .num_seeds = 1,
                         .max_tokens = 12};
   const auto rows = MeasureRounds(options);
   ASSERT_TRUE(rows.ok()) << rows.status();
-  ASSERT_EQ(rows->size(), 10u);
+  ASSERT_EQ(rows->size(), 15u);
   for (const RoundsRow& row : *rows) {
     ASSERT_EQ(row.tokens_per_round.size(), 2u);
     EXPECT_GT(row.tokens_per_round[0], 1.0);

@@ -57,7 +57,8 @@ struct FeatureRequest {
 // What a row of a draft head reads beside its token: states behind the token before it (HeadConfig).
 struct InputState {
   // The target's, [state_size()], or, where `own`, what FeatureRequest gave of the row before this one in
-  // this engine, after its one layer: [hidden_size].
+  // this engine, after its one layer or (HeadConfig::own_state_is_normed) behind the norm: [hidden_size].
+  // Medusa heads read none of their own.
   absl::Span<const float> values;
   bool own = false;
 };
@@ -67,7 +68,7 @@ struct InputState {
 struct StepRow {
   TokenId token = 0;
   RowContext context;
-  // Where to put the logits, [vocab_size]; nullptr when nobody wants them.
+  // Where to put the logits, [config().logits_size()]; nullptr when nobody wants them.
   float* logits = nullptr;
   // Instead of logits, of an engine that chooses; nullptr when nobody asks.
   const SeededChoice* choice = nullptr;

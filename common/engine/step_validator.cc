@@ -1,6 +1,7 @@
 #include "common/engine/step_validator.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -109,17 +110,20 @@ absl::Status StepValidator::CheckState(const StepRow& row, size_t index) const {
     return absl::InvalidArgumentError(
         absl::StrCat("row ", index, " comes with a state; only a draft head reads one"));
   }
-  const char* const expected = "; a draft head's rows each read ";
-  if (row.state == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes without a state", expected,
-                                                   *options_.target_state_size, " numbers of the target or ",
-                                                   options_.own_state_size, " of its own"));
+  const bool own = row.state != nullptr && row.state->own;
+  const uint32_t size = own ? options_.own_state_size : *options_.target_state_size;
+  if (row.state != nullptr && size > 0 && row.state->values.size() == size) return absl::OkStatus();
+  std::string expected =
+      absl::StrCat("; a draft head's rows each read ", *options_.target_state_size, " numbers of the target");
+  if (options_.own_state_size > 0) {
+    absl::StrAppend(&expected, " or ", options_.own_state_size, " of its own");
   }
-  const uint32_t size = row.state->own ? options_.own_state_size : *options_.target_state_size;
-  if (row.state->values.size() == size) return absl::OkStatus();
+  if (row.state == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes without a state", expected));
+  }
   return absl::InvalidArgumentError(absl::StrCat("row ", index, " comes with a state of ",
-                                                 row.state->values.size(), " numbers", expected, size,
-                                                 row.state->own ? " of its own" : " of the target"));
+                                                 row.state->values.size(), " numbers",
+                                                 own ? " of its own" : " of the target", expected));
 }
 
 absl::Status StepValidator::CheckRows(absl::Span<const StepRow> rows) {

@@ -25,7 +25,7 @@ class StepValidator {
     bool chooses = false;
     // Layers of the model, for an engine that has features.
     std::optional<uint32_t> feature_layers;
-    // Of a draft head: numbers of a target's states, and of a state of its own.
+    // Of a draft head: numbers of a target's states, and of a state of its own, 0 if it reads none.
     std::optional<uint32_t> target_state_size;
     uint32_t own_state_size = 0;
   };

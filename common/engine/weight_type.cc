@@ -7,8 +7,9 @@
 namespace tandem {
 namespace {
 
-constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16, WeightType::kInt8,
-                                       WeightType::kInt4,     WeightType::kFp8,  WeightType::kFp8Tensor};
+constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16,     WeightType::kInt8,
+                                       WeightType::kInt4,     WeightType::kW8A8,     WeightType::kW4A8,
+                                       WeightType::kFp8,      WeightType::kFp8Tensor};
 
 absl::string_view DTypeName(TensorView::DType dtype) {
   switch (dtype) {
@@ -23,7 +24,7 @@ absl::string_view DTypeName(TensorView::DType dtype) {
 }
 
 absl::Status ExpectBf16(const Model& model, const TensorView& matrix, WeightType type) {
-  if (matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
+  if (!matrix.exists() || matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "weight type ", WeightTypeName(type), ": ", model.folder(), " has a matrix ", ShapeText(matrix.shape),
       " in ", DTypeName(matrix.dtype), "; expected bf16, or the weight type auto, int8 or int4"));
@@ -41,6 +42,10 @@ absl::string_view WeightTypeName(WeightType type) {
       return "int8";
     case WeightType::kInt4:
       return "int4";
+    case WeightType::kW8A8:
+      return "w8a8";
+    case WeightType::kW4A8:
+      return "w4a8";
     case WeightType::kFp8:
       return "fp8";
     case WeightType::kFp8Tensor:
@@ -65,7 +70,7 @@ absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
 
 absl::string_view KeptWeightType(const Model& model, WeightType type) {
   if (type != WeightType::kAsInFile && type != WeightType::kBf16) return WeightTypeName(type);
-  return DTypeName(model.embedding().dtype);
+  return DTypeName(model.embedding().exists() ? model.embedding().dtype : model.output().dtype);
 }
 
 bool IsGpuWeightType(WeightType type) {
@@ -77,7 +82,15 @@ absl::Status ValidateCpuWeightType(WeightType type) {
   return absl::InvalidArgumentError(
       absl::StrCat("weight type ", WeightTypeName(type),
                    " on the device cpu, which has no such kernels; expected auto, "
-                   "bf16, int8 or int4, or a GPU (--device=cuda)"));
+                   "bf16, int8, int4, w8a8 or w4a8, or a GPU (--device=cuda)"));
+}
+
+absl::Status ValidateGpuWeightType(WeightType type) {
+  if (type != WeightType::kW8A8 && type != WeightType::kW4A8) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "weight type ", WeightTypeName(type),
+      " on a GPU, which has no such kernels; expected auto, bf16, int8, int4, fp8 or fp8-tensor, or the "
+      "device cpu"));
 }
 
 absl::Status ValidateWeightType(const Model& model, WeightType type) {
@@ -85,6 +98,11 @@ absl::Status ValidateWeightType(const Model& model, WeightType type) {
   TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.embedding(), type));
   TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.output(), type));
   if (type != WeightType::kBf16) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ExpectBf16(model, model.head().projection, type));
+  for (const HeadWeights::Position& position : model.head().positions) {
+    TANDEM_RETURN_IF_ERROR(ExpectBf16(model, position.output, type));
+    for (const TensorView& block : position.blocks) TANDEM_RETURN_IF_ERROR(ExpectBf16(model, block, type));
+  }
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {

@@ -17,6 +17,10 @@ enum class WeightType {
   kBf16,      // The same, and an error unless the files hold bfloat16.
   kInt8,      // 8.25 bits a weight: integers of 8 bits, and a scale for every 64 of an output.
   kInt4,      // 4.25 bits a weight, likewise. The output head and the embedding have 8.25.
+  // The weights of kInt8 and kInt4, on CPUs, times inputs of 8 bits instead of 15: many rows take half the
+  // work.
+  kW8A8,
+  kW4A8,
   // 8 bits a weight, on GPUs: e4m3 floats, with a scale for every output, or for every matrix. The output
   // head and the embedding are bfloat16, which the files have to hold.
   kFp8,
@@ -29,15 +33,16 @@ std::vector<std::string> WeightTypeNames();
 absl::StatusOr<WeightType> ParseWeightType(absl::string_view name);
 absl::string_view WeightTypeName(WeightType type);
 
-// What an engine keeps the matrices of `model` in: "int8", "int4", "fp8", "fp8-tensor", or what its files
-// hold: "bf16", "f16" or "f32".
+// What an engine keeps the matrices of `model` in: "int8", "int4", "w8a8", "w4a8", "fp8", "fp8-tensor", or
+// what its files hold: "bf16", "f16" or "f32".
 absl::string_view KeptWeightType(const Model& model, WeightType type);
 
 // Whether only engines on GPUs have it.
 bool IsGpuWeightType(WeightType type);
 
-// InvalidArgument for a type that the CPU engine does not have.
+// InvalidArgument for a type that the CPU engine, or those on GPUs, do not have.
 absl::Status ValidateCpuWeightType(WeightType type);
+absl::Status ValidateGpuWeightType(WeightType type);
 
 // InvalidArgument for kBf16 and a model with matrices in something else, and for types of GPUs and a model
 // whose embedding or output head is.

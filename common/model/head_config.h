@@ -9,16 +9,27 @@
 
 namespace tandem {
 
-// What makes a model a draft head: one decoder layer that reads the target's hidden states beside the tokens.
-// Row j of a head has the token at position j + 1 and the target's states behind the token at position j, and
-// its logits are for position j + 2. Where the target has not computed these states yet, in a candidate tree,
-// the row takes the output state of the row before it instead (EAGLE, Li et al., 2024, section 4).
+// What makes a model a draft head: it reads the target's hidden states. Row j of a head has the token at
+// position j + 1 and the target's states behind the token at position j, and its logits are for position
+// j + 2.
+//
+// Heads of one decoder layer read the tokens too. Where the target has not computed the states yet, in a
+// candidate tree, the row takes the output state of the row before it instead (EAGLE, Li et al., 2024,
+// section 4).
 //
 //   EAGLE:    hidden = fc [embedding, state]         a layer without an input norm     output = head(hidden)
 //   EAGLE-3:  hidden = fc [state, state, state]      attention reads [norm(embedding), norm(hidden)]
 //             (or the output state as it is)                                output = head(norm(hidden))
+//   MTP:      hidden = fc [norm(state), norm(embedding)]         a layer      output = head(norm(hidden))
+//
+// MTP is multi-token prediction: the next-token module in the files of MiMo's models (Xiaomi, 2025, section
+// 2.2), chained for more than one step. Medusa heads (Cai et al., 2024, section 2.1.1) read one state and
+// nothing else: not the token, nor rows before. A row has logits for positions j + 2, j + 3, ..., one head's
+// each, and there are no rows in trees.
+//
+//   Medusa:   x = state; of every residual block: x = x + silu(W x + b)                output = head_k(x)
 struct HeadConfig {
-  enum class Kind { kEagle, kEagle3 };
+  enum class Kind { kEagle, kEagle3, kMedusa, kMtp };
   Kind kind = Kind::kEagle3;
   // The states that a row reads, as FeatureRequest names them. None, until FinishHeadConfig: those that the
   // authors chose, which follow from the number of the target's layers.
@@ -30,28 +41,41 @@ struct HeadConfig {
   int32_t draft_vocab_size = 0;
   // EAGLE-3: the residual stream starts with the normed state (vLLM speculators), not with the state.
   bool norm_before_residual = false;
+  // The state of its own that a row hands to the next one is that behind the final norm, as MTP's, or
+  // EAGLE-3's where it says so (norm_output), not that in front of it.
+  bool own_state_is_normed = false;
   // Where the layer's tensors are named like a model's ("layers.0."), not "midlayer.".
   bool numbered_layer = false;
+  // Medusa: how many positions a row has logits for, the residual blocks of each, and whether they end in one
+  // output matrix, which is the target's.
+  int32_t num_positions = 1;
+  int32_t num_blocks = 0;
+  bool shares_output = false;
   // What the head was trained for, where its configuration says so: common/model/target_fingerprint.h.
   std::optional<uint64_t> target_fingerprint;
 
   uint32_t num_states() const {
     return static_cast<uint32_t>(feature_layers.size()) + (feature_final_norm ? 1 : 0);
   }
+  // Whether a row reads the token and the rows before it: those of a head that does can stand in a tree.
+  bool reads_context() const { return kind != Kind::kMedusa; }
   // Numbers that a row reads of the target.
   uint32_t state_size() const { return num_states() * static_cast<uint32_t>(target_hidden_size); }
 };
 
-// "eagle" or "eagle3".
+// "eagle", "eagle3", "medusa" or "mtp".
 absl::string_view HeadKindName(HeadConfig::Kind kind);
 
 // The head of a folder whose config.json does not say that it is one, but whose tensors do (`fc.weight`).
 HeadConfig EagleByTensors();
 
-// Fills in what follows from the model beside it: `hidden_size` and `vocab_size` are the head's own,
-// `target_hidden_size` and `target_layers` the target's, 0 if there is no target at hand. InvalidArgument
-// when they do not go together, or when the layers to read follow from a target that is not there.
-absl::Status FinishHeadConfig(absl::string_view path, int32_t hidden_size, int32_t vocab_size,
-                              int32_t target_hidden_size, int32_t target_layers, HeadConfig* head);
+// The next-token module of a target's own folder.
+HeadConfig NextTokenModule();
+
+struct ModelConfig;
+
+// Fills in what follows from the target beside it, null if there is none at hand. InvalidArgument when the
+// two do not go together, or when something follows from a target that is not there. `config` has a head.
+absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target, ModelConfig* config);
 
 }  // namespace tandem

@@ -6,12 +6,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
 #include "common/model/random_weights.h"
 #include "common/model/strict_json.h"
+#include "common/model/target_fingerprint.h"
 #include "common/model/weight_files.h"
 
 namespace tandem {
@@ -22,6 +24,7 @@ constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 constexpr char kOutputName[] = "lm_head.weight";
 constexpr char kHeadProjectionName[] = "fc.weight";
 constexpr char kFinalNormName[] = "model.norm.weight";
+constexpr char kNextTokenModules[] = "model.mtp_layers.";
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/config.json");
@@ -101,6 +104,12 @@ class FileTensors final : public TensorSource {
 
   void Ignore(const std::string& name) override { taken_.insert(name); }
 
+  void IgnoreBelow(absl::string_view prefix, bool others) override {
+    for (const std::string& name : files_.names()) {
+      if (absl::StartsWith(name, prefix) != others) taken_.insert(name);
+    }
+  }
+
   // A tensor that nobody asked for means that config.json does not describe this model.
   absl::Status Finish(const std::string& architecture) override {
     for (const std::string& name : files_.names()) {
@@ -118,6 +127,26 @@ class FileTensors final : public TensorSource {
   WeightFiles files_;
   absl::flat_hash_set<std::string> taken_;
 };
+
+bool IsSameFolder(absl::string_view a, absl::string_view b) {
+  return !a.empty() && absl::StripSuffix(a, "/") == absl::StripSuffix(b, "/");
+}
+
+// Makes the configuration of a target that of the next-token module in its files.
+absl::Status UseNextTokenModule(const Model& target, ModelConfig* config) {
+  if (config->num_next_token_modules != 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        target.folder(), "/config.json: field num_nextn_predict_layers: found ",
+        config->num_next_token_modules,
+        ", supported for a draft head that is read from its target's own folder: 1 (one next-token module, "
+        "named ",
+        kNextTokenModules, "0)"));
+  }
+  config->num_layers = 1;
+  config->head = NextTokenModule();
+  config->head->target_fingerprint = TargetFingerprint(target);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -140,6 +169,7 @@ class Model::Reader {
       TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, config_.hidden_size, model_.layers_[i]));
       TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, model_.layers_[i]));
     }
+    if (config_.num_next_token_modules > 0) model_.weights_->IgnoreBelow(kNextTokenModules, /*others=*/false);
     return model_.weights_->Finish(config_.architecture);
   }
 
@@ -160,6 +190,8 @@ class Model::Reader {
   // target's.
   absl::Status ReadHead() {
     const HeadConfig& head = *config_.head;
+    if (head.kind == HeadConfig::Kind::kMedusa) return ReadMedusa();
+    if (head.kind == HeadConfig::Kind::kMtp) return ReadNextTokenModule();
     const int64_t hidden = config_.hidden_size;
     const bool is_eagle3 = head.kind == HeadConfig::Kind::kEagle3;
     TensorSource& weights = *model_.weights_;
@@ -187,6 +219,77 @@ class Model::Reader {
       TANDEM_RETURN_IF_ERROR(ReadDraftTokens(head.draft_vocab_size));
     }
     return weights.Finish(config_.architecture);
+  }
+
+  // As their authors name them, HEAD.BLOCK.linear.weight and HEAD.BLOCKS.weight, or as vLLM does,
+  // blocks.HEAD.layers.BLOCK.weight without biases and lm_heads.HEAD.weight. Where they are part of something
+  // bigger, a name stands in front.
+  absl::Status ReadMedusa() {
+    const HeadConfig& head = *config_.head;
+    const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
+    TensorSource& weights = *model_.weights_;
+    std::string prefix;
+    bool is_vllm = false;
+    for (const char* const candidate : {"", "medusa_head.", "medusa_heads."}) {
+      for (const bool vllm : {false, true}) {
+        const std::string first =
+            absl::StrCat(candidate, vllm ? "blocks.0.layers.0.weight" : "0.0.linear.weight");
+        if (!weights.Contains(first)) continue;
+        prefix = candidate;
+        is_vllm = vllm;
+      }
+    }
+    const auto output_name = [&](int32_t position) {
+      return is_vllm ? absl::StrCat(prefix, "lm_heads.", position, ".weight")
+                     : absl::StrCat(prefix, position, ".", head.num_blocks, ".weight");
+    };
+    if (head.shares_output) {
+      // vLLM keeps a copy of the target's.
+      const Model* const target = model_.target_.get();
+      TANDEM_RETURN_IF_ERROR(TakeOrShare(is_vllm ? output_name(0) : kOutputName, {vocab, hidden},
+                                         target == nullptr ? nullptr : &target->output(), model_.output_));
+    }
+    for (int32_t i = 0; i < head.num_positions; ++i) {
+      HeadWeights::Position& position = model_.head_.positions.emplace_back();
+      for (int32_t j = 0; j < head.num_blocks; ++j) {
+        const std::string block = is_vllm ? absl::StrCat(prefix, "blocks.", i, ".layers.", j)
+                                          : absl::StrCat(prefix, i, ".", j, ".linear");
+        TANDEM_RETURN_IF_ERROR(Take(block + ".weight", {hidden, hidden}, position.blocks.emplace_back()));
+        const bool has_bias = !is_vllm || weights.Contains(block + ".bias");
+        TANDEM_RETURN_IF_ERROR(
+            TakeIf(has_bias, block + ".bias", {hidden}, position.block_biases.emplace_back()));
+      }
+      if (head.shares_output) {
+        position.output = model_.output_;
+      } else {
+        TANDEM_RETURN_IF_ERROR(Take(output_name(i), {vocab, hidden}, position.output));
+      }
+    }
+    model_.output_ = model_.head_.positions.front().output;
+    return weights.Finish(config_.architecture);
+  }
+
+  // The first module in a target's files, all else of which is the target's: it has been read as such.
+  absl::Status ReadNextTokenModule() {
+    const int64_t hidden = config_.hidden_size;
+    const std::string prefix = absl::StrCat(kNextTokenModules, "0.");
+    if (const Model* const target = model_.target_.get(); target != nullptr) {
+      model_.embedding_ = target->embedding();
+      model_.output_ = target->output();
+    } else {
+      TANDEM_RETURN_IF_ERROR(Take(kEmbeddingName, {config_.vocab_size, hidden}, model_.embedding_));
+      TANDEM_RETURN_IF_ERROR(Take(kOutputName, {config_.vocab_size, hidden}, model_.output_));
+    }
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "input_proj.weight", {hidden, 2 * hidden}, model_.head_.projection));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "token_layernorm.weight", {hidden}, model_.head_.embedding_norm));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "hidden_layernorm.weight", {hidden}, model_.head_.state_norm));
+    LayerWeights& layer = model_.layers_.emplace_back();
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "input_layernorm.weight", {hidden}, layer.input_norm));
+    TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, hidden, layer));
+    TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, layer));
+    TANDEM_RETURN_IF_ERROR(Take(prefix + "final_layernorm.weight", {hidden}, model_.final_norm_));
+    model_.weights_->IgnoreBelow(prefix, /*others=*/true);
+    return model_.weights_->Finish(config_.architecture);
   }
 
   // The head's own tensor, or the target's.
@@ -282,7 +385,8 @@ class Model::Reader {
   const ModelConfig& config_;
 };
 
-absl::StatusOr<bool> Model::IsHead(const std::string& folder) {
+absl::StatusOr<bool> Model::IsHead(const std::string& folder, const std::string& target_folder) {
+  if (IsSameFolder(folder, target_folder)) return true;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(folder));
   if (config.head.has_value()) return true;
   TANDEM_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::Open(folder));
@@ -299,11 +403,12 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadHead(const std::string& 
   TANDEM_ASSIGN_OR_RETURN(GenerationDefaults defaults, ReadGenerationDefaults(folder, config));
   TANDEM_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::Open(folder));
   if (!config.head.has_value() && weights.Contains(kHeadProjectionName)) config.head = EagleByTensors();
+  if (target != nullptr && !config.head.has_value() && IsSameFolder(folder, target->folder())) {
+    TANDEM_RETURN_IF_ERROR(UseNextTokenModule(*target, &config));
+  }
   if (config.head.has_value()) {
-    TANDEM_RETURN_IF_ERROR(
-        FinishHeadConfig(absl::StrCat(folder, "/config.json"), config.hidden_size, config.vocab_size,
-                         target == nullptr ? 0 : target->config().hidden_size,
-                         target == nullptr ? 0 : target->config().num_layers, &*config.head));
+    TANDEM_RETURN_IF_ERROR(FinishHeadConfig(absl::StrCat(folder, "/config.json"),
+                                            target == nullptr ? nullptr : &target->config(), &config));
   } else if (target != nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder, "/config.json: expected a draft head's, for the target in ", target->folder()));

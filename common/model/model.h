@@ -40,12 +40,19 @@ struct LayerWeights {
 // layer itself norms what it reads, and where attention reads the embedding and the state side by side, the
 // inputs of query, key and value are [2 * hidden].
 struct HeadWeights {
-  TensorView projection;       // fc: EAGLE [hidden, 2 * hidden], EAGLE-3 [hidden, state_size]
+  TensorView projection;       // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size]
   TensorView projection_bias;  // [hidden], where the file has one
-  TensorView embedding_norm;   // EAGLE-3: [hidden], of the token's embedding
-  TensorView state_norm;       // EAGLE-3: [hidden], of what the projection gave
+  TensorView embedding_norm;   // EAGLE-3, MTP: [hidden], of the token's embedding
+  TensorView state_norm;       // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
   // Of each of draft_vocab_size outputs, the token it stands for; empty when they are all tokens in order.
   TokenIds draft_tokens;
+  // Medusa: one for each of num_positions, in order.
+  struct Position {
+    std::vector<TensorView> blocks;        // num_blocks, [hidden, hidden]
+    std::vector<TensorView> block_biases;  // Likewise, [hidden]; one that is not there adds nothing.
+    TensorView output;                     // [vocab, hidden]; of those that share one, the same
+  };
+  std::vector<Position> positions;
 };
 
 // A Hugging Face model folder, opened and checked: config.json, generation_config.json (optional) and the
@@ -61,13 +68,15 @@ class Model {
   // does not fit the configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
   // A draft head and the target it reads: what the head's file leaves out, embedding and output matrix, are
-  // the target's. InvalidArgument where the two do not fit, or the folder has no head. Null target: as Load,
-  // which reads a head too if its file leaves nothing out.
+  // the target's. The target's own folder stands for the next-token module in its files. InvalidArgument
+  // where the two do not fit, or the folder has no head. Null target: as Load, which reads a head too if its
+  // file leaves nothing out.
   static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
                                                                std::shared_ptr<const Model> target);
 
-  // Whether the folder holds a draft head. Errors are Load's, as far as it reads.
-  static absl::StatusOr<bool> IsHead(const std::string& folder);
+  // Whether the folder holds a draft head, or is that of the target, and so stands for its next-token module.
+  // Errors are Load's, as far as it reads.
+  static absl::StatusOr<bool> IsHead(const std::string& folder, const std::string& target_folder = "");
 
   // A model of that shape in memory, without files: every weight is bfloat16 and follows from the seed and
   // the tensor's name. Matrices are uniform with variance 1 / inputs, embeddings in +-1, norms in 1 +- 0.5,
@@ -83,10 +92,12 @@ class Model {
   const ModelConfig& config() const { return config_; }
   // `eos_tokens` are config.json's where generation_config.json names none; all are below vocab_size.
   const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
-  const TensorView& embedding() const { return embedding_; }  // [vocab, hidden]
-  // [vocab, hidden]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]
+  const TensorView& embedding() const { return embedding_; }  // [vocab, hidden]; Medusa heads have none
+  // [vocab, hidden]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]. Of Medusa heads
+  // the first one's.
   const TensorView& output() const { return output_; }
-  const TensorView& final_norm() const { return final_norm_; }  // [hidden]; an EAGLE head has none
+  // [hidden]; EAGLE and Medusa heads have none
+  const TensorView& final_norm() const { return final_norm_; }
   absl::Span<const LayerWeights> layers() const { return layers_; }
   const HeadWeights& head() const { return head_; }
   // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they

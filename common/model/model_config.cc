@@ -24,6 +24,8 @@ constexpr int32_t kMaxHeadDim = 1024;
 constexpr int32_t kMaxIntermediate = 1 << 20;
 constexpr int32_t kMaxVocabulary = 1 << 22;
 constexpr int32_t kMaxContext = 1 << 24;
+// What Medusa heads say to have: they read one state, of however long a text.
+constexpr int32_t kContextOfMedusa = 1 << 20;
 
 enum class Family { kLlama, kMistral, kQwen2, kQwen3 };
 
@@ -37,14 +39,15 @@ struct Architecture {
   int32_t default_head_dim;
   int32_t default_context;
 };
-constexpr std::array<Architecture, 4> kArchitectures = {{
+constexpr std::array<Architecture, 5> kArchitectures = {{
     {Family::kLlama, "LlamaForCausalLM", "llama", 0, 0, 2048},
     {Family::kMistral, "MistralForCausalLM", "mistral", 8, 0, 131072},
     {Family::kQwen2, "Qwen2ForCausalLM", "qwen2", 32, 0, 32768},
+    {Family::kQwen2, "MiMoForCausalLM", "mimo", 32, 0, 32768},
     {Family::kQwen3, "Qwen3ForCausalLM", "qwen3", 32, 128, 32768},
 }};
 constexpr absl::string_view kSupported =
-    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, MiMoForCausalLM, Qwen3ForCausalLM";
 
 // Fields which change the result when they are set and which nothing here implements.
 constexpr std::array<absl::string_view, 6> kRefusedFields = {
@@ -80,6 +83,8 @@ absl::Status CheckRefusedFields(const JsonFields& fields) {
   }
   TANDEM_ASSIGN_OR_RETURN(const auto activation, fields.String("hidden_act"));
   if (activation.value_or("silu") != "silu") return fields.Unsupported("hidden_act", "silu");
+  TANDEM_ASSIGN_OR_RETURN(const bool several_axes, fields.BoolOr("use_mrope", false));
+  if (several_axes) return fields.Unsupported("use_mrope", "false");
   return absl::OkStatus();
 }
 
@@ -220,6 +225,12 @@ absl::Status ReadQwenWindow(const JsonFields& fields, ModelConfig& config) {
 absl::Status ReadVariant(const JsonFields& fields, Family family, ModelConfig& config) {
   switch (family) {
     case Family::kLlama: {
+      if (const Json* const types = fields.Find("layer_types"); types != nullptr) {
+        const bool all_full =
+            types->is_array() && std::all_of(types->begin(), types->end(),
+                                             [](const Json& type) { return type == "full_attention"; });
+        if (!all_full) return fields.Unsupported("layer_types", "full_attention");
+      }
       TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("attention_bias", false));
       TANDEM_ASSIGN_OR_RETURN(config.mlp_bias, fields.BoolOr("mlp_bias", false));
       config.attention_output_bias = config.attention_bias;
@@ -270,6 +281,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const Json& object, absl::string_vie
   TANDEM_RETURN_IF_ERROR(ReadRope(fields, path, config));
   TANDEM_ASSIGN_OR_RETURN(config.tied_embeddings, fields.BoolOr("tie_word_embeddings", false));
   TANDEM_RETURN_IF_ERROR(ReadVariant(fields, architecture.family, config));
+  TANDEM_ASSIGN_OR_RETURN(config.num_next_token_modules,
+                          fields.IntOr("num_nextn_predict_layers", 0, kMaxLayers, 0));
   TANDEM_ASSIGN_OR_RETURN(config.eos_tokens, fields.Tokens("eos_token_id"));
   return config;
 }
@@ -280,6 +293,15 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
   TANDEM_ASSIGN_OR_RETURN(Json object, ParseObject(json, path));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<ParsedHead> head, ParseHeadConfig(object, path));
   if (!head.has_value()) return ReadModelConfig(object, path, "");
+  if (head->layer == nullptr) {
+    ModelConfig config;
+    config.architecture = "MedusaModel";
+    config.hidden_size = head->hidden_size;
+    config.vocab_size = head->vocab_size;
+    config.max_context = kContextOfMedusa;
+    config.head = head->config;
+    return config;
+  }
   // The layer is a Llama's, whatever the head as a whole calls itself, or in a description of its own a
   // Qwen3's.
   const bool nested = head->layer != &object;

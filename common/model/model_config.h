@@ -25,7 +25,7 @@ struct RopeScaling {
 
 // The decoder-only transformer that a Hugging Face config.json describes: RMSNorm, rotary positions,
 // grouped-query attention and SwiGLU, in the variants Llama 2/3.x, Mistral, Qwen2/2.5 (query/key/value
-// biases) and Qwen3 (RMSNorm over each query and key head).
+// biases), MiMo (a Qwen2 with a next-token module) and Qwen3 (RMSNorm over each query and key head).
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int32_t hidden_size = 0;
@@ -47,12 +47,21 @@ struct ModelConfig {
   // A row sees its last `sliding_window` positions, itself included (Mistral 7B v0.1, or Qwen with
   // `use_sliding_window` in every layer).
   std::optional<int32_t> sliding_window;
+  // `num_nextn_predict_layers`: modules in the model's files that guess one token further (MTP). The model
+  // itself does not use them: Model::LoadHead does.
+  int32_t num_next_token_modules = 0;
   TokenIds eos_tokens;  // `eos_token_id`; counts where generation_config.json names none.
-  // Of a draft head, which has one layer and computes nothing without the states of its target.
+  // Of a draft head, which has one layer, or of Medusa heads none, and computes nothing without the states of
+  // its target.
   std::optional<HeadConfig> head;
 
   int32_t query_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
+  // Logits of a row: [vocab_size], or of Medusa heads [num_positions, vocab_size].
+  size_t logits_size() const {
+    const auto positions = static_cast<size_t>(head.has_value() ? head->num_positions : 1);
+    return positions * static_cast<size_t>(vocab_size);
+  }
 };
 
 // Reads and checks the text of a config.json, a draft head's included (head_format.h). Every size is bounded

@@ -1,10 +1,14 @@
 // Spoils a valid model folder in seeded random ways: whatever happens to the bytes, loading gives a model or
 // an error, never a crash. Most useful under the address and undefined-behaviour sanitizers.
 
+#include <algorithm>
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/model/model.h"
 #include "common/model/model_folder_fixture.h"
 #include "common/model/tensor_convert.h"
@@ -73,7 +77,24 @@ double SumOfWeights(const Model& model) {
       add(*view);
     }
   }
+  const HeadWeights& head = model.head();
+  for (const TensorView* view :
+       {&head.projection, &head.projection_bias, &head.embedding_norm, &head.state_norm}) {
+    add(*view);
+  }
+  for (const HeadWeights::Position& position : head.positions) {
+    for (const TensorView& view : position.blocks) add(view);
+    for (const TensorView& view : position.block_biases) add(view);
+    add(position.output);
+  }
   return sum;
+}
+
+// A model, or where it has one its next-token module.
+absl::StatusOr<std::shared_ptr<const Model>> LoadAll(const std::string& folder) {
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder);
+  if (!model.ok() || (*model)->config().num_next_token_modules == 0) return model;
+  return Model::LoadHead(folder, *model);
 }
 
 struct Outcome {
@@ -81,15 +102,16 @@ struct Outcome {
   int refused = 0;
 };
 
-// Loads `count` folders in which the file `name` is mutated.
+// Loads `count` folders in which the file `name` is mutated, in its first bytes.
 Outcome LoadMutated(const TemporaryFolder& folder, const std::string& name, const std::string& valid,
-                    int count, uint64_t seed) {
+                    int count, uint64_t seed, size_t mutable_bytes = SIZE_MAX) {
   Outcome outcome;
   Random random(seed);
   double sum = 0;
   for (int i = 0; i < count; ++i) {
-    folder.Write(name, Mutated(valid, random));
-    const auto model = Model::Load(folder.path());
+    const size_t num_mutable = std::min(mutable_bytes, valid.size());
+    folder.Write(name, Mutated(valid.substr(0, num_mutable), random) + valid.substr(num_mutable));
+    const auto model = LoadAll(folder.path());
     if (model.ok()) {
       sum += SumOfWeights(**model);
       ++outcome.loaded;
@@ -100,7 +122,7 @@ Outcome LoadMutated(const TemporaryFolder& folder, const std::string& name, cons
     }
   }
   folder.Write(name, valid);
-  EXPECT_EQ(Model::Load(folder.path()).status(), absl::OkStatus());
+  EXPECT_EQ(LoadAll(folder.path()).status(), absl::OkStatus());
   // The sum may be anything, NaN included; using it keeps the reads from being dropped.
   ::testing::Test::RecordProperty("sum", std::to_string(sum));
   return outcome;
@@ -134,6 +156,30 @@ TEST(MutationTest, SpoiltIndexesNeverCrash) {
   folder.Write("model.safetensors.index.json", index.dump());
   const Outcome outcome = LoadMutated(folder, "model.safetensors.index.json", index.dump(), 2'000, 3);
   EXPECT_GT(outcome.refused, 1500);
+}
+
+TEST(MutationTest, SpoiltHeadsNeverCrash) {
+  struct Files {
+    const char* folder;
+    const char* weights = "model.safetensors";
+  };
+  for (const Files& files : {Files{"eagle3-specforge"}, Files{"eagle1"}, Files{"medusa-vllm"}, Files{"mimo"},
+                             Files{"medusa", "medusa_lm_head.safetensors"}}) {
+    const TemporaryFolder folder;
+    const std::string from =
+        absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/heads/", files.folder, "/");
+    std::string config = ReadFile(from + "config.json", 1 << 20).value();
+    std::string weights = ReadFile(from + files.weights, 1 << 24).value();
+    folder.Write("config.json", config);
+    folder.Write(files.weights, weights);
+    const Outcome spoilt_config = LoadMutated(folder, "config.json", config, 300, 4);
+    EXPECT_GT(spoilt_config.loaded, 10) << files.folder;
+    EXPECT_GT(spoilt_config.refused, 100) << files.folder;
+    // The header alone: the tensors are most of the file.
+    const Outcome spoilt_weights =
+        LoadMutated(folder, files.weights, weights, 150, 5, /*mutable_bytes=*/2048);
+    EXPECT_GT(spoilt_weights.refused, 75) << files.folder;
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/model/tensor_view.h"
 
 namespace tandem {
@@ -23,6 +24,8 @@ class TensorSource {
   virtual absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) = 0;
   // Says that a tensor may be there and is not needed: what it holds follows from others.
   virtual void Ignore(const std::string& /*name*/) {}
+  // Likewise of all whose names begin with `prefix`, or of all others.
+  virtual void IgnoreBelow(absl::string_view /*prefix*/, bool /*others*/ = false) {}
   // Called once the model has taken what it needs: an error when something it should know about is left.
   virtual absl::Status Finish(const std::string& architecture) = 0;
   // See Model::Release.

@@ -37,17 +37,24 @@ absl::Status CheckShardName(const std::string& path, absl::string_view tensor, c
 
 absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& folder) {
   WeightFiles weights;
-  weights.path_ = absl::StrCat(folder, "/model.safetensors");
-  absl::StatusOr<SafetensorsFile> single = SafetensorsFile::Open(weights.path_);
-  if (single.ok()) {
-    weights.names_ = single->names();
-    for (const std::string& name : weights.names_) weights.file_index_.emplace(name, 0);
-    weights.files_.push_back(*std::move(single));
-    return weights;
+  absl::Status opened = weights.OpenSingle(absl::StrCat(folder, "/model.safetensors"));
+  if (absl::IsNotFound(opened)) opened = weights.OpenShards(folder);
+  if (absl::IsNotFound(opened) && weights.files_.empty()) {
+    const absl::Status medusa = weights.OpenSingle(absl::StrCat(folder, "/medusa_lm_head.safetensors"));
+    // What a folder of another model should have is the better message.
+    if (!absl::IsNotFound(medusa)) opened = medusa;
   }
-  if (!absl::IsNotFound(single.status())) return single.status();
-  TANDEM_RETURN_IF_ERROR(weights.OpenShards(folder));
+  if (!opened.ok()) return opened;
   return weights;
+}
+
+absl::Status WeightFiles::OpenSingle(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(SafetensorsFile single, SafetensorsFile::Open(path));
+  path_ = path;
+  names_ = single.names();
+  for (const std::string& name : names_) file_index_.emplace(name, 0);
+  files_.push_back(std::move(single));
+  return absl::OkStatus();
 }
 
 absl::Status WeightFiles::OpenShards(const std::string& folder) {

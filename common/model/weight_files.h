@@ -11,7 +11,8 @@
 namespace tandem {
 
 // The weights of a Hugging Face model folder as one set of named tensors: model.safetensors, or the shards
-// that model.safetensors.index.json assigns tensors to (where both exist, the single file is read).
+// that model.safetensors.index.json assigns tensors to (where both exist, the single file is read), or, of
+// Medusa heads as their authors name it, medusa_lm_head.safetensors (where neither exists).
 //
 // An index names files in its own folder only. Every tensor it lists must lie in the shard it names, and
 // every tensor of a shard must be listed for that shard, so that no tensor exists twice and none is silently
@@ -20,7 +21,7 @@ namespace tandem {
 // Owns the mappings; views are valid as long as the object, or what it was moved to, lives.
 class WeightFiles {
  public:
-  // NotFound when there is neither file or a shard is missing; InvalidArgument for content that breaks the
+  // NotFound when there is no such file or a shard is missing; InvalidArgument for content that breaks the
   // rules.
   static absl::StatusOr<WeightFiles> Open(const std::string& folder);
 
@@ -40,6 +41,7 @@ class WeightFiles {
  private:
   WeightFiles() = default;
 
+  absl::Status OpenSingle(const std::string& path);
   absl::Status OpenShards(const std::string& folder);
 
   std::string path_;

@@ -84,11 +84,20 @@ absl::StatusOr<DraftBudget> BudgetFromProto(absl::string_view field, const v1::D
   if (proto.lookahead() > kMaxTreeDepth) {
     return Invalid(field, ".lookahead: ", proto.lookahead(), ", expected at most ", kMaxTreeDepth);
   }
+  if (proto.ahead_nodes() > kMaxTreeNodes) {
+    return Invalid(field, ".ahead_nodes: ", proto.ahead_nodes(), ", expected at most ", kMaxTreeNodes);
+  }
+  if (proto.ahead_branching() > kMaxTreeNodes) {
+    return Invalid(field, ".ahead_branching: ", proto.ahead_branching(), ", expected at most ",
+                   kMaxTreeNodes);
+  }
   return DraftBudget{.depth = proto.depth(),
                      .nodes = proto.nodes(),
                      .branching = proto.branching(),
                      .lookahead = proto.lookahead(),
-                     .shape = ShapeFromProto(proto.shape())};
+                     .shape = ShapeFromProto(proto.shape()),
+                     .ahead_nodes = proto.ahead_nodes(),
+                     .ahead_branching = proto.ahead_branching()};
 }
 
 void BudgetToProto(const DraftBudget& budget, v1::DraftBudget* proto) {
@@ -97,6 +106,8 @@ void BudgetToProto(const DraftBudget& budget, v1::DraftBudget* proto) {
   proto->set_branching(budget.branching);
   proto->set_lookahead(budget.lookahead);
   proto->set_shape(ShapeToProto(budget.shape));
+  proto->set_ahead_nodes(budget.ahead_nodes);
+  proto->set_ahead_branching(budget.ahead_branching);
 }
 
 FeatureType FeatureTypeFromProto(v1::FeatureType type) {

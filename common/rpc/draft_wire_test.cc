@@ -31,7 +31,13 @@ v1::DraftRequest ValidOpen() {
   open.sampling.seed = 99;
   open.prompt_length = 2;
   open.cache_salt = 13;
-  open.budget = {.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2, .shape = TreeShape::kEagle2};
+  open.budget = {.depth = 4,
+                 .nodes = 16,
+                 .branching = 3,
+                 .lookahead = 2,
+                 .shape = TreeShape::kEagle2,
+                 .ahead_nodes = 40,
+                 .ahead_branching = 8};
   open.traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   open.tracestate = "v=1";
   open.request_id = "req-1";
@@ -94,9 +100,13 @@ TEST(DraftWireTest, OpenRoundTrips) {
   EXPECT_THAT(open.sampling.logit_bias, ElementsAre(std::pair(3, -1.0f), std::pair(9, 2.5f)));
   EXPECT_EQ(open.prompt_length, 2u);
   EXPECT_EQ(open.cache_salt, 13u);
-  EXPECT_EQ(
-      open.budget,
-      (DraftBudget{.depth = 4, .nodes = 16, .branching = 3, .lookahead = 2, .shape = TreeShape::kEagle2}));
+  EXPECT_EQ(open.budget, (DraftBudget{.depth = 4,
+                                      .nodes = 16,
+                                      .branching = 3,
+                                      .lookahead = 2,
+                                      .shape = TreeShape::kEagle2,
+                                      .ahead_nodes = 40,
+                                      .ahead_branching = 8}));
   EXPECT_EQ(open.traceparent, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   EXPECT_EQ(open.tracestate, "v=1");
   EXPECT_EQ(open.request_id, "req-1");
@@ -226,6 +236,10 @@ TEST(DraftWireTest, RequestsThatBreakTheProtocolAreRefused) {
       {[](auto* r) { r->mutable_open()->mutable_budget()->set_nodes(~0u); }, "open.budget.nodes"},
       {[](auto* r) { r->mutable_open()->mutable_budget()->set_branching(~0u); }, "open.budget.branching"},
       {[](auto* r) { r->mutable_open()->mutable_budget()->set_lookahead(~0u); }, "open.budget.lookahead"},
+      {[](auto* r) { r->mutable_open()->mutable_budget()->set_ahead_nodes(1025); },
+       "open.budget.ahead_nodes: 1025"},
+      {[](auto* r) { r->mutable_open()->mutable_budget()->set_ahead_branching(~0u); },
+       "open.budget.ahead_branching"},
       {[](auto* r) { (*r->mutable_open()->mutable_sampling()->mutable_logit_bias())[1u << 31] = 1; },
        "sampling.logit_bias: token id 2147483648"},
       {[](auto* r) {

@@ -15,11 +15,14 @@
 #include <cstring>
 #include <ctime>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/socket_reads.h"
 
 namespace tandem {
 namespace {
@@ -29,6 +32,8 @@ constexpr int kPauseMs = 20;
 // For how long a peer may take nothing of what was sent, or be out of reach, before the kernel ends the
 // connection. What waits for it is memory.
 constexpr unsigned kStalledMs = 30'000;
+// Bytes that the kernel takes beyond those on their way; the rest waits in gRPC, which counts them.
+constexpr int kMostUnsent = 256 << 10;
 // Before the listener looks whether it is to stop.
 constexpr int kMostAtOnce = 256;
 // Fewer file descriptors than this are soon used up by connections.
@@ -124,6 +129,21 @@ bool IsOfOneConnection(int error) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
+  std::unique_ptr<Listener> listener(new Listener());
+  listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (listener->wake_ < 0) return BindError(address, std::strerror(errno));
+  const std::optional<std::string> path = UnixSocketPath(address);
+  TANDEM_RETURN_IF_ERROR(path.has_value() ? listener->BindPath(*path) : listener->BindHost(address));
+  return listener;
+}
+
+absl::Status Listener::BindPath(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(path_, UnixSocket::Listen(path));
+  sockets_.push_back(path_->Release());
+  return absl::OkStatus();
+}
+
+absl::Status Listener::BindHost(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return BindError(address, "no port");
   std::string host = address.substr(0, colon);
@@ -137,13 +157,10 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& addr
   const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found.first);
   if (error != 0) return BindError(address, gai_strerror(error));
 
-  std::unique_ptr<Listener> listener(new Listener());
-  listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (listener->wake_ < 0) return BindError(address, std::strerror(errno));
   std::string why = "no such address";
   for (const addrinfo* one = found.first; one != nullptr; one = one->ai_next) {
     // A name of several addresses has one port on all of them.
-    if (*PortOf(one->ai_addr) == 0) *PortOf(one->ai_addr) = htons(static_cast<uint16_t>(listener->port_));
+    if (*PortOf(one->ai_addr) == 0) *PortOf(one->ai_addr) = htons(static_cast<uint16_t>(port_));
     const int made =
         IsWildcard(*one) ? ListenEverywhere(*PortOf(one->ai_addr)) : Listen(one->ai_addr, one->ai_addrlen);
     if (made < 0) {
@@ -151,12 +168,12 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& addr
       if (errno == EADDRINUSE) return BindError(address, why);
       continue;
     }
-    listener->sockets_.push_back(made);
-    if (listener->port_ == 0) listener->port_ = BoundPort(made);
+    sockets_.push_back(made);
+    if (port_ == 0) port_ = BoundPort(made);
     if (IsWildcard(*one)) break;
   }
-  if (listener->sockets_.empty()) return BindError(address, why);
-  return listener;
+  if (sockets_.empty()) return BindError(address, why);
+  return absl::OkStatus();
 }
 
 Listener::~Listener() {
@@ -171,8 +188,9 @@ void Listener::Start(const Options& options, std::function<void(int)> serve) {
   const int free = fcntl(wake_, F_DUPFD_CLOEXEC, 0);
   if (free >= 0) close(free);
   max_descriptor_ = free >= 0 && options.max_connections < all - free ? free + options.max_connections : all;
-  refused_ = options.refused;
+  options_ = options;
   serve_ = std::move(serve);
+  watch_.emplace(options.watch);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -184,6 +202,7 @@ void Listener::Stop() {
   }
   for (const int socket : sockets_) close(socket);
   sockets_.clear();
+  path_ = nullptr;
   serve_ = nullptr;
 }
 
@@ -196,13 +215,17 @@ void Listener::Run() {
   std::vector<pollfd> polled = {{.fd = wake_, .events = POLLIN, .revents = 0}};
   for (const int socket : sockets_) polled.push_back({.fd = socket, .events = POLLIN, .revents = 0});
   bool accepting = true;
+  last_look_ = MonotonicNanos();
   while (true) {
+    const int until_look = watch_->empty() ? -1 : ConnectionWatch::kPeriodMs;
     // What waits and cannot be accepted would make poll return at once.
-    if (poll(polled.data(), accepting ? polled.size() : 1, accepting ? -1 : kPauseMs) < 0 && errno != EINTR) {
+    if (poll(polled.data(), accepting ? polled.size() : 1, accepting ? until_look : kPauseMs) < 0 &&
+        errno != EINTR) {
       LogError("a listening socket cannot be waited for", {{"error", std::strerror(errno)}});
       poll(nullptr, 0, kPauseMs);
     }
     if ((polled[0].revents & POLLIN) != 0) return;
+    LookAtConnections();
     accepting = true;
     for (const int socket : sockets_) accepting = AcceptAll(socket) && accepting;
     if (accepting) {
@@ -211,6 +234,20 @@ void Listener::Run() {
       deaf_since_.store(MonotonicNanos(), std::memory_order_relaxed);
     }
   }
+}
+
+void Listener::LookAtConnections() {
+  const absl::Duration elapsed = absl::Nanoseconds(MonotonicNanos() - last_look_);
+  if (elapsed < absl::Milliseconds(ConnectionWatch::kPeriodMs)) return;
+  watch_->Look(elapsed);
+  if (options_.bound_header_lists) {
+    if (const int cut = TakeNumCutHeaderLists(); cut > 0) {
+      options_.cut_for_header_lists.Increment(cut);
+      LogWarning("connections cut: their peers sent header lists beyond all bounds",
+                 {{"connections", absl::StrCat(cut)}});
+    }
+  }
+  last_look_ = MonotonicNanos();
 }
 
 bool Listener::AcceptAll(int socket) {
@@ -224,12 +261,16 @@ bool Listener::AcceptAll(int socket) {
     // The lowest free number is taken, so a high one means that all below are in use.
     if (connection >= max_descriptor_) {
       close(connection);
-      refused_.Increment();
+      options_.refused.Increment();
       continue;
     }
     const int on = 1;
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &kStalledMs, sizeof(kStalledMs));
+    // Otherwise the kernel takes megabytes for peers that read nothing.
+    setsockopt(connection, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent));
+    watch_->Add(connection);
+    if (options_.bound_header_lists) BoundHeaderLists(connection);
     serve_(connection);
   }
   return true;

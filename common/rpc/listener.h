@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/connection_watch.h"
+#include "common/rpc/unix_socket.h"
 
 namespace tandem {
 
@@ -21,7 +24,8 @@ namespace tandem {
 // no file descriptor left; this one goes on as soon as there are some again.
 //
 // Descriptors for connections end before those of the process do, which has files and calls other servers. A
-// connection beyond is closed at once, so that its client learns of it.
+// connection beyond is closed at once, so that its client learns of it. One whose peer calls and does not
+// read what it is answered is shut down (ConnectionWatch).
 //
 //   Bind --> LISTENING (connections wait) --Start--> ACCEPTING --Stop--> CLOSED
 //
@@ -37,9 +41,14 @@ class Listener {
     int max_connections = 0;
     // Counts those that were closed because there were too many.
     Counter refused;
+    ConnectionWatch::Options watch;
+    // Look for header lists that are too long before gRPC reads them (BoundHeaderLists), and count here.
+    bool bound_header_lists = false;
+    Counter cut_for_header_lists;
   };
 
-  // Of "host:port"; port 0 takes a free one. Unavailable, naming the address, when it cannot be bound.
+  // Of "host:port"; port 0 takes a free one. Or of "unix:PATH". Unavailable, naming the address, when it
+  // cannot be bound; InvalidArgument for a path that is too long.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address);
   ~Listener();
 
@@ -48,23 +57,30 @@ class Listener {
   // Accepts nothing more and closes the sockets. `serve` is not called any more once it returns.
   void Stop();
 
+  // 0 for a path.
   int port() const { return port_; }
   // For how long connections have been waiting that could not be accepted; zero when the last one was.
   absl::Duration deaf() const;
 
  private:
   Listener() = default;
+  absl::Status BindPath(const std::string& path);
+  absl::Status BindHost(const std::string& address);
   void Run();
+  void LookAtConnections();
   // Accepts all that wait at a socket. False when there are some that cannot be accepted at the moment.
   bool AcceptAll(int socket);
 
   std::vector<int> sockets_;
+  std::unique_ptr<UnixSocket> path_;
   int wake_ = -1;  // An eventfd that ends Run.
   int port_ = 0;
   int max_descriptor_ = 0;  // Of connections.
   std::function<void(int)> serve_;
-  Counter refused_;
-  std::atomic<int64_t> deaf_since_{0};  // Monotonic nanoseconds; 0: not.
+  Options options_;
+  std::optional<ConnectionWatch> watch_;  // Of the thread,
+  int64_t last_look_ = 0;                 // which last looked then, in monotonic nanoseconds.
+  std::atomic<int64_t> deaf_since_{0};    // Monotonic nanoseconds; 0: not.
   std::thread thread_;
 };
 

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
+#include "grpcpp/impl/client_unary_call.h"
 #include "gtest/gtest.h"
 #include "tandem/v1/admin.grpc.pb.h"
 
@@ -103,6 +104,45 @@ TEST(ListenerTest, LivenessIsThatOfTheServedPort) {
   absl::MutexLock lock(&mutex);
   EXPECT_EQ(connections.size(), clients.size());
   for (const int connection : connections) close(connection);
+  for (const int client : clients) close(client);
+}
+
+// A server that others cannot reach is of no use, though it could say by another way that it lives.
+TEST(ListenerTest, AServerThatCanAcceptNothingSaysSoByItsLiveness) {
+  MetricsRegistry metrics;
+  const auto server =
+      ServerRunner::Start(
+          {.listen_address = "127.0.0.1:0", .metrics = &metrics, .liveness_timeout = absl::Milliseconds(100)},
+          {}, {})
+          .value();
+  const auto channel = server->InProcessChannel();
+  const auto lives = [&channel] {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kLongestWait));
+    const grpc::Slice name(absl::StrCat("\x0a\x08", "liveness"));
+    const grpc::ByteBuffer request(&name, 1);
+    grpc::ByteBuffer answer;
+    const grpc::internal::RpcMethod check("/grpc.health.v1.Health/Check",
+                                          grpc::internal::RpcMethod::NORMAL_RPC);
+    EXPECT_TRUE(grpc::internal::BlockingUnaryCall(channel.get(), check, &context, request, &answer).ok());
+    std::vector<grpc::Slice> slices;
+    EXPECT_TRUE(answer.Dump(&slices).ok());
+    return slices.size() == 1 && slices[0].size() == 2 && slices[0].begin()[1] == 1;  // SERVING.
+  };
+  const auto becomes = [&lives](bool wanted) {
+    const absl::Time end = absl::Now() + kLongestWait;
+    while (lives() != wanted && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+    return lives() == wanted;
+  };
+  EXPECT_TRUE(becomes(true));
+  std::vector<int> clients;
+  {
+    FewDescriptors few(41);
+    for (int made = Connect(server->port()); made >= 0; made = Connect(server->port()))
+      clients.push_back(made);
+    EXPECT_TRUE(becomes(false));
+  }
+  EXPECT_TRUE(becomes(true));
   for (const int client : clients) close(client);
 }
 

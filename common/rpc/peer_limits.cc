@@ -43,7 +43,7 @@ void ApplyLimits(const PeerLimits& limits, const grpc::ResourceQuota& quota, grp
       // Half a client's interval, so that delays on the way do not make an honest client look like an abuser.
       {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Milliseconds(kKeepaliveInterval) / 2},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMostPingStrikes},
-      // Of unix sockets, which gRPC listens on itself. A second server there is a mistake to report.
+      // Of abstract sockets, which gRPC listens at itself. A second server there is a mistake to report.
       {GRPC_ARG_ALLOW_REUSEPORT, 0},
   };
   for (const auto& [name, value] : arguments) builder->AddChannelArgument(name, value);

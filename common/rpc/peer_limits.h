@@ -18,6 +18,12 @@ struct PeerLimits {
   // MiB for what has been received and not been taken yet, and what has been sent and not gone out, all
   // connections together. When it is nearly used up gRPC reads less, and then ends calls.
   uint32_t memory_mib = 512;
+  // KiB that a peer may send while it takes nothing of what waits for it; then its connection is cut. 0: it
+  // may go on. Of all peers together, what `memory_mib` has room for.
+  uint32_t unread_kib = 256;
+  // Threads for connections besides those of gRPC (Pollers): about how many peers may send without end before
+  // others are not read.
+  uint32_t pollers = 2;
   // A connection that has had no call for so long is closed; zero: never. Clients connect again when they
   // next call.
   absl::Duration max_idle;

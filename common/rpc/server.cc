@@ -61,17 +61,19 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 };
 
 // Where strangers can connect, the operator has to know what gRPC itself lets them do.
-void WarnOfGrpc(const std::string& listen_address) {
-  if (IsLoopback(listen_address) || BoundsHeaderLists(grpc::Version())) return;
+void WarnOfGrpc(const ServerOptions& options) {
+  if (IsLoopback(options.listen_address) || BoundsHeaderLists(grpc::Version())) return;
+  // Without TLS the listener finds these.
+  if (options.credentials == nullptr) return;
   LogWarning(
-      "this gRPC lets whoever can connect keep a core busy with one header that does not end "
+      "this gRPC lets whoever can connect with TLS keep a core busy with one header that does not end "
       "(docs/security.md); put a proxy before it, or build with 1.56.2 or later",
-      {{"grpc", grpc::Version()}, {"address", listen_address}});
+      {{"grpc", grpc::Version()}, {"address", options.listen_address}});
 }
 
 std::string BoundAddress(const std::string& listen_address, int port) {
   const size_t colon = listen_address.rfind(':');
-  if (absl::StartsWith(listen_address, "unix:") || colon == std::string::npos) return listen_address;
+  if (absl::StartsWith(listen_address, "unix") || colon == std::string::npos) return listen_address;
   return absl::StrCat(listen_address.substr(0, colon), ":", port);
 }
 
@@ -122,17 +124,20 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   std::unique_ptr<ServerRunner> runner(new ServerRunner());
   runner->admin_ = std::make_unique<AdminService>(std::move(admin));
 
-  WarnOfGrpc(options.listen_address);
+  WarnOfGrpc(options);
   grpc::ResourceQuota quota("connections");
   quota.Resize(size_t{options.limits.memory_mib} << 20);
   grpc::ServerBuilder builder;
   ApplyLimits(options.limits, quota, &builder);
-  if (const absl::Status status =
-          AddPort(options.listen_address,
-                  options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(),
-                  &builder, &runner->port_);
+  const std::shared_ptr<grpc::ServerCredentials> credentials =
+      options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials();
+  if (const absl::Status status = AddPort(options.listen_address, credentials, &builder, &runner->port_);
       !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("listen address ", status.message()));
+  }
+  if (!options.local_socket.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        AddPort(absl::StrCat("unix:", options.local_socket), credentials, &builder, &runner->local_port_));
   }
   for (const ServedService& service : services) {
     builder.RegisterService(service.service);
@@ -159,13 +164,16 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
     TANDEM_RETURN_IF_ERROR(runner->StartHealthServer(options, quota));
   }
   runner->SetServingAtFirst(options.not_serving_yet);
+  runner->pollers_ = std::make_unique<Pollers>(static_cast<int>(options.limits.pollers));
   runner->StartListeners(options);
   if (options.liveness_timeout > absl::ZeroDuration()) {
     const auto stalled = [at = runner.get(), work = options.stalled] {
       // A server that nobody can reach is of no use, whatever other ports of it say.
-      const absl::Duration deaf =
-          at->port_.listener == nullptr ? absl::ZeroDuration() : at->port_.listener->deaf();
-      return work ? std::max(deaf, work()) : deaf;
+      absl::Duration still = work ? work() : absl::ZeroDuration();
+      for (const Port* port : {&at->port_, &at->local_port_}) {
+        if (port->listener != nullptr) still = std::max(still, port->listener->deaf());
+      }
+      return still;
     };
     runner->liveness_ = std::thread([at = runner.get(), stalled, timeout = options.liveness_timeout] {
       at->WatchLiveness(stalled, timeout);
@@ -177,7 +185,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
 absl::Status ServerRunner::AddPort(const std::string& address,
                                    const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                    grpc::ServerBuilder* builder, Port* port) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
+  if (absl::StartsWith(address, "unix-abstract:")) {
     builder->AddListeningPort(address, credentials);
     return absl::OkStatus();
   }
@@ -195,9 +203,21 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
             ->AddCounter({.name = "tandem_server_refused_connections_total",
                           .help = "Connections that were closed at once because there were too many."})
             .With({});
+    auto& cut = options.metrics->AddCounter(
+        {.name = "tandem_server_cut_connections_total",
+         .help = "Connections that were cut: their peers called and did not read what they were answered "
+                 "(unread), or sent header lists beyond all bounds (header).",
+         .labels = {"reason"}});
+    accept.watch.cut = cut.With({"unread"});
+    accept.cut_for_header_lists = cut.With({"header"});
   }
-  for (Port* port : {&port_, &health_port_}) {
+  accept.watch.unread = {
+      .max_debt_bytes = uint64_t{options.limits.unread_kib} << 10,
+      .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};
+  for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
+    const bool encrypted = port == &port_ && options.credentials != nullptr;
+    accept.bound_header_lists = !encrypted && !BoundsHeaderLists(grpc::Version());
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;
@@ -301,7 +321,9 @@ void ServerRunner::Stop(absl::Time deadline) {
     stopping_ = true;
   }
   if (liveness_.joinable()) liveness_.join();
-  if (port_.listener != nullptr) port_.listener->Stop();
+  for (Port* port : {&port_, &local_port_}) {
+    if (port->listener != nullptr) port->listener->Stop();
+  }
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
   if (health_server_ == nullptr) return;

@@ -17,6 +17,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/listener.h"
 #include "common/rpc/peer_limits.h"
+#include "common/rpc/pollers.h"
 #include "common/rpc/tls_files.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/impl/service_type.h"
@@ -48,8 +49,10 @@ struct AdminCallbacks {
 };
 
 struct ServerOptions {
-  // "host:port"; port 0 takes a free one. "unix:/path" works too.
+  // "host:port"; port 0 takes a free one. "unix:/path" works too (common/rpc/unix_socket.h).
   std::string listen_address;
+  // Path of a socket where the same is served as well, with the same credentials; empty: none.
+  std::string local_socket;
   // "host:port" of /metrics; empty: none.
   std::string metrics_address;
   // What /metrics shows; outlives the server. Needed with metrics_address.
@@ -153,14 +156,14 @@ class ServerRunner {
  private:
   class AdminService;
   struct Port {
-    std::unique_ptr<Listener> listener;  // Null for a unix socket.
+    std::unique_ptr<Listener> listener;  // Null for an abstract socket, which gRPC listens at itself.
     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
 
     int number() const { return listener == nullptr ? 0 : listener->port(); }
   };
 
   ServerRunner();
-  // Where connections come from: a Listener, or for unix sockets gRPC's own.
+  // Where connections come from.
   static absl::Status AddPort(const std::string& address,
                               const std::shared_ptr<grpc::ServerCredentials>& credentials,
                               grpc::ServerBuilder* builder, Port* port);
@@ -179,7 +182,9 @@ class ServerRunner {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::CallbackGenericService> nothing_else_;  // What health_server_ serves besides.
   std::unique_ptr<grpc::Server> health_server_;
+  std::unique_ptr<Pollers> pollers_;
   Port port_;
+  Port local_port_;
   Port health_port_;
   std::string address_;
   absl::Mutex mutex_;

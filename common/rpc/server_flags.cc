@@ -34,6 +34,14 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("connection-memory", &options.limits.memory_mib,
            "MiB for messages on their way, over all connections; when they are used up gRPC ends calls.")
       .InRange(16, 1 << 20)
+      .Add("connection-unread", &options.limits.unread_kib,
+           "KiB of calls from a peer that takes nothing of its answers until its connection is cut; 0 for "
+           "never.")
+      .InRange(0, 1 << 20)
+      .Add("connection-threads", &options.limits.pollers,
+           "Threads for connections besides gRPC's own: about how many peers may send without end before "
+           "others are not read.")
+      .InRange(0, 256)
       .Add("connection-idle", &options.limits.max_idle,
            "After how long without a call a connection is closed; 0s for never.")
       .Add(

@@ -32,6 +32,10 @@ struct DraftBudget {
   uint32_t branching = 1;
   uint32_t lookahead = 0;
   TreeShape shape = TreeShape::kBestFirst;
+  // What is drafted ahead beyond `nodes`, and most children of a node then. 0 nodes: as many as `lookahead`
+  // adds in proportion, with `branching`.
+  uint32_t ahead_nodes = 0;
+  uint32_t ahead_branching = 0;
 
   friend bool operator==(const DraftBudget&, const DraftBudget&) = default;
 };

@@ -6,9 +6,6 @@
 namespace tandem {
 namespace {
 
-// What is remembered of the other way when a probe of it begins: enough to outweigh a few noisy steps, little
-// enough to see a change.
-constexpr double kKeptForProbe = 0.3;
 // A probe is thought to lose at least this much per step, so that even ways that are equal are not probed all
 // the time.
 constexpr double kLeastLoss = 0.02;
@@ -17,32 +14,47 @@ constexpr double kMostCredit = 2.0;
 
 }  // namespace
 
+double DraftPayoff::Margin() const {
+  return drafts_ ? 1.0 : 1.0 + options_.margin;
+}
+
 void DraftPayoff::StartProbe() {
   probing_ = true;
   steps_ = 0;
+  opening_ = 0;
   Measured& other = drafts_ ? plain_ : drafted_;
-  other.tokens *= kKeptForProbe;
-  other.cost *= kKeptForProbe;
+  other.tokens *= options_.kept_for_probe;
+  other.cost *= options_.kept_for_probe;
 }
 
 void DraftPayoff::EndProbe() {
   probing_ = false;
   steps_ = 0;
+  opening_ = 0;
+  aftermath_ = options_.aftermath_steps;
   const double current = drafts_ ? drafted_yield() : plain_yield();
   const double other = drafts_ ? plain_yield() : drafted_yield();
-  if (other > current * (1.0 + options_.margin)) drafts_ = !drafts_;
+  if (other > current * Margin()) drafts_ = !drafts_;
 }
 
 void DraftPayoff::Observe(const StepYield& yield) {
   if (yield.drafted != drafting() || !(yield.cost > 0.0) || !std::isfinite(yield.cost)) return;
-  ++steps_;
+  const bool opening = yield.opening && opening_ < options_.aftermath_steps;
+  opening ? ++opening_ : ++steps_;
   const double thought_best = std::max(drafts_ ? drafted_yield() : plain_yield(), 0.1);
+  const double loss = yield.cost - yield.tokens / thought_best;
   if (probing_) {
-    credit_ -= yield.cost - yield.tokens / thought_best;
+    credit_ -= loss;
   } else {
     credit_ = std::min(credit_ + options_.probe_share * yield.cost,
                        kMostCredit * (options_.probe_steps + options_.settling_steps) * yield.cost);
   }
+  if (aftermath_ > 0 && !probing_) {
+    --aftermath_;
+    credit_ -= loss;
+    return;
+  }
+  if (opening) return;
   if (steps_ > options_.settling_steps) {
     Measured& way = yield.drafted ? drafted_ : plain_;
     const double keep = 1.0 - 1.0 / options_.history;
@@ -58,7 +70,7 @@ void DraftPayoff::Observe(const StepYield& yield) {
   const double other = drafts_ ? plain_yield() : drafted_yield();
   // The cost of a step of the other way is only known as this one's.
   const double loss_per_step = std::max(yield.cost * (1.0 - other / thought_best), kLeastLoss);
-  if (other > thought_best * (1.0 + options_.margin) ||
+  if (other > thought_best * Margin() ||
       credit_ >= loss_per_step * (options_.probe_steps + options_.settling_steps)) {
     StartProbe();
   }

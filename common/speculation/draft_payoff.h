@@ -8,7 +8,7 @@ namespace tandem {
 // not modelled: a drafter may be too slow, may guess at random, or may share cores with the verifier and slow
 // every step down, which no model of the rounds tells.
 //
-//   drafting <---- the other way was better by more than the margin ----> plain
+//   drafting ----- plain was better -----> plain ----- drafting was better by the margin -----> drafting
 //     |  ^                                                                  |  ^
 //     v  |  probe: a few steps the other way                                v  |
 //
@@ -16,8 +16,15 @@ namespace tandem {
 // of the same batch took at warm-up, so that steps of different batches compare. All sessions of the drafter
 // go the same way at a time, since those that draft slow down those that do not.
 //
+// Where both are as good there is nothing to gain from drafting, and others can use its cores.
+//
+// With other options the same tells whether to draft much or little: then both ways commit several tokens a
+// round, and "plain" is the one that takes less.
+//
 // What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
-// the cost of all steps, and a probe waits until its expected loss can be paid.
+// the cost of all steps, and a probe waits until its expected loss can be paid. What the steps after a probe
+// lose is on its account too: a drafter that had to open every session again computes their prompts long
+// after. Were they measured, both ways would seem as slow, and be probed all the time.
 class DraftPayoff {
  public:
   struct Options {
@@ -26,8 +33,15 @@ class DraftPayoff {
     // After a switch the first steps still feel what went before: drafts in flight, a drafter that must catch
     // up. They are not measured.
     uint32_t settling_steps = 2;
-    double margin = 0.02;    // By how much the other way must be better.
+    // After a probe: what they lose the probe has lost, and they are not measured either.
+    uint32_t aftermath_steps = 48;
+    double margin = 0.02;    // By how much drafting must be better to begin with it again.
     double history = 192.0;  // Steps over which measurements decay.
+    // What is remembered of the other way when a probe of it begins: enough to outweigh a few noisy steps,
+    // little enough to see a change.
+    double kept_for_probe = 0.3;
+    // What the other way is taken for before it has been measured; 0: as good as drafting.
+    double unknown_plain = 1.0;
     // Steps drafted before the first verdict.
     uint32_t first_steps = 12;
   };
@@ -44,13 +58,18 @@ class DraftPayoff {
     bool drafted = false;
     double tokens = 0.0;
     double cost = 0.0;
+    // The drafter has not drafted for any of them yet: it still computes what they begin with. A probe pays
+    // for such steps and does not go by them, up to Options::aftermath_steps; then it does.
+    bool opening = false;
   };
   void Observe(const StepYield& yield);
 
-  // Tokens per cost; before measurements 1 for plain steps, which is what warm-up promises, and for drafted
-  // ones 0.
+  // Tokens per cost; before measurements Options::unknown_plain for plain steps, 1 being what warm-up
+  // promises, and for drafted ones 0.
   double drafted_yield() const { return drafted_.Rate(0.0); }
-  double plain_yield() const { return plain_.Rate(1.0); }
+  double plain_yield() const {
+    return plain_.Rate(options_.unknown_plain > 0.0 ? options_.unknown_plain : drafted_yield());
+  }
 
  private:
   struct Measured {
@@ -59,6 +78,7 @@ class DraftPayoff {
     double Rate(double unknown) const { return cost > 0.0 ? tokens / cost : unknown; }
   };
 
+  double Margin() const;  // That the other way must be better by.
   void StartProbe();
   void EndProbe();
 
@@ -67,7 +87,9 @@ class DraftPayoff {
   Measured plain_;
   bool drafts_ = true;  // What is thought to be better.
   bool probing_ = false;
-  uint32_t steps_ = 0;  // Since the last switch either way.
+  uint32_t steps_ = 0;      // Since the last switch either way.
+  uint32_t aftermath_ = 0;  // Steps that are still on the last probe's account.
+  uint32_t opening_ = 0;    // Steps since the last switch that said so.
   double credit_ = 0.0;
 };
 

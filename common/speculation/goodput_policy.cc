@@ -7,8 +7,9 @@
 namespace tandem {
 namespace {
 
-// After so many rounds whose candidates were all found not worth a row, no more are drafted.
-constexpr uint32_t kDeclinedRounds = 4;
+// After so many rounds whose candidates were all found not worth a row, no more are drafted. Such rounds cost
+// the verifier nothing, and where rows are dear there are some in every text.
+constexpr uint32_t kDeclinedRounds = 16;
 
 class GoodputPolicy final : public WindowPolicy {
  public:
@@ -19,7 +20,7 @@ class GoodputPolicy final : public WindowPolicy {
 
   void Observe(const RoundOutcome& outcome) override {
     acceptance_.Observe(outcome);
-    probe_.Observe(outcome.depth > 0);
+    probe_.Observe(outcome.depth > 0 || outcome.declined);
     if (outcome.declined) {
       ++declined_in_a_row_;
     } else if (outcome.accepted > 0) {
@@ -65,7 +66,7 @@ class GoodputPolicy final : public WindowPolicy {
 
   LevelAcceptance acceptance_;
   // Rarer than elsewhere: what the drafter does for other sessions tells as well.
-  RoundProbe probe_{{.first_pause = 24, .longest_pause = 192, .probe_rounds = 3}};
+  RoundProbe probe_{{.first_pause = 12, .longest_pause = 192, .probe_rounds = 3}};
   bool probing_ = false;
   uint32_t declined_in_a_row_ = 0;
 };

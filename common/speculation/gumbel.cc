@@ -6,6 +6,9 @@
 
 #include "common/base/philox.h"
 #include "common/speculation/simd_clones.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace tandem {
 namespace {
@@ -45,9 +48,9 @@ inline uint64_t WeightOf(float gap) {
 }
 
 // Philox4x32-10 of 16 consecutive counters at once, the same function as common/base/philox.h: word w of
-// counter {first_group + g, position, 0, 0} goes to bits[4 * g + w].
-inline void PhiloxBlock(uint64_t seed, uint32_t position, uint32_t first_group,
-                        uint32_t (&bits)[kTokenBlock]) {
+// counter {first_group + g, position, 0, 0} goes to bits[4 * g + w]. Returns the greatest.
+TANDEM_SIMD_CLONES
+uint32_t PhiloxBlock(uint64_t seed, uint32_t position, uint32_t first_group, uint32_t (&bits)[kTokenBlock]) {
   constexpr int kGroups = kTokenBlock / 4;
   uint32_t c0[kGroups], c1[kGroups], c2[kGroups], c3[kGroups];
   for (int g = 0; g < kGroups; ++g) {
@@ -76,7 +79,85 @@ inline void PhiloxBlock(uint64_t seed, uint32_t position, uint32_t first_group,
     bits[4 * g + 2] = c2[g];
     bits[4 * g + 3] = c3[g];
   }
+  uint32_t greatest = 0;
+  for (int i = 0; i < kTokenBlock; ++i) greatest = std::max(greatest, bits[i]);
+  return greatest;
 }
+
+#if defined(__x86_64__)
+
+// Words 0 and 1, and words 2 and 3, of 8 counters, beside one another.
+struct PhiloxWords {
+  __m512i low;
+  __m512i high;
+};
+
+#define TANDEM_AVX512 __attribute__((target("avx512f")))
+
+TANDEM_AVX512 inline __attribute__((always_inline)) __m512i Broadcast(uint64_t word) {
+  return _mm512_set1_epi64(static_cast<int64_t>(word));
+}
+
+// The same of 8 counters from `first_group` on, one in each 64-bit lane; what stands above 32 bits does not
+// count. Even lanes are the first four counters, so that words come out in order later.
+TANDEM_AVX512 inline __attribute__((always_inline)) PhiloxWords PhiloxAvx512(
+    const uint64_t (&round_keys)[10][2], uint32_t position, uint32_t first_group) {
+  constexpr uint64_t kMultiplier0 = 0xD2511F53;
+  constexpr uint64_t kMultiplier1 = 0xCD9E8D57;
+  const __m512i multiplier0 = _mm512_set1_epi64(kMultiplier0);
+  const __m512i multiplier1 = _mm512_set1_epi64(kMultiplier1);
+  const __m512i groups =
+      _mm512_add_epi64(_mm512_set1_epi64(first_group), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
+  // Words 2 and 3 of a counter are zeros: after the first round words 0 and 1 are the same for all, and the
+  // second round makes words 2 and 3 without a product of vectors.
+  const __m512i first_product = _mm512_mul_epu32(multiplier0, groups);
+  const __m512i second_product = _mm512_mul_epu32(
+      multiplier1,
+      _mm512_xor_epi64(_mm512_shuffle_epi32(first_product, _MM_PERM_DDBB), Broadcast(round_keys[0][1])));
+  const uint64_t common_product = kMultiplier0 * (position ^ round_keys[0][0]);
+  __m512i c0 =
+      _mm512_xor_epi64(_mm512_shuffle_epi32(second_product, _MM_PERM_DDBB), Broadcast(round_keys[1][0]));
+  __m512i c1 = second_product;
+  __m512i c2 = _mm512_xor_epi64(first_product, Broadcast((common_product >> 32) ^ round_keys[1][1]));
+  __m512i c3 = Broadcast(common_product);
+#pragma GCC unroll 10
+  for (int round = 2; round < 10; ++round) {
+    constexpr int kXorOfThree = 0x96;
+    const __m512i product0 = _mm512_mul_epu32(multiplier0, c0);
+    const __m512i product1 = _mm512_mul_epu32(multiplier1, c2);
+    const __m512i key0 = Broadcast(round_keys[round][0]);
+    const __m512i key1 = Broadcast(round_keys[round][1]);
+    // Upper halves by shuffles, which leave Intel's only unit for products of vectors alone, as shifts would
+    // not.
+    c0 = _mm512_ternarylogic_epi64(_mm512_shuffle_epi32(product1, _MM_PERM_DDBB), c1, key0, kXorOfThree);
+    c2 = _mm512_ternarylogic_epi64(_mm512_shuffle_epi32(product0, _MM_PERM_DDBB), c3, key1, kXorOfThree);
+    c1 = product1;
+    c3 = product0;
+  }
+  return {_mm512_mask_shuffle_epi32(c0, 0xAAAA, c1, _MM_PERM_CCAA),
+          _mm512_mask_shuffle_epi32(c2, 0xAAAA, c3, _MM_PERM_CCAA)};
+}
+
+TANDEM_AVX512 uint64_t FindBitsAvx512(const uint64_t (&round_keys)[10][2], uint32_t position,
+                                      uint32_t first_group, uint32_t least, uint32_t (&bits)[kTokenBlock]) {
+  const PhiloxWords first = PhiloxAvx512(round_keys, position, first_group);
+  const PhiloxWords second = PhiloxAvx512(round_keys, position, first_group + 8);
+  const __m512i bound = _mm512_set1_epi32(static_cast<int>(least));
+  const __m512i greatest =
+      _mm512_max_epu32(_mm512_max_epu32(first.low, first.high), _mm512_max_epu32(second.low, second.high));
+  if (_mm512_cmpge_epu32_mask(greatest, bound) == 0) return 0;
+  const __m512i words[4] = {
+      _mm512_unpacklo_epi64(first.low, first.high), _mm512_unpackhi_epi64(first.low, first.high),
+      _mm512_unpacklo_epi64(second.low, second.high), _mm512_unpackhi_epi64(second.low, second.high)};
+  uint64_t mask = 0;
+  for (int i = 0; i < 4; ++i) {
+    _mm512_storeu_si512(bits + 16 * i, words[i]);
+    mask |= uint64_t{_mm512_cmpge_epu32_mask(words[i], bound)} << (16 * i);
+  }
+  return mask;
+}
+
+#endif
 
 }  // namespace
 
@@ -127,30 +208,24 @@ void TokenWeights(const float (&gaps)[kTokenBlock], uint64_t (&weights)[kTokenBl
   for (int i = 0; i < kTokenBlock; ++i) weights[i] = WeightOf(gaps[i]);
 }
 
-// As -log u >= 1 - u, noise G = -log(-log u) of at least h needs 1 - u <= exp(-h). 1 - u is rounded down to
-// 24 bits, and 2^y is bounded from above by linear interpolation between powers of two, which costs one
-// conversion: the float whose bits are y + 127 in fixed point with 23 fractional bits. kSlack covers all
-// roundings.
-TANDEM_SIMD_CLONES
-uint64_t FindContenders(uint64_t seed, uint32_t position, TokenId first_token,
-                        const float (&gaps)[kTokenBlock], float score, uint32_t (&bits)[kTokenBlock]) {
-  assert(score > -4.0f && score < kMaxGumbel);
-  PhiloxBlock(seed, position, static_cast<uint32_t>(first_token) / 4, bits);
-  constexpr float kSlack = 1e-3f;
-  constexpr float kTwo23 = 8388608.0f;
-  int32_t passes[kTokenBlock];
-  for (int i = 0; i < kTokenBlock; ++i) {
-    // Between 0 and 140, as the score is one that noise can reach.
-    const float y = (127.0f + kSlack) - (Limited(gaps[i]) + score) * static_cast<float>(kLog2E);
-    const float bound = std::bit_cast<float>(static_cast<int32_t>(y * kTwo23));
-    const float complement = static_cast<float>(static_cast<int32_t>(~bits[i] >> 8)) * (0.5f / kTwo23);
-    passes[i] = complement <= bound ? 1 : 0;
+NoiseKey::NoiseKey(uint64_t seed, uint32_t position) : seed_(seed), position_(position) {
+  uint32_t halves[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  for (auto& keys : round_keys_) {
+    keys[0] = halves[0];
+    keys[1] = halves[1];
+    halves[0] += 0x9E3779B9;
+    halves[1] += 0xBB67AE85;
   }
-  int32_t any = 0;
-  for (int i = 0; i < kTokenBlock; ++i) any |= passes[i];
-  if (any == 0) return 0;
+}
+
+uint64_t NoiseKey::FindBits(TokenId first_token, uint32_t least, uint32_t (&bits)[kTokenBlock]) const {
+  const auto first_group = static_cast<uint32_t>(first_token) / 4;
+#if defined(__x86_64__)
+  if (ComputesWithAvx512()) return FindBitsAvx512(round_keys_, position_, first_group, least, bits);
+#endif
+  if (PhiloxBlock(seed_, position_, first_group, bits) < least) return 0;
   uint64_t mask = 0;
-  for (int i = 0; i < kTokenBlock; ++i) mask |= static_cast<uint64_t>(passes[i]) << i;
+  for (int i = 0; i < kTokenBlock; ++i) mask |= static_cast<uint64_t>(bits[i] >= least ? 1 : 0) << i;
   return mask;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+#include <cassert>
 #include <cstdint>
 
 #include "common/base/token.h"
@@ -36,11 +38,39 @@ uint64_t TokenWeight(float gap);
 // TokenWeight of each of `gaps`.
 void TokenWeights(const float (&gaps)[kTokenBlock], uint64_t (&weights)[kTokenBlock]);
 
-// The random bits of tokens [first_token, first_token + 64); `first_token` is a multiple of 4. Returns a
-// mask: bit i is set when token first_token + i may have GumbelFromBits(bits[i]) - gaps[i] >= score. Never
-// misses one; one that is set may still fall short. `score` is a value of the noise or above it: in (-4,
-// kMaxGumbel).
-uint64_t FindContenders(uint64_t seed, uint32_t position, TokenId first_token,
-                        const float (&gaps)[kTokenBlock], float score, uint32_t (&bits)[kTokenBlock]);
+// The key of the noise of all tokens at one position, expanded for whole blocks.
+class NoiseKey {
+ public:
+  NoiseKey(uint64_t seed, uint32_t position);
+
+  // The random bits of tokens [first_token, first_token + kTokenBlock), `first_token` being a multiple of
+  // kTokenBlock. Returns a mask: bit i is set where bits[i] >= least. Without any, `bits` may be left as they
+  // are.
+  uint64_t FindBits(TokenId first_token, uint32_t least, uint32_t (&bits)[kTokenBlock]) const;
+
+ private:
+  uint64_t seed_;
+  uint32_t position_;
+  // Both halves of the key of each of Philox's rounds.
+  uint64_t round_keys_[10][2];
+};
+
+// Bits below these stand for noise less than `noise`; those from there on may stand for less too. `noise` is
+// above -4.
+//
+// As -log u >= 1 - u, noise G = -log(-log u) of at least h needs 1 - u <= exp(-h). 2^y is bounded from above
+// by linear interpolation between powers of two, which costs one conversion: the float whose bits are y + 127
+// in fixed point with 23 fractional bits. kSlack covers all roundings.
+inline uint32_t LeastBitsOf(float noise) {
+  assert(noise > -4.0f);
+  constexpr float kSlack = 1e-3f;
+  constexpr float kLog2E = 1.44269504f;
+  constexpr float kTwo23 = 8388608.0f;
+  // Beyond 64 nothing matters.
+  const float y = (127.0f + kSlack) - (noise < 64.0f ? noise : 64.0f) * kLog2E;
+  const float bound = std::bit_cast<float>(static_cast<int32_t>(y * kTwo23));
+  if (bound >= 1.0f) return 0;
+  return ~static_cast<uint32_t>(static_cast<double>(bound) * 4294967296.0);
+}
 
 }  // namespace tandem

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -13,6 +14,11 @@ constexpr double kLargestSurprise = 4.0;
 // Steps of less than a thousandth or more than a thousand times what warm-up measured are not believed. At 0
 // the correction could never leave it again, since it moves in proportion.
 constexpr double kLargestCorrection = 1000.0;
+// Of the variance of x, as a prior without slope.
+constexpr double kSlopePrior = 0.002;
+// Of what the mean ratio is, rows beyond the first may cost this much less or more.
+constexpr double kLeastFurther = 0.5;
+constexpr double kMostFurther = 4.0;
 
 // Between which two of `points` a value lies, and how far from the first to the second: below 0 never, above
 // 1 beyond the last.
@@ -75,13 +81,42 @@ double RoundTimeModel::Uncorrected(uint32_t rows, uint32_t context) const {
   return low + row.share * std::max(at(row.high) - low, 0.0);
 }
 
+// Of the time of a step, by the grid.
+double RoundTimeModel::FurtherShare(uint32_t rows, uint32_t context) const {
+  const double all = Uncorrected(rows, context);
+  return all > 0.0 ? std::max(1.0 - Uncorrected(1, context) / all, 0.0) : 0.0;
+}
+
+double RoundTimeModel::slope() const {
+  return covariance_ / (variance_ + kSlopePrior);
+}
+
+// The line is what the first row and the further ones cost, each by a factor of its own: neither may become
+// free.
+double RoundTimeModel::Seconds(uint32_t rows, uint32_t context) const {
+  const double all = Uncorrected(rows, context);
+  const double first = std::min(Uncorrected(1, context), all);
+  const double at_first = correction_ - slope() * mean_share_;
+  const double first_factor = std::clamp(at_first, kLeastFurther * correction_, kMostFurther * correction_);
+  const double further_factor =
+      std::clamp(at_first + slope(), kLeastFurther * correction_, kMostFurther * correction_);
+  return first_factor * first + further_factor * (all - first);
+}
+
 void RoundTimeModel::Observe(uint32_t rows, double seconds, uint32_t context) {
   const double predicted = Uncorrected(rows, context);
   if (!(predicted > 0.0) || !(seconds >= 0.0)) return;
   const double ratio =
       std::clamp(seconds / predicted, correction_ / kLargestSurprise, correction_ * kLargestSurprise);
-  correction_ = std::clamp(correction_ + kCorrectionWeight * (ratio - correction_), 1.0 / kLargestCorrection,
-                           kLargestCorrection);
+  const double share = FurtherShare(rows, context);
+  if (!std::exchange(observed_, true)) mean_share_ = share;
+  const double off_ratio = ratio - correction_;
+  const double off_share = share - mean_share_;
+  correction_ =
+      std::clamp(correction_ + kCorrectionWeight * off_ratio, 1.0 / kLargestCorrection, kLargestCorrection);
+  mean_share_ += kCorrectionWeight * off_share;
+  variance_ += kCorrectionWeight * ((1.0 - kCorrectionWeight) * off_share * off_share - variance_);
+  covariance_ += kCorrectionWeight * ((1.0 - kCorrectionWeight) * off_share * off_ratio - covariance_);
 }
 
 }  // namespace tandem

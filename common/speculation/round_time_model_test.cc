@@ -26,6 +26,32 @@ TEST(RoundTimeModelTest, InterpolatesExtrapolatesAndFollows) {
   EXPECT_LT(model.Seconds(8), 1.2 * before);
 }
 
+// Steps with few rows take what warm-up said, those with many twice as long.
+TEST(RoundTimeModelTest, LearnsWhatFurtherRowsCost) {
+  RoundTimeModel model({{1, 1.0}, {9, 2.0}});
+  for (int i = 0; i < 200; ++i) {
+    model.Observe(1, 1.0);
+    model.Observe(9, 4.0);
+  }
+  EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.15));
+  EXPECT_THAT(model.Seconds(9), DoubleNear(4.0, 0.3));
+  EXPECT_GT(model.Seconds(5), 2.2);
+  // The other way round rows get cheaper, but never free.
+  for (int i = 0; i < 400; ++i) {
+    model.Observe(1, 4.0);
+    model.Observe(9, 4.0);
+  }
+  EXPECT_LT(model.Seconds(9) - model.Seconds(1), 1.6);
+  for (uint32_t rows = 1; rows < 64; ++rows) EXPECT_LT(model.Seconds(rows), model.Seconds(rows + 1));
+}
+
+// What differs from step to step for other reasons says nothing of rows.
+TEST(RoundTimeModelTest, StepsThatAreAlikeSayNothingOfFurtherRows) {
+  RoundTimeModel model({{1, 1.0}, {9, 2.0}});
+  for (int i = 0; i < 400; ++i) model.Observe(9, i % 2 == 0 ? 3.0 : 5.0);
+  EXPECT_THAT(model.Seconds(9) / model.Seconds(1), DoubleNear(2.0, 1e-9));
+}
+
 TEST(RoundTimeModelTest, InterpolatesOverRowsAndContexts) {
   const RoundTimeModel model({{.rows = 8, .seconds = 3.0, .context = 100},
                               {.rows = 1, .seconds = 1.0, .context = 100},

@@ -11,6 +11,8 @@ namespace {
 constexpr double kLargestLogit = 6.0;
 // In the pooling, a bin without observations gives way to those that have them.
 constexpr double kUnseenWeight = 0.1;
+// Of so many observations one may wait for the next fit, and so many at most.
+constexpr uint32_t kMostUnfitted = 32;
 constexpr double kLeast = 1e-6;
 constexpr double kMost = 1.0 - 1e-6;
 
@@ -111,7 +113,7 @@ void ScoreCalibration::Fit(Table& table, const Table* prior) const {
 void ScoreCalibration::FitAll(TemperatureTables& tables) const {
   Fit(tables.all, nullptr);
   for (Table& table : tables.by_depth) Fit(table, &tables.all);
-  tables.fitted = true;
+  tables.not_fitted = 0;
 }
 
 void ScoreCalibration::Observe(float temperature, uint32_t depth, float score, bool accepted) {
@@ -122,12 +124,14 @@ void ScoreCalibration::Observe(float temperature, uint32_t depth, float score, b
   const double calibrated = own.At(bounded);
   Count(tables.all, bin, bounded, calibrated, accepted);
   Count(own, bin, bounded, calibrated, accepted);
-  tables.fitted = false;
+  tables.observed = std::min(tables.observed + 1, kMostUnfitted * kMostUnfitted);
+  ++tables.not_fitted;
 }
 
 double ScoreCalibration::Calibrated(float temperature, uint32_t depth, float score) {
   TemperatureTables& tables = tables_[TemperatureClass(temperature)];
-  if (!tables.fitted) FitAll(tables);
+  // The first observations count at once, later ones when there are enough to tell.
+  if (tables.not_fitted > tables.observed / kMostUnfitted) FitAll(tables);
   return std::clamp(tables.by_depth[DepthClass(depth)].At(Bounded(score)), kLeast, kMost);
 }
 

@@ -29,7 +29,9 @@ class ScoreCalibration {
 
   // `depth` is the node's below the root, from 1. Scores outside (0, 1) are taken as the nearest inside.
   void Observe(float temperature, uint32_t depth, float score, bool accepted);
-  // In (0, 1). Non-decreasing in the score. Fits anew what was observed since the last time.
+  // In (0, 1). Non-decreasing in the score. Fits anew what was observed since the last time, once that is
+  // more than a few among many: sessions observe in turns, and a fit for each of them would cost a step its
+  // time.
   double Calibrated(float temperature, uint32_t depth, float score);
 
   // Reliability curve over all depths and temperatures: bins with observations, by increasing score.
@@ -63,7 +65,8 @@ class ScoreCalibration {
   struct TemperatureTables {
     Table all;
     std::array<Table, kDepthClasses> by_depth;
-    bool fitted = false;
+    uint32_t observed = 0;    // Ever, as far as it matters,
+    uint32_t not_fitted = 0;  // and since the last fit.
   };
 
   static uint32_t TemperatureClass(float temperature);

@@ -8,3 +8,13 @@
 #else
 #define TANDEM_SIMD_CLONES
 #endif
+
+namespace tandem {
+
+// Whether functions written for AVX-512 are taken before their plain versions, which give the same bits:
+// where the machine has it (F and DQ).
+bool ComputesWithAvx512();
+// For tests of the plain versions: false lets no AVX-512 be used. Not while other threads choose.
+void AllowAvx512(bool allowed);
+
+}  // namespace tandem

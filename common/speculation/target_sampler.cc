@@ -66,7 +66,7 @@ void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
   }
 }
 
-TokenId TargetSampler::Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const {
+TokenId TargetSampler::Draw(absl::Span<const float> logits, const PeakLogit& peak, uint32_t position) const {
   if (sampling_.temperature == 0.0f) return peak.token;
   TokenGaps gaps(logits, peak, sampling_.temperature);
   Cut(gaps);
@@ -109,7 +109,7 @@ std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uin
   return guesses;
 }
 
-void TargetSampler::AddLogprobs(absl::Span<float> logits, const PeakLogit& peak, int num_logprobs,
+void TargetSampler::AddLogprobs(absl::Span<const float> logits, const PeakLogit& peak, int num_logprobs,
                                 TokenChoice& choice) {
   const TokenGaps gaps(logits, peak, /*temperature=*/1.0f);
   // log softmax(v) = -gap(v) - log(sum of exp(-gap)).
@@ -132,13 +132,8 @@ TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, i
     if (num_logprobs >= 0) choice.logprob = -std::numeric_limits<float>::infinity();
     return choice;
   }
-  if (num_logprobs < 0) {
-    choice.token = Draw(logits, peak, position);
-    return choice;
-  }
-  std::vector<float> unscaled(logits.begin(), logits.end());
   choice.token = Draw(logits, peak, position);
-  AddLogprobs(absl::MakeSpan(unscaled), peak, num_logprobs, choice);
+  if (num_logprobs >= 0) AddLogprobs(logits, peak, num_logprobs, choice);
   return choice;
 }
 

@@ -85,10 +85,10 @@ class TargetSampler {
   }
   void ApplyPenaltiesAndBias(absl::Span<float> logits) const;
   // The choice from penalised and biased logits, of which at least one is above -infinity.
-  TokenId Draw(absl::Span<float> logits, const PeakLogit& peak, uint32_t position) const;
+  TokenId Draw(absl::Span<const float> logits, const PeakLogit& peak, uint32_t position) const;
   void Cut(TokenGaps& gaps) const;
-  // Fills in the log probabilities from penalised and biased logits, which are overwritten.
-  static void AddLogprobs(absl::Span<float> logits, const PeakLogit& peak, int num_logprobs,
+  // Fills in the log probabilities from penalised and biased logits.
+  static void AddLogprobs(absl::Span<const float> logits, const PeakLogit& peak, int num_logprobs,
                           TokenChoice& choice);
 
   SamplingParameters sampling_;

@@ -1,6 +1,7 @@
 #include "common/speculation/target_sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,6 +12,9 @@
 #include <vector>
 
 #include "common/base/philox.h"
+#include "common/speculation/simd_clones.h"
+#include "common/speculation/token_blocks.h"
+#include "common/speculation/token_gaps.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,35 +75,55 @@ TEST(TokenWeightTest, IsTheExponentialInFixedPoint) {
   EXPECT_EQ(TokenWeight(kInfinity), 0u);
 }
 
-// The block version computes the same bits as the plain one, and misses no contender.
-TEST(FindContendersTest, GivesPhiloxBitsAndAllContenders) {
+// With AVX-512, where the machine has it, and without.
+class NoiseKeyTest : public testing::TestWithParam<bool> {
+ protected:
+  NoiseKeyTest() { AllowAvx512(GetParam()); }
+  ~NoiseKeyTest() override { AllowAvx512(true); }
+};
+
+TEST_P(NoiseKeyTest, FindsTheBitsOfTheNoise) {
   std::mt19937 random(2);
-  std::uniform_real_distribution<float> gap(0.0f, 12.0f);
-  int num_found = 0;
-  int num_set = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 500; ++round) {
     const uint64_t seed = uint64_t{random()} << 32 | random();
     const uint32_t position = random();
-    const TokenId first = static_cast<TokenId>(random() % 2000) * 64;
-    const float score = gap(random) - 3.0f;
-    float gaps[kTokenBlock];
-    uint32_t bits[kTokenBlock];
-    for (float& value : gaps) value = gap(random);
-    gaps[round % 64] = kInfinity;
-    const uint64_t mask = FindContenders(seed, position, first, gaps, score, bits);
+    const TokenId first = static_cast<TokenId>(random() % 2000) * kTokenBlock;
+    const uint32_t least = round % 10 == 0 ? 0 : static_cast<uint32_t>(random()) | 0xf0000000u;
+    uint32_t bits[kTokenBlock] = {};
+    const uint64_t mask = NoiseKey(seed, position).FindBits(first, least, bits);
+    uint64_t expected_mask = 0;
     for (int i = 0; i < kTokenBlock; ++i) {
       const float noise = GumbelNoise(seed, position, first + i);
-      EXPECT_EQ(GumbelFromBits(bits[i]), noise);
-      const bool is_set = (mask >> i & 1) != 0;
-      const bool contends = double{noise} - double{gaps[i]} >= score;
-      EXPECT_TRUE(is_set || !contends) << seed << " " << position << " " << first + i;
-      num_found += contends;
-      num_set += is_set;
+      if (mask != 0) {
+        ASSERT_EQ(GumbelFromBits(bits[i]), noise);
+      }
+      // The noise rises with the bits, but several bits share one value.
+      if (noise > GumbelFromBits(least)) {
+        EXPECT_TRUE(mask >> i & 1);
+      }
+      if (noise < GumbelFromBits(least)) {
+        EXPECT_FALSE(mask >> i & 1);
+      }
+      if (mask != 0) expected_mask |= static_cast<uint64_t>(bits[i] >= least ? 1 : 0) << i;
     }
+    EXPECT_EQ(mask, expected_mask);
   }
-  // It filters: most of what is set does contend.
-  EXPECT_GT(num_found, 1000);
-  EXPECT_LT(num_set, 1.3 * num_found + 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NoiseKeyTest, testing::Bool());
+
+TEST(LeastBitsTest, MissNoNoiseAndLetLittleElsePass) {
+  std::mt19937 random(3);
+  for (float noise = -3.9f; noise < 30.0f; noise += 0.0137f) {
+    const uint32_t least = LeastBitsOf(noise);
+    if (least > 0) {
+      EXPECT_LT(GumbelFromBits(least - 1), noise);
+    }
+    // All bits of such noise make a share of 1 - exp(-exp(-noise)).
+    const double share = -std::expm1(-std::exp(-double{noise}));
+    const double passing = (4294967296.0 - least) / 4294967296.0;
+    EXPECT_LE(passing, std::min(1.0, 1.8 * share + 0x1p-32)) << noise;
+  }
 }
 
 // Law 2 by the book: sort, cut, take the argmax of all kept.
@@ -188,6 +212,50 @@ TEST(TargetSamplerTest, ChoosesLikeThePlainDefinitionFromAWideVocabulary) {
         TargetSampler sampler(sampling, static_cast<int32_t>(logits.size()), {});
         EXPECT_EQ(sampler.Choose(absl::MakeSpan(logits), 17).token, expected)
             << spread << " " << top_k << " " << top_p;
+      }
+    }
+  }
+}
+
+// What the cut by probability keeps, weight by weight; where the rest is summed up roughly at first, and
+// where not.
+TEST(TargetSamplerTest, KeepsTheShortestBeginningWithTheShare) {
+  std::mt19937 random(5);
+  for (const size_t size : {size_t{40007}, size_t{151936}}) {
+    std::vector<float> logits(size);
+    for (const float spread : {0.01f, 1.0f, 2.5f, 6.0f}) {
+      std::normal_distribution<float> normal(0.0f, spread);
+      for (float& logit : logits) logit = normal(random);
+      for (int i = 0; i < 30; ++i) logits[random() % size] = i % 2 == 0 ? kNan : 4.5f * spread;
+      const float temperature = size % 2 == 0 ? 0.8f : 1.0f;
+      const PeakLogit peak = FindPeak(logits);
+      std::vector<uint64_t> order(size);
+      uint64_t total = 0;
+      for (size_t v = 0; v < size; ++v) {
+        const float gap = GapOf({peak.logit, temperature}, logits[v]);
+        order[v] = uint64_t{std::bit_cast<uint32_t>(gap)} << 32 | v;
+        total += TokenWeight(gap);
+      }
+      std::sort(order.begin(), order.end());
+      for (const float top_p : {0.05f, 0.5f, 0.9f, 0.95f, 0.99f, 0.9999f}) {
+        const auto target =
+            static_cast<uint64_t>(std::ceil(static_cast<double>(top_p) * static_cast<double>(total)));
+        std::vector<double> expected(size);
+        uint64_t sum = 0;
+        for (size_t i = 0; sum < target; ++i) {
+          const uint64_t weight = TokenWeight(std::bit_cast<float>(static_cast<uint32_t>(order[i] >> 32)));
+          expected[order[i] & 0xffffffffu] = static_cast<double>(weight);
+          sum += weight;
+        }
+        for (const bool with_avx512 : {true, false}) {
+          AllowAvx512(with_avx512);
+          std::vector<float> scratch = logits;
+          const TargetSampler sampler({.temperature = temperature, .top_p = top_p},
+                                      static_cast<int32_t>(size), {});
+          EXPECT_TRUE(sampler.Weights(absl::MakeSpan(scratch)) == expected)
+              << size << " " << spread << " " << top_p << " " << with_avx512;
+        }
+        AllowAvx512(true);
       }
     }
   }

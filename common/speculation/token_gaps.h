@@ -1,12 +1,15 @@
 #pragma once
 
-#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "common/base/token.h"
+#include "common/speculation/gumbel.h"
+#include "common/speculation/token_blocks.h"
 
 namespace tandem {
 
@@ -14,6 +17,7 @@ namespace tandem {
 struct PeakLogit {
   float logit = 0.0f;  // -infinity when no token has a chance.
   TokenId token = 0;
+  std::vector<float> of_blocks;  // The greatest logit of each kTokenBlock tokens.
 };
 
 // NaN counts as -infinity, and +infinity as the largest finite number.
@@ -23,15 +27,16 @@ PeakLogit FindPeak(absl::Span<const float> logits);
 // 0 is the most likely, exp(-gap) the probability relative to it, and infinity no chance. Every cut keeps a
 // beginning of the order (gap, token id), and always the first token.
 //
-// No pass sorts the vocabulary: a histogram finds where a cut falls, and blocks of tokens whose smallest gap
-// rules them out are skipped.
+// No pass sorts the vocabulary. Blocks of tokens whose smallest gap rules them out are skipped, gaps are
+// computed where they are needed, and a cut is a limit that is looked at then. Noise costs a hash of every
+// token that it could make win; its logarithms are taken of those few that come near.
 class TokenGaps {
  public:
-  // `logits` is overwritten with the gaps and must outlive this. `peak` is FindPeak(logits), with a finite
-  // logit; `temperature` > 0.
-  TokenGaps(absl::Span<float> logits, const PeakLogit& peak, float temperature);
+  // `logits` must stay as they are while this is used. `peak` is FindPeak(logits), with a finite logit;
+  // `temperature` > 0.
+  TokenGaps(absl::Span<const float> logits, const PeakLogit& peak, float temperature);
 
-  float gap(TokenId token) const { return gaps_[token]; }
+  float gap(TokenId token) const;
   // The sum of TokenWeight over all tokens: at least 2^40, what the best one weighs.
   uint64_t TotalWeight() const;
   // TokenWeight of every token. [vocab_size]
@@ -64,25 +69,37 @@ class TokenGaps {
     TokenId last_token;
   };
 
-  static constexpr int kNumBuckets = 1024;
-  // By bucket of gaps 1/32 wide, the last one open.
-  using Histogram = std::array<uint64_t, kNumBuckets>;
-
-  static uint64_t Key(float gap, TokenId token);
+  static Cut CutAt(uint64_t key) {
+    return {std::bit_cast<float>(static_cast<uint32_t>(key >> 32)), static_cast<TokenId>(key & 0xffffffff)};
+  }
   size_t num_blocks() const { return minima_.size(); }
+  // The smallest gap of a block, or a smaller one where tokens were cut off; infinity without any.
+  float MinimumOf(size_t index) const { return minima_[index] <= cut_.gap ? minima_[index] : kNone; }
+  // Gaps of the tokens left, infinity for others and beyond the last token.
   void LoadBlock(size_t index, float (&block)[64]) const;
   // A gap that at least `count` tokens do not exceed, or the largest finite number.
   float BoundOfCount(uint64_t count) const;
-  // Sums of what tokens with gaps <= `bound` measure, each its weight or 1.
-  Histogram Measure(float bound, bool weighted) const;
-  // The shortest beginning of the order that measures `target`; with less in all, everything finite.
-  Cut FindCut(const Histogram& histogram, uint64_t target, float bound, bool weighted) const;
   Cut FindCutOfCount(uint64_t count) const;
+  // About how great the gaps of the most likely tokens with a share `top_p` of the weight are, or a little
+  // more.
+  float EstimateBoundOfShare(float top_p) const;
+  // Tokens left with gaps up to `bound`, exactly; what the others weigh if asked for, else 0.
+  NearTokens FindNear(float bound, bool weigh_rest) const;
+  // Calls `contender` with the score of each token of a block that may reach `score`, which may rise
+  // meanwhile, and of some that do not.
+  template <typename F>
+  void ForContenders(const NoiseKey& key, size_t index, const double& score, F contender) const;
+  // Keeps what both this and earlier cuts keep.
   void Apply(const Cut& cut);
 
-  absl::Span<float> gaps_;
+  static constexpr float kNone = std::numeric_limits<float>::infinity();
+  static constexpr Cut kEverything = {std::numeric_limits<float>::max(), std::numeric_limits<TokenId>::max()};
+
+  absl::Span<const float> logits_;
+  GapScale scale_;
   TokenId peak_token_;
-  std::vector<float> minima_;  // The smallest gap of each block.
+  Cut cut_ = kEverything;
+  std::vector<float> minima_;  // The smallest gap of each block, before any cut.
 };
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 #include "common/speculation/window_policy.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -31,17 +32,27 @@ uint32_t WindowLimits::NodesFor(uint32_t depth) const {
   return std::min(depth * (shape == TreeShape::kChain ? 1 : nodes_per_level), max_nodes);
 }
 
-DraftBudget WindowLimits::BudgetFor(uint32_t depth) const {
+DraftBudget WindowLimits::BudgetFor(uint32_t depth, uint32_t batch, bool ahead) const {
   if (depth == 0) return DraftBudget{};
-  return {.depth = depth,
-          .nodes = NodesFor(depth),
-          .branching = branching,
-          .lookahead = lookahead,
-          .shape = shape};
+  DraftBudget budget{.depth = depth,
+                     .nodes = NodesFor(depth),
+                     .branching = branching,
+                     .lookahead = lookahead,
+                     .shape = shape};
+  const uint32_t share = !ahead ? 0 : ahead_nodes / std::max<uint32_t>(batch, 1);
+  if (lookahead == 0 || shape == TreeShape::kEagle2 || share <= budget.nodes * lookahead / depth)
+    return budget;
+  budget.ahead_nodes = share;
+  budget.ahead_branching = std::max(ahead_branching, branching);
+  return budget;
 }
 
 double RoundCosts::VerifySeconds(uint32_t depth) const {
-  return round_time->Seconds(std::max<uint32_t>(batch, 1) * (1 + limits.NodesFor(depth)), context);
+  uint32_t nodes = limits.NodesFor(depth);
+  if (nodes_per_level > 0.0) {
+    nodes = std::min(nodes, static_cast<uint32_t>(std::ceil(std::max(nodes_per_level, 1.0) * depth)));
+  }
+  return round_time->Seconds(std::max<uint32_t>(batch, 1) * (1 + nodes), context);
 }
 
 absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view name,

@@ -27,10 +27,16 @@ struct WindowLimits {
   uint32_t branching = 4;
   // Levels that are drafted ahead while a round is verified; 0 is the synchronous loop.
   uint32_t lookahead = 8;
+  // Nodes that are drafted ahead then, of all sessions that share a step, for whatever the round may end
+  // with, and how many of them may be children of one node. 0 nodes: only as many as the levels have, which
+  // is what sessions get whose share would be less. Neither of them is for EAGLE-2 trees.
+  uint32_t ahead_nodes = 112;
+  uint32_t ahead_branching = 8;
   TreeShape shape = TreeShape::kBestFirst;
 
   uint32_t NodesFor(uint32_t depth) const;
-  DraftBudget BudgetFor(uint32_t depth) const;
+  // `ahead`: whether as much as that is drafted ahead, and not just what the levels have.
+  DraftBudget BudgetFor(uint32_t depth, uint32_t batch = 1, bool ahead = true) const;
 };
 
 // best-first, chain or eagle2. InvalidArgument lists them.
@@ -53,6 +59,11 @@ struct RoundCosts {
   const LevelAcceptance* drafter_acceptance = nullptr;
   // Whether rounds with this drafter have lately made more tokens per second than rounds without.
   bool drafting_pays = true;
+  // Whether rounds of which much is drafted ahead have, and not just a few levels.
+  bool ahead_pays = true;
+  // Nodes that rounds have verified for each of their levels, where fewer than the limits allow are worth
+  // their rows; 0: not known.
+  double nodes_per_level = 0.0;
   WindowLimits limits;
 
   // b_p(depth): seconds of a verification step with a window of `depth`.

@@ -254,8 +254,8 @@ TEST(WindowPolicyTest, GoodputProbesWhenNothingIsFoundWorthVerifying) {
       policy->Observe({.depth = 0, .declined = depth > 0});
     }
   }
-  EXPECT_EQ(drafted, probes + 4);
-  // Three each after 24, 48, 96 and 192 rounds without.
+  EXPECT_EQ(drafted, probes + 16);
+  // Three each after 12, 24, 48 and 96 rounds without.
   EXPECT_EQ(probes, 3 * 4);
   // A probe that is accepted opens the window again.
   uint32_t depth = 0;
@@ -328,11 +328,35 @@ TEST(WindowPolicyTest, FactoryKnowsTheNames) {
 }
 
 TEST(WindowLimitsTest, BudgetFollowsDepth) {
-  const WindowLimits limits{
-      .max_depth = 8, .nodes_per_level = 3, .max_nodes = 10, .branching = 4, .lookahead = 5};
+  const WindowLimits limits{.max_depth = 8,
+                            .nodes_per_level = 3,
+                            .max_nodes = 10,
+                            .branching = 4,
+                            .lookahead = 5,
+                            .ahead_nodes = 0};
   EXPECT_EQ(limits.BudgetFor(0), DraftBudget{});
   EXPECT_EQ(limits.BudgetFor(2), (DraftBudget{.depth = 2, .nodes = 6, .branching = 4, .lookahead = 5}));
   EXPECT_EQ(limits.NodesFor(5), 10u);
+}
+
+TEST(WindowLimitsTest, OnlyDraftingAheadHasNodesForIt) {
+  WindowLimits limits{.nodes_per_level = 3, .lookahead = 5, .ahead_nodes = 50, .ahead_branching = 6};
+  EXPECT_EQ(limits.BudgetFor(2).ahead_nodes, 50u);
+  EXPECT_EQ(limits.BudgetFor(2).ahead_branching, 6u);
+  // Sessions share the drafter. A share that is less than what the levels have makes nothing better.
+  EXPECT_EQ(limits.BudgetFor(2, 2).ahead_nodes, 25u);
+  EXPECT_EQ(limits.BudgetFor(2, 3).ahead_nodes, 16u);
+  EXPECT_EQ(limits.BudgetFor(2, 4).ahead_nodes, 0u);
+  EXPECT_EQ(limits.BudgetFor(2, 1, /*ahead=*/false).ahead_nodes, 0u);
+  limits.ahead_branching = 1;
+  EXPECT_EQ(limits.BudgetFor(2).ahead_branching, limits.branching) << "never fewer than are verified";
+  EXPECT_EQ(limits.BudgetFor(0), DraftBudget{});
+  limits.shape = TreeShape::kEagle2;
+  EXPECT_EQ(limits.BudgetFor(2).ahead_nodes, 0u);
+  limits.shape = TreeShape::kChain;
+  EXPECT_EQ(limits.BudgetFor(2).ahead_nodes, 50u);
+  limits.lookahead = 0;
+  EXPECT_EQ(limits.BudgetFor(2).ahead_nodes, 0u);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ set -euo pipefail
 bin=${1:?usage: collect.sh BIN OUT}
 out=${2:?usage: collect.sh BIN OUT}
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-binaries=(tandem-router tandem-verifier tandem-drafter tandem)
+binaries=(tandem-router tandem-verifier tandem-grammar tandem-drafter tandem)
 
 mkdir -p "$out/root/usr/local/bin" "$out/root/opt/tandem/demo-models"
 linked=()

@@ -69,6 +69,17 @@ std::optional<size_t> ToRefresh(absl::Span<const Candidate> candidates, uint64_t
   return std::nullopt;
 }
 
+// The unscored candidates' shares lie one after the other, from 0 on.
+std::optional<size_t> ToSample(absl::Span<const Candidate> candidates, double share, double draw) {
+  double begin = 0.0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].scored) continue;
+    if (draw >= begin && draw < begin + share) return i;
+    begin += share;
+  }
+  return std::nullopt;
+}
+
 std::optional<size_t> MostAccepted(absl::Span<const Candidate> candidates) {
   std::optional<size_t> best;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -80,7 +91,7 @@ std::optional<size_t> MostAccepted(absl::Span<const Candidate> candidates) {
 }  // namespace
 
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
-                                const PlainDecoding& plain, const ChoiceOptions& options) {
+                                const PlainDecoding& plain, const ChoiceOptions& options, double draw) {
   CandidateChoice choice;
   const std::vector<DraftCosts> costs = CostsInForce(candidates);
   for (const Candidate& candidate : candidates) {
@@ -100,6 +111,7 @@ CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Sp
 
   std::optional<size_t> explored = ToExplore(candidates, options.explore_samples);
   if (!explored.has_value()) explored = ToTime(candidates);
+  if (!explored.has_value()) explored = ToSample(candidates, options.explore_share, draw);
   if (explored.has_value()) {
     choice.candidate = explored;
     choice.reason = kReasonExplore;

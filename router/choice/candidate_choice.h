@@ -30,6 +30,9 @@ struct Candidate {
   uint64_t idle_decisions = 0;  // How many decisions ago it was last timed, or tried for that.
   // Decided upon, and not finished yet.
   uint32_t pending = 0;
+  // Scores teach it, so that it is known whether it was used or not. A draft head scores nothing without the
+  // target's features: all there is to know of it are the requests that it drafted for.
+  bool scored = true;
 };
 
 // Decoding without a drafter, as the choice sees it; fields as in Candidate.
@@ -44,11 +47,15 @@ struct ChoiceOptions {
   // A drafter, or plain decoding, that was not timed for so many decisions is used once, so that a change of
   // its speed is noticed. 0: never.
   uint64_t refresh_decisions = 512;
+  // Of the decisions, so many are each candidate's that is not scored, whatever is predicted: a share of all
+  // prompts, since those for which it was chosen say little of the others. 0: none.
+  double explore_share = 0.02;
 };
 
 // Why a drafter, as in the label of tandem_router_drafter_selected_total.
-inline constexpr absl::string_view kReasonAuto = "auto";        // Promises the highest throughput.
-inline constexpr absl::string_view kReasonExplore = "explore";  // Has too few samples, or was never timed.
+inline constexpr absl::string_view kReasonAuto = "auto";  // Promises the highest throughput.
+inline constexpr absl::string_view kReasonExplore =
+    "explore";  // Is too little known, or one that is not scored.
 inline constexpr absl::string_view kReasonRefresh = "refresh";  // Was not used for long.
 
 struct CandidateForecast {
@@ -67,11 +74,12 @@ struct CandidateChoice {
 // The candidate with the highest predicted throughput, plain decoding included: Theorem 3's test carried over
 // to any number of candidates. Before that comes exploration: the one with the fewest samples, counting
 // requests on their way, and then one that no request has used yet and whose costs nothing tells, as after a
-// calibration from another machine. Ties go to plain decoding and then to the candidate that comes first.
+// calibration from another machine. Then comes, by `draw`, uniform in [0, 1), a share for each that is not
+// scored. Ties go to plain decoding and then to the candidate that comes first.
 // While `verify` is empty, since nothing has measured it, the highest predicted acceptance wins. A drafter
 // whose costs were not measured is taken for what it says of itself, with the others' exposed seconds; one
 // that says nothing, to cost what the others do on average, or nothing.
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
-                                const PlainDecoding& plain, const ChoiceOptions& options);
+                                const PlainDecoding& plain, const ChoiceOptions& options, double draw);
 
 }  // namespace tandem::router

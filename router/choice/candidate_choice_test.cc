@@ -16,7 +16,7 @@ Candidate Known(const std::string& name, double acceptance, double level_seconds
 
 CandidateChoice Choose(const std::vector<Candidate>& candidates, const VerifySeconds& verify = kSlowVerify,
                        double plain_correction = 1.0) {
-  return ChooseCandidate(candidates, verify, {.correction = plain_correction}, {});
+  return ChooseCandidate(candidates, verify, {.correction = plain_correction}, {}, /*draw=*/1.0);
 }
 
 TEST(CandidateChoiceTest, AcceptanceAgainstCosts) {
@@ -121,11 +121,30 @@ TEST(CandidateChoiceTest, RefreshesWhatWasNotUsedForLong) {
 TEST(CandidateChoiceTest, RefreshesPlainDecoding) {
   const std::vector<Candidate> candidates = {Known("a", 0.9, 0.1)};
   const auto choose = [&](uint64_t idle_decisions) {
-    return ChooseCandidate(candidates, kSlowVerify, {.idle_decisions = idle_decisions}, {});
+    return ChooseCandidate(candidates, kSlowVerify, {.idle_decisions = idle_decisions}, {}, /*draw=*/1.0);
   };
   EXPECT_EQ(choose(511).candidate, 0u);
   EXPECT_EQ(choose(512).candidate, std::nullopt);
   EXPECT_EQ(choose(512).reason, kReasonRefresh);
+}
+
+TEST(CandidateChoiceTest, ShareOfAllGoesToEachThatIsNotScored) {
+  std::vector<Candidate> candidates = {Known("best", 0.9, 0.1), Known("head", 0.1, 9.0),
+                                       Known("other head", 0.1, 9.0), Known("scored", 0.1, 9.0)};
+  candidates[1].scored = false;
+  candidates[2].scored = false;
+  const auto choose = [&](double draw, double share = 0.02) {
+    return ChooseCandidate(candidates, kSlowVerify, {}, {.explore_share = share}, draw);
+  };
+  EXPECT_EQ(choose(0.0).candidate, 1u);
+  EXPECT_EQ(choose(0.0).reason, kReasonExplore);
+  EXPECT_EQ(choose(0.0199).candidate, 1u);
+  EXPECT_EQ(choose(0.02).candidate, 2u);
+  EXPECT_EQ(choose(0.0399).candidate, 2u);
+  EXPECT_EQ(choose(0.04).candidate, 0u);
+  EXPECT_EQ(choose(0.04).reason, kReasonAuto);
+  EXPECT_EQ(choose(0.0, 0.0).candidate, 0u);
+  EXPECT_EQ(Choose(candidates).candidate, 0u);
 }
 
 TEST(CandidateChoiceTest, UnknownCosts) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/speculation/round_time_model.h"
 #include "common/speculation/window_policy.h"
@@ -18,8 +19,17 @@ constexpr double kTrialsForHalf = 16.0;
 constexpr size_t kKeptTokens = 512;
 constexpr size_t kFolds = 5;
 
+// Of a choice that is not made: beyond all shares.
+constexpr double kNoDraw = 1.0;
+
 std::string String(absl::string_view text) {
   return std::string(text.data(), text.size());
+}
+
+// Uniform in [0, 1), by the number of the decision alone: which requests are samples depends on nothing that
+// clients know, and a period of theirs meets no period of the draws.
+double DrawOf(uint64_t decision) {
+  return std::ldexp(static_cast<double>(Mix64(decision) >> 11), -53);
 }
 
 }  // namespace
@@ -89,6 +99,7 @@ std::vector<Candidate> DrafterChooser::CandidatesOf(const ModelState& model, con
       candidate.correction = state.correction.value(tenant);
       candidate.idle_decisions = model.num_decisions - state.last_timed;
       candidate.pending = state.pending->load(std::memory_order_relaxed);
+      candidate.scored = IsScored(state);
     }
     if (const auto told = told_level_seconds_.find(name); told != told_level_seconds_.end()) {
       candidate.told_level_seconds = told->second;
@@ -148,15 +159,15 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
     if (state == nullptr) continue;
     ++state->offered;
     learning = learning || (state->regression.samples() < options_.learn_samples &&
-                            state->offered <= options_.learn_decisions);
+                            state->offered <= options_.learn_decisions && IsScored(*state));
   }
   // Features were fitted since the prompt was prepared: the old ones say nothing to the new regressions.
   const FeatureVector neutral(model.features->dimension(), 0.0);
   const bool current = prompt.feature_model == model.features;
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? prompt.extracted->features : neutral, prompt.tenant, drafters);
-  const CandidateChoice choice =
-      ChooseCandidate(candidates, VerifyOf(model), PlainOf(model, prompt.tenant), options_.choice);
+  const CandidateChoice choice = ChooseCandidate(candidates, VerifyOf(model), PlainOf(model, prompt.tenant),
+                                                 options_.choice, DrawOf(model.num_decisions));
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
   decision.learning = learning;
   // Whatever becomes of the request: those that teach nothing are not tried one after the other.
@@ -231,6 +242,13 @@ void DrafterChooser::Observe(size_t model_index, absl::string_view drafter, cons
   if (state != nullptr) ObserveLocked(model, *state, drafter, prompt, acceptance, weight);
 }
 
+void DrafterChooser::OnScoreAnswered(size_t model_index, absl::string_view drafter, bool answered) {
+  absl::MutexLock lock(&mutex_);
+  DrafterState* const state = RoomFor(models_[model_index], drafter);
+  if (state == nullptr) return;
+  state->unscored = answered ? 0 : std::min(state->unscored + 1, options_.unscored_requests);
+}
+
 void DrafterChooser::ObserveLocked(ModelState& model, DrafterState& state, absl::string_view drafter,
                                    const PromptHandle& prompt, double acceptance, double weight) const {
   if (prompt.feature_model != model.features) return;
@@ -268,7 +286,7 @@ std::optional<double> DrafterChooser::Throughput(size_t model_index, absl::strin
   std::vector<Candidate> candidates =
       CandidatesOf(model, FeatureVector(model.features->dimension(), 0.0), tenant, {String(drafter)});
   candidates[0].acceptance = {.mean = std::clamp(acceptance, 0.0, options_.regression.highest)};
-  return ChooseCandidate(candidates, verify, PlainOf(model, tenant), options_.choice)
+  return ChooseCandidate(candidates, verify, PlainOf(model, tenant), options_.choice, kNoDraw)
       .forecasts[0]
       .tokens_per_second;
 }
@@ -383,7 +401,8 @@ v1::ChoiceExplanation DrafterChooser::Explain(size_t model_index, absl::Span<con
   const std::vector<Candidate> candidates =
       CandidatesOf(model, current ? handle.extracted->features : neutral, tenant, drafters);
   const VerifySeconds& verify = VerifyOf(model);
-  const CandidateChoice choice = ChooseCandidate(candidates, verify, PlainOf(model, tenant), options_.choice);
+  const CandidateChoice choice =
+      ChooseCandidate(candidates, verify, PlainOf(model, tenant), options_.choice, kNoDraw);
 
   v1::ChoiceExplanation explanation;
   explanation.set_model(model.model.name);

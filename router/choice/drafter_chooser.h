@@ -83,6 +83,8 @@ class DrafterChooser {
     // answer is not asked about every request for ever.
     uint64_t learn_samples = 100;
     uint64_t learn_decisions = 500;
+    // A drafter that had no score of so many requests in a row is taken for one that scores nothing.
+    uint32_t unscored_requests = 8;
     AcceptanceRegression::Options regression;
     ChoiceOptions choice;
   };
@@ -98,6 +100,8 @@ class DrafterChooser {
   // What `drafter`'s acceptance would have been: full-information feedback. `weight` is in (0, 1].
   void Observe(size_t model, absl::string_view drafter, const PromptHandle& prompt, double acceptance,
                double weight);
+  // A request was to be scored by the drafter: whether there was an answer.
+  void OnScoreAnswered(size_t model, absl::string_view drafter, bool answered);
   // What servers say of their own speed, which counts until requests have measured it: seconds that the
   // drafter takes for a level of one session's tree, and those of a round of so many rows of a verifier, by
   // rows, increasing. What is not finite or out of range is ignored.
@@ -150,6 +154,7 @@ class DrafterChooser {
     uint64_t last_timed = 0;  // The model's number of decisions then, when it was to be timed, or first seen.
     uint64_t finished = 0;    // As in Candidate.
     uint64_t idle_finished = 0;  // As in Candidate.
+    uint32_t unscored = 0;       // Requests in a row that it was to score and did not.
     // Shared with decisions, which may outlive a new calibration.
     std::shared_ptr<std::atomic<uint32_t>> pending = std::make_shared<std::atomic<uint32_t>>(0);
   };
@@ -175,6 +180,7 @@ class DrafterChooser {
     bool fitting = false;
   };
 
+  bool IsScored(const DrafterState& state) const { return state.unscored < options_.unscored_requests; }
   static PlainDecoding PlainOf(const ModelState& model, absl::string_view tenant);
   static const VerifySeconds& VerifyOf(const ModelState& model);
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;

@@ -182,6 +182,57 @@ TEST(DrafterChooserTest, SaysHowLongAllAreWorthAsking) {
   EXPECT_TRUE(loaded.ok()) << loaded;
 }
 
+// A draft head has no scores: it is learned from the requests that it drafts for, and a share of all prompts
+// shows that it has become better where it was not chosen.
+TEST(DrafterChooserTest, AHeadIsLearnedFromAShareOfAllPrompts) {
+  World world;
+  double head = 0.1;
+  std::map<std::string, int> used;
+  const std::vector<std::string> drafters = {"model", "head"};
+  // Serves one request; the model's score comes in any case, the head's never does.
+  const auto serve = [&](DrafterChooser& chooser, bool head_scores = false) {
+    const PromptHandle prompt = chooser.Prepare(0, world.Prompt(world.NextIsCode()), kTenant);
+    const DrafterDecision decision = chooser.Decide(0, prompt, drafters);
+    const std::string drafter = decision.drafter.has_value() ? drafters[*decision.drafter] : "";
+    ++used[drafter];
+    RequestOutcome outcome{.verify = kVerify};
+    if (!drafter.empty()) {
+      outcome.accepted = static_cast<uint32_t>(100 * (drafter == "head" ? head : 0.6));
+      outcome.rejections = 100 - outcome.accepted;
+      outcome.draft = DraftCosts{.exposed_level_seconds = 0.001};
+    }
+    chooser.Learn(0, drafter, prompt, outcome);
+    if (drafter != "model") chooser.Observe(0, "model", prompt, 0.6, 1.0);
+    chooser.OnScoreAnswered(0, "model", true);
+    chooser.OnScoreAnswered(0, "head", head_scores);
+    if (chooser.FitDue(0)) chooser.Fit(0);
+    return decision;
+  };
+
+  DrafterChooser chooser = Chooser();
+  for (int i = 0; i < 200; ++i) serve(chooser);
+  EXPECT_FALSE(serve(chooser).learning) << "nothing comes of asking the head";
+  used.clear();
+  for (int i = 0; i < 2000; ++i) serve(chooser);
+  // 2 % of 2,000, less those that fall on a refresh of plain decoding.
+  EXPECT_GE(used["head"], 25);
+  EXPECT_LE(used["head"], 60);
+  // The head is replaced by a better one: what it drafts for says so.
+  head = 0.9;
+  for (int i = 0; i < 1000; ++i) serve(chooser);
+  used.clear();
+  for (int i = 0; i < 100; ++i) serve(chooser);
+  EXPECT_GE(used["head"], 90);
+
+  // A drafter that scores is left to its scores.
+  DrafterChooser scored = Chooser();
+  head = 0.1;
+  for (int i = 0; i < 200; ++i) serve(scored, /*head_scores=*/true);
+  used.clear();
+  for (int i = 0; i < 500; ++i) serve(scored, /*head_scores=*/true);
+  EXPECT_LE(used["head"], 1) << "but to be timed";
+}
+
 TEST(DrafterChooserTest, CalibratedItNeedsNoExploring) {
   DrafterChooser chooser = Chooser();
   World world;

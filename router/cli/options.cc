@@ -9,6 +9,7 @@
 #include "common/config/flags.h"
 #include "common/config/version.h"
 #include "router/cli/admin_options.h"
+#include "router/cli/constraint_options.h"
 
 namespace tandem::cli {
 namespace {
@@ -55,6 +56,7 @@ struct RawFlags {
   bool no_speculation = false;
   bool json = false;
   bool json_stream = false;
+  ConstraintOptions constraint;
 };
 
 void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) {
@@ -149,6 +151,7 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
          "Go on past the model's end of text")
       ->group("Generation");
   AddSampling(app, request, raw);
+  AddConstraint(app, &raw->constraint);
 
   v1::SpeculationOptions* speculation = request->mutable_speculation();
   const std::string group = "Speculation (changes the speed, never the output)";
@@ -289,6 +292,9 @@ absl::Status Finish(const RawFlags& raw, GenerationOptions& generation) {
       return absl::InvalidArgumentError(absl::StrCat("--stop-token-ids: ", ids.status().message()));
     generation.request.mutable_stopping()->mutable_stop_token_ids()->Add(ids->begin(), ids->end());
   }
+  absl::StatusOr<std::optional<v1::Constraint>> constraint = ReadConstraint(raw.constraint);
+  if (!constraint.ok()) return constraint.status();
+  if (constraint->has_value()) *generation.request.mutable_constraint() = **std::move(constraint);
   return absl::OkStatus();
 }
 

@@ -119,21 +119,27 @@ std::optional<FeedbackRequest> Feedback::Sample(const v1::VerifierGenerateReques
   return sampled;
 }
 
-std::vector<Feedback::Asked> Feedback::TakeSlots(const std::vector<FeedbackDrafter>& candidates,
-                                                 uint32_t num_tokens) {
+std::vector<Feedback::Asked> Feedback::TakeSlots(const FeedbackRequest& request,
+                                                 const std::vector<FeedbackDrafter>& candidates) {
   std::vector<Asked> asked;
+  std::vector<absl::string_view> left_alone;
+  const auto num_tokens = static_cast<uint32_t>(request.tokens.size());
   const absl::Time now = clock_->Now();
-  absl::MutexLock lock(&mutex_);
-  for (const FeedbackDrafter& drafter : candidates) {
-    ScoreSlots::Taken taken = slots_.Take(drafter, num_tokens, now);
-    if (taken.slot.has_value()) {
-      asked.push_back({drafter, *std::move(taken.slot)});
-    } else {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const FeedbackDrafter& drafter : candidates) {
+      ScoreSlots::Taken taken = slots_.Take(drafter, num_tokens, now);
+      if (taken.slot.has_value()) {
+        asked.push_back({drafter, *std::move(taken.slot)});
+        continue;
+      }
       const bool busy = taken.refusal == ScoreSlots::Refusal::kBusy;
       withheld_.With({drafter.name, busy ? "busy" : "backoff"}).Increment();
+      if (!busy) left_alone.push_back(drafter.name);
     }
+    if (!asked.empty()) ++in_flight_;
   }
-  if (!asked.empty()) ++in_flight_;
+  for (const absl::string_view drafter : left_alone) sink_->OnScoreAnswered(request, drafter, false);
   return asked;
 }
 
@@ -166,7 +172,7 @@ void Feedback::Offer(FeedbackRequest request, const std::vector<FeedbackDrafter>
     requests_.With({"skipped"}).Increment();
     return;
   }
-  const std::vector<Asked> asked = TakeSlots(candidates, static_cast<uint32_t>(request.tokens.size()));
+  const std::vector<Asked> asked = TakeSlots(request, candidates);
   if (asked.empty()) {
     requests_.With({"dropped"}).Increment();
     return;
@@ -207,6 +213,7 @@ void Feedback::OnAnswer(const std::shared_ptr<Pending>& pending, const Asked& as
   const absl::Status status = response.ok() ? CheckResponse(request, *response) : response.status();
   scores_.With({drafter, absl::AsciiStrToLower(absl::StatusCodeToString(status.code()))}).Increment();
   GiveBack(asked, status);
+  if (!absl::IsCancelled(status)) sink_->OnScoreAnswered(request, drafter, status.ok());
   std::vector<DrafterScore> scores;
   {
     absl::MutexLock lock(&pending->mutex);
@@ -247,8 +254,8 @@ void Feedback::Conclude(const FeedbackRequest& request, const std::vector<Drafte
   for (const DrafterScore& score : scores) sink_->OnScored(request, score);
 }
 
-// Nothing is known of the regret when the chosen drafter's own score is missing. No drafter is always a
-// candidate.
+// A drafter that was chosen and did not score is taken at what verification accepted of it; without that
+// nothing is known of the regret. No drafter is always a candidate.
 void Feedback::RecordRegret(const FeedbackRequest& request, const std::vector<DrafterScore>& scores) {
   std::string best;
   const double undrafted = sink_->Throughput(request, "", 0.0);
@@ -261,6 +268,13 @@ void Feedback::RecordRegret(const FeedbackRequest& request, const std::vector<Dr
     if (throughput > most) {
       most = throughput;
       best = score.drafter;
+    }
+  }
+  if (!chosen.has_value()) {
+    chosen = sink_->RealisedThroughput(request);
+    if (chosen.has_value() && *chosen > most) {
+      most = *chosen;
+      best = request.drafter;
     }
   }
   if (!chosen.has_value() || !(most > 0.0) || !std::isfinite(most)) return;

@@ -29,6 +29,9 @@ namespace tandem::router {
 //                     '-- not sampled              |                 that has a slot (ScoreSlots)
 //                                                  '-- dropped: no candidate has one, nothing to score
 //
+// A drafter that has nothing to score with, such as a draft head, is asked as one that fails is, less and
+// less often; what it is worth is known of the requests that it drafted for, by what verification accepted.
+//
 //   tandem_router_feedback_requests_total{outcome}          sampled requests: scored, incomplete (a drafter
 //                                                           was not asked or did not answer), dropped,
 //                                                           skipped
@@ -90,7 +93,8 @@ class Feedback {
   };
 
   // Those of the candidates that have a slot; the request is in flight if there are any.
-  std::vector<Asked> TakeSlots(const std::vector<FeedbackDrafter>& candidates, uint32_t num_tokens);
+  std::vector<Asked> TakeSlots(const FeedbackRequest& request,
+                               const std::vector<FeedbackDrafter>& candidates);
   void GiveBack(const Asked& asked, const absl::Status& status);
   // Of one drafter's score; records nothing where the request is not traced.
   std::shared_ptr<Span> StartScore(const FeedbackRequest& request, const FeedbackDrafter& drafter) const;

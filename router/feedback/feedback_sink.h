@@ -63,6 +63,12 @@ class FeedbackSink {
     return drafter.empty() ? 1.0 : TokensPerRound(acceptance);
   }
 
+  // Throughput with the request's own drafter as it was verified, in the same unit; nothing if nobody knows.
+  virtual std::optional<double> RealisedThroughput(const FeedbackRequest&) const { return std::nullopt; }
+
+  // Whether the drafter, which was to score the request, has answered. One that is only busy is not told of.
+  virtual void OnScoreAnswered(const FeedbackRequest&, absl::string_view /*drafter*/, bool /*answered*/) {}
+
   // One drafter's score; those of one request come right after one another.
   virtual void OnScored(const FeedbackRequest& request, const DrafterScore& score) = 0;
 

@@ -56,6 +56,13 @@ class FakeSink final : public FeedbackSink {
     last = score;
   }
 
+  std::optional<double> RealisedThroughput(const FeedbackRequest&) const override { return realised; }
+  void OnScoreAnswered(const FeedbackRequest&, absl::string_view drafter, bool is_answer) override {
+    answered.emplace_back(drafter, is_answer);
+  }
+
+  std::optional<double> realised;
+  std::vector<std::pair<std::string, bool>> answered;
   std::map<std::string, double> predictions;
   std::vector<std::tuple<std::string, std::string, double>> scored;
   DrafterScore last;
@@ -378,6 +385,43 @@ TEST_F(FeedbackTest, ADrafterThatFailsOrLiesIsLeftOut) {
   EXPECT_THAT(text, HasSubstr("{drafter=\"code\",outcome=\"invalid_argument\"} 4"));
   // The chosen drafter's own score is missing: no regret is made up.
   EXPECT_THAT(text, Not(HasSubstr("tandem_router_regret_ratio_count{tenant=\"acme\"}")));
+}
+
+// As a draft head, which cannot score: its own requests' regret is known by what was accepted of it.
+TEST_F(FeedbackTest, AChosenDrafterWithoutAScoreIsTakenAtWhatItCameTo) {
+  Make();
+  sink_.realised = 2.0 * FeedbackSink::TokensPerRound(0.4);
+  feedback_->Offer(Finished("code"), kBoth);
+  Answer(0, absl::FailedPreconditionError("a head"));
+  Answer(1, Right(4));
+  std::string text = registry_.Expose();
+  EXPECT_THAT(text, HasSubstr("tandem_router_regret_ratio_sum{tenant=\"acme\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_best_total{drafter=\"code\",tenant=\"acme\"} 1"));
+  sink_.realised = FeedbackSink::TokensPerRound(0.4) / 2.0;
+  clock_.Advance(absl::Minutes(2));
+  feedback_->Offer(Finished("code"), kBoth);
+  Answer(2, absl::FailedPreconditionError("a head"));
+  Answer(3, Right(4));
+  text = registry_.Expose();
+  EXPECT_THAT(text, HasSubstr("tandem_router_regret_ratio_sum{tenant=\"acme\"} 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_router_feedback_best_total{drafter=\"math\",tenant=\"acme\"} 1"));
+}
+
+TEST_F(FeedbackTest, WhoDoesNotScoreIsTold) {
+  Make();
+  feedback_->Offer(Finished("code"), kBoth);
+  Answer(0, absl::FailedPreconditionError("a head"));
+  Answer(1, Right(4));
+  EXPECT_THAT(sink_.answered, ElementsAre(std::pair("code", false), std::pair("math", true)));
+  sink_.answered.clear();
+  // It is left alone for a while, which is no answer either.
+  feedback_->Offer(Finished("code"), kBoth);
+  EXPECT_THAT(sink_.answered, ElementsAre(std::pair("code", false)));
+  // Who is only busy may answer later.
+  sink_.answered.clear();
+  while (asked_.size() < 10) feedback_->Offer(Finished("code"), {kBoth[1]});
+  feedback_->Offer(Finished("code"), {kBoth[1]});
+  EXPECT_THAT(sink_.answered, IsEmpty());
 }
 
 TEST_F(FeedbackTest, WhatHadSeenTheOutputDoesNotCount) {

@@ -286,7 +286,7 @@ class BadModelTest(ProcessTest):
                 code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
                 self.assertNotEqual(code, 0, program)
                 self.assertIn(f"weight type {name} on the device cpu", log)
-                self.assertIn("expected auto, bf16, int8 or int4", log)
+                self.assertIn("expected auto, bf16, int8, int4, w8a8 or w4a8", log)
 
     def test_what_goes_with_the_weights(self):
         small = MODELS / "tandem-draft-general-1m"
@@ -356,6 +356,50 @@ class CheckConfigTest(ProcessTest):
                 self.assertIn(part, log)
         code, log = run("tandem-verifier", "--model", MODELS / TARGET, "--threads", "0")
         self.assertEqual((code, "--threads" in log), (2, True), log)
+
+    def test_folders_that_sockets_cannot_be_in(self):
+        everybodys = self.folder / "everybodys"
+        everybodys.mkdir()
+        everybodys.chmod(0o777)
+        models = (("tandem-verifier", TARGET), ("tandem-drafter", "tandem-draft-general-1m"))
+        for program, model in models:
+            for folder, part in (
+                ("relative", "expected a path from the root"),
+                (self.folder / "no" / "such", "cannot be made"),
+                (everybodys, "everybody can write to it"),
+                (self.folder / ("long" * 20), "expected at most 68"),
+            ):
+                for extra in ((), ("--check-config",)):
+                    code, log = run(program, "--model", MODELS / model, "--local-sockets", folder, *extra)
+                    self.assertEqual(code, 1, log)
+                    self.assertIn("--local-sockets", log)
+                    self.assertIn(part, log)
+            code, log = run(program, "--model", MODELS / model, "--listen", f"unix:{'/long' * 30}", "--metrics-listen", "")
+            self.assertEqual(code, 1, log)
+            self.assertIn("expected 1 to 107", log)
+
+    def test_a_taken_socket_is_an_error_and_a_dead_one_is_not(self):
+        listen = ("--listen", f"unix:{self.folder}/drafter.sock", "--metrics-listen", "")
+        drafter = ("--model", f"a={MODELS}/tandem-draft-general-1m", *listen)
+        first = subprocess.Popen([BIN_DIR / "tandem-drafter", *map(str, drafter)], env=clean_environment())
+        self.addCleanup(first.wait)
+        self.addCleanup(first.kill)
+        with grpc.insecure_channel(f"unix:{self.folder}/drafter.sock") as channel:
+            grpc.channel_ready_future(channel).result(PATIENCE_SECONDS)
+        code, log = run("tandem-drafter", *drafter)
+        self.assertEqual(code, 1, log)
+        self.assertIn("another process listens there", log)
+        first.kill()
+        first.wait()
+        self.assertTrue((self.folder / "drafter.sock").exists())
+        second = subprocess.Popen([BIN_DIR / "tandem-drafter", *map(str, drafter)], env=clean_environment())
+        self.addCleanup(second.wait)
+        self.addCleanup(second.kill)
+        with grpc.insecure_channel(f"unix:{self.folder}/drafter.sock") as channel:
+            grpc.channel_ready_future(channel).result(PATIENCE_SECONDS)
+        second.terminate()
+        self.assertEqual(second.wait(PATIENCE_SECONDS), 0)
+        self.assertFalse((self.folder / "drafter.sock").exists())
 
     def test_a_taken_port_is_an_error(self):
         first = self.start("tandem-drafter", "--model", f"a={MODELS}/tandem-draft-general-1m").wait_ready()

@@ -31,7 +31,7 @@ std::string DemoModelFolder(absl::string_view name) {
   return absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/", name);
 }
 
-TestDrafter::TestDrafter() {
+TestDrafter::TestDrafter() : target_(DemoModelFolder(kTarget)) {
   std::vector<ModelSpec> specs;
   for (absl::string_view name : kDrafters) {
     specs.push_back({std::string(name), DemoModelFolder(absl::StrCat("tandem-draft-", name))});
@@ -39,11 +39,15 @@ TestDrafter::TestDrafter() {
   for (const char* source : {"ngram:min=1", "suffix:min=1", "trie"}) {
     specs.push_back(ParseModelSpecs({source}).value()[0]);
   }
-  specs.push_back({std::string(kHeads[0]), DemoModelFolder("tandem-eagle3-15m")});
-  const auto merges =
-      ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1", "eagle3-ngram=eagle3+ngram:min=1"}, specs)
-          .value();
-  host_ = ModelHost::Open(specs, merges, DemoModelFolder(kTarget)).value();
+  for (const char* head : {"eagle3", "medusa"}) {
+    specs.push_back({head, DemoModelFolder(absl::StrCat("tandem-", head, "-15m"))});
+  }
+  specs.push_back({"mtp", target_.folder()});
+  const auto merges = ParseMergeSpecs({"general-1m-suffix=general-1m+suffix:min=1",
+                                       "eagle3-ngram=eagle3+ngram:min=1", "medusa-ngram=medusa+ngram:min=1"},
+                                      specs)
+                          .value();
+  host_ = ModelHost::Open(specs, merges, target_.folder()).value();
   const absl::Status loaded = host_->Load({});
   assert(loaded.ok());
   service_.Serve({}, host_->draft_models());
@@ -80,6 +84,8 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
   loop_ = std::make_unique<EngineLoop>(options, std::move(engine), std::move(pool), PlausibleRoundTimes(),
                                        &clock_, &metrics_);
   service_ = std::make_unique<VerifierService>(&target_, loop_.get(), &metrics_);
+  constraints_ = StartConstraintCompiler({}, target_, &clock_, &constraint_metrics_);
+  service_->ServeConstraints(constraints_.get());
   server_ = ServerRunner::Start({.listen_address = kLoopback},
                                 {{v1::Verifier::service_full_name(), service_.get()}}, {})
                 .value();

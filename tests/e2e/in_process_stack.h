@@ -16,6 +16,8 @@
 #include "drafter/service.h"
 #include "router/router.h"
 #include "router/service.h"
+#include "tests/e2e/next_token_target.h"
+#include "verifier/constraint_service.h"
 #include "verifier/engine_loop.h"
 #include "verifier/service.h"
 
@@ -25,8 +27,8 @@ namespace tandem::e2e {
 inline constexpr absl::string_view kDrafters[] = {"general-1m", "code-1m", "math-1m", "general-4m"};
 // Draft models without weights, and one that is merged with such a source.
 inline constexpr absl::string_view kSourceDrafters[] = {"ngram", "suffix", "trie", "general-1m-suffix"};
-// A draft head of the demo target, by itself and with its trees merged with a source's.
-inline constexpr absl::string_view kHeads[] = {"eagle3", "eagle3-ngram"};
+// Draft heads of the demo target, by themselves and with their trees merged with a source's.
+inline constexpr absl::string_view kHeads[] = {"eagle3", "eagle3-ngram", "medusa", "medusa-ngram", "mtp"};
 // Drafters that the router knows and that cannot draft: nothing listens at the endpoint of the first; the
 // second names a draft model that its endpoint does not have.
 inline constexpr absl::string_view kUnreachableDrafter = "unreachable";
@@ -51,6 +53,7 @@ class TestDrafter {
   const std::string& endpoint() const { return server_->address(); }
 
  private:
+  const NextTokenTarget target_;
   MetricsRegistry registry_;
   DrafterMetrics metrics_{&registry_};
   std::unique_ptr<ModelHost> host_;
@@ -75,6 +78,8 @@ class TestVerifier {
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<VerifierService> service_;
   std::unique_ptr<ServerRunner> server_;
+  ConstraintMetrics constraint_metrics_{&registry_};
+  std::unique_ptr<ConstraintCompiler> constraints_;  // Ends first: it calls the service.
 };
 
 // One drafter, a verifier for each setup, and a router that serves each verifier as a model of its own, all

@@ -130,15 +130,17 @@ INSTANTIATE_TEST_SUITE_P(Sources, SpeculationTest,
 // Law 2 with features: read from the engine or the prefix cache, in chunks of 32 or 7 tokens, ahead or in
 // turns.
 INSTANTIATE_TEST_SUITE_P(Heads, SpeculationTest,
-                         Combine(ValuesIn(kHeads), Values("fixed", "goodput"),
+                         Combine(ValuesIn(kHeads), Values("fixed"),
                                  Values(kLookahead, kSynchronous, kLookaheadInt8)),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(HeadPolicies, SpeculationTest,
-                         Combine(Values(kHeads[0]), ValuesIn(WindowPolicyNames()), Values(kLookahead)),
+                         Combine(Values(kHeads[0], kHeads[2]), ValuesIn(WindowPolicyNames()),
+                                 Values(kLookahead)),
                          [](const auto& info) { return absl::StrCat("Of_", NameOf(info)); });
 
 INSTANTIATE_TEST_SUITE_P(Shapes, SpeculationTest,
-                         Combine(Values(kDrafters[0], kHeads[0], kSourceDrafters[0], kSourceDrafters[3]),
+                         Combine(Values(kDrafters[0], kHeads[0], kHeads[2], kHeads[4], kSourceDrafters[0],
+                                        kSourceDrafters[3]),
                                  Values("fixed", "analytic"), Values(kEagle2, kChain)),
                          NameOf);
 

@@ -89,6 +89,7 @@ class Server:
         self.metrics_port = None
         self.health_port = None
         self.live_port = None
+        self.http_port = None
         self.reading = threading.Event()  # Cleared by tests whose log nobody reads for a while.
         self.reading.set()
         self._killed = False
@@ -117,6 +118,7 @@ class Server:
                 self.metrics_port = int(entry["metrics_port"])
             self.health_port = int(entry.get("health_port", 0)) or self.health_port
             self.live_port = int(entry.get("live_port", 0)) or self.live_port
+            self.http_port = int(entry.get("http_port", 0)) or self.http_port
             self.early_address = entry.get("address", self.early_address)
             if entry.get("event") in ("serving", "listening"):
                 self.address = entry["address"]

@@ -17,8 +17,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 REQUIREMENTS = REPOSITORY / "tests" / "requirements.txt"
 # What the requirements are imported as.
 MODULES = (
-    "check_jsonschema", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate", "opentelemetry.proto", "playwright",
-    "yaml",
+    "check_jsonschema", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate", "openai", "opentelemetry.proto",
+    "playwright", "yaml",
 )  # fmt: skip
 PROTOS = sorted((REPOSITORY / "proto").glob("tandem/v1/*.proto"))
 

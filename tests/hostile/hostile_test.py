@@ -1,11 +1,13 @@
 """What hostile callers do to a router and to everybody else, in a short form: each test is one attack, bounded, against
-127.0.0.1, and ends with a call of an honest tenant."""
+127.0.0.1, and ends with a call of an honest tenant. What others wait for meanwhile is measured by table.py, which has the
+same rows; here they are all served, memory is bounded, and the router is as before afterwards."""
 
-import concurrent.futures
+import itertools
 import os
 import pathlib
 import resource
 import sys
+import tempfile
 import unittest
 
 import grpc
@@ -14,14 +16,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 import attacks  # noqa: E402  (its folder and the other are put on the path above)
 from processes import Generation, ProcessTest, request_for, wait_until  # noqa: E402
-
-# Room for what the server does anyhow while it is attacked.
-SLACK_MIB = 64
-
-
-def resident_mib(server, which="VmRSS"):
-    status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(which)) / 1024
+from rows import ROWS  # noqa: E402
+from table import Stack, run_row  # noqa: E402
 
 
 class HostileTest(ProcessTest):
@@ -51,25 +47,12 @@ class HostileTest(ProcessTest):
         self.assertEqual(len(wait_until(served, "a router that serves", timeout=within)), 4)
         self.assertEqual(self.router.health("liveness"), "SERVING")
 
-    def test_strangers(self):
-        """Without a token: more connections than there may be, messages that inflate, floods, headers without end."""
-        self.start_plain("--max-connections", 100, "--health-listen", "127.0.0.1:0")
-        self.assert_serves()
-        before = resident_mib(self.router)
+    def test_too_many_connections(self):
+        self.start_plain("--max-connections", 100)
         with attacks.idle_connections(self.router.address, 300) as connected:
             self.assertGreaterEqual(connected, 200)
             refused = "tandem_server_refused_connections_total"
             wait_until(lambda: self.router.metric(refused) > 0, "connections that are refused")
-        self.assert_serves()
-        for address in (self.router.address, f"127.0.0.1:{self.router.health_port}"):
-            for encoding in ("gzip", "deflate"):
-                cost = attacks.inflating_call(address, 256, encoding=encoding)
-                self.assertLess(cost.sent_bytes, 1 << 20)
-        self.assertLess(resident_mib(self.router, "VmHWM") - before, SLACK_MIB)
-        self.assert_serves()
-        attacks.endless_header(self.router.address, megabytes=2, seconds=4)
-        self.assert_serves()
-        attacks.refused_calls(self.router.address, seconds=0.5, connections=4)
         self.assert_serves()
 
     def test_descriptors_run_out(self):
@@ -86,14 +69,6 @@ class HostileTest(ProcessTest):
         resource.prlimit(self.router.pid, resource.RLIMIT_NOFILE, (128, 128))
         with attacks.idle_connections(self.router.address, 200):
             wait_until(lambda: len(os.listdir(f"/proc/{self.router.pid}/fd")) >= 128, "the last descriptor to be used")
-        self.assert_serves()
-
-    def test_messages_that_do_not_end(self):
-        self.start_plain("--connection-memory", 64)
-        before = resident_mib(self.router)
-        cost = attacks.unfinished_messages(self.router.address, streams=150, seconds=5)
-        self.assertGreater(cost.sent_bytes, 64 << 20)
-        self.assertLess(resident_mib(self.router, "VmHWM") - before, 64 + SLACK_MIB)
         self.assert_serves()
 
     def test_streams_that_take_nothing(self):
@@ -131,21 +106,44 @@ class HostileTest(ProcessTest):
                 self.assertIn("tokens or more, expected fewer than the 2048", call.details())
         self.assert_serves()
 
-    def test_a_log_that_nobody_reads(self):
-        self.start_plain()
-        self.router.reading.clear()
-        try:
-            with self.router.channel() as channel, concurrent.futures.ThreadPoolExecutor(8) as pool:
-                self.channel = channel
 
-                def call(_):
-                    return len(self.generate(request_for(max_tokens=1)).read().tokens)
+class RowsTest(unittest.TestCase):
+    """Every row of the table, those of one kind of router on the same one, one after the other."""
 
-                # Several times what a pipe holds of their lines.
-                self.assertEqual(list(pool.map(call, range(500))), [1] * 500)
-            self.assert_serves()
-        finally:
-            self.router.reading.set()
+    # The policies differ only in their name here.
+    LEFT_OUT = ("policy-fsm", "policy-ema-tiers", "header-4", "unread")
+
+    def check(self, result, router):
+        row, grown = result.row, result.peak_mib - result.start_mib
+        self.assertEqual(result.health, "SERVING")
+        self.assertLess(grown, row.grows, "MiB")
+        if not row.may_fail:
+            self.assertEqual(result.during.failures, [])
+            self.assertGreater(len(result.during.first_token), 0)
+        if row.name.startswith("unread"):
+            self.assertGreater(router.metric("tandem_server_cut_connections_total", reason="unread"), 0)
+        if row.name == "flood":
+            self.assertGreater(result.cost["ended"].get("RESOURCE_EXHAUSTED", 0), 0, "refusals hit the flooder")
+        if row.name == "prompts":
+            self.assertEqual(set(result.cost["ended"]), {"INVALID_ARGUMENT"})
+        if row.name == "log":
+            self.assertEqual(result.cost["ended"].get("UNAVAILABLE", 0), 0)
+
+    def test_rows(self):
+        def circumstances(row):
+            return (*row.router_flags, 0, *row.verifier_flags)
+
+        rows = sorted((row for row in ROWS if row.name not in self.LEFT_OUT), key=lambda row: str(circumstances(row)))
+        for _, alike in itertools.groupby(rows, key=circumstances):
+            alike = list(alike)
+            with tempfile.TemporaryDirectory(prefix="tandem-hostile-") as folder:
+                stack = Stack(alike[0], folder)
+                try:
+                    for row in alike:
+                        with self.subTest(row.name):
+                            self.check(run_row(row, 1.5, stack=stack, short=True), stack.router)
+                finally:
+                    stack.close()
 
 
 if __name__ == "__main__":

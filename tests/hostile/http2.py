@@ -14,13 +14,13 @@ def frame(kind, flags, stream, payload=b""):
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def integer(value, prefix_bits):
-    """HPACK's integers; the bits before the prefix are 0."""
+def integer(value, prefix_bits, first=0):
+    """HPACK's integers; `first` has the bits before the prefix."""
     limit = (1 << prefix_bits) - 1
     if value < limit:
-        return bytes([value])
+        return bytes([first | value])
     value -= limit
-    encoded = bytes([limit])
+    encoded = bytes([first | limit])
     while value >= 128:
         encoded += bytes([value % 128 + 128])
         value //= 128
@@ -55,9 +55,18 @@ def message(payload, compressed=False):
 class Connection:
     """One connection to a server. Writes block for `timeout` seconds at most; nothing is answered unless asked for."""
 
-    def __init__(self, address, settings=(), timeout=10.0):
+    def __init__(self, address, settings=(), timeout=10.0, receive_buffer=None):
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout)
+        self.socket = socket.socket()
+        try:
+            # The window that is told when it connects.
+            if receive_buffer is not None:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            self.socket.settimeout(timeout)
+            self.socket.connect((host, int(port)))
+        except OSError:
+            self.socket.close()
+            raise
         self.sent = 0
         self._next_stream = 1
         self._unread = b""
@@ -95,6 +104,17 @@ class Connection:
             if kind in (SETTINGS, PING) and not flags & ACK:
                 self.send(frame(kind, ACK, 0, payload if kind == PING else b""))
             return kind, flags, stream, payload
+
+    def skip_input(self):
+        """Takes what has come, unread."""
+        self.socket.setblocking(False)
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(1.0)
 
     def _read(self, size):
         while len(self._unread) < size:

@@ -91,6 +91,7 @@ class Pod:
         self.restarts = 0
         self.killed = False  # It outlived its grace period.
         self.process = None
+        self.beside = []  # The processes of further containers, which no probe of this file's asks.
         self.filters = None  # What its packet filter was told last.
         self.stopped = threading.Event()
         self.log = None
@@ -229,6 +230,7 @@ class Pod:
                 status = self.start_container(container).wait()
                 if status != 0:
                     raise RuntimeError(f"{self.name}: init container {container['name']} ended with {status}")
+            self.beside = [self.start_container(container) for container in self.workload.pod["containers"][1:]]
             while not self.terminating:
                 self.process = self.start_container(self.workload.container)
                 self.probe_until_end()
@@ -305,6 +307,11 @@ class Pod:
 
     def end_process(self):
         """SIGTERM, and SIGKILL at the end of the grace period."""
+        if self.terminating:
+            for sidecar in self.beside:
+                if sidecar.poll() is not None:
+                    self.cluster.failures.append(f"{self.name}: a container beside the first one ended by itself")
+                sidecar.terminate()
         if self.process is None or self.process.poll() is not None:
             return
         self.process.terminate()
@@ -320,6 +327,8 @@ class Pod:
         self.terminating = True
         self.set_ready(False)
         self.end_process()
+        for sidecar in self.beside:
+            sidecar.wait()
         self.stopped.wait()
         self.cluster.disconnect(self)
 

@@ -44,10 +44,12 @@ class ArgumentsTest(unittest.TestCase):
             manifests = render(f"overlays/{overlay}")
             with tempfile.TemporaryDirectory(prefix="tandem-k8s-") as folder:
                 machine = Machine(manifests, folder)
+                self.addCleanup(machine.close)
                 machine.write_config()
                 for workload in manifests.workloads:
-                    with self.subTest(overlay=overlay, workload=workload.name):
-                        self.check_workload(machine, workload)
+                    for container in [workload, *workload.sidecars]:
+                        with self.subTest(overlay=overlay, workload=container.name):
+                            self.check_workload(machine, container)
 
     def check_workload(self, machine, workload):
         command = machine.command(workload, BIN_DIR)
@@ -67,6 +69,7 @@ class ArgumentsTest(unittest.TestCase):
         manifests = render("overlays/cpu-demo")
         with tempfile.TemporaryDirectory(prefix="tandem-k8s-") as folder:
             machine = Machine(manifests, folder)
+            self.addCleanup(machine.close)
             machine.write_config()
             for workload in manifests.workloads:
                 command = machine.command(workload, BIN_DIR)
@@ -172,6 +175,7 @@ class EtcdTest(ProcessTest):
     def test_routers_find_their_etcd(self):
         manifests = render("overlays/ha")
         machine = Machine(manifests, self.folder / "machine")
+        self.addCleanup(machine.close)
         here = self.start_etcd(machine, manifests.etcd)
         machine.write_config()
         (router,) = [w for w in manifests.workloads if w.role == "router"]
@@ -192,6 +196,7 @@ class DemoTest(ProcessTest):
         super().setUp()
         self.manifests = render("overlays/cpu-demo")
         self.machine = Machine(self.manifests, self.folder / "machine")
+        self.addCleanup(self.machine.close)
         self.health_ports = {}
         self.running = {}
 
@@ -217,15 +222,21 @@ class DemoTest(ProcessTest):
         for workload in workloads:
             if workload.role == "router":
                 self.machine.write_config(endpoints)
+            for sidecar in workload.sidecars:
+                server = self.start_workload(sidecar).wait_ready()
+                endpoints[sidecar.flag("listen")] = server.address
             server = self.start_workload(workload).wait_ready()
             name = "verifier-0.verifier" if workload.role == "verifier" else workload.name
             endpoints[f"{name}.tandem.svc:{workload.port('grpc')}"] = server.address
 
     def test_probes_metrics_and_a_generation(self):
         self.start_all()
-        for workload in self.manifests.workloads:
+        containers = [container for w in self.manifests.workloads for container in [w, *w.sidecars]]
+        for workload in containers:
             server = self.running[workload.name]
             for probe in ("startup", "liveness", "readiness"):
+                if f"{probe}Probe" not in workload.container:
+                    continue
                 service = workload.container[f"{probe}Probe"]["grpc"].get("service", "")
                 address = f"127.0.0.1:{self.health_ports[workload.name]}"
                 with self.subTest(workload=workload.name, probe=probe):
@@ -236,6 +247,13 @@ class DemoTest(ProcessTest):
         self.channel = self.running["router"].channel()
         self.addCleanup(self.channel.close)
         self.assertEqual(len(self.generate(request_for(max_tokens=8), token=DEMO_TOKEN).read().tokens), 8)
+
+        # The head beside the verifier drafts, and its features go over the pod's socket.
+        request = request_for(max_tokens=48)
+        request.speculation.drafter = "eagle3"
+        request.speculation.window_policy = "fixed"
+        self.assertEqual(self.drafted(request, token=DEMO_TOKEN)[-1].stats.drafter, "eagle3")
+        self.running["verifier"].wait_logged("a drafter has a socket on this machine")
 
         for scaler in render("overlays/ha").by_kind["ScaledObject"]:
             query = scaler["spec"]["triggers"][0]["metadata"]["query"]

@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import tempfile
 
 import grpc
 import yaml
@@ -9,15 +10,9 @@ import yaml
 from manifests import REPOSITORY
 
 DEMO_MODELS = REPOSITORY / "deploy" / "demo-models"
-# What the demo models stand for, as deploy/docker/tandem-demo-models lays them out.
-MODELS = {
-    "target": "tandem-target-15m",
-    "draft-general": "tandem-draft-general-1m",
-    "draft-code": "tandem-draft-code-1m",
-    "draft-math": "tandem-draft-math-1m",
-}
 TLS_FOLDER = "/run/tandem/tls"
 CONFIG_FOLDER = "/etc/tandem"
+SOCKETS_FOLDER = "/run/tandem/sockets"
 
 
 def lay_out_models(folder):
@@ -75,6 +70,11 @@ class Machine:
         self.models = self.folder / "models"
         lay_out_models(self.models)
         issue_certificates(manifests.by_kind["Certificate"], self.folder / "tls")
+        # Somewhere short: the path of a socket is bounded.
+        self.sockets = tempfile.TemporaryDirectory(prefix="tandem-")
+
+    def close(self):
+        self.sockets.cleanup()
 
     def command(self, workload, bin_dir, **listen):
         """The command of the workload's container. listen="127.0.0.1:0" and the like replace addresses."""
@@ -88,6 +88,7 @@ class Machine:
             if secrets:
                 argument = argument.replace(TLS_FOLDER, str(self.folder / "tls" / secrets[0]))
             argument = argument.replace(CONFIG_FOLDER, str(self.folder / "config"))
+            argument = argument.replace(SOCKETS_FOLDER, f"{self.sockets.name}/sockets")
             command.append(argument)
         return command
 

@@ -82,6 +82,11 @@ class Workload:
         return self.pod["containers"][0]
 
     @property
+    def sidecars(self):
+        """The containers beside that one, each seen as if it were the one that serves."""
+        return [Sidecar(self.object, container) for container in self.pod["containers"][1:]]
+
+    @property
     def command(self):
         return self.container["command"] + self.container["args"]
 
@@ -101,6 +106,21 @@ class Workload:
             if port["name"] == name:
                 return port["containerPort"]
         return None
+
+
+@dataclasses.dataclass
+class Sidecar(Workload):
+    """A workload's further container."""
+
+    beside: dict
+
+    @property
+    def container(self):
+        return self.beside
+
+    @property
+    def name(self):
+        return f"{self.object['metadata']['name']}-{self.beside['name']}"
 
 
 class Manifests:

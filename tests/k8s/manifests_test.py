@@ -212,14 +212,60 @@ class ManifestsTest(unittest.TestCase):
             ]
             self.assertEqual(most or [len(model["verifiers"])], [len(model["verifiers"])])
             self.assertLessEqual(manifests.replicas(verifier), len(model["verifiers"]))
+            beside = {sidecar.flag("listen"): sidecar for w in manifests.workloads for sidecar in w.sidecars}
             for drafter in config["drafters"]:
+                if drafter["endpoint"] in beside:
+                    # Of every verifier's own pod.
+                    self.assertRegex(drafter["endpoint"], r"^127\.0\.0\.1:")
+                    served, _, _ = beside.pop(drafter["endpoint"]).flag("model").partition("=")
+                    self.assertEqual(served, drafter["draft_model"])
+                    continue
                 # Every pod behind the Service is one of a pool, which takes one without an address of its own.
                 self.assertRegex(drafter["endpoint"], "^dns:///")
                 name, _, port = drafter["endpoint"].removeprefix("dns:///").partition(f".{NAMESPACE}.svc:")
                 self.assertEqual(port, str(workloads[name].port("grpc")))
                 served, _, _ = workloads[name].flag("model").partition("=")
                 self.assertEqual(served, drafter["draft_model"])
-            self.assertEqual(len(config["drafters"]), len(workloads) - 2)
+            self.assertEqual(beside, {})
+            pools = [d for d in config["drafters"] if d["endpoint"].startswith("dns:")]
+            self.assertEqual(len(pools), len(workloads) - 2)
+
+    def test_the_head_of_the_demo_shares_a_folder_with_its_verifier(self):
+        manifests = render("overlays/cpu-demo")
+        verifier = next(w for w in manifests.workloads if w.role == "verifier")
+        (head,) = verifier.sidecars
+        folder = verifier.flag("local-sockets")
+        self.assertEqual(head.flag("local-sockets"), folder)
+        self.assertEqual(head.flag("head-target"), verifier.flag("model").partition("=")[2])
+        # Below a volume of the pod's own, which both may write to: the folder itself is made by whoever comes first,
+        # with the rights of the user of both.
+        volumes = {volume["name"]: volume for volume in verifier.pod["volumes"]}
+        mounts = [
+            {m["name"] for m in container["volumeMounts"] if folder.startswith(m["mountPath"] + "/")}
+            for container in (verifier.container, head.container)
+        ]
+        self.assertEqual(mounts[0], mounts[1])
+        (name,) = mounts[0]
+        self.assertIn("emptyDir", volumes[name])
+        for container in (verifier.container, head.container):
+            self.assertNotIn("runAsUser", container["securityContext"])
+            (mount,) = (m for m in container["volumeMounts"] if m["name"] == name)
+            self.assertNotIn("readOnly", mount)
+        # Nobody outside of the pod reaches it, and no port of the two is the same.
+        self.assertTrue(head.flag("listen").startswith("127.0.0.1:"))
+        self.assertIsNone(head.flag("insecure"))
+        ports = [port["containerPort"] for c in (verifier.container, head.container) for port in c["ports"]]
+        self.assertEqual(len(ports), len(set(ports)))
+        for probe in ("startupProbe", "livenessProbe"):
+            self.assertEqual(head.flag("health-listen"), f"0.0.0.0:{head.container[probe]['grpc']['port']}")
+        # What the demo's drafters do not have stays in the overlay.
+        base = yaml.safe_load((K8S / "base" / "router-config.yaml").read_text())
+        demo = yaml.safe_load(manifests.router_config)
+        self.assertEqual([d for d in demo["drafters"] if d["endpoint"] != head.flag("listen")], base["drafters"])
+        self.assertEqual(demo["models"], base["models"])
+        for overlay in OVERLAYS:
+            if overlay != "cpu-demo":
+                self.assertEqual([w.name for w in render(f"overlays/{overlay}").workloads if w.sidecars], [])
 
     def test_what_scales_has_a_target_and_no_rival(self):
         for manifests in self.each_overlay():

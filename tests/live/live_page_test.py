@@ -180,6 +180,21 @@ class LivePageTest(ProcessTest):
         self.check_table(page)
         self.assertEqual(self.complaints, [])
 
+    def test_shows_a_heads_trees(self):
+        """Of a drafter that reads the target's hidden states, under a name that the router knows."""
+        head = ("--model", f"{DRAFTERS[0]}={MODELS}/tandem-eagle3-15m", "--head-target", MODELS / TARGET)
+        self.drafter = self.start_drafter(models=DRAFTERS[1:], flags=head).wait_ready()
+        self.verifier = self.start_verifier().wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address, flags=(LISTEN, ANY_PORT))
+        page = self.open()
+        generation = self.show_drafted(page, max_tokens=48)
+        self.assertGreater(self.verifier.metric("tandem_feature_bytes_total", drafter=DRAFTERS[0]), 0)
+        self.assertEqual(page.locator("#text").text_content(), generation.text)
+        self.assertEqual(page.locator("#text .token.accepted").count(), generation.accepted)
+        self.check_rounds(page, generation)
+        self.check_table(page)
+        self.assertEqual(self.complaints, [])
+
     def check_rounds(self, page, generation):
         """Goes through the rounds, first to last: trees, their accepted paths, windows."""
         rounds = generation.stats.rounds

@@ -53,6 +53,8 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   if (random.Chance(0.4)) {
     scheduler.local_drafter = ParseSourceSpec(random.Chance(0.5) ? "suffix:min=1" : "ngram:min=1").value();
   }
+  scheduler.limits.ahead_nodes = random.Chance(0.3) ? 0 : random.Between(1, 100);
+  scheduler.limits.ahead_branching = random.Between(1, 8);
   return options;
 }
 

@@ -22,7 +22,7 @@ SERVICES = ("drafter", "verifier", "router")
 COMMON_TIERS = (
     ("base",),
     ("tokenizer", "model", "speculation", "drafting", "tracing"),
-    ("engine",),
+    ("engine", "grammar"),
     ("metrics", "config"),
     ("rpc",),
     ("testing",),

@@ -4,8 +4,7 @@
 
 namespace tandem {
 
-// Products on AMX tiles with weights of 8 and 4 bits. They share their prepared inputs.
-ProductKernel AmxInt8Product();
-ProductKernel AmxInt4Product();
+// Products on AMX tiles with weights of 8 and 4 bits.
+void SetAmxIntegerProducts(KernelTable* table);
 
 }  // namespace tandem

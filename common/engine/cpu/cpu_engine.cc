@@ -12,6 +12,7 @@
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/head_stage.h"
 #include "common/engine/cpu/kv_store.h"
+#include "common/engine/cpu/medusa_engine.h"
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
@@ -114,13 +115,6 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineO
 absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const Model> owned_model,
                                                           const CpuEngineOptions& options) {
   const Model& model = *owned_model;
-  constexpr uint32_t kMostRows = 65536;
-  if (options.max_rows < 1 || options.max_rows > kMostRows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
-  }
-  TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(options.weight_type));
-  TANDEM_RETURN_IF_ERROR(ValidateWeightType(model, options.weight_type));
   std::unique_ptr<CpuEngine> engine(new CpuEngine);
   engine->config_ = model.config();
   engine->max_rows_ = options.max_rows;
@@ -381,6 +375,15 @@ void CpuEngine::GateAndUp(int thread, const CpuWeights::Layer& weights) {
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
                                                         const CpuEngineOptions& options) {
+  constexpr uint32_t kMostRows = 65536;
+  if (options.max_rows < 1 || options.max_rows > kMostRows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateCpuWeightType(options.weight_type));
+  TANDEM_RETURN_IF_ERROR(ValidateWeightType(*model, options.weight_type));
+  const std::optional<HeadConfig>& head = model->config().head;
+  if (head.has_value() && head->kind == HeadConfig::Kind::kMedusa) return CreateMedusaEngine(*model, options);
   return CpuEngine::Create(std::move(model), options);
 }
 

@@ -260,13 +260,13 @@ TEST_F(CpuEngineTest, RefusesWeightTypesThatItCannotKeep) {
     const absl::Status status = ParseWeightType(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(), absl::StrCat("weight type \"", name,
-                                             "\", expected one of auto, bf16, int8, int4, fp8, fp8-tensor"));
+                                             "\", expected one of auto, bf16, int8, int4, w8a8, w4a8, fp8, fp8-tensor"));
   }
   for (const WeightType type : {WeightType::kFp8, WeightType::kFp8Tensor}) {
     const absl::Status status = CreateCpuEngine(model_, {.num_blocks = 4, .weight_type = type}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), testing::HasSubstr(absl::StrCat("weight type ", WeightTypeName(type))));
-    EXPECT_THAT(status.message(), testing::HasSubstr("expected auto, bf16, int8 or int4"));
+    EXPECT_THAT(status.message(), testing::HasSubstr("expected auto, bf16, int8, int4, w8a8 or w4a8"));
   }
   // Which would have to round what the files hold.
   RandomModelOptions options = SmallModel();

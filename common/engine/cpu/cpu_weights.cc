@@ -10,7 +10,8 @@ namespace {
 
 // Matrices of tokens have more bits than the others: each row of them is one token's.
 WeightType OfTokens(WeightType type) {
-  return type == WeightType::kInt4 ? WeightType::kInt8 : type;
+  if (type == WeightType::kInt4) return WeightType::kInt8;
+  return type == WeightType::kW4A8 ? WeightType::kW8A8 : type;
 }
 
 WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
@@ -19,6 +20,10 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
       return WeightFormat::kInt8;
     case WeightType::kInt4:
       return WeightFormat::kInt4;
+    case WeightType::kW8A8:
+      return WeightFormat::kW8A8;
+    case WeightType::kW4A8:
+      return WeightFormat::kW4A8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
     // Refused by CreateCpuEngine.
@@ -114,11 +119,31 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* pa
   return to;
 }
 
+absl::StatusOr<CpuWeights> PackMedusa(const Model& model, Packer* packer) {
+  CpuWeights weights;
+  const bool shares_output = model.config().head->shares_output;
+  if (shares_output) {
+    TANDEM_ASSIGN_OR_RETURN(weights.output, packer->TokenMatrix(model.output()));
+  }
+  for (const HeadWeights::Position& from : model.head().positions) {
+    CpuWeights::Head::Position& to = weights.head.positions.emplace_back();
+    for (size_t i = 0; i < from.blocks.size(); ++i) {
+      TANDEM_ASSIGN_OR_RETURN(to.blocks.emplace_back(), packer->Matrix({from.blocks[i]}));
+      to.block_biases.push_back(packer->Vector(from.block_biases[i]));
+    }
+    if (shares_output) continue;
+    TANDEM_ASSIGN_OR_RETURN(to.output, packer->TokenMatrix(from.output));
+  }
+  TANDEM_RETURN_IF_ERROR(packer->status());
+  return weights;
+}
+
 }  // namespace
 
 absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
                                        ThreadTeam* team, LoadProgress* progress) {
   Packer packer(model, type, kernels, team, progress);
+  if (!model.head().positions.empty()) return PackMedusa(model, &packer);
   CpuWeights weights;
   weights.layers.reserve(model.layers().size());
   for (const LayerWeights& layer : model.layers()) {
@@ -153,7 +178,13 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
     return layout.tile_bytes(static_cast<uint32_t>(matrix.shape.at(1))) *
            static_cast<uint64_t>(matrix.shape.at(0)) / kTileOutputs;
   };
-  uint64_t sum = bytes(model.output(), OfTokens(type));
+  uint64_t sum = 0;
+  for (const HeadWeights::Position& position : model.head().positions) {
+    for (const TensorView& block : position.blocks) sum += bytes(block, type);
+    const bool counted = position.output.data == model.output().data;
+    if (!counted) sum += bytes(position.output, OfTokens(type));
+  }
+  sum += bytes(model.output(), OfTokens(type));
   if (model.head().projection.exists()) sum += bytes(model.head().projection, type);
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :

@@ -15,7 +15,7 @@ namespace tandem {
 // A model's weights as the CPU engine uses them. Independent of the files they came from.
 struct CpuWeights {
   struct Layer {
-    std::vector<float> input_norm;            // [hidden]; empty for a draft head
+    std::vector<float> input_norm;            // [hidden]; empty for draft heads but MTP
     PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]; EAGLE-3: [.., 2 * hidden]
     std::vector<float> query_key_value_bias;  // Likewise; empty when there is none, as are all biases.
     std::vector<float> query_norm;            // [head_dim], empty without
@@ -35,16 +35,23 @@ struct CpuWeights {
   struct Head {
     PackedMatrix projection;  // [hidden, inputs]
     std::vector<float> projection_bias;
-    std::vector<float> embedding_norm;  // EAGLE-3: [hidden], as is the next one
+    std::vector<float> embedding_norm;  // EAGLE-3, MTP: [hidden], as is the next one
     std::vector<float> state_norm;
     TokenIds draft_tokens;  // As in HeadWeights.
     // Rows are read where the file is mapped: other processes read the same ones.
     TensorView embedding;  // [vocab, hidden]
+    // Medusa: as in HeadWeights. Where all share one output, it is CpuWeights::output.
+    struct Position {
+      std::vector<PackedMatrix> blocks;
+      std::vector<std::vector<float>> block_biases;
+      PackedMatrix output;
+    };
+    std::vector<Position> positions;
   };
 
   std::vector<Layer> layers;
-  std::vector<float> final_norm;  // [hidden]; empty for an EAGLE head
-  PackedMatrix output;            // [vocab, hidden]; of a draft head [draft_vocab_size, hidden]
+  std::vector<float> final_norm;  // [hidden]; empty for EAGLE and Medusa heads
+  PackedMatrix output;            // [vocab, hidden]; of a draft head [draft_vocab_size, hidden], or none
   PackedMatrix separate_embedding;
   bool tied_embeddings = false;
   Head head;

@@ -12,6 +12,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
+#include "common/model/target_fingerprint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -64,7 +65,9 @@ class HeadRunner {
     RowOutput result{.logits = Row(static_cast<size_t>(engine_->config().vocab_size)),
                      .output = Row(static_cast<size_t>(engine_->config().hidden_size))};
     const std::vector<uint32_t> layers = {1};
-    const FeatureRequest request{.layers = layers, .states = result.output.data()};
+    FeatureRequest request{.layers = layers, .states = result.output.data()};
+    if (engine_->config().head->own_state_is_normed)
+      request = {.final_norm = true, .states = result.output.data()};
     const InputState input{.values = state, .own = own};
     const StepRow row{.token = token,
                       .context = sequence_.CommittedRow(position),
@@ -83,10 +86,17 @@ class HeadRunner {
   SequenceKv sequence_;
 };
 
+// A head of a folder of its own, or the module in a target's.
+absl::StatusOr<std::shared_ptr<const Model>> LoadTestHead(const std::string& folder) {
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder);
+  if (!model.ok() || (*model)->config().head.has_value()) return model;
+  return Model::LoadHead(folder, *model);
+}
+
 class HeadGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(HeadGolden, GivesTheReferencesOutputs) {
-  const auto model = Model::Load(HeadFolder(GetParam()));
+  const auto model = LoadTestHead(HeadFolder(GetParam()));
   ASSERT_TRUE(model.ok()) << model.status();
   const auto text = ReadFile(HeadFolder(GetParam()) + "/golden.json", 16 << 20);
   ASSERT_TRUE(text.ok()) << text.status();
@@ -113,7 +123,8 @@ TEST_P(HeadGolden, GivesTheReferencesOutputs) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, HeadGolden,
                          testing::Values("eagle3-specforge", "eagle3-speculators-llama",
-                                         "eagle3-speculators-qwen3", "eagle1"),
+                                         "eagle3-speculators-qwen3", "eagle3-speculators-normed", "eagle1",
+                                         "mimo"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::erase(name, '-');
@@ -136,6 +147,24 @@ TEST(HeadFilesTest, SayWhichStatesTheHeadReads) {
     EXPECT_TRUE(Model::IsHead(HeadFolder(name)).value()) << name;
   }
   EXPECT_FALSE(Model::IsHead(absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/tiny-llama")).value());
+}
+
+TEST(HeadFilesTest, ATargetsOwnFolderStandsForItsNextTokenModule) {
+  const std::string folder = HeadFolder("mimo");
+  EXPECT_FALSE(Model::IsHead(folder).value());
+  EXPECT_TRUE(Model::IsHead(folder, folder + "/").value());
+  const auto target = Model::Load(folder);
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_FALSE((*target)->config().head.has_value());
+  const auto module = Model::LoadHead(folder, *target);
+  ASSERT_TRUE(module.ok()) << module.status();
+  const HeadConfig& head = *(*module)->config().head;
+  EXPECT_EQ(HeadKindName(head.kind), "mtp");
+  EXPECT_TRUE(head.feature_final_norm && head.feature_layers.empty());
+  EXPECT_EQ(head.target_fingerprint, TargetFingerprint(**target));
+  EXPECT_EQ((*module)->output().data, (*target)->output().data);
+  EXPECT_NE((*module)->final_norm().data, (*target)->final_norm().data);
+  EXPECT_LT((*module)->weight_bytes(), (*target)->weight_bytes());
 }
 
 TEST(HeadFilesTest, WhatIsLeftOutIsTheTargets) {

@@ -10,7 +10,11 @@ namespace tandem {
 
 HeadStage::HeadStage(const ModelConfig& config, const CpuWeights& weights, const KernelTable& kernels,
                      ThreadTeam* team)
-    : config_(config), weights_(weights.head), kernels_(kernels), team_(team) {}
+    : config_(config),
+      weights_(weights.head),
+      input_norm_(weights.layers.front().input_norm),
+      kernels_(kernels),
+      team_(team) {}
 
 absl::StatusOr<std::unique_ptr<HeadStage>> HeadStage::Create(const ModelConfig& config,
                                                              const CpuWeights& weights,
@@ -45,16 +49,32 @@ void HeadStage::CopyEmbedding(TokenId token, float* out) const {
   ConvertRowsToFloat(weights_.embedding, token, 1, {out, static_cast<size_t>(config_.hidden_size)});
 }
 
+void HeadStage::FillInputs(const StepRow& row, float* out) const {
+  const auto size = static_cast<size_t>(config_.hidden_size);
+  const absl::Span<const float> state = row.state->values;
+  const float epsilon = config_.rms_norm_epsilon;
+  switch (config_.head->kind) {
+    case HeadConfig::Kind::kEagle:
+      CopyEmbedding(row.token, out);
+      std::ranges::copy(state, out + size);
+      return;
+    case HeadConfig::Kind::kMtp:
+      kernels_.rms_norm(state.data(), weights_.state_norm.data(), size, epsilon, out);
+      CopyEmbedding(row.token, out + size);
+      kernels_.rms_norm(out + size, weights_.embedding_norm.data(), size, epsilon, out + size);
+      return;
+    case HeadConfig::Kind::kEagle3:
+    case HeadConfig::Kind::kMedusa:  // Has an engine of its own.
+      std::ranges::copy(state, out);
+      return;
+  }
+}
+
 void HeadStage::Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden) {
   const auto num_projected = static_cast<uint32_t>(projected_.size());
   const Share mine = ShareOf(num_projected, thread, team_->num_threads());
   for (uint32_t i = mine.begin; i < mine.end; ++i) {
-    float* out = fused_.floats().row(i);
-    if (!is_eagle3()) {
-      CopyEmbedding(projected_[i]->row->token, out);
-      out += config_.hidden_size;
-    }
-    std::ranges::copy(projected_[i]->row->state->values, out);
+    FillInputs(*projected_[i]->row, fused_.floats().row(i));
   }
   fused_.Prepare(weights_.projection.kernel(), mine, {0, weights_.projection.depth()});
   if (is_eagle3()) {
@@ -82,6 +102,10 @@ void HeadStage::ReadForAttention(int thread, absl::Span<const ActiveRow> rows, c
   const auto size = static_cast<size_t>(config_.hidden_size);
   for (uint32_t i = mine.begin; i < mine.end; ++i) {
     float* const inputs = attention_inputs_.floats().row(i);
+    if (config_.head->kind == HeadConfig::Kind::kMtp) {
+      kernels_.rms_norm(hidden.row(i), input_norm_.data(), size, config_.rms_norm_epsilon, inputs);
+      continue;
+    }
     if (!is_eagle3()) {
       std::copy_n(hidden.row(i), size, inputs);
       continue;

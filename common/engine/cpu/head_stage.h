@@ -49,10 +49,13 @@ class HeadStage {
             ThreadTeam* team);
 
   bool is_eagle3() const { return config_.head->kind == HeadConfig::Kind::kEagle3; }
+  // What the projection reads of a row, [projection.depth()].
+  void FillInputs(const StepRow& row, float* out) const;
   void CopyEmbedding(TokenId token, float* out) const;
 
   const ModelConfig& config_;
   const CpuWeights::Head& weights_;
+  const std::vector<float>& input_norm_;  // The layer's; empty but for MTP.
   const KernelTable& kernels_;
   ThreadTeam* const team_;
 

@@ -46,7 +46,7 @@ uint32_t NumGroups(uint32_t depth) {
   return (depth + kInputGroup - 1) / kInputGroup;
 }
 
-template <auto kPlace, size_t kGroupBytes, auto kQuantize>
+template <auto kPlace, size_t kGroupBytes, auto kQuantize, int kOffset>
 void Pack(const float* weights, uint32_t depth, uint32_t output, void* tile) {
   for (uint32_t group = 0; group < NumGroups(depth); ++group) {
     const uint32_t begin = group * kInputGroup;
@@ -58,7 +58,7 @@ void Pack(const float* weights, uint32_t depth, uint32_t output, void* tile) {
         static_cast<uint16_t>(std::bit_cast<uint32_t>(quantized.scale) >> 16);
     auto* const integers = reinterpret_cast<uint8_t*>(to + kScaleLineBytes);
     for (uint32_t k = 0; k < kInputGroup; ++k) {
-      const auto bits = static_cast<uint8_t>(quantized.values[k]);
+      const auto bits = static_cast<uint8_t>(quantized.values[k] + kOffset);
       const Place place = kPlace(output, k);
       if constexpr (kGroupBytes == kInt8GroupBytes) {
         integers[place.byte] = bits;
@@ -69,27 +69,29 @@ void Pack(const float* weights, uint32_t depth, uint32_t output, void* tile) {
   }
 }
 
-template <auto kPlace, size_t kGroupBytes>
+template <auto kPlace, size_t kGroupBytes, int kOffset>
 void Unpack(const void* tile, uint32_t depth, uint32_t output, float* weights) {
   for (uint32_t k = 0; k < depth; ++k) {
     const char* const from = static_cast<const char*>(tile) + k / kInputGroup * kGroupBytes;
     const uint16_t scale = reinterpret_cast<const uint16_t*>(from)[ScaleIndex(output)];
     const Place place = kPlace(output, k % kInputGroup);
-    auto value = static_cast<int8_t>(from[kScaleLineBytes + place.byte]);
+    const auto bits = static_cast<uint8_t>(from[kScaleLineBytes + place.byte]);
+    auto value = static_cast<int8_t>(bits - kOffset);
     if constexpr (kGroupBytes == kInt4GroupBytes) {
-      if (!place.high) value = static_cast<int8_t>(value << 4);
-      value = static_cast<int8_t>(value >> 4);
+      // The offset is of the half, and may leave it.
+      const int half = place.high ? bits >> 4 : bits & 0x0f;
+      value = static_cast<int8_t>(kOffset == 0 && half >= 8 ? half - 16 : half - kOffset);
     }
     weights[k] = std::bit_cast<float>(static_cast<uint32_t>(scale) << 16) * static_cast<float>(value);
   }
 }
 
-template <auto kPlace, size_t kGroupBytes, auto kQuantize>
+template <auto kPlace, size_t kGroupBytes, auto kQuantize, int kOffset = 0>
 WeightLayout MakeLayout() {
   WeightLayout layout;
   layout.tile_bytes = [](uint32_t depth) { return uint64_t{NumGroups(depth)} * kGroupBytes; };
-  layout.pack = Pack<kPlace, kGroupBytes, kQuantize>;
-  layout.unpack = Unpack<kPlace, kGroupBytes>;
+  layout.pack = Pack<kPlace, kGroupBytes, kQuantize, kOffset>;
+  layout.unpack = Unpack<kPlace, kGroupBytes, kOffset>;
   return layout;
 }
 
@@ -117,6 +119,14 @@ WeightLayout Int8Octets() {
 
 WeightLayout Int4Octets() {
   return MakeLayout<InHalvedOctets, kInt4GroupBytes, QuantizeInt4>();
+}
+
+WeightLayout Int8OffsetTiles() {
+  return MakeLayout<InAmxTiles, kInt8GroupBytes, QuantizeInt8, 1 << kInt8OffsetBits>();
+}
+
+WeightLayout Int4OffsetTiles() {
+  return MakeLayout<InHalvedAmxTiles, kInt4GroupBytes, QuantizeInt4, 1 << kInt4OffsetBits>();
 }
 
 }  // namespace tandem

@@ -34,4 +34,11 @@ WeightLayout Int8Octets();
 // [4][16][2][8]: as the first four of those eight in the low, the others in the high halves of the bytes.
 WeightLayout Int4Octets();
 
+// Int8AmxTiles and Int4AmxTiles with 2^kInt8OffsetBits and 2^kInt4OffsetBits added to each integer, so that
+// none is negative: what VPDPBUSD multiplies signed integers with.
+inline constexpr int kInt8OffsetBits = 7;
+inline constexpr int kInt4OffsetBits = 3;
+WeightLayout Int8OffsetTiles();
+WeightLayout Int4OffsetTiles();
+
 }  // namespace tandem

@@ -18,6 +18,9 @@
 namespace tandem {
 namespace {
 
+// Functions of the greatest magnitude of an integer that an input is rounded to: kGreatestInput or
+// kGreatestShortInput.
+
 // Inputs of one group: x is about scale * round(x * inverse).
 struct InputScale {
   float scale;
@@ -26,6 +29,7 @@ struct InputScale {
 
 // `greatest` is the greatest magnitude of the group, as bits, so that what is not finite is greater than all
 // else.
+template <int kGreatest>
 TANDEM_INLINE InputScale ScaleOfInputs(uint32_t greatest) {
   constexpr uint32_t kInfinity = 0x7f800000;
   constexpr uint32_t kSmallest = 27u << 23;  // 2^-100
@@ -33,7 +37,7 @@ TANDEM_INLINE InputScale ScaleOfInputs(uint32_t greatest) {
   if (greatest < kSmallest) return {0.0f, 0.0f};
   float magnitude;
   __builtin_memcpy(&magnitude, &greatest, sizeof(magnitude));
-  return {magnitude / kGreatestInput, kGreatestInput / magnitude};
+  return {magnitude / static_cast<float>(kGreatest), static_cast<float>(kGreatest) / magnitude};
 }
 
 TANDEM_INLINE uint32_t NumGroups(uint32_t depth) {
@@ -54,7 +58,7 @@ uint64_t IntegerPreparedBytes(uint32_t max_rows, uint32_t depth) {
 }
 
 // Rounds a group of inputs; returns its scale.
-template <typename V>
+template <typename V, int kGreatest>
 TANDEM_INLINE float RoundInputs(const float* inputs, int16_t* integers) {
   uint32_t bits[kInputGroup];
   __builtin_memcpy(bits, inputs, sizeof(bits));
@@ -63,7 +67,7 @@ TANDEM_INLINE float RoundInputs(const float* inputs, int16_t* integers) {
     const uint32_t magnitude = bits[k] & 0x7fffffffu;
     greatest = magnitude > greatest ? magnitude : greatest;
   }
-  const InputScale scale = ScaleOfInputs(greatest);
+  const InputScale scale = ScaleOfInputs<kGreatest>(greatest);
   if (scale.inverse == 0.0f) {
     __builtin_memset(integers, 0, kGroupIntegerBytes);
     return scale.scale;
@@ -81,7 +85,7 @@ TANDEM_INLINE float RoundInputs(const float* inputs, int16_t* integers) {
   return scale.scale;
 }
 
-template <typename V>
+template <typename V, int kGreatest>
 void PrepareIntegers(const PrepareArgs& args) {
   for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
     const float* input = args.inputs + row * args.input_stride;
@@ -92,11 +96,11 @@ void PrepareIntegers(const PrepareArgs& args) {
       auto* integers = reinterpret_cast<int16_t*>(to + group * kGroupIntegerBytes);
       const uint32_t left = args.end_column - column;
       if (left >= kInputGroup) {
-        scales[group] = RoundInputs<V>(input + column, integers);
+        scales[group] = RoundInputs<V, kGreatest>(input + column, integers);
       } else {
         alignas(64) float padded[kInputGroup] = {};
         for (uint32_t k = 0; k < left; ++k) padded[k] = input[column + k];
-        scales[group] = RoundInputs<V>(padded, integers);
+        scales[group] = RoundInputs<V, kGreatest>(padded, integers);
       }
     }
   }
@@ -254,12 +258,18 @@ void SetIntegerProducts(KernelTable* table) {
   ProductKernel& int8 = table->products[static_cast<int>(WeightFormat::kInt8)];
   int8.layout = Int8Lines();
   int8.prepared_bytes = IntegerPreparedBytes<V>;
-  int8.prepare = PrepareIntegers<V>;
+  int8.prepare = PrepareIntegers<V, kGreatestInput>;
   int8.multiply = MultiplyIntegers<V, I, Int8Weights>;
   ProductKernel& int4 = table->products[static_cast<int>(WeightFormat::kInt4)];
   int4 = int8;
   int4.layout = Int4Lines();
   int4.multiply = MultiplyIntegers<V, I, Int4Weights>;
+  ProductKernel& w8a8 = table->products[static_cast<int>(WeightFormat::kW8A8)];
+  w8a8 = int8;
+  w8a8.prepare = PrepareIntegers<V, kGreatestShortInput>;
+  ProductKernel& w4a8 = table->products[static_cast<int>(WeightFormat::kW4A8)];
+  w4a8 = int4;
+  w4a8.prepare = w8a8.prepare;
 }
 
 }  // namespace

@@ -7,17 +7,27 @@
 //
 // Every result is defined as one sequence of correctly rounded float32 operations (add, multiply, divide,
 // square root, fused multiply-add), so that it does not depend on how many rows are computed together, and
-// except for some products of `amx`, `neon-bf16` and `neon-i8mm` not on the instruction set either:
+// except for products with weights in bfloat16 of some sets (below) not on the instruction set either:
 //
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
 //   exponential   one fixed polynomial
 //   attention     see attention_templates.h
 //
-// Products of `amx` with weights in bfloat16 round each input to bfloat16, which keeps 8 of its 24
-// significant bits; those of `amx-split` take it as the sum of two bfloat16 numbers, which keeps 16. Both add
-// up 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` and `neon-i8mm` split inputs likewise and
-// add up 4 terms at a time; see kernels_neon_bf16.cc.
+// Products of `amx`, `avx512-bf16` and `portable-bf16` with weights in bfloat16 are products of bfloat16
+// pairs. An input is rounded to bfloat16 (the nearest, ties to even), which keeps 8 of its 24 significant
+// bits. For each 32 inputs, the last ones filled up with zeros, there are two chains of fused multiply-adds
+// from 0, over even and over odd k ascending, and
+//
+//   output = output + (sum over even k + sum over odd k), from 0
+//
+// Numbers below the normal range, inputs and weights as well as every result, are zeros with their sign. It
+// is what AMX's TDPBF16PS is documented to do; product_arithmetic.h says which kernels do it on a given
+// machine.
+//
+// Those of `amx-split` take an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also add up
+// 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` and `neon-i8mm` split inputs likewise and add
+// up 4 terms at a time; see kernels_neon_bf16.cc.
 //
 // Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
 // groups of kInputGroup inputs, the last one filled up with zeros. A group of weights of one output is a
@@ -33,6 +43,8 @@
 //
 //   output = fma(float(sum over k of weight[k] * input[k]), weight scale * input scale, output), from 0
 //
+// Those of the formats kW8A8 and kW4A8 have kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
+//
 // This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
 // inline functions: the linker could pick their copy for everybody.
 
@@ -46,11 +58,12 @@ inline constexpr uint32_t kLanes = 16;
 inline constexpr uint32_t kInputGroup = 64;
 
 // Of inputs as integers: 127 * 128, so that 128 times one integer of 8 bits and another make the number.
-inline constexpr float kGreatestInput = 16256.0f;
+inline constexpr int kGreatestInput = 16256;
+inline constexpr int kGreatestShortInput = 127;
 
 // How the weights of a matrix are kept.
-enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4 };
-inline constexpr uint32_t kNumWeightFormats = 4;
+enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8 };
+inline constexpr uint32_t kNumWeightFormats = 6;
 
 // How a tile of kTileOutputs outputs lies in memory. Plain code: it runs once per weight, when a model is
 // loaded, and for the embedding of a token.
@@ -119,10 +132,15 @@ struct KernelTable {
 };
 
 const KernelTable& PortableKernels();
-const KernelTable& Avx2Kernels();    // Defined on x86-64; needs AVX2 and FMA.
-const KernelTable& Avx512Kernels();  // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
+const KernelTable& PortableBf16Kernels();  // Products of bfloat16 pairs; the rest is the same.
+const KernelTable& Avx2Kernels();          // Defined on x86-64; needs AVX2 and FMA.
+const KernelTable& Avx512Kernels();        // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
 // Likewise; needs AVX-512 VNNI as well, for products with weights of 8 and 4 bits. The rest is the same.
 const KernelTable& Avx512VnniKernels();
+// Likewise; needs AVX-512 BF16 and VNNI. Products of bfloat16 pairs by VDPBF16PS, or by multiply-adds on
+// float32.
+const KernelTable& Avx512Bf16Kernels();
+const KernelTable& Avx512Bf16MultiplyAddKernels();
 const KernelTable& AmxSplitKernels();  // As AmxKernels.
 const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
 const KernelTable& NeonKernels();  // Defined on 64-bit Arm.

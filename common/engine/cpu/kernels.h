@@ -9,7 +9,19 @@
 
 namespace tandem {
 
-enum class InstructionSet { kAuto, kPortable, kAvx2, kAvx512, kAmxSplit, kAmx, kNeon, kNeonBf16, kNeonI8mm };
+enum class InstructionSet {
+  kAuto,
+  kPortable,
+  kPortableBf16,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kAmxSplit,
+  kAmx,
+  kNeon,
+  kNeonBf16,
+  kNeonI8mm
+};
 
 // As on command lines, "auto" first.
 std::vector<std::string> InstructionSetNames();
@@ -17,7 +29,7 @@ std::vector<std::string> InstructionSetNames();
 absl::StatusOr<InstructionSet> ParseInstructionSet(absl::string_view name);
 absl::string_view InstructionSetName(InstructionSet instruction_set);
 
-// What this machine runs, best first; the last is always kPortable.
+// What this machine runs, best first; the last two are always kPortable and kPortableBf16.
 std::vector<InstructionSet> SupportedInstructionSets();
 
 // The kernels of one instruction set (kAuto: the best). InvalidArgument when this machine lacks it.

@@ -289,8 +289,7 @@ KernelTable MakeAmxKernels(const char* name) {
   product.prepared_bytes = PreparedBytes<kParts>;
   product.prepare = Prepare<kParts>;
   product.multiply = Multiply<kParts>;
-  table.products[static_cast<int>(WeightFormat::kInt8)] = AmxInt8Product();
-  table.products[static_cast<int>(WeightFormat::kInt4)] = AmxInt4Product();
+  SetAmxIntegerProducts(&table);
   return table;
 }
 

@@ -49,6 +49,7 @@ TANDEM_INLINE void SplitInputs(__m512 inputs, float inverse, char* high_part, ch
 }
 
 // One row's inputs of one group, `count` of them, to its two rows of a tile. Returns their scale.
+template <int kGreatest>
 TANDEM_INLINE float PrepareGroup(const float* input, uint32_t count, char* to) {
   constexpr int kVectors = kInputGroup / 16;
   __m512 inputs[kVectors];
@@ -61,7 +62,7 @@ TANDEM_INLINE float PrepareGroup(const float* input, uint32_t count, char* to) {
     greatest = _mm512_max_epu32(
         greatest, _mm512_and_si512(_mm512_castps_si512(inputs[i]), _mm512_set1_epi32(0x7fffffff)));
   }
-  const InputScale scale = ScaleOfInputs(_mm512_reduce_max_epu32(greatest));
+  const InputScale scale = ScaleOfInputs<kGreatest>(_mm512_reduce_max_epu32(greatest));
   for (int i = 0; i < kVectors; ++i) {
     const __m512 used = scale.inverse == 0.0f ? _mm512_setzero_ps() : inputs[i];
     SplitInputs(used, scale.inverse, to + i * 16, to + kTileStride + i * 16);
@@ -69,6 +70,7 @@ TANDEM_INLINE float PrepareGroup(const float* input, uint32_t count, char* to) {
   return scale.scale;
 }
 
+template <int kGreatest>
 void Prepare(const PrepareArgs& args) {
   for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
     const float* input = args.inputs + row * args.input_stride;
@@ -76,7 +78,7 @@ void Prepare(const PrepareArgs& args) {
     for (uint32_t column = args.begin_column; column < args.end_column; column += kInputGroup) {
       const uint32_t left = args.end_column - column;
       char* const step = block + column / kInputGroup * kStepBytes;
-      reinterpret_cast<float*>(step + kTileBytes)[row % kBlockRows] = PrepareGroup(
+      reinterpret_cast<float*>(step + kTileBytes)[row % kBlockRows] = PrepareGroup<kGreatest>(
           input + column, left < kInputGroup ? left : kInputGroup, step + row % kBlockRows * 2 * kTileStride);
     }
   }
@@ -344,24 +346,26 @@ void Multiply(const ProductArgs& args) {
   _tile_release();
 }
 
-template <typename Weights>
+template <typename Weights, int kGreatest>
 ProductKernel MakeProduct(const WeightLayout& layout) {
   ProductKernel product;
   product.layout = layout;
   product.prepared_bytes = PreparedBytes;
-  product.prepare = Prepare;
+  product.prepare = Prepare<kGreatest>;
   product.multiply = Multiply<Weights>;
   return product;
 }
 
 }  // namespace
 
-ProductKernel AmxInt8Product() {
-  return MakeProduct<Int8Tiles>(Int8AmxTiles());
-}
-
-ProductKernel AmxInt4Product() {
-  return MakeProduct<Int4Tiles>(Int4AmxTiles());
+void SetAmxIntegerProducts(KernelTable* table) {
+  const auto product = [&](WeightFormat format) -> ProductKernel& {
+    return table->products[static_cast<int>(format)];
+  };
+  product(WeightFormat::kInt8) = MakeProduct<Int8Tiles, kGreatestInput>(Int8AmxTiles());
+  product(WeightFormat::kInt4) = MakeProduct<Int4Tiles, kGreatestInput>(Int4AmxTiles());
+  product(WeightFormat::kW8A8) = MakeProduct<Int8Tiles, kGreatestShortInput>(Int8AmxTiles());
+  product(WeightFormat::kW4A8) = MakeProduct<Int4Tiles, kGreatestShortInput>(Int4AmxTiles());
 }
 
 }  // namespace tandem

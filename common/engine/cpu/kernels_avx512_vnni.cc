@@ -3,6 +3,7 @@
 #include "common/engine/cpu/avx512_vectors.h"
 #include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/vnni_byte_products.h"
 
 namespace tandem {
 namespace {
@@ -20,6 +21,7 @@ const KernelTable& Avx512VnniKernels() {
   static const KernelTable kTable = [] {
     KernelTable table = Avx512Kernels();
     SetIntegerProducts<Avx512, VnniIntegers>(&table);
+    SetVnniByteProducts(&table);
     return table;
   }();
   return kTable;

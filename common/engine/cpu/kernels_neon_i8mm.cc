@@ -30,8 +30,9 @@ constexpr uint32_t kMaxRows = 3;
 
 // Prepared inputs: those of PrepareIntegers, each step's integers as [2][8] bytes, first the high, then the
 // low parts.
+template <int kGreatest>
 void Prepare(const PrepareArgs& args) {
-  PrepareIntegers<Neon>(args);
+  PrepareIntegers<Neon, kGreatest>(args);
   const uint32_t begin_group = args.begin_column / kInputGroup;
   const uint32_t num_steps = (NumGroups(args.end_column) - begin_group) * kGroupSteps;
   for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
@@ -188,12 +189,13 @@ void Multiply(const ProductArgs& args) {
   }
 }
 
-template <typename Weights>
-void SetProduct(const WeightLayout& layout, ProductKernel* product) {
-  product->layout = layout;
-  product->prepared_bytes = IntegerPreparedBytes<Neon>;
-  product->prepare = Prepare;
-  product->multiply = Multiply<Weights>;
+template <typename Weights, int kGreatest>
+void SetProduct(const WeightLayout& layout, WeightFormat format, KernelTable* table) {
+  ProductKernel& product = table->products[static_cast<int>(format)];
+  product.layout = layout;
+  product.prepared_bytes = IntegerPreparedBytes<Neon>;
+  product.prepare = Prepare<kGreatest>;
+  product.multiply = Multiply<Weights>;
 }
 
 }  // namespace
@@ -202,8 +204,10 @@ const KernelTable& NeonI8mmKernels() {
   static const KernelTable kTable = [] {
     KernelTable table = NeonBf16Kernels();
     table.name = "neon-i8mm";
-    SetProduct<Int8OctetWeights>(Int8Octets(), &table.products[static_cast<int>(WeightFormat::kInt8)]);
-    SetProduct<Int4OctetWeights>(Int4Octets(), &table.products[static_cast<int>(WeightFormat::kInt4)]);
+    SetProduct<Int8OctetWeights, kGreatestInput>(Int8Octets(), WeightFormat::kInt8, &table);
+    SetProduct<Int4OctetWeights, kGreatestInput>(Int4Octets(), WeightFormat::kInt4, &table);
+    SetProduct<Int8OctetWeights, kGreatestShortInput>(Int8Octets(), WeightFormat::kW8A8, &table);
+    SetProduct<Int4OctetWeights, kGreatestShortInput>(Int4Octets(), WeightFormat::kW4A8, &table);
     return table;
   }();
   return kTable;

@@ -28,14 +28,17 @@ float SumInHalves(std::vector<float> lanes) {
 
 TEST(Kernels, SelectsWhatTheMachineHas) {
   const std::vector<InstructionSet> supported = SupportedInstructionSets();
-  EXPECT_EQ(supported.back(), InstructionSet::kPortable);
+  ASSERT_GE(supported.size(), 2u);
+  EXPECT_EQ(supported[supported.size() - 2], InstructionSet::kPortable);
+  EXPECT_EQ(supported.back(), InstructionSet::kPortableBf16);
   // Set where the machine is known, so that kernels cannot go untested unnoticed.
   if (const char* expected = std::getenv("TANDEM_EXPECTED_KERNELS")) {
     EXPECT_EQ(InstructionSetName(supported.front()), expected);
   }
   EXPECT_EQ(SelectKernels(InstructionSet::kAuto).value(), SelectKernels(supported.front()).value());
-  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAmx,
-                              InstructionSet::kNeon, InstructionSet::kNeonBf16, InstructionSet::kNeonI8mm}) {
+  for (InstructionSet each :
+       {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAvx512Bf16, InstructionSet::kAmx,
+        InstructionSet::kNeon, InstructionSet::kNeonBf16, InstructionSet::kNeonI8mm}) {
     const bool has = std::count(supported.begin(), supported.end(), each) > 0;
     EXPECT_EQ(SelectKernels(each).status().code(),
               has ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
@@ -212,7 +215,7 @@ struct RoundedInputs {
   int32_t values[kInputGroup] = {};
 };
 
-RoundedInputs RoundInputs(const float* inputs, uint32_t count) {
+RoundedInputs RoundInputs(const float* inputs, uint32_t count, float greatest_integer) {
   RoundedInputs rounded;
   float greatest = 0;
   for (uint32_t k = 0; k < count; ++k) {
@@ -223,8 +226,8 @@ RoundedInputs RoundInputs(const float* inputs, uint32_t count) {
     greatest = std::max(greatest, std::abs(inputs[k]));
   }
   if (greatest < 0x1p-100f) return rounded;
-  rounded.scale = greatest / kGreatestInput;
-  const float inverse = kGreatestInput / greatest;
+  rounded.scale = greatest / greatest_integer;
+  const float inverse = greatest_integer / greatest;
   for (uint32_t k = 0; k < count; ++k) {
     rounded.values[k] = static_cast<int32_t>(std::nearbyint(double{inputs[k]} * inverse));
   }
@@ -235,6 +238,9 @@ RoundedInputs RoundInputs(const float* inputs, uint32_t count) {
 std::vector<float> ExactIntegerProduct(const ProductCase& shape, WeightFormat format,
                                        const ProductData& data) {
   const uint32_t num_groups = (shape.depth + kInputGroup - 1) / kInputGroup;
+  const bool has_bytes = format == WeightFormat::kInt8 || format == WeightFormat::kW8A8;
+  const bool is_short = format == WeightFormat::kW8A8 || format == WeightFormat::kW4A8;
+  const auto greatest_integer = static_cast<float>(is_short ? kGreatestShortInput : kGreatestInput);
   std::vector<QuantizedGroup> weights;
   for (uint32_t n = 0; n < shape.num_outputs; ++n) {
     for (uint32_t group = 0; group < num_groups; ++group) {
@@ -243,7 +249,7 @@ std::vector<float> ExactIntegerProduct(const ProductCase& shape, WeightFormat fo
       for (uint32_t k = begin; k < std::min(begin + kInputGroup, shape.depth); ++k) {
         padded[k - begin] = data.Weight(shape, n, k);
       }
-      weights.push_back(format == WeightFormat::kInt8 ? QuantizeInt8(padded) : QuantizeInt4(padded));
+      weights.push_back(has_bytes ? QuantizeInt8(padded) : QuantizeInt4(padded));
     }
   }
   std::vector<float> outputs;
@@ -252,7 +258,7 @@ std::vector<float> ExactIntegerProduct(const ProductCase& shape, WeightFormat fo
     for (uint32_t group = 0; group < num_groups; ++group) {
       const uint32_t begin = group * kInputGroup;
       inputs.push_back(RoundInputs(data.inputs.data() + row * data.stride + begin,
-                                   std::min(kInputGroup, shape.depth - begin)));
+                                   std::min(kInputGroup, shape.depth - begin), greatest_integer));
     }
     for (uint32_t n = 0; n < shape.num_outputs; ++n) {
       float output = 0;
@@ -293,7 +299,8 @@ TEST(Kernels, AProductOfIntegersIsItsDefinitionEverywhere) {
     SCOPED_TRACE(testing::Message() << shape.num_rows << " rows, depth " << shape.depth << ", "
                                     << shape.num_outputs << " outputs");
     const ProductData data(shape);
-    for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    for (WeightFormat format :
+         {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kW8A8, WeightFormat::kW4A8}) {
       const std::vector<float> expected = ExactIntegerProduct(shape, format, data);
       for (const KernelTable* kernels : AllKernels()) {
         ASSERT_TRUE(
@@ -330,7 +337,8 @@ TEST(Kernels, AProductOfIntegersTakesEveryInput) {
   for (uint32_t k = 64; k < 128; ++k) data.weights[k * kTileOutputs + 6] = 1e-35f;
   data.weights[100 * kTileOutputs + 4] = infinity;
   data.weights[0 * kTileOutputs + 5] = std::numeric_limits<float>::quiet_NaN();
-  for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (WeightFormat format :
+       {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kW8A8, WeightFormat::kW4A8}) {
     const std::vector<float> expected = WithOneNotANumber(ExactIntegerProduct(shape, format, data));
     const size_t width = shape.num_outputs + 1;
     EXPECT_TRUE(std::isnan(expected[9 * width]));

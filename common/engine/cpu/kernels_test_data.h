@@ -17,6 +17,11 @@ inline std::vector<const KernelTable*> AllKernels() {
 #if defined(__x86_64__)
   // What a machine without VNNI would select.
   if (SelectKernels(InstructionSet::kAvx512).ok()) all.push_back(&Avx512Kernels());
+  // Of these one is selected.
+  if (SelectKernels(InstructionSet::kAvx512Bf16).ok()) {
+    all.push_back(&Avx512Bf16Kernels());
+    all.push_back(&Avx512Bf16MultiplyAddKernels());
+  }
 #endif
   return all;
 }

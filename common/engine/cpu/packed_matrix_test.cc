@@ -85,7 +85,8 @@ TEST(PackedMatrix, RoundsToTheIntegersAskedFor) {
          {TensorView::DType::kBF16, TensorView::DType::kF16, TensorView::DType::kF32}) {
       const TestTensor tensor(dtype, 0, 60, 70);
       for (const auto& [format, bits] :
-           {std::pair(WeightFormat::kInt8, 8), std::pair(WeightFormat::kInt4, 4)}) {
+           {std::pair(WeightFormat::kInt8, 8), std::pair(WeightFormat::kInt4, 4),
+            std::pair(WeightFormat::kW8A8, 8), std::pair(WeightFormat::kW4A8, 4)}) {
         auto matrix = PackedMatrix::Pack({tensor.view()}, format, kernels, team.get());
         ASSERT_TRUE(matrix.ok()) << matrix.status();
         // Two tiles of two groups of 64 inputs, and scales of 16 bits.

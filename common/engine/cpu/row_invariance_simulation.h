@@ -14,6 +14,7 @@
 #include "common/base/hash.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/product_arithmetic.h"
 #include "common/engine/cpu/random_model.h"
 #include "common/engine/sequence_kv.h"
 #include "gtest/gtest.h"
@@ -69,10 +70,10 @@ class Reference {
         std::move(model),
         {.num_blocks = 48, .max_rows = 1, .instruction_set = instruction_set, .weight_type = weight_type});
     EXPECT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
-    for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
-    layers_ = AllFeatureLayers(*engine_);
+    Use(*std::move(engine));
   }
+  // Of another engine, that takes one row a step and has room for the longest context.
+  explicit Reference(std::unique_ptr<Engine> engine) { Use(std::move(engine)); }
 
   // Of the last of `tokens`.
   const RowResult& After(const TokenIds& tokens) {
@@ -110,6 +111,12 @@ class Reference {
   }
 
  private:
+  void Use(std::unique_ptr<Engine> engine) {
+    engine_ = std::move(engine);
+    for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
+    layers_ = AllFeatureLayers(*engine_);
+  }
+
   std::unique_ptr<Engine> engine_;
   std::vector<BlockId> blocks_;
   std::vector<uint32_t> layers_;
@@ -137,7 +144,13 @@ inline bool HasItsOwnBits(InstructionSet instruction_set) {
   return kernels->products[static_cast<size_t>(WeightFormat::kBf16)].input_bits != 24;
 }
 
-// Everything but those products is to give the bits of the fastest of the other instruction sets.
+// Whether its products are those of bfloat16 pairs (product_arithmetic.h), which agree with one another.
+inline bool HasBitsOfPairs(InstructionSet instruction_set) {
+  return MultipliesBf16Pairs(*SelectKernels(instruction_set).value());
+}
+
+// Products of bfloat16 pairs are to give the bits of the fastest instruction set that makes them, everything
+// but products with other bits those of the fastest of the other instruction sets.
 class References {
  public:
   References(std::shared_ptr<const Model> model, WeightType weight_type)
@@ -148,6 +161,8 @@ class References {
     if (!HasItsOwnBits(instruction_set) || weight_type_ != WeightType::kAsInFile) {
       instruction_set = *std::find_if(supported.begin(), supported.end(),
                                       [](InstructionSet each) { return !HasItsOwnBits(each); });
+    } else if (HasBitsOfPairs(instruction_set)) {
+      instruction_set = *std::find_if(supported.begin(), supported.end(), HasBitsOfPairs);
     }
     std::unique_ptr<Reference>& reference = references_[instruction_set];
     if (reference == nullptr) reference = std::make_unique<Reference>(model_, instruction_set, weight_type_);
@@ -473,6 +488,18 @@ inline RandomModelOptions EagleModel() {
                                    .target_hidden_size = options.config.hidden_size,
                                    .draft_vocab_size = options.config.vocab_size,
                                    .numbered_layer = true};
+  return options;
+}
+
+// A next-token module of a Qwen2.
+inline RandomModelOptions MtpModel() {
+  RandomModelOptions options = EagleModel();
+  options.config.attention_bias = true;
+  options.config.head = HeadConfig{.kind = HeadConfig::Kind::kMtp,
+                                   .feature_final_norm = true,
+                                   .target_hidden_size = options.config.hidden_size,
+                                   .draft_vocab_size = options.config.vocab_size,
+                                   .own_state_is_normed = true};
   return options;
 }
 

@@ -69,9 +69,13 @@ INSTANTIATE_TEST_SUITE_P(All, RowInvariance,
                          testing::Values(TestModel{"Llama", LlamaModel}, TestModel{"Qwen", QwenModel},
                                          TestModel{"Mistral", MistralModel}, TestModel{"Biased", BiasedModel},
                                          TestModel{"Eagle3", Eagle3Model}, TestModel{"Eagle", EagleModel},
+                                         TestModel{"Mtp", MtpModel},
                                          TestModel{"Eagle3Int8", Eagle3Model, WeightType::kInt8},
+                                         TestModel{"MtpInt4", MtpModel, WeightType::kInt4},
                                          TestModel{"LlamaInt8", LlamaModel, WeightType::kInt8},
                                          TestModel{"QwenInt4", QwenModel, WeightType::kInt4},
+                                         TestModel{"QwenW8A8", QwenModel, WeightType::kW8A8},
+                                         TestModel{"LlamaW4A8", LlamaModel, WeightType::kW4A8},
                                          TestModel{"MistralInt4", MistralModel, WeightType::kInt4},
                                          TestModel{"BiasedInt8", BiasedModel, WeightType::kInt8}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
@@ -88,7 +92,8 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
   int num_compared = 0;
   int num_cache_hits = 0;
   for (InstructionSet instruction_set : TestedInstructionSets()) {
-    const bool is_portable = instruction_set == InstructionSet::kPortable;
+    const bool is_portable =
+        instruction_set == InstructionSet::kPortable || instruction_set == InstructionSet::kPortableBf16;
     for (int num_threads : {1, 3}) {
       if ((kSanitized || is_portable) && num_threads == 1) continue;
       auto engine = CreateCpuEngine(model, {.num_blocks = 300,

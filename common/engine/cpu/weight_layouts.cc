@@ -30,6 +30,12 @@ size_t QuadIndex(uint32_t output, uint32_t k) {
   return (size_t{k / 4} * kTileOutputs + output) * 4 + k % 4;
 }
 
+// Of weight (output, k) in chains.
+size_t ChainIndex(uint32_t output, uint32_t k) {
+  const uint32_t line = k / 4 * 2 + k % 2;
+  return (size_t{line} * kTileOutputs + output) * 2 + (k % 4 < 2 ? 1 : 0);
+}
+
 }  // namespace
 
 WeightLayout F32Lines() {
@@ -88,6 +94,20 @@ WeightLayout Bf16Quads() {
   layout.unpack = [](const void* tile, uint32_t depth, uint32_t output, float* weights) {
     const auto* from = static_cast<const uint16_t*>(tile);
     for (uint32_t k = 0; k < depth; ++k) weights[k] = FromUpperHalf(from[QuadIndex(output, k)]);
+  };
+  return layout;
+}
+
+WeightLayout Bf16Chains() {
+  WeightLayout layout;
+  layout.tile_bytes = Bf16AmxTiles().tile_bytes;
+  layout.pack = [](const float* weights, uint32_t depth, uint32_t output, void* tile) {
+    auto* to = static_cast<uint16_t*>(tile);
+    for (uint32_t k = 0; k < depth; ++k) to[ChainIndex(output, k)] = UpperHalf(weights[k]);
+  };
+  layout.unpack = [](const void* tile, uint32_t depth, uint32_t output, float* weights) {
+    const auto* from = static_cast<const uint16_t*>(tile);
+    for (uint32_t k = 0; k < depth; ++k) weights[k] = FromUpperHalf(from[ChainIndex(output, k)]);
   };
   return layout;
 }

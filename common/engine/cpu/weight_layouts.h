@@ -20,4 +20,10 @@ WeightLayout Bf16AmxTiles();
 // after one another are what BFMMLA multiplies with.
 WeightLayout Bf16Quads();
 
+// [depth / 32][8][2][kTileOutputs][2] in bfloat16, depth rounded up with zeros: of 32 inputs, line (j, chain)
+// holds each output's weights for the inputs 4 j + chain + 2 and 4 j + chain, in this order. VDPBF16PS adds
+// the second of a pair first, so that lines of one chain add up every other input in ascending order, as an
+// AMX tile does.
+WeightLayout Bf16Chains();
+
 }  // namespace tandem

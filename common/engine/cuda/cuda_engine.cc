@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/engine/cpu/rotary_table.h"
-#include "common/engine/cuda/rank_settings.h"
 
 namespace tandem {
 namespace {
@@ -19,55 +19,6 @@ constexpr uint32_t kStop = 3;
 
 // Copies sent at once.
 constexpr uint32_t kMostCopies = 8192;
-
-bool HasIntegers(WeightType type) {
-  return type == WeightType::kInt8 || type == WeightType::kInt4;
-}
-
-// Of matrices for which there are own kernels.
-bool HasPackedWeights(WeightType type) {
-  return HasIntegers(type) || IsGpuWeightType(type);
-}
-
-// Inputs of products that share a scale, as MakeShard has them.
-uint32_t InputGroup(WeightType type) {
-  return HasIntegers(type) ? kInputGroup : 1;
-}
-
-uint64_t Padded(uint64_t rows) {
-  return (rows + kRowTile - 1) / kRowTile * kRowTile;
-}
-
-// The KV heads of the rank that has most of them: all ranks have as many blocks.
-absl::StatusOr<uint32_t> MostKvHeads(const ModelConfig& config, uint32_t world_size) {
-  uint32_t most = 0;
-  for (uint32_t rank = 0; rank < world_size; ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(const Shard shard, MakeShard(config, {rank, world_size}));
-    most = std::max(most, shard.kv_heads.size());
-  }
-  return most;
-}
-
-absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CudaEngine::Options& options,
-                                     uint32_t kv_heads) {
-  constexpr uint64_t kMostBlocks = UINT32_MAX / kBlockTokens;
-  uint64_t num_blocks = options.num_blocks;
-  if (num_blocks == 0) {
-    // Each factor is bounded by ModelConfig: no overflow.
-    const uint64_t block_bytes = uint64_t{4} * static_cast<uint64_t>(config.num_layers) * kv_heads *
-                                 kBlockTokens * static_cast<uint64_t>(config.head_dim);
-    num_blocks = std::min(options.kv_bytes / block_bytes, kMostBlocks);
-    if (num_blocks == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ",
-                                                     kBlockTokens, " tokens takes ", block_bytes, " bytes"));
-    }
-  }
-  if (num_blocks > kMostBlocks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_blocks is ", num_blocks, "; expected up to ", kMostBlocks));
-  }
-  return static_cast<uint32_t>(num_blocks);
-}
 
 }  // namespace
 
@@ -98,136 +49,16 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
     return absl::InvalidArgumentError(
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
+  const std::optional<HeadConfig>& head = model.config().head;
+  if (head.has_value() && !head->reads_context()) {
+    return absl::InvalidArgumentError(absl::StrCat(model.folder(), ": a draft head of kind ",
+                                                   HeadKindName(head->kind),
+                                                   ", expected a model with layers"));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateGpuWeightType(options.weight_type));
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Load(model));
   return engine;
-}
-
-absl::Status CudaEngine::Load(const Model& model) {
-  parallel_ = ops_->parallel();
-  // Before anything that a rank could refuse by itself: the others would wait for it.
-  if (!is_alone()) {
-    const RankSettings settings = {
-        .model = ModelHash(model),
-        .weight_type = options_.weight_type,
-        .max_rows = options_.max_rows,
-        // One of the two says how many.
-        .kv_size = options_.num_blocks != 0 ? options_.num_blocks : options_.kv_bytes};
-    TANDEM_RETURN_IF_ERROR(CompareRanks(settings, ops_.get()));
-  }
-  TANDEM_ASSIGN_OR_RETURN(shard_, MakeShard(config_, parallel_, InputGroup(options_.weight_type)));
-  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
-  if (AttendSharedBytes(head_dim) > ops_->max_shared_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("heads of ", head_dim, " take ", AttendSharedBytes(head_dim),
-                     " bytes of shared memory; this GPU has ", ops_->max_shared_bytes()));
-  }
-  padded_rows_ = static_cast<uint32_t>(Padded(options_.max_rows));
-  if (HasPackedWeights(options_.weight_type) &&
-      MultiplySharedBytes(padded_rows_) > ops_->max_shared_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("products of weights in ", WeightTypeName(options_.weight_type), " take ",
-                     MultiplySharedBytes(padded_rows_), " bytes of shared memory; this GPU has ",
-                     ops_->max_shared_bytes()));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const uint32_t kv_heads, MostKvHeads(config_, parallel_.world_size));
-  TANDEM_ASSIGN_OR_RETURN(num_blocks_, CountBlocks(config_, options_, kv_heads));
-  max_context_ = std::min(static_cast<uint32_t>(config_.max_context), num_blocks_ * kBlockTokens);
-  validator_ = std::make_unique<StepValidator>(StepValidator::Options{.vocab_size = config_.vocab_size,
-                                                                      .num_blocks = num_blocks_,
-                                                                      .max_rows = options_.max_rows,
-                                                                      .max_context = max_context_,
-                                                                      .chooses = true});
-  TANDEM_ASSIGN_OR_RETURN(weights_,
-                          UploadWeights(model, options_.weight_type, shard_, ops_.get(), options_.progress));
-  TANDEM_RETURN_IF_ERROR(AllocateScratch());
-  TANDEM_RETURN_IF_ERROR(UploadRotations());
-  TANDEM_RETURN_IF_ERROR(EnsureWordCapacity(FixedStepWords(options_.max_rows) +
-                                            uint64_t{options_.max_rows} * (StepWords::kChoiceWords + 64)));
-  return CaptureCommonBuckets();
-}
-
-absl::Status CudaEngine::AllocateScratch() {
-  const auto hidden = static_cast<uint64_t>(config_.hidden_size);
-  const auto vocab = static_cast<uint64_t>(config_.vocab_size);
-  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
-  const uint64_t query = uint64_t{shard_.heads.size()} * head_dim;
-  const uint64_t kv = uint64_t{shard_.kv_heads.size()} * head_dim;
-  const uint64_t rows = padded_rows_;
-  const char* const what = "activations";
-  TANDEM_ASSIGN_OR_RETURN(
-      kv_, ops_->Allocate<Bf16>(2 * weights_.layers.size() * LayerKvSize(), "keys and values"));
-  TANDEM_ASSIGN_OR_RETURN(hidden_, ops_->Allocate<float>(rows * hidden, what));
-  TANDEM_ASSIGN_OR_RETURN(normed_, ops_->Allocate<Bf16>(rows * hidden, what));
-  TANDEM_ASSIGN_OR_RETURN(projected_, ops_->Allocate<float>(rows * (query + 2 * kv), what));
-  TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
-  TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * shard_.intermediate.size(), what));
-  TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * shard_.intermediate.size(), what));
-  if (HasIntegers(options_.weight_type)) {
-    const uint64_t depth = std::max({hidden, query, uint64_t{shard_.intermediate.size()}});
-    const uint64_t groups = rows * NumInputGroups(static_cast<uint32_t>(depth));
-    TANDEM_ASSIGN_OR_RETURN(rounded_.words,
-                            ops_->Allocate<uint32_t>(groups * RoundedInputs::kGroupWords, what));
-    TANDEM_ASSIGN_OR_RETURN(rounded_.scales, ops_->Allocate<float>(groups, what));
-  }
-  TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(rows * hidden, what));
-  TANDEM_ASSIGN_OR_RETURN(normed_wanted_, ops_->Allocate<Bf16>(kRowTile * hidden, what));
-  TANDEM_ASSIGN_OR_RETURN(logits_, ops_->Allocate<float>(kRowTile * vocab, "logits"));
-  parts_.num_heads = shard_.heads.size();
-  parts_.max_splits = SplitOf(max_context_ - 1) + 1;
-  parts_.head_dim = head_dim;
-  TANDEM_ASSIGN_OR_RETURN(parts_.data, ops_->Allocate<float>(uint64_t{kAttendRows} * parts_.num_heads *
-                                                                 parts_.max_splits * (head_dim + 2),
-                                                             "attention's scratch"));
-  TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(kRowTile * vocab * sizeof(float), "logits"));
-  staged_logits_ = static_cast<float*>(staged);
-  TANDEM_ASSIGN_OR_RETURN(chosen_, ops_->Allocate<uint32_t>(options_.max_rows, "choices"));
-  TANDEM_ASSIGN_OR_RETURN(staged, ops_->AllocateHostBytes(options_.max_rows * sizeof(uint32_t), "choices"));
-  staged_chosen_ = static_cast<uint32_t*>(staged);
-  if (is_alone()) return absl::OkStatus();
-  std::vector<uint32_t> begins;
-  uint64_t most_tokens = 0;
-  for (uint32_t rank = 0; rank < parallel_.world_size; ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(const Shard shard, MakeShard(config_, {rank, parallel_.world_size}));
-    begins.push_back(shard.vocab.begin);
-    most_tokens = std::max<uint64_t>(most_tokens, shard.vocab.size());
-  }
-  begins.push_back(static_cast<uint32_t>(vocab));
-  TANDEM_ASSIGN_OR_RETURN(gathered_, ops_->Allocate<float>(parallel_.world_size * rows * hidden, what));
-  TANDEM_ASSIGN_OR_RETURN(logit_part_, ops_->Allocate<float>(kRowTile * most_tokens, "logits"));
-  TANDEM_ASSIGN_OR_RETURN(logit_parts_,
-                          ops_->Allocate<float>(parallel_.world_size * kRowTile * most_tokens, "logits"));
-  TANDEM_ASSIGN_OR_RETURN(vocab_begins_, ops_->Allocate<uint32_t>(begins.size(), "logits"));
-  TANDEM_RETURN_IF_ERROR(ops_->Upload(vocab_begins_.data, begins.data(), begins.size() * sizeof(uint32_t)));
-  return ops_->Synchronize();
-}
-
-absl::Status CudaEngine::UploadRotations() {
-  const auto head_dim = static_cast<size_t>(config_.head_dim);
-  TANDEM_ASSIGN_OR_RETURN(const RotaryTable table, RotaryTable::Build(config_, max_context_));
-  std::vector<float> rotations(max_context_ * head_dim);
-  for (uint32_t position = 0; position < max_context_; ++position) {
-    // (1, 0) turns into (cosine, sine).
-    float* turned = &rotations[position * head_dim];
-    std::fill_n(turned, head_dim / 2, 1.0f);
-    table.Rotate(position, turned);
-  }
-  TANDEM_ASSIGN_OR_RETURN(rotations_, ops_->Allocate<float>(rotations.size(), "rotations"));
-  TANDEM_RETURN_IF_ERROR(ops_->Upload(rotations_.data, rotations.data(), rotations.size() * sizeof(float)));
-  return ops_->Synchronize();
-}
-
-// What decoding and verifying use; other sizes, such as a prompt's, are captured when they first occur.
-// Everything runs once before that, on the empty step that the words stand for as yet: libraries load kernels
-// on first use, which a capture does not allow.
-absl::Status CudaEngine::CaptureCommonBuckets() {
-  TANDEM_RETURN_IF_ERROR(Compute({BucketOf(1), BucketOf(1)}));
-  TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
-  if (!options_.use_graphs) return absl::OkStatus();
-  for (uint32_t rows = 1; rows <= std::min(options_.max_rows, kRowTile); rows *= 2) {
-    TANDEM_RETURN_IF_ERROR(GraphFor({BucketOf(rows), BucketOf(rows)}).status());
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<uint32_t> CudaEngine::GraphFor(const Bucket& bucket) {
@@ -261,9 +92,7 @@ absl::Status CudaEngine::EnsureWordCapacity(uint64_t num_words) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a step of ", num_words, " words; there is room for 2^32"));
   }
-  // Graphs know where the words were.
-  ops_->DropGraphs();
-  graphs_.clear();
+  ForgetGraphs();
   // All or none: their sizes go together.
   TANDEM_ASSIGN_OR_RETURN(const auto device, ops_->Allocate<uint32_t>(capacity, "steps"));
   std::array<uint32_t*, 2> staged = {};
@@ -275,6 +104,23 @@ absl::Status CudaEngine::EnsureWordCapacity(uint64_t num_words) {
   staged_words_ = staged;
   step_ = {device_words_, options_.max_rows};
   return absl::OkStatus();
+}
+
+absl::Status CudaEngine::EnsureFeatureRoom(uint64_t num_states) {
+  const auto hidden = static_cast<uint64_t>(config_.hidden_size);
+  if (num_states * hidden <= features_.size) return absl::OkStatus();
+  const uint64_t size = std::max(num_states * hidden, 2 * features_.size);
+  ForgetGraphs();
+  TANDEM_ASSIGN_OR_RETURN(const auto features, ops_->Allocate<float>(size, "features"));
+  TANDEM_ASSIGN_OR_RETURN(void* staged, ops_->AllocateHostBytes(size * sizeof(float), "features"));
+  features_ = features;
+  staged_features_ = static_cast<float*>(staged);
+  return absl::OkStatus();
+}
+
+void CudaEngine::ForgetGraphs() {
+  ops_->DropGraphs();
+  graphs_.clear();
 }
 
 absl::Status CudaEngine::SendWords(uint32_t kind) {
@@ -313,10 +159,13 @@ absl::Status CudaEngine::Start(absl::Span<const StepRow> rows) {
     WriteStepWords(rows,
                    {.max_rows = options_.max_rows,
                     .sliding_window = static_cast<uint32_t>(config_.sliding_window.value_or(0)),
-                    .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows)},
+                    .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows),
+                    .num_layers = num_layers(),
+                    .float_states = float_states()},
                    &words_);
-    TANDEM_RETURN_IF_ERROR(SendWords(kStep));
     started_size_ = SizeOf(words_.data());
+    TANDEM_RETURN_IF_ERROR(EnsureFeatureRoom(started_size_.states));
+    TANDEM_RETURN_IF_ERROR(SendWords(kStep));
     TANDEM_RETURN_IF_ERROR(BeginStep(started_size_));
   }
   started_rows_ = rows;
@@ -334,11 +183,13 @@ absl::Status CudaEngine::Finish() {
 }
 
 CudaEngine::StepSize CudaEngine::SizeOf(const uint32_t* words) {
-  return {words[StepWords::kNumRows], words[StepWords::kNumWanted], words[StepWords::kNumLogits]};
+  return {words[StepWords::kNumRows], words[StepWords::kNumWanted], words[StepWords::kNumLogits],
+          words[StepWords::kNumStates], words[StepWords::kHasFinalFeatures] != 0};
 }
 
-CudaEngine::Bucket CudaEngine::FirstBucket(const StepSize& size) {
-  return {BucketOf(size.rows), size.wanted == 0 ? 0 : BucketOf(std::min(size.wanted, kRowTile))};
+CudaEngine::Bucket CudaEngine::FirstBucket(const StepSize& size) const {
+  return {BucketOf(size.rows), size.wanted == 0 ? 0 : BucketOf(std::min(size.wanted, kRowTile)),
+          parallel_.rank == 0 && size.states > 0, size.has_final_features};
 }
 
 uint32_t CudaEngine::NumLogits(const StepSize& size, uint32_t first) {
@@ -347,13 +198,18 @@ uint32_t CudaEngine::NumLogits(const StepSize& size, uint32_t first) {
 
 absl::Status CudaEngine::BeginStep(const StepSize& size) {
   TANDEM_RETURN_IF_ERROR(ReplayOrCompute(FirstBucket(size)));
+  // Hidden states are those of rank 0 on every rank.
+  if (parallel_.rank == 0 && size.states > 0) {
+    const uint64_t state_bytes = static_cast<uint64_t>(config_.hidden_size) * sizeof(float);
+    TANDEM_RETURN_IF_ERROR(ops_->Download(staged_features_, features_.data, size.states * state_bytes));
+  }
   return size.wanted == 0 ? absl::OkStatus() : DownloadWanted(size, 0);
 }
 
 absl::Status CudaEngine::DownloadWanted(const StepSize& size, uint32_t first) {
   if (parallel_.rank != 0) return absl::OkStatus();
   if (const uint32_t num_logits = NumLogits(size, first); num_logits > 0) {
-    const uint64_t row_bytes = static_cast<uint64_t>(config_.vocab_size) * sizeof(float);
+    const uint64_t row_bytes = uint64_t{logit_width()} * sizeof(float);
     TANDEM_RETURN_IF_ERROR(ops_->Download(staged_logits_, logits_.data, num_logits * row_bytes));
   }
   // All choices at once, with the last rows.
@@ -364,10 +220,13 @@ absl::Status CudaEngine::DownloadWanted(const StepSize& size, uint32_t first) {
 }
 
 absl::Status CudaEngine::EndStep(const StepSize& size, absl::Span<const StepRow> rows) {
-  // Without a wait nobody would know how long such a step takes.
-  if (size.wanted == 0) return Wait();
+  if (size.wanted == 0) {
+    // Without a wait nobody would know how long such a step takes.
+    TANDEM_RETURN_IF_ERROR(Wait());
+    HandOutFeatures(rows);
+    return absl::OkStatus();
+  }
   const Bucket bucket = FirstBucket(size);
-  const auto vocab = static_cast<size_t>(config_.vocab_size);
   auto next = rows.begin();
   for (uint32_t first = 0; first < size.wanted; first += kRowTile) {
     const uint32_t count = std::min(size.wanted - first, kRowTile);
@@ -380,10 +239,31 @@ absl::Status CudaEngine::EndStep(const StepSize& size, absl::Span<const StepRow>
     if (num_logits > 0 || first + count == size.wanted) TANDEM_RETURN_IF_ERROR(Wait());
     for (uint32_t i = 0; i < num_logits; ++i, ++next) {
       while (next->logits == nullptr) ++next;
-      std::memcpy(next->logits, staged_logits_ + i * vocab, vocab * sizeof(float));
+      HandOutLogits(staged_logits_ + size_t{i} * logit_width(), next->logits);
     }
   }
+  HandOutFeatures(rows);
   return parallel_.rank == 0 ? HandOutChoices(rows) : absl::OkStatus();
+}
+
+void CudaEngine::HandOutLogits(const float* from, float* to) const {
+  if (draft_tokens_.empty()) {
+    std::copy_n(from, logit_width(), to);
+    return;
+  }
+  std::fill_n(to, config_.vocab_size, -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < draft_tokens_.size(); ++i) to[draft_tokens_[i]] = from[i];
+}
+
+// In the order in which the step's words ask for them. Ranks that follow have no rows.
+void CudaEngine::HandOutFeatures(absl::Span<const StepRow> rows) const {
+  const float* next = staged_features_;
+  for (const StepRow& row : rows) {
+    if (row.features == nullptr) continue;
+    const size_t size = size_t{row.features->num_states()} * static_cast<size_t>(config_.hidden_size);
+    std::copy_n(next, size, row.features->states);
+    next += size;
+  }
 }
 
 absl::Status CudaEngine::HandOutChoices(absl::Span<const StepRow> rows) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,7 +36,13 @@ namespace tandem {
 // word for each row that asks for a choice: the seeded choice is made on the device (choice_kernels.h), with
 // several ranks on rank 0, from all ranks' logits. Logits that are asked for come first, 64 rows at a time,
 // each with a download and a wait of its own (which the last shares with the choices when they are of the
-// same 64 rows). Copies of keys and values are not waited for, unless two uploads are on their way already.
+// same 64 rows). Features, in float32, come with the first of them, in a download of their own; the norms
+// that have the states at hand put them aside (row_kernels.h), so that rows that ask for none cost nothing.
+// Copies of keys and values are not waited for, unless two uploads are on their way already.
+//
+// A draft head of one layer (EAGLE's kinds, MTP) reads a state with each row, which goes up with the step.
+// Its logits come down as they are, and are spread over the tokens it does not draft on the host; it makes no
+// choices.
 //
 // Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
 // warms the engine up before its loop runs); a call during another, or between Start and Finish, is
@@ -51,13 +58,16 @@ class CudaEngine final : public Engine {
     uint32_t max_rows = 512;
     WeightType weight_type = WeightType::kAsInFile;
     bool use_graphs = true;
+    // States of each row that rows may ask for as features without more room being made for them while
+    // others wait: draft heads have one at least.
+    uint32_t feature_states = 0;
     LoadProgress* progress = nullptr;  // Not owned, may be null.
   };
 
   // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
-  // InvalidArgument for options out of range, for a model that the GPU's shared memory cannot hold the
-  // attention or the products of, and for ranks that cannot share it (MakeShard) or were not started alike
-  // (rank_settings.h).
+  //  InvalidArgument for options out of range, for a model that the GPU's
+  // shared memory cannot hold the attention or the products of, for a draft head on several ranks, and for
+  // ranks that cannot share the model (MakeShard) or were not started alike (rank_settings.h).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
                                                             std::unique_ptr<DeviceOps> ops);
   // Rank 0 tells the others to stop.
@@ -66,7 +76,9 @@ class CudaEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
   uint32_t max_rows() const override { return options_.max_rows; }
-  bool chooses() const override { return true; }
+  // Drafters want guesses and how likely they are.
+  bool chooses() const override { return !is_head(); }
+  bool has_features() const override { return true; }
   // FailedPrecondition on a rank other than 0.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status Start(absl::Span<const StepRow> rows) override;
@@ -80,11 +92,16 @@ class CudaEngine final : public Engine {
   DeviceOps& ops() { return *ops_; }
 
  private:
-  // Sizes of what is captured: rows of the step and of those that are wanted, both as BucketOf has them. The
-  // latter are 64 at most: the first tile of logits.
+  // What is captured: sizes, rows of the step and of those that are wanted, both as BucketOf has them. The
+  // latter are 64 at most: the first tile of logits. And what else depends on what rows ask for.
   struct Bucket {
     uint32_t rows = 0;
     uint32_t wanted = 0;
+    bool has_features = false;  // Of rank 0,
+    // and whether some are of the stream behind the last layer: this every rank has to know.
+    bool has_final_features = false;
+    // Past the last layer's keys and values.
+    bool reaches_end() const { return wanted > 0 || has_final_features; }
     friend auto operator<=>(const Bucket&, const Bucket&) = default;
   };
 
@@ -96,22 +113,31 @@ class CudaEngine final : public Engine {
 
   absl::Status Load(const Model& model);
   absl::Status AllocateScratch();
+  absl::Status AllocateLogits();
+  absl::Status AllocateHeadScratch();
   absl::Status UploadRotations();
   absl::Status CaptureCommonBuckets();
 
   // The words of a step in device memory, on every rank.
   absl::Status SendWords(uint32_t kind);
   absl::Status EnsureWordCapacity(uint64_t num_words);
+  // Words of what a row of a draft head reads, at most.
+  uint64_t StateWords() const;
+  absl::Status EnsureFeatureRoom(uint64_t num_states);
+  // Graphs know where they are.
+  void ForgetGraphs();
   absl::Status Wait();
   // What a step asks for, as its words say.
   struct StepSize {
     uint32_t rows = 0;
     uint32_t wanted = 0;
     uint32_t logits = 0;  // The first so many of the wanted.
+    uint32_t states = 0;  // Features of all rows.
+    bool has_final_features = false;
   };
   static StepSize SizeOf(const uint32_t* words);
   // What is captured of it, with its first 64 wanted rows.
-  static Bucket FirstBucket(const StepSize& size);
+  Bucket FirstBucket(const StepSize& size) const;
   // Rows of logits among the 64 wanted ones from `first` on.
   static uint32_t NumLogits(const StepSize& size, uint32_t first);
   // Asks for the step, and for what comes down of its first wanted rows; then takes that, and asks for and
@@ -119,7 +145,10 @@ class CudaEngine final : public Engine {
   absl::Status BeginStep(const StepSize& size);
   absl::Status EndStep(const StepSize& size, absl::Span<const StepRow> rows);
   absl::Status DownloadWanted(const StepSize& size, uint32_t first);
-  // The tokens that the device chose, once they are there.
+  // What the device gave, once it is there. Logits of a head that drafts some tokens: minus infinity for the
+  // others.
+  void HandOutLogits(const float* from, float* to) const;
+  void HandOutFeatures(absl::Span<const StepRow> rows) const;
   absl::Status HandOutChoices(absl::Span<const StepRow> rows);
   absl::Status RunCopies(uint32_t num_copies);
 
@@ -127,17 +156,25 @@ class CudaEngine final : public Engine {
   absl::Status Compute(const Bucket& bucket);
   absl::Status ComputeLayer(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
+  // How a draft head's rows begin, up to what its layer's attention reads.
+  absl::Status BeginHead(const Bucket& bucket);
+  absl::Status JoinInputs(const Bucket& bucket);
+  absl::Status TakeFinalFeatures(const Bucket& bucket);
   // Logits of a tile of wanted rows, and the choices among them.
   absl::Status ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
-  absl::Status Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
-                    const Bucket& bucket);
-  absl::Status Embed(const Bucket& bucket);
+  // The stream, and what the product before gave for it: of every rank's, with `bias`.
+  Residual Stream(DeviceSpan<const float> bias, bool adds, const Bucket& bucket) const;
+  // Into normed_. Between layers it says how many the stream has been through, for rows that ask for features
+  // of that; none within a layer.
+  absl::Status Norm(DeviceSpan<const float> weight, const Residual& stream,
+                    std::optional<uint32_t> num_layers, const Bucket& bucket);
+  absl::Status Embed(DeviceSpan<float> to, const Bucket& bucket);
+  // Where norms put features; empty for steps without.
+  DeviceSpan<float> FeaturesOf(const Bucket& bucket) const;
   // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
-  absl::Status MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                              DeviceSpan<float> outputs, uint32_t num_rows);
   // Product and, with several ranks, everybody's: what the next norm adds.
   absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                  const Bucket& bucket);
@@ -148,6 +185,17 @@ class CudaEngine final : public Engine {
   uint64_t LayerKvSize() const;
   KvLayout Layout() const;
   bool is_alone() const { return parallel_.world_size == 1; }
+  bool is_head() const { return config_.head.has_value(); }
+  bool is_head(HeadConfig::Kind kind) const { return is_head() && config_.head->kind == kind; }
+  FloatStates float_states() const {
+    if (is_head(HeadConfig::Kind::kMtp)) return FloatStates::kAll;
+    return is_head(HeadConfig::Kind::kEagle3) ? FloatStates::kOwn : FloatStates::kNone;
+  }
+  uint32_t num_layers() const { return static_cast<uint32_t>(config_.num_layers); }
+  // Logits of a row as the device computes them.
+  uint32_t logit_width() const {
+    return static_cast<uint32_t>(is_head() ? config_.head->draft_vocab_size : config_.vocab_size);
+  }
 
   const ModelConfig config_;
   const Options options_;
@@ -172,8 +220,10 @@ class CudaEngine final : public Engine {
   bool is_started_ = false;
   StepSize started_size_;
   absl::Span<const StepRow> started_rows_;
-  float* staged_logits_ = nullptr;     // [kRowTile, vocab], pinned.
+  float* staged_logits_ = nullptr;     // [kRowTile, logit_width()], pinned.
   uint32_t* staged_chosen_ = nullptr;  // [max_rows], pinned.
+  float* staged_features_ = nullptr;   // As many as features_, pinned.
+  TokenIds draft_tokens_;              // As in HeadWeights.
 
   DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][head_dim]: keys and values of layer 0, ...
   DeviceSpan<float> rotations_;        // [max_context][cosines, sines][head_dim / 2]
@@ -190,9 +240,14 @@ class CudaEngine final : public Engine {
   DeviceSpan<Bf16> normed_wanted_;     // [kRowTile, hidden]
   DeviceSpan<float> logit_part_;       // [kRowTile, the largest of the ranks' tokens]
   DeviceSpan<float> logit_parts_;      // [ranks][kRowTile, as above]
-  DeviceSpan<float> logits_;           // [kRowTile, vocab]
+  DeviceSpan<float> logits_;           // [kRowTile, logit_width()]
   DeviceSpan<uint32_t> vocab_begins_;  // [ranks + 1]
   DeviceSpan<uint32_t> chosen_;        // [max_rows], by their place among the wanted.
+  DeviceSpan<float> features_;         // [states, hidden]
+  // Of a draft head alone.
+  DeviceSpan<float> embedded_;         // [padded rows, hidden]
+  DeviceSpan<Bf16> joined_;            // [padded rows, the projection's inputs]
+  DeviceSpan<Bf16> attention_inputs_;  // [padded rows, what query, key and value read]
 };
 
 }  // namespace tandem

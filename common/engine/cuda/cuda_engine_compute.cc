@@ -2,74 +2,126 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "common/base/status_macros.h"
 #include "common/engine/cuda/cuda_engine.h"
+#include "common/engine/cuda/row_products.h"
 
 namespace tandem {
 
-absl::Status CudaEngine::Embed(const Bucket& bucket) {
+absl::Status CudaEngine::Embed(DeviceSpan<float> to, const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   const LaunchShape shape = EmbedShape(bucket.rows, hidden);
   const DeviceMatrix& embedding = weights_.embedding;
   if (embedding.format == DeviceFormat::kBf16) {
-    return ops_->Launch(EmbedKernel{step_, embedding.data, hidden_, hidden}, shape);
+    return ops_->Launch(EmbedKernel{step_, embedding.data, to, hidden}, shape);
   }
-  return ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, hidden_, hidden}, shape);
+  return ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, to, hidden}, shape);
 }
 
 absl::Status CudaEngine::Compute(const Bucket& bucket) {
-  TANDEM_RETURN_IF_ERROR(Embed(bucket));
+  TANDEM_RETURN_IF_ERROR(is_head() ? BeginHead(bucket) : Embed(hidden_, bucket));
   for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
     TANDEM_RETURN_IF_ERROR(ComputeLayer(layer, bucket));
   }
+  if (bucket.has_features && bucket.has_final_features) TANDEM_RETURN_IF_ERROR(TakeFinalFeatures(bucket));
   return bucket.wanted == 0 ? absl::OkStatus() : ComputeWanted(0, bucket.wanted, bucket);
 }
 
-absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, DeviceSpan<const float> bias, bool adds,
-                              const Bucket& bucket) {
+absl::Status CudaEngine::JoinInputs(const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  if (is_head(HeadConfig::Kind::kMtp)) {
+    JoinNormedStatesKernel join;
+    join.step = step_;
+    join.embedded = embedded_;
+    join.state_norm = weights_.head.state_norm;
+    join.embedding_norm = weights_.head.embedding_norm;
+    join.inputs = joined_;
+    join.hidden_size = hidden;
+    join.epsilon = config_.rms_norm_epsilon;
+    return ops_->Launch(join, NormShape(bucket.rows, hidden));
+  }
+  JoinStatesKernel join;
+  join.step = step_;
+  join.embedded = embedded_;
+  join.inputs = joined_;
+  join.embedding_size = is_head(HeadConfig::Kind::kEagle) ? hidden : 0;
+  join.state_size = config_.head->state_size();
+  return ops_->Launch(join, EmbedShape(bucket.rows, weights_.head.projection.depth));
+}
+
+absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  const DeviceWeights::Head& weights = weights_.head;
+  TANDEM_RETURN_IF_ERROR(Embed(embedded_, bucket));
+  TANDEM_RETURN_IF_ERROR(JoinInputs(bucket));
+  // Also of rows that have nothing to project: which these are changes from step to step.
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.projection, joined_, addends_, bucket.rows));
+  BeginHeadKernel begin;
+  begin.step = step_;
+  begin.projected = addends_;
+  begin.bias = weights.projection_bias;
+  begin.embedded = embedded_;
+  if (is_head(HeadConfig::Kind::kEagle3)) {
+    begin.embedding_norm = weights.embedding_norm;
+    begin.state_norm = weights.state_norm;
+  } else {
+    begin.state_norm = weights_.layers.front().input_norm;
+  }
+  begin.own_states_go_on = is_head(HeadConfig::Kind::kEagle3);
+  begin.hidden = hidden_;
+  begin.inputs = attention_inputs_;
+  begin.features = FeaturesOf(bucket);
+  begin.hidden_size = hidden;
+  begin.epsilon = config_.rms_norm_epsilon;
+  begin.norm_before_residual = config_.head->norm_before_residual;
+  return ops_->Launch(begin, NormShape(bucket.rows, hidden));
+}
+
+DeviceSpan<float> CudaEngine::FeaturesOf(const Bucket& bucket) const {
+  return bucket.has_features ? features_ : DeviceSpan<float>();
+}
+
+Residual CudaEngine::Stream(DeviceSpan<const float> bias, bool adds, const Bucket& bucket) const {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  return {.hidden = hidden_,
+          .addends = is_alone() ? addends_ : gathered_,
+          .num_addends = adds ? parallel_.world_size : 0,
+          .addend_stride = uint64_t{bucket.rows} * hidden,
+          .bias = bias,
+          .hidden_size = hidden};
+}
+
+absl::Status CudaEngine::TakeFinalFeatures(const Bucket& bucket) {
+  FinalFeaturesKernel take;
+  take.step = step_;
+  take.residual = Stream(weights_.layers.back().down_bias, true, bucket);
+  take.weight = weights_.final_norm;
+  take.features = features_;
+  take.num_layers = num_layers();
+  take.epsilon = config_.rms_norm_epsilon;
+  return ops_->Launch(take, NormShape(bucket.rows, take.residual.hidden_size));
+}
+
+absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, const Residual& stream,
+                              std::optional<uint32_t> num_layers, const Bucket& bucket) {
   NormKernel norm;
   norm.step = step_;
-  norm.hidden = hidden_;
-  norm.addends = is_alone() ? addends_ : gathered_;
-  norm.num_addends = adds ? parallel_.world_size : 0;
-  norm.addend_stride = uint64_t{bucket.rows} * hidden;
-  norm.bias = bias;
+  norm.residual = stream;
   norm.weight = weight;
   norm.normed = normed_;
-  norm.hidden_size = hidden;
   norm.epsilon = config_.rms_norm_epsilon;
-  return ops_->Launch(norm, NormShape(bucket.rows, hidden));
+  if (num_layers.has_value()) {
+    norm.features = FeaturesOf(bucket);
+    norm.num_layers = *num_layers;
+  }
+  return ops_->Launch(norm, NormShape(bucket.rows, stream.hidden_size));
 }
 
 absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                   DeviceSpan<float> outputs, uint32_t num_rows) {
-  if (matrix.format != DeviceFormat::kBf16) return MultiplyPacked(matrix, inputs, outputs, num_rows);
-  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
-    TANDEM_RETURN_IF_ERROR(
-        ops_->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
-                       outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaEngine::MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                        DeviceSpan<float> outputs, uint32_t num_rows) {
-  const ProductGrid grid = MultiplyGrid(ops_->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
-  const LaunchShape shape = MultiplyShape(grid);
-  if (matrix.format == DeviceFormat::kFp8) {
-    return ops_->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
-  }
-  const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
-  const RoundedInputs rounded = {rounded_.words.Part(0, groups * RoundedInputs::kGroupWords),
-                                 rounded_.scales.Part(0, groups)};
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
-                                      RoundInputsShape(num_rows, matrix.depth)));
-  if (matrix.format == DeviceFormat::kInt4) {
-    return ops_->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
-  }
-  return ops_->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
+  return MultiplyRows(matrix, inputs, outputs, num_rows, rounded_, ops_.get());
 }
 
 absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
@@ -84,10 +136,13 @@ absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpa
 
 absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
   const DeviceWeights::Layer& weights = weights_.layers[layer];
-  const DeviceSpan<const float> bias_before =
-      layer == 0 ? DeviceSpan<const float>() : weights_.layers[layer - 1].down_bias;
-  TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, bias_before, layer > 0, bucket));
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.query_key_value, normed_, projected_, bucket.rows));
+  if (!is_head()) {
+    const DeviceSpan<const float> bias_before =
+        layer == 0 ? DeviceSpan<const float>() : weights_.layers[layer - 1].down_bias;
+    TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, Stream(bias_before, layer > 0, bucket), layer, bucket));
+  }
+  TANDEM_RETURN_IF_ERROR(
+      Multiply(weights.query_key_value, is_head() ? attention_inputs_ : normed_, projected_, bucket.rows));
   PrepareKernel prepare;
   prepare.step = step_;
   prepare.projected = projected_;
@@ -102,11 +157,12 @@ absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
   prepare.epsilon = config_.rms_norm_epsilon;
   const uint32_t num_all_heads = shard_.heads.size() + 2 * shard_.kv_heads.size();
   TANDEM_RETURN_IF_ERROR(ops_->Launch(prepare, PrepareShape(bucket.rows, num_all_heads)));
-  // From here on a row computes only its own logits: its keys and values are written.
-  if (bucket.wanted == 0 && layer + 1 == weights_.layers.size()) return absl::OkStatus();
+  // From here on a row computes only its own logits and features: its keys and values are written.
+  if (!bucket.reaches_end() && layer + 1 == weights_.layers.size()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
   TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
-  TANDEM_RETURN_IF_ERROR(Norm(weights.post_attention_norm, weights.attention_out_bias, true, bucket));
+  TANDEM_RETURN_IF_ERROR(Norm(weights.post_attention_norm, Stream(weights.attention_out_bias, true, bucket),
+                              std::nullopt, bucket));
   TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
   const uint32_t width = shard_.intermediate.size();
   TANDEM_RETURN_IF_ERROR(ops_->Launch(GateKernel{step_, gate_up_, weights.gate_up_bias, gated_, width},
@@ -141,7 +197,7 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
 
 absl::Status CudaEngine::ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket) {
   TANDEM_RETURN_IF_ERROR(ComputeLogits(first_wanted, wanted_bucket, bucket));
-  if (parallel_.rank != 0) return absl::OkStatus();
+  if (parallel_.rank != 0 || !chooses()) return absl::OkStatus();
   const auto vocab = static_cast<uint32_t>(config_.vocab_size);
   return ops_->Launch(ChoiceKernel{step_, logits_, chosen_, first_wanted, vocab},
                       ChoiceShape(wanted_bucket, vocab));
@@ -151,14 +207,9 @@ absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bu
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   NormKernel norm;
   norm.step = step_;
-  norm.hidden = hidden_;
-  norm.addends = is_alone() ? addends_ : gathered_;
-  norm.num_addends = parallel_.world_size;
-  norm.addend_stride = uint64_t{bucket.rows} * hidden;
-  norm.bias = weights_.layers.back().down_bias;
+  norm.residual = Stream(weights_.layers.back().down_bias, true, bucket);
   norm.weight = weights_.final_norm;
   norm.normed = normed_wanted_;
-  norm.hidden_size = hidden;
   norm.epsilon = config_.rms_norm_epsilon;
   norm.only_wanted = true;
   norm.first_wanted = first_wanted;

@@ -1,5 +1,6 @@
 // Several emulated GPUs that share a model.
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -159,6 +160,58 @@ TEST(CudaRanksTest, ChooseWhatTheTargetSamplerChooses) {
       ChoiceProbe probe(engine, 3, world_size);
       for (const uint32_t most_nodes : {4u, 24u}) probe.ExpectTheSamplersChoices(most_nodes);
       EXPECT_GT(probe.num_choices(), 10u);
+    });
+  }
+}
+
+// Every rank has the whole stream; what rank 0 has of it is handed out, beside choices from all ranks'
+// logits.
+TEST_P(CudaRanksWeights, GiveTheFeaturesOfOneGpuButForTheOrderOfSums) {
+  const auto model = SmallModel(DivisibleConfig());
+  const TokenIds tokens = SomeTokens(20, 131);
+  const std::vector<uint32_t> layers = {0, 1, 2};
+  const SamplingParameters sampling = {.temperature = 0.9f, .seed = 4};
+  const std::vector<BlockId> blocks = {0, 1, 2, 3};
+  struct Result {
+    std::vector<Logits> states;
+    TokenIds chosen;
+  };
+  const auto compute = [&](CudaEngine* engine, uint32_t chunk, bool chooses) {
+    Result result{std::vector<Logits>(20, Logits(size_t{4} * 32)), TokenIds(20, -1)};
+    for (uint32_t begin = 0; begin < 20; begin += chunk) {
+      std::vector<FeatureRequest> requests(20);
+      std::vector<SeededChoice> choices(20);
+      std::vector<StepRow> rows;
+      for (uint32_t i = begin; i < std::min(begin + chunk, 20u); ++i) {
+        requests[i] = {.layers = layers, .final_norm = true, .states = result.states[i].data()};
+        choices[i] = {.sampling = &sampling, .position = i + 1, .token = &result.chosen[i]};
+        rows.push_back({.token = tokens[i],
+                        .context = {.blocks = blocks, .num_committed = i + 1},
+                        .choice = chooses && i % 2 == 0 ? &choices[i] : nullptr,
+                        .features = &requests[i]});
+      }
+      const absl::Status status = engine->Step(rows);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    return result;
+  };
+  const CudaEngine::Options options = {.num_blocks = 4, .max_rows = 70, .weight_type = GetParam()};
+  const auto alone = Open(*model, options);
+  const std::vector<Logits> expected = compute(alone.get(), 20, false).states;
+  // 12 heads of 16: with two ranks or four, the second's part would begin within a group of 64 inputs.
+  const bool has_groups = GetParam() == WeightType::kInt8 || GetParam() == WeightType::kInt4;
+  for (const uint32_t world_size : {2u, 3u, 4u}) {
+    if (has_groups && world_size != 3) continue;
+    OnRanks(*model, world_size, options, [&](CudaEngine* engine) {
+      const Result together = compute(engine, 20, true);
+      EXPECT_LT(RelativeError(together.states, expected), 0.01) << world_size;
+      const Result one_by_one = compute(engine, 1, true);
+      const Result without_choices = compute(engine, 7, false);
+      EXPECT_EQ(together.chosen, one_by_one.chosen);
+      for (size_t i = 0; i < 20; ++i) {
+        ASSERT_TRUE(SameBits(together.states[i], one_by_one.states[i])) << world_size << ", " << i;
+        ASSERT_TRUE(SameBits(together.states[i], without_choices.states[i])) << world_size << ", " << i;
+      }
     });
   }
 }

@@ -30,6 +30,9 @@ DeviceFormat FormatFor(WeightType type) {
       return DeviceFormat::kFp8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
+    // Refused by CudaEngine.
+    case WeightType::kW8A8:
+    case WeightType::kW4A8:
       break;
   }
   return DeviceFormat::kBf16;
@@ -330,6 +333,16 @@ absl::StatusOr<DeviceWeights::Layer> UploadLayer(const LayerWeights& from, const
   return to;
 }
 
+absl::StatusOr<DeviceWeights::Head> UploadHead(const HeadWeights& from, DeviceFormat format, Uploader* up) {
+  DeviceWeights::Head to;
+  const auto outputs = static_cast<uint32_t>(from.projection.shape.at(0));
+  TANDEM_ASSIGN_OR_RETURN(to.projection, up->Rows(format, {{from.projection, {0, outputs}}}));
+  TANDEM_ASSIGN_OR_RETURN(to.projection_bias, up->Vector(from.projection_bias));
+  TANDEM_ASSIGN_OR_RETURN(to.embedding_norm, up->Vector(from.embedding_norm));
+  TANDEM_ASSIGN_OR_RETURN(to.state_norm, up->Vector(from.state_norm));
+  return to;
+}
+
 }  // namespace
 
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type, const Shard& shard,
@@ -355,13 +368,47 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
   TANDEM_ASSIGN_OR_RETURN(weights.final_norm, up.Vector(model.final_norm()));
   const auto vocab = static_cast<uint32_t>(model.config().vocab_size);
   TANDEM_ASSIGN_OR_RETURN(weights.embedding, up.Rows(format_of_tokens, {{model.embedding(), {0, vocab}}}));
-  if (model.config().tied_embeddings) {
-    TANDEM_ASSIGN_OR_RETURN(weights.output, up.Prepared(OutputsOf(weights.embedding, shard.vocab)));
+  ShardRange outputs = shard.vocab;
+  if (model.config().head.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(weights.head, UploadHead(model.head(), format, &up));
+    outputs = {0, static_cast<uint32_t>(model.output().shape.at(0))};
+  }
+  // A head may share both with its target, whose output matrix may be the embedding.
+  if (model.output().data == model.embedding().data && model.output().shape == model.embedding().shape) {
+    TANDEM_ASSIGN_OR_RETURN(weights.output, up.Prepared(OutputsOf(weights.embedding, outputs)));
   } else {
-    TANDEM_ASSIGN_OR_RETURN(weights.output, up.Rows(format_of_tokens, {{model.output(), shard.vocab}}));
+    TANDEM_ASSIGN_OR_RETURN(weights.output, up.Rows(format_of_tokens, {{model.output(), outputs}}));
   }
   TANDEM_RETURN_IF_ERROR(ops->Synchronize());
   return weights;
+}
+
+absl::StatusOr<std::vector<DevicePosition>> UploadMedusa(const Model& model, WeightType type, DeviceOps* ops,
+                                                         LoadProgress* progress) {
+  const DeviceFormat format = FormatFor(type);
+  std::unique_ptr<ThreadTeam> packers;
+  if (format != DeviceFormat::kBf16) {
+    TANDEM_ASSIGN_OR_RETURN(packers, MakePackers());
+  }
+  Uploader up(type == WeightType::kFp8Tensor, packers.get(), ops, progress);
+  const auto hidden = static_cast<uint32_t>(model.config().hidden_size);
+  const auto vocab = static_cast<uint32_t>(model.config().vocab_size);
+  std::vector<DevicePosition> positions;
+  for (const HeadWeights::Position& from : model.head().positions) {
+    DevicePosition to;
+    for (size_t i = 0; i < from.blocks.size(); ++i) {
+      TANDEM_ASSIGN_OR_RETURN(to.blocks.emplace_back(), up.Rows(format, {{from.blocks[i], {0, hidden}}}));
+      TANDEM_ASSIGN_OR_RETURN(to.block_biases.emplace_back(), up.Vector(from.block_biases[i]));
+    }
+    if (model.config().head->shares_output && !positions.empty()) {
+      to.output = positions.front().output;
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(to.output, up.Rows(FormatOfTokens(type), {{from.output, {0, vocab}}}));
+    }
+    positions.push_back(std::move(to));
+  }
+  TANDEM_RETURN_IF_ERROR(ops->Synchronize());
+  return positions;
 }
 
 }  // namespace tandem

@@ -16,8 +16,9 @@ namespace tandem {
 // float32; empty where the model has none.
 struct DeviceWeights {
   struct Layer {
-    DeviceSpan<const float> input_norm;  // [hidden]
-    DeviceMatrix query_key_value;        // [heads + 2 * KV heads of the rank, head_dim; hidden]
+    DeviceSpan<const float> input_norm;  // [hidden]; empty for an EAGLE head.
+    // [heads + 2 * KV heads of the rank, head_dim; hidden, or of an EAGLE-3 head 2 * hidden]
+    DeviceMatrix query_key_value;
     DeviceSpan<const float> query_key_value_bias;
     DeviceSpan<const float> query_norm;           // [head_dim]
     DeviceSpan<const float> key_norm;             // [head_dim]
@@ -30,10 +31,28 @@ struct DeviceWeights {
     DeviceSpan<const float> down_bias;  // [hidden]
   };
 
+  // What a draft head has besides its layer (HeadWeights).
+  struct Head {
+    DeviceMatrix projection;                  // [hidden, inputs]
+    DeviceSpan<const float> projection_bias;  // [hidden]
+    DeviceSpan<const float> embedding_norm;   // EAGLE-3, MTP: [hidden], as is the next one.
+    DeviceSpan<const float> state_norm;
+  };
+
   std::vector<Layer> layers;
-  DeviceSpan<const float> final_norm;  // [hidden]
+  DeviceSpan<const float> final_norm;  // [hidden]; empty for an EAGLE head.
   DeviceMatrix embedding;              // [vocab, hidden], on every rank.
-  DeviceMatrix output;                 // [the rank's tokens, hidden]; a part of the embedding when tied.
+  // [the rank's tokens, hidden]; a part of the embedding when tied. Of a draft head [draft_vocab_size,
+  // hidden].
+  DeviceMatrix output;
+  Head head;
+};
+
+// One of Medusa's heads in device memory (HeadWeights::Position).
+struct DevicePosition {
+  std::vector<DeviceMatrix> blocks;                   // [hidden, hidden]
+  std::vector<DeviceSpan<const float>> block_biases;  // Likewise, [hidden], or empty.
+  DeviceMatrix output;                                // [vocab, hidden]; of heads that share one, the same.
 };
 
 // Copies them, rounded to `type`, and prepares the products. Unimplemented for matrices that are to stay in
@@ -41,5 +60,9 @@ struct DeviceWeights {
 // memory. `progress` may be null; it can end the loading with Cancelled.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type, const Shard& shard,
                                             DeviceOps* ops, LoadProgress* progress);
+
+// The same of Medusa heads: each of num_positions.
+absl::StatusOr<std::vector<DevicePosition>> UploadMedusa(const Model& model, WeightType type, DeviceOps* ops,
+                                                         LoadProgress* progress);
 
 }  // namespace tandem

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/engine/cpu/random_model.h"
+#include "common/engine/cpu/row_invariance_simulation.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/engine_probe.h"
@@ -201,6 +203,28 @@ TEST(GpuEngineTest, GivesTheBitsOfItsEmulationWithWeightsAsIntegers) {
     const auto got = ComputeAll(engine.get(), tokens, 20);
     const auto expected = ComputeAll(emulated->get(), tokens, 20);
     for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], expected[i])) << i;
+  }
+}
+
+// Features of a language model's rows, and heads that read such, in random batches.
+TEST_P(GpuEngineWeights, FeaturesAndHeadsDoNotDependOnTheirCompany) {
+  TANDEM_NEEDS_GPU();
+  for (const auto& options : {LlamaModel(), EagleModel(), Eagle3Model(), MtpModel()}) {
+    const auto model = MakeRandomModel(options);
+    ASSERT_NE(model, nullptr);
+    auto plain =
+        OpenOnGpu(*model, {.num_blocks = 48, .max_rows = 1, .weight_type = GetParam(), .use_graphs = false});
+    ASSERT_NE(plain, nullptr);
+    Reference reference(std::move(plain));
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const auto engine = OpenOnGpu(*model, {.num_blocks = 60, .max_rows = 61, .weight_type = GetParam()});
+      ASSERT_NE(engine, nullptr);
+      Simulation simulation(engine.get(), &reference, seed);
+      simulation.Run(20);
+      EXPECT_GT(simulation.num_compared(), 50);
+      EXPECT_GT(simulation.num_states_compared(), 50);
+      if (HasFailure()) return;
+    }
   }
 }
 

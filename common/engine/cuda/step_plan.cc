@@ -39,6 +39,8 @@ class Writer {
     }
     WriteWanted();
     WriteContexts();
+    WriteFeatures();
+    WriteStates();
     words_[StepWords::kItemsAt] = static_cast<uint32_t>(words_.size());
     for (uint32_t begin = 0; begin < rows_.size();) {
       // All lists of a group are beginnings of its longest.
@@ -103,6 +105,45 @@ class Writer {
       words_.insert(words_.end(), context.tail.begin(), context.tail.end());
       Row(i, StepWords::kLength) = context.length();
       Row(i, StepWords::kFirstPosition) = FirstPosition(context);
+    }
+  }
+
+  void WriteFeatures() {
+    uint32_t num_states = 0;
+    bool has_final_features = false;
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      const FeatureRequest* const request = rows_[i].features;
+      if (request == nullptr) continue;
+      Row(i, StepWords::kFeaturesAt) = static_cast<uint32_t>(words_.size());
+      words_.push_back(num_states);
+      words_.push_back(static_cast<uint32_t>(request->layers.size()));
+      words_.push_back(request->final_norm ? 1 : 0);
+      words_.insert(words_.end(), request->layers.begin(), request->layers.end());
+      num_states += request->num_states();
+      has_final_features |= request->final_norm || request->layers.back() == options_.num_layers;
+    }
+    words_[StepWords::kNumStates] = num_states;
+    words_[StepWords::kHasFinalFeatures] = has_final_features ? 1 : 0;
+  }
+
+  void WriteStates() {
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      const InputState* const state = rows_[i].state;
+      if (state == nullptr) continue;
+      const bool is_float = options_.float_states == FloatStates::kAll ||
+                            (options_.float_states == FloatStates::kOwn && state->own);
+      const size_t at = words_.size();
+      Row(i, StepWords::kStateAt) = static_cast<uint32_t>(at);
+      Row(i, StepWords::kStateIsFloat) = is_float ? 1 : 0;
+      const absl::Span<const float> values = state->values;
+      words_.resize(at + (is_float ? values.size() : (values.size() + 1) / 2));
+      for (size_t j = 0; j < values.size(); ++j) {
+        if (is_float) {
+          words_[at + j] = BitsAs<uint32_t>(values[j]);
+        } else {
+          words_[at + j / 2] |= uint32_t{ToBf16(values[j]).bits} << (j % 2 * 16);
+        }
+      }
     }
   }
 

@@ -13,10 +13,17 @@ namespace tandem {
 // it.
 inline constexpr uint32_t kAttendRows = 64;
 
+// Which states that a draft head's rows read stay in float32, because more is done with them than to multiply
+// them: those that go on as they are (EAGLE-3), or are normed first (MTP). All others are rounded to
+// bfloat16, as the product that they enter would round them.
+enum class FloatStates : uint8_t { kNone, kOwn, kAll };
+
 struct StepPlanOptions {
   uint32_t max_rows = 0;
   uint32_t sliding_window = 0;  // 0: none.
   uint32_t rows_per_item = 1;   // At most StepWords::kMaxItemRows.
+  uint32_t num_layers = 0;      // Of the model.
+  FloatStates float_states = FloatStates::kNone;
 };
 
 // Writes `rows` (valid ones, at most max_rows) as kernels read them (step_words.h). Neighbours that begin

@@ -3,15 +3,20 @@
 with them.
 
     pip install torch transformers safetensors
-    pip install --no-deps speculators==0.9.0
-    python make_tiny_heads.py
+    pip install --no-deps speculators==0.9.0 medusa-llm==0.1
+    python make_tiny_heads.py [FUNCTION ...]
+
+Without functions it makes everything; each has random numbers of its own.
 
 EAGLE-3 layers are those of vLLM's `speculators` (speculators.models.eagle3.model_definitions). EAGLE-1's is transformers'
-LlamaDecoderLayer without its input norm, as in the authors' code for layer 0. Everything is computed in float32.
+LlamaDecoderLayer without its input norm, as in the authors' code for layer 0. Medusa's blocks are the authors'
+(medusa.model.medusa_model). The next-token module is MiMo's: transformers' Qwen2DecoderLayer between the norms and the
+projection that its authors describe. Everything is computed in float32.
 
-golden.json: `tokens` [n] and `states` [n - 1][states * width]: what the target gave behind the first n - 1 tokens. Row j
+golden.json of heads with a layer: `tokens` [n] and `states` [n - 1][states * width]: what the target gave behind the first n - 1 tokens. Row j
 reads tokens[j + 1] and states[j]. `logits` [n - 1][vocab] and `outputs` [n - 1][hidden] are the rows'; null stands for minus
-infinity. `chain`: two more tokens, each read with the output of the row before it, and what these rows give.
+infinity. `chain`: two more tokens, each read with the output of the row before it, and what these rows give. Of Medusa:
+`states` [n][hidden] and `logits` [n][heads][vocab].
 """
 
 import functools
@@ -20,12 +25,14 @@ import json
 import pathlib
 import sys
 import types
+from unittest import mock
 
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import LlamaConfig, Qwen3Config
+from transformers import LlamaConfig, Qwen2Config, Qwen2ForCausalLM, Qwen3Config
 from transformers.models.llama import modeling_llama
+from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
 HERE = pathlib.Path(__file__).resolve().parent / "heads"
@@ -54,12 +61,28 @@ def speculators_layers():
     return module
 
 
+@functools.cache
+def medusa_blocks():
+    """The authors' module with the heads, without the target model of theirs, which wants an old transformers."""
+    package = pathlib.Path(importlib.util.find_spec("medusa").submodule_search_locations[0])
+    for name in ("modeling_llama_kv", "utils", "kv_cache"):
+        sys.modules[f"medusa.model.{name}"] = mock.MagicMock(__path__=[])
+    sys.modules["medusa"] = sys.modules["medusa.model"] = types.ModuleType("medusa")
+    definition = importlib.util.spec_from_file_location(
+        "medusa.model.medusa_model", package / "model" / "medusa_model.py"
+    )
+    module = importlib.util.module_from_spec(definition)
+    definition.loader.exec_module(module)
+    return module
+
+
 class Head(nn.Module):
     """One layer with what stands around it. `kind`: eagle3 or eagle."""
 
-    def __init__(self, kind, config, num_states, draft_vocab, norm_before_residual=False):
+    def __init__(self, kind, config, num_states, draft_vocab, norm_before_residual=False, norm_output=False):
         super().__init__()
         self.kind = kind
+        self.norm_output = norm_output
         self.config = config
         qwen3 = isinstance(config, Qwen3Config)
         modeling = modeling_qwen3 if qwen3 else modeling_llama
@@ -96,7 +119,8 @@ class Head(nn.Module):
             position_embeddings=self.rotary(rows, positions),
         )
         out = out[0] if isinstance(out, tuple) or out.dim() == 3 else out
-        return out, self.lm_head(self.norm(out))
+        normed = self.norm(out)
+        return normed if self.norm_output else out, self.lm_head(normed)
 
     def states_in(self, states):
         return self.fc(states) if self.kind == "eagle3" else states
@@ -169,11 +193,11 @@ def tensors_of(head, layer, leave_out=()):
     return {name: value.detach().clone().contiguous() for name, value in tensors.items() if name not in leave_out}
 
 
-def write(name, config, tensors, values):
+def write(name, config, tensors, values, file="model.safetensors"):
     folder = HERE / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    save_file(tensors, folder / "model.safetensors")
+    save_file(tensors, folder / file)
     if values is not None:
         (folder / "golden.json").write_text(json.dumps(values) + "\n")
 
@@ -188,7 +212,7 @@ def randomise(head):
                 parameter.uniform_(-bound, bound)
 
 
-def main():
+def eagle_heads():
     torch.manual_seed(7)
     offsets = torch.tensor(sorted(torch.randperm(VOCAB)[:DRAFT_VOCAB].tolist()))
     draft_tokens = offsets.tolist()
@@ -239,6 +263,158 @@ def main():
     values = golden(head, torch.randn(len(TOKENS) - 1, HIDDEN), list(range(VOCAB)))
     config = plain_config(head.config) | {"architectures": ["LlamaForCausalLM"]}
     write("eagle1", config, tensors_of(head, "layers.0"), values)
+
+
+
+def eagle3_normed_output():
+    """speculators' EAGLE 3.1: a row's own state is the normed one."""
+    torch.manual_seed(10)
+    head = Head("eagle3", layer_config(), 2, VOCAB, norm_output=True)
+    randomise(head)
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": VOCAB,
+        "norm_output": True,
+        "target_hidden_size": WIDTH,
+        "eagle_aux_hidden_state_layer_ids": [1, 3],
+        "transformer_layer_config": plain_config(head.config),
+    }
+    values = golden(head, torch.randn(len(TOKENS) - 1, 2 * WIDTH), list(range(VOCAB)))
+    write("eagle3-speculators-normed", config, tensors_of(head, "layers.0"), values)
+
+
+@torch.no_grad()
+def medusa_golden(heads):
+    states = torch.randn(4, HIDDEN)
+    return {"states": states.tolist(), "logits": torch.stack([head(states) for head in heads], 1).tolist()}
+
+
+def medusa_heads():
+    torch.manual_seed(8)
+    block = medusa_blocks().ResBlock
+
+    # The authors': two blocks and an output matrix for each of three heads.
+    heads = nn.ModuleList(
+        nn.Sequential(block(HIDDEN), block(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)) for _ in range(3)
+    )
+    randomise(heads)
+    config = {"medusa_num_heads": 3, "medusa_num_layers": 2, "base_model_name_or_path": "target"}
+    tensors = {name: value.clone() for name, value in heads.state_dict().items()}
+    # Sizes are left to the target's where heads are published.
+    config |= {"hidden_size": HIDDEN, "vocab_size": VOCAB}
+    write("medusa", config, tensors, medusa_golden(heads), file="medusa_lm_head.safetensors")
+
+    # vLLM's: blocks without biases, and the target's output matrix, of which there is a copy.
+    output = nn.Linear(HIDDEN, VOCAB, bias=False)
+    heads = nn.ModuleList(nn.Sequential(block(HIDDEN), output) for _ in range(2))
+    randomise(heads)
+    for head in heads:
+        head[0].linear.bias = None
+    config = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "num_heads": 2,
+        "num_hidden_layers": 1,
+        "hidden_size": HIDDEN,
+        "vocab_size": VOCAB,
+        "truncated_vocab_size": VOCAB,
+        "original_lm_head": True,
+    }
+    tensors = {f"blocks.{i}.layers.0.weight": head[0].linear.weight.detach().clone() for i, head in enumerate(heads)}
+    tensors["lm_heads.0.weight"] = output.weight.detach().clone()
+    write("medusa-vllm", config, tensors, medusa_golden(heads))
+
+
+class NextTokenModule(nn.Module):
+    """Guesses from the target's final normed states and the next tokens; its own states are normed too."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.token_layernorm = modeling_qwen2.Qwen2RMSNorm(HIDDEN, eps=config.rms_norm_eps)
+        self.hidden_layernorm = modeling_qwen2.Qwen2RMSNorm(HIDDEN, eps=config.rms_norm_eps)
+        self.input_proj = nn.Linear(2 * HIDDEN, HIDDEN, bias=False)
+        self.layer = modeling_qwen2.Qwen2DecoderLayer(config, 0)
+        self.final_layernorm = modeling_qwen2.Qwen2RMSNorm(HIDDEN, eps=config.rms_norm_eps)
+        self.rotary = modeling_qwen2.Qwen2RotaryEmbedding(config)
+
+    def forward(self, embedded, states):
+        """[n, hidden] each."""
+        rows = self.input_proj(torch.cat((self.hidden_layernorm(states), self.token_layernorm(embedded)), -1))[None]
+        length = rows.shape[1]
+        positions = torch.arange(length)[None]
+        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
+        out = self.layer(
+            rows,
+            attention_mask=mask,
+            position_ids=positions,
+            position_embeddings=self.rotary(rows, positions),
+        )
+        out = out[0] if isinstance(out, tuple) else out
+        return self.final_layernorm(out.view(length, HIDDEN))
+
+
+@torch.no_grad()
+def next_token_module():
+    torch.manual_seed(9)
+    config = Qwen2Config(
+        hidden_size=HIDDEN,
+        intermediate_size=56,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+        vocab_size=VOCAB,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    )
+    target, module = Qwen2ForCausalLM(config), NextTokenModule(config)
+    randomise(target)
+    randomise(module)
+    embedding = target.model.embed_tokens
+    states = torch.randn(len(TOKENS) - 1, HIDDEN)
+    tokens = TOKENS[1:]
+
+    outputs = module(embedding(torch.tensor(tokens)), states)
+    values = {"tokens": TOKENS, "states": states.tolist(), "outputs": outputs.tolist()}
+    values["logits"] = target.lm_head(outputs).tolist()
+    values["chain"] = []
+    for token in CHAIN:
+        states = torch.cat((states, outputs[-1:]))
+        tokens = tokens + [token]
+        outputs = module(embedding(torch.tensor(tokens)), states)
+        logits = target.lm_head(outputs[-1])
+        values["chain"].append({"token": token, "output": outputs[-1].tolist(), "logits": logits.tolist()})
+
+    tensors = {name: value.clone() for name, value in target.state_dict().items()}
+    for name, value in module.state_dict().items():
+        tensors[f"model.mtp_layers.0.{name.removeprefix('layer.')}"] = value.clone()
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers",
+             "vocab_size", "max_position_embeddings", "rms_norm_eps")
+    described = {name: getattr(config, name) for name in names} | {
+        "architectures": ["MiMoForCausalLM"],
+        "model_type": "mimo",
+        "num_nextn_predict_layers": 1,
+        "attention_bias": True,
+        "hidden_act": "silu",
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "use_mrope": False,
+        "use_sliding_window": False,
+    }
+    write("mimo", described, tensors, values)
+
+
+def main():
+    makers = {
+        "eagle_heads": eagle_heads,
+        "eagle3_normed_output": eagle3_normed_output,
+        "medusa_heads": medusa_heads,
+        "next_token_module": next_token_module,
+    }
+    for name in sys.argv[1:] or makers:
+        makers[name]()
 
 
 if __name__ == "__main__":

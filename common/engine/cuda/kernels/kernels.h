@@ -2,6 +2,7 @@
 
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/choice_kernels.h"
+#include "common/engine/cuda/kernels/head_kernels.h"
 #include "common/engine/cuda/kernels/product_kernels.h"
 #include "common/engine/cuda/kernels/row_kernels.h"
 
@@ -9,13 +10,17 @@
 #define TANDEM_FOR_EACH_KERNEL(X) \
   X(EmbedKernel)                  \
   X(EmbedInt8Kernel)              \
+  X(JoinStatesKernel)             \
+  X(JoinNormedStatesKernel)       \
+  X(BeginHeadKernel)              \
+  X(AddBlockKernel)               \
   X(RoundInputsKernel)            \
   X(MultiplyInt8Kernel)           \
   X(MultiplyInt4Kernel)           \
   X(MultiplyFp8Kernel)            \
   X(NormKernel)                   \
   X(GateKernel)                   \
-  X(FeatureKernel)                \
+  X(FinalFeaturesKernel)          \
   X(JoinLogitsKernel)             \
   X(PrepareKernel)                \
   X(AttendKernel)                 \

@@ -105,8 +105,8 @@ struct RoundInputsKernel {
     float scale = greatest >= kInfinity ? BitsAs<float>(kNan) : 0.0f;
     int32_t integers[2] = {};
     if (greatest < kInfinity && greatest >= kSmallest) {
-      scale = BitsAs<float>(greatest) / kGreatestInput;
-      const float inverse = kGreatestInput / BitsAs<float>(greatest);
+      scale = BitsAs<float>(greatest) / static_cast<float>(kGreatestInput);
+      const float inverse = static_cast<float>(kGreatestInput) / BitsAs<float>(greatest);
       integers[0] = Round(first, inverse);
       integers[1] = Round(second, inverse);
     }

@@ -30,22 +30,52 @@ struct EmbedKernel {
   }
 };
 
-// hidden[row] += the addends, those of rank 0 first, then the bias; normed = weight * hidden /
-// sqrt(mean(hidden^2) + epsilon). Grid (rows); shared: a float for each warp.
-struct NormKernel {
-  StepWords step;
+// The residual stream, and what is still to be added to it: the addends, those of rank 0 first, then the
+// bias.
+struct Residual {
   DeviceSpan<float> hidden;         // [rows, hidden]
   DeviceSpan<const float> addends;  // [num_addends][addend_stride], each [rows, hidden]
   uint32_t num_addends = 0;         // One for each rank of tensor parallelism, or 0.
   uint64_t addend_stride = 0;
-  DeviceSpan<const float> bias;    // [hidden], or empty. Only with addends.
-  DeviceSpan<const float> weight;  // [hidden]
-  DeviceSpan<Bf16> normed;         // [rows, hidden]
+  DeviceSpan<const float> bias;  // [hidden], or empty. Only with addends.
   uint32_t hidden_size = 0;
+
+  TANDEM_DEVICE float Sum(uint64_t row, uint32_t i) const {
+    const uint64_t at = row * hidden_size + i;
+    if (num_addends == 0) return hidden[at];
+    float sum = addends[at];
+    for (uint32_t rank = 1; rank < num_addends; ++rank) sum += addends[rank * addend_stride + at];
+    if (bias.size > 0) sum += bias[i];
+    return hidden[at] + sum;
+  }
+};
+
+// What a norm multiplies a row by, of whose squares each thread has added up some. Shared: a float for each
+// warp.
+template <typename Block>
+TANDEM_DEVICE float NormFactor(Block& block, float squares, uint32_t hidden_size, float epsilon) {
+  const auto scratch = block.template Shared<float>(0, block.num_threads() / kWarpThreads);
+  const float mean = BlockSum(block, squares, scratch) / static_cast<float>(hidden_size);
+  return 1.0f / SquareRoot(mean + epsilon);
+}
+// A head without a final norm has no weights of it.
+TANDEM_DEVICE float Normed(DeviceSpan<const float> weight, uint32_t i, float value, float factor) {
+  return weight.size == 0 ? value : weight[i] * (value * factor);
+}
+
+// hidden[row] += what is to be added; normed = weight * hidden / sqrt(mean(hidden^2) + epsilon). A row that
+// asks for this state as a feature gets it. Grid (rows); shared: a float for each warp.
+struct NormKernel {
+  StepWords step;
+  Residual residual;
+  DeviceSpan<const float> weight;  // [hidden], or empty: there is no norm.
+  DeviceSpan<Bf16> normed;         // [rows, hidden]
   float epsilon = 0.0f;
   // Whether the grid goes over the rows whose logits are wanted; `normed` then holds these alone.
   bool only_wanted = false;
   uint32_t first_wanted = 0;
+  DeviceSpan<float> features;  // [states, hidden]; empty when no row asks for any.
+  uint32_t num_layers = 0;     // That the stream has been through.
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
@@ -56,25 +86,54 @@ struct NormKernel {
       row = step.wanted(static_cast<uint32_t>(first_wanted + to));
     }
     if (row >= step.num_rows()) return;
+    const uint32_t hidden_size = residual.hidden_size;
+    const uint32_t state =
+        features.size == 0 ? StepWords::kNoState : step.StateAfter(static_cast<uint32_t>(row), num_layers);
     float squares = 0.0f;
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      const uint64_t at = row * hidden_size + i;
-      float value = hidden[at];
-      if (num_addends > 0) {
-        float sum = addends[at];
-        for (uint32_t rank = 1; rank < num_addends; ++rank) sum += addends[rank * addend_stride + at];
-        if (bias.size > 0) sum += bias[i];
-        value += sum;
-        hidden[at] = value;
-      }
+      const float value = residual.Sum(row, i);
+      if (residual.num_addends > 0) residual.hidden[row * hidden_size + i] = value;
+      if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
       squares = Fma(value, value, squares);
     }
-    const auto scratch = block.template Shared<float>(0, block.num_threads() / kWarpThreads);
-    const float mean = BlockSum(block, squares, scratch) / static_cast<float>(hidden_size);
-    const float factor = 1.0f / SquareRoot(mean + epsilon);
+    const float factor = NormFactor(block, squares, hidden_size, epsilon);
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
       // Read back by the thread that wrote it.
-      normed[to * hidden_size + i] = ToBf16(weight[i] * (hidden[row * hidden_size + i] * factor));
+      const float value = residual.hidden[row * hidden_size + i];
+      normed[to * hidden_size + i] = ToBf16(Normed(weight, i, value, factor));
+    }
+  }
+};
+
+// What rows ask for as features of the stream behind the last layer: the state itself, and what the output
+// matrix multiplies before it is rounded. The stream stays as it is, with what is still to be added. Grid
+// (rows); shared: a float for each warp.
+struct FinalFeaturesKernel {
+  StepWords step;
+  Residual residual;
+  DeviceSpan<const float> weight;  // [hidden], or empty.
+  DeviceSpan<float> features;      // [states, hidden]
+  uint32_t num_layers = 0;         // Of the model.
+  float epsilon = 0.0f;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t row = block.index_x();
+    if (row >= step.num_rows()) return;
+    const uint32_t state = step.StateAfter(row, num_layers);
+    const uint32_t normed = step.NormedState(row);
+    if (state == StepWords::kNoState && normed == StepWords::kNoState) return;
+    const uint32_t hidden_size = residual.hidden_size;
+    float squares = 0.0f;
+    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+      const float value = residual.Sum(row, i);
+      if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
+      squares = Fma(value, value, squares);
+    }
+    if (normed == StepWords::kNoState) return;
+    const float factor = NormFactor(block, squares, hidden_size, epsilon);
+    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+      features[uint64_t{normed} * hidden_size + i] = Normed(weight, i, residual.Sum(row, i), factor);
     }
   }
 };
@@ -100,25 +159,6 @@ struct GateKernel {
       up += bias[width + i];
     }
     output[row * width + i] = ToBf16(gate / (1.0f + Exponential(0.0f - gate)) * up);
-  }
-};
-
-// What an EAGLE-style drafter is given: hidden states of some rows, rounded to bfloat16. Grid (num_rows).
-struct FeatureKernel {
-  DeviceSpan<const uint32_t> rows;  // [num_rows], rows of hidden
-  DeviceSpan<const float> hidden;   // [rows, hidden]
-  DeviceSpan<Bf16> features;        // [num_rows, feature_stride], at feature_offset
-  uint32_t hidden_size = 0;
-  uint64_t feature_stride = 0;
-  uint64_t feature_offset = 0;
-
-  template <typename Block>
-  TANDEM_DEVICE void operator()(Block& block) const {
-    const uint64_t to = block.index_x();
-    const uint64_t row = rows[to];
-    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      features[to * feature_stride + feature_offset + i] = ToBf16(hidden[row * hidden_size + i]);
-    }
   }
 };
 

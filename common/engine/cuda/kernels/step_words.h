@@ -16,8 +16,8 @@ namespace tandem {
 //                                logits are, then those that ask for a choice
 //   choices                      [max_rows]: for each wanted row the place of its choice, or 0
 //   rows                         [max_rows][kRowWords]: contexts
-//   lists                        block ids and tail slots of the contexts, work items of attention, choices
-//                                (choice_words.h)
+//   lists                        block ids and tail slots of the contexts, features and states of rows, work
+//                                items of attention, choices (choice_words.h)
 struct StepWords {
   static constexpr uint32_t kNumRows = 0;
   static constexpr uint32_t kNumWanted = 1;
@@ -26,6 +26,9 @@ struct StepWords {
   static constexpr uint32_t kNumWords = 4;   // Used, all together.
   static constexpr uint32_t kKind = 5;       // For the ranks of tensor parallelism: what to do.
   static constexpr uint32_t kNumLogits = 6;  // Of the wanted rows, how many come first.
+  static constexpr uint32_t kNumStates = 7;  // That rows ask for as features, all together.
+  // Whether some of them are of the stream behind the last layer, or normed.
+  static constexpr uint32_t kHasFinalFeatures = 8;
   static constexpr uint32_t kHeaderWords = 16;
   // What there is one of for each row, in front of the rows.
   static constexpr uint32_t kNumColumns = 5;
@@ -36,7 +39,18 @@ struct StepWords {
   static constexpr uint32_t kTailAt = 2;         // place of its tail's slots,
   static constexpr uint32_t kLength = 3;         // and positions altogether.
   static constexpr uint32_t kFirstPosition = 4;  // Positions before it are not attended to.
+  static constexpr uint32_t kFeaturesAt = 5;     // Place of what it asks for as features, or 0.
+  static constexpr uint32_t kStateAt = 6;        // Place of what a draft head's row reads,
+  static constexpr uint32_t kStateIsFloat = 7;   // and whether in float32.
   static constexpr uint32_t kRowWords = 8;
+
+  // Of features: states of one row, which stand side by side among those of the step. The normed final one,
+  // where it is asked for, comes behind the others.
+  static constexpr uint32_t kFirstState = 0;
+  static constexpr uint32_t kNumFeatureLayers = 1;
+  static constexpr uint32_t kHasNormedState = 2;
+  static constexpr uint32_t kFeatureLayers = 3;  // [kNumFeatureLayers], ascending: after so many layers.
+  static constexpr uint32_t kNoState = 0xffffffffu;
 
   // Of a work item of attention: rows that go through one split together.
   static constexpr uint32_t kItemSplit = 0;
@@ -80,6 +94,30 @@ struct StepWords {
   }
   TANDEM_DEVICE uint32_t item(uint32_t index, uint32_t field) const {
     return words[words[kItemsAt] + index * kItemWords + field];
+  }
+  // Where among the step's features the state goes that the row asks for after so many layers, or the normed
+  // final one; kNoState when it does not.
+  TANDEM_DEVICE uint32_t StateAfter(uint32_t row_index, uint32_t num_layers) const {
+    const uint32_t at = row(row_index, kFeaturesAt);
+    if (at == 0) return kNoState;
+    for (uint32_t i = 0; i < words[at + kNumFeatureLayers]; ++i) {
+      if (words[at + kFeatureLayers + i] == num_layers) return words[at + kFirstState] + i;
+    }
+    return kNoState;
+  }
+  TANDEM_DEVICE uint32_t NormedState(uint32_t row_index) const {
+    const uint32_t at = row(row_index, kFeaturesAt);
+    if (at == 0 || words[at + kHasNormedState] == 0) return kNoState;
+    return words[at + kFirstState] + words[at + kNumFeatureLayers];
+  }
+  // Number i of what a draft head's row reads: bfloat16, two to a word, or float32.
+  TANDEM_DEVICE bool StateIsFloat(uint32_t row_index) const { return row(row_index, kStateIsFloat) != 0; }
+  TANDEM_DEVICE Bf16 Bf16State(uint32_t row_index, uint32_t i) const {
+    const uint32_t word = words[row(row_index, kStateAt) + i / 2];
+    return {static_cast<uint16_t>(i % 2 == 0 ? word & 0xffffu : word >> 16)};
+  }
+  TANDEM_DEVICE float FloatState(uint32_t row_index, uint32_t i) const {
+    return BitsAs<float>(words[row(row_index, kStateAt) + i]);
   }
   // Where the keys and values of a position of the row's context lie.
   TANDEM_DEVICE uint32_t SlotOf(uint32_t row_index, uint32_t at) const {

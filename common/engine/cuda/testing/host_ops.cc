@@ -74,6 +74,7 @@ absl::Status HostOps::Do(std::function<void()> work) {
 absl::Status HostOps::Upload(void* to, const void* from, uint64_t num_bytes) {
   if (is_recording_) return absl::FailedPreconditionError("an upload while a graph is recorded");
   ++traffic_.uploads;
+  traffic_.bytes_up += num_bytes;
   return Do([=] { std::memcpy(to, from, num_bytes); });
 }
 

@@ -71,7 +71,10 @@ class HostOps final : public DeviceOps {
   void DropGraphs() override { graphs_.clear(); }
 #define TANDEM_HOST_LAUNCH(Kernel)                                               \
   absl::Status Launch(const Kernel& kernel, const LaunchShape& shape) override { \
-    return Do([this, kernel, shape] { grid_.Launch(kernel, shape); });           \
+    return Do([this, kernel, shape] {                                            \
+      ++traffic_.launches;                                                       \
+      grid_.Launch(kernel, shape);                                               \
+    });                                                                          \
   }
   TANDEM_FOR_EACH_KERNEL(TANDEM_HOST_LAUNCH)
 #undef TANDEM_HOST_LAUNCH
@@ -89,9 +92,16 @@ class HostOps final : public DeviceOps {
   // What passed between host and device, and how often the host waited.
   struct Traffic {
     uint64_t uploads = 0;
+    uint64_t bytes_up = 0;
     uint64_t downloads = 0;
     uint64_t bytes_down = 0;
     uint64_t waits = 0;
+    uint64_t launches = 0;  // Of kernels, those of graphs as often as these are replayed.
+
+    Traffic operator-(const Traffic& before) const {
+      return {uploads - before.uploads,       bytes_up - before.bytes_up, downloads - before.downloads,
+              bytes_down - before.bytes_down, waits - before.waits,       launches - before.launches};
+    }
   };
   const Traffic& traffic() const {
     return traffic_;

@@ -1,0 +1,92 @@
+// What a seeded choice costs, and a drafter's guess of it, by the size of the vocabulary and the parameters.
+//
+// Logits are made up. `flat`: normal with a standard deviation of 2.5, so that thousands of tokens have a
+// chance, as where a model knows nothing. `peaked`: of 2.0, and twenty tokens far above, as where it knows
+// what comes.
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "common/speculation/target_sampler.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kNumPositions = 4;
+
+// [kNumPositions][vocab_size]
+std::vector<std::vector<float>> MakeLogits(int32_t vocab_size, bool is_peaked) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<float> normal(0.0f, is_peaked ? 2.0f : 2.5f);
+  std::vector<std::vector<float>> logits(kNumPositions, std::vector<float>(static_cast<size_t>(vocab_size)));
+  for (std::vector<float>& position : logits) {
+    for (float& logit : position) logit = normal(random);
+    for (int i = 0; is_peaked && i < 20; ++i) {
+      position[random() % position.size()] = 18.0f - 0.7f * static_cast<float>(i);
+    }
+  }
+  return logits;
+}
+
+// Times `choose`, which may overwrite its logits, without making them.
+template <typename F>
+void TimeChoices(benchmark::State& state, int32_t vocab_size, bool is_peaked, F choose) {
+  const std::vector<std::vector<float>> logits = MakeLogits(vocab_size, is_peaked);
+  std::vector<float> scratch(static_cast<size_t>(vocab_size));
+  uint32_t position = 0;
+  for (auto _ : state) {
+    std::memcpy(scratch.data(), logits[position % kNumPositions].data(), scratch.size() * sizeof(float));
+    const auto start = std::chrono::steady_clock::now();
+    benchmark::DoNotOptimize(choose(absl::MakeSpan(scratch), position++));
+    state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+}
+
+struct Parameters {
+  const char* name;
+  SamplingParameters sampling;
+};
+
+void Register(int32_t vocab_size, bool is_peaked) {
+  const std::string suffix = "/" + std::to_string(vocab_size) + (is_peaked ? "/peaked" : "/flat");
+  const auto add = [&](const std::string& name, auto choose) {
+    benchmark::RegisterBenchmark(
+        (name + suffix).c_str(),
+        [=](benchmark::State& state) { TimeChoices(state, vocab_size, is_peaked, choose); })
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+  };
+  const Parameters all[] = {{"greedy", {.temperature = 0.0f}},
+                            {"temperature", {.temperature = 0.8f}},
+                            {"top-p", {.temperature = 0.8f, .top_p = 0.95f}},
+                            {"top-k", {.temperature = 0.8f, .top_k = 40}},
+                            {"min-p", {.temperature = 0.8f, .min_p = 0.05f}}};
+  for (const Parameters& parameters : all) {
+    const SamplingParameters sampling = parameters.sampling;
+    add(std::string("choose/") + parameters.name, [=](absl::Span<float> logits, uint32_t position) {
+      return TargetSampler(sampling, vocab_size, {}).Choose(logits, position).token;
+    });
+    add(std::string("guess/") + parameters.name, [=](absl::Span<float> logits, uint32_t position) {
+      return TargetSampler(sampling, vocab_size, {}).Guess(logits, position, 4).size();
+    });
+  }
+  add("choose/logprobs", [=](absl::Span<float> logits, uint32_t position) {
+    return TargetSampler({.temperature = 0.8f}, vocab_size, {}).Choose(logits, position, 5).logprob;
+  });
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  for (const int32_t vocab_size : {4096, 32000, 128256, 262144}) {
+    for (const bool is_peaked : {false, true}) tandem::Register(vocab_size, is_peaked);
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,54 @@
+# XGrammar, built from the sources that deploy/fetch_xgrammar.sh fetched, as the static library tandem::xgrammar. All
+# presets share one build of it below build/cache: its own flags (-Werror, link-time optimisation) and ours do not meet,
+# and sanitizers watch what calls it.
+if(NOT TANDEM_GRAMMAR)
+  return()
+endif()
+
+set(tandem_requirement ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_requirement})
+file(STRINGS ${tandem_requirement} tandem_requirement REGEX "^xgrammar==")
+if(NOT tandem_requirement MATCHES "^xgrammar==([0-9.]+) --hash=sha256:([0-9a-f]+)$")
+  message(FATAL_ERROR "common/grammar/xgrammar.txt: expected xgrammar==VERSION --hash=sha256:DIGEST")
+endif()
+set(tandem_xgrammar_version ${CMAKE_MATCH_1})
+set(tandem_xgrammar_digest ${CMAKE_MATCH_2})
+
+set(tandem_cache ${CMAKE_SOURCE_DIR}/build/cache)
+set(TANDEM_XGRAMMAR_SOURCE ${tandem_cache}/xgrammar-${tandem_xgrammar_version}.tar.gz CACHE FILEPATH
+  "XGrammar's source distribution")
+if(NOT EXISTS ${TANDEM_XGRAMMAR_SOURCE})
+  message(FATAL_ERROR "XGrammar's sources are missing: ${TANDEM_XGRAMMAR_SOURCE}. Run deploy/fetch_xgrammar.sh "
+    "(--help: by a mirror, from a file), or build without structured output: -DTANDEM_GRAMMAR=OFF")
+endif()
+
+string(TOLOWER "${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}-${CMAKE_SYSTEM_PROCESSOR}" tandem_compiler)
+set(tandem_xgrammar ${tandem_cache}/xgrammar-${tandem_xgrammar_version}-${tandem_compiler})
+file(MAKE_DIRECTORY ${tandem_xgrammar}/include)
+file(CONFIGURE OUTPUT ${tandem_xgrammar}/build/config.cmake CONTENT "set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)\n")
+
+include(ExternalProject)
+ExternalProject_Add(tandem_xgrammar_build
+  PREFIX ${tandem_xgrammar}
+  SOURCE_DIR ${tandem_xgrammar}/source
+  BINARY_DIR ${tandem_xgrammar}/build
+  INSTALL_DIR ${tandem_xgrammar}
+  URL ${TANDEM_XGRAMMAR_SOURCE}
+  URL_HASH SHA256=${tandem_xgrammar_digest}
+  DOWNLOAD_EXTRACT_TIMESTAMP ON
+  CMAKE_ARGS
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
+    -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}
+    # They come after its own. What it has to say goes to common/grammar/xgrammar_log.cc.
+    "-DCMAKE_CXX_FLAGS=-w -Wno-error -fno-lto -O2 -DXGRAMMAR_LOG_CUSTOMIZE=1"
+  BUILD_BYPRODUCTS ${tandem_xgrammar}/lib/libxgrammar.a
+  USES_TERMINAL_BUILD ON
+  LOG_CONFIGURE ON LOG_INSTALL ON)
+
+add_library(tandem_xgrammar STATIC IMPORTED GLOBAL)
+add_library(tandem::xgrammar ALIAS tandem_xgrammar)
+add_dependencies(tandem_xgrammar tandem_xgrammar_build)
+set_target_properties(tandem_xgrammar PROPERTIES
+  IMPORTED_LOCATION ${tandem_xgrammar}/lib/libxgrammar.a
+  INTERFACE_INCLUDE_DIRECTORIES ${tandem_xgrammar}/include)
+target_link_libraries(tandem_xgrammar INTERFACE Threads::Threads)

@@ -1,0 +1,71 @@
+#include "common/engine/cuda/row_products.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+absl::Status MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                            DeviceSpan<float> outputs, uint32_t num_rows, const RoundedInputs& room,
+                            DeviceOps* ops) {
+  const ProductGrid grid = MultiplyGrid(ops->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
+  const LaunchShape shape = MultiplyShape(grid);
+  if (matrix.format == DeviceFormat::kFp8) {
+    return ops->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
+  }
+  const uint64_t groups = uint64_t{num_rows} * NumInputGroups(matrix.depth);
+  const RoundedInputs rounded = {room.words.Part(0, groups * RoundedInputs::kGroupWords),
+                                 room.scales.Part(0, groups)};
+  TANDEM_RETURN_IF_ERROR(ops->Launch(RoundInputsKernel{inputs, rounded, matrix.depth},
+                                     RoundInputsShape(num_rows, matrix.depth)));
+  if (matrix.format == DeviceFormat::kInt4) {
+    return ops->Launch(MultiplyInt4Kernel{matrix.packed, rounded, outputs, grid}, shape);
+  }
+  return ops->Launch(MultiplyInt8Kernel{matrix.packed, rounded, outputs, grid}, shape);
+}
+
+}  // namespace
+
+uint64_t PaddedRows(uint64_t rows) {
+  return (rows + kRowTile - 1) / kRowTile * kRowTile;
+}
+
+bool HasIntegerWeights(WeightType type) {
+  return type == WeightType::kInt8 || type == WeightType::kInt4;
+}
+
+absl::Status CheckProductMemory(WeightType type, uint32_t num_rows, const DeviceOps& ops) {
+  const bool has_own_kernels = HasIntegerWeights(type) || IsGpuWeightType(type);
+  if (!has_own_kernels || MultiplySharedBytes(num_rows) <= ops.max_shared_bytes()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("products of weights in ", WeightTypeName(type), " take ", MultiplySharedBytes(num_rows),
+                   " bytes of shared memory; this GPU has ", ops.max_shared_bytes()));
+}
+
+absl::StatusOr<RoundedInputs> AllocateRoundedInputs(WeightType type, uint64_t rows, uint64_t depth,
+                                                    DeviceOps* ops) {
+  RoundedInputs rounded;
+  if (!HasIntegerWeights(type)) return rounded;
+  const uint64_t groups = rows * NumInputGroups(static_cast<uint32_t>(depth));
+  TANDEM_ASSIGN_OR_RETURN(rounded.words,
+                          ops->Allocate<uint32_t>(groups * RoundedInputs::kGroupWords, "activations"));
+  TANDEM_ASSIGN_OR_RETURN(rounded.scales, ops->Allocate<float>(groups, "activations"));
+  return rounded;
+}
+
+absl::Status MultiplyRows(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
+                          DeviceSpan<float> outputs, uint32_t num_rows, const RoundedInputs& rounded,
+                          DeviceOps* ops) {
+  if (matrix.format != DeviceFormat::kBf16) {
+    return MultiplyPacked(matrix, inputs, outputs, num_rows, rounded, ops);
+  }
+  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
+    TANDEM_RETURN_IF_ERROR(
+        ops->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
+                      outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

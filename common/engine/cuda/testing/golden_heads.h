@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/temporary_folder.h"
+#include "common/engine/cuda/kernels/block.h"
+#include "common/model/model.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+// Draft heads with what reference implementations compute with them, as a GPU takes them.
+namespace tandem {
+
+inline std::string GoldenHead(const std::string& name) {
+  return absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/heads/", name);
+}
+
+// The files' numbers are float32, which a GPU does not take: a copy with all of them rounded to bfloat16.
+inline std::shared_ptr<const Model> LoadInBf16(const std::string& folder) {
+  const auto config = ReadFile(folder + "/config.json", 1 << 20);
+  const auto bytes = ReadFile(folder + "/model.safetensors", 16 << 20);
+  EXPECT_TRUE(config.ok() && bytes.ok());
+  uint64_t header_size = 0;
+  std::memcpy(&header_size, bytes->data(), sizeof(header_size));
+  nlohmann::json header = nlohmann::json::parse(bytes->substr(8, header_size));
+  const std::string data = bytes->substr(8 + header_size);
+  std::string rounded;
+  for (auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    const size_t begin = tensor["data_offsets"][0];
+    const size_t end = tensor["data_offsets"][1];
+    const size_t to = rounded.size();
+    if (tensor["dtype"] == "F32") {
+      for (size_t at = begin; at < end; at += sizeof(float)) {
+        float value = 0;
+        std::memcpy(&value, data.data() + at, sizeof(value));
+        const uint16_t bits = ToBf16(value).bits;
+        rounded.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+      }
+      tensor["dtype"] = "BF16";
+    } else {
+      rounded.append(data, begin, end - begin);
+    }
+    tensor["data_offsets"] = {to, rounded.size()};
+  }
+  const std::string text = header.dump();
+  const uint64_t text_size = text.size();
+  const TemporaryFolder copy;
+  copy.Write("config.json", *config);
+  copy.Write(
+      "model.safetensors",
+      absl::StrCat(std::string(reinterpret_cast<const char*>(&text_size), sizeof(text_size)), text, rounded));
+  auto model = Model::Load(copy.path());
+  // The folder of a target stands for its next-token module.
+  if (model.ok() && !(*model)->config().head.has_value()) model = Model::LoadHead(copy.path(), *model);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? *std::move(model) : nullptr;
+}
+
+// Those that are not null, which stands for minus infinity.
+inline std::vector<float> FiniteNumbers(const nlohmann::json& values) {
+  std::vector<float> numbers;
+  for (const nlohmann::json& value : values) {
+    if (!value.is_null()) numbers.push_back(value.get<float>());
+  }
+  return numbers;
+}
+
+}  // namespace tandem

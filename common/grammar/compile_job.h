@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/grammar/compiled.h"
+
+namespace tandem {
+
+// What a verifier and the process that compiles for it say to one another, over a socket: frames of a
+// length and so many bytes. First the vocabulary, then job, answer, job, answer; both are of the same build.
+
+std::string EncodeVocabulary(const GrammarVocabulary& vocabulary);
+absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> DecodeVocabulary(absl::string_view bytes);
+
+std::string EncodeJob(const ConstraintSource& source);
+absl::StatusOr<ConstraintSource> DecodeJob(absl::string_view bytes);
+
+// What CompileConstraint returned.
+std::string EncodeAnswer(const absl::StatusOr<std::string>& answer);
+absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
+
+// Most bytes of a frame.
+inline constexpr uint32_t kMostFrameBytes = 1u << 30;
+// The bytes of a frame's length, in front of it.
+std::string FrameLength(size_t bytes);
+// How many bytes follow; InvalidArgument for more than kMostFrameBytes. `length` has 4 bytes.
+absl::StatusOr<size_t> ParseFrameLength(absl::string_view length);
+
+// Blocking, on a socket. OutOfRange at its end before the first byte.
+absl::Status WriteFrame(int socket, absl::string_view bytes);
+absl::StatusOr<std::string> ReadFrame(int socket);
+
+}  // namespace tandem

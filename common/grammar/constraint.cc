@@ -1,0 +1,188 @@
+#include "common/grammar/constraint.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/grammar/json_schema_check.h"
+#include "common/model/strict_json.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kMostChoices = 10'000;
+constexpr size_t kMostTags = 1'000;
+constexpr size_t kMostTagBytes = 1'024;
+
+absl::Status Invalid(absl::string_view message) {
+  return absl::InvalidArgumentError(message);
+}
+
+// Brackets of a regular expression or a grammar: how deep they nest. What stands in a string, in a class or
+// behind a backslash is none; comments of a grammar may hold some and count for nothing either.
+absl::Status CheckBrackets(absl::string_view text, bool is_grammar, size_t max_depth) {
+  size_t depth = 0;
+  char closing = 0;  // Of the string, class or comment that we are in.
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\\' && closing != '\n') {
+      ++i;
+    } else if (closing != 0) {
+      if (c == closing) closing = 0;
+    } else if (c == '[') {
+      closing = ']';
+    } else if (is_grammar && (c == '"' || c == '\'')) {
+      closing = c;
+    } else if (is_grammar && c == '#') {
+      closing = '\n';
+    } else if (c == '(') {
+      if (++depth > max_depth) {
+        return Invalid(absl::StrCat("byte ", i, ": more than ", max_depth, " brackets within one another"));
+      }
+    } else if (c == ')') {
+      depth -= depth > 0 ? 1 : 0;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A string of XGrammar's EBNF.
+std::string Quoted(absl::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      absl::StrAppend(&quoted, "\\", absl::string_view(&c, 1));
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      absl::StrAppend(&quoted, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      quoted.push_back(c);
+    }
+  }
+  quoted.push_back('"');
+  return quoted;
+}
+
+// A part of a structural tag, as XGrammar's JSON has it.
+absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) {
+  switch (source.form) {
+    case ConstraintSource::Form::kJsonSchema:
+      // In which the order of properties is that of the output.
+      return nlohmann::ordered_json{{"type", "json_schema"},
+                                    {"json_schema", nlohmann::ordered_json::parse(source.text)}};
+    case ConstraintSource::Form::kRegex:
+      return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
+    case ConstraintSource::Form::kGrammar:
+      return nlohmann::ordered_json{{"type", "grammar"}, {"grammar", source.text}};
+    case ConstraintSource::Form::kStructuralTags:
+      break;
+  }
+  return Invalid("content: structural tags within structural tags, expected another constraint");
+}
+
+absl::Status CheckTagText(absl::string_view text, absl::string_view field) {
+  if (text.empty() || text.size() > kMostTagBytes) {
+    return Invalid(absl::StrCat(field, ": ", text.size(), " bytes, expected 1 to ", kMostTagBytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLimits& limits) {
+  if (source.text.empty()) return Invalid("empty");
+  if (source.text.size() > limits.max_bytes) {
+    return Invalid(absl::StrCat(source.text.size(), " bytes, expected at most ", limits.max_bytes));
+  }
+  switch (source.form) {
+    case ConstraintSource::Form::kJsonSchema:
+      return CheckJsonSchema(source.text, limits.max_depth);
+    case ConstraintSource::Form::kStructuralTags:
+      // Its parts have been looked at one by one.
+      return ParseStrictJson(source.text, "structural tags", 0, {.max_depth = limits.max_depth + 8}).status();
+    case ConstraintSource::Form::kRegex:
+    case ConstraintSource::Form::kGrammar:
+      break;
+  }
+  return CheckBrackets(source.text, source.form == ConstraintSource::Form::kGrammar, limits.max_depth);
+}
+
+absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::string> choices) {
+  if (choices.empty() || choices.size() > kMostChoices) {
+    return Invalid(absl::StrCat(choices.size(), " choices, expected 1 to ", kMostChoices));
+  }
+  ConstraintSource source{.form = ConstraintSource::Form::kGrammar, .text = "root ::= "};
+  std::set<absl::string_view> seen;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].empty()) return Invalid(absl::StrCat("choice ", i, ": empty"));
+    if (!seen.insert(choices[i]).second) return Invalid(absl::StrCat("choice ", i, ": given twice"));
+    absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
+  }
+  return source;
+}
+
+ConstraintSource AnyJsonObject(bool any_whitespace) {
+  return {.form = ConstraintSource::Form::kJsonSchema,
+          .text = R"({"type":"object","additionalProperties":true})",
+          .any_whitespace = any_whitespace};
+}
+
+absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags,
+                                                  const ConstraintLimits& limits) {
+  const auto is_count = [](size_t count) { return count >= 1 && count <= kMostTags; };
+  if (!is_count(tags.tags.size())) {
+    return Invalid(absl::StrCat("tags: ", tags.tags.size(), ", expected 1 to ", kMostTags));
+  }
+  if (!is_count(tags.triggers.size())) {
+    return Invalid(absl::StrCat("triggers: ", tags.triggers.size(), ", expected 1 to ", kMostTags));
+  }
+  for (size_t i = 0; i < tags.triggers.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckTagText(tags.triggers[i], absl::StrCat("triggers[", i, "]")));
+  }
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < tags.tags.size(); ++i) {
+    const StructuralTag& tag = tags.tags[i];
+    const std::string field = absl::StrCat("tags[", i, "]");
+    TANDEM_RETURN_IF_ERROR(CheckTagText(tag.begin, field + ".begin"));
+    TANDEM_RETURN_IF_ERROR(CheckTagText(tag.end, field + ".end"));
+    const bool triggered =
+        std::any_of(tags.triggers.begin(), tags.triggers.end(),
+                    [&](const std::string& trigger) { return absl::StartsWith(tag.begin, trigger); });
+    if (!triggered) return Invalid(absl::StrCat(field, ".begin: begins with none of the triggers"));
+    const absl::Status checked = CheckConstraint(tag.content, limits);
+    if (!checked.ok()) return Invalid(absl::StrCat(field, ".content: ", checked.message()));
+    absl::StatusOr<nlohmann::ordered_json> content = FormatOf(tag.content);
+    if (!content.ok()) return Invalid(absl::StrCat(field, ".", content.status().message()));
+    list.push_back(
+        {{"type", "tag"}, {"begin", tag.begin}, {"content", *std::move(content)}, {"end", tag.end}});
+  }
+  const nlohmann::ordered_json format = {{"type", "triggered_tags"},
+                                         {"triggers", tags.triggers},
+                                         {"tags", std::move(list)},
+                                         {"at_least_one", tags.at_least_one},
+                                         {"stop_after_first", tags.stop_after_first}};
+  return ConstraintSource{
+      .form = ConstraintSource::Form::kStructuralTags,
+      .text = nlohmann::ordered_json{{"type", "structural_tag"}, {"format", format}}.dump()};
+}
+
+absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const Tokenizer& tokenizer,
+                                                                      int32_t logits_width,
+                                                                      absl::Span<const TokenId> end_tokens) {
+  std::vector<std::string> bytes(static_cast<size_t>(logits_width));
+  for (TokenId token = 0; token < std::min(logits_width, tokenizer.vocab_size()); ++token) {
+    if (tokenizer.HasToken(token) && !tokenizer.IsSpecial(token)) {
+      bytes[static_cast<size_t>(token)] = std::string(tokenizer.TokenBytes(token));
+    }
+  }
+  return GrammarVocabulary::Create(std::move(bytes), {end_tokens.begin(), end_tokens.end()});
+}
+
+std::string KeyOf(const ConstraintSource& source) {
+  return absl::StrCat(static_cast<int>(source.form), source.any_whitespace ? "+" : "-", source.text);
+}
+
+}  // namespace tandem

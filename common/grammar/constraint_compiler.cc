@@ -1,0 +1,220 @@
+#include "common/grammar/constraint_compiler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/grammar/compile_job.h"
+#include "common/grammar/constraint.h"
+
+namespace tandem {
+namespace {
+
+// How often it looks for deadlines, and whether it is to stop, while a constraint is compiled.
+constexpr absl::Duration kGlance = absl::Milliseconds(20);
+// Tenants whose turns are remembered.
+constexpr size_t kMostTurns = 1024;
+// That an entry takes besides what it holds.
+constexpr size_t kEntryBytes = 512;
+
+}  // namespace
+
+ConstraintCompiler::ConstraintCompiler(Options options, std::shared_ptr<const GrammarVocabulary> vocabulary,
+                                       const Clock* clock, ConstraintCompilerListener* listener)
+    : options_(std::move(options)),
+      vocabulary_(std::move(vocabulary)),
+      clock_(clock),
+      listener_(listener),
+      encoded_vocabulary_(EncodeVocabulary(*vocabulary_)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+ConstraintCompiler::~ConstraintCompiler() {
+  Stop();
+  thread_.join();
+}
+
+void ConstraintCompiler::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+}
+
+void ConstraintCompiler::Compile(const ConstraintSource& source, absl::string_view tenant,
+                                 absl::Time deadline, Done done) {
+  std::string key = KeyOf(source);
+  absl::StatusOr<Compiled> known = absl::UnavailableError("the server is shutting down");
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto kept = kept_by_key_.find(key);
+    const auto job = jobs_.find(key);
+    const bool is_known = kept != kept_by_key_.end();
+    if (listener_ != nullptr) listener_->OnLookup(is_known);
+    if (is_known && !stopped_) {
+      kept_.splice(kept_.begin(), kept_, kept->second);
+      known = kept->second->compiled;
+    } else if (!stopped_ && job != jobs_.end()) {
+      job->second->waiters.push_back({.deadline = deadline, .done = std::move(done)});
+      return;
+    } else if (!stopped_ && queue_.size() >= options_.max_waiting) {
+      known = absl::ResourceExhaustedError(
+          absl::StrCat(queue_.size(), " constraints wait to be compiled, which is as many as may"));
+    } else if (!stopped_) {
+      auto added = std::make_shared<Job>(
+          Job{.key = std::move(key), .source = source, .tenant = std::string(tenant), .waiters = {}});
+      added->waiters.push_back({.deadline = deadline, .done = std::move(done)});
+      jobs_.emplace(added->key, added);
+      queue_.push_back(std::move(added));
+      return;
+    }
+  }
+  std::move(done)(std::move(known));
+}
+
+// The first in the queue of the tenant whose last turn is longest ago.
+std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::NextJob() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &ConstraintCompiler::HasWork));
+  if (stopped_) return nullptr;
+  const auto turn = [this](const std::shared_ptr<Job>& job) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const auto found = turns_.find(job->tenant);
+    return found == turns_.end() ? 0 : found->second;
+  };
+  const auto next = std::min_element(queue_.begin(), queue_.end(),
+                                     [&](const auto& a, const auto& b) { return turn(a) < turn(b); });
+  std::shared_ptr<Job> job = *next;
+  queue_.erase(next);
+  if (turns_.size() >= kMostTurns) turns_.clear();
+  turns_[job->tenant] = ++num_jobs_;
+  return job;
+}
+
+void ConstraintCompiler::Run() {
+  while (const std::shared_ptr<Job> job = NextJob()) {
+    const absl::Time start = clock_->Now();
+    const absl::StatusOr<Compiled> compiled = CompileJob(*job);
+    if (listener_ != nullptr) {
+      listener_->OnCompiled(absl::ToDoubleSeconds(clock_->Now() - start), compiled.ok());
+    }
+    std::vector<Waiter> waiters;
+    {
+      absl::MutexLock lock(&mutex_);
+      jobs_.erase(job->key);
+      waiters = std::exchange(job->waiters, {});
+    }
+    for (Waiter& waiter : waiters) std::move(waiter.done)(compiled);
+  }
+  process_.reset();
+  absl::flat_hash_map<std::string, std::shared_ptr<Job>> left;
+  {
+    absl::MutexLock lock(&mutex_);
+    left = std::exchange(jobs_, {});
+    queue_.clear();
+  }
+  for (auto& [key, job] : left) {
+    for (Waiter& waiter : job->waiters) {
+      std::move(waiter.done)(absl::UnavailableError("the server is shutting down"));
+    }
+  }
+}
+
+absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(const Job& job) {
+  absl::StatusOr<std::string> answer = AskProcess(job);
+  absl::StatusOr<Compiled> compiled =
+      answer.ok() ? LoadConstraint(*answer, vocabulary_) : absl::StatusOr<Compiled>(answer.status());
+  // What is not the constraint's fault may go well next time.
+  if (compiled.ok()) {
+    Keep(job.key, compiled, (*compiled)->memory_bytes());
+  } else if (absl::IsInvalidArgument(compiled.status())) {
+    Keep(job.key, compiled, compiled.status().message().size());
+  }
+  return compiled;
+}
+
+absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
+  if (process_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<CompileProcess>> started = CompileProcess::Start(
+        {.program = options_.program, .max_bytes = options_.max_bytes, .vocabulary = encoded_vocabulary_});
+    if (!started.ok()) {
+      LogWarning("constraints cannot be compiled", {{"error", started.status().ToString()}});
+      return started.status();
+    }
+    process_ = *std::move(started);
+  }
+  const absl::Time end = absl::Now() + options_.max_time;
+  absl::StatusOr<std::string> answer = process_->Send(job.source);
+  if (answer.ok()) answer = absl::DeadlineExceededError("");
+  while (absl::IsDeadlineExceeded(answer.status())) {
+    const absl::Duration left = end - absl::Now();
+    if (left <= absl::ZeroDuration()) {
+      process_.reset();
+      return absl::InvalidArgumentError(
+          absl::StrCat("its compilation takes more than ", absl::FormatDuration(options_.max_time)));
+    }
+    if (MayStop()) return absl::UnavailableError("the server is shutting down");
+    answer = process_->Receive(std::min(left, kGlance));
+    Expire();
+  }
+  if (absl::IsUnavailable(answer.status())) {
+    process_.reset();
+    return absl::InvalidArgumentError("its compilation takes too much memory, or nests too deep");
+  }
+  return answer;
+}
+
+bool ConstraintCompiler::MayStop() {
+  absl::MutexLock lock(&mutex_);
+  return stopped_;
+}
+
+void ConstraintCompiler::Expire() {
+  const absl::Time now = clock_->Now();
+  std::vector<Waiter> expired;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [key, job] : jobs_) {
+      const auto late = std::stable_partition(job->waiters.begin(), job->waiters.end(),
+                                              [now](const Waiter& waiter) { return waiter.deadline > now; });
+      std::move(late, job->waiters.end(), std::back_inserter(expired));
+      job->waiters.erase(late, job->waiters.end());
+    }
+    // Nobody wants them any more.
+    for (auto job = queue_.begin(); job != queue_.end();) {
+      if (!(*job)->waiters.empty()) {
+        ++job;
+        continue;
+      }
+      jobs_.erase((*job)->key);
+      job = queue_.erase(job);
+    }
+  }
+  for (Waiter& waiter : expired) {
+    std::move(waiter.done)(
+        absl::DeadlineExceededError("the request's deadline passed while its constraint was compiled"));
+  }
+}
+
+void ConstraintCompiler::Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled,
+                              size_t bytes) {
+  uint64_t kept_bytes = 0;
+  std::list<Entry> dropped;  // Ends without the lock.
+  {
+    absl::MutexLock lock(&mutex_);
+    // Each key stands here twice.
+    kept_.push_front({.key = key, .compiled = compiled, .bytes = bytes + 2 * key.size() + kEntryBytes});
+    kept_by_key_[key] = kept_.begin();
+    kept_bytes_ += kept_.front().bytes;
+    while (kept_bytes_ > options_.cache_bytes) {
+      kept_bytes_ -= kept_.back().bytes;
+      kept_by_key_.erase(kept_.back().key);
+      dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+    }
+    kept_bytes = kept_bytes_;
+  }
+  if (listener_ != nullptr) listener_->OnCacheSize(kept_bytes);
+}
+
+}  // namespace tandem

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/grammar/compile_process.h"
+#include "common/grammar/compiled.h"
+
+namespace tandem {
+
+// What a ConstraintCompiler did, for metrics. Called on any thread.
+class ConstraintCompilerListener {
+ public:
+  virtual ~ConstraintCompilerListener() = default;
+  // A request's constraint was known already, or not.
+  virtual void OnLookup(bool known) = 0;
+  virtual void OnCompiled(double seconds, bool ok) = 0;
+  virtual void OnCacheSize(uint64_t bytes) = 0;
+};
+
+// Compiles constraints for one vocabulary: off everybody's thread, in a process that is killed when it takes
+// too long (compile_process.h), one after the other. Tenants take turns. What was compiled is kept, and what
+// could not be as well, by its source, up to so many bytes. Safe from any thread.
+class ConstraintCompiler {
+ public:
+  struct Options {
+    std::string program = DefaultCompileProgram();
+    absl::Duration max_time = absl::Seconds(10);  // To compile one constraint.
+    size_t max_bytes = size_t{1} << 30;           // Of memory of the process that compiles.
+    size_t cache_bytes = size_t{256} << 20;
+    size_t max_waiting = 64;  // Constraints that wait to be compiled.
+  };
+  using Compiled = std::shared_ptr<const CompiledConstraint>;
+  using Done = absl::AnyInvocable<void(absl::StatusOr<Compiled>) &&>;
+
+  // `clock`, that of deadlines, and `listener`, which may be null, outlive the compiler.
+  ConstraintCompiler(Options options, std::shared_ptr<const GrammarVocabulary> vocabulary, const Clock* clock,
+                     ConstraintCompilerListener* listener);
+  // Stop.
+  ~ConstraintCompiler();
+
+  // Calls `done` once, perhaps before this returns: InvalidArgument for a constraint that cannot be compiled,
+  // or not within the bounds; DeadlineExceeded, soon after `deadline`; ResourceExhausted when too many wait;
+  // Unavailable after Stop, or without a process to compile.
+  void Compile(const ConstraintSource& source, absl::string_view tenant, absl::Time deadline, Done done);
+  // From now on nothing is compiled, and whoever waits hears it.
+  void Stop();
+
+ private:
+  struct Waiter {
+    absl::Time deadline;
+    Done done;
+  };
+  struct Job {
+    std::string key;
+    ConstraintSource source;
+    std::string tenant;
+    std::vector<Waiter> waiters;
+  };
+  struct Entry {
+    std::string key;
+    absl::StatusOr<Compiled> compiled;
+    size_t bytes = 0;
+  };
+
+  void Run();
+  std::shared_ptr<Job> NextJob();
+  bool MayStop();
+  absl::StatusOr<Compiled> CompileJob(const Job& job);
+  absl::StatusOr<std::string> AskProcess(const Job& job);
+  void Expire();
+  void Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled, size_t bytes);
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue_.empty(); }
+
+  const Options options_;
+  const std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  const Clock* const clock_;
+  ConstraintCompilerListener* const listener_;
+  const std::string encoded_vocabulary_;
+  std::unique_ptr<CompileProcess> process_;  // Of the thread alone.
+
+  absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::shared_ptr<Job>> queue_ ABSL_GUARDED_BY(mutex_);
+  // That wait or are being compiled.
+  absl::flat_hash_map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  // Number of the job that was a tenant's last.
+  absl::flat_hash_map<std::string, uint64_t> turns_ ABSL_GUARDED_BY(mutex_);
+  uint64_t num_jobs_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::list<Entry> kept_ ABSL_GUARDED_BY(mutex_);  // Used last first.
+  absl::flat_hash_map<std::string, std::list<Entry>::iterator> kept_by_key_ ABSL_GUARDED_BY(mutex_);
+  size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,61 @@
+#include "common/grammar/forced_tokens.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+// Tokens in front that may have a say in how the next ones are spelled.
+constexpr size_t kMostTokensBefore = 8;
+
+absl::StatusOr<TokenIds> Spell(const Tokenizer& tokenizer, absl::string_view text) {
+  return tokenizer.Encode(text, {.parse_special = false, .add_special_tokens = false, .max_tokens = 4096});
+}
+
+// The tokens of `spelled` behind its first `bytes` bytes, if a border falls there.
+TokenIds After(const Tokenizer& tokenizer, const TokenIds& spelled, size_t bytes) {
+  size_t at = 0;
+  for (size_t i = 0; i < spelled.size(); ++i) {
+    if (at == bytes) return {spelled.begin() + static_cast<ptrdiff_t>(i), spelled.end()};
+    if (at > bytes) break;
+    at += i == 0 ? tokenizer.FirstTokenBytes(spelled[i]).size() : tokenizer.TokenBytes(spelled[i]).size();
+  }
+  return {};
+}
+
+// Whether these tokens, in the middle of a text, are `text`.
+bool Spells(const Tokenizer& tokenizer, absl::Span<const TokenId> tokens, absl::string_view text) {
+  for (const TokenId token : tokens) {
+    const absl::string_view bytes = tokenizer.TokenBytes(token);
+    if (!absl::StartsWith(text, bytes)) return false;
+    text.remove_prefix(bytes.size());
+  }
+  return text.empty();
+}
+
+}  // namespace
+
+TokenIds SpellForced(const Tokenizer& tokenizer, absl::Span<const TokenId> before, absl::string_view forced) {
+  std::string context;
+  const size_t num_before = std::min(before.size(), kMostTokensBefore);
+  for (const TokenId token : before.last(num_before)) {
+    if (tokenizer.IsSpecial(token)) {
+      context.clear();
+    } else {
+      absl::StrAppend(&context, tokenizer.TokenBytes(token));
+    }
+  }
+  if (absl::StatusOr<TokenIds> whole = Spell(tokenizer, absl::StrCat(context, forced)); whole.ok()) {
+    TokenIds tokens = After(tokenizer, *whole, context.size());
+    if (Spells(tokenizer, tokens, forced) && !tokens.empty()) return tokens;
+  }
+  absl::StatusOr<TokenIds> alone = Spell(tokenizer, forced);
+  if (alone.ok() && Spells(tokenizer, *alone, forced)) return *std::move(alone);
+  return {};
+}
+
+}  // namespace tandem

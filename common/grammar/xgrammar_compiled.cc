@@ -1,0 +1,229 @@
+#include <xgrammar/compiler.h>
+#include <xgrammar/grammar.h>
+#include <xgrammar/matcher.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/status_macros.h"
+#include "common/grammar/compiled.h"
+#include "common/grammar/xgrammar_log.h"
+#include "common/grammar/xgrammar_vocabulary.h"
+
+namespace tandem {
+namespace {
+
+// Of a message of XGrammar, which may quote the source.
+constexpr size_t kMostMessageBytes = 400;
+
+absl::Status Invalid(absl::string_view message) {
+  return absl::InvalidArgumentError(message.substr(0, kMostMessageBytes));
+}
+
+xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::TokenizerInfo& info) {
+  switch (source.form) {
+    case ConstraintSource::Form::kJsonSchema:
+      return xgrammar::Grammar::FromJSONSchema(source.text, source.any_whitespace);
+    case ConstraintSource::Form::kRegex:
+      return xgrammar::Grammar::FromRegex(source.text);
+    case ConstraintSource::Form::kGrammar:
+      return xgrammar::Grammar::FromEBNF(source.text);
+    case ConstraintSource::Form::kStructuralTags:
+      break;
+  }
+  auto made = xgrammar::Grammar::FromStructuralTag(source.text, info);
+  if (std::holds_alternative<xgrammar::Grammar>(made)) return std::get<xgrammar::Grammar>(std::move(made));
+  throw std::runtime_error(
+      std::visit([](const auto& error) { return std::string(error.what()); }, std::get<1>(made)));
+}
+
+// Rules may have budgets of tokens or characters, with which a state would depend on more than the tokens
+// accepted: on whether masks were asked for in between. Temperatures and lazy rules are not what a mask can
+// say.
+absl::Status CheckRules(const xgrammar::Grammar& grammar) {
+  // name, body, lookahead and two words on it, token budget, character budget, capture, lazy, temperature.
+  constexpr size_t kTokenBudget = 4;
+  constexpr size_t kCharacterBudget = 5;
+  constexpr size_t kCapture = 6;
+  constexpr size_t kLazy = 7;
+  constexpr size_t kTemperature = 8;
+  const nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
+  for (const nlohmann::json& rule : json.at("rules")) {
+    if (rule.size() != kTemperature + 1) return absl::InternalError("XGrammar's rules have another form");
+    const std::string& name = rule.at(0).get_ref<const std::string&>();
+    if (rule.at(kTokenBudget) != -1 || rule.at(kCharacterBudget) != -1 || rule.at(kLazy) != false ||
+        !rule.at(kCapture).get_ref<const std::string&>().empty() || !rule.at(kTemperature).is_null()) {
+      return Invalid(absl::StrCat("rule ", name, ": attributes are not supported"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// XGrammar lets strings whose length is bounded have control characters, which JSON does not: the class of
+// characters that are neither quote, backslash, line feed nor carriage return becomes that of characters that
+// are neither quote, backslash nor control characters. Both have four ranges.
+absl::StatusOr<xgrammar::Grammar> WithoutControlCharacters(const xgrammar::Grammar& grammar) {
+  // A character class (1), or any number of its characters (2): words that follow, negated, ranges.
+  std::string json = grammar.SerializeJSON();
+  for (const char* kind : {"1", "2"}) {
+    const std::string begin = absl::StrCat(",", kind, ",9,1,34,34,92,92,");
+    json = absl::StrReplaceAll(json, {{begin + "13,13,10,10,", begin + "0,31,0,31,"}});
+  }
+  auto read = xgrammar::Grammar::DeserializeJSON(json);
+  if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
+  return absl::InternalError("a grammar of XGrammar's cannot be read back");
+}
+
+class Mask {
+ public:
+  explicit Mask(absl::Span<uint32_t> words)
+      : size_(static_cast<int64_t>(words.size())),
+        tensor_{.data = words.data(),
+                .device = {.device_type = kDLCPU, .device_id = 0},
+                .ndim = 1,
+                .dtype = xgrammar::GetBitmaskDLType(),
+                .shape = &size_,
+                .strides = nullptr,
+                .byte_offset = 0} {}
+  Mask(const Mask&) = delete;
+  Mask& operator=(const Mask&) = delete;
+
+  DLTensor* tensor() { return &tensor_; }
+
+ private:
+  int64_t size_;
+  DLTensor tensor_;
+};
+
+class XGrammarConstraint final : public CompiledConstraint {
+ public:
+  XGrammarConstraint(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary)
+      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)) {}
+
+  size_t memory_bytes() const override { return grammar_.MemorySizeBytes(); }
+  const xgrammar::CompiledGrammar& grammar() const { return grammar_; }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const std::shared_ptr<const GrammarVocabulary> vocabulary_;
+};
+
+// XGrammar throws where it meets what it did not expect. Such a state takes no more tokens.
+class XGrammarState final : public ConstraintState {
+ public:
+  explicit XGrammarState(std::shared_ptr<const XGrammarConstraint> constraint)
+      : constraint_(std::move(constraint)), matcher_(constraint_->grammar()) {}
+
+  bool Accept(TokenId token) override {
+    if (broken_ || matcher_.IsTerminated()) return false;
+    try {
+      return matcher_.AcceptToken(token);
+    } catch (const std::exception&) {
+      broken_ = true;
+      return false;
+    }
+  }
+
+  void Rollback(uint32_t count) override {
+    if (broken_ || count == 0) return;
+    try {
+      matcher_.Rollback(static_cast<int>(count));
+    } catch (const std::exception&) {
+      broken_ = true;
+    }
+  }
+
+  void FillMask(absl::Span<uint32_t> mask) override {
+    if (!broken_ && !matcher_.IsTerminated()) {
+      try {
+        matcher_.FillNextTokenBitmask(Mask(mask).tensor());
+        return;
+      } catch (const std::exception&) {
+        broken_ = true;
+      }
+    }
+    std::fill(mask.begin(), mask.end(), 0u);
+  }
+
+  std::string ForcedBytes() override {
+    if (broken_ || matcher_.IsTerminated()) return {};
+    try {
+      return matcher_.FindJumpForwardString();
+    } catch (const std::exception&) {
+      broken_ = true;
+      return {};
+    }
+  }
+
+ private:
+  const std::shared_ptr<const XGrammarConstraint> constraint_;  // Goes after what refers to it.
+  xgrammar::GrammarMatcher matcher_;
+  bool broken_ = false;
+};
+
+// Whether there is any output at all.
+bool AllowsAnything(const xgrammar::CompiledGrammar& grammar, int32_t vocab_size) {
+  std::vector<uint32_t> mask(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size)));
+  xgrammar::GrammarMatcher(grammar).FillNextTokenBitmask(Mask(absl::MakeSpan(mask)).tensor());
+  return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
+}
+
+}  // namespace
+
+std::unique_ptr<ConstraintState> CompiledConstraint::Begin(
+    std::shared_ptr<const CompiledConstraint> constraint) {
+  return std::make_unique<XGrammarState>(
+      std::static_pointer_cast<const XGrammarConstraint>(std::move(constraint)));
+}
+
+absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
+                                              const GrammarVocabulary& vocabulary) {
+  const xgrammar::TokenizerInfo& info = XGrammarVocabulary::InfoOf(vocabulary);
+  const XGrammarWarnings warnings;
+  try {
+    xgrammar::Grammar grammar = MakeGrammar(source, info);
+    // What it warns of it takes no notice of, and then outputs may break the constraint.
+    if (!warnings.texts().empty()) return Invalid(warnings.texts().front());
+    TANDEM_RETURN_IF_ERROR(CheckRules(grammar));
+    if (source.form == ConstraintSource::Form::kJsonSchema ||
+        source.form == ConstraintSource::Form::kStructuralTags) {
+      TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
+    }
+    xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+    const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
+    if (!AllowsAnything(compiled, vocabulary.size())) {
+      return Invalid("no text of the model's tokens satisfies it");
+    }
+    return compiled.SerializeJSON();
+  } catch (const std::bad_alloc&) {
+    return absl::InvalidArgumentError("its compilation takes too much memory");
+  } catch (const std::exception& error) {
+    return Invalid(error.what());
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
+    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+  try {
+    auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(std::string(compiled),
+                                                             XGrammarVocabulary::InfoOf(*vocabulary));
+    if (!std::holds_alternative<xgrammar::CompiledGrammar>(loaded)) {
+      return absl::InternalError(absl::StrCat(
+          "a compiled constraint cannot be read: ",
+          std::visit([](const auto& error) { return std::string(error.what()); }, std::get<1>(loaded))));
+    }
+    return std::make_shared<const XGrammarConstraint>(std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
+                                                      std::move(vocabulary));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("a compiled constraint cannot be read: ", error.what()));
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace tandem {
+
+// The number of a socket, which no other one ever has, unlike its descriptor's. Nothing for what is no
+// socket, and for kernels before 4.12.
+inline std::optional<uint64_t> SocketCookie(int descriptor) {
+  // Linux's SO_COOKIE, which the C library's headers may not have.
+  constexpr int kCookie = 57;
+  uint64_t cookie = 0;
+  socklen_t size = sizeof(cookie);
+  if (getsockopt(descriptor, SOL_SOCKET, kCookie, &cookie, &size) != 0) return std::nullopt;
+  return cookie;
+}
+
+}  // namespace tandem

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/ssl/context.hpp"
+#include "router/http/http_message.h"
+#include "router/http/http_server.h"
+
+namespace tandem::router {
+
+// What the sessions of one server share, and what runs them. Each of them keeps it; nothing runs any more
+// once the server is gone.
+struct HttpShared {
+  HttpShared(HttpServer::Options given, HttpHandler* serves) : options(std::move(given)), handler(*serves) {}
+
+  const HttpServer::Options options;
+  HttpHandler& handler;
+  boost::asio::io_context io;
+  std::atomic<bool> draining{false};
+  std::atomic<size_t> num_connections{0};
+};
+
+// One connection, from its acceptance until it closes. Owned by what it waits for.
+class HttpSessionBase : public std::enable_shared_from_this<HttpSessionBase> {
+ public:
+  virtual ~HttpSessionBase() = default;
+  virtual void Start() = 0;
+  // Closes it, if it is between two requests. Thread-safe.
+  virtual void CloseIfIdle() = 0;
+  // Closes it. Thread-safe.
+  virtual void Close() = 0;
+};
+
+// `tls` is null without TLS; it is kept as long as the session.
+std::shared_ptr<HttpSessionBase> MakeHttpSession(boost::asio::ip::tcp::socket socket,
+                                                 std::shared_ptr<boost::asio::ssl::context> tls,
+                                                 std::shared_ptr<HttpShared> shared);
+
+}  // namespace tandem::router

@@ -1,0 +1,362 @@
+#include "router/http/openai_answer.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/utf8.h"
+#include "common/rpc/status.h"
+
+namespace tandem::router {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Line(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+struct ErrorKind {
+  int status;
+  const char* type;
+  const char* code;  // Null: none.
+};
+
+ErrorKind KindOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kFailedPrecondition:
+      return {400, "invalid_request_error", nullptr};
+    case absl::StatusCode::kUnauthenticated:
+      return {401, "authentication_error", "invalid_api_key"};
+    case absl::StatusCode::kPermissionDenied:
+      return {403, "permission_error", nullptr};
+    case absl::StatusCode::kNotFound:
+      return {404, "invalid_request_error", "model_not_found"};
+    case absl::StatusCode::kResourceExhausted:
+      return {429, "rate_limit_error", "rate_limit_exceeded"};
+    case absl::StatusCode::kCancelled:
+      return {499, "invalid_request_error", "cancelled"};
+    case absl::StatusCode::kUnavailable:
+      return {503, "server_error", "overloaded"};
+    case absl::StatusCode::kDeadlineExceeded:
+      return {504, "server_error", "timeout"};
+    default:
+      return {500, "server_error", nullptr};
+  }
+}
+
+// The field that a message of the form "sampling.top_p: ..." is about, under the name it has here.
+std::optional<std::string> ParameterOf(absl::string_view message) {
+  const size_t colon = message.find(": ");
+  if (colon == absl::string_view::npos || colon == 0) return std::nullopt;
+  const absl::string_view field = message.substr(0, colon);
+  for (const char c : field) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '[' && c != ']')
+      return std::nullopt;
+  }
+  for (const absl::string_view group : {"sampling.", "stopping.", "output.", "chat."}) {
+    if (field.substr(0, group.size()) == group) return std::string(field.substr(group.size()));
+  }
+  return std::string(field);
+}
+
+const char* FinishReasonOf(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_MAX_TOKENS ? "length" : "stop";
+}
+
+Json BytesOf(absl::string_view text) {
+  Json bytes = Json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+std::string TextOf(absl::string_view bytes) {
+  return CleanUtf8(bytes);
+}
+
+// Of a token that cannot be: JSON has no infinity.
+double Finite(float logprob) {
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+}
+
+}  // namespace
+
+int HttpStatusOf(const absl::Status& status) {
+  return KindOf(status.code()).status;
+}
+
+Json ErrorJson(const absl::Status& status) {
+  const ErrorKind kind = KindOf(status.code());
+  const absl::string_view message(status.message().data(), status.message().size());
+  const std::optional<std::string> parameter =
+      absl::IsInvalidArgument(status) ? ParameterOf(message) : std::nullopt;
+  return {{"error",
+           {{"message", std::string(message)},
+            {"type", kind.type},
+            {"param", parameter.has_value() ? Json(*parameter) : Json()},
+            {"code", kind.code == nullptr ? Json() : Json(kind.code)}}}};
+}
+
+HttpAnswer JsonAnswer(const Json& json) {
+  return {.status = 200, .fields = {{"Content-Type", "application/json"}}, .body = Line(json)};
+}
+
+HttpAnswer ErrorAnswer(const absl::Status& status) {
+  HttpAnswer answer = JsonAnswer(ErrorJson(status));
+  answer.status = HttpStatusOf(status);
+  if (answer.status == 401) answer.fields.emplace_back("WWW-Authenticate", "Bearer");
+  if (const std::optional<absl::Duration> delay = RetryAfter(status); delay.has_value()) {
+    // Whole seconds, as HTTP has them, and at least one.
+    const int64_t seconds = absl::ToInt64Seconds(absl::Ceil(*delay, absl::Seconds(1)));
+    answer.fields.emplace_back("Retry-After", absl::StrCat(std::max<int64_t>(seconds, 1)));
+  }
+  return answer;
+}
+
+std::string ServerSentEvent(const Json& json) {
+  return absl::StrCat("data: ", Line(json), "\n\n");
+}
+
+CompletionAnswer::CompletionAnswer(const CompletionRequest& request, std::string id, int64_t created)
+    : request_(request),
+      id_(absl::StrCat(request.chat ? "chatcmpl-" : "cmpl-", id)),
+      created_(created),
+      choices_(request.prompts.size()) {}
+
+Json CompletionAnswer::Frame(bool chunk) const {
+  const char* const object = !request_.chat ? "text_completion"
+                             : chunk        ? "chat.completion.chunk"
+                                            : "chat.completion";
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
+}
+
+Json CompletionAnswer::Usage() const {
+  uint64_t prompt = 0;
+  uint64_t completion = 0;
+  uint64_t cached = 0;
+  uint64_t accepted = 0;
+  uint64_t drafted = 0;
+  for (const Choice& choice : choices_) {
+    prompt += choice.usage.prompt_tokens();
+    completion += choice.usage.completion_tokens();
+    cached += choice.usage.cached_prompt_tokens();
+    accepted += choice.speculation.accepted_tokens();
+    drafted += choice.speculation.draft_tokens();
+  }
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", completion},
+          {"total_tokens", prompt + completion},
+          {"prompt_tokens_details", {{"cached_tokens", cached}, {"audio_tokens", 0}}},
+          {"completion_tokens_details",
+           {{"reasoning_tokens", 0},
+            {"audio_tokens", 0},
+            {"accepted_prediction_tokens", accepted},
+            {"rejected_prediction_tokens", drafted - std::min(accepted, drafted)}}}};
+}
+
+Json CompletionAnswer::Tandem(const Choice& choice) const {
+  const v1::SpeculationStats& stats = choice.speculation;
+  Json json = {{"seed", choice.seed},
+               {"drafter", choice.drafter.empty() ? Json() : Json(choice.drafter)},
+               {"rounds", stats.rounds()},
+               {"drafted_rounds", stats.drafted_rounds()},
+               {"draft_tokens", stats.draft_tokens()},
+               {"accepted_tokens", stats.accepted_tokens()},
+               {"drafter_accepted_tokens", stats.drafter_accepted_tokens()},
+               {"mean_acceptance_length", Finite(stats.mean_acceptance_length())},
+               {"draft_acceptance_rate", Finite(stats.draft_acceptance_rate())}};
+  if (!stats.drafter_lost().empty()) json["drafter_lost"] = stats.drafter_lost();
+  return json;
+}
+
+Json CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
+                                const PromptEncoder& encoder) const {
+  if (!request_.logprobs.has_value()) return nullptr;
+  const auto text_of = [&encoder](uint32_t token) {
+    return TextOf(encoder.TokenBytes(static_cast<TokenId>(token)));
+  };
+  Json entries = Json::array();
+  for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
+    const v1::TokenDetail& detail = chunk.details(i);
+    const uint32_t token = chunk.tokens(i);
+    if (request_.chat) {
+      Json top = Json::array();
+      for (const v1::TokenLogprob& other : detail.top_logprobs()) {
+        top.push_back({{"token", text_of(other.token())},
+                       {"logprob", Finite(other.logprob())},
+                       {"bytes", BytesOf(encoder.TokenBytes(static_cast<TokenId>(other.token())))}});
+      }
+      entries.push_back({{"token", text_of(token)},
+                         {"logprob", Finite(detail.logprob())},
+                         {"bytes", BytesOf(encoder.TokenBytes(static_cast<TokenId>(token)))},
+                         {"top_logprobs", std::move(top)}});
+    } else {
+      // Of tokens with one text the likelier one, which comes first, counts.
+      Json top = Json::object();
+      for (const v1::TokenLogprob& other : detail.top_logprobs()) {
+        top.emplace(text_of(other.token()), Finite(other.logprob()));
+      }
+      entries.push_back({{"token", text_of(token)},
+                         {"logprob", Finite(detail.logprob())},
+                         {"top", std::move(top)},
+                         {"offset", text_offset}});
+    }
+    text_offset += detail.text_bytes();
+  }
+  return entries;
+}
+
+namespace {
+
+// As an answer has them: for chats a list, for the older API columns.
+Json LogprobsField(bool chat, const Json& entries) {
+  if (entries.is_null()) return nullptr;
+  if (chat) return {{"content", entries}, {"refusal", nullptr}};
+  Json json = {{"tokens", Json::array()},
+               {"token_logprobs", Json::array()},
+               {"top_logprobs", Json::array()},
+               {"text_offset", Json::array()}};
+  for (const Json& entry : entries) {
+    json["tokens"].push_back(entry["token"]);
+    json["token_logprobs"].push_back(entry["logprob"]);
+    json["top_logprobs"].push_back(entry["top"]);
+    json["text_offset"].push_back(entry["offset"]);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string CompletionAnswer::EchoOf(size_t choice, const PromptEncoder& encoder) const {
+  if (!request_.echo) return "";
+  const v1::GenerateRequest& prompt = request_.prompts[choice];
+  if (prompt.has_text()) return prompt.text();
+  std::string text;
+  for (const uint32_t id : prompt.token_ids().ids()) {
+    const absl::string_view bytes = encoder.TokenBytes(static_cast<TokenId>(id));
+    text.append(bytes.data(), bytes.size());
+  }
+  return TextOf(text);
+}
+
+std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& event,
+                                      const PromptEncoder& encoder) {
+  Choice& choice = choices_[index];
+  std::string out;
+  if (event.has_started()) {
+    model_ = event.started().model();
+    choice.seed = event.started().seed();
+    choice.drafter = event.started().drafter();
+    if (request_.logprobs.has_value()) choice.logprobs = Json::array();
+    choice.text = EchoOf(index, encoder);
+    if (request_.chat || !choice.text.empty()) out = Chunk(index, choice.text, nullptr, {}, /*first=*/true);
+  }
+  if (event.has_chunk()) {
+    const v1::GenerationChunk& chunk = event.chunk();
+    const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
+    Json logprobs = Logprobs(chunk, choice.text.size(), encoder);
+    const bool tells = !chunk.text().empty() || !logprobs.is_null() || request_.return_token_ids;
+    if (request_.stream) {
+      if (tells) out = Chunk(index, chunk.text(), std::move(logprobs), tokens, /*first=*/false);
+      choice.text.append(chunk.text().size(), ' ');  // Only its length counts.
+    } else {
+      choice.text += chunk.text();
+      choice.tokens.insert(choice.tokens.end(), tokens.begin(), tokens.end());
+      for (Json& entry : logprobs) choice.logprobs.push_back(std::move(entry));
+    }
+  }
+  if (event.has_finished()) {
+    const v1::GenerationFinished& finished = event.finished();
+    if (!finished.text().empty()) {
+      if (request_.stream) out = Chunk(index, finished.text(), nullptr, {}, /*first=*/false);
+      choice.text += finished.text();
+    }
+    choice.finish_reason = FinishReasonOf(finished.reason());
+    choice.matched_stop = finished.matched_stop();
+    choice.usage = finished.usage();
+    choice.speculation = finished.speculation();
+    out += LastChunk(index);
+  }
+  return request_.stream ? out : "";
+}
+
+std::string CompletionAnswer::Chunk(size_t index, const std::string& text, Json logprobs,
+                                    const std::vector<uint32_t>& tokens, bool first) const {
+  if (!request_.stream) return "";
+  Json choice = {{"index", index}};
+  if (request_.chat) {
+    Json delta = Json::object();
+    if (first) delta["role"] = "assistant";
+    delta["content"] = text;
+    choice["delta"] = std::move(delta);
+  } else {
+    choice["text"] = text;
+  }
+  choice["logprobs"] = LogprobsField(request_.chat, logprobs);
+  choice["finish_reason"] = nullptr;
+  if (request_.return_token_ids && !first) choice["token_ids"] = tokens;
+  Json frame = Frame(/*chunk=*/true);
+  frame["choices"] = Json::array({std::move(choice)});
+  // With include_usage every event but the last has the field, and nothing in it.
+  if (request_.include_usage) frame["usage"] = nullptr;
+  return ServerSentEvent(frame);
+}
+
+std::string CompletionAnswer::LastChunk(size_t index) const {
+  if (!request_.stream) return "";
+  const Choice& ended = choices_[index];
+  Json choice = {{"index", index}};
+  if (request_.chat) {
+    choice["delta"] = Json::object();
+  } else {
+    choice["text"] = "";
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = ended.finish_reason;
+  choice["stop_reason"] = ended.matched_stop.empty() ? Json() : Json(ended.matched_stop);
+  choice["tandem"] = Tandem(ended);
+  Json frame = Frame(/*chunk=*/true);
+  frame["choices"] = Json::array({std::move(choice)});
+  if (request_.include_usage) frame["usage"] = nullptr;
+  return ServerSentEvent(frame);
+}
+
+std::string CompletionAnswer::Ending() const {
+  std::string out;
+  if (request_.include_usage) {
+    Json frame = Frame(/*chunk=*/true);
+    frame["choices"] = Json::array();
+    frame["usage"] = Usage();
+    out = ServerSentEvent(frame);
+  }
+  return out + "data: [DONE]\n\n";
+}
+
+Json CompletionAnswer::Whole() const {
+  Json choices = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = choices_[i];
+    Json json = {{"index", i}};
+    if (request_.chat) {
+      json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    } else {
+      json["text"] = choice.text;
+    }
+    json["logprobs"] = LogprobsField(request_.chat, choice.logprobs);
+    json["finish_reason"] = choice.finish_reason;
+    json["stop_reason"] = choice.matched_stop.empty() ? Json() : Json(choice.matched_stop);
+    if (request_.return_token_ids) json["token_ids"] = choice.tokens;
+    json["tandem"] = Tandem(choice);
+    choices.push_back(std::move(json));
+  }
+  Json frame = Frame(/*chunk=*/false);
+  frame["choices"] = std::move(choices);
+  frame["usage"] = Usage();
+  return frame;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,349 @@
+#include "router/http/openai_api.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
+#include "common/config/version.h"
+#include "common/model/strict_json.h"
+#include "common/tracing/trace_context.h"
+#include "router/authentication.h"
+#include "router/http/completion_call.h"
+#include "router/http/openai_answer.h"
+#include "router/http/openai_json.h"
+#include "router/http/openai_request.h"
+#include "router/request.h"
+#include "router/selection.h"
+
+namespace tandem::router {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::string_view kModels = "/v1/models";
+// Tokens of one /detokenize: about what a body can hold.
+constexpr size_t kMaxDetokenized = size_t{1} << 20;
+
+CallHead CallHeadOf(const HttpHead& head) {
+  return {.authorization = head.Field("authorization"),
+          .trace = ParseTraceContext(head.Field(kTraceparentKey).value_or(""),
+                                     head.Field(kTracestateKey).value_or(""))};
+}
+
+// What the client calls the request, if that can stand in a head and in logs.
+std::optional<std::string> RequestIdOf(const HttpHead& head) {
+  const std::optional<std::string> id = head.Field("x-request-id");
+  const auto printable = [](char c) { return c > ' ' && c < 127; };
+  if (!id.has_value() || id->empty() || id->size() > kMaxRequestIdBytes - 8) return std::nullopt;
+  return std::all_of(id->begin(), id->end(), printable) ? id : std::nullopt;
+}
+
+bool IsModel(absl::string_view path) {
+  return path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/"));
+}
+
+// For metrics: a path that there is, or "other".
+absl::string_view NameOf(const HttpHead& head, bool known) {
+  if (!known) return kOtherLabel;
+  return IsModel(head.path) ? kModels : absl::string_view(head.path);
+}
+
+}  // namespace
+
+struct OpenAiApi::Held {
+  Held(std::shared_ptr<Connections> all, std::string of)
+      : connections(std::move(all)), tenant(std::move(of)) {}
+  ~Held() {
+    absl::MutexLock lock(&connections->mutex);
+    if (--connections->of_tenant[tenant] == 0) connections->of_tenant.erase(tenant);
+  }
+  const std::shared_ptr<Connections> connections;
+  const std::string tenant;
+};
+
+OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
+    : options_(std::move(options)),
+      router_(*router),
+      requests_(
+          registry == nullptr
+              ? nullptr
+              : &registry->AddCounter({"tandem_router_http_requests_total",
+                                       "HTTP requests by path and by the status they were refused with, or "
+                                       "\"served\"; what became of those is told like of all requests.",
+                                       {"path", "outcome"}})),
+      created_(absl::ToUnixSeconds(router->clock().Now())) {}
+
+const std::vector<OpenAiApi::Route>& OpenAiApi::Routes() {
+  static const auto* const routes = new std::vector<Route>{
+      {"POST", "/v1/chat/completions", false, &OpenAiApi::ServeChat},
+      {"POST", "/v1/completions", false, &OpenAiApi::ServeText},
+      {"GET", "/v1/models", false, &OpenAiApi::ServeModels},
+      {"POST", "/tokenize", false, &OpenAiApi::ServeTokenize},
+      {"POST", "/detokenize", false, &OpenAiApi::ServeDetokenize},
+      {"GET", "/health", true, &OpenAiApi::ServeHealth},
+      {"GET", "/ping", true, &OpenAiApi::ServeHealth},
+      {"GET", "/version", true, &OpenAiApi::ServeVersion},
+  };
+  return *routes;
+}
+
+absl::StatusOr<const OpenAiApi::Route*> OpenAiApi::Find(const HttpHead& head) const {
+  const std::string path = IsModel(head.path) ? std::string(kModels) : head.path;
+  for (const Route& route : Routes()) {
+    if (path != route.path) continue;
+    if (head.method == route.method || (head.method == "HEAD" && absl::string_view(route.method) == "GET"))
+      return &route;
+    return absl::UnimplementedError(route.method);
+  }
+  return absl::NotFoundError(absl::StrCat("there is no ", PrintableText(head.path), " here"));
+}
+
+absl::Status OpenAiApi::Hold(const std::string& tenant, std::shared_ptr<void>& hold) {
+  if (hold != nullptr && std::static_pointer_cast<Held>(hold)->tenant == tenant) return absl::OkStatus();
+  absl::MutexLock lock(&connections_->mutex);
+  uint32_t& count = connections_->of_tenant[tenant];
+  if (count >= options_.connections_per_tenant) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tenant has ", count, " HTTP connections, expected at most that many"));
+  }
+  ++count;
+  // Without the lock, which what was held takes.
+  std::shared_ptr<void> before = std::exchange(hold, std::make_shared<Held>(connections_, tenant));
+  if (before != nullptr) router_.workers().Post([before = std::move(before)] {});
+  return absl::OkStatus();
+}
+
+std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_ptr<void>& hold) {
+  if (head.method == "OPTIONS" && head.Field("origin").has_value()) {
+    HttpAnswer answer{.status = 204};
+    answer.fields = {{"Access-Control-Allow-Methods", "GET, POST"},
+                     {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+                     {"Access-Control-Max-Age", "600"}};
+    return answer;
+  }
+  const absl::StatusOr<const Route*> route = Find(head);
+  if (absl::IsUnimplemented(route.status())) {
+    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(absl::StrCat(
+        PrintableText(head.method), ": not for ", head.path, ", expected ", route.status().message())));
+    answer.status = 405;
+    answer.fields.emplace_back("Allow", std::string(route.status().message()));
+    return answer;
+  }
+  if (route.ok() && (*route)->open) return std::nullopt;
+  const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), head.Field("authorization"));
+  if (!tenant.ok()) {
+    return ErrorAnswer(
+        absl::UnauthenticatedError("expected a tenant's token as `Authorization: Bearer <token>`"));
+  }
+  if (!route.ok()) {
+    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(route.status().message()));
+    answer.status = 404;
+    return answer;
+  }
+  if (const absl::Status held = Hold(routing->table().tenants[*tenant].name, hold); !held.ok())
+    return ErrorAnswer(held);
+  return std::nullopt;
+}
+
+std::optional<HttpAnswer> OpenAiApi::Check(const HttpHead& head, std::shared_ptr<void>& hold) {
+  std::optional<HttpAnswer> refusal = Refuse(head, hold);
+  if (requests_ != nullptr) {
+    requests_
+        ->With(
+            {NameOf(head, Find(head).ok()), refusal.has_value() ? absl::StrCat(refusal->status) : "served"})
+        .Increment();
+  }
+  if (!refusal.has_value()) return std::nullopt;
+  for (auto& field : FieldsFor(head)) refusal->fields.push_back(std::move(field));
+  return refusal;
+}
+
+std::vector<std::pair<std::string, std::string>> OpenAiApi::FieldsFor(const HttpHead& head) const {
+  std::vector<std::pair<std::string, std::string>> fields;
+  const std::optional<std::string> origin = head.Field("origin");
+  const std::vector<std::string>& allowed = options_.allowed_origins;
+  if (origin.has_value() && !allowed.empty()) {
+    const bool all = std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
+    if (all || std::find(allowed.begin(), allowed.end(), *origin) != allowed.end())
+      fields.emplace_back("Access-Control-Allow-Origin", all ? "*" : *origin);
+    fields.emplace_back("Vary", "Origin");
+  }
+  return fields;
+}
+
+void OpenAiApi::Send(const HttpHead& head, HttpAnswer answer, HttpExchange& exchange) const {
+  for (auto& field : FieldsFor(head)) answer.fields.push_back(std::move(field));
+  exchange.Answer(std::move(answer));
+}
+
+void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const absl::StatusOr<const Route*> route = Find(request.head);
+  // Check let it through.
+  if (!route.ok()) return exchange->Answer(ErrorAnswer(route.status()));
+  (this->*(*route)->serve)(std::move(request), std::move(exchange));
+}
+
+void OpenAiApi::ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeGeneration(std::move(request), /*chat=*/true, std::move(exchange));
+}
+
+void OpenAiApi::ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeGeneration(std::move(request), /*chat=*/false, std::move(exchange));
+}
+
+void OpenAiApi::ServeGeneration(HttpRequest request, bool chat, std::shared_ptr<HttpExchange> exchange) {
+  absl::StatusOr<CompletionRequest> completion =
+      chat ? ReadChatCompletion(request.body) : ReadCompletion(request.body);
+  std::string id = RequestIdOf(request.head).value_or("");
+  if (id.empty()) id = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
+  std::vector<std::pair<std::string, std::string>> fields = FieldsFor(request.head);
+  fields.emplace_back("X-Request-Id", id);
+  if (!completion.ok()) {
+    HttpAnswer answer = ErrorAnswer(completion.status());
+    answer.fields.insert(answer.fields.end(), fields.begin(), fields.end());
+    return exchange->Answer(std::move(answer));
+  }
+  ServeCompletion(router_, CallHeadOf(request.head), *std::move(completion), std::move(id), std::move(fields),
+                  std::move(exchange));
+}
+
+void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
+  const absl::string_view path = request.head.path;
+  const std::string wanted(path.substr(std::min(path.size(), kModels.size() + 1)));
+  Json list = Json::array();
+  for (size_t i = 0; i < routing->table().models.size(); ++i) {
+    const ServedModel& model = router_.model(i);
+    Json described = {{"id", model.name},
+                      {"object", "model"},
+                      {"created", created_},
+                      {"owned_by", "tandem"},
+                      {"max_model_len", model.context_length}};
+    if (model.name == wanted) return Send(request.head, JsonAnswer(described), *exchange);
+    list.push_back(std::move(described));
+  }
+  if (!wanted.empty()) {
+    return Send(
+        request.head,
+        ErrorAnswer(absl::NotFoundError(absl::StrCat("there is no model \"", PrintableText(wanted), "\""))),
+        *exchange);
+  }
+  Send(request.head, JsonAnswer({{"object", "list"}, {"data", std::move(list)}}), *exchange);
+}
+
+void OpenAiApi::ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
+                               std::function<HttpAnswer(const std::string&, const Tenant&)> work) {
+  const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
+  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), request.head.Field("authorization"));
+  if (!index.ok()) return Send(request.head, ErrorAnswer(index.status()), *exchange);
+  const Tenant& tenant = routing->table().tenants[*index];
+  // Tokens made here are charged like those of requests that come to nothing.
+  if (const absl::Status quota = router_.admission().CheckQuota(tenant); !quota.ok())
+    return Send(request.head, ErrorAnswer(quota), *exchange);
+  const WorkerPool::Share share{.tenant = tenant.name, .weight = tenant.weight, .bytes = request.body.size()};
+  router_.workers().Post(
+      share, [this, lease = std::make_shared<Router::Lease>(router_), routing, &tenant,
+              request = std::move(request), exchange = std::move(exchange),
+              work = std::move(work)] { Send(request.head, work(request.body, tenant), *exchange); });
+}
+
+namespace {
+
+absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant, JsonFields& fields) {
+  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
+  TANDEM_ASSIGN_OR_RETURN(const size_t model,
+                          SelectModel(routing->table(), tenant, fields.Text("model").value_or("")));
+  return &router.model(model);
+}
+
+absl::StatusOr<Json> Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
+  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json json, ParseBody(body));
+  JsonFields fields(json);
+  TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
+  const std::optional<std::string> prompt = fields.Text("prompt");
+  if (!prompt.has_value()) fields.Fail("prompt", "missing");
+  if (const auto special = fields.Flag("add_special_tokens"); special == false)
+    fields.Fail("add_special_tokens", "expected true: prompts are told as they are read");
+  const bool texts = fields.Flag("return_token_strs").value_or(false);
+  TANDEM_RETURN_IF_ERROR(fields.Finish());
+  if (prompt->size() > kMaxPromptBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: ", prompt->size(), " bytes, expected at most ", kMaxPromptBytes));
+  }
+  const absl::StatusOr<TokenIds> tokens =
+      model->encoder->EncodeText(*prompt, std::numeric_limits<size_t>::max());
+  if (!tokens.ok()) return absl::InvalidArgumentError(absl::StrCat("prompt: ", tokens.status().message()));
+  router.admission().Charge(tenant, tokens->size());
+  Json answer = {{"count", tokens->size()}, {"max_model_len", model->context_length}, {"tokens", *tokens}};
+  if (texts) {
+    Json strings = Json::array();
+    for (const TokenId token : *tokens) strings.push_back(std::string(model->encoder->TokenBytes(token)));
+    answer["token_strs"] = std::move(strings);
+  }
+  return answer;
+}
+
+absl::StatusOr<Json> Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
+  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json json, ParseBody(body));
+  JsonFields fields(json);
+  TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
+  const nlohmann::json* const tokens = fields.Find("tokens");
+  if (tokens == nullptr || !tokens->is_array()) fields.Fail("tokens", "expected a list of token ids");
+  TANDEM_RETURN_IF_ERROR(fields.Finish());
+  if (tokens->size() > kMaxDetokenized) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens: ", tokens->size(), " of them, expected at most ", kMaxDetokenized));
+  }
+  std::string text;
+  for (const nlohmann::json& token : *tokens) {
+    if (!token.is_number_unsigned() || token.get<uint64_t>() >= static_cast<uint64_t>(model->vocab_size)) {
+      return absl::InvalidArgumentError(absl::StrCat("tokens: found ", PrintableValue(token),
+                                                     ", expected token ids below ", model->vocab_size));
+    }
+    const absl::string_view bytes = model->encoder->TokenBytes(token.get<TokenId>());
+    text.append(bytes.data(), bytes.size());
+  }
+  return Json{{"prompt", text}};
+}
+
+HttpAnswer AnswerOf(const absl::StatusOr<Json>& json) {
+  return json.ok() ? JsonAnswer(*json) : ErrorAnswer(json.status());
+}
+
+}  // namespace
+
+void OpenAiApi::ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeElsewhere(std::move(request), std::move(exchange),
+                 [this](const std::string& body, const Tenant& tenant) {
+                   return AnswerOf(Tokenize(router_, body, tenant));
+                 });
+}
+
+void OpenAiApi::ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeElsewhere(std::move(request), std::move(exchange),
+                 [this](const std::string& body, const Tenant& tenant) {
+                   return AnswerOf(Detokenize(router_, body, tenant));
+                 });
+}
+
+void OpenAiApi::ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const bool ready = options_.ready();
+  HttpAnswer answer = JsonAnswer({{"status", ready ? "ready" : "not ready"}});
+  answer.status = ready ? 200 : 503;
+  Send(request.head, std::move(answer), *exchange);
+}
+
+void OpenAiApi::ServeVersion(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const absl::string_view version = Version();
+  Send(request.head, JsonAnswer({{"version", std::string(version)}}), *exchange);
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/metrics/metrics.h"
+#include "router/client_stream.h"
+#include "router/http/http_message.h"
+#include "router/router.h"
+
+namespace tandem::router {
+
+// OpenAI's HTTP API on a router, and what vLLM has beside it (docs/http.md):
+//
+//   POST /v1/chat/completions, /v1/completions      generations
+//   GET  /v1/models, /v1/models/NAME                models that there are
+//   POST /tokenize, /detokenize                     a model's tokens
+//   GET  /health, /ping, /version                   without a token
+//
+// A bearer token is a tenant's. It is looked at, like the rest of a request's head, before the body is read.
+// A tenant has at most `connections_per_tenant` connections; each counts for the tenant that called on it
+// last. Thread-safe.
+class OpenAiApi final : public HttpHandler {
+ public:
+  struct Options {
+    uint32_t connections_per_tenant = 1024;
+    // Origins whose pages may call from a browser: "https://chat.example", or "*" for all.
+    std::vector<std::string> allowed_origins;
+    // Whether requests would be served now.
+    std::function<bool()> ready = [] { return true; };
+  };
+  // `router` and `registry` outlive this; the registry may be none.
+  OpenAiApi(Options options, Router* router, MetricsRegistry* registry);
+
+  std::optional<HttpAnswer> Check(const HttpHead& head, std::shared_ptr<void>& hold) override;
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+
+ private:
+  // A tenant's connection, which counts until it is let go.
+  struct Held;
+
+  using Serve = void (OpenAiApi::*)(HttpRequest, std::shared_ptr<HttpExchange>);
+  struct Route {
+    const char* method;
+    const char* path;
+    bool open;  // To everybody.
+    Serve serve;
+  };
+  static const std::vector<Route>& Routes();
+  // The route, or why there is none.
+  absl::StatusOr<const Route*> Find(const HttpHead& head) const;
+
+  // Answers for requests without their body; nothing for those that are to be served.
+  std::optional<HttpAnswer> Refuse(const HttpHead& head, std::shared_ptr<void>& hold);
+  absl::Status Hold(const std::string& tenant, std::shared_ptr<void>& hold);
+  // Fields of every answer to this request.
+  std::vector<std::pair<std::string, std::string>> FieldsFor(const HttpHead& head) const;
+  void Send(const HttpHead& head, HttpAnswer answer, HttpExchange& exchange) const;
+
+  void ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeGeneration(HttpRequest request, bool chat, std::shared_ptr<HttpExchange> exchange);
+  void ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  // Runs `work` on a tokenizer thread, in the tenant's share, and sends what it returns.
+  void ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
+                      std::function<HttpAnswer(const std::string& body, const Tenant& tenant)> work);
+  void ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeVersion(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+
+  const Options options_;
+  Router& router_;
+  CounterFamily* const requests_;  // None without a registry.
+  const int64_t created_;          // That models tell, in seconds of the Unix epoch.
+  struct Connections {
+    absl::Mutex mutex;
+    std::map<std::string, uint32_t> of_tenant ABSL_GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<Connections> connections_ = std::make_shared<Connections>();
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::router {
+
+// What of a completion request is about its answer.
+struct CompletionRequest {
+  bool chat = false;                         // Of /v1/chat/completions; otherwise of /v1/completions.
+  std::vector<v1::GenerateRequest> prompts;  // One choice each.
+  bool stream = false;
+  bool include_usage = false;     // A last chunk with the usage of the whole.
+  bool return_token_ids = false;  // vLLM's field.
+  bool echo = false;              // Prompts stand before their outputs.
+  // Log probabilities were asked for, and of how many tokens besides the chosen one.
+  std::optional<uint32_t> logprobs;
+};
+
+// Most choices of one call.
+inline constexpr size_t kMaxPromptsPerCall = 128;
+
+// Read a body of POST /v1/chat/completions and /v1/completions: OpenAI's fields, vLLM's that mean something
+// here, and `tandem` with SpeculationOptions and more. docs/http.md lists every field with what becomes of
+// it. Nothing that would change an output goes without effect: it is refused by name, as is a field that
+// nobody knows. InvalidArgument names the field. Ranges of sampling parameters are not checked here but where
+// all requests are.
+absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body);
+absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
+
+}  // namespace tandem::router

@@ -1,0 +1,182 @@
+"""OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier."""
+
+import asyncio
+import random
+import socket
+import unittest
+
+import openai
+from processes import PATIENCE_SECONDS, TARGET, ProcessTest, request_for, wait_until
+
+PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
+TOKENS = 48
+SEED = 11
+CROWD = 64
+MALFORMED = 400
+
+
+class HttpTest(ProcessTest):
+    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
+        flags = ("--http-listen", "127.0.0.1:0", *flags)
+        return super().start_router(verifiers, drafter_address, flags, **tenant)
+
+    def client(self, kind=openai.OpenAI, token="secret"):
+        return kind(
+            base_url=f"http://127.0.0.1:{self.router.http_port}/v1",
+            api_key=token,
+            max_retries=0,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    def complete(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, **fields):
+        fields = {"model": TARGET, "seed": SEED, "max_tokens": max_tokens, "temperature": temperature, **fields}
+        extra = {"ignore_eos": True, **({"tandem": tandem} if tandem else {})}
+        return self.client().completions.create(prompt=prompt, extra_body=extra, **fields)
+
+    def expected(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8):
+        request = request_for(prompt, max_tokens)
+        request.sampling.temperature = temperature
+        return self.undrafted(request)[1]
+
+    def test_text_is_that_of_grpc(self):
+        self.start_stack()
+        self.drafted(request_for())
+        for prompt in PROMPTS:
+            for temperature in (0.0, 0.8):
+                expected = self.expected(prompt, temperature=temperature)
+                whole = self.complete(prompt, temperature=temperature)
+                self.assertEqual(whole.choices[0].text, expected)
+                self.assertEqual(whole.choices[0].finish_reason, "length")
+                self.assertEqual(whole.usage.completion_tokens, TOKENS)
+                plain = self.complete(prompt, temperature=temperature, tandem={"speculation": False})
+                self.assertEqual(plain.choices[0].text, expected)
+                self.assertEqual(plain.choices[0].tandem["draft_tokens"], 0)
+                stream = self.complete(prompt, temperature=temperature, stream=True)
+                self.assertEqual("".join(chunk.choices[0].text for chunk in stream), expected)
+        many = self.complete(list(PROMPTS), temperature=0.0)
+        expected = [self.expected(prompt, temperature=0.0) for prompt in PROMPTS]
+        self.assertEqual([choice.text for choice in many.choices], expected)
+
+    def test_chats(self):
+        self.start_stack()
+        fields = {"model": TARGET, "seed": SEED, "max_completion_tokens": TOKENS}
+        fields["messages"] = [{"role": "user", "content": "Tell me a story."}]
+        client = self.client()
+        whole = client.chat.completions.create(logprobs=True, top_logprobs=2, **fields)
+        text = whole.choices[0].message.content
+        self.assertTrue(text)
+        self.assertEqual(len(whole.choices[0].logprobs.content), whole.usage.completion_tokens)
+        stream = client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **fields)
+        chunks = list(stream)
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), text)
+        self.assertEqual(chunks[-1].usage.completion_tokens, whole.usage.completion_tokens)
+        self.assertEqual(chunks[-1].usage.prompt_tokens, whole.usage.prompt_tokens)
+        request = request_for(max_tokens=TOKENS)
+        request.stopping.ignore_eos = False
+        request.chat.messages.add(role="user", content="Tell me a story.")
+        request.sampling.ClearField("temperature")
+        self.assertEqual(self.undrafted(request)[1], text)
+
+    def test_a_crowd(self):
+        self.start_stack()
+        expected = self.expected()
+
+        async def all_at_once():
+            async with self.client(openai.AsyncOpenAI) as client:
+
+                async def one(stream):
+                    answer = await client.completions.create(
+                        model=TARGET,
+                        prompt=PROMPTS[0],
+                        seed=SEED,
+                        max_tokens=TOKENS,
+                        temperature=0.8,
+                        stream=stream,
+                        extra_body={"ignore_eos": True},
+                    )
+                    if not stream:
+                        return answer.choices[0].text
+                    return "".join([chunk.choices[0].text async for chunk in answer])
+
+                return await asyncio.gather(*(one(i % 2 == 0) for i in range(CROWD)))
+
+        self.assertEqual(set(asyncio.run(all_at_once())), {expected})
+
+    def test_errors_are_those_that_clients_know(self):
+        self.start_stack()
+        client = self.client(token="wrong")
+        with self.assertRaises(openai.AuthenticationError):
+            client.completions.create(model=TARGET, prompt="x")
+        with self.assertRaises(openai.NotFoundError):
+            self.complete(model="none")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.complete(temperature=-1.0)
+        self.assertEqual(caught.exception.param, "temperature")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.complete(n=2)
+        self.assertEqual(caught.exception.param, "n")
+        self.assertEqual([model.id for model in self.client().models.list()], [TARGET])
+
+    def test_a_verifier_is_lost_in_the_middle(self):
+        self.drafter = self.start_drafter().wait_ready()
+        verifiers = [self.start_verifier().wait_ready() for _ in range(2)]
+        self.connect_router([verifier.address for verifier in verifiers], self.drafter.address)
+        expected = self.expected(max_tokens=160)
+        texts = []
+        killed = None
+        for chunk in self.complete(max_tokens=160, stream=True):
+            texts.append(chunk.choices[0].text)
+            if killed is None and len("".join(texts)) > 40:
+                names = ("tandem_verifier_running_requests",)
+                killed = next(v for v in verifiers if any(v.metric(name) for name in names))
+                killed.kill()
+        self.assertEqual("".join(texts), expected)
+        self.assertIsNotNone(killed, "the output was over before a verifier could be killed")
+
+    def test_a_client_that_leaves_ends_its_request(self):
+        self.start_stack()
+        stream = self.complete(max_tokens=1500, stream=True)
+        next(iter(stream))
+        stream.close()
+        self.wait_idle(self.verifier)
+        self.assertEqual(self.router.metric("tandem_router_requests_total", code="CANCELLED"), 1)
+
+    def test_malformed_requests_change_nothing(self):
+        """Mutated, cut and doubled requests of a seeded generator; afterwards the router serves as before."""
+        self.start_stack()
+        expected = self.expected(max_tokens=8)
+        body = b'{"model": "%s", "prompt": "x", "max_tokens": 2}' % TARGET.encode()
+        whole = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\r\n"
+        whole += b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        seed = random.SystemRandom().getrandbits(32)
+        bits = random.Random(seed)
+        for _ in range(MALFORMED):
+            message = bytearray(whole)
+            for _ in range(bits.randrange(1, 6)):
+                at = bits.randrange(len(message))
+                kind = bits.randrange(4)
+                if kind == 0:
+                    message[at] = bits.randrange(256)
+                elif kind == 1:
+                    del message[at : at + bits.randrange(1, 40)]
+                elif kind == 2:
+                    message[at:at] = message[at : at + bits.randrange(1, 80)]
+                else:
+                    message[at:at] = bits.choice((b"\r\n", b"\r\n\r\n", b": ", b"\0", b"Transfer-Encoding: chunked\r\n"))
+                if not message:
+                    message = bytearray(b"\r\n")
+            with socket.create_connection(("127.0.0.1", self.router.http_port), PATIENCE_SECONDS) as connection:
+                try:
+                    connection.sendall(bytes(message))
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):
+                        pass
+                except (ConnectionResetError, BrokenPipeError):
+                    pass
+        self.assertTrue(self.router.running, f"seed {seed}")
+        self.assertEqual(self.complete(max_tokens=8).choices[0].text, expected, f"seed {seed}")
+        wait_until(lambda: self.router.metric("tandem_router_http_connections") <= 1, f"connections to close, seed {seed}")
+
+
+if __name__ == "__main__":
+    unittest.main()

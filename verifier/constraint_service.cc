@@ -1,0 +1,81 @@
+#include "verifier/constraint_service.h"
+
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/grammar/constraint.h"
+
+namespace tandem {
+namespace {
+
+constexpr char kCompileSeconds[] = "tandem_verifier_constraint_compile_seconds";
+
+}  // namespace
+
+void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
+  flags.Group("Structured output")
+      .Add("max-constraint", &options.max_kib, "KiB that a request's constraint may have.")
+      .InRange(1, 1024)
+      .Add("max-constraint-depth", &options.max_depth,
+           "How deep the values of a constraint's JSON, or its brackets, may nest.")
+      .InRange(1, 1000)
+      .Add("constraint-compile-time", &options.compile_time,
+           "How long the compilation of a constraint may take. It has a process of its own.")
+      .Add("constraint-compile-memory", &options.compile_memory_mib,
+           "MiB of memory that this process may take.")
+      .InRange(64, 1 << 20)
+      .Add("constraint-cache", &options.cache_mib, "MiB of compiled constraints to keep.")
+      .InRange(0, 1 << 20)
+      .Add("max-waiting-constraints", &options.max_waiting,
+           "Constraints that may wait to be compiled; requests with more are refused.")
+      .InRange(1, 1e6);
+}
+
+ConstraintMetrics::ConstraintMetrics(MetricsRegistry* registry) {
+  CounterFamily& lookups = registry->AddCounter(
+      {"tandem_verifier_constraints_total",
+       "Constraints of requests: compiled before (known) or compiled for the request (new).",
+       {"state"}});
+  known_ = lookups.With({"known"});
+  unknown_ = lookups.With({"new"});
+  HistogramFamily& seconds = registry->AddHistogram(
+      {kCompileSeconds, "Time to compile a constraint, by whether it was compiled or refused.", {"result"}},
+      ExponentialBuckets(0.001, 2.0, 15));
+  compiled_seconds_ = seconds.With({"compiled"});
+  refused_seconds_ = seconds.With({"refused"});
+  cache_bytes_ =
+      registry
+          ->AddGauge(
+              {"tandem_verifier_constraint_cache_bytes", "Memory of compiled constraints that are kept.", {}})
+          .With();
+}
+
+void ConstraintMetrics::OnLookup(bool known) {
+  (known ? known_ : unknown_).Increment();
+}
+
+void ConstraintMetrics::OnCompiled(double seconds, bool ok) {
+  (ok ? compiled_seconds_ : refused_seconds_).Observe(seconds);
+}
+
+std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(const ConstraintFlags& options,
+                                                            const ServedTarget& target, const Clock* clock,
+                                                            ConstraintMetrics* metrics) {
+  absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary =
+      VocabularyOf(*target.tokenizer, target.config.vocab_size, target.defaults.eos_tokens);
+  if (!vocabulary.ok()) {
+    LogWarning("requests with a constraint are refused",
+               {{"reason", std::string(vocabulary.status().message())}});
+    return nullptr;
+  }
+  return std::make_unique<ConstraintCompiler>(
+      ConstraintCompiler::Options{.program = DefaultCompileProgram(),
+                                  .max_time = options.compile_time,
+                                  .max_bytes = options.compile_memory_mib << 20,
+                                  .cache_bytes = options.cache_mib << 20,
+                                  .max_waiting = options.max_waiting},
+      *std::move(vocabulary), clock, metrics);
+}
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/speculation/merged_tree.h"
+
+namespace tandem {
+
+enum class RoundKind { kHit, kMiss, kUndrafted };
+
+// What a round of a request with a drafter got from it.
+enum class DraftSupply {
+  kDrafted,   // Candidates that were verified.
+  kUnwanted,  // None were wanted: the window is 0, or what was there was not worth a row.
+  kOpening,   // Nothing yet: the drafter has not answered since the session was opened there.
+  kLate,      // Nothing in time.
+  kLost,      // Nothing: it is out of reach, refused, quarantined or full.
+};
+inline constexpr size_t kNumDraftSupplies = 5;
+
+// A candidate that the target judged: a verified node below one that was right, or below the root.
+struct JudgedNode {
+  float score = 0.0f;       // The drafter's.
+  double calibrated = 0.0;  // The probability of acceptance that was made of it.
+  bool accepted = false;
+};
+
+// What one origin of drafts had in a round, each node counting for the one that it is credited to: over all
+// origins these add up to the round's own figures.
+struct OriginShare {
+  uint32_t depth = 0;  // Deepest level it guessed.
+  uint32_t nodes = 0;
+  uint32_t accepted = 0;
+  uint32_t declined = 0;
+  double expected_accepted = 0.0;
+  double wait_seconds = 0.0;  // That the round waited for its nodes.
+
+  bool empty() const { return nodes == 0 && wait_seconds <= 0.0; }
+};
+
+// Whom a round's request was bound to when the round was planned. Empty: nobody.
+struct RoundDrafters {
+  std::string drafter;
+  std::string partner;
+
+  // Under whose name an origin's share is told: what the verifier guesses counts beside the drafter that is
+  // bound.
+  const std::string& NameOf(DraftOrigin origin) const {
+    return origin == DraftOrigin::kPartner ? partner : drafter;
+  }
+};
+
+struct RoundReport {
+  RoundKind kind = RoundKind::kUndrafted;
+  uint32_t depth = 0;
+  uint32_t nodes = 0;
+  uint32_t accepted = 0;
+  uint32_t committed = 0;
+  uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
+  double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
+  double wait_seconds = 0.0;  // For drafters; what the verifier takes to guess is told in its share alone.
+  RoundDrafters drafters;
+  std::array<OriginShare, kNumDraftOrigins> shares;  // By DraftOrigin.
+  std::vector<DraftOrigin> accepted_by;              // Of each position, whose the accepted node was.
+  std::optional<DraftSupply> supply;                 // Of requests that have a drafter.
+  // From the end of the round before to the end of this one, waiting included; and what the committed tokens
+  // would have taken one by one: as many rounds without trees and waits, by the round-time model. 0 of a
+  // request's first round.
+  double round_seconds = 0.0;
+  double plain_seconds = 0.0;
+  std::vector<JudgedNode> judged;  // Of the drafter's candidates; none of what was drafted locally.
+  // The forward pass, and whether it computed the last of the request's prompt as well.
+  absl::Time forward_start;
+  absl::Duration forward_time;
+  bool with_prefill = false;
+};
+
+}  // namespace tandem
