@@ -48,6 +48,25 @@ TEST(EngineBenchTest, MeasuresTreesAndPrompts) {
   EXPECT_THAT(EngineBenchTable(options, *result), HasSubstr("binary tree below a context of 20"));
 }
 
+TEST(EngineBenchTest, MeasuresDraftHeads) {
+  const std::string models = absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/");
+  EngineBenchOptions options = SmallBench();
+  options.model = {.folder = absl::StrCat(models, "tandem-eagle3-15m"),
+                   .head_target = absl::StrCat(models, "tandem-target-15m")};
+  const auto result = RunEngineBench(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->runs[0].passes[1].rows, 5u);
+  EXPECT_GT(result->runs[1].passes[0].floor_seconds, 0);
+
+  const auto head = LoadModel(options.model);
+  ASSERT_TRUE(head.ok()) << head.status();
+  const auto runner = EngineRunner::Create(*head, {.most_rows = 2, .most_context = 20});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_THAT((*runner)->Greedy({1}, 2).status().message(), HasSubstr("follows a target"));
+  options.model.folder = absl::StrCat(models, "tandem-medusa-15m");
+  EXPECT_THAT(ErrorOf(options), HasSubstr("no rows in trees"));
+}
+
 TEST(EngineBenchTest, LateContextsGetThreeRepetitions) {
   EngineBenchOptions options = SmallBench();
   options.prefill = 0;

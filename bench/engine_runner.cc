@@ -42,6 +42,10 @@ absl::StatusOr<std::shared_ptr<const Model>> LoadModel(const ModelSource& source
   if (source.folder.empty() == source.shape.empty()) {
     return absl::InvalidArgumentError("expected either a model folder or --shape");
   }
+  if (!source.folder.empty() && !source.head_target.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> target, Model::Load(source.head_target));
+    return Model::LoadHead(source.folder, target);
+  }
   if (!source.folder.empty()) return Model::Load(source.folder);
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ModelShape(source.shape));
   return Model::Random(config, kRandomSeed);
@@ -55,6 +59,10 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
     return absl::InvalidArgumentError(absl::StrCat("a context of ", options.most_context, " and ",
                                                    options.most_rows, " rows: expected at least 1 each, and ",
                                                    max_context, " together, the model's context"));
+  }
+  if (model->config().head.has_value() && !model->config().head->reads_context()) {
+    return absl::InvalidArgumentError(
+        "Medusa heads have no rows in trees, expected a head that reads tokens");
   }
   std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
   CpuEngineOptions engine_options;
@@ -78,8 +86,28 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   runner->pool_ = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = runner->engine_->num_blocks(), .prefix_cache = false});
   runner->logits_.resize(size_t{options.most_rows} * static_cast<size_t>(model->config().vocab_size));
+  if (model->config().head.has_value()) runner->MakeStates();
   TANDEM_RETURN_IF_ERROR(runner->SetContext(options.most_context));
   return runner;
+}
+
+void EngineRunner::MakeStates() {
+  const auto hidden = static_cast<size_t>(config().hidden_size);
+  const size_t state_size = config().head->state_size();
+  last_layer_ = static_cast<uint32_t>(config().num_layers);
+  zeros_.resize(std::max(hidden, state_size));
+  target_state_ = {.values = absl::MakeConstSpan(zeros_).first(state_size)};
+  own_state_ = {.values = absl::MakeConstSpan(zeros_).first(hidden), .own = true};
+  outputs_.resize(options_.most_rows * hidden);
+  for (uint32_t row = 0; row < options_.most_rows; ++row) {
+    FeatureRequest request{.states = &outputs_[row * hidden]};
+    if (config().head->own_state_is_normed) {
+      request.final_norm = true;
+    } else {
+      request.layers = absl::MakeConstSpan(&last_layer_, 1);
+    }
+    output_requests_.push_back(request);
+  }
 }
 
 TokenIds EngineRunner::SomeTokens(uint32_t num_tokens) const {
@@ -93,7 +121,9 @@ absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, Seque
   const auto length = static_cast<uint32_t>(tokens.size());
   std::vector<StepRow> rows;
   for (uint32_t position = 0; position < length; ++position) {
-    rows.push_back({.token = tokens[position], .context = kv->CommittedRow(position)});
+    rows.push_back({.token = tokens[position],
+                    .context = kv->CommittedRow(position),
+                    .state = config().head.has_value() ? &target_state_ : nullptr});
     if (position + 1 == length) rows.back().logits = logits_.data();
     if (rows.size() == kPromptRows || position + 1 == length) {
       TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
@@ -136,11 +166,14 @@ absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
     return absl::InvalidArgumentError(absl::StrCat(num_rows, " rows, expected 1 to ", options_.most_rows));
   }
   const auto vocab = static_cast<size_t>(config().vocab_size);
+  const bool is_head = config().head.has_value();
   std::vector<StepRow> rows;
   for (uint32_t i = 0; i < num_rows; ++i) {
     rows.push_back({.token = static_cast<TokenId>(i % vocab),
                     .context = {.blocks = kv_->blocks(), .num_committed = context_, .tail = paths_[i]},
-                    .logits = &logits_[i * vocab]});
+                    .logits = &logits_[i * vocab],
+                    .features = is_head ? &output_requests_[i] : nullptr,
+                    .state = is_head ? &own_state_ : nullptr});
   }
   const absl::Time start = absl::Now();
   TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
@@ -162,6 +195,7 @@ absl::StatusOr<double> EngineRunner::Prefill(uint32_t num_tokens) {
 }
 
 absl::StatusOr<TokenIds> EngineRunner::Greedy(absl::Span<const TokenId> prompt, uint32_t num_tokens) {
+  if (config().head.has_value()) return absl::InvalidArgumentError("a draft head follows a target");
   if (prompt.empty() || num_tokens > options_.most_context ||
       prompt.size() > options_.most_context - num_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("a prompt of ", prompt.size(), " tokens and ", num_tokens,

@@ -19,14 +19,16 @@ namespace tandem {
 
 // What to measure. Exactly one of `folder` and `shape` is set.
 struct ModelSource {
-  std::string folder;  // Hugging Face model folder.
-  std::string shape;   // See model_shapes.h; random weights.
+  std::string folder;       // Hugging Face model folder.
+  std::string shape;        // See model_shapes.h; random weights.
+  std::string head_target;  // Of a draft head in `folder`: the folder of the target that it reads; or empty.
 };
 
-// InvalidArgument unless exactly one is given; else as Model::Load and Model::Random.
+// InvalidArgument unless exactly one is given; else as Model::LoadHead and Model::Random.
 absl::StatusOr<std::shared_ptr<const Model>> LoadModel(const ModelSource& source);
 
-// One engine and the passes that are measured on it. Belongs to one thread.
+// One engine and the passes that are measured on it. A draft head's prompts read states of its target, which
+// are zeros, and its trees read its own. Belongs to one thread.
 class EngineRunner {
  public:
   struct Options {
@@ -52,7 +54,8 @@ class EngineRunner {
   absl::StatusOr<double> TreeStep(uint32_t num_rows);
   // Seconds from a prompt's first token to the logits of its last, in passes of at most kPromptRows.
   absl::StatusOr<double> Prefill(uint32_t num_tokens);
-  // The tokens that follow when the likeliest is taken each time, the lowest id among equals.
+  // The tokens that follow when the likeliest is taken each time, the lowest id among equals. Not of a draft
+  // head, which follows a target.
   absl::StatusOr<TokenIds> Greedy(absl::Span<const TokenId> prompt, uint32_t num_tokens);
 
   // What TreeStep and Prefill cannot do without. Prefill's is a list, one entry per pass.
@@ -68,6 +71,7 @@ class EngineRunner {
  private:
   explicit EngineRunner(const Options& options) : options_(options) {}
 
+  void MakeStates();
   absl::Status ComputePrompt(absl::Span<const TokenId> tokens, SequenceKv* kv);
   TokenIds SomeTokens(uint32_t num_tokens) const;
 
@@ -79,6 +83,13 @@ class EngineRunner {
   std::unique_ptr<SequenceKv> kv_;
   std::vector<std::vector<SlotId>> paths_;  // Per row, from its tree's root to itself.
   std::vector<float> logits_;               // [most_rows, vocab]
+  // Of a draft head: zeros that rows read, in a prompt and in a tree, and where a tree's rows put theirs.
+  std::vector<float> zeros_;
+  InputState target_state_;
+  InputState own_state_;
+  std::vector<float> outputs_;  // [most_rows, hidden]
+  std::vector<FeatureRequest> output_requests_;
+  uint32_t last_layer_ = 0;
 };
 
 }  // namespace tandem

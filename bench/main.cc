@@ -42,6 +42,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("folder", options.model.folder, "Model folder; or --shape.");
   app->add_option("--shape", options.model.shape,
                   "Random weights with the dimensions of a published model, see `tandem-bench shapes`.");
+  app->add_option("--head-target", options.model.head_target,
+                  "Where the folder holds a draft head: its target's folder.");
   app->add_option("--rows", options.rows, "Rows of a step, as a tree below one context.")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))

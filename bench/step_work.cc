@@ -32,35 +32,48 @@ uint64_t TokenMatrixBytes(uint64_t values, WeightDtype dtype) {
 
 // Numbers of weights by what uses them.
 struct Weights {
+  uint64_t input = 0;      // Before the first layer: a draft head's `fc`.
   uint64_t key_value = 0;  // Of one layer: what every row needs.
   uint64_t rest = 0;       // Of one layer: query, attention output, feed-forward.
   uint64_t output = 0;
 };
 
-Weights CountWeights(const ModelConfig& config) {
+// `reads_target`: of a draft head's rows that read the target's states, not the head's own.
+Weights CountWeights(const ModelConfig& config, bool reads_target) {
   const auto hidden = static_cast<uint64_t>(config.hidden_size);
   const auto query = static_cast<uint64_t>(config.query_size());
   const auto kv = static_cast<uint64_t>(config.kv_size());
   const auto intermediate = static_cast<uint64_t>(config.intermediate_size);
-  return {.key_value = 2 * kv * hidden,
-          .rest = 2 * query * hidden + 3 * intermediate * hidden,
-          .output = static_cast<uint64_t>(config.vocab_size) * hidden};
+  // EAGLE-3's attention reads an embedding and a state, and its `fc` the target's states; that of other heads
+  // reads an embedding and a state, whosever it is.
+  const bool is_eagle3 = config.head.has_value() && config.head->kind == HeadConfig::Kind::kEagle3;
+  const uint64_t attended = is_eagle3 ? 2 * hidden : hidden;
+  uint64_t input = 0;
+  if (is_eagle3) {
+    input = reads_target ? config.head->state_size() * hidden : 0;
+  } else if (config.head.has_value()) {
+    input = 2 * hidden * hidden;
+  }
+  const int32_t num_outputs = config.head.has_value() ? config.head->draft_vocab_size : config.vocab_size;
+  return {.input = input,
+          .key_value = 2 * kv * attended,
+          .rest = query * attended + query * hidden + 3 * intermediate * hidden,
+          .output = static_cast<uint64_t>(num_outputs) * hidden};
 }
 
 // `num_wanted` rows have logits; `sum_lengths` and `wanted_lengths` are the contexts' lengths added up, over
 // all rows and over the wanted ones.
-StepWork CountWork(const ModelConfig& config, WeightDtype dtype, uint64_t num_rows, uint64_t num_wanted,
-                   uint64_t sum_lengths, uint64_t wanted_lengths, uint64_t kv_tokens) {
-  const Weights weights = CountWeights(config);
+StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtype dtype, uint64_t num_rows,
+                   uint64_t num_wanted, uint64_t sum_lengths, uint64_t wanted_lengths, uint64_t kv_tokens) {
   const auto layers = static_cast<uint64_t>(config.num_layers);
   const auto query = static_cast<uint64_t>(config.query_size());
   StepWork work;
-  work.weight_bytes = MatrixBytes(layers * (weights.key_value + weights.rest), dtype) +
+  work.weight_bytes = MatrixBytes(weights.input + layers * (weights.key_value + weights.rest), dtype) +
                       TokenMatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
   if (num_wanted > 0) work.weight_bytes += TokenMatrixBytes(weights.output, dtype);
   work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config).value_or(0) / kBlockTokens);
   // A row without logits ends with the last layer's keys and values.
-  uint64_t products = num_rows * layers * weights.key_value;
+  uint64_t products = num_rows * (weights.input + layers * weights.key_value);
   products += (num_rows * (layers - 1) + num_wanted) * weights.rest + num_wanted * weights.output;
   // Scores and the sum of values: two products of a query's size per position.
   products += 2 * query * ((layers - 1) * sum_lengths + wanted_lengths);
@@ -140,7 +153,8 @@ StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num
                       RowTree tree) {
   uint64_t lengths = 0;
   for (const uint32_t depth : TreeDepths(tree, num_rows)) lengths += uint64_t{context} + depth;
-  return CountWork(config, dtype, num_rows, num_rows, lengths, lengths, uint64_t{context} + num_rows);
+  return CountWork(config, CountWeights(config, /*reads_target=*/false), dtype, num_rows, num_rows, lengths,
+                   lengths, uint64_t{context} + num_rows);
 }
 
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
@@ -148,7 +162,8 @@ StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t f
   const uint64_t end = uint64_t{first} + num_tokens;
   uint64_t lengths = 0;
   for (uint64_t position = first; position < end; ++position) lengths += position + 1;
-  return CountWork(config, dtype, num_tokens, with_logits ? 1 : 0, lengths, with_logits ? end : 0, end);
+  return CountWork(config, CountWeights(config, /*reads_target=*/true), dtype, num_tokens,
+                   with_logits ? 1 : 0, lengths, with_logits ? end : 0, end);
 }
 
 double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second) {

@@ -39,7 +39,8 @@ struct StepWork {
   uint64_t bytes() const { return weight_bytes + kv_bytes; }
 };
 
-// A tree of `num_rows` below `context` computed tokens, all rows with logits.
+// A tree of `num_rows` below `context` computed tokens, all rows with logits; of a draft head, a tree that
+// it grows.
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
                       RowTree tree);
 // Tokens `first` to `first + num_tokens` of a prompt in one pass; logits of the last one when `with_logits`.

@@ -72,6 +72,27 @@ TEST(PromptStepWorkTest, RowsWithoutLogitsEndWithTheLastKeysAndValues) {
   EXPECT_EQ(work.operations - first.operations, 2 * (rest + 160 + 2 * 16 * 3));
 }
 
+TEST(HeadStepWorkTest, ReadsStatesBesideTokens) {
+  ModelConfig config = SmallConfig();
+  config.num_layers = 1;
+  config.head = HeadConfig{.kind = HeadConfig::Kind::kEagle3,
+                           .feature_layers = {1, 2, 3},
+                           .target_hidden_size = 12,
+                           .draft_vocab_size = 6};
+  // Query, key and value of 16 by 32, output of 16 by 16, feed-forward, 6 tokens.
+  const uint64_t layer = 3 * 16 * 32 + 16 * 16 + 3 * 32 * 16;
+  const StepWork grows = TreeStepWork(config, WeightDtype::kBf16, 2, 20, RowTree::kChain);
+  EXPECT_EQ(grows.weight_bytes, 2u * (layer + 6 * 16 + 2 * 16));
+  EXPECT_EQ(grows.operations, 2u * (2 * (layer + 6 * 16) + 2 * 16 * (21 + 22)));
+  const StepWork reads = PromptStepWork(config, WeightDtype::kBf16, 0, 1, /*with_logits=*/true);
+  EXPECT_EQ(reads.weight_bytes, 2u * (3 * 12 * 16 + layer + 6 * 16 + 16));
+
+  config.head->kind = HeadConfig::Kind::kEagle;
+  const uint64_t narrow = 4 * 16 * 16 + 3 * 32 * 16;
+  EXPECT_EQ(TreeStepWork(config, WeightDtype::kBf16, 1, 20, RowTree::kChain).weight_bytes,
+            2u * (2 * 16 * 16 + narrow + 6 * 16 + 16));
+}
+
 TEST(FloorSecondsTest, TheScarcerRateDecides) {
   const StepWork work = {.weight_bytes = 900, .kv_bytes = 100, .operations = 5000};
   EXPECT_DOUBLE_EQ(FloorSeconds(work, 10.0, 1e9), 100.0);

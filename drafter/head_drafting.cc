@@ -186,16 +186,16 @@ const FeatureRequest* DraftSession::AskForOutput(StepBatch* batch) const {
 }
 
 // The root's row has been computed from the target's states: what stood in for it has had its say, but for
-// the children that are nodes already.
+// the nodes that it led to. Their rows are computed again, which finds children by the states as they are.
 void DraftSession::TakeRootOutput() {
   const auto size = static_cast<size_t>(model_->engine->config().hidden_size);
   root_output_.assign(root_request_->states, root_request_->states + size);
   for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
-    std::erase_if(*list, [](const Candidate& candidate) {
-      return candidate.parent == 0 && candidate.source_score == 0.0f;
-    });
+    std::erase_if(*list, [](const Candidate& candidate) { return candidate.source_score == 0.0f; });
   }
   std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
+  for (auto& [id, state] : states_) state.forwarded = false;
+  waiting_.clear();
 }
 
 // Nodes that sources or an older row have put below one that is forwarded only now.

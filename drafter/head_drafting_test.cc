@@ -77,6 +77,21 @@ TEST_F(HeadDraftingTest, AHitIsGoneOnWithAndThenComputedAgain) {
   EXPECT_GE(CheckTree(), 12);
 }
 
+TEST_F(HeadDraftingTest, AfterAHitTheTreeGrowsByTheTargetsStates) {
+  Open(Text(9));
+  SendFeatures(0, Last());
+  RunDry();
+  const NodeId last_id = std::ranges::max(tree_.nodes(), {}, &TreeNode::id).id;
+  SendCommit(BestPath(1), /*with_features=*/true);
+  ASSERT_FALSE(tree_.empty());
+  RunDry();
+  const auto below_old = std::ranges::count_if(tree_.nodes(), [&](const TreeNode& node) {
+    return node.id > last_id && node.parent != 0 && node.parent <= last_id;
+  });
+  EXPECT_GT(below_old, 0) << "nodes that grew from what stood in for the states have new children";
+  EXPECT_GE(CheckTree(/*window_start=*/1, last_id + 1), below_old);
+}
+
 TEST_F(HeadDraftingTest, SeveralCommitsMayGoByBeforeStatesCome) {
   Open(Text(9));
   SendFeatures(0, Last());

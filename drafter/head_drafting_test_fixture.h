@@ -273,10 +273,11 @@ class HeadDraftingTest : public testing::Test {
     }
   }
 
-  // Every node is among the plain head's guesses, with its score; how many there are.
-  int CheckTree(uint32_t window_start = 1) {
+  // Every node from `first_id` on is among the plain head's guesses, with its score; how many there are.
+  int CheckTree(uint32_t window_start = 1, NodeId first_id = 0) {
     int checked = 0;
     for (const TreeNode& node : tree_.nodes()) {
+      if (node.id < first_id) continue;
       TokenIds path;
       for (NodeId id : tree_.Path(node.parent)) path.push_back(tree_.Find(id)->token);
       const std::vector<TokenProbability> guesses =

@@ -99,8 +99,9 @@ uint32_t DraftSession::NumRowsWanted() const {
   if (NeedsPrefill()) return NumComputable();
   // In a pause even what the commits leave to compute can wait.
   if (parked_ || idle()) return 0;
-  // Where a root is ready before its row has been computed, as a draft head's, both go into one step.
-  if (!root_ready_ || tree_.size() >= limits_.nodes) return NumComputable();
+  // Where a root is ready before its row has been computed, as a draft head's, nodes wait for that row.
+  const bool computes_root = NumComputable() > 0 && NumComputable() == NumUncomputed();
+  if (!root_ready_ || computes_root || tree_.size() >= limits_.nodes) return NumComputable();
   return NumComputable() + std::min(StepNodes(), num_waiting());
 }
 
@@ -424,7 +425,7 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
                logits == nullptr ? nullptr : root_request_,
                is_head() ? ReadTarget(window_start_ + position - 1, batch) : nullptr);
   }
-  if (!root_ready_) return;
+  if (!root_ready_ || root_logits_ != nullptr) return;
   for (uint32_t i = 0; i < wanted - num_committed && i < waiting_.size(); ++i) {
     AddNodeRow(waiting_[i], batch);
   }
