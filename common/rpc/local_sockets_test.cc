@@ -50,7 +50,7 @@ std::shared_ptr<grpc::Channel> Search(const std::string& folder, const std::stri
   const auto finder = LocalSocketFinder::Start({.folder = folder,
                                                 .endpoint = endpoint,
                                                 .credentials = credentials,
-                                                .channel = CreateChannel(endpoint, credentials)},
+                                                .channel = tandem::CreateChannel(endpoint, credentials)},
                                                [&](std::shared_ptr<grpc::Channel> channel) {
                                                  found = std::move(channel);
                                                  done.Notify();
