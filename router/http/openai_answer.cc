@@ -12,10 +12,8 @@
 namespace tandem::router {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-std::string Line(const Json& json) {
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+std::string Line(const OrderedJson& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
 struct ErrorKind {
@@ -68,8 +66,8 @@ const char* FinishReasonOf(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_MAX_TOKENS ? "length" : "stop";
 }
 
-Json BytesOf(absl::string_view text) {
-  Json bytes = Json::array();
+OrderedJson BytesOf(absl::string_view text) {
+  OrderedJson bytes = OrderedJson::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }
@@ -89,7 +87,7 @@ int HttpStatusOf(const absl::Status& status) {
   return KindOf(status.code()).status;
 }
 
-Json ErrorJson(const absl::Status& status) {
+OrderedJson ErrorJson(const absl::Status& status) {
   const ErrorKind kind = KindOf(status.code());
   const absl::string_view message(status.message().data(), status.message().size());
   const std::optional<std::string> parameter =
@@ -97,11 +95,11 @@ Json ErrorJson(const absl::Status& status) {
   return {{"error",
            {{"message", std::string(message)},
             {"type", kind.type},
-            {"param", parameter.has_value() ? Json(*parameter) : Json()},
-            {"code", kind.code == nullptr ? Json() : Json(kind.code)}}}};
+            {"param", parameter.has_value() ? OrderedJson(*parameter) : OrderedJson()},
+            {"code", kind.code == nullptr ? OrderedJson() : OrderedJson(kind.code)}}}};
 }
 
-HttpAnswer JsonAnswer(const Json& json) {
+HttpAnswer JsonAnswer(const OrderedJson& json) {
   return {.status = 200, .fields = {{"Content-Type", "application/json"}}, .body = Line(json)};
 }
 
@@ -117,7 +115,7 @@ HttpAnswer ErrorAnswer(const absl::Status& status) {
   return answer;
 }
 
-std::string ServerSentEvent(const Json& json) {
+std::string ServerSentEvent(const OrderedJson& json) {
   return absl::StrCat("data: ", Line(json), "\n\n");
 }
 
@@ -127,14 +125,14 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, std::string
       created_(created),
       choices_(request.prompts.size()) {}
 
-Json CompletionAnswer::Frame(bool chunk) const {
+OrderedJson CompletionAnswer::Frame(bool chunk) const {
   const char* const object = !request_.chat ? "text_completion"
                              : chunk        ? "chat.completion.chunk"
                                             : "chat.completion";
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
-Json CompletionAnswer::Usage() const {
+OrderedJson CompletionAnswer::Usage() const {
   uint64_t prompt = 0;
   uint64_t completion = 0;
   uint64_t cached = 0;
@@ -158,33 +156,33 @@ Json CompletionAnswer::Usage() const {
             {"rejected_prediction_tokens", drafted - std::min(accepted, drafted)}}}};
 }
 
-Json CompletionAnswer::Tandem(const Choice& choice) const {
+OrderedJson CompletionAnswer::Tandem(const Choice& choice) const {
   const v1::SpeculationStats& stats = choice.speculation;
-  Json json = {{"seed", choice.seed},
-               {"drafter", choice.drafter.empty() ? Json() : Json(choice.drafter)},
-               {"rounds", stats.rounds()},
-               {"drafted_rounds", stats.drafted_rounds()},
-               {"draft_tokens", stats.draft_tokens()},
-               {"accepted_tokens", stats.accepted_tokens()},
-               {"drafter_accepted_tokens", stats.drafter_accepted_tokens()},
-               {"mean_acceptance_length", Finite(stats.mean_acceptance_length())},
-               {"draft_acceptance_rate", Finite(stats.draft_acceptance_rate())}};
+  OrderedJson json = {{"seed", choice.seed},
+                      {"drafter", choice.drafter.empty() ? OrderedJson() : OrderedJson(choice.drafter)},
+                      {"rounds", stats.rounds()},
+                      {"drafted_rounds", stats.drafted_rounds()},
+                      {"draft_tokens", stats.draft_tokens()},
+                      {"accepted_tokens", stats.accepted_tokens()},
+                      {"drafter_accepted_tokens", stats.drafter_accepted_tokens()},
+                      {"mean_acceptance_length", Finite(stats.mean_acceptance_length())},
+                      {"draft_acceptance_rate", Finite(stats.draft_acceptance_rate())}};
   if (!stats.drafter_lost().empty()) json["drafter_lost"] = stats.drafter_lost();
   return json;
 }
 
-Json CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
-                                const PromptEncoder& encoder) const {
+OrderedJson CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
+                                       const PromptEncoder& encoder) const {
   if (!request_.logprobs.has_value()) return nullptr;
   const auto text_of = [&encoder](uint32_t token) {
     return TextOf(encoder.TokenBytes(static_cast<TokenId>(token)));
   };
-  Json entries = Json::array();
+  OrderedJson entries = OrderedJson::array();
   for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
     const v1::TokenDetail& detail = chunk.details(i);
     const uint32_t token = chunk.tokens(i);
     if (request_.chat) {
-      Json top = Json::array();
+      OrderedJson top = OrderedJson::array();
       for (const v1::TokenLogprob& other : detail.top_logprobs()) {
         top.push_back({{"token", text_of(other.token())},
                        {"logprob", Finite(other.logprob())},
@@ -196,7 +194,7 @@ Json CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_of
                          {"top_logprobs", std::move(top)}});
     } else {
       // Of tokens with one text the likelier one, which comes first, counts.
-      Json top = Json::object();
+      OrderedJson top = OrderedJson::object();
       for (const v1::TokenLogprob& other : detail.top_logprobs()) {
         top.emplace(text_of(other.token()), Finite(other.logprob()));
       }
@@ -213,14 +211,14 @@ Json CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_of
 namespace {
 
 // As an answer has them: for chats a list, for the older API columns.
-Json LogprobsField(bool chat, const Json& entries) {
+OrderedJson LogprobsField(bool chat, const OrderedJson& entries) {
   if (entries.is_null()) return nullptr;
   if (chat) return {{"content", entries}, {"refusal", nullptr}};
-  Json json = {{"tokens", Json::array()},
-               {"token_logprobs", Json::array()},
-               {"top_logprobs", Json::array()},
-               {"text_offset", Json::array()}};
-  for (const Json& entry : entries) {
+  OrderedJson json = {{"tokens", OrderedJson::array()},
+                      {"token_logprobs", OrderedJson::array()},
+                      {"top_logprobs", OrderedJson::array()},
+                      {"text_offset", OrderedJson::array()}};
+  for (const OrderedJson& entry : entries) {
     json["tokens"].push_back(entry["token"]);
     json["token_logprobs"].push_back(entry["logprob"]);
     json["top_logprobs"].push_back(entry["top"]);
@@ -251,14 +249,14 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
     model_ = event.started().model();
     choice.seed = event.started().seed();
     choice.drafter = event.started().drafter();
-    if (request_.logprobs.has_value()) choice.logprobs = Json::array();
+    if (request_.logprobs.has_value()) choice.logprobs = OrderedJson::array();
     choice.text = EchoOf(index, encoder);
     if (request_.chat || !choice.text.empty()) out = Chunk(index, choice.text, nullptr, {}, /*first=*/true);
   }
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();
     const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
-    Json logprobs = Logprobs(chunk, choice.text.size(), encoder);
+    OrderedJson logprobs = Logprobs(chunk, choice.text.size(), encoder);
     const bool tells = !chunk.text().empty() || !logprobs.is_null() || request_.return_token_ids;
     if (request_.stream) {
       if (tells) out = Chunk(index, chunk.text(), std::move(logprobs), tokens, /*first=*/false);
@@ -266,7 +264,7 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
     } else {
       choice.text += chunk.text();
       choice.tokens.insert(choice.tokens.end(), tokens.begin(), tokens.end());
-      for (Json& entry : logprobs) choice.logprobs.push_back(std::move(entry));
+      for (OrderedJson& entry : logprobs) choice.logprobs.push_back(std::move(entry));
     }
   }
   if (event.has_finished()) {
@@ -284,12 +282,12 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   return request_.stream ? out : "";
 }
 
-std::string CompletionAnswer::Chunk(size_t index, const std::string& text, Json logprobs,
+std::string CompletionAnswer::Chunk(size_t index, const std::string& text, OrderedJson logprobs,
                                     const std::vector<uint32_t>& tokens, bool first) const {
   if (!request_.stream) return "";
-  Json choice = {{"index", index}};
+  OrderedJson choice = {{"index", index}};
   if (request_.chat) {
-    Json delta = Json::object();
+    OrderedJson delta = OrderedJson::object();
     if (first) delta["role"] = "assistant";
     delta["content"] = text;
     choice["delta"] = std::move(delta);
@@ -299,8 +297,8 @@ std::string CompletionAnswer::Chunk(size_t index, const std::string& text, Json 
   choice["logprobs"] = LogprobsField(request_.chat, logprobs);
   choice["finish_reason"] = nullptr;
   if (request_.return_token_ids && !first) choice["token_ids"] = tokens;
-  Json frame = Frame(/*chunk=*/true);
-  frame["choices"] = Json::array({std::move(choice)});
+  OrderedJson frame = Frame(/*chunk=*/true);
+  frame["choices"] = OrderedJson::array({std::move(choice)});
   // With include_usage every event but the last has the field, and nothing in it.
   if (request_.include_usage) frame["usage"] = nullptr;
   return ServerSentEvent(frame);
@@ -309,18 +307,18 @@ std::string CompletionAnswer::Chunk(size_t index, const std::string& text, Json 
 std::string CompletionAnswer::LastChunk(size_t index) const {
   if (!request_.stream) return "";
   const Choice& ended = choices_[index];
-  Json choice = {{"index", index}};
+  OrderedJson choice = {{"index", index}};
   if (request_.chat) {
-    choice["delta"] = Json::object();
+    choice["delta"] = OrderedJson::object();
   } else {
     choice["text"] = "";
   }
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = ended.finish_reason;
-  choice["stop_reason"] = ended.matched_stop.empty() ? Json() : Json(ended.matched_stop);
+  choice["stop_reason"] = ended.matched_stop.empty() ? OrderedJson() : OrderedJson(ended.matched_stop);
   choice["tandem"] = Tandem(ended);
-  Json frame = Frame(/*chunk=*/true);
-  frame["choices"] = Json::array({std::move(choice)});
+  OrderedJson frame = Frame(/*chunk=*/true);
+  frame["choices"] = OrderedJson::array({std::move(choice)});
   if (request_.include_usage) frame["usage"] = nullptr;
   return ServerSentEvent(frame);
 }
@@ -328,19 +326,19 @@ std::string CompletionAnswer::LastChunk(size_t index) const {
 std::string CompletionAnswer::Ending() const {
   std::string out;
   if (request_.include_usage) {
-    Json frame = Frame(/*chunk=*/true);
-    frame["choices"] = Json::array();
+    OrderedJson frame = Frame(/*chunk=*/true);
+    frame["choices"] = OrderedJson::array();
     frame["usage"] = Usage();
     out = ServerSentEvent(frame);
   }
   return out + "data: [DONE]\n\n";
 }
 
-Json CompletionAnswer::Whole() const {
-  Json choices = Json::array();
+OrderedJson CompletionAnswer::Whole() const {
+  OrderedJson choices = OrderedJson::array();
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Choice& choice = choices_[i];
-    Json json = {{"index", i}};
+    OrderedJson json = {{"index", i}};
     if (request_.chat) {
       json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
     } else {
@@ -348,12 +346,12 @@ Json CompletionAnswer::Whole() const {
     }
     json["logprobs"] = LogprobsField(request_.chat, choice.logprobs);
     json["finish_reason"] = choice.finish_reason;
-    json["stop_reason"] = choice.matched_stop.empty() ? Json() : Json(choice.matched_stop);
+    json["stop_reason"] = choice.matched_stop.empty() ? OrderedJson() : OrderedJson(choice.matched_stop);
     if (request_.return_token_ids) json["token_ids"] = choice.tokens;
     json["tandem"] = Tandem(choice);
     choices.push_back(std::move(json));
   }
-  Json frame = Frame(/*chunk=*/false);
+  OrderedJson frame = Frame(/*chunk=*/false);
   frame["choices"] = std::move(choices);
   frame["usage"] = Usage();
   return frame;

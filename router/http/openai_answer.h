@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json.hpp"
 #include "router/http/http_message.h"
+#include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
 #include "router/served_model.h"
 #include "tandem/v1/generation.pb.h"
@@ -19,12 +19,12 @@ namespace tandem::router {
 // status that goes with it, and Retry-After where the status says how long to wait.
 HttpAnswer ErrorAnswer(const absl::Status& status);
 // The same without head, for a stream that has begun.
-nlohmann::ordered_json ErrorJson(const absl::Status& status);
+OrderedJson ErrorJson(const absl::Status& status);
 int HttpStatusOf(const absl::Status& status);
 
-HttpAnswer JsonAnswer(const nlohmann::ordered_json& json);
+HttpAnswer JsonAnswer(const OrderedJson& json);
 // One server-sent event. `json` is written on one line, invalid UTF-8 replaced.
-std::string ServerSentEvent(const nlohmann::ordered_json& json);
+std::string ServerSentEvent(const OrderedJson& json);
 
 // What a completion's generations say, in the shape of OpenAI's API: as one answer, or as events of a stream.
 // Not thread-safe.
@@ -39,14 +39,14 @@ class CompletionAnswer {
   // The end of a stream: the usage, where it is wanted, and the mark after which nothing follows.
   std::string Ending() const;
   // Everything, when all generations are finished.
-  nlohmann::ordered_json Whole() const;
+  OrderedJson Whole() const;
 
  private:
   struct Choice {
     std::string text;
     std::vector<uint32_t> tokens;
-    nlohmann::ordered_json logprobs;  // Entries, in the shape of the API; null when none were asked for.
-    std::string finish_reason;        // Empty until it is finished.
+    OrderedJson logprobs;       // Entries, in the shape of the API; null when none were asked for.
+    std::string finish_reason;  // Empty until it is finished.
     std::string matched_stop;
     v1::Usage usage;
     v1::SpeculationStats speculation;
@@ -55,17 +55,17 @@ class CompletionAnswer {
   };
 
   // The frame of an answer or of an event, without choices.
-  nlohmann::ordered_json Frame(bool chunk) const;
-  nlohmann::ordered_json Usage() const;
+  OrderedJson Frame(bool chunk) const;
+  OrderedJson Usage() const;
   // A choice's own object `tandem`: the seed, and what speculation did.
-  nlohmann::ordered_json Tandem(const Choice& choice) const;
+  OrderedJson Tandem(const Choice& choice) const;
   // An event with one choice, whose text and log probabilities are given.
-  std::string Chunk(size_t index, const std::string& text, nlohmann::ordered_json logprobs,
+  std::string Chunk(size_t index, const std::string& text, OrderedJson logprobs,
                     const std::vector<uint32_t>& tokens, bool first) const;
   std::string LastChunk(size_t index) const;
   // Of the chunk's tokens, in the shape of the API; null when they were not asked for.
-  nlohmann::ordered_json Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
-                                  const PromptEncoder& encoder) const;
+  OrderedJson Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
+                       const PromptEncoder& encoder) const;
   std::string EchoOf(size_t choice, const PromptEncoder& encoder) const;
 
   const CompletionRequest& request_;

@@ -25,8 +25,6 @@
 namespace tandem::router {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr absl::string_view kModels = "/v1/models";
 // Tokens of one /detokenize: about what a body can hold.
 constexpr size_t kMaxDetokenized = size_t{1} << 20;
@@ -219,14 +217,14 @@ void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> e
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
   const absl::string_view path = request.head.path;
   const std::string wanted(path.substr(std::min(path.size(), kModels.size() + 1)));
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < routing->table().models.size(); ++i) {
     const ServedModel& model = router_.model(i);
-    Json described = {{"id", model.name},
-                      {"object", "model"},
-                      {"created", created_},
-                      {"owned_by", "tandem"},
-                      {"max_model_len", model.context_length}};
+    OrderedJson described = {{"id", model.name},
+                             {"object", "model"},
+                             {"created", created_},
+                             {"owned_by", "tandem"},
+                             {"max_model_len", model.context_length}};
     if (model.name == wanted) return Send(request.head, JsonAnswer(described), *exchange);
     list.push_back(std::move(described));
   }
@@ -264,8 +262,8 @@ absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant,
   return &router.model(model);
 }
 
-absl::StatusOr<Json> Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
-  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json json, ParseBody(body));
+absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
+  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
   TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
   const std::optional<std::string> prompt = fields.Text("prompt");
@@ -282,20 +280,21 @@ absl::StatusOr<Json> Tokenize(Router& router, const std::string& body, const Ten
       model->encoder->EncodeText(*prompt, std::numeric_limits<size_t>::max());
   if (!tokens.ok()) return absl::InvalidArgumentError(absl::StrCat("prompt: ", tokens.status().message()));
   router.admission().Charge(tenant, tokens->size());
-  Json answer = {{"count", tokens->size()}, {"max_model_len", model->context_length}, {"tokens", *tokens}};
+  OrderedJson answer = {
+      {"count", tokens->size()}, {"max_model_len", model->context_length}, {"tokens", *tokens}};
   if (texts) {
-    Json strings = Json::array();
+    OrderedJson strings = OrderedJson::array();
     for (const TokenId token : *tokens) strings.push_back(std::string(model->encoder->TokenBytes(token)));
     answer["token_strs"] = std::move(strings);
   }
   return answer;
 }
 
-absl::StatusOr<Json> Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
-  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json json, ParseBody(body));
+absl::StatusOr<OrderedJson> Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
+  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
   TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
-  const nlohmann::json* const tokens = fields.Find("tokens");
+  const Json* const tokens = fields.Find("tokens");
   if (tokens == nullptr || !tokens->is_array()) fields.Fail("tokens", "expected a list of token ids");
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   if (tokens->size() > kMaxDetokenized) {
@@ -303,7 +302,7 @@ absl::StatusOr<Json> Detokenize(Router& router, const std::string& body, const T
         absl::StrCat("tokens: ", tokens->size(), " of them, expected at most ", kMaxDetokenized));
   }
   std::string text;
-  for (const nlohmann::json& token : *tokens) {
+  for (const Json& token : *tokens) {
     if (!token.is_number_unsigned() || token.get<uint64_t>() >= static_cast<uint64_t>(model->vocab_size)) {
       return absl::InvalidArgumentError(absl::StrCat("tokens: found ", PrintableValue(token),
                                                      ", expected token ids below ", model->vocab_size));
@@ -311,10 +310,10 @@ absl::StatusOr<Json> Detokenize(Router& router, const std::string& body, const T
     const absl::string_view bytes = model->encoder->TokenBytes(token.get<TokenId>());
     text.append(bytes.data(), bytes.size());
   }
-  return Json{{"prompt", text}};
+  return OrderedJson{{"prompt", text}};
 }
 
-HttpAnswer AnswerOf(const absl::StatusOr<Json>& json) {
+HttpAnswer AnswerOf(const absl::StatusOr<OrderedJson>& json) {
   return json.ok() ? JsonAnswer(*json) : ErrorAnswer(json.status());
 }
 

@@ -10,13 +10,10 @@
 namespace tandem::router {
 namespace {
 
-using Json = nlohmann::json;
-
 // The JSON text of a member of the body, its objects' members in the order in which they stand there.
 std::string TextOf(absl::string_view body, const std::string& pointer) {
-  using Ordered = nlohmann::ordered_json;
-  const Ordered whole = Ordered::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  const Ordered::json_pointer place(pointer);
+  const OrderedJson whole = OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  const OrderedJson::json_pointer place(pointer);
   return whole.contains(place) ? whole.at(place).dump() : "";
 }
 

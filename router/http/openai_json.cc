@@ -9,8 +9,6 @@
 
 namespace tandem::router {
 
-using Json = nlohmann::json;
-
 JsonFields::JsonFields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
   if (!object.is_object()) {
     status_ = absl::InvalidArgumentError(

@@ -16,8 +16,6 @@
 namespace tandem::router {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
