@@ -524,6 +524,12 @@ bool Scheduler::Forward() {
 void Scheduler::Await() {
   assert(in_flight_);
   if (std::exchange(awaited_, true) || !forwarded_.ok()) return;
+  if (engine_->overlaps()) {
+    for (Session* session : rounds_) {
+      SessionConstraint* const constraint = session->request().constraint.get();
+      if (constraint != nullptr) constraint->MaskAhead(session->selected());
+    }
+  }
   const absl::Time finish = clock_->Now();
   forwarded_ = engine_->Finish();
   const absl::Duration wait = clock_->Now() - finish;

@@ -87,7 +87,7 @@ std::vector<int32_t> ParentsOf(absl::Span<const TreeNode> nodes) {
 uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes) {
   BeginWalk(*nodes);
   const std::vector<bool> allowed = Allowed();
-  EndWalk();
+  LeaveTree();
   size_t kept = 0;
   for (size_t i = 0; i < nodes->size(); ++i) {
     if (allowed[i]) (*nodes)[kept++] = (*nodes)[i];
@@ -142,17 +142,37 @@ void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
   }
 }
 
-void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
-  if (MoveTo(node.has_value() ? static_cast<int32_t>(*node) : kRoot)) {
-    state_->FillMask(absl::MakeSpan(mask_));
+void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
+  if (MoveTo(place)) {
+    state_->FillMask(mask);
   } else {
     // Behind what is not allowed nothing is. Only rules that draw drafts come by, on their way to reject it.
-    std::fill(mask_.begin(), mask_.end(), 0u);
+    std::fill(mask.begin(), mask.end(), 0u);
   }
+}
+
+void SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
+  BeginWalk(nodes);
+  num_masks_ahead_ = 1 + nodes.size();
+  if (masks_ahead_.size() < num_masks_ahead_) masks_ahead_.resize(num_masks_ahead_);
+  for (size_t row = 0; row < num_masks_ahead_; ++row) {
+    masks_ahead_[row].resize(mask_.size());
+    FillMask(static_cast<int32_t>(row) - 1, absl::MakeSpan(masks_ahead_[row]));
+  }
+  LeaveTree();
+}
+
+void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
+  if (num_masks_ahead_ > 0) {
+    ApplyMask(masks_ahead_[node.has_value() ? 1 + *node : 0], logits);
+    return;
+  }
+  FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
   ApplyMask(mask_, logits);
 }
 
 void SessionConstraint::EndWalk() {
+  num_masks_ahead_ = 0;
   LeaveTree();
 }
 

@@ -19,7 +19,8 @@ namespace tandem {
 // below there, and what a row of the target's logits may be chosen from. What a round commits depends on the
 // output's tokens alone (law 2).
 //
-//   Replay -> [ DropForbidden, WithForced ... -> BeginWalk -> Mask ... -> EndWalk -> Commit ... ]*
+//   Replay -> [ DropForbidden, WithForced ... -> (MaskAhead) -> BeginWalk -> Mask ... -> EndWalk -> Commit
+//   ... ]*
 //
 // Not thread-safe.
 class SessionConstraint {
@@ -39,6 +40,9 @@ class SessionConstraint {
   // the target's spelling is worth.
   std::vector<ProposedNode> WithForced(absl::Span<const ProposedNode> proposal, const ProposalLimits& limits);
 
+  // Makes the masks of all rows of the round's tree, which Mask then takes: while a device computes this
+  // costs nobody any time. Without it each is made when the walk comes by, which is at fewer rows.
+  void MaskAhead(absl::Span<const TreeNode> nodes);
   // Of the round's tree, until EndWalk. `nodes` stay.
   void BeginWalk(absl::Span<const TreeNode> nodes);
   // Leaves a chance, of the tokens after a node or after the root, to those that may come there.
@@ -66,11 +70,15 @@ class SessionConstraint {
   // For every link whether the constraint allows it and what is above it.
   std::vector<bool> Allowed();
   void LeaveTree();
+  void FillMask(int32_t place, absl::Span<uint32_t> mask);
 
   const std::unique_ptr<ConstraintState> state_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   TokenIds last_tokens_;  // Of the output, as many as the spelling of the next ones may depend on.
   std::vector<uint32_t> mask_;
+  std::vector<std::vector<uint32_t>>
+      masks_ahead_;  // Of the root and of each node; kept to reuse their memory.
+  size_t num_masks_ahead_ = 0;
   std::vector<Link> links_;    // The tree we are in.
   std::vector<int32_t> path_;  // Places in it whose tokens the state has taken.
   uint32_t num_dropped_ = 0;

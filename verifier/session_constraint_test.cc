@@ -129,6 +129,7 @@ TEST_F(SessionConstraintTest, IsPartOfTheTargetsDistribution) {
 
 TEST_F(SessionConstraintTest, DraftsChangeNothing) {
   for (const char* policy : {"fixed", "goodput"}) {
+    overlaps_ = !overlaps_;  // With a device of its own masks are made ahead.
     for (const float temperature : {0.0f, 0.8f}) {
       records_.clear();
       Make({.limits = {.max_depth = 6, .nodes_per_level = 1}, .window_policy = policy});

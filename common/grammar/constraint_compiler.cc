@@ -145,8 +145,8 @@ absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
     process_ = *std::move(started);
   }
   const absl::Time end = absl::Now() + options_.max_time;
-  absl::StatusOr<std::string> answer = process_->Send(job.source);
-  if (answer.ok()) answer = absl::DeadlineExceededError("");
+  const absl::Status sent = process_->Send(job.source);
+  absl::StatusOr<std::string> answer = sent.ok() ? absl::DeadlineExceededError("not asked yet") : sent;
   while (absl::IsDeadlineExceeded(answer.status())) {
     const absl::Duration left = end - absl::Now();
     if (left <= absl::ZeroDuration()) {
