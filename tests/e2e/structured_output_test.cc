@@ -140,10 +140,10 @@ INSTANTIATE_TEST_SUITE_P(Forms, StructuredSpeculationTest,
                          Combine(Range(0, 6), Values("general-1m", "eagle3", "ngram", ""),
                                  Values(kLookahead, kSynchronous)),
                          [](const auto& info) {
-                           const auto& [place, drafter, verifier] = info.param;
+                           const std::string& drafter = std::get<1>(info.param);
                            return absl::StrReplaceAll(
-                               absl::StrCat(Forms()[static_cast<size_t>(place)].name, "_",
-                                            drafter.empty() ? "none" : drafter, "_", verifier),
+                               absl::StrCat(Forms()[static_cast<size_t>(std::get<0>(info.param))].name, "_",
+                                            drafter.empty() ? "none" : drafter, "_", std::get<2>(info.param)),
                                {{"-", "_"}});
                          });
 
