@@ -350,6 +350,13 @@ class TrainingTest(unittest.TestCase):
                     further = ("--target", target, "--features", store, store, "--output", folder / f"{trainer.__name__}-2")
                     said = self.run_program(trainer, *further, "--start", output, *more, "--tokens", 64, "--no-bf16", "--steps", 2)
                     self.assertIn(" 2 steps", said)
+            # A smaller draft vocabulary is a part of a larger one.
+            cut = ("--target", target, "--features", store, "--output", folder / "cut", "--start", folder / "eagle3")
+            self.run_program(eagle3, *cut, "--draft-vocab", 300, "--steps", 0)
+            (large, _), (small, _) = (eagle3_head.load_head(folder / name) for name in ("eagle3", "cut"))
+            rows = [large.draft_ids.tolist().index(token) for token in small.draft_ids.tolist()]
+            self.assertEqual(len(rows), 300)
+            torch.testing.assert_close(small.lm_head.weight, large.lm_head.weight[rows], rtol=0, atol=0)
             # The answers that a row begins with are the target's, whose states they are.
             row, columns = index.rows[0], index.columns([1, 2, 4])
             model, _ = features.load_target(target)

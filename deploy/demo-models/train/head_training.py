@@ -163,7 +163,7 @@ def add_arguments(add):
     add("--features", required=True, type=pathlib.Path, nargs="+", help="folders that features.py wrote, of the same layers")
     add("--output", required=True, type=pathlib.Path, help="folder for what is trained")
     add("--work", type=pathlib.Path, help="folder for what a resumed run needs (--output with .work)")
-    add("--steps", type=int, default=4000, help="optimiser steps (%(default)s)")
+    add("--steps", type=int, default=4000, help="optimiser steps (%(default)s); 0: what it begins with is written as it is")
     add("--minutes", type=float, default=0.0, help="end after so long, the learning rate with it (0: after --steps alone)")
     add("--tokens", type=int, default=2048, help="tokens of a step (%(default)s)")
     add("--text-share", type=float, default=1.0, help="of the texts that are no answers, in every epoch (%(default)s)")
@@ -193,7 +193,7 @@ def fit(head, loss_of, store, columns, args):
     while True:
         batches = epoch_batches(store, args.text_share, args.tokens, random.Random(args.seed * 1_000_003 + progress.epoch))
         while progress.batch < len(batches):
-            share = max(progress.step / args.steps, progress.seconds / (args.minutes * 60) if args.minutes else 0.0)
+            share = max(progress.step / args.steps if args.steps else 1.0, progress.seconds / (args.minutes * 60) if args.minutes else 0.0)
             if share >= 1:
                 save_progress(path, progress, head, optimizers)
                 return progress
