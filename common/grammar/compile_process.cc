@@ -64,7 +64,6 @@ CompileProcess::~CompileProcess() {
 }
 
 absl::Status CompileProcess::Send(const ConstraintSource& source) {
-  received_.clear();
   return WriteFrame(socket_, EncodeJob(source));
 }
 
@@ -75,7 +74,9 @@ absl::StatusOr<std::string> CompileProcess::Receive(absl::Duration timeout) {
       const absl::string_view received = received_;
       TANDEM_ASSIGN_OR_RETURN(const size_t bytes, ParseFrameLength(received.substr(0, sizeof(uint32_t))));
       if (received.size() >= sizeof(uint32_t) + bytes) {
-        return DecodeAnswer(received.substr(sizeof(uint32_t), bytes));
+        absl::StatusOr<std::string> answer = DecodeAnswer(received.substr(sizeof(uint32_t), bytes));
+        received_.erase(0, sizeof(uint32_t) + bytes);
+        return answer;
       }
     }
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
@@ -106,6 +107,7 @@ std::string DefaultCompileProgram() {
 absl::Status ServeCompileJobs(int input, int output) {
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadFrame(input));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const GrammarVocabulary> vocabulary, DecodeVocabulary(bytes));
+  TANDEM_RETURN_IF_ERROR(WriteFrame(output, EncodeAnswer(std::string())));
   for (;;) {
     const absl::StatusOr<std::string> job = ReadFrame(input);
     if (absl::IsOutOfRange(job.status())) return absl::OkStatus();

@@ -82,6 +82,8 @@ class ConstraintCompiler {
   bool MayStop();
   absl::StatusOr<Compiled> CompileJob(const Job& job);
   absl::StatusOr<std::string> AskProcess(const Job& job);
+  absl::StatusOr<std::string> AwaitAnswer(absl::Duration time);
+  absl::Status StartProcess();
   void Expire();
   void Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled, size_t bytes);
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue_.empty(); }
