@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,6 +95,15 @@ absl::StatusOr<std::string> CompileProcess::Receive(absl::Duration timeout) {
     if (read == 0) return absl::UnavailableError("the compiler of constraints has ended");
     received_.append(piece, static_cast<size_t>(read));
   }
+}
+
+absl::Duration CompileProcess::CpuTime() const {
+  clockid_t clock = {};
+  timespec time = {};
+  if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) {
+    return absl::ZeroDuration();  // It has ended, which Receive tells.
+  }
+  return absl::DurationFromTimespec(time);
 }
 
 std::string DefaultCompileProgram() {

@@ -41,6 +41,8 @@ class CompileProcess {
   // DeadlineExceeded: nothing within `timeout`, and this may be asked again; Unavailable: the process has
   // ended.
   absl::StatusOr<std::string> Receive(absl::Duration timeout);
+  // Processor time that it has taken so far: what a job costs, however busy the machine is.
+  absl::Duration CpuTime() const;
 
  private:
   CompileProcess(pid_t process, int socket) : process_(process), socket_(socket) {}

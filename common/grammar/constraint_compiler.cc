@@ -137,12 +137,14 @@ absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(cons
   return compiled;
 }
 
-// What the process answers next, if that comes in `time`; DeadlineExceeded if not.
-absl::StatusOr<std::string> ConstraintCompiler::AwaitAnswer(absl::Duration time) {
-  const absl::Time end = absl::Now() + time;
+// What the process answers next, if that comes in time; DeadlineExceeded if not.
+absl::StatusOr<std::string> ConstraintCompiler::AwaitAnswer(absl::Duration max_cpu_time,
+                                                            absl::Duration max_time) {
+  const absl::Duration cpu_end = process_->CpuTime() + max_cpu_time;
+  const absl::Time end = absl::Now() + max_time;
   for (;;) {
     if (MayStop()) return absl::CancelledError("the server is shutting down");
-    const absl::Duration left = end - absl::Now();
+    const absl::Duration left = std::min(end - absl::Now(), cpu_end - process_->CpuTime());
     absl::StatusOr<std::string> answer = process_->Receive(std::clamp(left, absl::ZeroDuration(), kGlance));
     Expire();
     if (!absl::IsDeadlineExceeded(answer.status()) || left <= absl::ZeroDuration()) return answer;
@@ -153,7 +155,7 @@ absl::Status ConstraintCompiler::StartProcess() {
   TANDEM_ASSIGN_OR_RETURN(process_, CompileProcess::Start({.program = options_.program,
                                                            .max_bytes = options_.max_bytes,
                                                            .vocabulary = encoded_vocabulary_}));
-  const absl::Status ready = AwaitAnswer(kStartTime).status();
+  const absl::Status ready = AwaitAnswer(kStartTime, kStartTime).status();
   if (ready.ok()) return absl::OkStatus();
   process_.reset();
   return absl::UnavailableError(
@@ -168,7 +170,8 @@ absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
     }
   }
   const absl::Status sent = process_->Send(job.source);
-  absl::StatusOr<std::string> answer = sent.ok() ? AwaitAnswer(options_.max_time) : sent;
+  absl::StatusOr<std::string> answer =
+      sent.ok() ? AwaitAnswer(options_.max_time, kMostSlowdown * options_.max_time) : sent;
   if (absl::IsCancelled(answer.status())) return absl::UnavailableError(answer.status().message());
   if (absl::IsDeadlineExceeded(answer.status())) {
     process_.reset();
