@@ -36,6 +36,9 @@ inline uint32_t NodeLimit(const DraftBudget& budget) {
   const uint64_t levels = budget.depth + budget.lookahead;
   uint64_t limit = uint64_t{budget.nodes} * levels / budget.depth;
   if (budget.shape == TreeShape::kChain) limit = std::min(limit, levels);
+  // What is drafted ahead takes the place of the levels beyond those that are verified.
+  if (budget.shape != TreeShape::kEagle2 && budget.ahead_nodes > 0)
+    limit = std::max(limit, std::min<uint64_t>(limit, budget.nodes) + budget.ahead_nodes);
   if (budget.shape == TreeShape::kEagle2) limit += budget.branching * levels;
   return static_cast<uint32_t>(std::min<uint64_t>(limit, kMaxTreeNodes));
 }
