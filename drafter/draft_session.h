@@ -297,6 +297,7 @@ class DraftSession {
   static bool IsWorse(const Candidate& a, const Candidate& b);
   uint32_t NumUncomputed() const;
   uint32_t NumComputable() const;
+  bool ComputesRoot() const;
   uint32_t& NumChildren(NodeId parent);
   bool CanForward(const TreeNode& node) const;
   void Wait(const TreeNode& node);

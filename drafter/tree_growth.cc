@@ -93,6 +93,11 @@ uint32_t DraftSession::NumComputable() const {
   return is_head() ? NumWithFeatures() : NumUncomputed();
 }
 
+// Where a root is ready before its row has been computed, as a draft head's, nodes wait for that row.
+bool DraftSession::ComputesRoot() const {
+  return NumComputable() > 0 && NumComputable() == NumUncomputed();
+}
+
 bool DraftSession::NeedsPrefill() const {
   return !lost_ && !parked_ && NumComputable() > kGlueTokens;
 }
@@ -101,9 +106,7 @@ uint32_t DraftSession::NumRowsWanted() const {
   if (NeedsPrefill()) return NumComputable();
   // In a pause even what the commits leave to compute can wait.
   if (parked_ || idle()) return 0;
-  // Where a root is ready before its row has been computed, as a draft head's, nodes wait for that row.
-  const bool computes_root = NumComputable() > 0 && NumComputable() == NumUncomputed();
-  if (!root_ready_ || computes_root || tree_.size() >= limits_.nodes) return NumComputable();
+  if (!root_ready_ || ComputesRoot() || tree_.size() >= limits_.nodes) return NumComputable();
   return NumComputable() + std::min(StepNodes(), num_waiting());
 }
 
@@ -209,7 +212,7 @@ void DraftSession::RebuildQueues() {
 // goes out. A root that a commit has left to compute is a matter of one step, after which the model has its
 // say too.
 void DraftSession::Promote() {
-  if (!root_ready_ && !NeedsPrefill() && !parked_) return;
+  if ((!root_ready_ || ComputesRoot()) && !NeedsPrefill() && !parked_) return;
   // All of the tree may come from the root's row, so that what an older one gave does not fill it first.
   if (is_medusa() && NumComputable() > 0) return;
   if (limits_.shape == TreeShape::kEagle2 && has_engine()) {
