@@ -31,8 +31,8 @@ usage() {
 usage: deploy/quickstart.sh [options]
 
 Installs what is missing, builds Tandem, starts its services with the demo models, streams a story, a piece of
-code and a maths answer, each with the drafter that the router chooses, and prints how fast the target model runs
-with speculation off and on. The services stop when the script ends. The first run takes several minutes, most of
+code and a maths answer, each with the drafter that the router chooses, and JSON by a schema, and prints how fast the
+target model runs with speculation off and on. The services stop when the script ends. The first run takes several minutes, most of
 it building; later runs start in seconds.
 
   --serve               do not measure; keep the services up for your own calls until Ctrl-C

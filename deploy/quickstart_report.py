@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import os
+import pathlib
 import platform
 import statistics
 import subprocess
@@ -64,6 +65,9 @@ HEAD = "eagle3"
 # Greedy text of a small model runs into loops, which are easy to draft; sampled text is the harder case.
 TEMPERATURES = (0.0, 0.8)
 SEED = 7
+JSON_PROMPT = "Lucy had a big dog. What we know of her: "
+JSON_SCHEMA = pathlib.Path(__file__).resolve().parent / "person.schema.json"
+JSON_TOKENS = 96
 CALL_TIMEOUT_SECONDS = 120
 
 
@@ -86,6 +90,13 @@ class Stack:
     def stream(self, prompt, workload, temperature):
         """Shows a generation as it comes, with the drafter that the router chooses."""
         command = self.command(prompt, workload, temperature, "--stats")
+        subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
+
+    def stream_json(self, prompt, schema):
+        """Shows JSON that the schema validates, from a target that has never seen any."""
+        command = [self._args.tandem, "generate", prompt, "--endpoint", self._args.endpoint]
+        command += ["--token", self._args.token, "--json-schema", str(schema), "--max-tokens", str(JSON_TOKENS)]
+        command += ["--temperature", "0.8", "--seed", str(SEED), "--stats"]
         subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
 
     def time_drafters(self, workload, drafters):
@@ -254,6 +265,10 @@ def main():
         print(f"    prompt: {workload.prompts[0]!r}", flush=True)
         print(f"    {describe_choice(stack.explain(workload.prompts[0], workload))}\n", flush=True)
         stack.stream(workload.prompts[0], workload, temperature=0.8)
+
+    if pathlib.Path(args.tandem).with_name("tandem-grammar").exists():  # Else a build without structured output.
+        print(f"\n==> JSON by {JSON_SCHEMA.name}: what the schema leaves no choice about is drafted for free", flush=True)
+        stack.stream_json(JSON_PROMPT, JSON_SCHEMA)
 
     if args.no_measuring:
         return 0

@@ -245,9 +245,10 @@ class Peer {
     ASSERT_EQ(grow.parents.size(), grow.tokens.size());
     ASSERT_EQ(grow.parents.size(), grow.scores.size());
     if (grow.epoch != epoch_) return;
-    ASSERT_EQ(grow.first_id, next_id_);
+    // What was gathered when a commit came, and is not sent, has ids too.
+    ASSERT_GE(grow.first_id, next_id_);
     ASSERT_LE(grow.seen_commit, commit_no_);
-    next_id_ += static_cast<NodeId>(grow.parents.size());
+    next_id_ = grow.first_id + static_cast<NodeId>(grow.parents.size());
     num_nodes_ += grow.parents.size();
     if (grow.seen_commit == commit_no_) {
       ASSERT_EQ(grow.prefix_hash, ExtendPrefixHash(kEmptyPrefixHash, tokens_));
@@ -418,6 +419,31 @@ inline std::vector<ReferenceNode> Nodes(const Peer& peer) {
     nodes.push_back({index.at(node.parent), node.token, node.score});
   }
   return nodes;
+}
+
+// How many tokens a round would find among the nodes if their scores were right: the sum of their paths'
+// scores.
+inline float Worth(const std::vector<ReferenceNode>& nodes) {
+  std::vector<float> path_scores;
+  float worth = 0.0f;
+  for (const ReferenceNode& node : nodes) {
+    path_scores.push_back(node.score *
+                          (node.parent < 0 ? 1.0f : path_scores[static_cast<size_t>(node.parent)]));
+    worth += path_scores.back();
+  }
+  return worth;
+}
+
+// The paths of nodes, sorted: which nodes there are, whatever the order in which they were made.
+inline std::vector<TokenIds> Paths(const std::vector<ReferenceNode>& nodes) {
+  std::vector<TokenIds> paths;
+  for (const ReferenceNode& node : nodes) {
+    TokenIds path = node.parent < 0 ? TokenIds() : paths[static_cast<size_t>(node.parent)];
+    path.push_back(node.token);
+    paths.push_back(std::move(path));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 }  // namespace tandem::testing_peer

@@ -80,7 +80,9 @@ absl::Span<float> StepBatch::NewInput(size_t size, bool own, const InputState** 
 
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
 bool DraftSession::IsWorse(const Candidate& a, const Candidate& b) {
-  return std::tuple(a.value, b.parent, b.draw, b.token) < std::tuple(b.value, a.parent, a.draw, a.token);
+  // Scores that have been worth the same are told apart by themselves.
+  return std::tuple(a.value, a.merged_score(), b.parent, b.draw, b.token) <
+         std::tuple(b.value, b.merged_score(), a.parent, a.draw, a.token);
 }
 
 uint32_t DraftSession::NumUncomputed() const {

@@ -17,8 +17,11 @@ using ::testing::SizeIs;
 using testing_peer::BestFirst;
 using testing_peer::Drafter;
 using testing_peer::Nodes;
+using testing_peer::Paths;
 using testing_peer::Peer;
 using testing_peer::Prompt;
+using testing_peer::ReferenceNode;
+using testing_peer::Worth;
 
 TEST(TreeGrowthTest, GrowsBestFirst) {
   for (uint32_t width : {1u, 3u, 4u}) {
@@ -131,7 +134,8 @@ TEST(TreeGrowthTest, WhatIsDraftedAheadStandsBesideAChain) {
       EXPECT_LE(count, 3u) << "node " << parent;
       if (parent < 4) beside_the_chain += count - 1;
     }
-    EXPECT_GE(beside_the_chain, 4u);
+    // Some of the chain's nodes are sure enough to have none.
+    EXPECT_GE(beside_the_chain, 3u);
   }
 }
 
@@ -201,8 +205,11 @@ TEST(TreeGrowthTest, WhatIsDraftedAheadOfATreeIsBestFirst) {
       {.depth = 4, .nodes = 6, .branching = 4, .lookahead = 1, .ahead_nodes = 30, .ahead_branching = 4});
   peer.RunDryAndDeliver();
   EXPECT_TRUE(peer.exhausted());
-  // Steps of two nodes do not change which the best are of so small a tree.
-  EXPECT_EQ(Nodes(peer), BestFirst(drafter.engine, Prompt(21), 5, 36, 4, 1));
+  // But for steps of two nodes, which take the second best before what the best brings.
+  const std::vector<ReferenceNode> best = BestFirst(drafter.engine, Prompt(21), 5, 36, 4, 1);
+  EXPECT_EQ(Nodes(peer).size(), best.size());
+  EXPECT_LE(Worth(Nodes(peer)), Worth(best) * 1.0001f);
+  EXPECT_GT(Worth(Nodes(peer)), Worth(best) * 0.99f);
 }
 
 TEST(TreeGrowthTest, LayersHaveABreadthOfTheirOwn) {
@@ -297,7 +304,8 @@ TEST(TreeGrowthTest, AMissStartsFreshAndEqualsABrandNewSession) {
   Peer fresh(&other, 1);
   fresh.Open(peer.tokens(), budget);
   fresh.RunDryAndDeliver();
-  EXPECT_EQ(Nodes(peer), Nodes(fresh));
+  // The commit has told the first one what its scores are worth, which may change the order and no more.
+  EXPECT_EQ(Paths(Nodes(peer)), Paths(Nodes(fresh)));
   EXPECT_TRUE(peer.exhausted());
 }
 

@@ -275,7 +275,7 @@ bool Admission::MayTakePlace(const ModelState& model, const std::string& tenant)
   if (model.in_flight < places - spare) return true;
   const Present& present = model.present.at(tenant);
   // One at least, or a tenant of little weight might wait for ever.
-  const uint64_t share = std::max<uint64_t>(places * present.weight / model.present_weight, 1);
+  const uint64_t share = std::max<uint64_t>((places - spare) * present.weight / model.present_weight, 1);
   return present.in_flight < std::min(spare, share);
 }
 

@@ -21,7 +21,7 @@ void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
            "How deep the values of a constraint's JSON, or its brackets, may nest.")
       .InRange(1, 1000)
       .Add("constraint-compile-time", &options.compile_time,
-           "How long the compilation of a constraint may take. It has a process of its own.")
+           "Processor time that the compilation of a constraint may take. It has a process of its own.")
       .Add("constraint-compile-memory", &options.compile_memory_mib,
            "MiB of memory that this process may take.")
       .InRange(64, 1 << 20)

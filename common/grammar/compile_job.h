@@ -13,7 +13,8 @@
 namespace tandem {
 
 // What a verifier and the process that compiles for it say to one another, over a socket: frames of a
-// length and so many bytes. First the vocabulary, then job, answer, job, answer; both are of the same build.
+// length and so many bytes. First the vocabulary and, when it is
+// sorted, an answer without contents; then job, answer, job, answer; both are of the same build.
 
 std::string EncodeVocabulary(const GrammarVocabulary& vocabulary);
 absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> DecodeVocabulary(absl::string_view bytes);

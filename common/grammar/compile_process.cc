@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,7 +65,6 @@ CompileProcess::~CompileProcess() {
 }
 
 absl::Status CompileProcess::Send(const ConstraintSource& source) {
-  received_.clear();
   return WriteFrame(socket_, EncodeJob(source));
 }
 
@@ -75,7 +75,9 @@ absl::StatusOr<std::string> CompileProcess::Receive(absl::Duration timeout) {
       const absl::string_view received = received_;
       TANDEM_ASSIGN_OR_RETURN(const size_t bytes, ParseFrameLength(received.substr(0, sizeof(uint32_t))));
       if (received.size() >= sizeof(uint32_t) + bytes) {
-        return DecodeAnswer(received.substr(sizeof(uint32_t), bytes));
+        absl::StatusOr<std::string> answer = DecodeAnswer(received.substr(sizeof(uint32_t), bytes));
+        received_.erase(0, sizeof(uint32_t) + bytes);
+        return answer;
       }
     }
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
@@ -95,6 +97,15 @@ absl::StatusOr<std::string> CompileProcess::Receive(absl::Duration timeout) {
   }
 }
 
+absl::Duration CompileProcess::CpuTime() const {
+  clockid_t clock = {};
+  timespec time = {};
+  if (clock_getcpuclockid(process_, &clock) != 0 || clock_gettime(clock, &time) != 0) {
+    return absl::ZeroDuration();  // It has ended, which Receive tells.
+  }
+  return absl::DurationFromTimespec(time);
+}
+
 std::string DefaultCompileProgram() {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
@@ -106,6 +117,7 @@ std::string DefaultCompileProgram() {
 absl::Status ServeCompileJobs(int input, int output) {
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadFrame(input));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const GrammarVocabulary> vocabulary, DecodeVocabulary(bytes));
+  TANDEM_RETURN_IF_ERROR(WriteFrame(output, EncodeAnswer(std::string())));
   for (;;) {
     const absl::StatusOr<std::string> job = ReadFrame(input);
     if (absl::IsOutOfRange(job.status())) return absl::OkStatus();

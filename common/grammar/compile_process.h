@@ -18,7 +18,9 @@ namespace tandem {
 // can do to a compiler (run for ever, take all memory, overflow the stack) it does to that process, which is
 // then killed: a thread could not be.
 //
-//   Start -> Send -> Receive (nothing yet)* -> Receive -> Send ...          killed by the destructor
+//   Start -> Receive (nothing yet)* -> Receive (ready) -> [ Send -> Receive (nothing yet)* -> Receive ]*
+//
+// and killed by the destructor.
 //
 // Not thread-safe, and to be used on the thread that started it: with that the process ends as well.
 class CompileProcess {
@@ -35,9 +37,12 @@ class CompileProcess {
   CompileProcess& operator=(const CompileProcess&) = delete;
 
   absl::Status Send(const ConstraintSource& source);
-  // What CompileConstraint made of the job that was sent. DeadlineExceeded: nothing within `timeout`, and
-  // this may be asked again; Unavailable: the process has ended.
+  // What CompileConstraint made of the job that was sent, or before any job that the process is ready.
+  // DeadlineExceeded: nothing within `timeout`, and this may be asked again; Unavailable: the process has
+  // ended.
   absl::StatusOr<std::string> Receive(absl::Duration timeout);
+  // Processor time that it has taken so far: what a job costs, however busy the machine is.
+  absl::Duration CpuTime() const;
 
  private:
   CompileProcess(pid_t process, int socket) : process_(process), socket_(socket) {}

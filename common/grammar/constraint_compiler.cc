@@ -16,6 +16,9 @@ namespace {
 
 // How often it looks for deadlines, and whether it is to stop, while a constraint is compiled.
 constexpr absl::Duration kGlance = absl::Milliseconds(20);
+// How long the process may take until it has sorted the vocabulary: seconds for the largest, on a busy
+// machine.
+constexpr absl::Duration kStartTime = absl::Seconds(60);
 // Tenants whose turns are remembered.
 constexpr size_t kMostTurns = 1024;
 // That an entry takes besides what it holds.
@@ -134,29 +137,46 @@ absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(cons
   return compiled;
 }
 
+// What the process answers next, if that comes in time; DeadlineExceeded if not.
+absl::StatusOr<std::string> ConstraintCompiler::AwaitAnswer(absl::Duration max_cpu_time,
+                                                            absl::Duration max_time) {
+  const absl::Duration cpu_end = process_->CpuTime() + max_cpu_time;
+  const absl::Time end = absl::Now() + max_time;
+  for (;;) {
+    if (MayStop()) return absl::CancelledError("the server is shutting down");
+    const absl::Duration left = std::min(end - absl::Now(), cpu_end - process_->CpuTime());
+    absl::StatusOr<std::string> answer = process_->Receive(std::clamp(left, absl::ZeroDuration(), kGlance));
+    Expire();
+    if (!absl::IsDeadlineExceeded(answer.status()) || left <= absl::ZeroDuration()) return answer;
+  }
+}
+
+absl::Status ConstraintCompiler::StartProcess() {
+  TANDEM_ASSIGN_OR_RETURN(process_, CompileProcess::Start({.program = options_.program,
+                                                           .max_bytes = options_.max_bytes,
+                                                           .vocabulary = encoded_vocabulary_}));
+  const absl::Status ready = AwaitAnswer(kStartTime, kStartTime).status();
+  if (ready.ok()) return absl::OkStatus();
+  process_.reset();
+  return absl::UnavailableError(
+      absl::StrCat("the compiler of constraints does not start: ", ready.message()));
+}
+
 absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
   if (process_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<CompileProcess>> started = CompileProcess::Start(
-        {.program = options_.program, .max_bytes = options_.max_bytes, .vocabulary = encoded_vocabulary_});
-    if (!started.ok()) {
-      LogWarning("constraints cannot be compiled", {{"error", started.status().ToString()}});
-      return started.status();
+    if (absl::Status started = StartProcess(); !started.ok()) {
+      LogWarning("constraints cannot be compiled", {{"error", started.ToString()}});
+      return started;
     }
-    process_ = *std::move(started);
   }
-  const absl::Time end = absl::Now() + options_.max_time;
   const absl::Status sent = process_->Send(job.source);
-  absl::StatusOr<std::string> answer = sent.ok() ? absl::DeadlineExceededError("not asked yet") : sent;
-  while (absl::IsDeadlineExceeded(answer.status())) {
-    const absl::Duration left = end - absl::Now();
-    if (left <= absl::ZeroDuration()) {
-      process_.reset();
-      return absl::InvalidArgumentError(
-          absl::StrCat("its compilation takes more than ", absl::FormatDuration(options_.max_time)));
-    }
-    if (MayStop()) return absl::UnavailableError("the server is shutting down");
-    answer = process_->Receive(std::min(left, kGlance));
-    Expire();
+  absl::StatusOr<std::string> answer =
+      sent.ok() ? AwaitAnswer(options_.max_time, kMostSlowdown * options_.max_time) : sent;
+  if (absl::IsCancelled(answer.status())) return absl::UnavailableError(answer.status().message());
+  if (absl::IsDeadlineExceeded(answer.status())) {
+    process_.reset();
+    return absl::InvalidArgumentError(
+        absl::StrCat("its compilation takes more than ", absl::FormatDuration(options_.max_time)));
   }
   if (absl::IsUnavailable(answer.status())) {
     process_.reset();

@@ -39,11 +39,13 @@ class ConstraintCompiler {
  public:
   struct Options {
     std::string program = DefaultCompileProgram();
-    absl::Duration max_time = absl::Seconds(10);  // To compile one constraint.
-    size_t max_bytes = size_t{1} << 30;           // Of memory of the process that compiles.
+    // Of a processor, to compile one constraint; on a busy machine it may last kMostSlowdown times as long.
+    absl::Duration max_time = absl::Seconds(10);
+    size_t max_bytes = size_t{1} << 30;  // Of memory of the process that compiles.
     size_t cache_bytes = size_t{256} << 20;
     size_t max_waiting = 64;  // Constraints that wait to be compiled.
   };
+  static constexpr int kMostSlowdown = 10;
   using Compiled = std::shared_ptr<const CompiledConstraint>;
   using Done = absl::AnyInvocable<void(absl::StatusOr<Compiled>) &&>;
 
@@ -82,6 +84,8 @@ class ConstraintCompiler {
   bool MayStop();
   absl::StatusOr<Compiled> CompileJob(const Job& job);
   absl::StatusOr<std::string> AskProcess(const Job& job);
+  absl::StatusOr<std::string> AwaitAnswer(absl::Duration max_cpu_time, absl::Duration max_time);
+  absl::Status StartProcess();
   void Expire();
   void Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled, size_t bytes);
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue_.empty(); }

@@ -6,6 +6,7 @@ namespace tandem {
 namespace {
 
 constexpr uint8_t kHeaders = 1;
+constexpr uint8_t kResetStream = 3;
 constexpr uint8_t kContinuation = 9;
 constexpr uint8_t kEndHeaders = 4;
 
@@ -32,6 +33,16 @@ bool HeaderBounds::TakeFrameHeader() {
   frame_bytes_ = 0;
   skip_ = size_t{frame_[0]} << 16 | size_t{frame_[1]} << 8 | frame_[2];
   const uint8_t type = frame_[3];
+  if (type == kResetStream) ++num_reset_;
+  if (type == kHeaders) {
+    uint32_t stream = 0;
+    for (size_t i = 5; i < kFrameHeaderBytes; ++i) stream = stream << 8 | frame_[i];
+    // Otherwise it has trailers.
+    if (stream > last_stream_) {
+      last_stream_ = stream;
+      ++num_begun_;
+    }
+  }
   if (type != kHeaders && type != kContinuation) return true;
   list_bytes_ += skip_;
   ++list_frames_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,8 @@ class HeaderBounds {
 
   // What came next. False when a header list is beyond its bounds; the connection is to be cut.
   bool Take(absl::Span<const uint8_t> bytes);
+  // Calls that the peer has begun, less those that it has reset.
+  uint64_t num_calls() const { return num_begun_ - std::min(num_begun_, num_reset_); }
 
  private:
   bool TakeFrameHeader();
@@ -33,9 +36,12 @@ class HeaderBounds {
 
   size_t skip_ = kPrefaceBytes;  // Of the preface, or of a payload.
   std::array<uint8_t, kFrameHeaderBytes> frame_{};
-  size_t frame_bytes_ = 0;  // Of it, so far.
-  size_t list_bytes_ = 0;   // Of the header list that has not ended,
-  size_t list_frames_ = 0;  // and its frames.
+  size_t frame_bytes_ = 0;    // Of it, so far.
+  size_t list_bytes_ = 0;     // Of the header list that has not ended,
+  size_t list_frames_ = 0;    // and its frames.
+  uint32_t last_stream_ = 0;  // That a call was begun on.
+  uint64_t num_begun_ = 0;
+  uint64_t num_reset_ = 0;
 };
 
 }  // namespace tandem

@@ -70,6 +70,21 @@ TEST(HeaderBoundsTest, ListsThatAreTooLongOrInTooManyPieces) {
   EXPECT_FALSE(bounds.Take(Bytes(Frame(kContinuation, 0, 1, "h"))));
 }
 
+TEST(HeaderBoundsTest, CallsAreCounted) {
+  HeaderBounds bounds;
+  ASSERT_TRUE(bounds.Take(Bytes(kPreface)));
+  for (uint32_t stream = 1; stream < 20; stream += 2) {
+    ASSERT_TRUE(bounds.Take(
+        Bytes(absl::StrCat(Frame(kHeaders, kEndHeaders, stream, "h"), Frame(kData, 0, stream, "d"),
+                           Frame(kHeaders, kEndHeaders | 1, stream, "trailers")))));
+  }
+  EXPECT_EQ(bounds.num_calls(), 10u);
+  ASSERT_TRUE(bounds.Take(Bytes(Frame(3, 0, 5, "1234"))));
+  EXPECT_EQ(bounds.num_calls(), 9u);
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(bounds.Take(Bytes(Frame(3, 0, 5, "1234"))));
+  EXPECT_EQ(bounds.num_calls(), 0u);
+}
+
 TEST(HeaderBoundsTest, BytesThatAreNoHttp2AreForGrpc) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 200; ++i) {

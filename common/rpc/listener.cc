@@ -240,11 +240,14 @@ void Listener::LookAtConnections() {
   const absl::Duration elapsed = absl::Nanoseconds(MonotonicNanos() - last_look_);
   if (elapsed < absl::Milliseconds(ConnectionWatch::kPeriodMs)) return;
   watch_->Look(elapsed);
-  if (options_.bound_header_lists) {
-    if (const int cut = TakeNumCutHeaderLists(); cut > 0) {
-      options_.cut_for_header_lists.Increment(cut);
-      LogWarning("connections cut: their peers sent header lists beyond all bounds",
-                 {{"connections", absl::StrCat(cut)}});
+  if (options_.most_calls > 0) {
+    const CutReads cut = TakeCutReads();
+    options_.cut_for_header_lists.Increment(cut.header_lists);
+    options_.watch.cut.Increment(cut.calls);
+    if (cut.header_lists + cut.calls > 0) {
+      LogWarning("connections cut before gRPC read what their peers sent",
+                 {{"header_lists_beyond_all_bounds", absl::StrCat(cut.header_lists)},
+                  {"calls_beyond_the_limit", absl::StrCat(cut.calls)}});
     }
   }
   last_look_ = MonotonicNanos();
@@ -270,7 +273,7 @@ bool Listener::AcceptAll(int socket) {
     // Otherwise the kernel takes megabytes for peers that read nothing.
     setsockopt(connection, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent));
     watch_->Add(connection);
-    if (options_.bound_header_lists) BoundHeaderLists(connection);
+    if (options_.most_calls > 0) BoundReads(connection, options_.most_calls);
     serve_(connection);
   }
   return true;

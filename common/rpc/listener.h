@@ -42,8 +42,9 @@ class Listener {
     // Counts those that were closed because there were too many.
     Counter refused;
     ConnectionWatch::Options watch;
-    // Look for header lists that are too long before gRPC reads them (BoundHeaderLists), and count here.
-    bool bound_header_lists = false;
+    // Calls on a connection whose answers have not been written, and header lists, are bounded before gRPC
+    // reads them (BoundReads), and what is cut is counted here. 0: neither.
+    uint64_t most_calls = 0;
     Counter cut_for_header_lists;
   };
 

@@ -29,6 +29,8 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
+// On a connection beyond twice the limit of calls: those that a client begins before it knows the limit.
+constexpr uint64_t kMoreCalls = 512;
 
 // What holds for all servers of the process.
 void PrepareProcess() {
@@ -217,7 +219,9 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
   for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
     const bool encrypted = port == &port_ && options.credentials != nullptr;
-    accept.bound_header_lists = !encrypted && !BoundsHeaderLists(grpc::Version());
+    // Newer ones hold peers to both by themselves.
+    const bool bounded = encrypted || BoundsHeaderLists(grpc::Version());
+    accept.most_calls = bounded ? 0 : uint64_t{options.limits.max_streams} * 2 + kMoreCalls;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;

@@ -1,5 +1,8 @@
 #include "common/rpc/socket_reads.h"
 
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -23,8 +26,11 @@ namespace {
 struct Reads {
   std::atomic<uint64_t> cookie{0};  // 0: nobody looks.
   HeaderBounds bounds;
+  uint64_t most_calls = 0;
+  uint64_t look_at_calls = 0;  // When there are more, at what was written.
 };
 
+constexpr int kTcpLevel = 6;
 constexpr size_t kMostDescriptors = 1 << 20;
 
 // Of every descriptor that was a connection's. Zeroed memory that nobody has touched costs nothing.
@@ -42,7 +48,8 @@ struct Table {
 
 // Set by the first connection and there for good: sockets are read until the process ends.
 std::atomic<Table*> table{nullptr};
-std::atomic<int> num_cut{0};
+std::atomic<int> num_cut_header_lists{0};
+std::atomic<int> num_cut_calls{0};
 
 Reads* Watched(int descriptor) {
   Table* const all = table.load(std::memory_order_acquire);
@@ -55,7 +62,25 @@ Reads* Watched(int descriptor) {
   return nullptr;
 }
 
-// Whether what was read may go on to its reader.
+// What has been written to a socket since it is there.
+uint64_t WrittenBytes(int descriptor) {
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  int queued = 0;
+  if (getsockopt(descriptor, kTcpLevel, TCP_INFO, &info, &size) != 0) return 0;
+  if (ioctl(descriptor, SIOCOUTQ, &queued) != 0) return 0;
+  return info.tcpi_bytes_acked + static_cast<uint64_t>(queued);
+}
+
+bool HasTooManyCalls(int descriptor, Reads& reads) {
+  const uint64_t calls = reads.bounds.num_calls();
+  if (calls <= reads.look_at_calls) return false;
+  const uint64_t answered = WrittenBytes(descriptor) / kLeastAnswerBytes;
+  reads.look_at_calls = answered + reads.most_calls;
+  return calls > reads.look_at_calls;
+}
+
+// Whether all header lists may go on to their reader.
 bool Take(Reads& reads, const msghdr& message, size_t size) {
   for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
     const size_t part = std::min(size, message.msg_iov[i].iov_len);
@@ -70,7 +95,7 @@ bool Take(Reads& reads, const msghdr& message, size_t size) {
 
 }  // namespace
 
-void BoundHeaderLists(int descriptor) {
+void BoundReads(int descriptor, uint64_t most_calls) {
   static Table* const made = [] {
     auto* const one = new Table();
     table.store(one, std::memory_order_release);
@@ -81,11 +106,26 @@ void BoundHeaderLists(int descriptor) {
   Reads* reads = place.load(std::memory_order_acquire);
   if (reads == nullptr) place.store(reads = new Reads(), std::memory_order_release);
   reads->bounds = HeaderBounds();
+  reads->most_calls = reads->look_at_calls = most_calls;
   reads->cookie.store(SocketCookie(descriptor).value_or(0), std::memory_order_release);
 }
 
-int TakeNumCutHeaderLists() {
-  return num_cut.exchange(0, std::memory_order_relaxed);
+CutReads TakeCutReads() {
+  return {.header_lists = num_cut_header_lists.exchange(0, std::memory_order_relaxed),
+          .calls = num_cut_calls.exchange(0, std::memory_order_relaxed)};
+}
+
+// True when the reader is to find the end of the connection.
+static bool CutsRead(int descriptor, const msghdr& message, size_t size) {
+  Reads* const reads = Watched(descriptor);
+  if (reads == nullptr) return false;
+  if (!Take(*reads, message, size)) {
+    num_cut_header_lists.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  if (!HasTooManyCalls(descriptor, *reads)) return false;
+  num_cut_calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace tandem
@@ -96,9 +136,7 @@ int TakeNumCutHeaderLists() {
 extern "C" ssize_t recvmsg(int descriptor, msghdr* message, int flags) {
   const ssize_t size = syscall(SYS_recvmsg, descriptor, message, flags);
   if (size <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return size;
-  tandem::Reads* const reads = tandem::Watched(descriptor);
-  if (reads == nullptr || tandem::Take(*reads, *message, static_cast<size_t>(size))) return size;
-  tandem::num_cut.fetch_add(1, std::memory_order_relaxed);
+  if (!tandem::CutsRead(descriptor, *message, static_cast<size_t>(size))) return size;
   shutdown(descriptor, SHUT_RDWR);
   return 0;
 }

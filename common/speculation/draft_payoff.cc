@@ -31,10 +31,10 @@ void DraftPayoff::EndProbe() {
   probing_ = false;
   steps_ = 0;
   opening_ = 0;
-  aftermath_ = options_.aftermath_steps;
   const double current = drafts_ ? drafted_yield() : plain_yield();
   const double other = drafts_ ? plain_yield() : drafted_yield();
   if (other > current * Margin()) drafts_ = !drafts_;
+  aftermath_ = drafts_ ? 0 : options_.aftermath_steps;
 }
 
 void DraftPayoff::Observe(const StepYield& yield) {

@@ -22,9 +22,9 @@ namespace tandem {
 // round, and "plain" is the one that takes less.
 //
 // What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
-// the cost of all steps, and a probe waits until its expected loss can be paid. What the steps after a probe
-// lose is on its account too: a drafter that had to open every session again computes their prompts long
-// after. Were they measured, both ways would seem as slow, and be probed all the time.
+// the cost of all steps, and a probe waits until its expected loss can be paid. What plain steps after a
+// probe lose is on its account too: a drafter that had to open every session again computes their prompts
+// long after. Were they measured, both ways would seem as slow, and be probed all the time.
 class DraftPayoff {
  public:
   struct Options {
@@ -33,7 +33,7 @@ class DraftPayoff {
     // After a switch the first steps still feel what went before: drafts in flight, a drafter that must catch
     // up. They are not measured.
     uint32_t settling_steps = 2;
-    // After a probe: what they lose the probe has lost, and they are not measured either.
+    // Plain ones after a probe: what they lose the probe has lost, and they are not measured either.
     uint32_t aftermath_steps = 48;
     double margin = 0.02;    // By how much drafting must be better to begin with it again.
     double history = 192.0;  // Steps over which measurements decay.

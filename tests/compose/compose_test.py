@@ -176,7 +176,9 @@ class CommandsTest(unittest.TestCase):
                 address, _, inside = published.rpartition(":")
                 self.assertEqual(address, f"127.0.0.1:{inside}", name)
                 if name in TANDEM:
-                    self.assertEqual(int(inside), port(flags(service)["listen"]))
+                    served = flags(service)
+                    listening = [port(served[flag]) for flag in ("listen", "http-listen") if flag in served]
+                    self.assertIn(int(inside), listening)
         self.assertIn("ports", SERVICES["router"])
 
 

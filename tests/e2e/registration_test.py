@@ -102,6 +102,23 @@ class RegistrationTest(ProcessTest):
             "drafted tokens",
         )
 
+    def test_a_registered_drafter_is_found_at_its_socket(self):
+        """It registers its port, and tells nobody but who asks it where it listens besides."""
+        router = self.start_open_router().wait_ready()
+        sockets = ("--local-sockets", self.folder / "sockets")
+        verifier = self.start_verifier(*self.registering(router), *sockets).wait_ready()
+        drafter = self.start_drafter([DRAFTER], flags=(*self.registering(router), *sockets)).wait_ready()
+        self.wait_registered(router, 1, 1)
+        self.drafted_output(router)
+        verifier.wait_logged("a drafter has a socket on this machine")
+        (socket,) = (self.folder / "sockets").iterdir()
+        (listed,) = (server for server in self.listed_servers(router) if server["role"] == "drafter")
+        self.assertEqual(listed["address"], drafter.address)
+        self.assertNotIn(socket.stem, json.dumps(listed))
+        drafter.send(signal.SIGTERM)
+        self.assertEqual(drafter.wait(), 0)
+        self.assertFalse(socket.exists())
+
     def test_servers_come_and_a_generation_runs(self):
         impatient = self.start_open_router("--wait-for-verifier", "0s", name="impatient").wait_ready()
         with impatient.channel() as channel:

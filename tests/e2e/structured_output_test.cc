@@ -136,16 +136,19 @@ TEST_P(StructuredSpeculationTest, ChangesNoOutputInABatchOfEightOrAlone) {
   ExpectSame(requests[1], Generate(requests[1]));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, StructuredSpeculationTest,
+std::string NameOf(const ::testing::TestParamInfo<StructuredCase>& info) {
+  const auto& [place, drafter, verifier] = info.param;
+  return absl::StrReplaceAll(absl::StrCat(Forms()[static_cast<size_t>(place)].name, "_",
+                                          drafter.empty() ? "none" : drafter, "_", verifier),
+                             {{"-", "_"}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Drafters, StructuredSpeculationTest,
                          Combine(Range(0, 6), Values("general-1m", "eagle3", "ngram", ""),
-                                 Values(kLookahead, kSynchronous)),
-                         [](const auto& info) {
-                           const std::string& drafter = std::get<1>(info.param);
-                           return absl::StrReplaceAll(
-                               absl::StrCat(Forms()[static_cast<size_t>(std::get<0>(info.param))].name, "_",
-                                            drafter.empty() ? "none" : drafter, "_", std::get<2>(info.param)),
-                               {{"-", "_"}});
-                         });
+                                 Values(kLookahead)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(InTurns, StructuredSpeculationTest,
+                         Combine(Values(0, 5), Values("general-1m", ""), Values(kSynchronous)), NameOf);
 
 TEST_F(StructuredOutputTest, EveryOutputIsWhatItsConstraintSays) {
   for (const Form& form : Forms()) {
