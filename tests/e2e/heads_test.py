@@ -254,9 +254,6 @@ class MedusaTest(HeadTest):
     test_streams_what_plain_decoding_gives = HeadsTest.test_streams_what_plain_decoding_gives
     test_killed_in_the_middle = HeadsTest.test_killed_in_the_middle
     test_swapped_in_the_middle = HeadsTest.test_swapped_in_the_middle
-    test_the_verifier_is_killed_in_the_middle = HeadsTest.test_the_verifier_is_killed_in_the_middle
-    test_a_head_of_another_target_is_refused = HeadsTest.test_a_head_of_another_target_is_refused
-    refused = HeadsTest.refused
 
 
 class NextTokenModuleTest(HeadTest):
@@ -272,7 +269,6 @@ class NextTokenModuleTest(HeadTest):
         return folder
 
     folder_of_head = folder_of_target
-    test_streams_what_plain_decoding_gives = HeadsTest.test_streams_what_plain_decoding_gives
     test_killed_in_the_middle = HeadsTest.test_killed_in_the_middle
 
 
