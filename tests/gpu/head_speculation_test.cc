@@ -216,7 +216,9 @@ TEST_P(GpuHeadSpeculation, OutputsAreThoseWithoutIt) {
     const GpuOutputs drafted = pair.Run(RandomRequests(), 10, /*drafted=*/true);
     EXPECT_EQ(drafted.tokens, plain.tokens) << HeadKindName(kind);
     EXPECT_EQ(plain.feature_bytes, 0u);
-    EXPECT_GT(drafted.feature_bytes, 3 * 25 * 24 * 2u);
+    // Of all prompts, but for Medusa heads, which read what is behind the last token alone.
+    const uint64_t feature_rows = kind == HeadConfig::Kind::kMedusa ? 10 : 3 * 25;
+    EXPECT_GT(drafted.feature_bytes, feature_rows * 24 * 2) << HeadKindName(kind);
     EXPECT_GT(drafted.accepted_tokens, 2u) << HeadKindName(kind);
     for (const TokenIds& tokens : plain.tokens) EXPECT_EQ(tokens.size(), 10u);
   }
