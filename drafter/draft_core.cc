@@ -65,7 +65,7 @@ DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, con
     assert(model.engine != nullptr || !model.sources.empty());
     models_.push_back(std::make_unique<HostedModel>());
     models_.back()->model = std::move(model);
-    models_.back()->model.calibration = &models_.back()->calibration;
+    if (options.calibrated_growth) models_.back()->model.calibration = &models_.back()->calibration;
   }
 }
 

@@ -61,6 +61,8 @@ class DraftCore {
     uint32_t max_sessions = 256;
     // Most nodes of one session that a step forwards.
     uint32_t expand_width = 4;
+    // Whether trees grow by what scores have been worth so far, and not by the scores as they are.
+    bool calibrated_growth = true;
     // Most rows of a step, prompts and nodes together. While a prompt waits, growth leaves it a quarter.
     uint32_t max_step_rows = 128;
     // Of sampled drafts: with the same one a request's drafts are drawn alike again.

@@ -29,6 +29,8 @@ class DraftLoop final : private SchedulerListener {
     WindowLimits limits;  // Every tree is as large as they allow.
     // Nodes of a tree forwarded in a step. With 1 growth is exactly best-first.
     uint32_t expand_width = 4;
+    // Whether the drafter's trees grow by what it has learned of its scores, which every request adds to.
+    bool calibrated_growth = true;
     // Whether the drafter is told of the request's temperature and seed, or takes its own most likely tokens.
     bool seeded = true;
     // What a draft head is fed with.
