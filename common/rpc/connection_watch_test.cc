@@ -107,8 +107,11 @@ TEST(ConnectionWatchTest, AClientThatCallsAndDoesNotReadIsCut) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   EXPECT_TRUE(cut);
-  EXPECT_NE(metrics.Expose().find("\ntandem_server_cut_connections_total{reason=\"unread\"} 1"),
-            std::string::npos);
+  const std::string series = "\ntandem_server_cut_connections_total{reason=\"unread\"} 1";
+  while (metrics.Expose().find(series) == std::string::npos && absl::Now() < end) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_NE(metrics.Expose().find(series), std::string::npos);
   // Others are served, whose descriptor may have the same number.
   const auto stub = v1::Admin::NewStub(CreateChannel(server->address()));
   grpc::ClientContext context;

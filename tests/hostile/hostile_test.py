@@ -110,18 +110,15 @@ class HostileTest(ProcessTest):
 class RowsTest(unittest.TestCase):
     """Every row of the table, those of one kind of router on the same one, one after the other."""
 
-    # The policies differ only in their name here.
-    LEFT_OUT = ("policy-fsm", "policy-ema-tiers", "header-4", "unread")
+    # Others do the same, or more.
+    LEFT_OUT = ("policy-fsm", "policy-ema-tiers", "header", "header-pieces", "unread", "compressed-health")
 
-    def check(self, result, router):
+    def check(self, result):
         row, grown = result.row, result.peak_mib - result.start_mib
         self.assertEqual(result.health, "SERVING")
         self.assertLess(grown, row.grows, "MiB")
         if not row.may_fail:
-            self.assertEqual(result.during.failures, [])
-            self.assertGreater(len(result.during.first_token), 0)
-        if row.name.startswith("unread"):
-            self.assertGreater(router.metric("tandem_server_cut_connections_total", reason="unread"), 0)
+            self.assertEqual(result.failures, [])
         if row.name == "flood":
             self.assertGreater(result.cost["ended"].get("RESOURCE_EXHAUSTED", 0), 0, "refusals hit the flooder")
         if row.name == "prompts":
@@ -141,7 +138,7 @@ class RowsTest(unittest.TestCase):
                 try:
                     for row in alike:
                         with self.subTest(row.name):
-                            self.check(run_row(row, 1.5, stack=stack, short=True), stack.router)
+                            self.check(run_row(row, 1.5, stack=stack, short=True))
                 finally:
                     stack.close()
 

@@ -157,6 +157,8 @@ class Result:
     before: Seen
     during: Seen
     after: Seen
+    # Of calls that began while it was attacked.
+    failures: list
     start_mib: float
     peak_mib: float
     # Until a call that begins waits no longer than before.
@@ -260,20 +262,22 @@ def run_row(row, seconds, stack=None, short=False):
         forget_peak(router)
         with circumstances(row, stack):
             begun = attack(seconds, row.request)
-            victims.phase("begins", 0.5)
+            begins = victims.phase("begins", 0.5)
             # Its process takes half a second to begin, and ends by itself.
             during = victims.phase("during", seconds - 0.5)
-            victims.phase("ends")
+            ends = victims.phase("ends")
             cost = begun.end()
         # It has a connection to make, and its one token's step to wait for.
         recovery = seconds_until_served(router.address, math.inf if short else 1.2 * before.p99 + 20)
         after = victims.phase("after", 0.0 if short else seconds)
+        victims.close()
         return Result(
             row=row,
             cost=cost,
             before=before,
             during=during,
             after=after,
+            failures=begins.failures + during.failures + ends.failures,
             start_mib=start_mib,
             peak_mib=status_mib(router, "VmHWM"),
             recovery_seconds=recovery,
@@ -290,7 +294,7 @@ def line(result):
     first = ", ".join(f"{seen.p50:.0f}/{seen.p99:.0f}" for seen in phases)
     rate = ", ".join(f"{seen.rate:.1f}" for seen in phases)
     notes = [f"{count} {code}" for code, count in sorted(cost["ended"].items())]
-    if failures := len(result.during.failures):
+    if failures := len(result.failures):
         notes.append(f"{failures} calls of the other tenant failed")
     return (
         f"| {result.row.who} | {cost['connections']}, {bytes_sent} | {first} "
