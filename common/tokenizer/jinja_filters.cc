@@ -215,12 +215,13 @@ Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   if (const double* d = value.As<double>()) number = *d;
   if (const std::string* text = value.AsString()) {
     int64_t parsed = 0;
-    if (absl::SimpleAtoi(*text, &parsed)) return JinjaValue::Int(parsed);
-    if (const JinjaValue* base = arguments.Find(1, "base");
-        base != nullptr && base->As<int64_t>() != nullptr) {
-      if (const std::optional<int64_t> value_in_base = IntegerOfBase(*text, *base->As<int64_t>())) {
-        return JinjaValue::Int(*value_in_base);
+    const JinjaValue* base = arguments.Find(1, "base");
+    if (base != nullptr && base->As<int64_t>() != nullptr) {
+      if (const std::optional<int64_t> in_base = IntegerOfBase(*text, *base->As<int64_t>())) {
+        return JinjaValue::Int(*in_base);
       }
+    } else if (absl::SimpleAtoi(*text, &parsed)) {
+      return JinjaValue::Int(parsed);
     }
     // Python's floats have no hexadecimal form.
     if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(*text, &number))
