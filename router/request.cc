@@ -33,6 +33,7 @@ absl::Status ValidateChat(const v1::ChatPrompt& chat) {
     if (message.role().empty()) return Invalid("chat.messages[", i, "].role: empty");
     bytes += message.role().size() + message.content().size();
   }
+  bytes += chat.template_variables().size();
   if (bytes > kMaxPromptBytes) {
     return Invalid("chat.messages: ", bytes, " bytes in all, expected at most ", kMaxPromptBytes);
   }

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/chat_template.h"
@@ -28,10 +29,10 @@ class TokenizerEncoder final : public PromptEncoder {
     std::vector<ChatMessage> messages;
     for (const v1::ChatMessage& message : chat.messages())
       messages.push_back({message.role(), message.content()});
-    // No clock: the same conversation always gives the same prompt.
-    TANDEM_ASSIGN_OR_RETURN(const std::string prompt, tokenizer_->ApplyChatTemplate(messages, {}));
-    return tokenizer_->Encode(prompt,
-                              {.parse_special = true, .add_special_tokens = true, .max_tokens = max_tokens});
+    ChatTemplateOptions options;
+    options.now = absl::Now();
+    options.json_variables = chat.template_variables();
+    return tokenizer_->EncodeChat(messages, options, chat.parse_special_tokens(), max_tokens);
   }
 
   absl::string_view TokenBytes(TokenId token) const override { return tokenizer_->TokenBytes(token); }

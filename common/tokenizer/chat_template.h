@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,6 +32,10 @@ struct ChatTemplateOptions {
   std::optional<absl::Time> now;
   // More variables for the template, such as "enable_thinking".
   std::map<std::string, Variable> variables;
+  // As many more, as a JSON object; empty: none. Not the names that are the conversation's own.
+  std::string json_variables;
+  // What becomes of the texts of messages and JSON before the template sees them. Empty: nothing.
+  std::function<std::string(std::string)> on_text;
   // Beyond these, rendering ends in ResourceExhausted.
   int64_t max_steps = 1'000'000;
   size_t max_output_bytes = size_t{1} << 20;

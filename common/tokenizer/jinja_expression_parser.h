@@ -110,7 +110,7 @@ class JinjaExpressionParser {
   ParsedExpression ParseTuple() {
     TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr first, ParseExpression());
     if (!IsOperator(",")) return first;
-    std::unique_ptr<Expression> node = MakeExpression(Expression::Kind::kList);
+    std::unique_ptr<Expression> node = MakeExpression(Expression::Kind::kList, JinjaValue::kTuple);
     node->operands.push_back(std::move(first));
     while (TakeOperator(",")) {
       const Kind kind = Current().kind;
@@ -300,7 +300,7 @@ class JinjaExpressionParser {
   }
 
   ParsedExpression ParseParentheses() {
-    if (TakeOperator(")")) return Finish(MakeExpression(Expression::Kind::kList));
+    if (TakeOperator(")")) return Finish(MakeExpression(Expression::Kind::kList, JinjaValue::kTuple));
     TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr value, ParseTuple());
     TANDEM_RETURN_IF_ERROR(ExpectOperator(")"));
     return value;

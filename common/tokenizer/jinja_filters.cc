@@ -1,14 +1,19 @@
 #include "common/tokenizer/jinja_builtins.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/jinja_lexer.h"
+#include "common/tokenizer/jinja_sequence_filters.h"
 #include "common/tokenizer/python_text.h"
 #include "common/tokenizer/unicode.h"
 
@@ -16,7 +21,7 @@ namespace tandem {
 namespace {
 
 using Result = absl::StatusOr<JinjaValue>;
-using Filter = Result (*)(const JinjaValue&, const JinjaArguments&, JinjaBudget&);
+using Filter = JinjaFilter;
 
 // A filter of strings first turns its value into one, as Jinja does.
 template <typename Function>
@@ -92,17 +97,6 @@ Result DefaultFilter(const JinjaValue& value, const JinjaArguments& arguments, J
   return fallback == nullptr ? JinjaValue::String("") : *fallback;
 }
 
-Result AttributeOf(const JinjaValue& value, const JinjaValue& path, JinjaBudget& budget) {
-  if (path.AsString() == nullptr) return JinjaItem(value, path, budget);
-  JinjaValue result = value;
-  for (const std::string& part : PythonSplit(*path.AsString(), ".", -1)) {
-    int64_t index = 0;
-    const JinjaValue key = absl::SimpleAtoi(part, &index) ? JinjaValue::Int(index) : JinjaValue::String(part);
-    TANDEM_ASSIGN_OR_RETURN(result, JinjaItem(result, key, budget));
-  }
-  return result;
-}
-
 Result JoinFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
   std::string separator;
@@ -114,7 +108,7 @@ Result JoinFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinj
   for (size_t i = 0; i < items.size(); ++i) {
     JinjaValue item = items[i];
     if (attribute != nullptr) {
-      TANDEM_ASSIGN_OR_RETURN(item, AttributeOf(items[i], *attribute, budget));
+      TANDEM_ASSIGN_OR_RETURN(item, JinjaMemberAt(items[i], *attribute, budget));
     }
     TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(item, budget));
     TANDEM_RETURN_IF_ERROR(budget.Bytes(separator.size()));
@@ -163,7 +157,7 @@ Result Select(const JinjaValue& value, const JinjaArguments& arguments, bool by_
     TANDEM_RETURN_IF_ERROR(budget.Step());
     JinjaValue tested = item;
     if (by_attribute) {
-      TANDEM_ASSIGN_OR_RETURN(tested, AttributeOf(item, attribute, budget));
+      TANDEM_ASSIGN_OR_RETURN(tested, JinjaMemberAt(item, attribute, budget));
     }
     bool holds = tested.IsTrue();
     if (!test.empty()) {
@@ -189,12 +183,29 @@ Result MapFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   for (const JinjaValue& item : items) {
     TANDEM_RETURN_IF_ERROR(budget.Step());
     Result result = attribute != nullptr
-                        ? AttributeOf(item, *attribute, budget)
+                        ? JinjaMemberAt(item, *attribute, budget)
                         : ApplyJinjaFilter(*arguments.positional[0].AsString(), item, rest, budget);
     TANDEM_RETURN_IF_ERROR(result.status());
     mapped.push_back(result->IsUndefined() && fallback != nullptr ? *fallback : *std::move(result));
   }
   return JinjaValue::List(std::move(mapped));
+}
+
+// Python's int(text, base), for bases 2, 8 and 16, with or without their prefix; 0 takes the base from it.
+std::optional<int64_t> IntegerOfBase(absl::string_view text, int64_t base) {
+  const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
+  absl::string_view digits = lower;
+  const bool negative = absl::ConsumePrefix(&digits, "-");
+  for (const auto& [prefix, radix] :
+       {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
+    if ((base == radix || base == 0) && absl::ConsumePrefix(&digits, prefix)) base = radix;
+  }
+  int64_t value = 0;
+  if (base != 0 && (base < 2 || base > 36)) return std::nullopt;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value,
+                                            static_cast<int>(base == 0 ? 10 : base));
+  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return negative ? -value : value;
 }
 
 Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
@@ -204,8 +215,17 @@ Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   if (const double* d = value.As<double>()) number = *d;
   if (const std::string* text = value.AsString()) {
     int64_t parsed = 0;
-    if (absl::SimpleAtoi(*text, &parsed)) return JinjaValue::Int(parsed);
-    if (!absl::SimpleAtod(*text, &number)) number = std::nan("");
+    const JinjaValue* base = arguments.Find(1, "base");
+    if (base != nullptr && base->As<int64_t>() != nullptr) {
+      if (const std::optional<int64_t> in_base = IntegerOfBase(*text, *base->As<int64_t>())) {
+        return JinjaValue::Int(*in_base);
+      }
+    } else if (absl::SimpleAtoi(*text, &parsed)) {
+      return JinjaValue::Int(parsed);
+    }
+    // Python's floats have no hexadecimal form.
+    if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(*text, &number))
+      number = std::nan("");
   }
   if (std::fabs(number) < 9e18) return JinjaValue::Int(static_cast<int64_t>(number));
   const JinjaValue* fallback = arguments.Find(0, "default");
@@ -305,9 +325,13 @@ const JinjaValue* JinjaArguments::Find(size_t index, absl::string_view name) con
 Result ApplyJinjaFilter(absl::string_view name, const JinjaValue& value, const JinjaArguments& arguments,
                         JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
-  const auto it = Filters().find(name);
-  if (it == Filters().end())
+  if (const auto it = Filters().find(name); it != Filters().end()) {
+    return it->second(value, arguments, budget);
+  }
+  const auto it = JinjaSequenceFilters().find(name);
+  if (it == JinjaSequenceFilters().end()) {
     return absl::UnimplementedError(absl::StrCat("filter '", name, "' is not supported"));
+  }
   return it->second(value, arguments, budget);
 }
 

@@ -82,6 +82,16 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteStatement(const 
       return Flow::kNormal;
     case Statement::Kind::kBlock:
       return Execute(statement.bodies[0]);
+    case Statement::Kind::kFilterBlock: {
+      TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0]));
+      scopes_.emplace_back();
+      scopes_.back()[kJinjaCaptured] = JinjaValue::String(std::move(text));
+      TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Evaluate(*statement.expression));
+      scopes_.pop_back();
+      TANDEM_ASSIGN_OR_RETURN(const std::string filtered, JinjaToText(value, budget_));
+      TANDEM_RETURN_IF_ERROR(Output(filtered));
+      return Flow::kNormal;
+    }
     case Statement::Kind::kBreak:
       return Flow::kBreak;
     case Statement::Kind::kContinue:
@@ -121,6 +131,8 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteFor(const JinjaS
   TANDEM_ASSIGN_OR_RETURN(JinjaValue::Items items, FilteredItems(statement));
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue list, JinjaValue::List(std::move(items)));
   const auto& shared = *list.As<std::shared_ptr<const JinjaList>>();
+  // As Jinja has it, "else" is for a loop in which no pass came to its end.
+  bool is_through = false;
   for (size_t i = 0; i < shared->items.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(budget_.Step());
     scopes_.emplace_back();
@@ -130,8 +142,9 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteFor(const JinjaS
     TANDEM_ASSIGN_OR_RETURN(const Flow flow, Execute(statement.bodies[0]));
     scopes_.pop_back();
     if (flow == Flow::kBreak) break;
+    is_through = is_through || flow == Flow::kNormal;
   }
-  if (shared->items.empty() && statement.bodies.size() > 1) return Execute(statement.bodies[1]);
+  if (!is_through && statement.bodies.size() > 1) return Execute(statement.bodies[1]);
   return Flow::kNormal;
 }
 
@@ -191,7 +204,7 @@ JinjaInterpreter::Result JinjaInterpreter::Evaluate(const JinjaExpression& expre
         TANDEM_ASSIGN_OR_RETURN(JinjaValue item, Evaluate(*operand));
         items.push_back(std::move(item));
       }
-      return JinjaValue::List(std::move(items));
+      return JinjaValue::List(std::move(items), expression.text);
     }
     case Expression::Kind::kDict:
       return EvaluateDict(expression);
@@ -289,7 +302,10 @@ JinjaInterpreter::Result JinjaInterpreter::EvaluateSlice(const JinjaExpression& 
   JinjaValue::Items sliced;
   for (int64_t i = begin; step > 0 ? i < end : i > end; i += step)
     sliced.push_back(items[static_cast<size_t>(i)]);
-  if (value.AsString() == nullptr) return JinjaValue::List(std::move(sliced));
+  if (value.AsString() == nullptr) {
+    const bool is_tuple = value.ListKind() == JinjaValue::kTuple;
+    return JinjaValue::List(std::move(sliced), is_tuple ? JinjaValue::kTuple : "");
+  }
   std::string text;
   for (const JinjaValue& character : sliced) text += *character.AsString();
   return JinjaValue::String(std::move(text));
@@ -444,7 +460,9 @@ JinjaInterpreter::Result JinjaInterpreter::MakeRange(const JinjaArguments& argum
   TANDEM_RETURN_IF_ERROR(budget_.Bytes(static_cast<size_t>(length) * sizeof(JinjaValue)));
   JinjaValue::Items items;
   for (int64_t i = 0; i < length; ++i) items.push_back(JinjaValue::Int(begin + i * step));
-  return JinjaValue::List(std::move(items));
+  std::string shown =
+      absl::StrCat("range(", begin, ", ", end, step == 1 ? "" : absl::StrCat(", ", step), ")");
+  return JinjaValue::List(std::move(items), std::move(shown));
 }
 
 JinjaInterpreter::Result JinjaInterpreter::MakeNamespace(const JinjaArguments& arguments) {

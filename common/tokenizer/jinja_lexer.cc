@@ -43,6 +43,8 @@ class Lexer {
       if (!rest_.empty() && (rest_[0] == '-' || rest_[0] == '+')) Advance(1);
       if (kind == '#') {
         TANDEM_RETURN_IF_ERROR(SkipComment());
+      } else if (const size_t raw = kind == '%' ? TagLength(rest_, "raw") : 0; raw > 0) {
+        TANDEM_RETURN_IF_ERROR(ReadRaw(raw));
       } else {
         TANDEM_RETURN_IF_ERROR(ReadTag(kind == '%'));
       }
@@ -140,6 +142,43 @@ class Lexer {
     Advance(has_sign ? end - 1 : end);
     EndTag(has_sign ? 3 : 2, true);
     return absl::OkStatus();
+  }
+
+  // The bytes of a tag that is no more than `name`, up to its end marker with its sign; 0: another tag.
+  size_t TagLength(absl::string_view text, absl::string_view name) const {
+    size_t length = SpaceLength(text);
+    if (!absl::StartsWith(text.substr(length), name)) return 0;
+    length += name.size();
+    length += SpaceLength(text.substr(length));
+    const absl::string_view end = text.substr(length);
+    const bool has_sign = absl::StartsWith(end, "-") || absl::StartsWith(end, "+");
+    return absl::StartsWith(end.substr(has_sign ? 1 : 0), "%}") ? length : 0;
+  }
+
+  // `{% raw %}`, whose first `length` bytes behind the marker are up to its end: what follows is text up to
+  // `{% endraw %}`.
+  absl::Status ReadRaw(size_t length) {
+    const auto end_tag = [&](bool trims_newline) {
+      EndTag(rest_[0] == '-' || rest_[0] == '+' ? 3 : 2, trims_newline);
+    };
+    Advance(length);
+    end_tag(/*trims_newline=*/false);
+    for (size_t at = rest_.find("{%"); at != absl::string_view::npos; at = rest_.find("{%", at + 2)) {
+      const absl::string_view tag = rest_.substr(at + 2);
+      const char sign = tag.empty() || (tag[0] != '-' && tag[0] != '+') ? '\0' : tag[0];
+      const size_t skipped = sign == '\0' ? 0 : 1;
+      const size_t end = TagLength(tag.substr(skipped), "endraw");
+      if (end == 0) continue;
+      const absl::string_view text = rest_.substr(0, at);
+      const absl::string_view kept = sign == '-'   ? StripRight(text)
+                                     : sign == '+' ? text
+                                                   : StripIndentation(text);
+      if (!kept.empty()) Add(Kind::kText, kept);
+      Advance(at + 2 + skipped + end);
+      end_tag(/*trims_newline=*/true);
+      return absl::OkStatus();
+    }
+    return Malformed("expected '{% endraw %}'");
   }
 
   absl::Status ReadTag(bool is_block) {

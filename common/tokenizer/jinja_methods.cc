@@ -178,11 +178,12 @@ absl::StatusOr<JinjaValue> CallDictMethod(const JinjaDict& dict, absl::string_vi
     } else if (name == "values") {
       items.push_back(value);
     } else {
-      TANDEM_ASSIGN_OR_RETURN(JinjaValue pair, JinjaValue::List({JinjaValue::String(key), value}));
+      TANDEM_ASSIGN_OR_RETURN(JinjaValue pair,
+                              JinjaValue::List({JinjaValue::String(key), value}, JinjaValue::kTuple));
       items.push_back(std::move(pair));
     }
   }
-  return JinjaValue::List(std::move(items));
+  return JinjaValue::List(std::move(items), absl::StrCat("dict_", name));
 }
 
 absl::StatusOr<JinjaValue> CallListMethod(const JinjaValue::Items& items, absl::string_view name,

@@ -75,14 +75,15 @@ class Parser : private JinjaExpressionParser {
     if (name == "set") return ParseSet();
     if (name == "macro") return ParseMacro();
     if (name == "generation") return ParseGeneration();
+    if (name == "filter") return ParseFilterBlock();
     if (name == "break" || name == "continue") {
       if (loop_depth_ == 0) return Malformed(absl::StrCat("'", name, "' outside a loop"));
       Statement statement = Make(name == "break" ? Statement::Kind::kBreak : Statement::Kind::kContinue);
       TANDEM_RETURN_IF_ERROR(EndBlock());
       return statement;
     }
-    for (absl::string_view known : {"extends", "include", "import", "from", "call", "filter", "with", "raw",
-                                    "block", "autoescape", "do", "trans"}) {
+    for (absl::string_view known :
+         {"extends", "include", "import", "from", "call", "with", "block", "autoescape", "do", "trans"}) {
       if (name == known) {
         return absl::UnimplementedError(
             absl::StrCat("line ", Current().line, ": tag '", name, "' is not supported"));
@@ -202,6 +203,21 @@ class Parser : private JinjaExpressionParser {
     TANDEM_RETURN_IF_ERROR(EndBlock());
     std::string ending;
     TANDEM_ASSIGN_OR_RETURN(JinjaBody body, ParseBody({"endgeneration"}, ending));
+    statement.bodies.push_back(std::move(body));
+    TANDEM_RETURN_IF_ERROR(EndBlock());
+    return statement;
+  }
+
+  absl::StatusOr<Statement> ParseFilterBlock() {
+    Statement statement = Make(Statement::Kind::kFilterBlock);
+    TANDEM_ASSIGN_OR_RETURN(statement.expression,
+                            Finish(MakeExpression(JinjaExpression::Kind::kName, kJinjaCaptured)));
+    do {
+      TANDEM_ASSIGN_OR_RETURN(statement.expression, ParseFilter(std::move(statement.expression)));
+    } while (TakeOperator("|"));
+    TANDEM_RETURN_IF_ERROR(EndBlock());
+    std::string ending;
+    TANDEM_ASSIGN_OR_RETURN(JinjaBody body, ParseBody({"endfilter"}, ending));
     statement.bodies.push_back(std::move(body));
     TANDEM_RETURN_IF_ERROR(EndBlock());
     return statement;

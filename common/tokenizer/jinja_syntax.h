@@ -46,6 +46,9 @@ struct JinjaExpression {
   std::vector<std::pair<std::string, JinjaExpressionPtr>> arguments;  // positional ones have no name
 };
 
+// A name that no template can write.
+inline constexpr char kJinjaCaptured[] = "{captured}";
+
 struct JinjaStatement;
 using JinjaBody = std::vector<JinjaStatement>;
 
@@ -53,14 +56,15 @@ struct JinjaMacro;
 
 struct JinjaStatement {
   enum class Kind {
-    kText,      // text
-    kOutput,    // expression
-    kIf,        // bodies[i] for the first conditions[i] that holds; a null condition is "else"
-    kFor,       // names in expression [if condition], bodies[0], else bodies[1]
-    kSet,       // names or text.names[0] (an attribute of a namespace) = expression
-    kSetBlock,  // names[0] = what bodies[0] outputs
-    kMacro,     // macro
-    kBlock,     // bodies[0]
+    kText,         // text
+    kOutput,       // expression
+    kIf,           // bodies[i] for the first conditions[i] that holds; a null condition is "else"
+    kFor,          // names in expression [if condition], bodies[0], else bodies[1]
+    kSet,          // names or text.names[0] (an attribute of a namespace) = expression
+    kSetBlock,     // names[0] = what bodies[0] outputs
+    kMacro,        // macro
+    kBlock,        // bodies[0]
+    kFilterBlock,  // expression, with the name kJinjaCaptured for what bodies[0] outputs
     kBreak,
     kContinue,
   };

@@ -202,11 +202,12 @@ absl::Status JinjaBudget::Bytes(size_t count) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<JinjaValue> JinjaValue::List(Items items) {
+absl::StatusOr<JinjaValue> JinjaValue::List(Items items, std::string kind) {
   int depth = 0;
   for (const JinjaValue& item : items) depth = std::max(depth, DepthOf(item));
   if (depth >= kMaxDepth) return TooDeep();
-  return JinjaValue(Variant(std::make_shared<const JinjaList>(JinjaList{std::move(items), depth + 1})));
+  return JinjaValue(
+      Variant(std::make_shared<const JinjaList>(JinjaList{std::move(items), depth + 1, std::move(kind)})));
 }
 
 absl::StatusOr<JinjaValue> JinjaValue::Dict(Members members) {
@@ -224,6 +225,10 @@ const std::string* JinjaValue::AsString() const {
 const JinjaValue::Items* JinjaValue::AsItems() const {
   const auto* list = As<std::shared_ptr<const JinjaList>>();
   return list == nullptr ? nullptr : &(*list)->items;
+}
+
+const std::string& JinjaValue::ListKind() const {
+  return (*As<std::shared_ptr<const JinjaList>>())->kind;
 }
 
 const JinjaDict* JinjaValue::AsDict() const {
@@ -278,7 +283,16 @@ absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& bu
       TANDEM_ASSIGN_OR_RETURN(const std::string part, JinjaToRepr(item, budget));
       absl::StrAppend(&out, out.empty() ? "" : ", ", part);
     }
-    out = absl::StrCat("[", out, "]");
+    const std::string& kind = value.ListKind();
+    if (kind == JinjaValue::kTuple) {
+      out = absl::StrCat("(", out, items->size() == 1 ? ",)" : ")");
+    } else if (absl::StartsWith(kind, "range(")) {
+      out = kind;
+    } else if (!kind.empty()) {
+      out = absl::StrCat(kind, "([", out, "])");
+    } else {
+      out = absl::StrCat("[", out, "]");
+    }
   } else if (const JinjaDict* dict = value.AsDict()) {
     for (const auto& [key, member] : dict->members) {
       TANDEM_ASSIGN_OR_RETURN(const std::string part, JinjaToRepr(member, budget));
@@ -311,6 +325,10 @@ absl::StatusOr<bool> JinjaEqual(const JinjaValue& a, const JinjaValue& b, JinjaB
   if (a.IsUndefined() || b.IsUndefined()) return a.IsUndefined() && b.IsUndefined();
   if (a.IsNone() || b.IsNone()) return a.IsNone() && b.IsNone();
   if (a.AsItems() != nullptr && b.AsItems() != nullptr) {
+    // Lists and tuples are never equal.
+    const bool is_list = a.ListKind().empty();
+    const bool is_tuple = a.ListKind() == JinjaValue::kTuple;
+    if (is_list != b.ListKind().empty() || is_tuple != (b.ListKind() == JinjaValue::kTuple)) return false;
     if (a.AsItems()->size() != b.AsItems()->size()) return false;
     for (size_t i = 0; i < a.AsItems()->size(); ++i) {
       TANDEM_ASSIGN_OR_RETURN(const bool same, JinjaEqual((*a.AsItems())[i], (*b.AsItems())[i], budget));

@@ -68,7 +68,10 @@ class JinjaValue {
     return JinjaValue(Variant(std::make_shared<const std::string>(std::move(value))));
   }
   // InvalidArgument when they nest deeper than 64 levels: everything that walks values recurses.
-  static absl::StatusOr<JinjaValue> List(Items items);
+  // `kind` says what else than a list it is: kTuple, the name of a dict's view ("dict_items"), or what Python
+  // prints a range as.
+  static constexpr char kTuple[] = "tuple";
+  static absl::StatusOr<JinjaValue> List(Items items, std::string kind = {});
   static absl::StatusOr<JinjaValue> Dict(Members members);
 
   template <typename T>
@@ -79,6 +82,7 @@ class JinjaValue {
   bool IsNone() const { return As<JinjaNone>() != nullptr; }
   const std::string* AsString() const;  // null unless it is a string; likewise below
   const Items* AsItems() const;
+  const std::string& ListKind() const;  // Of what has items.
   const JinjaDict* AsDict() const;
 
   // Python's name of the type, for messages.
@@ -92,6 +96,7 @@ class JinjaValue {
 struct JinjaList {
   JinjaValue::Items items;
   int depth;
+  std::string kind;
 };
 
 struct JinjaDict {

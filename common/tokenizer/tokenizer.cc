@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
@@ -212,6 +214,57 @@ absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(absl::Span<const ChatMe
   return (*chat_template_)->Render(messages, special_contents_, options);
 }
 
+// A mark behind the first character of what would be a special token keeps it from being one, and the
+// template sees everything else as it is. The mark is one of Unicode's characters that are none, U+FDD0 to
+// U+FDEF, which no text holds.
+absl::StatusOr<TokenIds> Tokenizer::EncodeChat(absl::Span<const ChatMessage> messages,
+                                               const ChatTemplateOptions& options, bool parse_special,
+                                               size_t max_tokens) const {
+  EncodeOptions encode{.parse_special = true, .add_special_tokens = false, .max_tokens = max_tokens};
+  if (parse_special) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string prompt, ApplyChatTemplate(messages, options));
+    return Encode(prompt, encode);
+  }
+  for (int last = 0x90; last <= 0xAF; ++last) {
+    const std::string mark = {'\xEF', '\xB7', static_cast<char>(last)};
+    bool is_taken = false;
+    ChatTemplateOptions marking = options;
+    marking.on_text = [&](std::string text) {
+      is_taken = is_taken || absl::StrContains(text, mark);
+      return MarkSpecial(std::move(text), mark);
+    };
+    absl::StatusOr<std::string> prompt = ApplyChatTemplate(messages, marking);
+    if (is_taken) continue;
+    if (!prompt.ok()) return prompt.status();
+    encode.mark = mark;
+    return Encode(*prompt, encode);
+  }
+  return absl::InvalidArgumentError("the messages hold every one of the characters U+FDD0 to U+FDEF");
+}
+
+std::string Tokenizer::MarkSpecial(std::string text, absl::string_view mark) const {
+  for (const AddedTokenFinder* finder : {raw_tokens_.get(), normalized_tokens_.get()}) {
+    // Within one that was broken up another one may stand.
+    for (bool found = true; found;) {
+      found = false;
+      std::string marked;
+      for (const TokenSpan& span : finder->Cut(text, /*parse_special=*/true)) {
+        // White space that it takes along stands in front. Of one character nothing can be broken up.
+        const size_t begin = span.token == nullptr ? 0 : span.text.find(span.token->text);
+        const size_t first = ReadUtf8(span.text.substr(begin)).length;
+        if (span.token == nullptr || !span.token->special || first == span.token->text.size()) {
+          absl::StrAppend(&marked, span.text);
+          continue;
+        }
+        found = true;
+        absl::StrAppend(&marked, span.text.substr(0, begin + first), mark, span.text.substr(begin + first));
+      }
+      text = std::move(marked);
+    }
+  }
+  return text;
+}
+
 absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const EncodeOptions& options) const {
   if (utf8_text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
@@ -224,6 +277,7 @@ absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const En
   const size_t most = options.max_tokens;
   Encoding encoding{.parse_special = options.parse_special,
                     .max_tokens = most + (most < std::numeric_limits<size_t>::max() ? 1 : 0),
+                    .mark = options.mark,
                     .scratch = {},
                     .tokens = {}};
   for (const TokenSpan& span : raw_tokens_->Cut(utf8_text, options.parse_special)) {
@@ -264,7 +318,12 @@ absl::Status Tokenizer::EncodePlain(absl::string_view text, bool at_text_start, 
       TANDEM_RETURN_IF_ERROR(AppendToken(span.token->id, encoding.max_tokens, encoding.tokens));
       continue;
     }
-    const TextPiece piece{span.text, at_text_start && span.text.data() == text.data()};
+    TextPiece piece{span.text, at_text_start && span.text.data() == text.data()};
+    std::string unmarked;
+    if (!encoding.mark.empty() && absl::StrContains(piece.text, encoding.mark)) {
+      unmarked = absl::StrReplaceAll(piece.text, {{encoding.mark, ""}});
+      piece.text = unmarked;
+    }
     TANDEM_RETURN_IF_ERROR(pre_tokenizer_ != nullptr ? pre_tokenizer_->Split(piece, tokenize)
                                                      : tokenize(piece));
   }

@@ -43,6 +43,9 @@ class Tokenizer {
     // How many tokens the result may have. Work ends where it is known that there are more, and so costs no
     // more than this many tokens, but for looking through the text for added tokens and normalizing it.
     size_t max_tokens = std::numeric_limits<size_t>::max();
+    // Left out of the text once tokens have been looked for in it: put into words that users control, it
+    // keeps them from being special tokens. Empty: nothing.
+    absl::string_view mark = {};
   };
 
   // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja. Errors name file
@@ -92,6 +95,12 @@ class Tokenizer {
   // Encode the result with parse_special on; a BOS in it is not doubled.
   absl::StatusOr<std::string> ApplyChatTemplate(absl::Span<const ChatMessage> messages,
                                                 const ChatTemplateOptions& options) const;
+  // The tokens of a conversation, by the folder's chat template, which puts special tokens where they belong
+  // (a BOS included, or none). In messages' contents and in variables they are ordinary text unless
+  // `parse_special`. Errors as of ApplyChatTemplate and Encode.
+  absl::StatusOr<TokenIds> EncodeChat(absl::Span<const ChatMessage> messages,
+                                      const ChatTemplateOptions& options, bool parse_special,
+                                      size_t max_tokens) const;
 
   // What the decoder strips from the beginning of the whole text.
   const TokenDecoder::LeadingStrip& leading_strip() const { return decoder_.leading_strip(); }
@@ -111,11 +120,14 @@ class Tokenizer {
   struct Encoding {
     bool parse_special;
     size_t max_tokens;
+    absl::string_view mark;
     BpeModel::Scratch scratch;
     TokenIds tokens;
   };
   // The tokens with the frame around them.
   TokenIds Framed(TokenIds tokens) const;
+  // `text` with the mark behind the first character of every special token's text.
+  std::string MarkSpecial(std::string text, absl::string_view mark) const;
   absl::Status EncodePlain(absl::string_view text, bool at_text_start, Encoding& encoding) const;
 
   BpeModel model_;
