@@ -88,7 +88,7 @@ double RoundTimeModel::FurtherShare(uint32_t rows, uint32_t context) const {
 }
 
 double RoundTimeModel::slope() const {
-  return covariance_ / (variance_ + kSlopePrior);
+  return std::max(covariance_ / (variance_ + kSlopePrior), 0.0);
 }
 
 // The line is what the first row and the further ones cost, each by a factor of its own: neither may become

@@ -14,7 +14,8 @@ namespace tandem {
 // the grid: steps with many rows can be slower than warm-up said while those with few are not (other programs
 // have the caches, a drafter has a core), and then each further row costs more than the grid says. It goes
 // through the means of what was observed, with their regression's slope, which a prior draws towards 0 while
-// steps are much alike:
+// steps are much alike, and which is never negative: rows that look cheaper than warm-up said would let in
+// candidates that are not worth them.
 //
 //   seconds / grid = mean ratio + slope * (x - mean x).
 class RoundTimeModel {

@@ -76,7 +76,11 @@ OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
                                        "HTTP requests by path and by the status they were refused with, or "
                                        "\"served\"; what became of those is told like of all requests.",
                                        {"path", "outcome"}})),
-      created_(absl::ToUnixSeconds(router->clock().Now())) {}
+      created_(absl::ToUnixSeconds(router->clock().Now())) {
+  if (requests_ == nullptr) return;
+  // From the start, so that the first request shows as a rise.
+  for (const Route& route : Routes()) requests_->With({route.path, "served"});
+}
 
 const std::vector<OpenAiApi::Route>& OpenAiApi::Routes() {
   static const auto* const routes = new std::vector<Route>{

@@ -151,6 +151,7 @@ class Stack:
         path.write_text(json.dumps(config))
         tenants_path = self.folder / "tenants.yaml"
         tenants_path.write_text(json.dumps({"tenants": list(tenants)}))
+        flags = ("--http-listen", "127.0.0.1:0", *flags)
         router = self.start("router", "--config", path, "--tenants", tenants_path, *flags)
         router.wait_ready()
         if self.channel is not None:

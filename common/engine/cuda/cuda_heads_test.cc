@@ -186,7 +186,8 @@ TEST(CudaHeadsTest, RefuseWhatHeadsDoNotTake) {
   const SeededChoice choice = {.sampling = &sampling, .token = &token};
   EXPECT_THAT(refusal(nullptr), HasSubstr("comes without a state"));
   EXPECT_THAT(refusal(&own),
-              HasSubstr("a state of 168 numbers; a draft head's rows each read 40 of its own"));
+              HasSubstr("a state of 168 numbers of its own; a draft head's rows each read 168 numbers of the "
+                        "target or 40 of its own"));
   EXPECT_THAT(refusal(&target, &choice), HasSubstr("this engine gives logits only"));
 
   // Ranks compare what they were started with before either refuses.
