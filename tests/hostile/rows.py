@@ -114,12 +114,14 @@ ROWS = (
         who="opens calls and resets them at once, on 4 connections",
         attack="resets",
         options={"connections": 4},
-        grows=256,
+        # Their number is not bounded; --connection-memory bounds what they take.
+        grows=512,
     ),
     Row(
         name="pings",
         who="sends pings and settings, on 4 connections",
         attack="pings",
+        grows=512,
         options={"connections": 4},
     ),
     Row(
