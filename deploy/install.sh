@@ -81,7 +81,7 @@ if ((${#missing[@]} == 0)); then
 fi
 if $check_only; then
   echo "install.sh: missing: ${missing[*]}" >&2
-  "${fetch[@]}" || true
+  "${fetch[@]}" || true # It names what it misses; the exit code is the same either way.
   exit 1
 fi
 
