@@ -1,11 +1,5 @@
 #include "router/live/live_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <map>
 #include <memory>
 #include <string>
@@ -22,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/live/page.h"
+#include "router/testing/http_connection.h"
 
 namespace tandem::router {
 namespace {
@@ -29,56 +24,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using Connection = testing::HttpConnection;
 
 // Only a test that fails waits as long.
 constexpr int kPatienceSeconds = 30;
-
-// A connection that says what it is told to, and reads what comes.
-class Connection {
- public:
-  Connection(int port, const std::string& request) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval patience = {.tv_sec = kPatienceSeconds, .tv_usec = 0};
-    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(send(socket_, request.data(), request.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(request.size()));
-  }
-  ~Connection() { Close(); }
-
-  // Reads until what has come since the last call has `word`, and returns it; less at the end.
-  std::string ReadUntil(absl::string_view word) {
-    while (!absl::StrContains(received_, word) && ReadMore()) {
-    }
-    return std::exchange(received_, "");
-  }
-  std::string ReadAll() {
-    while (ReadMore()) {
-    }
-    return std::exchange(received_, "");
-  }
-  // Whether it could be sent.
-  bool Send(const std::string& more) {
-    return send(socket_, more.data(), more.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(more.size());
-  }
-  void Close() {
-    if (socket_ >= 0) close(std::exchange(socket_, -1));
-  }
-
- private:
-  bool ReadMore() {
-    char buffer[4096];
-    const ssize_t count = recv(socket_, buffer, sizeof(buffer), 0);
-    if (count > 0) received_.append(buffer, static_cast<size_t>(count));
-    return count > 0;
-  }
-
-  int socket_;
-  std::string received_;
-};
 
 v1::RouterConfig TwoTenants() {
   v1::RouterConfig config;
