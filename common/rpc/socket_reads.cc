@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/rpc/header_bounds.h"
 #include "common/rpc/socket_cookie.h"
@@ -21,13 +23,15 @@
 namespace tandem {
 namespace {
 
-// One for each descriptor. What is read from one connection is read by one thread at a time, which comes
-// after the one that accepted it; a descriptor that has become another socket's is known by its cookie.
+// One for each descriptor. A descriptor that has become another socket's is known by its cookie.
 struct Reads {
   std::atomic<uint64_t> cookie{0};  // 0: nobody looks.
-  HeaderBounds bounds;
-  uint64_t most_calls = 0;
-  uint64_t look_at_calls = 0;  // When there are more, at what was written.
+  // One thread at a time reads a connection, so nobody waits here: this orders those that have the descriptor
+  // in turn.
+  absl::Mutex mutex;
+  HeaderBounds bounds ABSL_GUARDED_BY(mutex);
+  uint64_t most_calls ABSL_GUARDED_BY(mutex) = 0;
+  uint64_t look_at_calls ABSL_GUARDED_BY(mutex) = 0;  // When there are more, at what was written.
 };
 
 constexpr int kTcpLevel = 6;
@@ -72,7 +76,7 @@ uint64_t WrittenBytes(int descriptor) {
   return info.tcpi_bytes_acked + static_cast<uint64_t>(queued);
 }
 
-bool HasTooManyCalls(int descriptor, Reads& reads) {
+bool HasTooManyCalls(int descriptor, Reads& reads) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reads.mutex) {
   const uint64_t calls = reads.bounds.num_calls();
   if (calls <= reads.look_at_calls) return false;
   const uint64_t answered = WrittenBytes(descriptor) / kLeastAnswerBytes;
@@ -81,7 +85,7 @@ bool HasTooManyCalls(int descriptor, Reads& reads) {
 }
 
 // Whether all header lists may go on to their reader.
-bool Take(Reads& reads, const msghdr& message, size_t size) {
+bool Take(Reads& reads, const msghdr& message, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reads.mutex) {
   for (size_t i = 0; i < message.msg_iovlen && size > 0; ++i) {
     const size_t part = std::min(size, message.msg_iov[i].iov_len);
     if (!reads.bounds.Take(
@@ -105,6 +109,7 @@ void BoundReads(int descriptor, uint64_t most_calls) {
   std::atomic<Reads*>& place = made->reads[static_cast<size_t>(descriptor)];
   Reads* reads = place.load(std::memory_order_acquire);
   if (reads == nullptr) place.store(reads = new Reads(), std::memory_order_release);
+  absl::MutexLock lock(&reads->mutex);
   reads->bounds = HeaderBounds();
   reads->most_calls = reads->look_at_calls = most_calls;
   reads->cookie.store(SocketCookie(descriptor).value_or(0), std::memory_order_release);
@@ -119,6 +124,7 @@ CutReads TakeCutReads() {
 static bool CutsRead(int descriptor, const msghdr& message, size_t size) {
   Reads* const reads = Watched(descriptor);
   if (reads == nullptr) return false;
+  absl::MutexLock lock(&reads->mutex);
   if (!Take(*reads, message, size)) {
     num_cut_header_lists.fetch_add(1, std::memory_order_relaxed);
     return true;
