@@ -50,7 +50,7 @@ TEST(JsonScannerTest, EndsWhereTheObjectEnds) {
 }
 
 TEST(JsonScannerTest, AgreesWithAParser) {
-  const std::string seeds[] = {R"({"a": [1, -2.5e+3, 0, 0.5], "b": {"c": "\u00e9\n"}, "d": true, "e": null})",
+  const std::string seeds[] = {R"({"a": [1, 0, 0.5, -2.5e+3], "b": {"c": "\u00e9\n"}, "d": true, "e": null})",
                                R"({"x": [[], {}, ""], "y": -0, "z": 1E9})"};
   std::mt19937 random(3);
   int num_valid = 0;

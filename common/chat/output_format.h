@@ -17,7 +17,7 @@ enum class CallSyntax {
   kMistral,   // [TOOL_CALLS][{"name": "f", "arguments": {}}], or [TOOL_CALLS]f[ARGS]{} for each.
   kDeepSeek,  // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>,
               // or with "function" for f, and f and a fence around the arguments behind the separator.
-  kJson,  // {"name": "f", "arguments": {}}, or a list of these, and nothing else.
+  kJson,      // {"name": "f", "arguments": {}}, or a list of these, and nothing else.
 };
 
 struct OutputFormat {

@@ -212,8 +212,7 @@ absl::Status Tokenizer::ParseConfiguredChatTemplate(const JsonView& json) {
 
 absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(absl::Span<const ChatMessage> messages,
                                                          const ChatTemplateOptions& options) const {
-  const auto& chosen =
-      tool_template_.has_value() && !options.tools.empty() ? tool_template_ : chat_template_;
+  const auto& chosen = tool_template_.has_value() && !options.tools.empty() ? tool_template_ : chat_template_;
   if (!chosen.has_value()) return absl::NotFoundError("the model folder has no chat template");
   TANDEM_RETURN_IF_ERROR(chosen->status());
   return (*chosen)->Render(messages, special_contents_, options);

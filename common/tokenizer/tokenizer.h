@@ -89,7 +89,8 @@ class Tokenizer {
   uint64_t Fingerprint(int32_t logits_width) const;
 
   bool has_chat_template() const { return chat_template_.has_value(); }
-  // The text of the template that conversations with tools are laid out by; empty without one that can be used.
+  // The text of the template that conversations with tools are laid out by; empty without one that can be
+  // used.
   absl::string_view chat_template_source() const;
   // The prompt of a conversation, by the folder's chat template: chat_template.jinja, or what
   // tokenizer_config.json has. NotFound without one; what is wrong with one that cannot be used shows here,
