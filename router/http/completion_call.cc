@@ -46,7 +46,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
  private:
   // The client's side of one generation. What it does is the call's that owns all of them.
   struct Choice final : ClientStream {
-    Choice(CompletionCall& owner, size_t index) : owner(owner), index(index) {}
+    Choice(CompletionCall& its_owner, size_t its_index) : owner(its_owner), index(its_index) {}
     void Write(const v1::GenerateResponse& event) override { owner.OnEvent(*this, event); }
     void Finish(const absl::Status& status) override { owner.OnFinish(*this, status); }
     void Cancel() override { owner.exchange_->Abort(); }
