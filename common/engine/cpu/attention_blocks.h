@@ -63,6 +63,12 @@ TANDEM_INLINE Positions WantedByRows(const AttentionArgs& args, uint32_t begin, 
   return wanted;
 }
 
+// Asks for a cache line, of the second level: what is on its way to the first takes up one of its few miss
+// buffers until it has come, and memory is far.
+TANDEM_INLINE void AskFor(const void* line) {
+  __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+}
+
 // A block that is wanted soon, for asking for its cache lines in time: blocks lie anywhere, where the
 // processor cannot guess the next.
 TANDEM_INLINE uint32_t BlockAhead(const RowRun& run, uint32_t block) {
@@ -71,20 +77,22 @@ TANDEM_INLINE uint32_t BlockAhead(const RowRun& run, uint32_t block) {
 
 constexpr size_t kKvScaleBytes = kLanes * sizeof(float);
 
-// Vectors of bfloat16 or integers in float32; asks for as many at `ahead`.
+// Vectors of bfloat16 or integers in float32; asks for as many at `ahead`, a line at a time.
 template <typename V>
 TANDEM_INLINE void WidenBf16(const char* from, const char* ahead, size_t num_vectors, float* to) {
   constexpr size_t kVectorBytes = kLanes * sizeof(uint16_t);
+#pragma GCC unroll 4
   for (size_t i = 0; i < num_vectors; ++i) {
-    if (i % 2 == 0) __builtin_prefetch(ahead + i * kVectorBytes);
+    if (i % 2 == 0) AskFor(ahead + i * kVectorBytes);
     V::Store(V::LoadBf16(reinterpret_cast<const uint16_t*>(from + i * kVectorBytes)), to + i * kLanes);
   }
 }
 template <typename V>
 TANDEM_INLINE void WidenInt8(const char* from, const char* ahead, size_t num_vectors, const V& scales,
                              float* to) {
+#pragma GCC unroll 4
   for (size_t i = 0; i < num_vectors; ++i) {
-    if (i % 4 == 0) __builtin_prefetch(ahead + i * kLanes);
+    if (i % 4 == 0) AskFor(ahead + i * kLanes);
     const V integers = V::LoadInt8(reinterpret_cast<const int8_t*>(from + i * kLanes));
     V::Store(V::Multiply(integers, scales), to + i * kLanes);
   }
@@ -96,7 +104,7 @@ TANDEM_INLINE void WidenKeys(const AttentionArgs& args, uint32_t block, uint32_t
   const char* from = args.keys + block * args.key_block_bytes;
   const char* ahead = args.keys + block_ahead * args.key_block_bytes;
   if (args.format == KvFormat::kBf16) return WidenBf16<V>(from, ahead, args.head_dim, to);
-  __builtin_prefetch(ahead);
+  AskFor(ahead);
   const V scales = V::Load(reinterpret_cast<const float*>(from));
   WidenInt8<V>(from + kKvScaleBytes, ahead + kKvScaleBytes, args.head_dim, scales, to);
 }
@@ -112,7 +120,7 @@ TANDEM_INLINE void WidenValue(const AttentionArgs& args, uint32_t block, uint32_
     const size_t at = offset * args.value_stride * sizeof(uint16_t);
     return WidenBf16<V>(from + at, ahead + at, num_vectors, to);
   }
-  if (offset == 0) __builtin_prefetch(ahead);
+  if (offset == 0) AskFor(ahead);
   const V scale = V::Broadcast(reinterpret_cast<const float*>(from)[offset]);
   const size_t at = kKvScaleBytes + offset * args.value_stride;
   WidenInt8<V>(from + at, ahead + at, num_vectors, scale, to);

@@ -52,7 +52,7 @@ TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const (&q
     for (int q = 0; q < kQueries; ++q) elements[q] = V::Broadcast(queries[q][d]);
 #pragma GCC unroll 4
     for (int block = 0; block < kBlocks; ++block) {
-      if constexpr (kAsks) __builtin_prefetch(ahead[block] + size_t{d} * kLanes);
+      if constexpr (kAsks) AskFor(ahead[block] + size_t{d} * kLanes);
       const V keys = V::Load(blocks[block] + size_t{d} * kLanes);
 #pragma GCC unroll 4
       for (int q = 0; q < kQueries; ++q) sums[q][block] = V::Fma(elements[q], keys, sums[q][block]);
@@ -288,7 +288,7 @@ TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, co
     for (; position < end; ++position) {
       if constexpr (kAsks) {
 #pragma GCC unroll 4
-        for (int i = 0; i < kVectors; ++i) __builtin_prefetch(ahead + i * kLanes);
+        for (int i = 0; i < kVectors; ++i) AskFor(ahead + i * kLanes);
         ahead += args.value_stride;
       }
       sums.Add(weights + position - run.chunk, value);
