@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// What numbers an engine keeps keys and values in, chosen when it is made. Part of the model as far as outputs
-// go: they are the same again only with the same type.
+// What numbers an engine keeps keys and values in, chosen when it is made. Part of the model as far as
+// outputs go: they are the same again only with the same type.
 enum class KvType {
   kAuto,  // f32 on CPUs, bf16 on GPUs.
   kF32,
