@@ -98,8 +98,7 @@ void DeclareGpu(VerifierFlags& options, Flags& flags) {
       .InRange(0, 1e7)
       .Add("gpu-low-priority", &options.gpu_low_priority, "Let other work on the GPU go first.")
       .Add("gpus", &options.num_gpus,
-           "GPUs that share the model by tensor parallelism, each with a process of its own: the one of rank "
-           "0 "
+           "GPUs that share the model by tensor parallelism, each with a process of its own: that of rank 0 "
            "serves, the others follow it.")
       .InRange(1, kMostRanks)
       .Add("gpu-rank", &options.gpu_rank, "Which of the GPUs this process has.")
@@ -125,17 +124,15 @@ void Declare(VerifierFlags& options, Flags& flags) {
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
           "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a "
-          "GPU fp8 (a scale for each output) and fp8-tensor (one for "
-          "each matrix) take 8. Outputs are the same again only with the same choice.")
-      .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
-                 "Numbers to keep keys and values in; auto is f32 on a CPU and bf16 on a GPU. On a CPU bf16 "
-                 "takes half of f32's memory and int8, with a scale for each head and token, a quarter, and "
-                 "long contexts are read as much faster. Outputs are the same again only with the same "
-                 "choice.")
+          "GPU fp8 (a scale for each output) and fp8-tensor (one for each matrix) take 8. Outputs are the "
+          "same again only with the same choice.")
+      .AddChoice(
+          "kv-type", &options.kv_type, KvTypeNames(),
+          "Numbers to keep keys and values in; auto is f32 on a CPU and bf16 on a GPU. bf16 takes half "
+          "of f32's memory, int8 a quarter. Outputs are the same again only with the same choice.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "
-           "as "
-           "they grow; when it runs out, the youngest give theirs up and compute them again later.")
+           "as they grow; when it runs out, the youngest give theirs up and compute them again later.")
       .InRange(256, 1e9)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.")
@@ -363,12 +360,6 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
   return TargetEngine{std::move(engine), std::move(pool), std::move(round_time)};
 }
 
-std::string CpuArithmetic(const KernelTable& kernels, KvType kv_type) {
-  const bool is_exact = kv_type == KvType::kAuto || kv_type == KvType::kF32;
-  return absl::StrCat("cpu (", ArithmeticName(kernels), is_exact ? "" : ", keys and values in ",
-                      is_exact ? "" : KvTypeName(kv_type), ")");
-}
-
 // What does not change while the server runs.
 absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, const OpenedTarget& target) {
   TANDEM_ASSIGN_OR_RETURN(const InstructionSet instruction_set, ParseInstructionSet(options.instruction_set));
@@ -385,8 +376,9 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   info.set_device(device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
   // Which of a machine's GPUs it is makes no difference.
-  info.set_arithmetic(absl::StrCat(device.is_cuda ? "cuda" : CpuArithmetic(*kernels, target.kv_type), ", ",
-                                   options.verification_rule));
+  info.set_arithmetic(absl::StrCat(
+      device.is_cuda ? "cuda" : absl::StrCat("cpu (", ArithmeticName(*kernels, target.kv_type), ")"), ", ",
+      options.verification_rule));
   const std::set<TokenId> end_tokens(target.served.defaults.eos_tokens.begin(),
                                      target.served.defaults.eos_tokens.end());
   for (const TokenId token : end_tokens) info.add_end_tokens(static_cast<uint32_t>(token));

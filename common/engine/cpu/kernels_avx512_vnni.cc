@@ -191,10 +191,12 @@ struct GroupSums {
   }
 };
 
-template <typename Weights, int kParts, int kRows, int kTiles>
+// The first rows bring the weights for all, and ask for them some way ahead of their use; the others, which
+// find them in the cache, ask for the next group of tiles meanwhile, so that memory does not stand still.
+template <typename Weights, int kParts, int kRows, int kTiles, bool kAreFirst>
 void MultiplyBlock(const ProductArgs& args, const ProductBlock& block) {
-  // How far ahead of their use weights are asked for: the first rows bring them for all.
   constexpr size_t kPrefetchBytes = 4096;
+  constexpr int kLocality = kAreFirst ? 3 : 2;
   constexpr uint32_t kLines = kGroupLines / Weights::kQuadsPerLine;
   const uint32_t num_groups = NumGroups(args.depth);
   const size_t tile_bytes = num_groups * Weights::kGroupBytes;
@@ -217,15 +219,15 @@ void MultiplyBlock(const ProductArgs& args, const ProductBlock& block) {
     // Behind the end of its tile a stream goes on kTiles further.
     const size_t left = (num_groups - group) * Weights::kGroupBytes;
     const size_t jump = left > kPrefetchBytes ? 0 : (kTiles - 1) * tile_bytes;
-    const size_t ahead = block.first_row == 0 ? kPrefetchBytes + jump : 0;
+    const size_t ahead = kAreFirst ? kPrefetchBytes + jump : kTileGroup * tile_bytes;
     sums.Begin(scales + num_groups * sizeof(float), row_bytes);
 #pragma GCC unroll 2
     for (uint32_t line = 0; line < kLines; ++line) {
 #pragma GCC unroll 4
       for (int tile = 0; tile < kTiles; ++tile) {
         const char* from = tiles + tile * tile_bytes + kScaleLineBytes + line * kLineBytes;
-        __builtin_prefetch(from + ahead);
-        __builtin_prefetch(from + kLines * kLineBytes + ahead);
+        __builtin_prefetch(from + ahead, 0, kLocality);
+        __builtin_prefetch(from + kLines * kLineBytes + ahead, 0, kLocality);
         const __m512i lines[2] = {_mm512_load_si512(from), _mm512_load_si512(from + kLines * kLineBytes)};
 #pragma GCC unroll 2
         for (uint32_t index = 0; index < Weights::kQuadsPerLine; ++index) {
@@ -236,7 +238,7 @@ void MultiplyBlock(const ProductArgs& args, const ProductBlock& block) {
     }
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
-      __builtin_prefetch(tiles + tile * tile_bytes + ahead);
+      __builtin_prefetch(tiles + tile * tile_bytes + ahead, 0, kLocality);
       sums.AddTo(totals, tile, tiles + tile * tile_bytes, scales, row_bytes);
     }
   }
@@ -270,7 +272,13 @@ void Multiply(const ProductArgs& args) {
   ForProductBlocks<kMaxRows<kParts>, TilesAtOnce<kParts>>(
       args, NumGroups(args.depth) * Weights::kGroupBytes,
       [&](auto rows, auto tiles, const ProductBlock& block) {
-        MultiplyBlock<Weights, kParts, decltype(rows)::kValue, decltype(tiles)::kValue>(args, block);
+        constexpr int kRows = decltype(rows)::kValue;
+        constexpr int kTiles = decltype(tiles)::kValue;
+        if (block.first_row == 0) {
+          MultiplyBlock<Weights, kParts, kRows, kTiles, true>(args, block);
+        } else {
+          MultiplyBlock<Weights, kParts, kRows, kTiles, false>(args, block);
+        }
       });
 }
 

@@ -23,6 +23,9 @@ TANDEM_INLINE void WithCount(uint32_t count, Body body) {
   }
 }
 
+// Tiles that go through all rows before the next ones do.
+inline constexpr uint32_t kTileGroup = 4;
+
 // Some rows times some tiles.
 struct ProductBlock {
   const char* tiles = nullptr;
@@ -31,16 +34,15 @@ struct ProductBlock {
   float* const* outputs = nullptr;  // Of the rows.
 };
 
-// Goes once through the weights: a few tiles at a time, which stay in the cache for all chunks of rows.
+// Goes once through the weights: kTileGroup tiles at a time, which stay in the cache for all chunks of rows.
 // Calls body(Count<rows>(), Count<tiles>(), block): chunks are as equal as possible and have kMaxRows rows at
 // most, which go through Tiles::kAtOnce<rows> (4, 2 or 1) tiles at a time, and through the last ones one by
 // one.
 template <int kMaxRows, typename Tiles, typename Body>
 TANDEM_INLINE void ForProductBlocks(const ProductArgs& args, size_t tile_bytes, Body body) {
-  constexpr uint32_t kGroup = 4;
   const uint32_t num_chunks = (args.num_rows + kMaxRows - 1) / kMaxRows;
-  for (uint32_t first = 0; first < args.num_tiles; first += kGroup) {
-    const uint32_t end = args.num_tiles - first < kGroup ? args.num_tiles : first + kGroup;
+  for (uint32_t first = 0; first < args.num_tiles; first += kTileGroup) {
+    const uint32_t end = args.num_tiles - first < kTileGroup ? args.num_tiles : first + kTileGroup;
     uint32_t row = 0;
     for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
       const uint32_t num_rows = (args.num_rows - row) / (num_chunks - chunk);
