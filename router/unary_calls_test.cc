@@ -158,7 +158,7 @@ TEST_F(UnaryCallsTest, WhatCannotBeTokenizedNamesItsField) {
 TEST_F(UnaryCallsTest, TextOfTokens) {
   v1::DetokenizeRequest request;
   v1::DetokenizeResponse response;
-  for (const uint32_t id : {1, 'o', 'k'}) request.mutable_tokens()->add_ids(id);
+  for (const uint32_t id : {1u, uint32_t{'o'}, uint32_t{'k'}}) request.mutable_tokens()->add_ids(id);
   ASSERT_TRUE(stub_->Detokenize(&Calling(), request, &response).ok());
   EXPECT_EQ(response.text(), "<1>ok");
   request.set_skip_special_tokens(true);

@@ -41,7 +41,7 @@ class LetterEncoder final : public PromptEncoder {
   std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const override {
     std::string text;
     for (const TokenId token : tokens) {
-      if (token > 3) text += TokenBytes(token);
+      if (token > 3) absl::StrAppend(&text, TokenBytes(token));
       if (token <= 3 && !skip_special) absl::StrAppend(&text, "<", token, ">");
     }
     return text;
