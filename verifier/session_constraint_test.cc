@@ -174,7 +174,7 @@ TEST_F(SessionConstraintTest, WhatIsForcedIsDraftedWithoutADrafter) {
   EXPECT_GT(summary.accepted_tokens, 0u);
   EXPECT_EQ(summary.accepted_tokens, summary.draft_tokens) << "what is forced is always right";
   ASSERT_EQ(summary.by_origin.size(), 1u);
-  EXPECT_EQ(summary.by_origin[0].origin, DraftOrigin::kLocal);
+  EXPECT_EQ(summary.by_origin[0].origin, DraftOrigin::kGrammar);
 }
 
 TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
