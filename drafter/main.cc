@@ -181,6 +181,14 @@ absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& 
   return server;
 }
 
+DraftConstraints::Vocabularies VocabulariesOf(const ModelHost& host) {
+  DraftConstraints::Vocabularies vocabularies;
+  for (const ModelHost::Description& model : host.descriptions()) {
+    vocabularies.emplace_back(model.name, model.grammar_vocabulary);
+  }
+  return vocabularies;
+}
+
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have. Cancelled by a signal until then.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
@@ -256,13 +264,9 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
     TANDEM_ASSIGN_OR_RETURN(
         self, DescribeRegistration(options, *host, models, server->address(), load_options.stopped));
   }
-  DraftConstraints::Vocabularies vocabularies;
-  for (const ModelHost::Description& model : hosted) {
-    vocabularies.emplace_back(model.name, model.grammar_vocabulary);
-  }
-  service.Serve(
-      options.core, host->draft_models(),
-      std::make_unique<DraftConstraints>(options.constraints, vocabularies, &clock, &constraint_metrics));
+  service.Serve(options.core, host->draft_models(),
+                std::make_unique<DraftConstraints>(options.constraints, VocabulariesOf(*host), &clock,
+                                                   &constraint_metrics));
   server->SetServing(true);
   LogInfo("serving", {{"address", server->address()},
                       {"models", absl::StrCat(models.size())},

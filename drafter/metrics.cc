@@ -62,7 +62,8 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
                                   "Openings of sessions whose constraint was compiled in time to be heeded.");
   masked_rows_ = counter("tandem_drafter_masked_rows_total",
                          "Distributions of draft models that a request's constraint was put on.");
-  mask_seconds_ = counter("tandem_drafter_mask_seconds_total", "Time that this took.");
+  mask_seconds_ = counter("tandem_drafter_mask_seconds_total",
+                          "Time to put constraints on distributions of draft models.");
   forbidden_candidates_ =
       counter("tandem_drafter_forbidden_candidates_total",
               "Candidates that a constraint does not allow and that were not sent: of sources, and of draft "

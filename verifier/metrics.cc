@@ -126,6 +126,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                       "a row.",
                                       {}})
                         .With()),
+      mask_seconds_(registry
+                        ->AddCounter({"tandem_verifier_mask_seconds_total",
+                                      "Time to make and apply the masks of constrained requests' rows.",
+                                      {}})
+                        .With()),
       drafter_changes_(registry
                            ->AddCounter({"tandem_verifier_drafter_changes_total",
                                          "Times a running request went over to another drafter.",
@@ -275,6 +280,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {
   output_tokens_.Increment(report.committed);
+  mask_seconds_.Increment(report.mask_seconds);
   switch (report.kind) {
     case RoundKind::kHit:
       rounds_hit_[RoundSourceIndex(report)].Increment();

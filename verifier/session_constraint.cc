@@ -122,7 +122,8 @@ std::vector<ProposedNode> SessionConstraint::Forced(const ProposalLimits& limits
   if (bytes.empty()) return forced;
   const TokenIds tokens = SpellForced(*tokenizer_, last_tokens_, bytes);
   const size_t most = std::min({size_t{limits.depth}, size_t{limits.nodes}, tokens.size()});
-  for (size_t i = 0; i < most; ++i) {
+  // What spells the bytes may not come where the constraint tells tokens of one text apart.
+  for (size_t i = 0; i < most && cursor_.MoveTo(absl::MakeConstSpan(tokens).first(i + 1)); ++i) {
     forced.push_back({.parent = static_cast<int32_t>(i) - 1,
                       .token = tokens[i],
                       .score = i + 1 == tokens.size() ? kLastForcedScore : kForcedScore});
