@@ -308,13 +308,14 @@ TEST(ServiceTest, WhatIsRefusedIsPaidFor) {
 // An encoder that blocks until the test lets it go on.
 class BlockingEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view, size_t) const override {
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view, size_t, bool) const override {
     entered.Notify();
     proceed.WaitForNotification();
     return TokenIds{1, 2};
   }
   absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&, size_t) const override { return TokenIds{1}; }
   absl::string_view TokenBytes(TokenId) const override { return ""; }
+  std::string Decode(absl::Span<const TokenId>, bool) const override { return ""; }
 
   mutable absl::Notification entered;
   absl::Notification proceed;

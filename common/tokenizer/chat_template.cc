@@ -1,12 +1,16 @@
 #include "common/tokenizer/chat_template.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/jinja_interpreter.h"
 #include "common/tokenizer/json_view.h"
+#include "common/tokenizer/python_text.h"
 #include "common/tokenizer/unicode.h"
 
 namespace tandem {
@@ -16,36 +20,19 @@ namespace {
 // they were given many times over.
 constexpr int64_t kBytesPerOutputByte = 256;
 
+// Behind the content of a message that is continued, until the prompt is cut there. Some templates know the
+// tag that transformers uses, so it is the same.
+constexpr absl::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+
 std::string Seen(std::string text, const ChatTemplateOptions& options) {
   return options.on_text == nullptr ? std::move(text) : options.on_text(std::move(text));
-}
-
-absl::StatusOr<JinjaValue> MessageList(absl::Span<const ChatMessage> messages,
-                                       const ChatTemplateOptions& options) {
-  JinjaValue::Items items;
-  items.reserve(messages.size());
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const ChatMessage& message = messages[i];
-    if (FindInvalidUtf8(message.role).has_value() || FindInvalidUtf8(message.content).has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat("message ", i, " is not UTF-8"));
-    }
-    TANDEM_ASSIGN_OR_RETURN(
-        JinjaValue item, JinjaValue::Dict({{"role", JinjaValue::String(message.role)},
-                                           {"content", JinjaValue::String(Seen(message.content, options))}}));
-    items.push_back(std::move(item));
-  }
-  return JinjaValue::List(std::move(items));
-}
-
-JinjaValue VariableValue(const ChatTemplateOptions::Variable& variable) {
-  if (const bool* b = std::get_if<bool>(&variable)) return JinjaValue::Bool(*b);
-  if (const int64_t* i = std::get_if<int64_t>(&variable)) return JinjaValue::Int(*i);
-  return JinjaValue::String(std::get<std::string>(variable));
 }
 
 // No deeper than JsonView lets it be.
 absl::StatusOr<JinjaValue> FromJson(const nlohmann::ordered_json& json, const ChatTemplateOptions& options) {
   if (json.is_boolean()) return JinjaValue::Bool(json.get<bool>());
+  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
+    return absl::InvalidArgumentError(absl::StrCat(json.get<uint64_t>(), ": expected a number below 2^63"));
   if (json.is_number_integer()) return JinjaValue::Int(json.get<int64_t>());
   if (json.is_number()) return JinjaValue::Float(json.get<double>());
   if (json.is_string()) return JinjaValue::String(Seen(json.get<std::string>(), options));
@@ -61,9 +48,131 @@ absl::StatusOr<JinjaValue> FromJson(const nlohmann::ordered_json& json, const Ch
   JinjaValue::Members members;
   for (const auto& [name, entry] : json.items()) {
     TANDEM_ASSIGN_OR_RETURN(JinjaValue member, FromJson(entry, options));
-    members.emplace_back(Seen(name, options), std::move(member));
+    members.emplace_back(JinjaValue::String(Seen(name, options)), std::move(member));
   }
   return JinjaValue::Dict(std::move(members));
+}
+
+// Puts a member in, if there is anything to put.
+void AddText(const char* name, const std::string& text, const ChatTemplateOptions& options,
+             JinjaValue::Members& members) {
+  if (!text.empty()) members.emplace_back(JinjaValue::String(name), JinjaValue::String(Seen(text, options)));
+}
+
+// The value of a JSON text, which `what` names in errors.
+absl::StatusOr<JinjaValue> ParsedJson(const std::string& text, const std::string& what,
+                                      const ChatTemplateOptions& options) {
+  // For its bounds and its errors; the other one keeps the order of members.
+  TANDEM_RETURN_IF_ERROR(JsonView::Parse(text, what).status());
+  return FromJson(nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false), options);
+}
+
+absl::StatusOr<JinjaValue> Function(JinjaValue::Members function, JinjaValue::Members wrapped) {
+  TANDEM_ASSIGN_OR_RETURN(JinjaValue inner, JinjaValue::Dict(std::move(function)));
+  wrapped.emplace_back(JinjaValue::String("type"), JinjaValue::String("function"));
+  wrapped.emplace_back(JinjaValue::String("function"), std::move(inner));
+  return JinjaValue::Dict(std::move(wrapped));
+}
+
+// What the target wrote may be no JSON, or no object: then its text stands.
+absl::StatusOr<JinjaValue> ArgumentsOf(const ChatToolCall& call, const ChatTemplateOptions& options) {
+  if (call.arguments.empty()) return JinjaValue::Dict({});
+  const absl::StatusOr<JsonView> view = JsonView::Parse(call.arguments, "arguments");
+  if (!view.ok() || !view->value().is_object()) return JinjaValue::String(Seen(call.arguments, options));
+  return ParsedJson(call.arguments, "arguments", options);
+}
+
+absl::StatusOr<JinjaValue> CallList(const ChatMessage& message, const ChatTemplateOptions& options) {
+  JinjaValue::Items calls;
+  for (const ChatToolCall& call : message.tool_calls) {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue arguments, ArgumentsOf(call, options));
+    JinjaValue::Members wrapped;
+    AddText("id", call.id, options, wrapped);
+    TANDEM_ASSIGN_OR_RETURN(
+        JinjaValue item, Function({{JinjaValue::String("name"), JinjaValue::String(Seen(call.name, options))},
+                                   {JinjaValue::String("arguments"), std::move(arguments)}},
+                                  std::move(wrapped)));
+    calls.push_back(std::move(item));
+  }
+  return JinjaValue::List(std::move(calls));
+}
+
+absl::Status CheckUtf8(const ChatMessage& message, size_t index) {
+  std::vector<const std::string*> texts = {&message.role, &message.content, &message.tool_call_id,
+                                           &message.name, &message.reasoning};
+  for (const ChatToolCall& call : message.tool_calls)
+    texts.insert(texts.end(), {&call.id, &call.name, &call.arguments});
+  for (const std::string* text : texts) {
+    if (FindInvalidUtf8(*text).has_value())
+      return absl::InvalidArgumentError(absl::StrCat("message ", index, " is not UTF-8"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<JinjaValue> MessageList(absl::Span<const ChatMessage> messages,
+                                       const ChatTemplateOptions& options) {
+  JinjaValue::Items items;
+  items.reserve(messages.size());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    TANDEM_RETURN_IF_ERROR(CheckUtf8(message, i));
+    const bool only_calls = message.content.empty() && !message.tool_calls.empty();
+    std::string content = Seen(message.content, options);
+    if (options.continue_final_message && i + 1 == messages.size()) absl::StrAppend(&content, kContinueTag);
+    JinjaValue::Members members = {
+        {JinjaValue::String("role"), JinjaValue::String(message.role)},
+        {JinjaValue::String("content"), only_calls ? JinjaValue() : JinjaValue::String(std::move(content))}};
+    AddText("reasoning_content", message.reasoning, options, members);
+    if (!message.tool_calls.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(JinjaValue calls, CallList(message, options));
+      members.emplace_back(JinjaValue::String("tool_calls"), std::move(calls));
+    }
+    AddText("tool_call_id", message.tool_call_id, options, members);
+    AddText("name", message.name, options, members);
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue item, JinjaValue::Dict(std::move(members)));
+    items.push_back(std::move(item));
+  }
+  return JinjaValue::List(std::move(items));
+}
+
+// As transformers' get_json_schema describes functions. None without any.
+absl::StatusOr<JinjaValue> ToolList(const ChatTemplateOptions& options) {
+  if (options.tools.empty()) return JinjaValue();
+  JinjaValue::Items items;
+  for (size_t i = 0; i < options.tools.size(); ++i) {
+    const ChatTool& tool = options.tools[i];
+    TANDEM_ASSIGN_OR_RETURN(
+        JinjaValue parameters,
+        ParsedJson(tool.parameters.empty() ? R"({"type":"object","properties":{}})" : tool.parameters,
+                   absl::StrCat("tools[", i, "].parameters"), options));
+    JinjaValue::Members function = {
+        {JinjaValue::String("name"), JinjaValue::String(Seen(tool.name, options))}};
+    AddText("description", tool.description, options, function);
+    function.emplace_back(JinjaValue::String("parameters"), std::move(parameters));
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue item, Function(std::move(function), {}));
+    items.push_back(std::move(item));
+  }
+  return JinjaValue::List(std::move(items));
+}
+
+// The prompt up to where the last message's content ends. As transformers does it: white space in front of
+// the tag goes where the template has trimmed what follows it.
+absl::StatusOr<std::string> CutAtTag(std::string prompt) {
+  const absl::string_view tag = kContinueTag;
+  const size_t at = absl::string_view(prompt).rfind(absl::StripTrailingAsciiWhitespace(tag));
+  if (at == std::string::npos) {
+    return absl::InvalidArgumentError(
+        "the template does not lay out the content of the last message, which is to be continued");
+  }
+  const bool keeps_spacing = absl::StartsWith(absl::string_view(prompt).substr(at), tag);
+  prompt.resize(at);
+  return keeps_spacing ? prompt : std::string(PythonStrip(prompt, std::nullopt, StripSide::kRight));
+}
+
+JinjaValue VariableValue(const ChatTemplateOptions::Variable& variable) {
+  if (const bool* b = std::get_if<bool>(&variable)) return JinjaValue::Bool(*b);
+  if (const int64_t* i = std::get_if<int64_t>(&variable)) return JinjaValue::Int(*i);
+  return JinjaValue::String(std::get<std::string>(variable));
 }
 
 absl::Status AddJsonVariables(const ChatTemplateOptions& options, JinjaScope* variables) {
@@ -73,9 +182,11 @@ absl::Status AddJsonVariables(const ChatTemplateOptions& options, JinjaScope* va
   const auto json =
       nlohmann::ordered_json::parse(options.json_variables, nullptr, /*allow_exceptions=*/false);
   for (const auto& [name, value] : json.items()) {
-    for (const absl::string_view own : {"messages", "add_generation_prompt", "tools", "documents"}) {
+    for (const absl::string_view own : {"messages", "tools", "documents"}) {
       if (name == own) return view.Invalid(absl::StrCat(name, " is the conversation's own"));
     }
+    if (name == "add_generation_prompt" && (!value.is_boolean() || options.continue_final_message))
+      return view.Invalid("add_generation_prompt: expected true or false, and no message that is continued");
     TANDEM_ASSIGN_OR_RETURN((*variables)[name], FromJson(value, options));
   }
   return absl::OkStatus();
@@ -90,7 +201,7 @@ absl::Status InTemplate(const absl::Status& status) {
 absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source) {
   absl::StatusOr<JinjaBody> body = ParseJinja(source);
   if (!body.ok()) return InTemplate(body.status());
-  return ChatTemplate(*std::move(body));
+  return ChatTemplate(*std::move(body), source);
 }
 
 absl::StatusOr<std::string> ChatTemplate::Render(absl::Span<const ChatMessage> messages,
@@ -99,9 +210,10 @@ absl::StatusOr<std::string> ChatTemplate::Render(absl::Span<const ChatMessage> m
   JinjaScope variables;
   for (const auto& [name, content] : special_tokens) variables[name] = JinjaValue::String(content);
   TANDEM_ASSIGN_OR_RETURN(variables["messages"], MessageList(messages, options));
-  variables["add_generation_prompt"] = JinjaValue::Bool(options.add_generation_prompt);
+  variables["add_generation_prompt"] =
+      JinjaValue::Bool(options.add_generation_prompt && !options.continue_final_message);
   // transformers always passes these, as None when the caller has none.
-  variables["tools"] = JinjaValue();
+  TANDEM_ASSIGN_OR_RETURN(variables["tools"], ToolList(options));
   variables["documents"] = JinjaValue();
   for (const auto& [name, value] : options.variables) variables[name] = VariableValue(value);
   TANDEM_RETURN_IF_ERROR(AddJsonVariables(options, &variables));
@@ -111,7 +223,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(absl::Span<const ChatMessage> m
   JinjaInterpreter interpreter(std::move(variables), options.now, options.max_output_bytes, budget);
   absl::StatusOr<std::string> text = interpreter.Run(*body_);
   if (!text.ok()) return InTemplate(text.status());
-  return text;
+  return options.continue_final_message ? CutAtTag(*std::move(text)) : std::move(text);
 }
 
 }  // namespace tandem

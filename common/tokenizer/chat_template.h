@@ -17,16 +17,38 @@
 
 namespace tandem {
 
+// A call of a function in a message.
+struct ChatToolCall {
+  std::string id = {};
+  std::string name = {};
+  std::string arguments = {};  // JSON text: an object, as a rule. Empty: none.
+};
+
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant"
-  std::string content;
+  std::string role = {};  // "system", "user", "assistant", "tool"
+  std::string content = {};
+  std::vector<ChatToolCall> tool_calls = {};
+  std::string tool_call_id = {};
+  std::string name = {};
+  std::string reasoning = {};
+};
+
+// A function that the assistant may call.
+struct ChatTool {
+  std::string name = {};
+  std::string description = {};
+  std::string parameters = {};  // JSON schema as JSON text. Empty: of an object without members.
 };
 
 struct ChatTemplateOptions {
   using Variable = std::variant<bool, int64_t, std::string>;
 
-  // End with the opening of the assistant's turn.
+  // End with the opening of the assistant's turn. Not with continue_final_message.
   bool add_generation_prompt = true;
+  // End where the last message's content ends, as if it were not over.
+  bool continue_final_message = false;
+  // Functions that the template is told of, as `tools`.
+  std::vector<ChatTool> tools = {};
   // The time that strftime_now() tells, in UTC. Without one that function does not exist, and templates fall
   // back to a fixed date, so that a conversation is always rendered the same.
   std::optional<absl::Time> now;
@@ -44,10 +66,21 @@ struct ChatTemplateOptions {
 // A chat template of a model folder: the part of Jinja that such templates use, with the settings that
 // transformers gives it (trim_blocks, lstrip_blocks, immutable values). Immutable, safe to share between
 // threads.
+//
+// A template sees what transformers' users give it:
+//
+//   tools     [{"type": "function", "function": {"name", "description", "parameters"}}], or none
+//   messages  "role", "content"; and where they are given "tool_calls", "tool_call_id", "name" and
+//             "reasoning_content". A call is {"id", "type": "function", "function": {"name", "arguments"}},
+//             its arguments an object; what is no JSON object stays text. The content of a message that only
+//             calls is none.
 class ChatTemplate {
  public:
   // InvalidArgument or Unimplemented with the line of what cannot be used.
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source);
+
+  // What it was parsed from.
+  absl::string_view source() const { return *source_; }
 
   // The prompt of a conversation. `special_tokens` are variables such as bos_token. InvalidArgument with the
   // text of raise_exception(), or for an error in the template; ResourceExhausted beyond the limits.
@@ -56,9 +89,12 @@ class ChatTemplate {
                                      const ChatTemplateOptions& options) const;
 
  private:
-  explicit ChatTemplate(JinjaBody body) : body_(std::make_shared<const JinjaBody>(std::move(body))) {}
+  ChatTemplate(JinjaBody body, absl::string_view source)
+      : body_(std::make_shared<const JinjaBody>(std::move(body))),
+        source_(std::make_shared<const std::string>(source)) {}
 
   std::shared_ptr<const JinjaBody> body_;
+  std::shared_ptr<const std::string> source_;
 };
 
 }  // namespace tandem

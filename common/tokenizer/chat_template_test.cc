@@ -28,6 +28,45 @@ absl::StatusOr<std::string> Render(absl::string_view source, const ChatTemplateO
   return chat_template->Render({{"user", "Hello"}}, kSpecialTokens, options);
 }
 
+std::string TextOf(const nlohmann::ordered_json& json, const char* name) {
+  const auto found = json.find(name);
+  return found == json.end() || found->is_null() ? "" : found->get<std::string>();
+}
+
+// A message of the golden file: role and content, or as transformers has it.
+ChatMessage MessageOf(const nlohmann::ordered_json& json) {
+  if (json.is_array()) return {.role = json[0], .content = json[1]};
+  ChatMessage message = {.role = TextOf(json, "role"),
+                         .content = TextOf(json, "content"),
+                         .tool_call_id = TextOf(json, "tool_call_id"),
+                         .name = TextOf(json, "name"),
+                         .reasoning = TextOf(json, "reasoning_content")};
+  if (!json.contains("tool_calls")) return message;
+  for (const nlohmann::ordered_json& call : json["tool_calls"]) {
+    message.tool_calls.push_back({.id = TextOf(call, "id"),
+                                  .name = TextOf(call["function"], "name"),
+                                  .arguments = call["function"]["arguments"].dump()});
+  }
+  return message;
+}
+
+ChatTemplateOptions OptionsOf(const nlohmann::ordered_json& test_case) {
+  ChatTemplateOptions options;
+  options.add_generation_prompt = test_case.at("prompt");
+  options.now = absl::FromCivil(absl::CivilSecond(2026, 3, 7, 14, 5, 6), absl::UTCTimeZone());
+  if (test_case.contains("thinking"))
+    options.variables["enable_thinking"] = test_case["thinking"].get<bool>();
+  if (test_case.contains("continue")) options.continue_final_message = test_case["continue"];
+  if (!test_case.contains("tools") || test_case["tools"].is_null()) return options;
+  for (const nlohmann::ordered_json& tool : test_case["tools"]) {
+    const nlohmann::ordered_json& function = tool["function"];
+    options.tools.push_back({.name = TextOf(function, "name"),
+                             .description = TextOf(function, "description"),
+                             .parameters = function["parameters"].dump()});
+  }
+  return options;
+}
+
 // testdata/chat/make_golden.py renders the same with Jinja itself.
 TEST(ChatTemplateTest, RendersAsJinja) {
   const absl::StatusOr<std::string> golden = ReadFile(absl::StrCat(kChatData, "golden.json"), 4 << 20);
@@ -35,7 +74,7 @@ TEST(ChatTemplateTest, RendersAsJinja) {
   std::map<std::string, ChatTemplate> templates;
   size_t num_texts = 0;
   size_t num_errors = 0;
-  for (const nlohmann::json& test_case : nlohmann::json::parse(*golden)) {
+  for (const nlohmann::ordered_json& test_case : nlohmann::ordered_json::parse(*golden)) {
     const std::string name = test_case.at("template");
     if (templates.find(name) == templates.end()) {
       const absl::StatusOr<std::string> source = ReadFile(absl::StrCat(kChatData, name), 1 << 20);
@@ -45,13 +84,9 @@ TEST(ChatTemplateTest, RendersAsJinja) {
       templates.emplace(name, *std::move(parsed));
     }
     std::vector<ChatMessage> messages;
-    for (const nlohmann::json& message : test_case.at("messages"))
-      messages.push_back({message[0], message[1]});
-    ChatTemplateOptions options;
-    options.add_generation_prompt = test_case.at("prompt");
-    options.now = absl::FromCivil(absl::CivilSecond(2026, 3, 7, 14, 5, 6), absl::UTCTimeZone());
-    if (test_case.contains("thinking"))
-      options.variables["enable_thinking"] = test_case["thinking"].get<bool>();
+    for (const nlohmann::ordered_json& message : test_case.at("messages"))
+      messages.push_back(MessageOf(message));
+    const ChatTemplateOptions options = OptionsOf(test_case);
     const absl::StatusOr<std::string> text =
         templates.find(name)->second.Render(messages, kSpecialTokens, options);
     if (test_case.contains("error")) {
@@ -64,8 +99,38 @@ TEST(ChatTemplateTest, RendersAsJinja) {
       EXPECT_EQ(*text, test_case.at("text").get<std::string>()) << test_case.at("messages");
     }
   }
-  EXPECT_GT(num_texts, 250);
+  EXPECT_GT(num_texts, 400);
   EXPECT_GT(num_errors, 10);
+}
+
+TEST(ChatTemplateTest, TakesArgumentsThatAreNoObjectAsText) {
+  const absl::StatusOr<ChatTemplate> calls = ChatTemplate::Parse(
+      "{% for call in messages[0].tool_calls %}{{ call.function.arguments | tojson }};{{ call.id is defined "
+      "}};"
+      "{% endfor %}{{ messages[0].content is none }}");
+  ASSERT_TRUE(calls.ok()) << calls.status();
+  const ChatMessage message = {
+      .role = "assistant",
+      .tool_calls = {
+          {.name = "f", .arguments = R"({"a": 1)"}, {.id = "x", .name = "f"}, {.arguments = "[2]"}}};
+  EXPECT_EQ(*calls->Render({message}, {}, {}), R"("{\"a\": 1";False;{};True;"[2]";False;True)");
+}
+
+TEST(ChatTemplateTest, RefusesToolsThatAreNoJson) {
+  ChatTemplateOptions options;
+  options.tools = {{.name = "f", .parameters = "{"}};
+  EXPECT_THAT(std::string(Render("", options).status().message()), HasSubstr("tools[0].parameters"));
+  options.tools = {{.name = "f", .parameters = R"({"maximum": 18446744073709551615})"}};
+  EXPECT_THAT(std::string(Render("", options).status().message()), HasSubstr("below 2^63"));
+}
+
+TEST(ChatTemplateTest, RefusesToContinueWhatIsNotLaidOut) {
+  ChatTemplateOptions options;
+  options.continue_final_message = true;
+  EXPECT_EQ(*Render("{{ messages[0].content }}!{{ add_generation_prompt }}", options), "Hello");
+  EXPECT_EQ(Render("{{ messages[0].role }}", options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.json_variables = R"({"add_generation_prompt": true})";
+  EXPECT_EQ(Render("{{ messages[0].content }}", options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ChatTemplateTest, CarriesTheTextOfRaiseException) {

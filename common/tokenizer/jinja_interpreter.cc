@@ -260,15 +260,14 @@ JinjaInterpreter::Result JinjaInterpreter::EvaluateDict(const JinjaExpression& e
   for (size_t i = 0; i < expression.operands.size(); i += 2) {
     TANDEM_ASSIGN_OR_RETURN(const JinjaValue key, Evaluate(*expression.operands[i]));
     TANDEM_ASSIGN_OR_RETURN(JinjaValue value, Evaluate(*expression.operands[i + 1]));
-    if (key.AsString() == nullptr)
-      return absl::UnimplementedError("keys other than strings are not supported");
+    TANDEM_RETURN_IF_ERROR(CheckJinjaKey(key));
     TANDEM_RETURN_IF_ERROR(budget_.Bytes(members.size()));
-    const auto same = [&key](const auto& member) { return member.first == *key.AsString(); };
+    const auto same = [&key](const auto& member) { return SameJinjaKey(member.first, key); };
     const auto it = std::find_if(members.begin(), members.end(), same);
     if (it != members.end()) {
       it->second = std::move(value);
     } else {
-      members.emplace_back(*key.AsString(), std::move(value));
+      members.emplace_back(key, std::move(value));
     }
   }
   return JinjaValue::Dict(std::move(members));
@@ -392,7 +391,9 @@ JinjaInterpreter::Result JinjaInterpreter::CallFunction(const std::string& name,
   if (name == "namespace") return MakeNamespace(arguments);
   if (name == "dict") {
     if (!arguments.positional.empty()) return absl::UnimplementedError("dict(...) expects named arguments");
-    return JinjaValue::Dict(arguments.named);
+    JinjaValue::Members members;
+    for (const auto& [key, value] : arguments.named) members.emplace_back(JinjaValue::String(key), value);
+    return JinjaValue::Dict(std::move(members));
   }
   const JinjaValue* first = arguments.Find(0, name == "raise_exception" ? "message" : "format");
   if (first == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " expects an argument"));
@@ -472,7 +473,10 @@ JinjaInterpreter::Result JinjaInterpreter::MakeNamespace(const JinjaArguments& a
   for (const JinjaValue& source : arguments.positional) {
     if (source.AsDict() == nullptr)
       return absl::InvalidArgumentError("namespace expects a dict or named arguments");
-    for (const auto& [name, value] : source.AsDict()->members) names->members[name] = value;
+    for (const auto& [name, value] : source.AsDict()->members) {
+      if (name.AsString() == nullptr) return absl::InvalidArgumentError("namespace expects names as keys");
+      names->members[*name.AsString()] = value;
+    }
   }
   for (const auto& [name, value] : arguments.named) names->members[name] = value;
   return JinjaValue(JinjaValue::Variant(std::move(names)));

@@ -165,8 +165,7 @@ absl::StatusOr<JinjaValue> CallDictMethod(const JinjaDict& dict, absl::string_vi
   TANDEM_RETURN_IF_ERROR(budget.Bytes(dict.members.size() * sizeof(JinjaValue)));
   if (name == "get") {
     const JinjaValue* key = arguments.Find(0, "key");
-    const JinjaValue* found =
-        key == nullptr || key->AsString() == nullptr ? nullptr : dict.Find(*key->AsString());
+    const JinjaValue* found = key == nullptr ? nullptr : dict.Find(*key);
     if (found != nullptr) return *found;
     const JinjaValue* if_absent = arguments.Find(1, "default");
     return if_absent == nullptr ? JinjaValue() : *if_absent;
@@ -174,12 +173,11 @@ absl::StatusOr<JinjaValue> CallDictMethod(const JinjaDict& dict, absl::string_vi
   JinjaValue::Items items;
   for (const auto& [key, value] : dict.members) {
     if (name == "keys") {
-      items.push_back(JinjaValue::String(key));
+      items.push_back(key);
     } else if (name == "values") {
       items.push_back(value);
     } else {
-      TANDEM_ASSIGN_OR_RETURN(JinjaValue pair,
-                              JinjaValue::List({JinjaValue::String(key), value}, JinjaValue::kTuple));
+      TANDEM_ASSIGN_OR_RETURN(JinjaValue pair, JinjaValue::List({key, value}, JinjaValue::kTuple));
       items.push_back(std::move(pair));
     }
   }
@@ -258,7 +256,7 @@ absl::StatusOr<JinjaValue> JinjaItem(const JinjaValue& value, const JinjaValue& 
   if (value.IsUndefined()) return UndefinedError(value);
   if (const JinjaDict* dict = value.AsDict()) {
     TANDEM_RETURN_IF_ERROR(budget.Bytes(dict->members.size()));
-    const JinjaValue* found = key.AsString() == nullptr ? nullptr : dict->Find(*key.AsString());
+    const JinjaValue* found = dict->Find(key);
     if (found != nullptr) return *found;
     return JinjaValue::Undefined(key.AsString() == nullptr ? key.TypeName()
                                                            : absl::string_view(*key.AsString()));

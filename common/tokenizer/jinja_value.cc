@@ -115,6 +115,12 @@ void AppendJsonString(absl::string_view text, std::string& out) {
   out += '"';
 }
 
+std::string JsonFloat(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return FloatText(value);
+}
+
 // Writes a value as JSON into `out`, paying for what it adds.
 class JsonWriter {
  public:
@@ -134,7 +140,7 @@ class JsonWriter {
     } else if (const int64_t* i = value.As<int64_t>()) {
       absl::StrAppend(&out_, *i);
     } else if (const double* d = value.As<double>()) {
-      out_ += std::isnan(*d) ? "NaN" : std::isinf(*d) ? (*d > 0 ? "Infinity" : "-Infinity") : FloatText(*d);
+      out_ += JsonFloat(*d);
     } else if (const JinjaValue::Items* items = value.AsItems()) {
       return WriteList(*items, level);
     } else if (const JinjaDict* dict = value.AsDict()) {
@@ -168,11 +174,23 @@ class JsonWriter {
     out_ += ']';
     return absl::OkStatus();
   }
+  // As json.dumps writes keys that are no strings: as strings.
+  void WriteKey(const JinjaValue& key) {
+    if (const std::string* text = key.AsString()) return AppendJsonString(*text, out_);
+    const double* number = key.As<double>();
+    const bool* flag = key.As<bool>();
+    absl::StrAppend(&out_, "\"",
+                    flag != nullptr     ? (*flag ? "true" : "false")
+                    : number != nullptr ? JsonFloat(*number)
+                    : key.IsNone()      ? "null"
+                                        : absl::StrCat(*key.As<int64_t>()),
+                    "\"");
+  }
   absl::Status WriteDict(const JinjaDict& dict, int level) {
     out_ += '{';
     for (size_t i = 0; i < dict.members.size(); ++i) {
       Separate(i, level + 1);
-      AppendJsonString(dict.members[i].first, out_);
+      WriteKey(dict.members[i].first);
       out_ += ": ";
       TANDEM_RETURN_IF_ERROR(Write(dict.members[i].second, level + 1));
     }
@@ -253,11 +271,30 @@ bool JinjaValue::IsTrue() const {
   return true;
 }
 
-const JinjaValue* JinjaDict::Find(absl::string_view key) const {
+const JinjaValue* JinjaDict::Find(const JinjaValue& key) const {
   for (const auto& [name, value] : members) {
-    if (name == key) return &value;
+    if (SameJinjaKey(name, key)) return &value;
   }
   return nullptr;
+}
+
+absl::Status CheckJinjaKey(const JinjaValue& key) {
+  double number = 0;
+  if (key.AsString() != nullptr || key.IsNone() || AsNumber(key, number) != nullptr) return absl::OkStatus();
+  if (key.AsItems() != nullptr && key.ListKind() == JinjaValue::kTuple)
+    return absl::UnimplementedError("tuples as keys are not supported");
+  return absl::InvalidArgumentError(absl::StrCat("a value of type ", key.TypeName(), " cannot be a key"));
+}
+
+bool SameJinjaKey(const JinjaValue& a, const JinjaValue& b) {
+  if (a.AsString() != nullptr || b.AsString() != nullptr) {
+    return a.AsString() != nullptr && b.AsString() != nullptr && *a.AsString() == *b.AsString();
+  }
+  if (a.As<int64_t>() != nullptr && b.As<int64_t>() != nullptr) return *a.As<int64_t>() == *b.As<int64_t>();
+  double a_number = 0;
+  double b_number = 0;
+  if (AsNumber(a, a_number) != nullptr && AsNumber(b, b_number) != nullptr) return a_number == b_number;
+  return a.IsNone() && b.IsNone();
 }
 
 absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& budget) {
@@ -296,7 +333,8 @@ absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& bu
   } else if (const JinjaDict* dict = value.AsDict()) {
     for (const auto& [key, member] : dict->members) {
       TANDEM_ASSIGN_OR_RETURN(const std::string part, JinjaToRepr(member, budget));
-      absl::StrAppend(&out, out.empty() ? "" : ", ", StringRepr(key), ": ", part);
+      TANDEM_ASSIGN_OR_RETURN(const std::string name, JinjaToRepr(key, budget));
+      absl::StrAppend(&out, out.empty() ? "" : ", ", name, ": ", part);
     }
     out = absl::StrCat("{", out, "}");
   } else {
@@ -374,7 +412,7 @@ absl::StatusOr<bool> JinjaContains(const JinjaValue& haystack, const JinjaValue&
   }
   if (const JinjaDict* dict = haystack.AsDict()) {
     TANDEM_RETURN_IF_ERROR(budget.Bytes(dict->members.size()));
-    return needle.AsString() != nullptr && dict->Find(*needle.AsString()) != nullptr;
+    return dict->Find(needle) != nullptr;
   }
   if (haystack.IsUndefined()) return false;
   if (haystack.AsItems() == nullptr) {
@@ -395,7 +433,7 @@ absl::StatusOr<JinjaValue::Items> JinjaIterate(const JinjaValue& value, JinjaBud
   }
   if (const JinjaDict* dict = value.AsDict()) {
     TANDEM_RETURN_IF_ERROR(budget.Bytes(dict->members.size() * sizeof(JinjaValue)));
-    for (const auto& member : dict->members) items.push_back(JinjaValue::String(member.first));
+    for (const auto& member : dict->members) items.push_back(member.first);
     return items;
   }
   if (const std::string* text = value.AsString()) {

@@ -53,7 +53,8 @@ class JinjaValue {
                                std::shared_ptr<JinjaNamespace>, std::shared_ptr<const JinjaLoop>,
                                std::shared_ptr<const JinjaCallable>>;
   using Items = std::vector<JinjaValue>;
-  using Members = std::vector<std::pair<std::string, JinjaValue>>;
+  // Keys are strings, numbers, bools or none.
+  using Members = std::vector<std::pair<JinjaValue, JinjaValue>>;
 
   JinjaValue() : value_(JinjaNone()) {}
   explicit JinjaValue(Variant value) : value_(std::move(value)) {}
@@ -102,7 +103,9 @@ struct JinjaList {
 struct JinjaDict {
   JinjaValue::Members members;  // in the order of insertion, keys unique
   int depth;
-  const JinjaValue* Find(absl::string_view key) const;
+  // The value of the key that equals this one as Python has it, where 1, 1.0 and True are one key; null when
+  // there is none.
+  const JinjaValue* Find(const JinjaValue& key) const;
 };
 
 struct JinjaNamespace {
@@ -128,6 +131,12 @@ struct JinjaCallable {
 absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& budget);
 absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& budget);
 absl::StatusOr<std::string> JinjaToJson(const JinjaValue& value, int indent, JinjaBudget& budget);
+
+// Whether a dict may have the value as a key: InvalidArgument for what Python cannot hash, Unimplemented for
+// tuples.
+absl::Status CheckJinjaKey(const JinjaValue& key);
+// Whether two keys are one.
+bool SameJinjaKey(const JinjaValue& a, const JinjaValue& b);
 
 // Python's == and <; the latter is an error between types without an order.
 absl::StatusOr<bool> JinjaEqual(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);

@@ -76,7 +76,10 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   TANDEM_ASSIGN_OR_RETURN(
       const std::optional<std::string> chat_template,
       ReadOptionalFile(absl::StrCat(folder, "/chat_template.jinja"), kMaxChatTemplateBytes));
-  if (chat_template.has_value()) tokenizer->chat_template_ = ChatTemplate::Parse(*chat_template);
+  if (chat_template.has_value()) {
+    tokenizer->chat_template_ = ChatTemplate::Parse(*chat_template);
+    tokenizer->tool_template_.reset();
+  }
   return tokenizer;
 }
 
@@ -200,18 +203,24 @@ absl::Status Tokenizer::ParseConfiguredChatTemplate(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<JsonView> choices, member->Elements());
   for (const JsonView& choice : choices) {
     TANDEM_ASSIGN_OR_RETURN(const std::string name, choice.StringMember("name"));
-    if (name != "default") continue;
+    if (name != "default" && name != "tool_use") continue;
     TANDEM_ASSIGN_OR_RETURN(const std::string source, choice.StringMember("template"));
-    chat_template_ = ChatTemplate::Parse(source);
+    (name == "default" ? chat_template_ : tool_template_) = ChatTemplate::Parse(source);
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Tokenizer::ApplyChatTemplate(absl::Span<const ChatMessage> messages,
                                                          const ChatTemplateOptions& options) const {
-  if (!chat_template_.has_value()) return absl::NotFoundError("the model folder has no chat template");
-  TANDEM_RETURN_IF_ERROR(chat_template_->status());
-  return (*chat_template_)->Render(messages, special_contents_, options);
+  const auto& chosen = tool_template_.has_value() && !options.tools.empty() ? tool_template_ : chat_template_;
+  if (!chosen.has_value()) return absl::NotFoundError("the model folder has no chat template");
+  TANDEM_RETURN_IF_ERROR(chosen->status());
+  return (*chosen)->Render(messages, special_contents_, options);
+}
+
+absl::string_view Tokenizer::chat_template_source() const {
+  const auto& chosen = tool_template_.has_value() ? tool_template_ : chat_template_;
+  return chosen.has_value() && chosen->ok() ? (*chosen)->source() : absl::string_view();
 }
 
 // A mark behind the first character of what would be a special token keeps it from being one, and the

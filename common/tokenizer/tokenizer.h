@@ -89,6 +89,9 @@ class Tokenizer {
   uint64_t Fingerprint(int32_t logits_width) const;
 
   bool has_chat_template() const { return chat_template_.has_value(); }
+  // The text of the template that conversations with tools are laid out by; empty without one that can be
+  // used.
+  absl::string_view chat_template_source() const;
   // The prompt of a conversation, by the folder's chat template: chat_template.jinja, or what
   // tokenizer_config.json has. NotFound without one; what is wrong with one that cannot be used shows here,
   // not at loading, since the model still completes plain text. Errors otherwise as of ChatTemplate::Render.
@@ -141,6 +144,8 @@ class Tokenizer {
   std::optional<TokenId> bos_;
   std::optional<TokenId> eos_;
   std::optional<absl::StatusOr<ChatTemplate>> chat_template_;
+  // For conversations with tools, where the folder has one of its own for these.
+  std::optional<absl::StatusOr<ChatTemplate>> tool_template_;
   std::map<std::string, std::string> special_contents_;  // "bos_token" and the like, for the chat template
 
   // By id: the token's bytes lie in bytes_ from offsets_[id] to offsets_[id + 1].

@@ -12,8 +12,9 @@ namespace {
 
 class LetterEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const override {
-    TokenIds tokens = {1};
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens, bool plain) const override {
+    TokenIds tokens;
+    if (!plain) tokens.push_back(1);
     Append(text, tokens);
     return Within(max_tokens, std::move(tokens));
   }
@@ -34,6 +35,16 @@ class LetterEncoder final : public PromptEncoder {
   absl::string_view TokenBytes(TokenId token) const override {
     if (token < 0 || token > 255) return "";
     return absl::string_view(kBytes.data() + token, 1);
+  }
+
+  // 1 to 3 are special: they have no text.
+  std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const override {
+    std::string text;
+    for (const TokenId token : tokens) {
+      if (token > 3) text += TokenBytes(token);
+      if (token <= 3 && !skip_special) absl::StrAppend(&text, "<", token, ">");
+    }
+    return text;
   }
 
  private:

@@ -21,7 +21,7 @@ SERVICES = ("drafter", "verifier", "router")
 # Folders of common/: each may include itself and folders of lower tiers.
 COMMON_TIERS = (
     ("base",),
-    ("tokenizer", "model", "speculation", "drafting", "tracing"),
+    ("tokenizer", "chat", "model", "speculation", "drafting", "tracing"),
     ("engine", "grammar"),
     ("metrics", "config"),
     ("rpc",),

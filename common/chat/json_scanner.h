@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tandem {
+
+// Follows a JSON object, byte by byte, as it comes: where it ends, and where its members' names and values
+// stand. Knows RFC 8259, but for control characters, which targets write into strings. Takes constant time a
+// byte, and memory for the nesting alone.
+class JsonScanner {
+ public:
+  enum class Step {
+    kMore,     // The object goes on.
+    kEnd,      // The byte ends it.
+    kInvalid,  // No object has the byte there; nothing may follow.
+  };
+  // What the byte taken last is to the object.
+  enum class Place {
+    kFrame,  // A bracket of its own, or between its names and values.
+    kName,   // Of a member's name, its quotes included.
+    kValue,  // Of a member's value.
+  };
+  static constexpr size_t kMaxDepth = 64;
+
+  // The first byte has to be '{'.
+  Step Push(char byte);
+  Place place() const { return place_; }
+
+ private:
+  enum class State : uint8_t {
+    kBegin,        // Of the object.
+    kFirstName,    // Behind '{'.
+    kNextName,     // Behind ',' in an object.
+    kColon,        // Behind a name.
+    kFirstValue,   // Behind '['.
+    kValue,        // Where a value has to stand.
+    kAfterValue,   // Where ',' or a closing bracket has to stand.
+    kString,       // Within one.
+    kEscape,       // Behind its backslash,
+    kHexadecimal,  // and within \uXXXX.
+    kNumber,
+    kWord,  // true, false or null.
+    kEnded,
+  };
+  // What a number is made of so far.
+  enum class Number : uint8_t { kMinus, kZero, kInteger, kPoint, kFraction, kExponent, kSign, kPower };
+
+  Step Take(char byte);
+  Step BeginValue(char byte);
+  Step BeginNested(char bracket, State next);
+  Step Close(char bracket);
+  Step InString(char byte);
+  bool NumberTakes(char byte);
+  bool NumberIsWhole() const;
+
+  std::string nesting_;  // An opening bracket for each level.
+  State state_ = State::kBegin;
+  Number number_ = Number::kMinus;
+  Place place_ = Place::kFrame;
+  bool is_name_ = false;        // The string that we are in.
+  int hexadecimals_left_ = 0;   // Of an escape.
+  const char* word_ = nullptr;  // What is left of it.
+};
+
+}  // namespace tandem

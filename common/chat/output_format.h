@@ -1,0 +1,63 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace tandem {
+
+// How a model's output tells calls of functions from what it says.
+enum class CallSyntax {
+  kNone,      // Not at all.
+  kHermes,    // <tool_call>{"name": "f", "arguments": {}}</tool_call>, as Hermes and Qwen.
+  kLlama,     // {"name": "f", "parameters": {}}, with or without <|python_tag|> in front; ";" between two.
+  kMistral,   // [TOOL_CALLS][{"name": "f", "arguments": {}}], or [TOOL_CALLS]f[ARGS]{} for each.
+  kDeepSeek,  // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>,
+              // or with "function" for f, and f and a fence around the arguments behind the separator.
+  kJson,      // {"name": "f", "arguments": {}}, or a list of these, and nothing else.
+};
+
+struct OutputFormat {
+  CallSyntax calls = CallSyntax::kJson;
+  // Of kDeepSeek: the arguments stand in a fence, as with V3 and R1, and unlike V3.1.
+  bool fenced = false;
+  // What the model thinks before it answers stands between <think> and </think>.
+  bool reasons = false;
+
+  bool operator==(const OutputFormat&) const = default;
+};
+
+// The format that a chat template lays messages out in, by the marks that its text has:
+//
+//   tool▁call▁begin             DeepSeek, with fences where it has "```json"
+//   [TOOL_CALLS]                Mistral
+//   <tool_call>                 Hermes; but none where <function= or <arg_key> say that calls are no JSON
+//   <|python_tag|>, ipython     Llama
+//   none of these               JSON
+//   </think>                    reasoning
+OutputFormat FindOutputFormat(absl::string_view chat_template);
+
+// "hermes", "llama", "mistral", "deepseek", "deepseek-fenced", "json" or "none", each with "+think" behind it
+// where the model reasons. InvalidArgument for other names, with these.
+absl::StatusOr<OutputFormat> OutputFormatOf(absl::string_view name);
+std::string NameOf(const OutputFormat& format);
+
+// What stands around the arguments of a call, when the target is made to call.
+struct CallFrame {
+  std::string trigger;  // The beginning of `begin` that no free text has.
+  std::string begin;    // Up to the arguments.
+  std::string end;      // Behind them; not empty.
+};
+// `format.calls` is not kNone. The name has nothing that JSON would escape.
+CallFrame FrameOfCall(const OutputFormat& format, absl::string_view name);
+
+// The texts that begin calls, for which an output is looked through.
+absl::Span<const absl::string_view> CallMarks(CallSyntax syntax);
+
+inline constexpr absl::string_view kReasoningBegin = "<think>";
+inline constexpr absl::string_view kReasoningEnd = "</think>";
+
+}  // namespace tandem
