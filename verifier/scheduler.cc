@@ -77,7 +77,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
                                                pool_, engine_->config().vocab_size));
   if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
   const SessionRequest& queued = waiting_.back()->request();
-  if (engine_->chooses() && !samples_drafts && queued.num_logprobs < 0 && queued.constraint == nullptr) {
+  if (engine_->chooses() && !samples_drafts && queued.num_logprobs < 0) {
     waiting_.back()->ChooseInEngine();
   }
   if (local_drafters_ != nullptr && queued.speculate) {
@@ -531,7 +531,7 @@ void Scheduler::Await() {
   if (engine_->overlaps()) {
     for (Session* session : rounds_) {
       SessionConstraint* const constraint = session->request().constraint.get();
-      if (constraint != nullptr) constraint->MaskAhead(session->selected());
+      if (constraint != nullptr && !session->chooses_in_engine()) constraint->MaskAhead(session->selected());
     }
   }
   const absl::Time finish = clock_->Now();

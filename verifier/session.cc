@@ -407,9 +407,17 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
                                 .tail = absl::MakeConstSpan(tails_).subspan(begin)}});
   }
   if (!chooses_in_engine_) return;
-  choices_.Plan(
-      {.sampling = &request_.sampling, .sampler = &sampler_, .position = root + 1, .nodes = selected_},
-      absl::MakeSpan(rows).subspan(first_row_));
+  absl::Span<const std::vector<uint32_t>> allowed;
+  if (request_.constraint != nullptr) {
+    request_.constraint->MaskAhead(selected_);
+    allowed = request_.constraint->masks_ahead();
+  }
+  choices_.Plan({.sampling = &request_.sampling,
+                 .sampler = &sampler_,
+                 .position = root + 1,
+                 .nodes = selected_,
+                 .allowed = allowed},
+                absl::MakeSpan(rows).subspan(first_row_));
 }
 
 void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies) {

@@ -340,7 +340,7 @@ class Session {
   bool samples_drafts() const { return sampling_rule_ != nullptr; }
 
   // Lets its rounds ask the engine for the choices. Before Start; not with a rule that samples drafts, nor
-  // for log probabilities or under a constraint, all of which need logits.
+  // for log probabilities, all of which need logits.
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 

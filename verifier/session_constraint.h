@@ -56,6 +56,10 @@ class SessionConstraint {
   // Makes the masks of all rows of the round's tree, which Mask then takes: while a device computes this
   // costs nobody any time. Without it each is made when the walk comes by, which is at fewer rows.
   void MaskAhead(absl::Span<const TreeNode> nodes);
+  // These masks, of the root and of each node, until EndWalk; none without MaskAhead.
+  absl::Span<const std::vector<uint32_t>> masks_ahead() const {
+    return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
+  }
   // Of the round's tree, until EndWalk. `nodes` stay.
   void BeginWalk(absl::Span<const TreeNode> nodes);
   // Leaves a chance, of the tokens after a node or after the root, to those that may come there.

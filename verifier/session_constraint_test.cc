@@ -182,17 +182,34 @@ TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
   }
 }
 
-TEST_F(SessionConstraintTest, AnEngineThatChoosesIsAskedForLogits) {
-  Make({}, {.chooses = true});
-  const Ask ask = Constrained(0.8f);
-  ASSERT_TRUE(Submit(1, ask).ok());
-  RunToTheEnd();
-  EXPECT_EQ(records_[1].tokens, ConstrainedReference(ask));
-  EXPECT_EQ(model_->num_choices(), 0u);
+TEST_F(SessionConstraintTest, AnEngineThatChoosesIsToldWhatIsAllowed) {
+  for (const float temperature : {0.0f, 0.8f}) {
+    for (const bool drafted : {false, true}) {
+      records_.clear();
+      drafts_.clear();
+      Make(FixedWindow(4), {.chooses = true});
+      scheduler_->OnLinkUp(kLink);
+      Ask ask = Constrained(temperature);
+      ask.drafted = drafted;
+      ASSERT_TRUE(Submit(1, ask).ok());
+      RunToTheEnd([&] {
+        AnswerOpens();
+        DraftForbidden(ask, 3);
+      });
+      EXPECT_EQ(records_[1].tokens, ConstrainedReference(ask)) << temperature << drafted;
+      EXPECT_EQ(model_->num_logits(), 0u);
+      EXPECT_GT(model_->num_choices(), 0u);
+    }
+  }
 }
 
-TEST_F(SessionConstraintTest, EndsWithAnErrorWhereNothingCanGoOn) {
-  Make();
+class DeadEndTest : public SessionConstraintTest, public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(All, DeadEndTest, ::testing::Bool());
+
+TEST_P(DeadEndTest, EndsWithAnErrorWhereNothingCanGoOn) {
+  const bool chooses = GetParam();
+  Make({}, {.chooses = chooses});
   Ask ask = Constrained(0.0f);
   ask.constraint = [] { return std::make_unique<FakeConstraint>(OfTheTarget(/*dead_end=*/6)); };
   ASSERT_TRUE(Submit(1, ask).ok());
