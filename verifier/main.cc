@@ -29,6 +29,7 @@
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
 #include "common/model/target_fingerprint.h"
+#include "common/rpc/constraint_service.h"
 #include "common/rpc/local_sockets.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
@@ -37,7 +38,6 @@
 #include "common/rpc/tracing.h"
 #include "common/rpc/weights_digest.h"
 #include "common/tokenizer/tokenizer.h"
-#include "verifier/constraint_service.h"
 #include "verifier/engine_loop.h"
 #include "verifier/feature_store.h"
 #include "verifier/metrics.h"
@@ -455,7 +455,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
   VerifierMetrics metrics(&registry, target.served.name, options.metrics_compat == "vllm");
-  ConstraintMetrics constraint_metrics(&registry);
+  ConstraintMetrics constraint_metrics(&registry, "tandem_verifier");
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-verifier", Version(), &registry));
   TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo fixed_info, DescribeServer(options, target));
@@ -531,7 +531,10 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   }
   // Ends before the loop and the service, which it calls.
   const std::unique_ptr<ConstraintCompiler> constraints =
-      StartConstraintCompiler(options.constraints, target.served, &clock, &constraint_metrics);
+      StartConstraintCompiler(options.constraints,
+                              VocabularyOf(*target.served.tokenizer, target.served.config.vocab_size,
+                                           target.served.defaults.eos_tokens),
+                              &clock, &constraint_metrics);
   service.ServeConstraints(constraints.get());
   service.Serve(loop.get());
   server->SetServing(true);

@@ -77,6 +77,7 @@ json SpeculationJson(const v1::SpeculationStats& stats) {
           {"misses", stats.misses()},
           {"drafter_lost", stats.drafter_lost()},
           {"merged_rounds", stats.merged_rounds()},
+          {"masked_draft_tokens", stats.masked_draft_tokens()},
           {"by_source", std::move(by_source)}};
 }
 
@@ -84,9 +85,10 @@ json SpeculationJson(const v1::SpeculationStats& stats) {
 void DescribeSources(const v1::SpeculationStats& stats, std::string* text) {
   for (const v1::SourceStats& source : stats.by_source()) {
     if (source.draft_tokens() == 0) continue;
-    const bool local = source.source() == v1::DRAFT_SOURCE_LOCAL;
+    const bool by_drafter = source.source() == v1::DRAFT_SOURCE_DRAFTER;
     absl::StrAppendFormat(text, "  %-10s %d of %d draft tokens (%.1f%%), %d drafted rounds\n",
-                          local ? "local" : source.drafter(), source.accepted_tokens(), source.draft_tokens(),
+                          by_drafter ? source.drafter() : DraftSourceName(source.source()),
+                          source.accepted_tokens(), source.draft_tokens(),
                           100.0 * source.draft_acceptance_rate(), source.drafted_rounds());
   }
 }
