@@ -88,6 +88,12 @@ void GenerateCall::OnWaitOver() {
                                                 absl::FormatDuration(now - *wait_began_))));
 }
 
+void GenerateCall::KeepTools(const v1::GenerateRequest& request) {
+  if (request.has_constraint() || !prepared_.has_constraint()) return;
+  for (const v1::Tool& tool : request.chat().tools()) tools_.add_tools()->set_name(tool.name());
+  *tools_.mutable_tool_choice() = request.chat().tool_choice();
+}
+
 absl::Status GenerateCall::ReserveTokens(uint64_t tokenized) {
   const auto prompt = static_cast<uint64_t>(prepared_.prompt().ids_size());
   // What the client has already is computed like a prompt; it counts for max_tokens.

@@ -36,6 +36,13 @@ class LetterEncoder final : public PromptEncoder {
     return absl::string_view(kBytes.data() + token, 1);
   }
 
+  std::string DeliveredText(absl::Span<const TokenId> tokens, absl::Span<const std::string>,
+                            bool) const override {
+    std::string text;
+    for (const TokenId token : tokens) text += static_cast<char>(token);
+    return text;
+  }
+
  private:
   static inline const std::string kBytes = [] {
     std::string bytes;
@@ -61,7 +68,9 @@ ServedModel LetterModel() {
           .vocab_size = 256,
           .context_length = 32,
           .vocabulary_fingerprint = 0x1e77e2,
-          .encoder = std::make_shared<LetterEncoder>()};
+          .encoder = std::make_shared<LetterEncoder>(),
+          .output_format = {.calls = CallSyntax::kMistral, .reasons = true},
+          .lays_out_tools = true};
 }
 
 }  // namespace tandem::router::testing
