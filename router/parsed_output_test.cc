@@ -26,7 +26,8 @@ v1::GenerateRequest AskWithTools() {
 
 v1::VerifierGenerateRequest PreparedOf(uint64_t seed, const std::string& emitted = "") {
   v1::VerifierGenerateRequest prepared;
-  for (const int token : {1, 2, int{'d'}, int{'o'}, 3}) prepared.mutable_prompt()->add_ids(static_cast<uint32_t>(token));
+  for (const int token : {1, 2, int{'d'}, int{'o'}, 3})
+    prepared.mutable_prompt()->add_ids(static_cast<uint32_t>(token));
   prepared.mutable_sampling()->set_seed(seed);
   for (const char c : emitted) prepared.mutable_emitted()->add_ids(static_cast<unsigned char>(c));
   return prepared;

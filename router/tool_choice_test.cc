@@ -34,14 +34,17 @@ ServedModel ModelOf(const std::string& format) {
 TEST(ToolChoiceTest, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(ProblemOf(R"pb(tools { name: "f" }
                            tools { name: "g-2_X" }
-                           tool_choice { name: "f" })pb"), "");
+                           tool_choice { name: "f" })pb"),
+            "");
   EXPECT_EQ(ProblemOf(R"pb(tools { name: "f" strict: true })pb", false), "");
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "" })pb"),
               HasSubstr("chat.tools[0].name: \"\", expected 1 to 64"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" }
-                             tools { name: "a b" })pb"), HasSubstr("chat.tools[1].name"));
+                             tools { name: "a b" })pb"),
+              HasSubstr("chat.tools[1].name"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" }
-                             tools { name: "f" })pb"), HasSubstr("for the second time"));
+                             tools { name: "f" })pb"),
+              HasSubstr("for the second time"));
   EXPECT_THAT(ProblemOf(R"pb(tool_choice { mode: MODE_REQUIRED })pb"),
               HasSubstr("chat.tool_choice.mode: REQUIRED"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" }
@@ -59,7 +62,9 @@ TEST(ToolChoiceTest, NamesTheFieldThatIsWrong) {
               HasSubstr("chat.tool_choice: constrains the output"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" strict: true })pb", true), HasSubstr("chat.tools[0].strict"));
   EXPECT_EQ(ProblemOf(R"pb(tools { name: "f" strict: true }
-                           tool_choice { mode: MODE_NONE })pb", true), "");
+                           tool_choice { mode: MODE_NONE })pb",
+                      true),
+            "");
   v1::ChatPrompt many;
   for (int i = 0; i <= kMaxTools; ++i) many.add_tools()->set_name(absl::StrCat("f", i));
   EXPECT_THAT(std::string(ValidateTools(many, false).message()), HasSubstr("chat.tools: 129 of them"));
