@@ -10,6 +10,9 @@ RMSNorm divides by the root of the mean over the hidden state, which zeros make 
 weights are scaled by sqrt(r) and its epsilon by r. sqrt(r) has to be a power of two, so that this is exact in
 bfloat16. Sums are taken in another order, though, so an output may differ where two tokens are nearly as likely;
 --verify says how often. Needs NumPy.
+
+--head takes an EAGLE-3 head of the source along: it keeps its own size, reads the grown model's hidden states, whose
+new columns are zero, and brings the source's embeddings.
 """
 
 import argparse
@@ -45,27 +48,36 @@ def from_bits(bits):
     return (bits.astype("<u4") << 16).view("<f4")
 
 
+# What a draft head maps tokens with is copied.
+KEPT_TYPES = {"I64": "<i8", "BOOL": "bool"}
+
+
 def read_tensors(folder):
-    """name -> float32 array, of a folder with one safetensors file of bfloat16."""
+    """name -> array, float32 of what is bfloat16, of a folder with one safetensors file."""
     data = (folder / "model.safetensors").read_bytes()
     (header_size,) = struct.unpack_from("<Q", data)
     tensors = {}
     for name, entry in json.loads(data[8 : 8 + header_size]).items():
         if name == "__metadata__":
             continue
-        if entry["dtype"] != "BF16":
-            raise ValueError(f"{name} is {entry['dtype']}; only BF16 is grown")
         begin, end = (8 + header_size + offset for offset in entry["data_offsets"])
-        tensors[name] = from_bits(np.frombuffer(data[begin:end], "<u2")).reshape(entry["shape"])
+        if entry["dtype"] == "BF16":
+            values = from_bits(np.frombuffer(data[begin:end], "<u2"))
+        elif entry["dtype"] in KEPT_TYPES:
+            values = np.frombuffer(data[begin:end], KEPT_TYPES[entry["dtype"]])
+        else:
+            raise ValueError(f"{name} is {entry['dtype']}; only BF16 is grown")
+        tensors[name] = values.reshape(entry["shape"])
     return tensors
 
 
 def write_tensors(path, tensors):
     header, offset, parts = {"__metadata__": {"format": "pt"}}, 0, []
     for name, values in tensors.items():
-        parts.append(to_bits(values).tobytes())
+        kept = next((kind for kind, dtype in KEPT_TYPES.items() if values.dtype == np.dtype(dtype)), None)
+        parts.append((values if kept else to_bits(values)).tobytes())
         end = offset + len(parts[-1])
-        header[name] = {"dtype": "BF16", "shape": list(values.shape), "data_offsets": [offset, end]}
+        header[name] = {"dtype": kept or "BF16", "shape": list(values.shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -193,6 +205,29 @@ def grow(source, folder, new):
     return sum(values.size for values in tensors.values())
 
 
+def grow_head(head, source, folder, hidden):
+    """Writes the folder of an EAGLE-3 head that reads the grown model's states as it read the source's."""
+    config = json.loads((head / "config.json").read_text())
+    if config.get("architectures") != ["LlamaForCausalLMEagle3"]:
+        raise ValueError(f"{head}: expected an EAGLE-3 head")
+    tensors = read_tensors(head)
+    weight = tensors["fc.weight"]
+    old = config.get("target_hidden_size", config["hidden_size"])
+    grown = np.zeros((weight.shape[0], weight.shape[1] // old, hidden), "<f4")
+    grown[:, :, :old] = weight.reshape(weight.shape[0], -1, old)
+    tensors["fc.weight"] = grown.reshape(weight.shape[0], -1)
+    tensors.setdefault("embed_tokens.weight", read_tensors(source)["model.embed_tokens.weight"])
+    # Of the source, which the grown model is not.
+    config.pop("tandem_target_fingerprint", None)
+    config["target_hidden_size"] = hidden
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for name in COPIED:
+        if (head / name).exists():
+            shutil.copyfile(head / name, folder / name)
+
+
 def verify(source, folder, bin_dir, num_tokens):
     """Greedy outputs of both models, and what a step costs. True when they agree on nearly all tokens."""
     import serve  # Beside this file.
@@ -229,12 +264,15 @@ def main():
     add("--out", type=pathlib.Path, default=REPOSITORY / "build/models/target-160m", help="new folder")
     for name, default in (("hidden", 1536), ("intermediate", 2304), ("heads", 24), ("kv-heads", 8), ("layers", 9)):
         add(f"--{name}", type=int, default=default, help="(default %(default)s)")
+    add("--head", type=pathlib.Path, help="an EAGLE-3 head of the source, written to the new folder's name with -head")
     add("--verify", type=pathlib.Path, metavar="BIN_DIR", help="compare greedy outputs with these binaries")
     add("--verify-tokens", type=int, default=64, help="tokens for each prompt (default %(default)s)")
     args = parser.parse_args()
     new = {name: getattr(args, name) for name in KEYS}
     try:
         num_weights = grow(args.source, args.out, new)
+        if args.head:
+            grow_head(args.head, args.source, args.out.with_name(args.out.name + "-head"), new["hidden"])
     except (KeyError, ValueError) as error:
         sys.exit(f"grow_model.py: {args.source}: {error}")
     print(f"{args.out}: {num_weights / 1e6:.1f} million weights")

@@ -20,6 +20,10 @@ constexpr PeerRoles kTenants = kNoRole | kClientRole | kOperatorRole;
 
 constexpr AccessRule kRules[] = {
     {kRouter, "/tandem.v1.Generation/Generate", kTenants},
+    {kRouter, "/tandem.v1.Generation/GenerateOnce", kTenants},
+    {kRouter, "/tandem.v1.Generation/Tokenize", kTenants},
+    {kRouter, "/tandem.v1.Generation/Detokenize", kTenants},
+    {kRouter, "/tandem.v1.Generation/ListModels", kTenants},
     {kRouter, "/tandem.v1.Routing/ExplainChoice", kTenants},
     {kRouter, "/tandem.v1.Routing/Calibrate", kTenants},
     {kRouter, "/tandem.v1.Admin/GetServerInfo", kTenants},

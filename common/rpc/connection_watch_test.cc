@@ -93,10 +93,13 @@ TEST_F(UnreadOutputTest, WithoutABoundNobodyIsCut) {
 
 TEST(ConnectionWatchTest, AClientThatCallsAndDoesNotReadIsCut) {
   MetricsRegistry metrics;
-  const auto server =
-      ServerRunner::Start(
-          {.listen_address = "127.0.0.1:0", .metrics = &metrics, .limits = {.unread_kib = 64}}, {}, {})
-          .value();
+  const auto server = ServerRunner::Start(
+                          // As many calls as it likes: what is looked at here is all that there is with TLS.
+                          {.listen_address = "127.0.0.1:0",
+                           .metrics = &metrics,
+                           .limits = {.max_streams = 1'000'000, .unread_kib = 64}},
+                          {}, {})
+                          .value();
   testing::DeafClient client(server->port());
   // 64 KiB are 600 calls; before, its answers fill what kernels take. Much less than would take half a
   // minute.

@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/socket_reads.h"
+#include "common/rpc/bounded_sockets.h"
 
 namespace tandem {
 namespace {
@@ -241,13 +241,15 @@ void Listener::LookAtConnections() {
   if (elapsed < absl::Milliseconds(ConnectionWatch::kPeriodMs)) return;
   watch_->Look(elapsed);
   if (options_.most_calls > 0) {
-    const CutReads cut = TakeCutReads();
+    const CutSockets cut = TakeCutSockets();
     options_.cut_for_header_lists.Increment(cut.header_lists);
     options_.watch.cut.Increment(cut.calls);
-    if (cut.header_lists + cut.calls > 0) {
+    options_.cut_for_idle_frames.Increment(cut.idle_frames);
+    if (cut.header_lists + cut.calls + cut.idle_frames > 0) {
       LogWarning("connections cut before gRPC read what their peers sent",
                  {{"header_lists_beyond_all_bounds", absl::StrCat(cut.header_lists)},
-                  {"calls_beyond_the_limit", absl::StrCat(cut.calls)}});
+                  {"calls_beyond_the_limit", absl::StrCat(cut.calls)},
+                  {"too_many_pings_and_resets", absl::StrCat(cut.idle_frames)}});
     }
   }
   last_look_ = MonotonicNanos();
@@ -273,7 +275,7 @@ bool Listener::AcceptAll(int socket) {
     // Otherwise the kernel takes megabytes for peers that read nothing.
     setsockopt(connection, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent));
     watch_->Add(connection);
-    if (options_.most_calls > 0) BoundReads(connection, options_.most_calls);
+    if (options_.most_calls > 0) BoundSocket(connection, options_.most_calls);
     serve_(connection);
   }
   return true;

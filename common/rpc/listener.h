@@ -42,10 +42,11 @@ class Listener {
     // Counts those that were closed because there were too many.
     Counter refused;
     ConnectionWatch::Options watch;
-    // Calls on a connection whose answers have not been written, and header lists, are bounded before gRPC
-    // reads them (BoundReads), and what is cut is counted here. 0: neither.
+    // Calls on a connection whose answers have not been written, frames that carry nothing, and header lists,
+    // are bounded before gRPC reads them (BoundSocket), and what is cut is counted here. 0: none of them.
     uint64_t most_calls = 0;
     Counter cut_for_header_lists;
+    Counter cut_for_idle_frames;
   };
 
   // Of "host:port"; port 0 takes a free one. Or of "unix:PATH". Unavailable, naming the address, when it

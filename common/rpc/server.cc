@@ -29,8 +29,9 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
-// On a connection beyond twice the limit of calls: those that a client begins before it knows the limit.
-constexpr uint64_t kMoreCalls = 512;
+// On a connection beyond the limit of calls: those that a client begins before it knows the limit, or while
+// what ended others is on its way.
+constexpr uint64_t kMoreCalls = 256;
 
 // What holds for all servers of the process.
 void PrepareProcess() {
@@ -207,11 +208,14 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
             .With({});
     auto& cut = options.metrics->AddCounter(
         {.name = "tandem_server_cut_connections_total",
-         .help = "Connections that were cut: their peers called and did not read what they were answered "
-                 "(unread), or sent header lists beyond all bounds (header).",
+         .help =
+             "Connections that were cut: their peers called and did not read what they were answered "
+             "(unread), sent header lists beyond all bounds (header), or pings, settings and resets without "
+             "end (idle).",
          .labels = {"reason"}});
     accept.watch.cut = cut.With({"unread"});
     accept.cut_for_header_lists = cut.With({"header"});
+    accept.cut_for_idle_frames = cut.With({"idle"});
   }
   accept.watch.unread = {
       .max_debt_bytes = uint64_t{options.limits.unread_kib} << 10,
@@ -221,7 +225,7 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
     const bool encrypted = port == &port_ && options.credentials != nullptr;
     // Newer ones hold peers to both by themselves.
     const bool bounded = encrypted || BoundsHeaderLists(grpc::Version());
-    accept.most_calls = bounded ? 0 : uint64_t{options.limits.max_streams} * 2 + kMoreCalls;
+    accept.most_calls = bounded ? 0 : options.limits.max_streams + kMoreCalls;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;
