@@ -375,11 +375,6 @@ void GenerateCall::OnRetryTime(int alarm) {
   Advance();
 }
 
-absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
-  return absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
-                                             "\" can be reached; tried ", attempts_, ", the last: ", last));
-}
-
 std::shared_ptr<Verifier> GenerateCall::Rebind(const std::string& from, const v1::DrafterTarget& to) {
   absl::MutexLock lock(&mutex_);
   if (status_.has_value() || !prepared_.has_drafter() || prepared_.drafter().name() != from) return nullptr;

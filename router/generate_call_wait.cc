@@ -33,6 +33,11 @@ void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
   chunk.set_arithmetic(arithmetic_);
 }
 
+absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
+  return absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
+                                             "\" can be reached; tried ", attempts_, ", the last: ", last));
+}
+
 void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {
   // One that suits may come back, and those that are full may have room soon.
   if (absl::IsUnavailable(reason) && WaitForVerifier(reason)) return;

@@ -46,8 +46,9 @@ struct ServedModel {
   GenerationDefaults defaults;
   std::shared_ptr<const PromptEncoder> encoder;
   OutputFormat output_format;
-  bool lays_out_tools = false;     // The chat template tells of tools.
-  // Some of the format's marks are special tokens, which have no text by themselves: those of calls, of reasoning.
+  bool lays_out_tools = false;  // The chat template tells of tools.
+  // Some of the format's marks are special tokens, which have no text by themselves: those of calls, of
+  // reasoning.
   bool has_special_call_marks = false;
   bool has_special_reasoning_marks = false;
 };
