@@ -224,8 +224,8 @@ def grow_head(head, source, folder, hidden):
     write_tensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for name in COPIED:
-        if (head / name).exists():
-            shutil.copyfile(head / name, folder / name)
+        if (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
 
 
 def verify(source, folder, bin_dir, num_tokens):

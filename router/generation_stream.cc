@@ -18,13 +18,14 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 
 }  // namespace
 
+CallHead CallHeadOf(const grpc::CallbackServerContext& context) {
+  return {.authorization = AuthorizationOf(context.client_metadata()),
+          .trace = TraceContextOf(context.client_metadata()),
+          .deadline = DeadlineOf(context)};
+}
+
 GenerationStream::GenerationStream(Router& router, grpc::CallbackServerContext& context)
-    : context_(context),
-      call_(GenerateCall::Create(router,
-                                 {.authorization = AuthorizationOf(context.client_metadata()),
-                                  .trace = TraceContextOf(context.client_metadata()),
-                                  .deadline = DeadlineOf(context)},
-                                 *this)) {}
+    : context_(context), call_(GenerateCall::Create(router, CallHeadOf(context), *this)) {}
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationStream::Start(
     Router& router, grpc::CallbackServerContext* context,

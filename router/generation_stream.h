@@ -37,4 +37,7 @@ class GenerationStream final : public grpc::ServerWriteReactor<v1::GenerateRespo
   const std::shared_ptr<GenerateCall> call_;
 };
 
+// What a call's context says of it.
+CallHead CallHeadOf(const grpc::CallbackServerContext& context);
+
 }  // namespace tandem::router

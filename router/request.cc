@@ -153,7 +153,7 @@ absl::StatusOr<v1::TokenIds> EncodePrompt(absl::string_view field, const v1::Gen
   // Room for one more is needed.
   const size_t most = context - 1;
   const absl::StatusOr<TokenIds> tokens = request.has_text()
-                                              ? model.encoder->EncodeText(request.text(), most)
+                                              ? model.encoder->EncodeText(request.text(), most, /*plain=*/false)
                                               : model.encoder->EncodeChat(request.chat(), most);
   if (absl::IsOutOfRange(tokens.status())) {
     tokenized = context;

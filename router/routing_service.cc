@@ -9,48 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/status.h"
-#include "router/authentication.h"
 #include "router/request.h"
 #include "router/selection.h"
+#include "router/worker_call.h"
 
 namespace tandem::router {
 namespace {
 
 TokenIds PromptTokens(const v1::VerifierGenerateRequest& prepared) {
   return TokenIds(prepared.prompt().ids().begin(), prepared.prompt().ids().end());
-}
-
-// Runs `work` on a worker and answers with its status. It takes a place among the requests in flight, like
-// any other, but does not queue for one. `bytes` are those of the request.
-template <class Work>
-grpc::ServerUnaryReactor* Answer(Router& router, grpc::CallbackServerContext* context, size_t bytes,
-                                 Work work) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
-  const absl::StatusOr<size_t> tenant = AuthenticateCall(routing->tenants(), context->client_metadata());
-  if (!tenant.ok()) {
-    reactor->Finish(ToGrpcStatus(tenant.status()));
-    return reactor;
-  }
-  auto lease = std::make_shared<Router::Lease>(router);
-  absl::StatusOr<Admission::Ticket> admitted = router.admission().Admit(routing->table(), *tenant);
-  if (admitted.ok() && admitted->waits_at_first()) {
-    admitted = absl::ResourceExhaustedError("as many requests are in flight as may be; retry later");
-  }
-  if (!admitted.ok()) {
-    reactor->Finish(ToGrpcStatus(admitted.status()));
-    return reactor;
-  }
-  auto ticket = std::make_shared<Admission::Ticket>(*std::move(admitted));
-  const Tenant& caller = routing->table().tenants[*tenant];
-  router.workers().Post({.tenant = caller.name, .weight = caller.weight, .bytes = bytes},
-                        [reactor, routing, tenant = *tenant, work, lease, ticket] {
-                          const absl::Status status = work(*routing, tenant);
-                          *ticket = Admission::Ticket();  // Before the answer, and the lease.
-                          reactor->Finish(ToGrpcStatus(status));
-                        });
-  return reactor;
 }
 
 absl::Status AtSample(int index, const absl::Status& status) {
@@ -91,7 +58,7 @@ absl::StatusOr<CalibrationPrompt> ReadSample(const v1::CalibrationSample& sample
 grpc::ServerUnaryReactor* RoutingService::ExplainChoice(grpc::CallbackServerContext* context,
                                                         const v1::ExplainChoiceRequest* request,
                                                         v1::ChoiceExplanation* response) {
-  return Answer(
+  return AnswerOnWorker(
       router_, context, request->ByteSizeLong(),
       [this, request = request->request(), response](const RoutingSnapshot& routing, size_t tenant) {
         return Explain(routing, tenant, request, response);
@@ -127,10 +94,10 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
 grpc::ServerUnaryReactor* RoutingService::Calibrate(grpc::CallbackServerContext* context,
                                                     const v1::CalibrateRequest* request,
                                                     v1::CalibrateResponse* response) {
-  return Answer(router_, context, request->ByteSizeLong(),
-                [this, request = *request, response](const RoutingSnapshot& routing, size_t tenant) {
-                  return Learn(routing, tenant, request, response);
-                });
+  return AnswerOnWorker(router_, context, request->ByteSizeLong(),
+                        [this, request = *request, response](const RoutingSnapshot& routing, size_t tenant) {
+                          return Learn(routing, tenant, request, response);
+                        });
 }
 
 absl::Status RoutingService::Learn(const RoutingSnapshot& routing, size_t tenant_index,

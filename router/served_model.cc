@@ -44,9 +44,9 @@ class TokenizerEncoder final : public PromptEncoder {
  public:
   explicit TokenizerEncoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const override {
-    return tokenizer_->Encode(text,
-                              {.parse_special = true, .add_special_tokens = true, .max_tokens = max_tokens});
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens, bool plain) const override {
+    return tokenizer_->Encode(
+        text, {.parse_special = true, .add_special_tokens = !plain, .max_tokens = max_tokens});
   }
 
   absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat, size_t max_tokens) const override {
@@ -87,6 +87,10 @@ class TokenizerEncoder final : public PromptEncoder {
   }
 
   absl::string_view TokenBytes(TokenId token) const override { return tokenizer_->TokenBytes(token); }
+
+  std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const override {
+    return tokenizer_->Decode(tokens, skip_special);
+  }
 
  private:
   const std::shared_ptr<const Tokenizer> tokenizer_;

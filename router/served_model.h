@@ -20,8 +20,10 @@ class PromptEncoder {
  public:
   virtual ~PromptEncoder() = default;
   // Text with special tokens recognised and the model's begin-of-text put in front. OutOfRange, and for
-  // nothing else, when that is more than `max_tokens`; then no more work is done than for that many.
-  virtual absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const = 0;
+  // nothing else, when that is more than `max_tokens`; then no more work is done than for that many. `plain`:
+  // nothing is put in front or behind.
+  virtual absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens,
+                                              bool plain) const = 0;
   // Messages laid out by the model's chat template, up to where the assistant answers; OutOfRange as above.
   virtual absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt& chat, size_t max_tokens) const = 0;
   // The bytes that a token adds to a text, for people to read: it may hold half a character. Empty for what
@@ -31,6 +33,8 @@ class PromptEncoder {
   // `stop` strings, and without a character that is not whole.
   virtual std::string DeliveredText(absl::Span<const TokenId> tokens, absl::Span<const std::string> stop,
                                     bool include_special_tokens) const = 0;
+  // The text of tokens: UTF-8, with U+FFFD for bytes that are none.
+  virtual std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const = 0;
 };
 
 // Whether a prompt ends with a <think> that its template has opened.

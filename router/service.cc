@@ -16,6 +16,9 @@
 #include "router/authentication.h"
 #include "router/generation_stream.h"
 #include "router/readiness_watch.h"
+#include "router/single_answer.h"
+#include "router/token_calls.h"
+#include "router/worker_call.h"
 
 namespace tandem::router {
 namespace {
@@ -42,13 +45,7 @@ v1::ServerInfo DescribeRouter(Router& router, const RoutingSnapshot& routing, co
   info.set_version(std::string(Version().data(), Version().size()));
   info.set_uptime_seconds(absl::ToDoubleSeconds(router.clock().Now() - started_at));
   for (size_t i = 0; i < routing.table().models.size(); ++i) {
-    const ServedModel& model = router.model(i);
-    v1::ModelInfo& described = *info.add_models();
-    described.set_name(model.name);
-    described.set_vocabulary_fingerprint(model.vocabulary_fingerprint);
-    described.set_vocabulary_size(static_cast<uint32_t>(model.vocab_size));
-    described.set_context_length(static_cast<uint32_t>(model.context_length));
-    described.set_architecture(model.architecture);
+    *info.add_models() = DescribeModel(router.model(i));
   }
   DescribeDrafters(routing.table(), tenant, info);
   for (const Readiness::Model& model : ModelsOf(router)) {
@@ -77,21 +74,52 @@ absl::StatusOr<std::shared_ptr<const v1::GenerateRequest>> ParseRequest(const gr
   return absl::InvalidArgumentError("the message is no tandem.v1.GenerateRequest");
 }
 
+// Of the service's methods, in the order of the protocol.
+constexpr int kGenerate = 0;
+constexpr int kGenerateOnce = 1;
+
 }  // namespace
 
 GenerationService::GenerationService(Router& router) : router_(router) {
-  using Handler = grpc::internal::CallbackServerStreamingHandler<grpc::ByteBuffer, v1::GenerateResponse>;
-  // The service's only method, as in the generated WithRawCallbackMethod_Generate, which has answers in bytes
-  // too.
+  // As in the generated WithRawCallbackMethod_Generate, which has answers in bytes too.
+  using Streaming = grpc::internal::CallbackServerStreamingHandler<grpc::ByteBuffer, v1::GenerateResponse>;
+  using Single = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, v1::GenerateResult>;
   MarkMethodRawCallback(
-      0, new Handler([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-        return Start(context, *request);
+      kGenerate, new Streaming([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+        return GenerationStream::Start(router_, context, [request] { return ParseRequest(*request); });
+      }));
+  MarkMethodRawCallback(
+      kGenerateOnce, new Single([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       v1::GenerateResult* result) {
+        return SingleAnswer::Start(
+            router_, context, [request] { return ParseRequest(*request); }, result);
       }));
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Start(grpc::CallbackServerContext* context,
-                                                                         const grpc::ByteBuffer& request) {
-  return GenerationStream::Start(router_, context, [&request] { return ParseRequest(request); });
+grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContext* context,
+                                                      const v1::TokenizeRequest* request,
+                                                      v1::TokenizeResponse* response) {
+  return AnswerOnWorker(router_, context, request->ByteSizeLong(),
+                        [this, request, response](const RoutingSnapshot& routing, size_t tenant) {
+                          return router::Tokenize(router_, routing, tenant, *request, *response);
+                        });
+}
+
+grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerContext* context,
+                                                        const v1::DetokenizeRequest* request,
+                                                        v1::DetokenizeResponse* response) {
+  return AnswerOnWorker(router_, context, request->ByteSizeLong(),
+                        [this, request, response](const RoutingSnapshot& routing, size_t tenant) {
+                          return router::Detokenize(router_, routing, tenant, *request, *response);
+                        });
+}
+
+grpc::ServerUnaryReactor* GenerationService::ListModels(grpc::CallbackServerContext* context,
+                                                        const v1::ListModelsRequest*,
+                                                        v1::ListModelsResponse* response) {
+  return AnswerOnWorker(router_, context, 0, [this, response](const RoutingSnapshot& routing, size_t tenant) {
+    return router::ListModels(router_, routing, tenant, *response);
+  });
 }
 
 std::vector<std::string> NamesOfReadiness() {

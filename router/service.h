@@ -15,17 +15,26 @@ namespace tandem::router {
 
 // tandem.v1.Generation on a router. Thread-safe.
 //
-// Requests come as bytes and are parsed here, once their caller is known: gRPC would refuse a message whose
-// text is not UTF-8 with UNIMPLEMENTED and no message, while here INVALID_ARGUMENT names the field.
-class GenerationService final : public v1::Generation::Service {
+// Requests to generate come as bytes and are parsed here, once their caller is known: gRPC would refuse a
+// message whose text is not UTF-8 with UNIMPLEMENTED and no message, while here INVALID_ARGUMENT names the
+// field.
+class GenerationService final
+    : public v1::Generation::WithCallbackMethod_Tokenize<v1::Generation::WithCallbackMethod_Detokenize<
+          v1::Generation::WithCallbackMethod_ListModels<v1::Generation::Service>>> {
  public:
   // Keeps a reference to `router`.
   explicit GenerationService(Router& router);
 
- private:
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Start(grpc::CallbackServerContext* context,
-                                                        const grpc::ByteBuffer& request);
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const v1::DetokenizeRequest* request,
+                                       v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
 
+ private:
   Router& router_;
 };
 

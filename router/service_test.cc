@@ -308,7 +308,7 @@ TEST(ServiceTest, WhatIsRefusedIsPaidFor) {
 // An encoder that blocks until the test lets it go on.
 class BlockingEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view, size_t) const override {
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view, size_t, bool) const override {
     entered.Notify();
     proceed.WaitForNotification();
     return TokenIds{1, 2};
@@ -318,6 +318,7 @@ class BlockingEncoder final : public PromptEncoder {
   std::string DeliveredText(absl::Span<const TokenId>, absl::Span<const std::string>, bool) const override {
     return "";
   }
+  std::string Decode(absl::Span<const TokenId>, bool) const override { return ""; }
 
   mutable absl::Notification entered;
   absl::Notification proceed;

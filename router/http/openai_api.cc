@@ -22,13 +22,12 @@
 #include "router/http/responses_request.h"
 #include "router/request.h"
 #include "router/selection.h"
+#include "router/token_calls.h"
 
 namespace tandem::router {
 namespace {
 
 constexpr absl::string_view kModels = "/v1/models";
-// Tokens of one /detokenize: about what a body can hold.
-constexpr size_t kMaxDetokenized = size_t{1} << 20;
 
 CallHead CallHeadOf(const HttpHead& head) {
   return {.authorization = head.Field("authorization"),
@@ -277,8 +276,7 @@ absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, co
   TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
   const std::optional<std::string> prompt = fields.Text("prompt");
   if (!prompt.has_value()) fields.Fail("prompt", "missing");
-  if (const auto special = fields.Flag("add_special_tokens"); special == false)
-    fields.Fail("add_special_tokens", "expected true: prompts are told as they are read");
+  const bool special = fields.Flag("add_special_tokens").value_or(true);
   const bool texts = fields.Flag("return_token_strs").value_or(false);
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   if (prompt->size() > kMaxPromptBytes) {
@@ -286,7 +284,7 @@ absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, co
         absl::StrCat("prompt: ", prompt->size(), " bytes, expected at most ", kMaxPromptBytes));
   }
   const absl::StatusOr<TokenIds> tokens =
-      model->encoder->EncodeText(*prompt, std::numeric_limits<size_t>::max());
+      model->encoder->EncodeText(*prompt, std::numeric_limits<size_t>::max(), /*plain=*/!special);
   if (!tokens.ok()) return absl::InvalidArgumentError(absl::StrCat("prompt: ", tokens.status().message()));
   router.admission().Charge(tenant, tokens->size());
   OrderedJson answer = {
@@ -310,16 +308,15 @@ absl::StatusOr<OrderedJson> Detokenize(Router& router, const std::string& body, 
     return absl::InvalidArgumentError(
         absl::StrCat("tokens: ", tokens->size(), " of them, expected at most ", kMaxDetokenized));
   }
-  std::string text;
+  TokenIds ids;
   for (const Json& token : *tokens) {
     if (!token.is_number_unsigned() || token.get<uint64_t>() >= static_cast<uint64_t>(model->vocab_size)) {
       return absl::InvalidArgumentError(absl::StrCat("tokens: found ", PrintableValue(token),
                                                      ", expected token ids below ", model->vocab_size));
     }
-    const absl::string_view bytes = model->encoder->TokenBytes(token.get<TokenId>());
-    text.append(bytes.data(), bytes.size());
+    ids.push_back(token.get<TokenId>());
   }
-  return OrderedJson{{"prompt", text}};
+  return OrderedJson{{"prompt", model->encoder->Decode(ids, /*skip_special=*/false)}};
 }
 
 HttpAnswer AnswerOf(const absl::StatusOr<OrderedJson>& json) {

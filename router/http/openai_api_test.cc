@@ -370,6 +370,7 @@ TEST_F(OpenAiApiTest, ModelsAndTokensAreTold) {
   const Json tokens = Ask("POST", "/tokenize", R"({"prompt": "ab", "return_token_strs": true})").json();
   EXPECT_EQ(tokens["count"], 3);
   EXPECT_THAT(tokens["tokens"], ElementsAre(1, 'a', 'b'));
+  EXPECT_EQ(Ask("POST", "/tokenize", R"({"prompt": "ab", "add_special_tokens": false})").json()["count"], 2);
   EXPECT_EQ(Ask("POST", "/detokenize", R"({"tokens": [97, 98]})").json()["prompt"], "ab");
   EXPECT_EQ(Ask("POST", "/detokenize", R"({"tokens": [97, 9800]})").status, 400);
   EXPECT_EQ(Ask("POST", "/tokenize", R"({"prompt": 3})").status, 400);

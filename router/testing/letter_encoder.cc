@@ -12,8 +12,9 @@ namespace {
 
 class LetterEncoder final : public PromptEncoder {
  public:
-  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens) const override {
-    TokenIds tokens = {1};
+  absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens, bool plain) const override {
+    TokenIds tokens;
+    if (!plain) tokens.push_back(1);
     Append(text, tokens);
     return Within(max_tokens, std::move(tokens));
   }
@@ -40,6 +41,16 @@ class LetterEncoder final : public PromptEncoder {
                             bool) const override {
     std::string text;
     for (const TokenId token : tokens) text += static_cast<char>(token);
+    return text;
+  }
+
+  // 1 to 3 are special: they have no text.
+  std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const override {
+    std::string text;
+    for (const TokenId token : tokens) {
+      if (token > 3) absl::StrAppend(&text, TokenBytes(token));
+      if (token <= 3 && !skip_special) absl::StrAppend(&text, "<", token, ">");
+    }
     return text;
   }
 

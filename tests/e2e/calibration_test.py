@@ -12,6 +12,8 @@ CALIBRATION = MODELS / "calibration.bin"
 MANIFEST = MODELS / "calibration.sha256"
 # Nothing listens there: what a choice would rest on needs no verifier.
 NOBODY = "127.0.0.1:1"
+# Drafts with the target's tokenizer.
+HEAD, HEAD_FOLDER = "eagle3", "tandem-eagle3-15m"
 
 
 class CalibrationTest(ProcessTest):
@@ -46,7 +48,7 @@ class CalibrationTest(ProcessTest):
 
     def test_it_was_made_with_these_models_and_prompts(self):
         digests = dict(line.split("  ")[::-1] for line in MANIFEST.read_text().splitlines())
-        expected = {"calibration.bin", "calibration_prompts.jsonl"}
+        expected = {"calibration.bin", "calibration_prompts.jsonl", f"{HEAD_FOLDER}/model.safetensors"}
         for model in (TARGET, *(f"tandem-draft-{name}" for name in DRAFTERS)):
             expected |= {f"{model}/model.safetensors", f"{model}/tokenizer.json", f"{model}/tokenizer_config.json"}
         self.assertEqual(set(digests), expected)
@@ -54,6 +56,12 @@ class CalibrationTest(ProcessTest):
             self.assertEqual(
                 hashlib.sha256((MODELS / name).read_bytes()).hexdigest(), digest, f"{name} is not what it was made with"
             )
+
+    def test_it_knows_every_drafter_of_the_quickstart(self):
+        state = routing_pb2.LearnedRouting.FromString(CALIBRATION.read_bytes())
+        (model,) = state.models
+        self.assertEqual(model.model, TARGET)
+        self.assertEqual({drafter.drafter for drafter in model.drafters}, {*DRAFTERS, HEAD})
 
     def test_routers_take_it(self):
         self.router = self.start_calibrated(CALIBRATION).wait_ready()

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "router/router.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::router {
+
+// What Generation answers about tokens and models; errors as the protocol says. Tokens are charged to the
+// tenant like those of requests that come to nothing.
+
+// Tokens of one Detokenize: as many as a message has room for.
+inline constexpr size_t kMaxDetokenized = size_t{1} << 20;
+
+absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, size_t tenant,
+                      const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
+absl::Status Detokenize(Router& router, const RoutingSnapshot& routing, size_t tenant,
+                        const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response);
+absl::Status ListModels(Router& router, const RoutingSnapshot& routing, size_t tenant,
+                        v1::ListModelsResponse& response);
+
+// What a router knows of a model that it serves.
+v1::ModelInfo DescribeModel(const ServedModel& model);
+
+}  // namespace tandem::router
