@@ -8,6 +8,7 @@
 #include "bench/engine_runner.h"
 #include "bench/machine_rates.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/kv_type.h"
 #include "common/model/model.h"
 
 namespace tandem {
@@ -21,6 +22,7 @@ struct EngineBenchOptions {
   std::vector<int> threads = {1};
   InstructionSet instruction_set = InstructionSet::kAuto;
   WeightDtype weight_dtype = WeightDtype::kBf16;
+  KvType kv_type = KvType::kAuto;
   DeviceSpec device;  // On a GPU, threads and instruction set do not matter.
   // Repetitions of every pass; fewer, but at least 3, once a context took `most_seconds`.
   int repetitions = 50;

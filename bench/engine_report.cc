@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/engine/kv_type.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {
@@ -36,9 +37,9 @@ Json PassJson(const PassResult& pass) {
 }  // namespace
 
 std::string EngineBenchTable(const EngineBenchOptions& options, const EngineBenchResult& result) {
-  std::string text = absl::StrFormat("%s, %.1f million parameters, weights %s\n", ModelName(options),
-                                     1e-6 * static_cast<double>(result.num_parameters),
-                                     WeightDtypeName(options.weight_dtype));
+  std::string text = absl::StrFormat("%s, %.1f million parameters, weights %s, keys and values %s\n",
+                                     ModelName(options), 1e-6 * static_cast<double>(result.num_parameters),
+                                     WeightDtypeName(options.weight_dtype), KvTypeName(options.kv_type));
   for (const EngineBenchRun& run : result.runs) {
     absl::StrAppendFormat(&text, "\n%s kernels, %d thread%s, ", run.kernels, run.threads,
                           run.threads == 1 ? "" : "s");
@@ -74,6 +75,7 @@ std::string EngineBenchJson(const EngineBenchOptions& options, const EngineBench
                {"num_parameters", result.num_parameters},
                {"model_bytes", result.model_bytes},
                {"weight_dtype", std::string(WeightDtypeName(options.weight_dtype))},
+               {"kv_type", std::string(KvTypeName(options.kv_type))},
                {"tree", std::string(RowTreeName(options.tree))},
                {"runs", Json::array()}};
   for (const EngineBenchRun& run : result.runs) {

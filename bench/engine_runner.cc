@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
   CpuEngineOptions engine_options;
   engine_options.weight_type = EngineWeightType(options.weight_dtype);
+  engine_options.kv_type = options.kv_type;
   engine_options.num_threads = options.threads;
   engine_options.instruction_set = options.instruction_set;
   engine_options.max_rows = std::max(options.most_rows, kPromptRows);
@@ -220,14 +221,15 @@ absl::StatusOr<TokenIds> EngineRunner::Greedy(absl::Span<const TokenId> prompt, 
 }
 
 StepWork EngineRunner::TreeWork(uint32_t num_rows) const {
-  return TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree);
+  return TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree, options_.kv_type);
 }
 
 std::vector<StepWork> EngineRunner::PrefillWork(uint32_t num_tokens) const {
   std::vector<StepWork> passes;
   for (uint32_t first = 0; first < num_tokens; first += kPromptRows) {
     const uint32_t count = std::min(kPromptRows, num_tokens - first);
-    passes.push_back(PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens));
+    passes.push_back(
+        PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens, options_.kv_type));
   }
   return passes;
 }

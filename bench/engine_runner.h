@@ -12,6 +12,7 @@
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/cuda/open_device.h"
 #include "common/engine/engine.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
 
@@ -35,6 +36,7 @@ class EngineRunner {
     int threads = 1;
     InstructionSet instruction_set = InstructionSet::kAuto;
     WeightDtype weight_dtype = WeightDtype::kBf16;
+    KvType kv_type = KvType::kAuto;
     DeviceSpec device;
     RowTree tree = RowTree::kBinary;
     uint32_t most_rows = 64;      // Of a tree.

@@ -117,6 +117,7 @@ absl::Status RunEngineTurns(const EngineBenchOptions& options, std::istream& in,
   runner_options.threads = options.threads[0];
   runner_options.instruction_set = options.instruction_set;
   runner_options.weight_dtype = options.weight_dtype;
+  runner_options.kv_type = options.kv_type;
   runner_options.tree = options.tree;
   runner_options.most_rows =
       options.rows.empty() ? 1 : *std::max_element(options.rows.begin(), options.rows.end());

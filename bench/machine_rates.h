@@ -22,9 +22,9 @@ struct PeakRate {
 std::vector<PeakRate> MeasurePeakRates(ThreadTeam* team);
 
 // Of the class that a product kernel named `kernels` uses for weights of the given name ("bf16", "int8",
-// ...): AMX where the name says amx, AVX-512's own int8 instructions where it says vnni, or where inputs
-// have 8 bits and the machine has them, the faster of its
-// bf16 instructions and float32 for "avx512-bf16", else float32 of its instruction set. NotFound when `rates`
+// ...): AMX where the name says amx, AVX-512's own int8 instructions for integers where the machine has
+// them, the faster of its bf16 instructions and float32 for "avx512-bf16", else float32 of its instruction
+// set. Of int8 instructions half, where an input takes two products ("int8", "int4"). NotFound when `rates`
 // lack it.
 absl::StatusOr<PeakRate> PeakRateFor(absl::string_view kernels, absl::string_view weight_dtype,
                                      const std::vector<PeakRate>& rates);

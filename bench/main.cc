@@ -16,6 +16,7 @@
 #include "bench/model_shapes.h"
 #include "bench/quality_report.h"
 #include "common/base/status_macros.h"
+#include "common/engine/kv_type.h"
 #ifdef TANDEM_BENCH_SERVE
 #include "bench/acceptance/acceptance_bench.h"
 #include "bench/rounds/paced_bench.h"
@@ -31,6 +32,7 @@ struct EngineFlags {
   EngineBenchOptions options;
   std::string instruction_set = "auto";
   std::string weight_dtype = "bf16";
+  std::string kv_type = "auto";
   std::string tree = "binary";
   std::string device = "cpu";
   std::string json_path;
@@ -66,6 +68,9 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, w8a8, w4a8, or on a GPU fp8.")
       ->capture_default_str();
+  app->add_option("--kv-type", flags->kv_type,
+                  "Of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")
+      ->capture_default_str();
   app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
       ->check(CLI::Range(1, 100000))
@@ -83,6 +88,7 @@ struct QualityFlags {
   QualityOptions options;
   std::string instruction_set = "auto";
   std::vector<std::string> weight_dtypes = {"int8", "int4", "w8a8", "w4a8"};
+  std::vector<std::string> kv_types = {"bf16", "int8"};
   bool json = false;
 };
 
@@ -93,6 +99,9 @@ void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
   app->add_option("--window", options.window, "Tokens of a context.")->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtypes,
                   "To compare with the model as its files hold it: bf16, int8, int4, w8a8, w4a8.")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--kv-type", flags->kv_types, "Likewise, types of keys and values: f32, bf16, int8.")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--threads", options.threads, "Threads.")
@@ -111,6 +120,10 @@ absl::Status RunQuality(QualityFlags flags) {
   for (const std::string& name : flags.weight_dtypes) {
     TANDEM_ASSIGN_OR_RETURN(options.weight_types.emplace_back(), ParseWeightType(name));
   }
+  options.kv_types.clear();
+  for (const std::string& name : flags.kv_types) {
+    TANDEM_ASSIGN_OR_RETURN(options.kv_types.emplace_back(), ParseKvType(name));
+  }
   TANDEM_ASSIGN_OR_RETURN(const QualityReport report, ReportQuality(options));
   std::cout << (flags.json ? QualityJson(options, report) + "\n" : QualityTable(options, report))
             << std::flush;
@@ -121,8 +134,10 @@ absl::Status RunEngine(EngineFlags flags) {
   EngineBenchOptions& options = flags.options;
   TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(options.weight_dtype, ParseWeightDtype(flags.weight_dtype));
+  TANDEM_ASSIGN_OR_RETURN(options.kv_type, ParseKvType(flags.kv_type));
   TANDEM_ASSIGN_OR_RETURN(options.tree, ParseRowTree(flags.tree));
   TANDEM_ASSIGN_OR_RETURN(options.device, ParseDeviceSpec(flags.device));
+  if (options.device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateGpuKvType(options.kv_type));
   TANDEM_RETURN_IF_ERROR(PrepareDevice(options.device));
   if (options.device.is_cuda && flags.turns) {
     return absl::InvalidArgumentError("--turns: expected --device cpu");
@@ -166,8 +181,8 @@ int Main(int argc, char** argv) {
       app.add_subcommand("engine", "Time of a forward pass against the least this machine could take.");
   AddEngineFlags(engine, &flags);
   QualityFlags quality_flags;
-  CLI::App* quality =
-      app.add_subcommand("quality", "How well a model predicts a text, by the type of its weights.");
+  CLI::App* quality = app.add_subcommand(
+      "quality", "How well a model predicts a text, by the types of its weights and of its keys and values.");
   AddQualityFlags(quality, &quality_flags);
   std::string shape;
   CLI::App* shapes = app.add_subcommand("shapes", "The names --shape knows.");

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
@@ -48,10 +49,15 @@ double Divergence(Logits p, double log_sum_p, Logits q, double log_sum_q) {
   return sum;
 }
 
-// A model in one weight type, that goes through one context after the other.
+struct Types {
+  WeightType weights = WeightType::kAsInFile;
+  KvType kv = KvType::kF32;
+};
+
+// A model in certain types, that goes through one context after the other.
 class Predictor {
  public:
-  static absl::StatusOr<Predictor> Create(const std::shared_ptr<const Model>& model, WeightType type,
+  static absl::StatusOr<Predictor> Create(const std::shared_ptr<const Model>& model, const Types& types,
                                           const QualityOptions& options) {
     Predictor predictor;
     CpuEngineOptions engine_options;
@@ -59,7 +65,8 @@ class Predictor {
     engine_options.max_rows = kRowsAtOnce;
     engine_options.num_threads = options.threads;
     engine_options.instruction_set = options.instruction_set;
-    engine_options.weight_type = type;
+    engine_options.weight_type = types.weights;
+    engine_options.kv_type = types.kv;
     TANDEM_ASSIGN_OR_RETURN(predictor.engine_, CreateCpuEngine(model, engine_options));
     for (BlockId block = 0; block < engine_options.num_blocks; ++block) predictor.blocks_.push_back(block);
     predictor.logits_.resize(size_t{kRowsAtOnce} * static_cast<size_t>(model->config().vocab_size));
@@ -143,14 +150,16 @@ absl::StatusOr<QualityReport> ReportQuality(const QualityOptions& options) {
   QualityReport report;
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(options.instruction_set));
   report.kernels = kernels->name;
-  std::vector<WeightType> types = {WeightType::kAsInFile};
-  types.insert(types.end(), options.weight_types.begin(), options.weight_types.end());
+  std::vector<Types> compared = {Types{}};
+  for (const WeightType type : options.weight_types) compared.push_back({.weights = type});
+  for (const KvType type : options.kv_types) compared.push_back({.kv = type});
   std::vector<Predictor> predictors;
-  for (const WeightType type : types) {
-    TANDEM_ASSIGN_OR_RETURN(Predictor predictor, Predictor::Create(model, type, options));
+  for (const Types& types : compared) {
+    TANDEM_ASSIGN_OR_RETURN(Predictor predictor, Predictor::Create(model, types, options));
     predictors.push_back(std::move(predictor));
-    report.types.push_back({.weight_type = std::string(KeptWeightType(*model, type)),
-                            .weight_bytes = BytesReadPerStep(*model, type),
+    report.types.push_back({.weight_type = std::string(KeptWeightType(*model, types.weights)),
+                            .kv_type = std::string(KvTypeName(types.kv)),
+                            .weight_bytes = BytesReadPerStep(*model, types.weights),
                             .top_agreement = 0.0});
   }
   for (size_t begin = 0; begin < tokens.size(); begin += options.window) {
@@ -174,12 +183,12 @@ absl::StatusOr<QualityReport> ReportQuality(const QualityOptions& options) {
 std::string QualityTable(const QualityOptions& options, const QualityReport& report) {
   std::string table = absl::StrFormat("%s, %s kernels, %d tokens predicted\n", options.folder, report.kernels,
                                       report.num_predicted);
-  absl::StrAppendFormat(&table, "%8s %12s %14s %12s %9s %12s %10s\n", "weights", "MB per step",
+  absl::StrAppendFormat(&table, "%8s %12s %8s %14s %12s %9s %12s %10s\n", "weights", "MB per step", "kv",
                         "cross-entropy", "perplexity", "to first", "mean KL", "same top");
   for (const TypeQuality& type : report.types) {
-    absl::StrAppendFormat(&table, "%8s %12.1f %14.4f %12.3f %8.4fx %12.2e %9.2f%%\n", type.weight_type,
-                          1e-6 * static_cast<double>(type.weight_bytes), type.cross_entropy, type.perplexity,
-                          type.perplexity / report.types.front().perplexity, type.mean_kl,
+    absl::StrAppendFormat(&table, "%8s %12.1f %8s %14.4f %12.3f %8.4fx %12.2e %9.2f%%\n", type.weight_type,
+                          1e-6 * static_cast<double>(type.weight_bytes), type.kv_type, type.cross_entropy,
+                          type.perplexity, type.perplexity / report.types.front().perplexity, type.mean_kl,
                           100.0 * type.top_agreement);
   }
   return table;
@@ -193,6 +202,7 @@ std::string QualityJson(const QualityOptions& options, const QualityReport& repo
                          {"num_predicted", report.num_predicted}};
   for (const TypeQuality& type : report.types) {
     json["weight_types"].push_back({{"weight_type", type.weight_type},
+                                    {"kv_type", type.kv_type},
                                     {"weight_bytes", type.weight_bytes},
                                     {"cross_entropy", type.cross_entropy},
                                     {"perplexity", type.perplexity},

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/weight_type.h"
 
 namespace tandem {
@@ -16,15 +17,18 @@ struct QualityOptions {
   // Compared with the model as its files hold it.
   std::vector<WeightType> weight_types = {WeightType::kInt8, WeightType::kInt4, WeightType::kW8A8,
                                           WeightType::kW4A8};
+  // Likewise, with the weights of the files.
+  std::vector<KvType> kv_types = {KvType::kBf16, KvType::kInt8};
   // The text is cut into contexts of so many tokens, each with a BOS before it where the tokenizer has one.
   uint32_t window = 256;
   int threads = 1;
   InstructionSet instruction_set = InstructionSet::kAuto;
 };
 
-// How a model predicts the text with its matrices in one type.
+// How a model predicts the text with its matrices, keys and values in certain types.
 struct TypeQuality {
   std::string weight_type;
+  std::string kv_type;
   uint64_t weight_bytes = 0;   // That a forward pass reads.
   double cross_entropy = 0.0;  // Nats per token.
   double perplexity = 0.0;     // Its exponential.

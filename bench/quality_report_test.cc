@@ -21,7 +21,7 @@ TEST(QualityReport, RoundedDemoModelsPredictNearlyAsWell) {
     const absl::StatusOr<QualityReport> report = ReportQuality(Demo(model));
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_GT(report->num_predicted, 1500u);
-    ASSERT_EQ(report->types.size(), 5u);
+    ASSERT_EQ(report->types.size(), 7u);
     const TypeQuality& bf16 = report->types[0];
     const TypeQuality& int8 = report->types[1];
     const TypeQuality& int4 = report->types[2];
@@ -55,6 +55,19 @@ TEST(QualityReport, RoundedDemoModelsPredictNearlyAsWell) {
     EXPECT_EQ(w4a8.weight_type, "w4a8");
     EXPECT_EQ(w4a8.weight_bytes, int4.weight_bytes);
     EXPECT_NEAR(w4a8.mean_kl / int4.mean_kl, 1.0, 0.2);
+    // So do keys and values of fewer bits.
+    const TypeQuality& bf16_kv = report->types[5];
+    const TypeQuality& int8_kv = report->types[6];
+    EXPECT_EQ(bf16.kv_type, "f32");
+    EXPECT_EQ(bf16_kv.kv_type, "bf16");
+    EXPECT_EQ(int8_kv.kv_type, "int8");
+    for (const TypeQuality* type : {&bf16_kv, &int8_kv}) {
+      EXPECT_EQ(type->weight_type, "bf16");
+      EXPECT_GT(type->mean_kl, 0.0);
+      EXPECT_LT(type->mean_kl, 0.001);
+      EXPECT_NEAR(type->perplexity / bf16.perplexity, 1.0, 0.003);
+      EXPECT_GT(type->top_agreement, 0.98);
+    }
   }
 }
 

@@ -64,14 +64,15 @@ Weights CountWeights(const ModelConfig& config, bool reads_target) {
 // `num_wanted` rows have logits; `sum_lengths` and `wanted_lengths` are the contexts' lengths added up, over
 // all rows and over the wanted ones.
 StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtype dtype, uint64_t num_rows,
-                   uint64_t num_wanted, uint64_t sum_lengths, uint64_t wanted_lengths, uint64_t kv_tokens) {
+                   uint64_t num_wanted, uint64_t sum_lengths, uint64_t wanted_lengths, uint64_t kv_tokens,
+                   KvType kv_type) {
   const auto layers = static_cast<uint64_t>(config.num_layers);
   const auto query = static_cast<uint64_t>(config.query_size());
   StepWork work;
   work.weight_bytes = MatrixBytes(weights.input + layers * (weights.key_value + weights.rest), dtype) +
                       TokenMatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
   if (num_wanted > 0) work.weight_bytes += TokenMatrixBytes(weights.output, dtype);
-  work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config).value_or(0) / kBlockTokens);
+  work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config, kv_type).value_or(0) / kBlockTokens);
   // A row without logits ends with the last layer's keys and values.
   uint64_t products = num_rows * (weights.input + layers * weights.key_value);
   products += (num_rows * (layers - 1) + num_wanted) * weights.rest + num_wanted * weights.output;
@@ -150,20 +151,20 @@ std::vector<uint32_t> TreeDepths(RowTree shape, uint32_t num_rows) {
 }
 
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      RowTree tree) {
+                      RowTree tree, KvType kv_type) {
   uint64_t lengths = 0;
   for (const uint32_t depth : TreeDepths(tree, num_rows)) lengths += uint64_t{context} + depth;
   return CountWork(config, CountWeights(config, /*reads_target=*/false), dtype, num_rows, num_rows, lengths,
-                   lengths, uint64_t{context} + num_rows);
+                   lengths, uint64_t{context} + num_rows, kv_type);
 }
 
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
-                        bool with_logits) {
+                        bool with_logits, KvType kv_type) {
   const uint64_t end = uint64_t{first} + num_tokens;
   uint64_t lengths = 0;
   for (uint64_t position = first; position < end; ++position) lengths += position + 1;
   return CountWork(config, CountWeights(config, /*reads_target=*/true), dtype, num_tokens,
-                   with_logits ? 1 : 0, lengths, with_logits ? end : 0, end);
+                   with_logits ? 1 : 0, lengths, with_logits ? end : 0, end, kv_type);
 }
 
 double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second) {

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/engine/kv_type.h"
 #include "common/model/model_config.h"
 
 namespace tandem {
@@ -42,10 +43,10 @@ struct StepWork {
 // A tree of `num_rows` below `context` computed tokens, all rows with logits; of a draft head, a tree that
 // it grows.
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      RowTree tree);
+                      RowTree tree, KvType kv_type = KvType::kAuto);
 // Tokens `first` to `first + num_tokens` of a prompt in one pass; logits of the last one when `with_logits`.
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
-                        bool with_logits);
+                        bool with_logits, KvType kv_type = KvType::kAuto);
 
 // The shortest time that fits both rates: max(bytes / bandwidth, operations / peak).
 double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second);

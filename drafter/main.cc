@@ -17,6 +17,7 @@
 #include "common/config/version.h"
 #include "common/engine/cpu/cpu_list.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
@@ -45,6 +46,7 @@ struct DrafterFlags {
   std::string cpu_list;
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
+  std::string kv_type = "auto";
   std::string feature_dtype = "bfloat16";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
@@ -89,6 +91,9 @@ void Declare(DrafterFlags& options, Flags& flags) {
           "feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
           "Numbers in which draft heads are sent the target's hidden states; int8, with a scale for each "
           "state, takes half of the network.")
+      .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
+                 "Numbers to keep keys and values in; auto is f32 on a CPU and bf16 on a GPU. On a CPU bf16 "
+                 "takes half of f32's memory and int8, with a scale for each head and token, a quarter.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold for each model, over all sessions and the cache.")
       .InRange(256, 1e9)
@@ -310,6 +315,10 @@ int Main(int argc, const char* const* argv) {
   const absl::Status computable =
       device->is_cuda ? ValidateGpuWeightType(*weight_type) : ValidateCpuWeightType(*weight_type);
   if (!computable.ok()) return fail(computable);
+  const absl::StatusOr<KvType> kv_type = ParseKvType(options.kv_type);
+  if (!kv_type.ok()) return fail(kv_type.status());
+  const absl::Status storable = device->is_cuda ? ValidateGpuKvType(*kv_type) : absl::OkStatus();
+  if (!storable.ok()) return fail(storable);
   if (const absl::Status prepared = PrepareDevice(*device); !prepared.ok()) return fail(prepared);
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_DRAFTER);
   if (!security.ok()) return fail(security.status());
@@ -345,6 +354,7 @@ int Main(int argc, const char* const* argv) {
            .cpus = *cpus,
            .instruction_set = *instruction_set,
            .weight_type = *weight_type,
+           .kv_type = *kv_type,
            .device = *device,
            .gpu_memory_limit = options.gpu_memory_mib << 20,
            .gpu_low_priority = options.gpu_low_priority,

@@ -159,6 +159,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
   engine_options.cpus = options.cpus;
   engine_options.instruction_set = options.instruction_set;
   engine_options.weight_type = options.weight_type;
+  engine_options.kv_type = options.kv_type;
   engine_options.progress = progress;
   return CreateCpuEngine(model, engine_options);
 }

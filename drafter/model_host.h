@@ -15,6 +15,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cuda/open_device.h"
 #include "common/engine/engine.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
 #include "common/grammar/compiled.h"
@@ -54,6 +55,7 @@ class ModelHost {
     std::vector<int> cpus;  // One for each thread, or none: CpuEngineOptions.
     InstructionSet instruction_set = InstructionSet::kAuto;
     WeightType weight_type = WeightType::kAsInFile;
+    KvType kv_type = KvType::kAuto;
     // Where the engines are; on a GPU, threads, CPUs and instruction set do not matter.
     DeviceSpec device;
     uint64_t gpu_memory_limit = 0;  // Bytes of each model: CudaDeviceOptions.

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
-#include "router/single_answer.h"
+#include "router/single_call.h"
 #include "router/testing/client_call.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"
@@ -94,7 +94,7 @@ TEST_F(UnaryCallsTest, AClientThatGivesUpEndsItsGeneration) {
   EXPECT_TRUE(call->WaitForCancel());
 }
 
-TEST(SingleAnswerTest, DeltasAreJoined) {
+TEST(SingleCallTest, DeltasAreJoined) {
   v1::GenerateResult answer;
   for (const char* text : {
            R"pb(chunk {
@@ -158,7 +158,7 @@ TEST_F(UnaryCallsTest, WhatCannotBeTokenizedNamesItsField) {
 TEST_F(UnaryCallsTest, TextOfTokens) {
   v1::DetokenizeRequest request;
   v1::DetokenizeResponse response;
-  for (const uint32_t id : {1, 'o', 'k'}) request.mutable_tokens()->add_ids(id);
+  for (const uint32_t id : {1u, uint32_t{'o'}, uint32_t{'k'}}) request.mutable_tokens()->add_ids(id);
   ASSERT_TRUE(stub_->Detokenize(&Calling(), request, &response).ok());
   EXPECT_EQ(response.text(), "<1>ok");
   request.set_skip_special_tokens(true);

@@ -22,6 +22,7 @@
 #include "common/engine/cpu/cpu_list.h"
 #include "common/engine/cpu/product_arithmetic.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
@@ -61,6 +62,7 @@ struct VerifierFlags {
   std::string cpu_list;
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
+  std::string kv_type = "auto";
   uint64_t kv_tokens = 65536;
   uint64_t feature_memory_mib = 4096;
   uint32_t max_running = 64;
@@ -96,8 +98,7 @@ void DeclareGpu(VerifierFlags& options, Flags& flags) {
       .InRange(0, 1e7)
       .Add("gpu-low-priority", &options.gpu_low_priority, "Let other work on the GPU go first.")
       .Add("gpus", &options.num_gpus,
-           "GPUs that share the model by tensor parallelism, each with a process of its own: the one of rank "
-           "0 "
+           "GPUs that share the model by tensor parallelism, each with a process of its own: that of rank 0 "
            "serves, the others follow it.")
       .InRange(1, kMostRanks)
       .Add("gpu-rank", &options.gpu_rank, "Which of the GPUs this process has.")
@@ -123,12 +124,15 @@ void Declare(VerifierFlags& options, Flags& flags) {
           "weight-dtype", &options.weight_dtype, WeightTypeNames(),
           "Numbers to keep the model's matrices in; auto keeps them as in its files, int8 and int4 take "
           "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a "
-          "GPU fp8 (a scale for each output) and fp8-tensor (one for "
-          "each matrix) take 8. Outputs are the same again only with the same choice.")
+          "GPU fp8 (a scale for each output) and fp8-tensor (one for each matrix) take 8. Outputs are the "
+          "same again only with the same choice.")
+      .AddChoice(
+          "kv-type", &options.kv_type, KvTypeNames(),
+          "Numbers to keep keys and values in; auto is f32 on a CPU and bf16 on a GPU. bf16 takes half "
+          "of f32's memory, int8 a quarter. Outputs are the same again only with the same choice.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "
-           "as "
-           "they grow; when it runs out, the youngest give theirs up and compute them again later.")
+           "as they grow; when it runs out, the youngest give theirs up and compute them again later.")
       .InRange(256, 1e9)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.")
@@ -226,6 +230,7 @@ absl::Status CheckDeviceFlags(const VerifierFlags& options) {
 struct OpenedTarget {
   std::shared_ptr<const Model> model;
   WeightType weight_type = WeightType::kAsInFile;
+  KvType kv_type = KvType::kAuto;
   ServedTarget served;
   uint64_t vocabulary_fingerprint = 0;
 };
@@ -240,6 +245,8 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options) {
   TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
   TANDEM_RETURN_IF_ERROR(device.is_cuda ? ValidateGpuWeightType(target.weight_type)
                                         : ValidateCpuWeightType(target.weight_type));
+  TANDEM_ASSIGN_OR_RETURN(target.kv_type, ParseKvType(options.kv_type));
+  if (device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateGpuKvType(target.kv_type));
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(spec.folder));
   const ModelConfig& config = target.model->config();
   if (config.head.has_value()) {
@@ -310,6 +317,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options,
   TANDEM_ASSIGN_OR_RETURN(engine_options.cpus, PinnedCpus(options));
   engine_options.progress = progress;
   engine_options.weight_type = target.weight_type;
+  engine_options.kv_type = target.kv_type;
   TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
   return CreateCpuEngine(target.model, engine_options);
 }
@@ -368,9 +376,9 @@ absl::StatusOr<v1::ServerInfo> DescribeServer(const VerifierFlags& options, cons
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   info.set_device(device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
   // Which of a machine's GPUs it is makes no difference.
-  info.set_arithmetic(
-      absl::StrCat(device.is_cuda ? "cuda" : absl::StrCat("cpu (", ArithmeticName(*kernels), ")"), ", ",
-                   options.verification_rule));
+  info.set_arithmetic(absl::StrCat(
+      device.is_cuda ? "cuda" : absl::StrCat("cpu (", ArithmeticName(*kernels, target.kv_type), ")"), ", ",
+      options.verification_rule));
   const std::set<TokenId> end_tokens(target.served.defaults.eos_tokens.begin(),
                                      target.served.defaults.eos_tokens.end());
   for (const TokenId token : end_tokens) info.add_end_tokens(static_cast<uint32_t>(token));

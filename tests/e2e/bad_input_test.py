@@ -288,6 +288,16 @@ class BadModelTest(ProcessTest):
                 self.assertIn(f"weight type {name} on the device cpu", log)
                 self.assertIn("expected auto, bf16, int8, int4, w8a8 or w4a8", log)
 
+    def test_types_of_keys_and_values(self):
+        for program in ("tandem-verifier", "tandem-drafter"):
+            model = MODELS / "tandem-draft-general-1m"
+            code, log = run(program, "--model", model, "--kv-type=int4", "--check-config")
+            self.assertNotEqual(code, 0, program)
+            self.assertIn("--kv-type", log)
+            self.assertIn("auto,f32,bf16,int8", log)
+            code, log = run(program, "--model", model, "--kv-type=int8", "--check-config")
+            self.assertEqual(code, 0, log)
+
     def test_what_goes_with_the_weights(self):
         small = MODELS / "tandem-draft-general-1m"
         folder = self.copy(small)

@@ -12,6 +12,14 @@ inline constexpr uint32_t kAttentionChunk = 256;
 inline constexpr uint32_t kScoreStride = kAttentionChunk + 16;
 // How many queries (a row and a head) one call takes at most.
 inline constexpr uint32_t kMaxQueries = 128;
+// Blocks of keys or values that stay in the first-level cache for all queries.
+inline constexpr uint32_t kAttentionBlocks = 4;
+
+// How keys and values are kept. A head's part of a block is vectors of 16 numbers, one right after the other:
+// for the keys one vector for each element, of the 16 positions, and for the values those of each position's
+// elements. With kInt8 a line of 16 scales in float32 stands before them, one for each position: a number is
+// its integer times its position's scale.
+enum class KvFormat : uint8_t { kF32, kBf16, kInt8 };
 
 // A row and its context: position p is in block blocks[p / 16] at offset p % 16 below num_committed, then in
 // slot tail[p - num_committed].
@@ -36,12 +44,16 @@ struct AttentionArgs {
   uint32_t num_heads = 0;   // num_rows * num_heads <= kMaxQueries.
   uint32_t head_dim = 0;
   float scale = 1.0f;
-  const float* keys = nullptr;    // [num_blocks][head_dim][16], blocks `key_block_stride` floats apart.
-  const float* values = nullptr;  // [num_blocks][16][value_stride], likewise.
-  size_t key_block_stride = 0;
-  size_t value_block_stride = 0;
+  KvFormat format = KvFormat::kF32;
+  const char* keys = nullptr;    // [num_blocks][head_dim][16], blocks `key_block_bytes` apart.
+  const char* values = nullptr;  // [num_blocks][16][value_stride], likewise.
+  size_t key_block_bytes = 0;
+  size_t value_block_bytes = 0;
   size_t value_stride = 0;  // head_dim rounded up to 16; the padding holds numbers.
-  // Scratch, with q = row * num_heads + head:
+  // Scratch. Keys and values of kAttentionBlocks blocks in float32; of other formats only.
+  float* wide_keys = nullptr;
+  float* wide_values = nullptr;
+  // With q = row * num_heads + head:
   float* scores = nullptr;    // [kMaxQueries, kScoreStride], of the chunk under way.
   float* sums = nullptr;      // [kMaxQueries, value_stride], of weighted values.
   float* totals = nullptr;    // [kMaxQueries, 16], partial sums of weights.

@@ -29,7 +29,48 @@ struct AttentionCase {
   uint32_t num_heads = 1;
   uint32_t head_dim = 16;
   std::vector<Row> rows;
+  KvFormat format = KvFormat::kF32;
 };
+
+// Keys or values of some blocks, [blocks][..][16], as a format has them, and what it makes of them.
+struct KvNumbers {
+  std::vector<char> bytes;
+  size_t block_bytes = 0;
+  std::vector<float> rounded;
+};
+
+// `scale_of(i)`: which of a block's 16 positions its number i belongs to.
+template <typename PositionOf>
+KvNumbers InFormat(KvFormat format, const std::vector<float>& numbers, size_t block_size,
+                   PositionOf position_of) {
+  const size_t num_blocks = numbers.size() / block_size;
+  KvNumbers kept = {.rounded = numbers};
+  const size_t header = format == KvFormat::kInt8 ? kLanes * sizeof(float) : 0;
+  const size_t number_bytes = format == KvFormat::kF32 ? 4 : format == KvFormat::kBf16 ? 2 : 1;
+  kept.block_bytes = (header + block_size * number_bytes + 63) / 64 * 64;
+  kept.bytes.resize(num_blocks * kept.block_bytes + 64);
+  const std::vector<float> scales = Random(num_blocks * kLanes, 6, 0.01f);
+  for (size_t block = 0; block < num_blocks; ++block) {
+    char* const to = kept.bytes.data() + block * kept.block_bytes;
+    if (header > 0) std::memcpy(to, &scales[block * kLanes], header);
+    for (size_t i = 0; i < block_size; ++i) {
+      float& number = kept.rounded[block * block_size + i];
+      char* const at = to + header + i * number_bytes;
+      if (format == KvFormat::kF32) {
+        std::memcpy(at, &number, sizeof(number));
+      } else if (format == KvFormat::kBf16) {
+        const auto half = static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16);
+        std::memcpy(at, &half, sizeof(half));
+        number = std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+      } else {
+        const auto integer = static_cast<int8_t>(number * 127.0f);
+        std::memcpy(at, &integer, sizeof(integer));
+        number = static_cast<float>(integer) * scales[block * kLanes + position_of(i)];
+      }
+    }
+  }
+  return kept;
+}
 
 class AttentionInputs {
  public:
@@ -37,8 +78,11 @@ class AttentionInputs {
     value_stride_ = (shape.head_dim + kLanes - 1) / kLanes * kLanes;
     constexpr uint32_t kNumBlocks = 128;
     queries_ = Random(shape.rows.size() * shape.num_heads * shape.head_dim, 3);
-    keys_ = Random(size_t{kNumBlocks} * shape.head_dim * kLanes, 4);
-    values_ = Random(kNumBlocks * kLanes * value_stride_, 5);
+    const size_t value_stride = value_stride_;
+    keys_ = InFormat(shape.format, Random(size_t{kNumBlocks} * shape.head_dim * kLanes, 4),
+                     size_t{shape.head_dim} * kLanes, [](size_t i) { return i % kLanes; });
+    values_ = InFormat(shape.format, Random(kNumBlocks * kLanes * value_stride_, 5), kLanes * value_stride_,
+                       [value_stride](size_t i) { return i / value_stride; });
     for (uint32_t r = 0; r < shape.rows.size(); ++r) {
       const AttentionCase::Row& row = shape.rows[r];
       std::vector<uint32_t> blocks;
@@ -52,8 +96,10 @@ class AttentionInputs {
     }
   }
 
-  // Rows from `begin` to `end` in one call.
-  std::vector<float> Attend(const KernelTable& kernels, size_t begin, size_t end) const {
+  // Rows from `begin` to `end` in one call; of `rounded`, with what the format makes of keys and values, in
+  // float32.
+  std::vector<float> Attend(const KernelTable& kernels, size_t begin, size_t end,
+                            bool rounded = false) const {
     const size_t row_size = size_t{shape_.num_heads} * shape_.head_dim;
     std::vector<float> outputs((end - begin) * row_size + 1, 12345.0f);
     std::vector<AttentionRow> rows;
@@ -79,17 +125,22 @@ class AttentionInputs {
     std::vector<float> sums(kMaxQueries * value_stride_, 1e30f);
     std::vector<float> totals(size_t{kMaxQueries} * kLanes, 1e30f);
     std::vector<float> greatest(kMaxQueries, 1e30f);
+    std::vector<float> wide_keys(size_t{kAttentionBlocks} * kLanes * shape_.head_dim, 1e30f);
+    std::vector<float> wide_values(size_t{kAttentionBlocks} * kLanes * value_stride_, 1e30f);
     AttentionArgs args;
     args.rows = rows.data();
     args.num_rows = static_cast<uint32_t>(rows.size());
     args.num_heads = shape_.num_heads;
     args.head_dim = shape_.head_dim;
     args.scale = 0.25f;
-    args.keys = keys_.data();
-    args.values = values_.data();
-    args.key_block_stride = size_t{shape_.head_dim} * kLanes;
-    args.value_block_stride = kLanes * value_stride_;
+    args.format = rounded ? KvFormat::kF32 : shape_.format;
+    args.keys = rounded ? reinterpret_cast<const char*>(keys_.rounded.data()) : keys_.bytes.data();
+    args.values = rounded ? reinterpret_cast<const char*>(values_.rounded.data()) : values_.bytes.data();
+    args.key_block_bytes = rounded ? size_t{shape_.head_dim} * kLanes * sizeof(float) : keys_.block_bytes;
+    args.value_block_bytes = rounded ? kLanes * value_stride_ * sizeof(float) : values_.block_bytes;
     args.value_stride = value_stride_;
+    args.wide_keys = wide_keys.data();
+    args.wide_values = wide_values.data();
     args.scores = scores.data();
     args.sums = sums.data();
     args.totals = totals.data();
@@ -113,11 +164,13 @@ class AttentionInputs {
                                                     : tails_[r][p - row.num_committed];
         double score = 0;
         for (uint32_t d = 0; d < shape_.head_dim; ++d) {
-          score += double{query[d]} * keys_[(slot / kLanes * shape_.head_dim + d) * kLanes + slot % kLanes];
+          score += double{query[d]} *
+                   keys_.rounded[(slot / kLanes * shape_.head_dim + d) * kLanes + slot % kLanes];
         }
         const double weight = std::exp(score * 0.25);
         total += weight;
-        for (uint32_t d = 0; d < shape_.head_dim; ++d) sums[d] += weight * values_[slot * value_stride_ + d];
+        for (uint32_t d = 0; d < shape_.head_dim; ++d)
+          sums[d] += weight * values_.rounded[slot * value_stride_ + d];
       }
       for (double sum : sums) outputs.push_back(sum / total);
     }
@@ -128,8 +181,8 @@ class AttentionInputs {
   AttentionCase shape_;
   size_t value_stride_ = 0;
   std::vector<float> queries_;
-  std::vector<float> keys_;
-  std::vector<float> values_;
+  KvNumbers keys_;
+  KvNumbers values_;
   std::vector<std::vector<uint32_t>> blocks_;
   std::vector<std::vector<uint32_t>> tails_;
 };
@@ -199,6 +252,28 @@ TEST(Kernels, AttentionOfRowsThatShareBlocksIsThatOfEachRow) {
       if (random() % 4 == 0) row.first_position = static_cast<uint32_t>(random() % row.num_committed);
     }
     ExpectRightAndSame(sessions);
+  }
+}
+
+// Of other formats than float32 the result is that of the numbers that they hold.
+TEST(Kernels, AttentionWidensKeysAndValues) {
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kInt8}) {
+    for (const uint32_t head_dim : {2u, 20u, 64u}) {
+      AttentionCase shape = {.num_heads = 3, .head_dim = head_dim, .rows = {}, .format = format};
+      std::mt19937_64 random(head_dim);
+      for (uint32_t i = 0; i < 9; ++i) {
+        shape.rows.push_back({.num_committed = static_cast<uint32_t>(random() % 600),
+                              .num_tail = static_cast<uint32_t>(random() % 90) + 1,
+                              .num_shared_blocks = static_cast<uint32_t>(random() % 5) * 8});
+      }
+      shape.rows[4].first_position = shape.rows[4].num_committed / 2;
+      shape.rows[5].first_position = shape.rows[5].num_committed + shape.rows[5].num_tail / 2;
+      ExpectRightAndSame(shape);
+      const AttentionInputs inputs(shape);
+      EXPECT_TRUE(SameBits(inputs.Attend(PortableKernels(), 0, shape.rows.size()),
+                           inputs.Attend(PortableKernels(), 0, shape.rows.size(), /*rounded=*/true)))
+          << head_dim;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/engine/cpu/attention_args.h"
+#include "common/engine/cpu/attention_blocks.h"
 #include "common/engine/cpu/vector_templates.h"
 
 // Attention over paged keys and values, once per instruction set (kernel_templates.h says how). For each row
@@ -21,50 +22,7 @@ namespace tandem {
 namespace {
 
 inline constexpr uint32_t kQueryTile = 4;
-// Of keys or values that stay in the first-level cache for all queries.
-inline constexpr uint32_t kCachedBlocks = 4;
 inline constexpr float kNoScore = -__builtin_inff();
-
-// Consecutive rows that share the blocks of the chunk under way, and all have positions in it.
-struct RowRun {
-  uint32_t begin;
-  uint32_t end;
-  uint32_t chunk;          // Its first position.
-  const uint32_t* blocks;  // Of the row with the most of them,
-  uint32_t num_blocks;     // and how many that are.
-};
-
-// Positions of a row.
-struct Positions {
-  uint32_t begin;
-  uint32_t end;
-  bool empty() const { return begin >= end; }
-};
-
-TANDEM_INLINE uint32_t Least(uint32_t a, uint32_t b) {
-  return a < b ? a : b;
-}
-TANDEM_INLINE uint32_t Most(uint32_t a, uint32_t b) {
-  return a > b ? a : b;
-}
-TANDEM_INLINE Positions Common(Positions a, Positions b) {
-  return {Most(a.begin, b.begin), Least(a.end, b.end)};
-}
-TANDEM_INLINE Positions ChunkFrom(uint32_t chunk) {
-  return {chunk, chunk + kAttentionChunk};
-}
-TANDEM_INLINE Positions InBlocks(const AttentionRow& row) {
-  return {row.first_position, row.num_committed};
-}
-TANDEM_INLINE Positions InTail(const AttentionRow& row) {
-  return {Most(row.first_position, row.num_committed), row.num_committed + row.num_tail};
-}
-TANDEM_INLINE Positions InContext(const AttentionRow& row) {
-  return {row.first_position, row.num_committed + row.num_tail};
-}
-TANDEM_INLINE uint32_t NumBlocks(const AttentionRow& row) {
-  return (row.num_committed + kLanes - 1) / kLanes;
-}
 
 // The vectors of up to kQueryTile queries from query `first` on.
 template <int kQueries>
@@ -76,12 +34,6 @@ TANDEM_INLINE void LocateQueries(const AttentionArgs& args, uint32_t first,
     queries[q] = args.rows[query / args.num_heads].queries +
                  size_t{args.first_head + query % args.num_heads} * args.head_dim;
   }
-}
-
-// A block that is wanted soon, for asking for its cache lines in time: blocks lie anywhere, where the
-// processor cannot guess the next. The first queries of a run ask, the others find them in the cache.
-TANDEM_INLINE uint32_t BlockAhead(const RowRun& run, uint32_t block) {
-  return run.blocks[block + kCachedBlocks < run.num_blocks ? block + kCachedBlocks : block];
 }
 
 // Scores of the 16 keys in each of `kBlocks` key blocks [head_dim][16]: lane i is the dot product with key i.
@@ -100,7 +52,7 @@ TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const (&q
     for (int q = 0; q < kQueries; ++q) elements[q] = V::Broadcast(queries[q][d]);
 #pragma GCC unroll 4
     for (int block = 0; block < kBlocks; ++block) {
-      if constexpr (kAsks) __builtin_prefetch(ahead[block] + size_t{d} * kLanes);
+      if constexpr (kAsks) AskFor(ahead[block] + size_t{d} * kLanes);
       const V keys = V::Load(blocks[block] + size_t{d} * kLanes);
 #pragma GCC unroll 4
       for (int q = 0; q < kQueries; ++q) sums[q][block] = V::Fma(elements[q], keys, sums[q][block]);
@@ -117,23 +69,27 @@ TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const (&q
 }
 
 // Blocks from `block` to `end`, kBlocks at a time and then fewer. `scores` is that of the chunk's first
-// position.
+// position. Where the keys lie as they are, the first queries of a run ask for what comes next, and the
+// others find it in the cache.
 template <typename V, int kQueries, int kBlocks, bool kAsks>
-TANDEM_INLINE void ScoreUpTo(const AttentionArgs& args, const RowRun& run,
+TANDEM_INLINE void ScoreUpTo(const AttentionArgs& args, const RowRun& run, const WideBlocks& keys,
                              const float* const (&queries)[kQueries], uint32_t block, uint32_t end,
                              float* scores) {
   for (; block + kBlocks <= end; block += kBlocks) {
     const float* blocks[kBlocks];
     const float* ahead[kBlocks];
     for (uint32_t i = 0; i < kBlocks; ++i) {
-      blocks[i] = args.keys + run.blocks[block + i] * args.key_block_stride;
-      ahead[i] = args.keys + BlockAhead(run, block + i) * args.key_block_stride;
+      blocks[i] = keys.at(block + i);
+      if constexpr (kAsks) {
+        ahead[i] =
+            reinterpret_cast<const float*>(args.keys + BlockAhead(run, block + i) * args.key_block_bytes);
+      }
     }
     ScoreBlocks<V, kQueries, kBlocks, kAsks>(args, queries, blocks, ahead,
                                              scores + (block * kLanes - run.chunk));
   }
   if constexpr (kBlocks > 1)
-    ScoreUpTo<V, kQueries, kBlocks / 2, kAsks>(args, run, queries, block, end, scores);
+    ScoreUpTo<V, kQueries, kBlocks / 2, kAsks>(args, run, keys, queries, block, end, scores);
 }
 
 // As many vectors at a time as leave the sums in registers.
@@ -146,14 +102,10 @@ constexpr int VectorsAtOnce() {
 // Scores of some queries with `cached` (positions of whole blocks), as far as their rows' contexts go. Whole
 // vectors: what is not of the context is overwritten later.
 template <typename V, int kQueries>
-void ScoreTile(const AttentionArgs& args, const RowRun& run, uint32_t first_query, Positions cached) {
-  Positions wanted = {~0u, 0};
-  for (uint32_t row = first_query / args.num_heads; row <= (first_query + kQueries - 1) / args.num_heads;
-       ++row) {
-    const Positions own = Common(InBlocks(args.rows[row]), cached);
-    if (own.empty()) continue;
-    wanted = {Least(wanted.begin, own.begin), Most(wanted.end, own.end)};
-  }
+void ScoreTile(const AttentionArgs& args, const RowRun& run, const WideBlocks& keys, uint32_t first_query,
+               Positions cached) {
+  const Positions wanted = WantedByRows(args, first_query / args.num_heads,
+                                        (first_query + kQueries - 1) / args.num_heads + 1, cached);
   if (wanted.empty()) return;
   const float* queries[kQueries];
   LocateQueries(args, first_query, queries);
@@ -161,23 +113,22 @@ void ScoreTile(const AttentionArgs& args, const RowRun& run, uint32_t first_quer
   const uint32_t block = wanted.begin / kLanes;
   const uint32_t end = (wanted.end + kLanes - 1) / kLanes;
   float* scores = args.scores + first_query * size_t{kScoreStride};
-  if (first_query == run.begin * args.num_heads) {
-    ScoreUpTo<V, kQueries, kBlocks, true>(args, run, queries, block, end, scores);
+  if (args.format == KvFormat::kF32 && first_query == run.begin * args.num_heads) {
+    ScoreUpTo<V, kQueries, kBlocks, true>(args, run, keys, queries, block, end, scores);
   } else {
-    ScoreUpTo<V, kQueries, kBlocks, false>(args, run, queries, block, end, scores);
+    ScoreUpTo<V, kQueries, kBlocks, false>(args, run, keys, queries, block, end, scores);
   }
 }
 
-// Scores of some queries of one row with the `count` tail slots `slots`, which lie in one block: those of the
-// whole block, of which some are taken.
+// Scores of some queries of one row with the `count` tail slots `slots`, which lie in one block, that of
+// `keys`: those of the whole block, of which some are taken.
 template <typename V, int kQueries>
-void ScoreTailTile(const AttentionArgs& args, uint32_t first_query, const uint32_t* slots, uint32_t count,
-                   float* scores) {
+void ScoreTailTile(const AttentionArgs& args, const float* keys, uint32_t first_query, const uint32_t* slots,
+                   uint32_t count, float* scores) {
   const float* queries[kQueries];
   LocateQueries(args, first_query, queries);
-  const float* block = args.keys + slots[0] / kLanes * args.key_block_stride;
   alignas(64) float lanes[kQueries * kScoreStride];
-  ScoreBlocks<V, kQueries, 1, false>(args, queries, &block, &block, lanes);
+  ScoreBlocks<V, kQueries, 1, false>(args, queries, &keys, &keys, lanes);
   for (int q = 0; q < kQueries; ++q) {
     for (uint32_t i = 0; i < count; ++i) {
       scores[q * kScoreStride + i] = lanes[q * kScoreStride + slots[i] % kLanes];
@@ -212,10 +163,11 @@ TANDEM_INLINE void ForQueryTiles(uint32_t begin, uint32_t end, Body body) {
 // Fills scores[p - chunk] of all queries of the run, for the positions of the chunk that their rows have.
 template <typename V>
 void ScoreRun(const AttentionArgs& args, const RowRun& run) {
-  for (uint32_t i = 0; i < kAttentionChunk; i += kCachedBlocks * kLanes) {
-    const Positions cached = {run.chunk + i, run.chunk + i + kCachedBlocks * kLanes};
+  for (uint32_t i = 0; i < kAttentionChunk; i += kAttentionBlocks * kLanes) {
+    const Positions cached = {run.chunk + i, run.chunk + i + kAttentionBlocks * kLanes};
+    const WideBlocks keys = KeysOf<V>(args, run, cached);
     ForQueryTiles(run.begin * args.num_heads, run.end * args.num_heads, [&](auto queries, uint32_t first) {
-      ScoreTile<V, decltype(queries)::kNum>(args, run, first, cached);
+      ScoreTile<V, decltype(queries)::kNum>(args, run, keys, first, cached);
     });
   }
   for (uint32_t r = run.begin; r < run.end; ++r) {
@@ -225,9 +177,11 @@ void ScoreRun(const AttentionArgs& args, const RowRun& run) {
       const uint32_t* slots = row.tail + (position - row.num_committed);
       uint32_t count = 1;
       while (position + count < tail.end && slots[count] / kLanes == slots[0] / kLanes) ++count;
+      const float* const keys = KeysOfTail<V>(args, slots[0] / kLanes);
       ForQueryTiles(r * args.num_heads, (r + 1) * args.num_heads, [&](auto queries, uint32_t first) {
         ScoreTailTile<V, decltype(queries)::kNum>(
-            args, first, slots, count, args.scores + first * size_t{kScoreStride} + (position - run.chunk));
+            args, keys, first, slots, count,
+            args.scores + first * size_t{kScoreStride} + (position - run.chunk));
       });
       position += count;
     }
@@ -313,23 +267,28 @@ struct ValueSums {
   }
 };
 
-// The values at `positions`, which lie in blocks, from element `d` on.
+// The values at `positions`, which lie in blocks, from element `d` on; asks like ScoreUpTo.
 template <typename V, int kQueries, int kVectors, bool kAsks>
-TANDEM_INLINE void AddBlocks(const AttentionArgs& args, const RowRun& run, uint32_t first_query,
-                             Positions positions, uint32_t d) {
+TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, const WideBlocks& values,
+                                uint32_t first_query, Positions positions, uint32_t d) {
   const float* weights = args.scores + first_query * size_t{kScoreStride};
   float* to = args.sums + first_query * args.value_stride + d;
   ValueSums<V, kQueries, kVectors> sums;
   sums.Load(to, args.value_stride);
   for (uint32_t position = positions.begin; position < positions.end;) {
     const size_t offset = position % kLanes * args.value_stride + d;
-    const float* value = args.values + run.blocks[position / kLanes] * args.value_block_stride + offset;
-    const float* ahead = args.values + BlockAhead(run, position / kLanes) * args.value_block_stride + offset;
+    const float* value = values.at(position / kLanes) + offset;
+    const float* ahead = nullptr;
+    if constexpr (kAsks) {
+      ahead = reinterpret_cast<const float*>(args.values +
+                                             BlockAhead(run, position / kLanes) * args.value_block_bytes) +
+              offset;
+    }
     const uint32_t end = Least(position - position % kLanes + kLanes, positions.end);
     for (; position < end; ++position) {
       if constexpr (kAsks) {
 #pragma GCC unroll 4
-        for (int i = 0; i < kVectors; ++i) __builtin_prefetch(ahead + i * kLanes);
+        for (int i = 0; i < kVectors; ++i) AskFor(ahead + i * kLanes);
         ahead += args.value_stride;
       }
       sums.Add(weights + position - run.chunk, value);
@@ -340,75 +299,85 @@ TANDEM_INLINE void AddBlocks(const AttentionArgs& args, const RowRun& run, uint3
 }
 
 // Likewise of one row, in its tail.
-template <typename V, int kQueries, int kVectors>
-TANDEM_INLINE void AddTail(const AttentionArgs& args, const RowRun& run, uint32_t first_query,
-                           Positions positions, uint32_t d) {
-  const AttentionRow& row = args.rows[first_query / args.num_heads];
+template <typename V, int kQueries, int kVectors, bool>
+TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, const TailValues& values,
+                                uint32_t first_query, Positions positions, uint32_t d) {
   const float* weights = args.scores + first_query * size_t{kScoreStride};
   float* to = args.sums + first_query * args.value_stride + d;
   ValueSums<V, kQueries, kVectors> sums;
   sums.Load(to, args.value_stride);
   for (uint32_t position = positions.begin; position < positions.end; ++position) {
-    const uint32_t slot = row.tail[position - row.num_committed];
-    sums.Add(weights + position - run.chunk,
-             args.values + slot / kLanes * args.value_block_stride + slot % kLanes * args.value_stride + d);
+    sums.Add(weights + position - run.chunk, values.at(position) + d);
   }
   sums.Store(to, args.value_stride);
 }
 
 // All of head_dim from element `d` on, kVectors vectors at a time and then fewer.
-template <typename V, int kQueries, int kVectors, bool kInTail>
-TANDEM_INLINE void AddFrom(const AttentionArgs& args, const RowRun& run, uint32_t first_query,
-                           Positions positions, uint32_t d) {
+template <typename V, int kQueries, int kVectors, typename Values>
+TANDEM_INLINE void AddFrom(const AttentionArgs& args, const RowRun& run, const Values& values,
+                           uint32_t first_query, Positions positions, uint32_t d) {
   for (; d + kVectors * kLanes <= args.value_stride; d += kVectors * kLanes) {
-    if constexpr (kInTail) {
-      AddTail<V, kQueries, kVectors>(args, run, first_query, positions, d);
-    } else if (first_query == run.begin * args.num_heads) {
-      AddBlocks<V, kQueries, kVectors, true>(args, run, first_query, positions, d);
+    const bool asks = args.format == KvFormat::kF32 && first_query == run.begin * args.num_heads;
+    if (Values::kAreAskedFor && asks) {
+      AddPositions<V, kQueries, kVectors, Values::kAreAskedFor>(args, run, values, first_query, positions, d);
     } else {
-      AddBlocks<V, kQueries, kVectors, false>(args, run, first_query, positions, d);
+      AddPositions<V, kQueries, kVectors, false>(args, run, values, first_query, positions, d);
     }
   }
   if constexpr (kVectors > 1) {
-    AddFrom<V, kQueries, kVectors / 2, kInTail>(args, run, first_query, positions, d);
+    AddFrom<V, kQueries, kVectors / 2>(args, run, values, first_query, positions, d);
   }
 }
 
-template <typename V, int kQueries, bool kInTail>
-void AddValues(const AttentionArgs& args, const RowRun& run, uint32_t first_query, Positions positions) {
+template <typename V, int kQueries, typename Values>
+void AddValues(const AttentionArgs& args, const RowRun& run, const Values& values, uint32_t first_query,
+               Positions positions) {
   if (positions.empty()) return;
-  AddFrom<V, kQueries, VectorsAtOnce<V, kQueries>(), kInTail>(args, run, first_query, positions, 0);
+  AddFrom<V, kQueries, VectorsAtOnce<V, kQueries>()>(args, run, values, first_query, positions, 0);
 }
 
 // The queries from `begin` to `end`, of one row.
-template <typename V, bool kInTail>
-void AddOfRow(const AttentionArgs& args, const RowRun& run, uint32_t begin, uint32_t end,
-              Positions positions) {
+template <typename V, typename Values>
+void AddOfRow(const AttentionArgs& args, const RowRun& run, const Values& values, uint32_t begin,
+              uint32_t end, Positions positions) {
   ForQueryTiles(begin, end, [&](auto queries, uint32_t first) {
-    AddValues<V, decltype(queries)::kNum, kInTail>(args, run, first, positions);
+    AddValues<V, decltype(queries)::kNum>(args, run, values, first, positions);
   });
 }
 
 // Rows of a tile may differ in where their contexts begin and end: what they have in common is done together,
 // what comes before and after it row by row.
 template <typename V, int kQueries>
-void AddTile(const AttentionArgs& args, const RowRun& run, uint32_t first_query, Positions cached) {
+void AddTile(const AttentionArgs& args, const RowRun& run, const WideBlocks& values, uint32_t first_query,
+             Positions cached) {
   const uint32_t first_row = first_query / args.num_heads;
   const uint32_t last_row = (first_query + kQueries - 1) / args.num_heads;
   Positions common = cached;
   for (uint32_t r = first_row; r <= last_row; ++r) common = Common(common, InBlocks(args.rows[r]));
-  if (first_row == last_row) return AddValues<V, kQueries, false>(args, run, first_query, common);
+  if (first_row == last_row) return AddValues<V, kQueries>(args, run, values, first_query, common);
   if (common.empty()) common = {cached.end, cached.end};
   const auto add_rows = [&](Positions part) {
     for (uint32_t r = first_row; r <= last_row; ++r) {
-      AddOfRow<V, false>(args, run, Most(first_query, r * args.num_heads),
-                         Least(first_query + kQueries, (r + 1) * args.num_heads),
-                         Common(part, InBlocks(args.rows[r])));
+      AddOfRow<V>(args, run, values, Most(first_query, r * args.num_heads),
+                  Least(first_query + kQueries, (r + 1) * args.num_heads),
+                  Common(part, InBlocks(args.rows[r])));
     }
   };
   add_rows({cached.begin, common.begin});
-  AddValues<V, kQueries, false>(args, run, first_query, common);
+  AddValues<V, kQueries>(args, run, values, first_query, common);
   add_rows({common.end, cached.end});
+}
+
+// The tail of row `r`, a part at a time.
+template <typename V>
+void AddTail(const AttentionArgs& args, const RowRun& run, uint32_t r) {
+  const Positions tail = Common(InTail(args.rows[r]), ChunkFrom(run.chunk));
+  TailValues values;
+  for (uint32_t begin = tail.begin; begin < tail.end; begin += TailValues::kMost) {
+    const Positions part = {begin, Least(begin + TailValues::kMost, tail.end)};
+    LocateTail<V>(args, args.rows[r], part, &values);
+    AddOfRow<V>(args, run, values, r * args.num_heads, (r + 1) * args.num_heads, part);
+  }
 }
 
 template <typename V>
@@ -420,16 +389,14 @@ void AttendRun(const AttentionArgs& args, const RowRun& run) {
       WeighScores<V>(args, r * args.num_heads + head, own.begin - run.chunk, own.end - run.chunk);
     }
   }
-  for (uint32_t i = 0; i < kAttentionChunk; i += kCachedBlocks * kLanes) {
-    const Positions cached = {run.chunk + i, run.chunk + i + kCachedBlocks * kLanes};
+  for (uint32_t i = 0; i < kAttentionChunk; i += kAttentionBlocks * kLanes) {
+    const Positions cached = {run.chunk + i, run.chunk + i + kAttentionBlocks * kLanes};
+    const WideBlocks values = ValuesOf<V>(args, run, cached);
     ForQueryTiles(run.begin * args.num_heads, run.end * args.num_heads, [&](auto queries, uint32_t first) {
-      AddTile<V, decltype(queries)::kNum>(args, run, first, cached);
+      AddTile<V, decltype(queries)::kNum>(args, run, values, first, cached);
     });
   }
-  for (uint32_t r = run.begin; r < run.end; ++r) {
-    AddOfRow<V, true>(args, run, r * args.num_heads, (r + 1) * args.num_heads,
-                      Common(InTail(args.rows[r]), ChunkFrom(run.chunk)));
-  }
+  for (uint32_t r = run.begin; r < run.end; ++r) AddTail<V>(args, run, r);
 }
 
 // The rows from `begin` on that can go through the chunk together; `begin` has positions in it.

@@ -48,6 +48,14 @@ struct Avx512 {
     const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(x.v), 23);
     return {_mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(127 << 23)))};
   }
+  static TANDEM_INLINE Avx512 LoadBf16(const uint16_t* from) {
+    const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16))};
+  }
+  static TANDEM_INLINE Avx512 LoadInt8(const int8_t* from) {
+    const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(numbers))};
+  }
   static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Avx512* low, Avx512* high) {
     const __m512i pairs = _mm512_loadu_si512(line);
     low->v = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));

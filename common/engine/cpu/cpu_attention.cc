@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<CpuAttention>> CpuAttention::Create(const ModelCo
                                                                    const KernelTable& kernels,
                                                                    ThreadTeam* team, const Options& options) {
   std::unique_ptr<CpuAttention> attention(new CpuAttention(config, kernels, team));
-  TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.num_blocks, team));
+  TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.kv_type, options.num_blocks, team));
   TANDEM_ASSIGN_OR_RETURN(attention->rotary_, RotaryTable::Build(config, options.max_context));
   TANDEM_RETURN_IF_ERROR(attention->AllocateScratch(options));
   return attention;
@@ -66,6 +66,11 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
   };
   for (int thread = 0; thread < team_->num_threads(); ++thread) {
     ThreadScratch scratch;
+    if (options.kv_type != KvType::kAuto && options.kv_type != KvType::kF32) {
+      constexpr uint64_t kPositions = uint64_t{kAttentionBlocks} * kBlockTokens;
+      TANDEM_ASSIGN_OR_RETURN(scratch.wide_keys, allocate(kPositions * head_dim));
+      TANDEM_ASSIGN_OR_RETURN(scratch.wide_values, allocate(kPositions * value_stride));
+    }
     TANDEM_ASSIGN_OR_RETURN(scratch.scores, allocate(uint64_t{kMaxQueries} * kScoreStride));
     TANDEM_ASSIGN_OR_RETURN(scratch.sums, allocate(kMaxQueries * value_stride));
     TANDEM_ASSIGN_OR_RETURN(scratch.totals, allocate(uint64_t{kMaxQueries} * kLanes));
@@ -166,6 +171,8 @@ void CpuAttention::Attend(int thread, uint32_t layer) {
   AttentionArgs args;
   args.head_dim = static_cast<uint32_t>(config_.head_dim);
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  args.wide_keys = scratch.wide_keys.data<float>();
+  args.wide_values = scratch.wide_values.data<float>();
   args.scores = scratch.scores.data<float>();
   args.sums = scratch.sums.data<float>();
   args.totals = scratch.totals.data<float>();

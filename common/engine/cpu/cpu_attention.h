@@ -15,6 +15,7 @@
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
 #include "common/engine/engine.h"
+#include "common/engine/kv_type.h"
 #include "common/model/model_config.h"
 
 namespace tandem {
@@ -35,6 +36,7 @@ struct ActiveRow {
 class CpuAttention {
  public:
   struct Options {
+    KvType kv_type = KvType::kAuto;
     uint32_t num_blocks = 0;
     uint32_t max_rows = 0;
     uint32_t max_context = 0;  // Tokens.
@@ -66,6 +68,8 @@ class CpuAttention {
  private:
   // What each thread needs for itself: the scratch of AttentionArgs.
   struct ThreadScratch {
+    AlignedBuffer wide_keys;
+    AlignedBuffer wide_values;
     AlignedBuffer scores;
     AlignedBuffer sums;
     AlignedBuffer totals;

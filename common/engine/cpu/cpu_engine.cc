@@ -101,7 +101,7 @@ class CpuEngine final : public Engine {
 
 absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineOptions& options) {
   if (options.num_blocks != 0) return options.num_blocks;
-  const std::optional<uint64_t> block_bytes = KvStore::BytesPerBlock(config);
+  const std::optional<uint64_t> block_bytes = KvStore::BytesPerBlock(config, options.kv_type);
   if (!block_bytes.has_value() || *block_bytes == 0 || options.kv_bytes < *block_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ", kBlockTokens, " tokens takes ",
@@ -125,7 +125,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const 
       std::min(static_cast<uint32_t>(engine->config_.max_context), engine->num_blocks_ * kBlockTokens);
   TANDEM_ASSIGN_OR_RETURN(engine->attention_,
                           CpuAttention::Create(engine->config_, *engine->kernels_, engine->team_.get(),
-                                               {.num_blocks = engine->num_blocks_,
+                                               {.kv_type = options.kv_type,
+                                                .num_blocks = engine->num_blocks_,
                                                 .max_rows = engine->max_rows_,
                                                 .max_context = engine->max_context_}));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());

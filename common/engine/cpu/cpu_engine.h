@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/engine.h"
+#include "common/engine/kv_type.h"
 #include "common/engine/weight_type.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
@@ -25,11 +26,13 @@ struct CpuEngineOptions {
   InstructionSet instruction_set = InstructionSet::kAuto;
   // Part of the model as far as outputs go: they are the same again only with the same type.
   WeightType weight_type = WeightType::kAsInFile;
+  // Likewise.
+  KvType kv_type = KvType::kAuto;
   // Told of every tensor while CreateCpuEngine runs; the caller finishes it. Not owned, may be null.
   LoadProgress* progress = nullptr;
 };
 
-// An engine on the processor: weights packed once, keys, values and activations in float32. The weights are
+// An engine on the processor: weights packed once, activations in float32. The weights are
 // copied: `model` need not live longer than this call. A context is at most the model's and at most what the
 // blocks hold.
 //

@@ -79,11 +79,13 @@ TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, int fir
   // Twice at a time takes the loop's own instructions out of the multipliers' way.
 #pragma GCC unroll 2
   for (uint32_t k = 0; k < depth; ++k, line += kTileOutputs) {
+    // Behind the end of its tile a stream goes on kTiles further.
+    const size_t jump = k + kPrefetchLines < depth ? 0 : (kTiles - 1) * tile_size;
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
       const Element* tile_line = line + tile * tile_size;
       // The weights come from beyond the nearest caches, one line after another: ask for them in time.
-      __builtin_prefetch(tile_line + kPrefetchLines * kTileOutputs);
+      __builtin_prefetch(tile_line + kPrefetchLines * kTileOutputs + jump);
 #pragma GCC unroll 4
       for (int piece = 0; piece < kPieces; ++piece) {
         Piece low;

@@ -75,6 +75,18 @@ struct Avx2 {
     const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(x), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(shifted, _mm256_set1_epi32(127 << 23)));
   }
+  static TANDEM_INLINE Avx2 LoadBf16(const uint16_t* from) {
+    const auto half = [from](int index) {
+      const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + index);
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(numbers), 16));
+    };
+    return {half(0), half(1)};
+  }
+  static TANDEM_INLINE Avx2 LoadInt8(const int8_t* from) {
+    const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(numbers, 8)))};
+  }
   static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Avx2* low, Avx2* high) {
     Piece lows[kPieces];
     Piece highs[kPieces];

@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/product_blocks.h"
 #include "common/engine/cpu/vector_templates.h"
 #include "common/engine/cpu/weight_layouts.h"
 
@@ -128,14 +129,14 @@ class WithoutSubnormals {
 
 // `kTiles` tiles times `kRows` rows: the sums of a block stay in registers.
 template <typename P, int kRows, int kTiles>
-void MultiplyTiles(const char* tiles, const ProductArgs& args, const char* inputs, float* const* outputs,
-                   uint32_t first_output) {
+void MultiplyBlock(const ProductArgs& args, const ProductBlock& block_of_rows) {
   // How far ahead of their use weights are asked for.
   constexpr size_t kPrefetchBytes = 1024;
   constexpr size_t kPairBytes = P::kPairBytes;
   const uint32_t num_blocks = NumBlocks(args.depth);
   const size_t tile_bytes = num_blocks * kBlockBytes;
   const size_t row_bytes = RowBytes<P>(args.depth);
+  const char* const inputs = static_cast<const char*>(args.prepared) + block_of_rows.first_row * row_bytes;
   __m512 totals[kRows][kTiles][2];
 #pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
@@ -158,7 +159,7 @@ void MultiplyTiles(const char* tiles, const ProductArgs& args, const char* input
         }
       }
     }
-    const char* line = tiles + block * kBlockBytes;
+    const char* line = block_of_rows.tiles + block * kBlockBytes;
     const char* pair = inputs + block * (kBlockInputs / 2) * kPairBytes;
     // Twice at a time takes the loop's own instructions out of the multipliers' way.
 #pragma GCC unroll 2
@@ -199,66 +200,31 @@ void MultiplyTiles(const char* tiles, const ProductArgs& args, const char* input
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const uint32_t output =
-            first_output + static_cast<uint32_t>(tile) * kTileOutputs + static_cast<uint32_t>(half) * kLanes;
+        const uint32_t output = block_of_rows.first_output + static_cast<uint32_t>(tile * 2 + half) * kLanes;
         if (output >= args.end_output) continue;
         const uint32_t left = args.end_output - output;
         const __mmask16 mask = left >= kLanes ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
-        _mm512_mask_storeu_ps(outputs[row] + output, mask, totals[row][tile][half]);
+        _mm512_mask_storeu_ps(block_of_rows.outputs[row] + output, mask, totals[row][tile][half]);
       }
     }
   }
 }
 
 // With few rows, several tiles keep the multipliers busy.
-template <typename P, int kRows>
-void MultiplyRows(const char* tiles, uint32_t num_tiles, const ProductArgs& args, const char* inputs,
-                  float* const* outputs, uint32_t first_output) {
-  constexpr int kFit = kMaxSums / (4 * kRows);
-  constexpr int kTiles = kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
-  const size_t tile_bytes = NumBlocks(args.depth) * kBlockBytes;
-  uint32_t tile = 0;
-  for (; tile + kTiles <= num_tiles; tile += kTiles) {
-    MultiplyTiles<P, kRows, kTiles>(tiles + tile * tile_bytes, args, inputs, outputs,
-                                    first_output + tile * kTileOutputs);
-  }
-  for (; tile < num_tiles; ++tile) {
-    MultiplyTiles<P, kRows, 1>(tiles + tile * tile_bytes, args, inputs, outputs,
-                               first_output + tile * kTileOutputs);
-  }
-}
+struct TilesAtOnce {
+  template <int kRows>
+  static constexpr int kAtOnce = kMaxSums / (4 * kRows) >= 4   ? 4
+                                 : kMaxSums / (4 * kRows) >= 2 ? 2
+                                                               : 1;
+};
 
-template <typename P, int kRows>
-TANDEM_INLINE void DispatchRows(uint32_t num_rows, const char* tiles, uint32_t num_tiles,
-                                const ProductArgs& args, const char* inputs, float* const* outputs,
-                                uint32_t first_output) {
-  if (num_rows == kRows) {
-    MultiplyRows<P, kRows>(tiles, num_tiles, args, inputs, outputs, first_output);
-  } else if constexpr (kRows > 1) {
-    DispatchRows<P, kRows - 1>(num_rows, tiles, num_tiles, args, inputs, outputs, first_output);
-  }
-}
-
-// Goes once through the weights: a few tiles at a time, which stay in the cache for all chunks of rows.
 // Not inlined: no operation may move to where subnormal numbers are something else.
 template <typename P>
 __attribute__((noinline)) void MultiplyAll(const ProductArgs& args) {
-  constexpr uint32_t kGroup = 4;
-  const size_t tile_bytes = NumBlocks(args.depth) * kBlockBytes;
-  const size_t row_bytes = RowBytes<P>(args.depth);
-  const uint32_t num_chunks = (args.num_rows + kMaxRows - 1) / kMaxRows;
-  for (uint32_t tile = 0; tile < args.num_tiles; tile += kGroup) {
-    const uint32_t num_tiles = args.num_tiles - tile < kGroup ? args.num_tiles - tile : kGroup;
-    uint32_t row = 0;
-    for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
-      // Chunks as equal as possible.
-      const uint32_t num_rows = (args.num_rows - row) / (num_chunks - chunk);
-      DispatchRows<P, kMaxRows>(num_rows, static_cast<const char*>(args.tiles) + tile * tile_bytes, num_tiles,
-                                args, static_cast<const char*>(args.prepared) + row * row_bytes,
-                                args.outputs + row, args.first_output + tile * kTileOutputs);
-      row += num_rows;
-    }
-  }
+  ForProductBlocks<kMaxRows, TilesAtOnce>(
+      args, NumBlocks(args.depth) * kBlockBytes, [&](auto rows, auto tiles, const ProductBlock& block) {
+        MultiplyBlock<P, decltype(rows)::kValue, decltype(tiles)::kValue>(args, block);
+      });
 }
 
 template <typename P>

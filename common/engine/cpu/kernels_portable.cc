@@ -66,6 +66,12 @@ struct Portable {
       return FromBits((bits << 23) + (127u << 23));
     });
   }
+  static TANDEM_INLINE Portable LoadBf16(const uint16_t* from) {
+    return ForLanes([&](uint32_t i) { return FromBits(static_cast<uint32_t>(from[i]) << 16); });
+  }
+  static TANDEM_INLINE Portable LoadInt8(const int8_t* from) {
+    return ForLanes([&](uint32_t i) { return static_cast<float>(from[i]); });
+  }
   static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Portable* low, Portable* high) {
     for (uint32_t i = 0; i < kLanes; ++i) {
       low->v[i] = FromBits(static_cast<uint32_t>(line[2 * i]) << 16);

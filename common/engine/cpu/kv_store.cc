@@ -1,6 +1,7 @@
 #include "common/engine/cpu/kv_store.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -8,28 +9,118 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/kernel_table.h"
 
+// Compiled without contraction of multiplications and additions, so that integers are the same on every
+// machine.
+
 namespace tandem {
 namespace {
 
 static_assert(kBlockTokens == kLanes, "a vector holds one element of a block's keys");
 
-size_t ValueStride(const ModelConfig& config) {
-  return (static_cast<size_t>(config.head_dim) + kLanes - 1) / kLanes * kLanes;
+// Parts of blocks begin on cache lines.
+constexpr uint64_t kLineBytes = 64;
+
+KvFormat FormatOf(KvType type) {
+  switch (type) {
+    case KvType::kAuto:
+    case KvType::kF32:
+      break;
+    case KvType::kBf16:
+      return KvFormat::kBf16;
+    case KvType::kInt8:
+      return KvFormat::kInt8;
+  }
+  return KvFormat::kF32;
+}
+
+uint64_t NumberBytes(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return sizeof(float);
+    case KvFormat::kBf16:
+      return sizeof(uint16_t);
+    case KvFormat::kInt8:
+      return sizeof(int8_t);
+  }
+  return 0;
+}
+
+constexpr size_t kScaleBytes = kBlockTokens * sizeof(float);
+
+// Before the numbers of one head's part of a block.
+size_t HeaderBytes(KvFormat format) {
+  return format == KvFormat::kInt8 ? kScaleBytes : 0;
+}
+
+// Of one head's part of a block with `width` numbers for each position.
+uint64_t PartBytes(KvFormat format, uint64_t width) {
+  const uint64_t bytes = HeaderBytes(format) + width * kBlockTokens * NumberBytes(format);
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+uint64_t ValueStride(const ModelConfig& config) {
+  return (static_cast<uint64_t>(config.head_dim) + kLanes - 1) / kLanes * kLanes;
+}
+
+// The nearest, ties to even; what is not a number stays so.
+uint16_t ToBf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>((is_nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+struct Int8Scale {
+  float scale = 0.0f;
+  float inverse = 0.0f;
+};
+
+// Numbers of nothing greater than 2^-100 are zeros, as their scales' inverses would leave float's range; of
+// some that are not all finite, none is a number.
+Int8Scale ScaleOf(const float* numbers, uint32_t count) {
+  constexpr float kSmallest = 0x1p-100f;
+  constexpr float kGreatestInt8 = 127.0f;
+  uint32_t greatest_bits = 0;  // So that what is not a number is greater than all others.
+  for (uint32_t i = 0; i < count; ++i) {
+    greatest_bits = std::max(greatest_bits, std::bit_cast<uint32_t>(numbers[i]) & 0x7fffffffu);
+  }
+  const auto greatest = std::bit_cast<float>(greatest_bits);
+  if (greatest < kSmallest) return {};
+  if (!(greatest < std::numeric_limits<float>::infinity())) {
+    return {.scale = std::numeric_limits<float>::quiet_NaN()};
+  }
+  return {.scale = greatest / kGreatestInt8, .inverse = kGreatestInt8 / greatest};
+}
+
+// `count` numbers in `to`, `stride` apart, as the format of its type has them.
+void Store(const float* numbers, uint32_t count, size_t stride, float* to) {
+  for (uint32_t i = 0; i < count; ++i) to[i * stride] = numbers[i];
+}
+void Store(const float* numbers, uint32_t count, size_t stride, uint16_t* to) {
+  for (uint32_t i = 0; i < count; ++i) to[i * stride] = ToBf16(numbers[i]);
+}
+void Store(const float* numbers, uint32_t count, size_t stride, float inverse_scale, int8_t* to) {
+  // Adding 1.5 * 2^23 rounds to an integer, ties to even, which then stands in the low bits of the sum.
+  constexpr float kRounder = 12582912.0f;
+  for (uint32_t i = 0; i < count; ++i) {
+    const float scaled = inverse_scale == 0.0f ? 0.0f : numbers[i] * inverse_scale;
+    to[i * stride] = static_cast<int8_t>(std::bit_cast<uint32_t>(scaled + kRounder));
+  }
 }
 
 }  // namespace
 
-std::optional<uint64_t> KvStore::BytesPerBlock(const ModelConfig& config) {
-  const uint64_t per_head = (static_cast<uint64_t>(config.head_dim) + ValueStride(config)) * kBlockTokens;
+std::optional<uint64_t> KvStore::BytesPerBlock(const ModelConfig& config, KvType type) {
+  const KvFormat format = FormatOf(type);
+  const uint64_t per_head =
+      PartBytes(format, static_cast<uint64_t>(config.head_dim)) + PartBytes(format, ValueStride(config));
   const auto per_layer = CheckedMultiply(per_head, static_cast<uint64_t>(config.num_kv_heads));
   if (!per_layer.has_value()) return std::nullopt;
-  const auto all = CheckedMultiply(*per_layer, static_cast<uint64_t>(config.num_layers));
-  if (!all.has_value()) return std::nullopt;
-  return CheckedMultiply(*all, uint64_t{sizeof(float)});
+  return CheckedMultiply(*per_layer, static_cast<uint64_t>(config.num_layers));
 }
 
-absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, uint32_t num_blocks, ThreadTeam* team) {
-  const std::optional<uint64_t> block_bytes = BytesPerBlock(config);
+absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, uint32_t num_blocks,
+                                        ThreadTeam* team) {
+  const std::optional<uint64_t> block_bytes = BytesPerBlock(config, type);
   if (num_blocks == 0 || num_blocks > std::numeric_limits<SlotId>::max() / kBlockTokens ||
       !block_bytes.has_value() || !CheckedMultiply(*block_bytes, uint64_t{num_blocks}).has_value()) {
     return absl::InvalidArgumentError(
@@ -37,62 +128,105 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, uint32_t num_
                      std::numeric_limits<SlotId>::max() / kBlockTokens, ", and a size that fits 64 bits"));
   }
   KvStore store;
+  store.format_ = FormatOf(type);
   store.num_layers_ = static_cast<uint32_t>(config.num_layers);
   store.num_heads_ = static_cast<uint32_t>(config.num_kv_heads);
   store.head_dim_ = static_cast<uint32_t>(config.head_dim);
   store.value_stride_ = ValueStride(config);
-  store.key_size_ = size_t{store.head_dim_} * kBlockTokens;
-  store.value_size_ = store.value_stride_ * kBlockTokens;
-  store.keys_per_layer_ = store.key_size_ * store.num_heads_ * num_blocks;
-  store.values_per_layer_ = store.value_size_ * store.num_heads_ * num_blocks;
-  TANDEM_ASSIGN_OR_RETURN(
-      store.keys_, AlignedBuffer::Allocate(store.keys_per_layer_ * store.num_layers_, sizeof(float), "keys"));
-  TANDEM_ASSIGN_OR_RETURN(store.values_, AlignedBuffer::Allocate(store.values_per_layer_ * store.num_layers_,
-                                                                 sizeof(float), "values"));
+  store.key_bytes_ = PartBytes(store.format_, store.head_dim_);
+  store.value_bytes_ = PartBytes(store.format_, store.value_stride_);
+  store.keys_per_layer_ = store.key_bytes_ * store.num_heads_ * num_blocks;
+  store.values_per_layer_ = store.value_bytes_ * store.num_heads_ * num_blocks;
+  TANDEM_ASSIGN_OR_RETURN(store.keys_,
+                          AlignedBuffer::Allocate(store.keys_per_layer_ * store.num_layers_, 1, "keys"));
+  TANDEM_ASSIGN_OR_RETURN(store.values_,
+                          AlignedBuffer::Allocate(store.values_per_layer_ * store.num_layers_, 1, "values"));
   store.keys_.TouchFirst(team);
   store.values_.TouchFirst(team);
   return store;
 }
 
 void KvStore::Write(uint32_t layer, SlotId slot, const float* key, const float* value) {
-  for (uint32_t head = 0; head < num_heads_; ++head) {
-    float* key_to = KeyAt(layer, head, slot);
-    for (uint32_t d = 0; d < head_dim_; ++d) key_to[size_t{d} * kBlockTokens] = key[d];
-    std::copy_n(value, head_dim_, ValueAt(layer, head, slot));
-    key += head_dim_;
-    value += head_dim_;
+  const uint32_t offset = slot % kBlockTokens;
+  for (uint32_t head = 0; head < num_heads_; ++head, key += head_dim_, value += head_dim_) {
+    char* const keys = KeysAt(layer, head, slot / kBlockTokens);
+    char* const values = ValuesAt(layer, head, slot / kBlockTokens);
+    const size_t value_at = offset * value_stride_;
+    switch (format_) {
+      case KvFormat::kF32:
+        Store(key, head_dim_, kBlockTokens, reinterpret_cast<float*>(keys) + offset);
+        Store(value, head_dim_, 1, reinterpret_cast<float*>(values) + value_at);
+        break;
+      case KvFormat::kBf16:
+        Store(key, head_dim_, kBlockTokens, reinterpret_cast<uint16_t*>(keys) + offset);
+        Store(value, head_dim_, 1, reinterpret_cast<uint16_t*>(values) + value_at);
+        break;
+      case KvFormat::kInt8: {
+        const Int8Scale key_scale = ScaleOf(key, head_dim_);
+        const Int8Scale value_scale = ScaleOf(value, head_dim_);
+        reinterpret_cast<float*>(keys)[offset] = key_scale.scale;
+        reinterpret_cast<float*>(values)[offset] = value_scale.scale;
+        auto* const key_integers = reinterpret_cast<int8_t*>(keys + kScaleBytes);
+        auto* const value_integers = reinterpret_cast<int8_t*>(values + kScaleBytes);
+        Store(key, head_dim_, kBlockTokens, key_scale.inverse, key_integers + offset);
+        Store(value, head_dim_, 1, value_scale.inverse, value_integers + value_at);
+        break;
+      }
+    }
   }
+}
+
+template <typename Number>
+void KvStore::CopyNumbers(const char* keys_from, char* keys_to, const char* values_from, char* values_to,
+                          uint32_t offset_from, uint32_t offset_to) const {
+  const auto* const key_from = reinterpret_cast<const Number*>(keys_from) + offset_from;
+  auto* const key_to = reinterpret_cast<Number*>(keys_to) + offset_to;
+  for (size_t i = 0; i < size_t{head_dim_} * kBlockTokens; i += kBlockTokens) key_to[i] = key_from[i];
+  std::copy_n(reinterpret_cast<const Number*>(values_from) + offset_from * value_stride_, head_dim_,
+              reinterpret_cast<Number*>(values_to) + offset_to * value_stride_);
 }
 
 void KvStore::Copy(SlotId from, SlotId to) {
   if (from == to) return;
+  const uint32_t offset_from = from % kBlockTokens;
+  const uint32_t offset_to = to % kBlockTokens;
   for (uint32_t layer = 0; layer < num_layers_; ++layer) {
     for (uint32_t head = 0; head < num_heads_; ++head) {
-      const float* key_from = KeyAt(layer, head, from);
-      float* key_to = KeyAt(layer, head, to);
-      for (size_t i = 0; i < key_size_; i += kBlockTokens) key_to[i] = key_from[i];
-      std::copy_n(ValueAt(layer, head, from), head_dim_, ValueAt(layer, head, to));
+      const char* keys_from = KeysAt(layer, head, from / kBlockTokens);
+      const char* values_from = ValuesAt(layer, head, from / kBlockTokens);
+      char* keys_to = KeysAt(layer, head, to / kBlockTokens);
+      char* values_to = ValuesAt(layer, head, to / kBlockTokens);
+      if (format_ == KvFormat::kInt8) {
+        reinterpret_cast<float*>(keys_to)[offset_to] = reinterpret_cast<const float*>(keys_from)[offset_from];
+        reinterpret_cast<float*>(values_to)[offset_to] =
+            reinterpret_cast<const float*>(values_from)[offset_from];
+        CopyNumbers<int8_t>(keys_from + kScaleBytes, keys_to + kScaleBytes, values_from + kScaleBytes,
+                            values_to + kScaleBytes, offset_from, offset_to);
+      } else if (format_ == KvFormat::kBf16) {
+        CopyNumbers<uint16_t>(keys_from, keys_to, values_from, values_to, offset_from, offset_to);
+      } else {
+        CopyNumbers<float>(keys_from, keys_to, values_from, values_to, offset_from, offset_to);
+      }
     }
   }
 }
 
 void KvStore::Locate(uint32_t layer, uint32_t head, AttentionArgs* args) const {
-  args->keys = keys_.data<float>() + layer * keys_per_layer_ + head * key_size_;
-  args->values = values_.data<float>() + layer * values_per_layer_ + head * value_size_;
-  args->key_block_stride = key_size_ * num_heads_;
-  args->value_block_stride = value_size_ * num_heads_;
+  args->format = format_;
+  args->keys = keys_.data<char>() + layer * keys_per_layer_ + head * key_bytes_;
+  args->values = values_.data<char>() + layer * values_per_layer_ + head * value_bytes_;
+  args->key_block_bytes = key_bytes_ * num_heads_;
+  args->value_block_bytes = value_bytes_ * num_heads_;
   args->value_stride = value_stride_;
 }
 
-float* KvStore::KeyAt(uint32_t layer, uint32_t head, SlotId slot) {
-  const size_t part = size_t{slot / kBlockTokens} * num_heads_ + head;
-  return keys_.data<float>() + layer * keys_per_layer_ + part * key_size_ + slot % kBlockTokens;
+char* KvStore::KeysAt(uint32_t layer, uint32_t head, BlockId block) {
+  return keys_.data<char>() + layer * keys_per_layer_ + (size_t{block} * num_heads_ + head) * key_bytes_;
 }
 
-float* KvStore::ValueAt(uint32_t layer, uint32_t head, SlotId slot) {
-  const size_t part = size_t{slot / kBlockTokens} * num_heads_ + head;
-  return values_.data<float>() + layer * values_per_layer_ + part * value_size_ +
-         slot % kBlockTokens * value_stride_;
+char* KvStore::ValuesAt(uint32_t layer, uint32_t head, BlockId block) {
+  return values_.data<char>() + layer * values_per_layer_ +
+         (size_t{block} * num_heads_ + head) * value_bytes_;
 }
 
 }  // namespace tandem

@@ -1,5 +1,8 @@
 #include "common/engine/cpu/kv_store.h"
 
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "common/engine/cpu/kernel_table.h"
@@ -33,17 +36,51 @@ std::vector<float> Read(const KvStore& store, uint32_t layer, SlotId slot, bool 
     store.Locate(layer, head, &args);
     const uint32_t block = slot / kBlockTokens;
     const uint32_t offset = slot % kBlockTokens;
-    for (uint32_t d = 0; d < 6; ++d) {
-      numbers.push_back(values ? args.values[block * args.value_block_stride + offset * args.value_stride + d]
-                               : args.keys[block * args.key_block_stride + d * kLanes + offset]);
+    const char* part =
+        values ? args.values + block * args.value_block_bytes : args.keys + block * args.key_block_bytes;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(part) % 64, 0u);
+    const float scale = args.format == KvFormat::kInt8 ? reinterpret_cast<const float*>(part)[offset] : 1.0f;
+    if (args.format == KvFormat::kInt8) part += kLanes * sizeof(float);
+    for (size_t d = 0; d < 6; ++d) {
+      const size_t at = values ? offset * args.value_stride + d : d * kLanes + offset;
+      numbers.push_back(
+          args.format == KvFormat::kF32 ? reinterpret_cast<const float*>(part)[at]
+          : args.format == KvFormat::kBf16
+              ? std::bit_cast<float>(uint32_t{reinterpret_cast<const uint16_t*>(part)[at]} << 16)
+              : static_cast<float>(reinterpret_cast<const int8_t*>(part)[at]) * scale);
     }
   }
   return numbers;
 }
 
-TEST(KvStore, EverySlotIsItsOwn) {
+class KvStoreOfType : public testing::TestWithParam<KvType> {
+ protected:
+  // What is read of numbers that were written.
+  static std::vector<float> Rounded(std::vector<float> numbers) {
+    for (size_t head = 0; head < 3; ++head) {
+      float* const of_head = &numbers[head * 6];
+      float greatest = 0;
+      for (size_t d = 0; d < 6; ++d) greatest = std::max(greatest, std::abs(of_head[d]));
+      for (size_t d = 0; d < 6; ++d) {
+        if (GetParam() == KvType::kBf16) {
+          // Whole numbers below 2^24: to the nearest of 8 bits, ties to even.
+          const float unit = std::max(1.0f, std::exp2(std::floor(std::log2(std::max(of_head[d], 1.0f))) - 7));
+          of_head[d] = std::nearbyint(of_head[d] / unit) * unit;
+        } else if (GetParam() == KvType::kInt8 && greatest > 0) {
+          of_head[d] = std::nearbyint(of_head[d] * (127.0f / greatest)) * (greatest / 127.0f);
+        }
+      }
+    }
+    return numbers;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, KvStoreOfType, testing::Values(KvType::kAuto, KvType::kBf16, KvType::kInt8),
+                         [](const auto& param_info) { return std::string(KvTypeName(param_info.param)); });
+
+TEST_P(KvStoreOfType, EverySlotIsItsOwn) {
   const auto team = ThreadTeam::Create(2).value();
-  auto store = KvStore::Create(Config(), kNumBlocks, team.get());
+  auto store = KvStore::Create(Config(), GetParam(), kNumBlocks, team.get());
   ASSERT_TRUE(store.ok()) << store.status();
   const auto first = [](uint32_t layer, SlotId slot) {
     return static_cast<float>((layer * 64 + slot) * 100);
@@ -55,15 +92,15 @@ TEST(KvStore, EverySlotIsItsOwn) {
   }
   for (uint32_t layer = 0; layer < 2; ++layer) {
     for (SlotId slot = 0; slot < kNumBlocks * kBlockTokens; ++slot) {
-      EXPECT_EQ(Read(*store, layer, slot, false), Numbers(first(layer, slot)));
-      EXPECT_EQ(Read(*store, layer, slot, true), Numbers(first(layer, slot) + 50));
+      EXPECT_EQ(Read(*store, layer, slot, false), Rounded(Numbers(first(layer, slot))));
+      EXPECT_EQ(Read(*store, layer, slot, true), Rounded(Numbers(first(layer, slot) + 50)));
     }
   }
 }
 
-TEST(KvStore, CopiesATokenInEveryLayer) {
+TEST_P(KvStoreOfType, CopiesATokenInEveryLayer) {
   const auto team = ThreadTeam::Create(2).value();
-  auto store = KvStore::Create(Config(), kNumBlocks, team.get());
+  auto store = KvStore::Create(Config(), GetParam(), kNumBlocks, team.get());
   ASSERT_TRUE(store.ok()) << store.status();
   for (uint32_t layer = 0; layer < 2; ++layer) {
     store->Write(layer, 63, Numbers(100.0f * layer).data(), Numbers(100.0f * layer + 50).data());
@@ -71,23 +108,46 @@ TEST(KvStore, CopiesATokenInEveryLayer) {
   store->Copy(63, 5);
   store->Copy(5, 5);
   for (uint32_t layer = 0; layer < 2; ++layer) {
-    EXPECT_EQ(Read(*store, layer, 5, false), Numbers(100.0f * layer));
-    EXPECT_EQ(Read(*store, layer, 5, true), Numbers(100.0f * layer + 50));
+    EXPECT_EQ(Read(*store, layer, 5, false), Rounded(Numbers(100.0f * layer)));
+    EXPECT_EQ(Read(*store, layer, 5, true), Rounded(Numbers(100.0f * layer + 50)));
     EXPECT_EQ(Read(*store, layer, 4, false), std::vector<float>(18));
     EXPECT_EQ(Read(*store, layer, 6, true), std::vector<float>(18));
   }
 }
 
+TEST(KvStore, WhatIsNotFiniteStaysSo) {
+  const auto team = ThreadTeam::Create(1).value();
+  std::vector<float> numbers = Numbers(1);
+  numbers[1] = std::numeric_limits<float>::infinity();
+  numbers[8] = std::numeric_limits<float>::quiet_NaN();
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8}) {
+    auto store = KvStore::Create(Config(), type, kNumBlocks, team.get());
+    ASSERT_TRUE(store.ok()) << store.status();
+    store->Write(0, 3, numbers.data(), numbers.data());
+    for (const bool values : {false, true}) {
+      const std::vector<float> read = Read(*store, 0, 3, values);
+      EXPECT_FALSE(std::isfinite(read[1])) << KvTypeName(type);
+      EXPECT_TRUE(std::isnan(read[8])) << KvTypeName(type);
+      EXPECT_EQ(read[17], 18.0f) << KvTypeName(type);
+    }
+  }
+}
+
 TEST(KvStore, RefusesSizesOutOfRange) {
   const auto team = ThreadTeam::Create(1).value();
-  EXPECT_EQ(KvStore::BytesPerBlock(Config()), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 4);
-  EXPECT_EQ(KvStore::Create(Config(), 0, team.get()).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(KvStore::Create(Config(), UINT32_MAX / kBlockTokens + 1, team.get()).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kAuto), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 4);
+  EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kBf16), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 2);
+  // A line of scales each, and whole lines.
+  EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kInt8), uint64_t{2} * 3 * (64 + 128 + 64 + 256));
+  const auto create = [&](const ModelConfig& config, uint32_t num_blocks) {
+    return KvStore::Create(config, KvType::kAuto, num_blocks, team.get()).status().code();
+  };
+  EXPECT_EQ(create(Config(), 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(create(Config(), UINT32_MAX / kBlockTokens + 1), absl::StatusCode::kInvalidArgument);
   ModelConfig huge = Config();
   huge.num_layers = huge.num_kv_heads = huge.head_dim = INT32_MAX;
-  EXPECT_EQ(KvStore::BytesPerBlock(huge), std::nullopt);
-  EXPECT_EQ(KvStore::Create(huge, 1, team.get()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvStore::BytesPerBlock(huge, KvType::kAuto), std::nullopt);
+  EXPECT_EQ(create(huge, 1), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

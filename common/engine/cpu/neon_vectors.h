@@ -71,6 +71,18 @@ struct Neon {
       return vreinterpretq_f32_u32(vaddq_u32(shifted, vdupq_n_u32(127u << 23)));
     });
   }
+  static TANDEM_INLINE Neon LoadBf16(const uint16_t* from) {
+    return ForParts([&](int i) {
+      return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(from + i * kPartLanes)), 16));
+    });
+  }
+  static TANDEM_INLINE Neon LoadInt8(const int8_t* from) {
+    const int8x16_t numbers = vld1q_s8(from);
+    const int16x8_t low = vmovl_s8(vget_low_s8(numbers));
+    const int16x8_t high = vmovl_s8(vget_high_s8(numbers));
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+  }
   static TANDEM_INLINE void LoadBf16Pairs(const uint16_t* line, Neon* low, Neon* high) {
     const uint32x4_t mask = vdupq_n_u32(0xffff0000u);
 #pragma GCC unroll 4

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem {
 namespace {
 
@@ -120,10 +122,12 @@ bool MultipliesBf16Pairs(const KernelTable& kernels) {
   return std::memcmp(outputs.data(), kExpected.data(), kExpected.size() * sizeof(float)) == 0;
 }
 
-std::string ArithmeticName(const KernelTable& kernels) {
-  const std::string name = kernels.name;
+std::string ArithmeticName(const KernelTable& kernels, KvType kv_type) {
+  std::string name = kernels.name;
   const bool may_be_pairs = name == "amx" || name == "avx512-bf16";
-  return may_be_pairs && MultipliesBf16Pairs(kernels) ? "bf16-pairs" : name;
+  if (may_be_pairs && MultipliesBf16Pairs(kernels)) name = "bf16-pairs";
+  if (kv_type == KvType::kAuto || kv_type == KvType::kF32) return name;
+  return absl::StrCat(name, ", keys and values in ", KvTypeName(kv_type));
 }
 
 }  // namespace tandem

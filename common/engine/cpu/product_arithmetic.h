@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/kv_type.h"
 
 namespace tandem {
 
@@ -14,7 +15,7 @@ bool MultipliesBf16Pairs(const KernelTable& kernels);
 
 // What decides the bits of an engine's outputs beside model and weight type, to tell verifiers apart whose
 // outputs may differ: "bf16-pairs" for `amx` and `avx512-bf16`, where MultipliesBf16Pairs, else the name of
-// the kernels.
-std::string ArithmeticName(const KernelTable& kernels);
+// the kernels; and behind it the type of keys and values that are not float32.
+std::string ArithmeticName(const KernelTable& kernels, KvType kv_type = KvType::kAuto);
 
 }  // namespace tandem

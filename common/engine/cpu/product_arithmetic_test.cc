@@ -147,6 +147,9 @@ TEST(ProductArithmetic, TellsProductsOfPairsFromOthers) {
   EXPECT_FALSE(MultipliesBf16Pairs(PortableKernels()));
   EXPECT_EQ(ArithmeticName(PortableKernels()), "portable");
   EXPECT_EQ(ArithmeticName(PortableBf16Kernels()), "portable-bf16");
+  EXPECT_EQ(ArithmeticName(PortableKernels(), KvType::kF32), "portable");
+  EXPECT_EQ(ArithmeticName(PortableKernels(), KvType::kBf16), "portable, keys and values in bf16");
+  EXPECT_EQ(ArithmeticName(PortableKernels(), KvType::kInt8), "portable, keys and values in int8");
   for (const KernelTable* kernels : AllKernels()) {
     const std::string name = kernels->name;
     if (name == "avx512-bf16") {

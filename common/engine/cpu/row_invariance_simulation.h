@@ -65,10 +65,13 @@ inline std::vector<float> StateFor(const ModelConfig& config, const TokenIds& to
 // The plainest run: one thread, one row a step, all positions in order in blocks 0, 1, 2, ...
 class Reference {
  public:
-  Reference(std::shared_ptr<const Model> model, InstructionSet instruction_set, WeightType weight_type) {
-    auto engine = CreateCpuEngine(
-        std::move(model),
-        {.num_blocks = 48, .max_rows = 1, .instruction_set = instruction_set, .weight_type = weight_type});
+  Reference(std::shared_ptr<const Model> model, InstructionSet instruction_set, WeightType weight_type,
+            KvType kv_type) {
+    auto engine = CreateCpuEngine(std::move(model), {.num_blocks = 48,
+                                                     .max_rows = 1,
+                                                     .instruction_set = instruction_set,
+                                                     .weight_type = weight_type,
+                                                     .kv_type = kv_type});
     EXPECT_TRUE(engine.ok()) << engine.status();
     Use(*std::move(engine));
   }
@@ -153,8 +156,8 @@ inline bool HasBitsOfPairs(InstructionSet instruction_set) {
 // but products with other bits those of the fastest of the other instruction sets.
 class References {
  public:
-  References(std::shared_ptr<const Model> model, WeightType weight_type)
-      : model_(std::move(model)), weight_type_(weight_type) {}
+  References(std::shared_ptr<const Model> model, WeightType weight_type, KvType kv_type = KvType::kAuto)
+      : model_(std::move(model)), weight_type_(weight_type), kv_type_(kv_type) {}
 
   Reference* For(InstructionSet instruction_set) {
     const std::vector<InstructionSet> supported = SupportedInstructionSets();
@@ -165,13 +168,16 @@ class References {
       instruction_set = *std::find_if(supported.begin(), supported.end(), HasBitsOfPairs);
     }
     std::unique_ptr<Reference>& reference = references_[instruction_set];
-    if (reference == nullptr) reference = std::make_unique<Reference>(model_, instruction_set, weight_type_);
+    if (reference == nullptr) {
+      reference = std::make_unique<Reference>(model_, instruction_set, weight_type_, kv_type_);
+    }
     return reference.get();
   }
 
  private:
   std::shared_ptr<const Model> model_;
   WeightType weight_type_;
+  KvType kv_type_;
   std::map<InstructionSet, std::unique_ptr<Reference>> references_;
 };
 

@@ -16,6 +16,7 @@ struct TestModel {
   const char* name;
   RandomModelOptions (*options)();
   WeightType weight_type = WeightType::kAsInFile;
+  KvType kv_type = KvType::kAuto;
 };
 
 // In failures.
@@ -28,7 +29,7 @@ class RowInvariance : public testing::TestWithParam<TestModel> {};
 TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   const auto model = MakeRandomModel(GetParam().options());
   ASSERT_NE(model, nullptr);
-  References references(model, GetParam().weight_type);
+  References references(model, GetParam().weight_type, GetParam().kv_type);
   int num_compared = 0;
   int num_states = 0;
   int num_cache_hits = 0;
@@ -42,7 +43,8 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
                                             .max_rows = 61,
                                             .num_threads = num_threads,
                                             .instruction_set = instruction_set,
-                                            .weight_type = GetParam().weight_type});
+                                            .weight_type = GetParam().weight_type,
+                                            .kv_type = GetParam().kv_type});
       ASSERT_TRUE(engine.ok()) << engine.status();
       const uint64_t num_seeds = kSanitized ? 2 : instruction_set == supported.front() ? 8 : 3;
       for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
@@ -65,20 +67,23 @@ TEST_P(RowInvariance, HoldsForEveryThreadCountAndInstructionSet) {
   EXPECT_GT(num_copied, kSanitized ? 2 : 100);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RowInvariance,
-                         testing::Values(TestModel{"Llama", LlamaModel}, TestModel{"Qwen", QwenModel},
-                                         TestModel{"Mistral", MistralModel}, TestModel{"Biased", BiasedModel},
-                                         TestModel{"Eagle3", Eagle3Model}, TestModel{"Eagle", EagleModel},
-                                         TestModel{"Mtp", MtpModel},
-                                         TestModel{"Eagle3Int8", Eagle3Model, WeightType::kInt8},
-                                         TestModel{"MtpInt4", MtpModel, WeightType::kInt4},
-                                         TestModel{"LlamaInt8", LlamaModel, WeightType::kInt8},
-                                         TestModel{"QwenInt4", QwenModel, WeightType::kInt4},
-                                         TestModel{"QwenW8A8", QwenModel, WeightType::kW8A8},
-                                         TestModel{"LlamaW4A8", LlamaModel, WeightType::kW4A8},
-                                         TestModel{"MistralInt4", MistralModel, WeightType::kInt4},
-                                         TestModel{"BiasedInt8", BiasedModel, WeightType::kInt8}),
-                         [](const auto& param_info) { return std::string(param_info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, RowInvariance,
+    testing::Values(TestModel{"Llama", LlamaModel}, TestModel{"Qwen", QwenModel},
+                    TestModel{"Mistral", MistralModel}, TestModel{"Biased", BiasedModel},
+                    TestModel{"Eagle3", Eagle3Model}, TestModel{"Eagle", EagleModel},
+                    TestModel{"Mtp", MtpModel}, TestModel{"Eagle3Int8", Eagle3Model, WeightType::kInt8},
+                    TestModel{"MtpInt4", MtpModel, WeightType::kInt4},
+                    TestModel{"LlamaInt8", LlamaModel, WeightType::kInt8},
+                    TestModel{"QwenInt4", QwenModel, WeightType::kInt4},
+                    TestModel{"QwenW8A8", QwenModel, WeightType::kW8A8},
+                    TestModel{"LlamaW4A8", LlamaModel, WeightType::kW4A8},
+                    TestModel{"MistralInt4", MistralModel, WeightType::kInt4},
+                    TestModel{"BiasedInt8", BiasedModel, WeightType::kInt8},
+                    TestModel{"LlamaBf16Kv", LlamaModel, WeightType::kAsInFile, KvType::kBf16},
+                    TestModel{"MistralInt8Kv", MistralModel, WeightType::kAsInFile, KvType::kInt8},
+                    TestModel{"BiasedInt8Kv", BiasedModel, WeightType::kInt8, KvType::kInt8}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
 
 // Contexts of several chunks of attention, most of which all sessions share: trees, chunks of prompts and
 // single tokens of different sessions go through the same blocks together.
@@ -88,7 +93,7 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
   if (options.config.sliding_window.has_value()) options.config.sliding_window = 301;
   const auto model = MakeRandomModel(options);
   ASSERT_NE(model, nullptr);
-  References references(model, GetParam().weight_type);
+  References references(model, GetParam().weight_type, GetParam().kv_type);
   int num_compared = 0;
   int num_cache_hits = 0;
   for (InstructionSet instruction_set : TestedInstructionSets()) {
@@ -100,7 +105,8 @@ TEST_P(RowInvariance, HoldsForSessionsThatShareALongPrefix) {
                                             .max_rows = 150,
                                             .num_threads = num_threads,
                                             .instruction_set = instruction_set,
-                                            .weight_type = GetParam().weight_type});
+                                            .weight_type = GetParam().weight_type,
+                                            .kv_type = GetParam().kv_type});
       ASSERT_TRUE(engine.ok()) << engine.status();
       SCOPED_TRACE(absl::StrCat(InstructionSetName(instruction_set), ", ", num_threads, " threads"));
       Simulation simulation(

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// What numbers an engine keeps keys and values in, chosen when it is made. Part of the model as far as
+// outputs go: they are the same again only with the same type.
+enum class KvType {
+  kAuto,  // f32 on CPUs, bf16 on GPUs.
+  kF32,
+  kBf16,  // The nearest, ties to even.
+  // 8 bits and, for each token, layer and KV head, a scale for its key and one for its value: the greatest
+  // magnitude in it is 127 scales. On CPUs.
+  kInt8,
+};
+
+// As on command lines, "auto" first.
+std::vector<std::string> KvTypeNames();
+// By one of those names; InvalidArgument for anything else.
+absl::StatusOr<KvType> ParseKvType(absl::string_view name);
+absl::string_view KvTypeName(KvType type);
+
+// InvalidArgument for a type that engines on GPUs do not have; the CPU engine has all.
+absl::Status ValidateGpuKvType(KvType type);
+
+}  // namespace tandem
