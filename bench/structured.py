@@ -9,7 +9,7 @@ Every prompt is generated in turns, one configuration right after the other, so 
     NAME          the same, with that drafter
 
 Prints tokens per second of each and the median over turns of its ratio to `plain`; to compare a token's time without a
-constraint, `free` over `plain`. With --hostile, schemas that are hard to compile are sent meanwhile, and the rate of
+constraint, `free` over `plain`. With --batch, masks are measured with so many requests at once. With --hostile, schemas that are hard to compile are sent meanwhile, and the rate of
 unconstrained requests beside them is compared with their rate alone. Needs nothing but the standard library.
 """
 
@@ -213,6 +213,30 @@ def measure_hostile(stack, args):
     )
 
 
+def measure_masks(stack, args):
+    """What masks take of steps with so many constrained requests at once, by the verifier's metrics."""
+    path = args.out / "orders.schema.json"
+    path.write_text(json.dumps(SCHEMAS["orders"]), encoding="utf-8")
+    flags = flags_of(stack.drafter_names[0], path)
+
+    def read():
+        values = dict(
+            line.rsplit(" ", 1) for line in stack.verifiers["target"].metrics().splitlines() if line.startswith("tandem_verifier")
+        )
+        names = ("mask_seconds_total", "hidden_mask_seconds_total", "step_seconds_sum", "step_seconds_count", "batch_tokens_sum")
+        return [float(values[f"tandem_verifier_{name}"]) for name in names]
+
+    stack.generate(PROMPTS[0], 0, flags, args.max_tokens, args.temperature)
+    before = read()
+    with concurrent.futures.ThreadPoolExecutor(args.batch) as pool:
+        list(pool.map(lambda i: stack.generate(PROMPTS[i % 3], i, flags, args.max_tokens, args.temperature), range(2 * args.batch)))
+    masks, hidden, steps, num_steps, rows = (after - old for after, old in zip(read(), before))
+    print(
+        f"{args.batch} requests at once: {num_steps:.0f} steps of {1e3 * steps / num_steps:.2f} ms and {rows / num_steps:.1f} rows; masks "
+        f"{1e3 * masks / num_steps:.3f} ms a step, of which {1e3 * (masks - hidden) / num_steps:.3f} ms not behind the pass"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -228,6 +252,7 @@ def main():
     add("--no-warm-up", dest="warm_up", action="store_false", help="count the first turn of a schema too")
     add("--hostile", type=int, default=0, metavar="TURNS", help="turns beside hostile constraints")
     add("--hostile-seconds", type=float, default=10.0, help="of one half of such a turn")
+    add("--batch", type=int, default=0, metavar="REQUESTS", help="measure masks with so many requests at once")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     names = args.drafter or ["general-1m"]
@@ -250,6 +275,9 @@ def main():
             rows = summarise(measure(stack, configurations, args), configurations)
             print_table(rows)
             (args.out / "results.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        stack.drafter_names = list(drafters)
+        if args.batch > 0:
+            measure_masks(stack, args)
         if args.hostile > 0:
             measure_hostile(stack, args)
 

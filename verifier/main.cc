@@ -380,10 +380,7 @@ absl::Status Serve(VerifierFlags options, const Security& security, ShutdownSign
   }
   // Ends before the loop and the service, which it calls.
   const std::unique_ptr<ConstraintCompiler> constraints =
-      StartConstraintCompiler(options.constraints,
-                              VocabularyOf(*target.served.tokenizer, target.served.config.vocab_size,
-                                           target.served.defaults.eos_tokens),
-                              &clock, &constraint_metrics);
+      StartConstraintCompiler(options.constraints, VocabularyOf(target.served), &clock, &constraint_metrics);
   service.ServeConstraints(constraints.get());
   service.Serve(loop.get());
   server->SetServing(true);

@@ -131,6 +131,12 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                       "Time to make and apply the masks of constrained requests' rows.",
                                       {}})
                         .With()),
+      hidden_mask_seconds_(
+          registry
+              ->AddCounter({"tandem_verifier_hidden_mask_seconds_total",
+                            "Of this, what a device computed through: the rest held up steps.",
+                            {}})
+              .With()),
       drafter_changes_(registry
                            ->AddCounter({"tandem_verifier_drafter_changes_total",
                                          "Times a running request went over to another drafter.",
@@ -275,6 +281,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
   batch_tokens_.Observe(report.rows);
   prefill_tokens_.Increment(report.prefill_rows);
   preemptions_.Increment(report.preemptions);
+  hidden_mask_seconds_.Increment(report.hidden_mask_seconds);
   if (vllm_.has_value()) vllm_->RecordStep(report);
 }
 

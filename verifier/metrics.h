@@ -114,6 +114,7 @@ class VerifierMetrics {
   Counter constrained_requests_;
   Counter masked_nodes_;
   Counter mask_seconds_;
+  Counter hidden_mask_seconds_;
   Counter drafter_changes_;
   std::array<Counter, DrafterPools::kNumMoveReasons> pool_moves_;  // By MoveReason.
   struct SourceCounters {

@@ -528,15 +528,19 @@ bool Scheduler::Forward() {
 void Scheduler::Await() {
   assert(in_flight_);
   if (std::exchange(awaited_, true) || !forwarded_.ok()) return;
-  if (engine_->overlaps()) {
-    for (Session* session : rounds_) {
-      SessionConstraint* const constraint = session->request().constraint.get();
-      if (constraint != nullptr && !session->chooses_in_engine()) constraint->MaskAhead(session->selected());
-    }
+  const absl::Time start = clock_->Now();
+  bool masked = false;
+  for (Session* session : rounds_) {
+    SessionConstraint* const constraint = session->request().constraint.get();
+    if (constraint == nullptr || session->chooses_in_engine() || !engine_->overlaps()) continue;
+    constraint->MaskAhead(session->selected());
+    masked = true;
   }
   const absl::Time finish = clock_->Now();
   forwarded_ = engine_->Finish();
   const absl::Duration wait = clock_->Now() - finish;
+  // A pass that was over by then may have ended before the masks.
+  hidden_mask_time_ = masked && wait >= kShortestWait ? finish - start : absl::ZeroDuration();
   // What the owner did in between was no part of it, unless the engine went on. If that was done first,
   // nobody knows when.
   forward_time_ = engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + wait;
@@ -561,7 +565,8 @@ void Scheduler::Conclude() {
                           .preemptions = num_preemptions_,
                           .seconds = absl::ToDoubleSeconds(forward_time_),
                           .modelled_seconds = round_time_.Uncorrected(
-                              std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_)};
+                              std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_),
+                          .hidden_mask_seconds = absl::ToDoubleSeconds(hidden_mask_time_)};
   if (timed_) round_time_.Observe(report.rows, report.seconds, step_context_);
   listener_->OnStep(report);
 }

@@ -37,7 +37,8 @@ struct StepReport {
   uint32_t sessions = 0;
   uint32_t preemptions = 0;  // Sessions that gave up their keys and values to others before this step.
   double seconds = 0.0;
-  double modelled_seconds = 0.0;  // By the round-time model as warm-up measured it.
+  double modelled_seconds = 0.0;     // By the round-time model as warm-up measured it.
+  double hidden_mask_seconds = 0.0;  // That masks took while a device went on computing after them.
 };
 
 // What the scheduler tells the world. Called on the thread that drives the scheduler, from within its
@@ -320,6 +321,7 @@ class Scheduler {
   absl::Status forwarded_;
   absl::Time forward_start_;
   absl::Duration forward_time_;
+  absl::Duration hidden_mask_time_;
   double step_wait_seconds_ = 0.0;  // The longest that one of its rounds waited.
   uint32_t step_context_ = 0;
   std::vector<std::pair<SessionId, absl::Status>> cancelled_;

@@ -90,9 +90,7 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
   loop_ = std::make_unique<EngineLoop>(options, std::move(engine), std::move(pool), PlausibleRoundTimes(),
                                        &clock_, &metrics_);
   service_ = std::make_unique<VerifierService>(&target_, loop_.get(), &metrics_);
-  constraints_ = StartConstraintCompiler(
-      {}, VocabularyOf(*target_.tokenizer, target_.config.vocab_size, target_.defaults.eos_tokens), &clock_,
-      &constraint_metrics_);
+  constraints_ = StartConstraintCompiler({}, VocabularyOf(target_), &clock_, &constraint_metrics_);
   service_->ServeConstraints(constraints_.get());
   server_ = ServerRunner::Start({.listen_address = kLoopback},
                                 {{v1::Verifier::service_full_name(), service_.get()}}, {})

@@ -3,16 +3,18 @@
 
 What differs is meant to: the wheel lets strings whose length is bounded have control characters, which JSON does not.
 
-    masks_test.py --masks build/dev/bin/tandem-masks --work-dir build/dev/masks [--prefixes 10000]
+    masks_test.py --masks build/dev/bin/tandem-masks --work-dir build/masks [--prefixes 10000]
 
 Makes a virtual environment with requirements.txt in the work folder on first use.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import unittest.mock
@@ -21,6 +23,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parents[1]
 MODEL = REPOSITORY / "deploy" / "demo-models" / "tandem-target-15m"
 REQUIREMENTS = FOLDER / "requirements.txt"
+BUILT = REPOSITORY / "common" / "grammar" / "xgrammar.txt"
 
 HAND_WRITTEN = (
     ("json_schema", {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["b"]}),
@@ -76,6 +79,9 @@ def constraints(num_random):
 
 def environment(folder):
     """The Python of a virtual environment that has the wheel; exits with advice when it cannot be made."""
+    pinned = re.search(r"^xgrammar==[0-9.]+", BUILT.read_text(encoding="utf-8"), re.MULTILINE)[0]
+    if pinned not in REQUIREMENTS.read_text(encoding="utf-8").split():
+        sys.exit(f"masks_test.py: {REQUIREMENTS} has another version than what is built, {pinned}")
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = REQUIREMENTS.read_text(encoding="utf-8")
@@ -201,7 +207,12 @@ def main():
     if args.in_environment:
         compare(args.masks, args.prefixes, args.seed)
         return
-    python = environment(pathlib.Path(args.work_dir).resolve())
+    folder = pathlib.Path(args.work_dir).resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Builds may run their tests at the same time.
+    with open(folder.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = environment(folder)
     sys.exit(subprocess.run([str(python), "-B", __file__, "--in-environment", *sys.argv[1:]], check=False).returncode)
 
 
