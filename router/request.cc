@@ -152,9 +152,9 @@ absl::StatusOr<v1::TokenIds> EncodePrompt(absl::string_view field, const v1::Gen
   const auto context = static_cast<size_t>(std::max(model.context_length, 1));
   // Room for one more is needed.
   const size_t most = context - 1;
-  const absl::StatusOr<TokenIds> tokens = request.has_text()
-                                              ? model.encoder->EncodeText(request.text(), most, /*plain=*/false)
-                                              : model.encoder->EncodeChat(request.chat(), most);
+  const absl::StatusOr<TokenIds> tokens =
+      request.has_text() ? model.encoder->EncodeText(request.text(), most, /*plain=*/false)
+                         : model.encoder->EncodeChat(request.chat(), most);
   if (absl::IsOutOfRange(tokens.status())) {
     tokenized = context;
     return Invalid(field, ": ", context, " tokens or more, expected fewer than the ", context,
