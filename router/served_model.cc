@@ -141,7 +141,9 @@ absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::
     model.output_format = *named;
   }
   model.lays_out_tools = absl::StrContains(chat_template, "tools");
-  model.has_special_call_marks = IsAnySpecial(CallMarks(model.output_format.calls), *tokenizer);
+  if (model.output_format.calls != CallSyntax::kNone) {
+    model.has_special_call_marks = IsAnySpecial({FrameOfCall(model.output_format, "f").trigger}, *tokenizer);
+  }
   model.has_special_reasoning_marks =
       model.output_format.reasons && IsAnySpecial({kReasoningBegin, kReasoningEnd}, *tokenizer);
   model.encoder = std::make_shared<TokenizerEncoder>(std::move(tokenizer));

@@ -51,8 +51,7 @@ struct ServedModel {
   std::shared_ptr<const PromptEncoder> encoder;
   OutputFormat output_format;
   bool lays_out_tools = false;  // The chat template tells of tools.
-  // Some of the format's marks are special tokens, which have no text by themselves: those of calls, of
-  // reasoning.
+  // What calls begin with, or what is around reasoning, is a special token, which has no text by itself.
   bool has_special_call_marks = false;
   bool has_special_reasoning_marks = false;
 };

@@ -93,8 +93,20 @@ class ToolsTest(ProcessTest):
                     calls.append(["", "", delta.tool_call.arguments])
         return content, reasoning, calls, tokens
 
-    def test_every_way_tells_of_the_same_calls(self):
+    def test_tools(self):
+        """One stack for all of it."""
         self.start_stack()
+        for check in (
+            self.check_every_way_tells_of_the_same_calls,
+            self.check_required_and_strict,
+            self.check_responses,
+            self.check_messages_go_on,
+            self.check_command_line,
+        ):
+            with self.subTest(check.__name__):
+                check()
+
+    def check_every_way_tells_of_the_same_calls(self):
         for seed in (SEED, SEED + 1):
             content, reasoning, calls, tokens = self.deltas(self.request(seed))
             self.assertEqual((content, reasoning, len(calls)), ("", "", 1))
@@ -131,8 +143,7 @@ class ToolsTest(ProcessTest):
                 (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
             self.assertEqual([streamed.id, streamed.function.name, streamed.function.arguments], calls[0])
 
-    def test_required_and_strict(self):
-        self.start_stack()
+    def check_required_and_strict(self):
         seen = set()
         for seed in range(6):
             answer = self.ask(seed=seed, tool_choice="required", parallel_tool_calls=False, max_completion_tokens=200)
@@ -153,8 +164,7 @@ class ToolsTest(ProcessTest):
         request.chat.tools[1].name = "get weather"
         self.assert_fails(self.generate(request), grpc.StatusCode.INVALID_ARGUMENT, "chat.tools[1].name")
 
-    def test_responses(self):
-        self.start_stack()
+    def check_responses(self):
         tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
         fields = {
             "model": TARGET,
@@ -190,8 +200,7 @@ class ToolsTest(ProcessTest):
         self.assertEqual(text, spoken.output_text)
         self.assertTrue(text)
 
-    def test_messages_go_on(self):
-        self.start_stack()
+    def check_messages_go_on(self):
         opened = [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": "Once upon a"}]
         extra = {"continue_final_message": True, "add_generation_prompt": False, "ignore_eos": True}
         answer = self.client().chat.completions.create(
@@ -202,8 +211,7 @@ class ToolsTest(ProcessTest):
         request.text = "<|user|>\nTell me a story.<|end|>\n<|assistant|>\nOnce upon a"
         self.assertEqual(answer.choices[0].message.content, self.undrafted(request)[1])
 
-    def test_command_line(self):
-        self.start_stack()
+    def check_command_line(self):
         path = self.folder / "tools.json"
         path.write_text(json.dumps(TOOLS))
         command = [BIN_DIR / "tandem", "generate", "--endpoint", self.router.address, "--chat", QUESTION]
