@@ -185,11 +185,11 @@ class Stack:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-# Of requests with a constraint, whose property names are forced.
-SCHEMAS = tuple(
-    json.dumps({"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]})
-    for name in ("height_in_metres", "number_of_inhabitants")
-)
+def schema_of(generator):
+    """Of a request with a constraint, whose property's name is forced. Every other one has been compiled before."""
+    maximum = generator.choice((99, generator.randrange(100, 10_000)))
+    integer = {"type": "integer", "minimum": 0, "maximum": maximum}
+    return json.dumps({"type": "object", "properties": {"number_of_inhabitants": integer}, "required": ["number_of_inhabitants"]})
 
 
 class Traffic:
@@ -220,7 +220,7 @@ class Traffic:
                 request.stopping.max_tokens = 1 << 20  # Refused.
             elif 0.1 <= kind < 0.2:
                 request.stopping.ignore_eos = False
-                request.constraint.json_schema.schema = SCHEMAS[kind < 0.15]
+                request.constraint.json_schema.schema = schema_of(generator)
             try:
                 generation = Generation(self.stack.channel, request, token=token)
                 if 0.02 <= kind < 0.04:
