@@ -2,15 +2,23 @@
 //
 // Logits are made up. `flat`: normal with a standard deviation of 2.5, so that thousands of tokens have a
 // chance, as where a model knows nothing. `peaked`: of 2.0, and twenty tokens far above, as where it knows
-// what comes.
+// what comes. `masked`: under a constraint, where the output stands in the middle of a JSON string (most
+// tokens may come) or in a number (few may): the mask is made, put on the logits, and the token chosen. The
+// vocabulary of constraints is made up too, of syllables.
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "common/grammar/compiled.h"
+#include "common/grammar/token_mask.h"
 #include "common/speculation/target_sampler.h"
 
 namespace tandem {
@@ -79,12 +87,70 @@ void Register(int32_t vocab_size, bool is_peaked) {
   });
 }
 
+// The bytes, one by one, then what tokenizers learn: syllables with and without a blank in front, with what
+// stands around words in text and in code.
+std::shared_ptr<const GrammarVocabulary> MakeVocabulary(int32_t vocab_size) {
+  static constexpr const char* kBegins[] = {"", "", "", " ", " ", " ", "\"", ", \"", "\n", "(", "_"};
+  static constexpr const char* kEnds[] = {"", "", "", "", "", "", "\"", "\":", ",", ".", "é"};
+  std::mt19937_64 random(3);
+  std::vector<std::string> bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes.emplace_back(1, static_cast<char>(byte));
+  while (bytes.size() + 1 < static_cast<size_t>(vocab_size)) {
+    std::string token = kBegins[random() % std::size(kBegins)];
+    const bool is_number = random() % 12 == 0;
+    for (uint64_t length = 1 + random() % 8; length > 0; --length) {
+      token.push_back(static_cast<char>((is_number ? '0' : 'a') + random() % (is_number ? 10 : 26)));
+    }
+    bytes.push_back(token + kEnds[random() % std::size(kEnds)]);
+  }
+  bytes.emplace_back();
+  return GrammarVocabulary::Create(std::move(bytes), {vocab_size - 1}).value();
+}
+
+constexpr char kSchema[] =
+    R"({"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"}},"required":["name","age"]})";
+
+void RegisterMasked(int32_t vocab_size) {
+  const std::shared_ptr<const GrammarVocabulary> vocabulary = MakeVocabulary(vocab_size);
+  const std::string bytes = CompileConstraint({.text = kSchema}, *vocabulary).value();
+  const std::shared_ptr<const CompiledConstraint> compiled = LoadConstraint(bytes, vocabulary).value();
+  for (const auto& [place, before] :
+       {std::pair("string", R"({"name": "An)"), {"number", R"({"name": "An", "age": 4)"}}) {
+    const std::shared_ptr<ConstraintState> state = CompiledConstraint::Begin(compiled);
+    for (const char* byte = before; *byte != '\0'; ++byte) {
+      if (!state->Accept(static_cast<unsigned char>(*byte))) std::abort();
+    }
+    const auto mask = std::make_shared<std::vector<uint32_t>>(MaskWords(vocab_size));
+    const std::string suffix = std::string("/") + place + "/" + std::to_string(vocab_size);
+    const auto add = [&](const std::string& name, auto choose) {
+      benchmark::RegisterBenchmark(
+          (name + suffix).c_str(),
+          [=](benchmark::State& run) { TimeChoices(run, vocab_size, /*is_peaked=*/true, choose); })
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond);
+    };
+    add("masked/make", [=](absl::Span<float>, uint32_t) {
+      state->FillMask(absl::MakeSpan(*mask));
+      return mask->front();
+    });
+    for (const float temperature : {0.0f, 0.8f}) {
+      add(temperature == 0.0f ? "masked/greedy" : "masked/temperature",
+          [=](absl::Span<float> logits, uint32_t position) {
+            state->FillMask(absl::MakeSpan(*mask));
+            ApplyMask(*mask, logits);
+            return TargetSampler({.temperature = temperature}, vocab_size, {}).Choose(logits, position).token;
+          });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem
 
 int main(int argc, char** argv) {
   for (const int32_t vocab_size : {4096, 32000, 128256, 262144}) {
     for (const bool is_peaked : {false, true}) tandem::Register(vocab_size, is_peaked);
+    if (tandem::HasGrammars()) tandem::RegisterMasked(vocab_size);
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

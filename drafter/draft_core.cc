@@ -230,6 +230,13 @@ void DraftCore::OnFeatures(const Key& key, const Features& features) {
   Answer(key, features.epoch, found->second.draft->OnFeatures(features));
 }
 
+void DraftCore::OnConstraint(LinkId link, SessionId session, uint32_t epoch,
+                             std::unique_ptr<ConstraintState> state) {
+  const auto found = sessions_.find(Key(link, session));
+  if (found == sessions_.end() || found->second.draft->epoch() != epoch) return;
+  found->second.draft->Constrain(std::move(state), clock_);
+}
+
 // What became of a message of that epoch.
 void DraftCore::Answer(const Key& key, uint32_t epoch, absl::Status status) {
   if (status.ok()) {

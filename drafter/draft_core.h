@@ -81,6 +81,9 @@ class DraftCore {
   void OnRequest(LinkId link, const DraftRequest& request);
   // A request for the session broke the protocol: refuses it with `status`.
   void Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status);
+  // The constraint that the session was opened with in `epoch`, at its beginning; may come at any time, or
+  // never.
+  void OnConstraint(LinkId link, SessionId session, uint32_t epoch, std::unique_ptr<ConstraintState> state);
   // Drops the link's sessions and the responses that are still for it.
   void OnLinkClosed(LinkId link);
 

@@ -76,6 +76,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   temperature_ = open.sampling.temperature;
   draw_key_ = DrawKey(draw_seed_, open.sampling.seed);
   const absl::Span<const TokenId> tokens = open.tokens;
+  AwaitConstraint(open);
   SetBudget(open.budget);
   if (has_engine()) {
     sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
@@ -266,6 +267,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   said_exhausted_ = false;
   released_ = false;
   proposal_.clear();
+  FollowConstraint(commit.tokens);
   SetBudget(commit.budget);
   if (has_engine()) {
     for (TokenId token : commit.tokens) sampler_->Append(token);

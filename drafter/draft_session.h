@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "common/base/philox.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
@@ -17,6 +18,7 @@
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
 #include "common/engine/sequence_kv.h"
+#include "common/grammar/constraint_cursor.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/score_calibration.h"
@@ -54,11 +56,15 @@ struct DraftCounters {
   uint64_t pruned_nodes = 0;    // Off the committed path.
   // Neither: sent again under new ids because they crossed a commit, or dropped with their session or epoch.
   uint64_t stale_nodes = 0;
-  uint64_t parked_sessions = 0;   // Times a session gave its keys and values up for a lack of room.
-  uint64_t prefill_tokens = 0;    // Committed tokens that went through a draft model.
-  uint64_t ignored_commits = 0;   // Repeated, of an old epoch, or of a session that waits for an Open.
-  uint64_t ignored_features = 0;  // Messages; likewise, or of a session that is parked.
-  uint64_t feature_bytes = 0;     // That came, of all others.
+  uint64_t parked_sessions = 0;       // Times a session gave its keys and values up for a lack of room.
+  uint64_t prefill_tokens = 0;        // Committed tokens that went through a draft model.
+  uint64_t ignored_commits = 0;       // Repeated, of an old epoch, or of a session that waits for an Open.
+  uint64_t ignored_features = 0;      // Messages; likewise, or of a session that is parked.
+  uint64_t feature_bytes = 0;         // That came, of all others.
+  uint64_t constrained_sessions = 0;  // Openings whose constraint has come to be heeded.
+  uint64_t masked_rows = 0;           // Distributions of a model that a constraint was put on.
+  double mask_seconds = 0.0;          // That this took.
+  uint64_t forbidden_candidates = 0;  // Of sources, and of before the constraint was there.
 };
 
 // The rows of one forward pass, filled by the sessions that take part, and the memory they point into.
@@ -140,6 +146,10 @@ class StepBatch {
 // are those of any other on its level. After a commit what the row gave for later positions still holds,
 // whatever was committed, until the next row takes its place.
 //
+// A constraint (Constrain) leaves a chance to what it allows alone: the distribution below a node is masked
+// before anything is guessed or drawn from it, as the target's is, so that both choose alike. It comes some
+// time after Open, as it has to be compiled; until then, and where it never comes, the session drafts freely.
+//
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
  public:
@@ -159,6 +169,11 @@ class DraftSession {
   // Applies a commit. Old and repeated ones are ignored. Aborted: the session has lost the thread and does
   // nothing until the next Open, and the verifier should be told why. Any other error: it cannot go on.
   absl::Status OnCommit(const Commit& commit);
+
+  // The constraint of the request that Open brought, at its beginning: what it allows is drafted from now on.
+  // Of the tree as it is, what it forbids stays, for the verifier to drop. Nothing happens if the output so
+  // far is not in it. `clock`, which times masks, outlives the session.
+  void Constrain(std::unique_ptr<ConstraintState> state, const Clock* clock);
 
   // Takes the target's states, for a draft head; what is old or comes twice is ignored. Errors are
   // OnCommit's.
@@ -293,6 +308,14 @@ class DraftSession {
   void OfferFromLevels();
   void OfferLevelBelow(NodeId parent, uint32_t depth);
 
+  // Under a constraint (constrained_drafting.cc).
+  void AwaitConstraint(const OpenSession& open);
+  void FollowConstraint(absl::Span<const TokenId> committed);
+  bool MoveBelow(NodeId parent);
+  bool MayCome(NodeId parent, TokenId token);
+  bool MaskBelow(NodeId parent, absl::Span<float> logits);
+  std::vector<TokenProbability> LevelBelow(NodeId parent, uint32_t depth);
+
   // Growth (tree_growth.cc).
   static bool IsWorse(const Candidate& a, const Candidate& b);
   uint32_t NumUncomputed() const;
@@ -329,7 +352,7 @@ class DraftSession {
   std::unique_ptr<Draws>& DrawsBelow(NodeId parent);
   std::unique_ptr<Draws> DrawChildren(NodeId parent, absl::Span<const TokenProbability> most_likely) const;
   void AddDistribution(NodeId parent, Grow* grow);
-  absl::Status NotFinite() const;
+  absl::Status NothingToGuess() const;
 
   const DraftModel* model_;
   const uint64_t cache_salt_;
@@ -365,7 +388,8 @@ class DraftSession {
   // Of Medusa heads: what comes below nodes of depth 0, 1, ..., guesses or, where drafts are sampled, what to
   // draw from.
   std::vector<std::vector<TokenProbability>> levels_;
-  bool root_ready_ = false;  // The root has been forwarded: its children are known.
+  std::vector<std::vector<float>> level_logits_;  // What they were made of; under a constraint.
+  bool root_ready_ = false;                       // The root has been forwarded: its children are known.
   CandidateTree tree_;
   absl::flat_hash_map<NodeId, NodeState> states_;
   uint32_t root_children_ = 0;
@@ -375,6 +399,12 @@ class DraftSession {
   std::vector<Candidate> held_back_;   // Outside the budget as it is now.
   bool released_ = false;              // What the verified tree had no room for, since the last commit.
   std::vector<NodeId> waiting_;        // By value, best first; parents before children.
+
+  bool awaits_constraint_ = false;                // Open has brought one,
+  TokenIds output_;                               // and this is the output so far, while it is compiled.
+  std::unique_ptr<ConstraintCursor> constraint_;  // Its output is that of the last commit.
+  const Clock* mask_clock_ = nullptr;
+  std::vector<uint32_t> mask_;
 
   // Rows of the step under way.
   uint32_t computed_after_step_ = 0;

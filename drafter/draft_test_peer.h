@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <set>
@@ -18,6 +19,7 @@
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/target_sampler.h"
+#include "common/testing/fake_constraint.h"
 #include "common/testing/fake_engine.h"
 #include "drafter/draft_core.h"
 #include "drafter/fake_stop_head.h"
@@ -114,9 +116,29 @@ class Peer {
             .tokens = tokens,
             .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, tokens),
             .sampling = sampling_,
-            .prompt_length = static_cast<uint32_t>(tokens.size()),
+            .prompt_length = static_cast<uint32_t>(
+                constraint_.has_value() && prompt_length_ > 0 ? prompt_length_ : tokens.size()),
             .budget = budget,
-            .predict_acceptance = predict_acceptance_};
+            .predict_acceptance = predict_acceptance_,
+            .constraint = constraint_.has_value() ? std::make_shared<const std::string>("fake") : nullptr};
+  }
+
+  // From the next Open on: there is a constraint, which the drafter gets by GiveConstraint.
+  void Constrain() { constraint_.emplace(FakeConstraint::Options{}); }
+  // And nothing is sent that it does not allow, at scores of the masked distribution.
+  void GiveConstraint() {
+    heeded_ = true;
+    drafter_->core.OnConstraint(link_, session_, epoch_, std::make_unique<FakeConstraint>(*constraint_));
+  }
+  const std::optional<FakeConstraint::Options>& constraint() const { return constraint_; }
+  // Scores are not checked from now on.
+  void SkipScores() { check_scores_ = false; }
+  void set_sampling(const SamplingParameters& sampling) { sampling_ = sampling; }
+  // Of the output, behind which `path` goes on.
+  TokenIds OutputWith(const TokenIds& path) const {
+    TokenIds output(tokens_.begin() + static_cast<ptrdiff_t>(prompt_length_), tokens_.end());
+    output.insert(output.end(), path.begin(), path.end());
+    return output;
   }
 
   // From the next Open on.
@@ -124,6 +146,8 @@ class Peer {
 
   void Open(TokenIds tokens, const DraftBudget& budget) {
     OpenSession open = MakeOpen(tokens, budget);
+    prompt_length_ = open.prompt_length;
+    heeded_ = false;
     ++epoch_;
     tokens_ = std::move(tokens);
     budget_ = budget;
@@ -311,10 +335,19 @@ class Peer {
     TokenIds context(tokens_.begin() + static_cast<ptrdiff_t>(window_start), tokens_.end());
     for (NodeId id : tree_.Path(node.id)) context.push_back(tree_.Find(id)->token);
     context.pop_back();
-    const auto all =
-        GreedyGuesses(drafter_->engine, context, static_cast<size_t>(drafter_->engine.config().vocab_size));
-    return std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.token == node.token; })
-        ->probability;
+    std::vector<float> logits = drafter_->engine.ReferenceLogits(context);
+    if (heeded_) {
+      TokenIds path;
+      for (NodeId id : tree_.Path(node.parent)) path.push_back(tree_.Find(id)->token);
+      FakeConstraint::Mask(*constraint_, OutputWith(path), absl::MakeSpan(logits));
+    }
+    const int32_t vocab_size = drafter_->engine.config().vocab_size;
+    const TargetSampler sampler({.temperature = 0.0f}, vocab_size, {});
+    const auto all = sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(context.size()),
+                                   static_cast<size_t>(vocab_size));
+    const auto same =
+        std::find_if(all.begin(), all.end(), [&](const auto& t) { return t.token == node.token; });
+    return same == all.end() ? 0.0f : same->probability;
   }
 
   struct Window {
@@ -323,6 +356,9 @@ class Peer {
   };
 
   SamplingParameters sampling_{.temperature = 0.0f};
+  size_t prompt_length_ = 0;
+  std::optional<FakeConstraint::Options> constraint_;
+  bool heeded_ = false;
   Drafter* drafter_;
   const SessionId session_;
   const LinkId link_;

@@ -28,6 +28,7 @@
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
 #include "common/rpc/weights_digest.h"
+#include "drafter/constraint_service.h"
 #include "drafter/metrics.h"
 #include "drafter/model_host.h"
 #include "drafter/service.h"
@@ -49,6 +50,7 @@ struct DrafterFlags {
   std::string feature_dtype = "bfloat16";
   uint64_t kv_tokens = 32768;
   DraftCore::Options core;
+  ConstraintFlags constraints;
   std::string simulated_pace;
   std::string device = "cpu";
   uint64_t gpu_memory_mib = 0;
@@ -129,6 +131,7 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("max-scores", &options.core.scores.max_scores,
            "Outputs that may wait to be scored for routers; more are refused.")
       .InRange(1, 1e6);
+  DeclareConstraintFlags(options.constraints, flags);
 }
 
 // The CPUs of --cpu-list; errors name the flag.
@@ -183,6 +186,14 @@ absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& 
   return server;
 }
 
+DraftConstraints::Vocabularies VocabulariesOf(const ModelHost& host) {
+  DraftConstraints::Vocabularies vocabularies;
+  for (const ModelHost::Description& model : host.descriptions()) {
+    vocabularies.emplace_back(model.name, model.grammar_vocabulary);
+  }
+  return vocabularies;
+}
+
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
 // until they have. Cancelled by a signal until then.
 absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
@@ -214,6 +225,8 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   RegistrationMetric registration_metric(&registry);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(options.server.tracing, "tandem-drafter", Version(), &registry));
+  const SystemClock clock;
+  ConstraintMetrics constraint_metrics(&registry, "tandem_drafter");
   DrafterService service(&metrics, tracing->tracer());
   const std::string socket_id = options.local_sockets.empty() ? "" : DrawSocketId();
   const auto server_info = [&] {
@@ -256,7 +269,9 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
     TANDEM_ASSIGN_OR_RETURN(
         self, DescribeRegistration(options, *host, models, server->address(), load_options.stopped));
   }
-  service.Serve(options.core, host->draft_models());
+  service.Serve(options.core, host->draft_models(),
+                std::make_unique<DraftConstraints>(options.constraints, VocabulariesOf(*host), &clock,
+                                                   &constraint_metrics));
   server->SetServing(true);
   LogInfo("serving", {{"address", server->address()},
                       {"models", absl::StrCat(models.size())},

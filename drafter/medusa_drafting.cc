@@ -12,8 +12,12 @@ namespace tandem {
 // The window is the last of the tokens. What the last row gave for positions that have not been committed
 // still holds.
 absl::Status DraftSession::AppendToMedusa(absl::Span<const TokenId> tokens) {
-  levels_.erase(levels_.begin(),
-                levels_.begin() + static_cast<ptrdiff_t>(std::min(tokens.size(), levels_.size())));
+  const auto drop = [&](auto& levels) {
+    levels.erase(levels.begin(),
+                 levels.begin() + static_cast<ptrdiff_t>(std::min(tokens.size(), levels.size())));
+  };
+  drop(levels_);
+  drop(level_logits_);
   // Of the texts before, no more is needed than how long they are.
   const auto passed = static_cast<uint32_t>(kv_.tokens().size() + tokens.size() - 1);
   window_start_ += passed;
@@ -39,11 +43,14 @@ absl::Status DraftSession::TakeLevels() {
   const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
   const auto num_positions = static_cast<uint32_t>(model_->engine->config().head->num_positions);
   levels_.clear();
+  level_logits_.clear();
+  const bool keeps_logits = awaits_constraint_ || constraint_ != nullptr;
   for (uint32_t depth = 0; depth < num_positions; ++depth) {
     const absl::Span<float> logits = absl::MakeSpan(root_logits_ + depth * vocab_size, vocab_size);
+    if (keeps_logits) level_logits_.emplace_back(logits.begin(), logits.end());
     levels_.push_back(sampled_ ? sampler_->MostLikely(logits, kSampledTokens)
                                : sampler_->Guess(logits, committed_len_ + depth, limits_.branching));
-    if (levels_.back().empty()) return NotFinite();
+    if (levels_.back().empty()) TANDEM_RETURN_IF_ERROR(NothingToGuess());
   }
   root_ready_ = true;
   // What no node has been made of is drawn anew, from the better distribution.
@@ -78,9 +85,10 @@ void DraftSession::OfferLevelBelow(NodeId parent, uint32_t depth) {
     if (IsLayerFull(depth)) return;
     states_.at(parent).forwarded = true;
   }
-  if (!sampled_) return OfferChildren(parent, levels_[depth], &Candidate::score);
+  if (!sampled_) return OfferChildren(parent, LevelBelow(parent, depth), &Candidate::score);
   std::unique_ptr<Draws>& draws = DrawsBelow(parent);
-  if (draws == nullptr) draws = DrawChildren(parent, levels_[depth]);
+  if (draws == nullptr) draws = DrawChildren(parent, LevelBelow(parent, depth));
+  if (draws == nullptr) return;  // Nothing may come there.
   OfferChildren(parent, draws->children, &Candidate::score);
 }
 

@@ -58,6 +58,16 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
                               "waits to be reopened.");
   parked_sessions_ = counter("tandem_drafter_sessions_parked_total",
                              "Times a session gave up its keys and values for a lack of room.");
+  constrained_sessions_ = counter("tandem_drafter_constrained_sessions_total",
+                                  "Openings of sessions whose constraint was compiled in time to be heeded.");
+  masked_rows_ = counter("tandem_drafter_masked_rows_total",
+                         "Distributions of draft models that a request's constraint was put on.");
+  mask_seconds_ = counter("tandem_drafter_mask_seconds_total",
+                          "Time to put constraints on distributions of draft models.");
+  forbidden_candidates_ =
+      counter("tandem_drafter_forbidden_candidates_total",
+              "Candidates that a constraint does not allow and that were not sent: of sources, and of draft "
+              "models before the constraint was compiled.");
   resyncs_ = counter("tandem_drafter_resyncs_total", "Sessions whose verifier was asked to open them again.");
   sessions_ = gauge("tandem_drafter_sessions", "Open sessions.");
   backlog_nodes_ = gauge("tandem_drafter_backlog_nodes", "Nodes that wait to be forwarded.");
@@ -85,6 +95,10 @@ void DrafterMetrics::Update(const DraftStats& stats) {
   add(feature_bytes_, stats.counters.feature_bytes, last_.counters.feature_bytes);
   add(ignored_features_, stats.counters.ignored_features, last_.counters.ignored_features);
   add(parked_sessions_, stats.counters.parked_sessions, last_.counters.parked_sessions);
+  add(constrained_sessions_, stats.counters.constrained_sessions, last_.counters.constrained_sessions);
+  add(masked_rows_, stats.counters.masked_rows, last_.counters.masked_rows);
+  mask_seconds_.Increment(std::max(stats.counters.mask_seconds - last_.counters.mask_seconds, 0.0));
+  add(forbidden_candidates_, stats.counters.forbidden_candidates, last_.counters.forbidden_candidates);
   add(resyncs_, stats.resyncs, last_.resyncs);
   for (const auto& [code, count] : stats.refused_sessions) {
     add(refused_sessions_.With({absl::AsciiStrToLower(absl::StatusCodeToString(code))}), count,

@@ -32,6 +32,10 @@ class DrafterMetrics {
   Counter ignored_features_;
   Counter ignored_commits_;
   Counter parked_sessions_;
+  Counter constrained_sessions_;
+  Counter masked_rows_;
+  Counter mask_seconds_;
+  Counter forbidden_candidates_;
   Counter resyncs_;
   CounterFamily& model_step_seconds_;
   CounterFamily& refused_sessions_;

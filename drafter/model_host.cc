@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/sequence_kv.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/grammar/constraint.h"
 
 namespace tandem {
 namespace {
@@ -107,6 +107,8 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
                                                      kMinContext));
     }
     hosted.vocabulary_fingerprint = tokenizer->Fingerprint(config.vocab_size);
+    hosted.grammar_vocabulary = host->VocabularyFor(
+        *tokenizer, hosted, (is_head && target != nullptr ? target : hosted.model)->generation_defaults());
     TANDEM_ASSIGN_OR_RETURN(hosted.stop_head, StopHead::LoadIfPresent(spec.folder, config.hidden_size));
     hosted.weight_bytes = hosted.model->weight_bytes();
     hosted.progress = std::make_unique<LoadProgress>(spec.name, hosted.weight_bytes);
@@ -121,6 +123,20 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
     host->merged_.push_back(std::move(merged));
   }
   return host;
+}
+
+std::shared_ptr<const GrammarVocabulary> ModelHost::VocabularyFor(const Tokenizer& tokenizer,
+                                                                  const Hosted& hosted,
+                                                                  const GenerationDefaults& defaults) const {
+  for (const Hosted& other : hosted_) {
+    if (other.grammar_vocabulary != nullptr &&
+        other.vocabulary_fingerprint == hosted.vocabulary_fingerprint &&
+        other.grammar_vocabulary->end_tokens() == defaults.eos_tokens) {
+      return other.grammar_vocabulary;
+    }
+  }
+  // Without one the model drafts freely.
+  return VocabularyOf(tokenizer, hosted.model->config().vocab_size, defaults.eos_tokens).value_or(nullptr);
 }
 
 namespace {
@@ -240,11 +256,13 @@ std::vector<DraftModel> ModelHost::draft_models() const {
 std::vector<ModelHost::Description> ModelHost::descriptions() const {
   std::vector<Description> descriptions;
   for (const Hosted& hosted : hosted_) {
-    descriptions.push_back({hosted.spec.name, hosted.model, hosted.vocabulary_fingerprint});
+    descriptions.push_back(
+        {hosted.spec.name, hosted.model, hosted.vocabulary_fingerprint, hosted.grammar_vocabulary});
   }
   for (const Merged& merged : merged_) {
     const Hosted& hosted = hosted_[merged.hosted];
-    descriptions.push_back({merged.name, hosted.model, hosted.vocabulary_fingerprint});
+    descriptions.push_back(
+        {merged.name, hosted.model, hosted.vocabulary_fingerprint, hosted.grammar_vocabulary});
   }
   return descriptions;
 }

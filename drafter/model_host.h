@@ -18,9 +18,11 @@
 #include "common/engine/kv_type.h"
 #include "common/engine/paced_engine.h"
 #include "common/engine/weight_type.h"
+#include "common/grammar/compiled.h"
 #include "common/model/load_progress.h"
 #include "common/model/model.h"
 #include "common/model/model_spec.h"
+#include "common/tokenizer/tokenizer.h"
 #include "drafter/draft_session.h"
 
 namespace tandem {
@@ -88,6 +90,9 @@ class ModelHost {
     std::string name;
     std::shared_ptr<const Model> model;  // None for a source.
     uint64_t vocabulary_fingerprint = 0;
+    // For constraints; none of a source, without end-of-text tokens, or in a build without grammars. Models
+    // that have the same share it.
+    std::shared_ptr<const GrammarVocabulary> grammar_vocabulary;
   };
   std::vector<Description> descriptions() const;
 
@@ -97,6 +102,7 @@ class ModelHost {
     std::unique_ptr<SourceHost> source;  // Then there is nothing of what follows.
     std::shared_ptr<const Model> model;
     uint64_t vocabulary_fingerprint = 0;
+    std::shared_ptr<const GrammarVocabulary> grammar_vocabulary;
     uint64_t weight_bytes = 0;
     std::unique_ptr<LoadProgress> progress;
     std::unique_ptr<const StopHead> stop_head;  // If the folder has one.
@@ -111,6 +117,9 @@ class ModelHost {
   };
 
   ModelHost() = default;
+  // That of an earlier model, if it is the same, or a new one.
+  std::shared_ptr<const GrammarVocabulary> VocabularyFor(const Tokenizer& tokenizer, const Hosted& hosted,
+                                                         const GenerationDefaults& defaults) const;
 
   std::vector<Hosted> hosted_;
   std::vector<Merged> merged_;

@@ -35,12 +35,15 @@ void DrafterService::Stop() {
     stopping_ = true;
   }
   if (engine_thread_.joinable()) engine_thread_.join();
+  constraints_ = nullptr;
   core_ = nullptr;
   traces_ = nullptr;
 }
 
-void DrafterService::Serve(const DraftCore::Options& options, std::vector<DraftModel> models) {
+void DrafterService::Serve(const DraftCore::Options& options, std::vector<DraftModel> models,
+                           std::unique_ptr<DraftConstraints> constraints) {
   assert(core_ == nullptr);
+  constraints_ = std::move(constraints);
   core_ = std::make_unique<DraftCore>(options, std::move(models), &clock_);
   traces_ = std::make_unique<DraftTraces>(tracer_, &clock_);
   engine_thread_ = std::thread([this] { Run(); });
@@ -138,7 +141,8 @@ void DrafterService::Run() {
       if (!busy) {
         mutex_.Await(absl::Condition(
             +[](DrafterService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) {
-              return !self->inbox_.empty() || !self->score_inbox_.empty() || self->stopping_;
+              return !self->inbox_.empty() || !self->score_inbox_.empty() || !self->compiled_.empty() ||
+                     self->stopping_;
             },
             this));
       }
@@ -152,6 +156,7 @@ void DrafterService::Run() {
     if (stopping || draining) EndScores(absl::UnavailableError("the drafter is shutting down"));
     if (stopping) break;
     for (Event& event : events) Handle(std::move(event));
+    HandleConstraints();
     // Growth that commits have released goes out before the next step begins.
     SendResponses();
     if (core_->HasWork()) {
@@ -197,8 +202,39 @@ void DrafterService::Handle(Event event) {
     const DraftRequest& request = std::get<DraftRequest>(event.what);
     core_->OnRequest(event.link, request);
     traces_->OnRequest(event.link, request);
+    if (const auto* open = std::get_if<OpenSession>(&request.event)) {
+      CompileConstraint(event.link, request.session, *open);
+    }
   }
   stream->second->Acknowledge();
+}
+
+// A known one is there before the session's first step.
+void DrafterService::CompileConstraint(LinkId link, SessionId session, const OpenSession& open) {
+  if (constraints_ == nullptr || open.constraint == nullptr) return;
+  constraints_->Compile(open, [this, link, session, epoch = open.epoch](
+                                  const absl::StatusOr<ConstraintCompiler::Compiled>& compiled) {
+    if (!compiled.ok()) {
+      LogDebug("a constraint is not heeded", {{"link", absl::StrCat(link)},
+                                              {"session", absl::StrCat(session)},
+                                              {"reason", compiled.status().ToString()}});
+      return;
+    }
+    absl::MutexLock lock(&mutex_);
+    compiled_.push_back({.link = link, .session = session, .epoch = epoch, .constraint = *compiled});
+  });
+}
+
+void DrafterService::HandleConstraints() {
+  std::vector<ConstraintCompiled> compiled;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::swap(compiled, compiled_);
+  }
+  for (ConstraintCompiled& one : compiled) {
+    core_->OnConstraint(one.link, one.session, one.epoch,
+                        CompiledConstraint::Begin(std::move(one.constraint)));
+  }
 }
 
 void DrafterService::HandleScore(ScoreEvent event) {

@@ -17,6 +17,7 @@
 #include "common/rpc/server_bidi.h"
 #include "common/speculation/draft_messages.h"
 #include "common/tracing/span.h"
+#include "drafter/constraint_service.h"
 #include "drafter/draft_core.h"
 #include "drafter/draft_traces.h"
 #include "drafter/metrics.h"
@@ -47,8 +48,10 @@ class DrafterService final : public v1::Drafter::CallbackService {
   explicit DrafterService(DrafterMetrics* metrics, const Tracer& tracer = Tracer::Off());
   ~DrafterService() override;
 
-  // Starts to draft; call at most once. What the models point to outlives the service.
-  void Serve(const DraftCore::Options& options, std::vector<DraftModel> models);
+  // Starts to draft; call at most once. What the models point to outlives the service. `constraints` compiles
+  // those of sessions; null: none is heeded.
+  void Serve(const DraftCore::Options& options, std::vector<DraftModel> models,
+             std::unique_ptr<DraftConstraints> constraints = nullptr);
 
   grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
       grpc::CallbackServerContext* context) override;
@@ -95,6 +98,15 @@ class DrafterService final : public v1::Drafter::CallbackService {
     std::variant<ScoreArrived, ScoreCancelled> what;
   };
 
+  struct ConstraintCompiled {
+    LinkId link = 0;
+    SessionId session = 0;
+    uint32_t epoch = 0;
+    ConstraintCompiler::Compiled constraint;
+  };
+
+  void CompileConstraint(LinkId link, SessionId session, const OpenSession& open);
+  void HandleConstraints();
   void OnMessage(LinkId link, const v1::DraftRequest& message);
   void OnClosed(LinkId link, const absl::Status& status);
   void Run();
@@ -108,6 +120,7 @@ class DrafterService final : public v1::Drafter::CallbackService {
   DrafterMetrics* const metrics_;
   const Tracer& tracer_;
   const SystemClock clock_;
+  std::unique_ptr<DraftConstraints> constraints_;
   BusyTime busy_time_;
   std::thread engine_thread_;
 
@@ -123,6 +136,7 @@ class DrafterService final : public v1::Drafter::CallbackService {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Event> inbox_ ABSL_GUARDED_BY(mutex_);
   std::vector<ScoreEvent> score_inbox_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ConstraintCompiled> compiled_ ABSL_GUARDED_BY(mutex_);
   LinkId last_link_ ABSL_GUARDED_BY(mutex_) = 0;
   ScoreId last_score_ ABSL_GUARDED_BY(mutex_) = 0;
   // Streams that are open, for Drain.

@@ -324,7 +324,9 @@ void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
   for (size_t i = 0; i < proposal_.size(); ++i) {
     if (proposal_[i].parent != proposed) continue;
     const TreeNode* node = tree_.FindChild(parent, proposal_[i].token);
-    if (node == nullptr) {
+    if (node == nullptr && !MayCome(parent, proposal_[i].token)) {
+      ++counters_->forbidden_candidates;
+    } else if (node == nullptr) {
       children.push_back({.token = proposal_[i].token, .probability = proposal_[i].score});
     } else {
       states_.at(node->id).proposed = static_cast<int32_t>(i);
@@ -488,30 +490,31 @@ absl::Status DraftSession::OnStep() {
 }
 
 absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
-  const int32_t vocab_size = model_->engine->config().vocab_size;
+  const auto row = absl::MakeSpan(logits, static_cast<size_t>(model_->engine->config().vocab_size));
   if (sampled_) {
     std::unique_ptr<Draws>& draws = DrawsBelow(parent);
     // What has been drawn stays drawn, even if the model sees another window by now.
     if (draws == nullptr) {
-      draws = DrawChildren(
-          parent,
-          sampler_->MostLikely(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), kSampledTokens));
+      if (!MaskBelow(parent, row)) return absl::OkStatus();
+      draws = DrawChildren(parent, sampler_->MostLikely(row, kSampledTokens));
     }
-    if (draws == nullptr) return NotFinite();
+    if (draws == nullptr) return NothingToGuess();
     OfferChildren(parent, draws->children, &Candidate::score);
     return absl::OkStatus();
   }
   const TreeNode* above = tree_.Find(parent);
   const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
+  if (!MaskBelow(parent, row)) return absl::OkStatus();
   const std::vector<TokenProbability> top =
-      sampler_->Guess(absl::MakeSpan(logits, static_cast<size_t>(vocab_size)), position,
-                      std::max(limits_.branching, limits_.ahead_branching));
-  if (top.empty()) return NotFinite();
+      sampler_->Guess(row, position, std::max(limits_.branching, limits_.ahead_branching));
+  if (top.empty()) return NothingToGuess();
   OfferChildren(parent, top, &Candidate::score);
   return absl::OkStatus();
 }
 
-absl::Status DraftSession::NotFinite() const {
+// A bias may ban all that a constraint allows; without one the model is broken.
+absl::Status DraftSession::NothingToGuess() const {
+  if (constraint_ != nullptr) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
 }

@@ -15,6 +15,7 @@
 #include "router/authentication.h"
 #include "router/live_start.h"
 #include "router/routing_admin.h"
+#include "router/tool_choice.h"
 
 namespace tandem::router {
 namespace {
@@ -143,6 +144,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
       request, router_.model(model_), [this] { return router_.Draw(); }, tokenized);
   const absl::Time choosing = router_.clock().Now();
   if (prepared.ok()) ChooseDrafter(*prepared);
+  std::optional<ParsedOutput> parsed;
+  if (prepared.ok()) parsed = ParsedOutput::Begin(request, *prepared, router_.model(model_));
   std::optional<LiveStart> shown;
   if (prepared.ok() && router_.live() != nullptr &&
       router_.live()->feed.Wanted(request.output().live_page())) {
@@ -158,6 +161,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     return;
   }
   prepared_ = *std::move(prepared);
+  parsed_ = std::move(parsed);
+  KeepTools(request);
   if (absl::Status reserved = ReserveTokens(tokenized); !reserved.ok()) {
     End(std::move(reserved));
     Advance();
@@ -370,11 +375,6 @@ void GenerateCall::OnRetryTime(int alarm) {
   Advance();
 }
 
-absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
-  return absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
-                                             "\" can be reached; tried ", attempts_, ", the last: ", last));
-}
-
 std::shared_ptr<Verifier> GenerateCall::Rebind(const std::string& from, const v1::DrafterTarget& to) {
   absl::MutexLock lock(&mutex_);
   if (status_.has_value() || !prepared_.has_drafter() || prepared_.drafter().name() != from) return nullptr;
@@ -414,6 +414,7 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
     RecordEvent(event);
     if (!policy_state.empty()) LearnPolicy(event.finished().speculation(), policy_state);
     live_.OnEvent(event);
+    if (parsed_.has_value()) parsed_->OnEvent(event);
     queue_.push_back({std::move(event), attempt});
   } else {
     stream_->Acknowledge();
@@ -482,6 +483,7 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
   // The client's clock may be behind by a little.
   const bool in_time = router_.clock().Now() < deadline_ - kDeadlineTolerance;
   Relay::End end = relay_->OnEnd(status, in_time);
+  if (!tools_.tools().empty()) end.status = ToolError(tools_, end.status);
   if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
     attempt_->OnFailure();
   } else {

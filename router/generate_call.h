@@ -22,6 +22,7 @@
 #include "router/feedback/feedback_sink.h"
 #include "router/live/live_call.h"
 #include "router/metrics.h"
+#include "router/parsed_output.h"
 #include "router/relay.h"
 #include "router/request.h"
 #include "router/request_outcome.h"
@@ -97,6 +98,8 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   // On a worker, once the call has its place in flight, or `placed` says why it gets none: validates,
   // tokenizes and opens the first attempt.
   void Prepare(const v1::GenerateRequest& request, const absl::Status& placed);
+  // The tools that the constraint was made of, so that errors are about these.
+  void KeepTools(const v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the worker did since `taken`: `choosing` is when the prompt was tokenized.
   void TracePreparation(absl::Time taken, absl::Time choosing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // On a worker: the features of the prompt, and the drafter where that is left to them.
@@ -182,6 +185,8 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   LiveCall live_ ABSL_GUARDED_BY(mutex_);
   v1::VerifierGenerateRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ParsedOutput> parsed_ ABSL_GUARDED_BY(mutex_);       // Of a chat whose output is parsed.
+  v1::ChatPrompt tools_ ABSL_GUARDED_BY(mutex_);                     // Those its constraint was made of.
   std::optional<FeedbackRequest> feedback_ ABSL_GUARDED_BY(mutex_);  // When sampled, until the end.
   int attempts_ ABSL_GUARDED_BY(mutex_) = 0;       // Begun; the current one has this number.
   size_t in_vain_ ABSL_GUARDED_BY(mutex_) = 0;     // That brought no token, since one did.

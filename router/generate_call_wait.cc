@@ -33,6 +33,11 @@ void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
   chunk.set_arithmetic(arithmetic_);
 }
 
+absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
+  return absl::UnavailableError(absl::StrCat("no verifier of model \"", prepared_.model(),
+                                             "\" can be reached; tried ", attempts_, ", the last: ", last));
+}
+
 void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {
   // One that suits may come back, and those that are full may have room soon.
   if (absl::IsUnavailable(reason) && WaitForVerifier(reason)) return;
@@ -86,6 +91,12 @@ void GenerateCall::OnWaitOver() {
           ? absl::DeadlineExceededError("the call's deadline passed while it waited for a verifier")
           : absl::UnavailableError(absl::StrCat(wait_reason_.message(), "; waited for ",
                                                 absl::FormatDuration(now - *wait_began_))));
+}
+
+void GenerateCall::KeepTools(const v1::GenerateRequest& request) {
+  if (request.has_constraint() || !prepared_.has_constraint()) return;
+  for (const v1::Tool& tool : request.chat().tools()) tools_.add_tools()->set_name(tool.name());
+  *tools_.mutable_tool_choice() = request.chat().tool_choice();
 }
 
 absl::Status GenerateCall::ReserveTokens(uint64_t tokenized) {

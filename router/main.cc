@@ -137,11 +137,13 @@ absl::StatusOr<LoadedConfig> LoadConfig(const RouterFlags& flags, bool check_onl
   for (int i = 0; i < config.models_size(); ++i) {
     // ResolveConfig has reported a folder that is missing.
     if (config.models(i).folder().empty()) continue;
-    absl::StatusOr<ServedModel> model = LoadServedModel(config.models(i).name(), config.models(i).folder());
+    absl::StatusOr<ServedModel> model =
+        LoadServedModel(config.models(i).name(), config.models(i).folder(), config.models(i).output_format());
     if (model.ok()) {
       loaded.models.push_back(*std::move(model));
     } else {
-      errors.push_back(absl::StrCat("models[", i, "].folder: ", model.status().message()));
+      const bool format = absl::StartsWith(model.status().message(), "output_format: ");
+      errors.push_back(absl::StrCat("models[", i, format ? "]." : "].folder: ", model.status().message()));
     }
   }
   if (!errors.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors, "\n"));

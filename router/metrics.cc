@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "router/source_kind.h"
+
 namespace tandem::router {
 namespace {
 
@@ -18,7 +20,8 @@ constexpr int kDeepestTree = 1024;
 // Whether what a verifier says of one source can be true of an output of `num_tokens`. Every drafted round
 // commits a token, so this also bounds what one report can weigh.
 bool IsPlausible(const v1::SourceStats& stats, uint32_t num_tokens) {
-  if (stats.source() != v1::DRAFT_SOURCE_DRAFTER && stats.source() != v1::DRAFT_SOURCE_LOCAL) return false;
+  if (stats.source() == v1::DRAFT_SOURCE_UNSPECIFIED || !v1::DraftSource_IsValid(stats.source()))
+    return false;
   if (stats.drafted_rounds() > num_tokens || stats.accepted_per_position_size() > kDeepestTree) return false;
   if (stats.draft_tokens() < stats.drafted_rounds()) return false;
   if (stats.drafted_rounds() == 0 && stats.draft_tokens() > 0) return false;
@@ -178,9 +181,7 @@ bool RouterMetrics::Request::OnFinished(const v1::GenerationFinished& finished) 
   const v1::SpeculationStats& stats = finished.speculation();
   if (!IsPlausible(stats, num_tokens_)) return false;
   for (const v1::SourceStats& source : stats.by_source()) {
-    const auto by = source.source() == v1::DRAFT_SOURCE_LOCAL ? SpecDecodeMetrics::Source::kLocal
-                                                              : SpecDecodeMetrics::Source::kDrafter;
-    metrics_.spec_decode_.With(tenant_, model_, source.drafter(), by)
+    metrics_.spec_decode_.With(tenant_, model_, source.drafter(), KindOf(source.source()))
         .Record(source.drafted_rounds(), source.draft_tokens(),
                 absl::MakeConstSpan(source.accepted_per_position().data(),
                                     static_cast<size_t>(source.accepted_per_position_size())));

@@ -1,6 +1,7 @@
 #include "router/request.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/sampling_wire.h"
 #include "common/speculation/window_policy.h"
+#include "router/tool_choice.h"
 
 namespace tandem::router {
 namespace {
@@ -22,7 +24,7 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-absl::Status ValidateChat(const v1::ChatPrompt& chat) {
+absl::Status ValidateChat(const v1::ChatPrompt& chat, bool constrained) {
   if (chat.messages().empty()) return Invalid("chat.messages: empty, expected at least one message");
   if (chat.messages_size() > kMaxChatMessages) {
     return Invalid("chat.messages: ", chat.messages_size(), " messages, expected at most ", kMaxChatMessages);
@@ -31,13 +33,15 @@ absl::Status ValidateChat(const v1::ChatPrompt& chat) {
   for (int i = 0; i < chat.messages_size(); ++i) {
     const v1::ChatMessage& message = chat.messages(i);
     if (message.role().empty()) return Invalid("chat.messages[", i, "].role: empty");
-    bytes += message.role().size() + message.content().size();
+    bytes += message.ByteSizeLong();
   }
   bytes += chat.template_variables().size();
+  for (const v1::Tool& tool : chat.tools()) bytes += tool.ByteSizeLong();
   if (bytes > kMaxPromptBytes) {
-    return Invalid("chat.messages: ", bytes, " bytes in all, expected at most ", kMaxPromptBytes);
+    return Invalid("chat.messages: ", bytes, " bytes in all, tools included, expected at most ",
+                   kMaxPromptBytes);
   }
-  return absl::OkStatus();
+  return ValidateTools(chat, constrained);
 }
 
 absl::Status ValidatePrompt(const v1::GenerateRequest& request) {
@@ -52,7 +56,7 @@ absl::Status ValidatePrompt(const v1::GenerateRequest& request) {
       if (request.token_ids().ids().empty()) return Invalid("token_ids: empty, expected a prompt");
       return absl::OkStatus();
     case v1::GenerateRequest::kChat:
-      return ValidateChat(request.chat());
+      return ValidateChat(request.chat(), request.has_constraint());
     case v1::GenerateRequest::PROMPT_NOT_SET:
       return Invalid("prompt: missing, expected text, token_ids or chat");
   }
@@ -148,9 +152,9 @@ absl::StatusOr<v1::TokenIds> EncodePrompt(absl::string_view field, const v1::Gen
   const auto context = static_cast<size_t>(std::max(model.context_length, 1));
   // Room for one more is needed.
   const size_t most = context - 1;
-  const absl::StatusOr<TokenIds> tokens = request.has_text()
-                                              ? model.encoder->EncodeText(request.text(), most, /*plain=*/false)
-                                              : model.encoder->EncodeChat(request.chat(), most);
+  const absl::StatusOr<TokenIds> tokens =
+      request.has_text() ? model.encoder->EncodeText(request.text(), most, /*plain=*/false)
+                         : model.encoder->EncodeChat(request.chat(), most);
   if (absl::IsOutOfRange(tokens.status())) {
     tokenized = context;
     return Invalid(field, ": ", context, " tokens or more, expected fewer than the ", context,
@@ -192,6 +196,20 @@ absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, co
                    " of the model's context");
   }
   return prompt;
+}
+
+// What a chat's tools and the parsing of its output ask of the verifier.
+absl::Status PrepareChat(const v1::ChatPrompt& chat, const ServedModel& model,
+                         v1::VerifierGenerateRequest& prepared) {
+  TANDEM_ASSIGN_OR_RETURN(std::optional<v1::Constraint> constraint, ConstraintOfTools(chat, model));
+  if (constraint.has_value()) *prepared.mutable_constraint() = *std::move(constraint);
+  // Or the marks that the output is parsed by would have no text.
+  const bool offers = OffersTools(chat);
+  if ((offers && model.has_special_call_marks) ||
+      ((offers || chat.parse_output()) && model.has_special_reasoning_marks)) {
+    prepared.mutable_output()->set_include_special_tokens(true);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -239,6 +257,7 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   prepared.mutable_output()->clear_live_page();
   *prepared.mutable_speculation() = request.speculation();
   if (request.has_constraint()) *prepared.mutable_constraint() = request.constraint();
+  if (request.has_chat()) TANDEM_RETURN_IF_ERROR(PrepareChat(request.chat(), model, prepared));
   TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model, tokenized));
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("resume.emitted.ids", request.resume().emitted().ids(), model.vocab_size));

@@ -191,7 +191,7 @@ TEST(RequestTest, SizeLimits) {
 
   request.mutable_chat()->add_messages()->set_role("user");
   request.mutable_chat()->mutable_messages(0)->set_content(std::string(kMaxPromptBytes, 'a'));
-  EXPECT_THAT(error_of(request), HasSubstr("chat.messages: 1048580 bytes in all"));
+  EXPECT_THAT(error_of(request), HasSubstr("chat.messages: 1048586 bytes in all"));
   request.mutable_chat()->clear_messages();
   for (int i = 0; i <= kMaxChatMessages; ++i) request.mutable_chat()->add_messages()->set_role("user");
   EXPECT_THAT(error_of(request), HasSubstr("chat.messages: 4097 messages"));

@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "router/source_kind.h"
+
 namespace tandem::router {
 
 RequestTrace::RequestTrace(const Tracer& tracer, const TraceContext& parent, absl::Time now)
@@ -77,17 +80,17 @@ void RequestTrace::OnFinished(const v1::GenerationFinished& finished) {
   call_.Set("gen_ai.usage.input_tokens", finished.usage().prompt_tokens());
   call_.Set("tandem.draft_tokens", finished.speculation().draft_tokens());
   call_.Set("tandem.accepted_tokens", finished.speculation().accepted_tokens());
-  std::array<uint64_t, 2> draft_tokens = {};  // Of drafters, and of the verifier by itself.
-  std::array<uint64_t, 2> accepted_tokens = {};
+  std::array<uint64_t, kNumSourceKinds> draft_tokens = {};
+  std::array<uint64_t, kNumSourceKinds> accepted_tokens = {};
   for (const v1::SourceStats& source : finished.speculation().by_source()) {
-    const size_t by = source.source() == v1::DRAFT_SOURCE_LOCAL ? 1 : 0;
+    const auto by = static_cast<size_t>(KindOf(source.source()));
     draft_tokens[by] += source.draft_tokens();
     accepted_tokens[by] += source.accepted_tokens();
   }
-  call_.Set("tandem.drafter.draft_tokens", draft_tokens[0]);
-  call_.Set("tandem.drafter.accepted_tokens", accepted_tokens[0]);
-  call_.Set("tandem.local.draft_tokens", draft_tokens[1]);
-  call_.Set("tandem.local.accepted_tokens", accepted_tokens[1]);
+  for (size_t i = 0; i < kNumSourceKinds; ++i) {
+    call_.Set(absl::StrCat("tandem.", kSourceNames[i], ".draft_tokens"), draft_tokens[i]);
+    call_.Set(absl::StrCat("tandem.", kSourceNames[i], ".accepted_tokens"), accepted_tokens[i]);
+  }
 }
 
 void RequestTrace::OnEnd(absl::StatusCode code, uint32_t tokens, absl::Time now) {

@@ -63,6 +63,46 @@ TEST(ServedModelTest, TextOfMessagesIsNeverASpecialToken) {
   EXPECT_EQ(text, "\n" + message.content() + "\n\n");
 }
 
+TEST(ServedModelTest, FormatsAreFoundOrNamed) {
+  EXPECT_EQ(LoadServedModel("demo", kDemoModel)->output_format, OutputFormat{});
+  EXPECT_FALSE(LoadServedModel("demo", kDemoModel)->lays_out_tools);
+  const absl::StatusOr<ServedModel> named = LoadServedModel("demo", kDemoModel, "hermes+think");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->output_format, (OutputFormat{.calls = CallSyntax::kHermes, .reasons = true}));
+  EXPECT_FALSE(named->has_special_call_marks);
+  EXPECT_THAT(std::string(LoadServedModel("demo", kDemoModel, "hermit").status().message()),
+              HasSubstr("output_format: \"hermit\", expected one of hermes, llama"));
+}
+
+TEST(ServedModelTest, DeliveredIsWhatNoStopStringMayTake) {
+  const ServedModel model = LoadServedModel("demo", kDemoModel).value();
+  const TokenIds tokens = model.encoder->EncodeText("one two three", 100, /*plain=*/true).value();
+  EXPECT_EQ(model.encoder->DeliveredText(tokens, {}, false), "one two three");
+  EXPECT_EQ(model.encoder->DeliveredText(tokens, {"eeky", "threes"}, false), "one two ");
+  EXPECT_EQ(model.encoder->DeliveredText(tokens, {"x", ""}, false), "one two three");
+  // A character that is not whole stays as well.
+  TokenIds bytes = model.encoder->EncodeText("aé", 100, /*plain=*/true).value();
+  while (model.encoder->Decode(bytes, false) == "aé") bytes.pop_back();
+  EXPECT_EQ(model.encoder->DeliveredText(bytes, {}, false), "a");
+}
+
+TEST(ServedModelTest, AForcedCallClosesReasoningThatThePromptOpened) {
+  const ServedModel model = LoadServedModel("demo", kDemoModel, "hermes+think").value();
+  v1::ChatPrompt chat;
+  v1::ChatMessage& message = *chat.add_messages();
+  message.set_role("assistant");
+  message.set_content("<think>\n");
+  chat.set_continue_final_message(true);
+  chat.add_tools()->set_name("f");
+  const TokenIds opened = model.encoder->EncodeChat(chat, 200).value();
+  EXPECT_TRUE(OpensReasoning(*model.encoder, opened));
+  chat.mutable_tool_choice()->set_mode(v1::ToolChoice::MODE_REQUIRED);
+  const TokenIds closed = model.encoder->EncodeChat(chat, 200).value();
+  EXPECT_FALSE(OpensReasoning(*model.encoder, closed));
+  EXPECT_THAT(model.encoder->Decode(closed, true), ::testing::EndsWith("<think>\n\n</think>\n\n"));
+  EXPECT_TRUE(absl::IsOutOfRange(model.encoder->EncodeChat(chat, opened.size()).status()));
+}
+
 TEST(ServedModelTest, ErrorsNameTheFile) {
   const std::string empty = ::testing::TempDir() + "/tandem_served_model_test";
   std::filesystem::create_directories(empty);

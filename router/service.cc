@@ -16,7 +16,7 @@
 #include "router/authentication.h"
 #include "router/generation_stream.h"
 #include "router/readiness_watch.h"
-#include "router/single_answer.h"
+#include "router/single_call.h"
 #include "router/token_calls.h"
 #include "router/worker_call.h"
 
@@ -91,7 +91,7 @@ GenerationService::GenerationService(Router& router) : router_(router) {
   MarkMethodRawCallback(
       kGenerateOnce, new Single([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                        v1::GenerateResult* result) {
-        return SingleAnswer::Start(
+        return SingleCall::Start(
             router_, context, [request] { return ParseRequest(*request); }, result);
       }));
 }

@@ -315,6 +315,9 @@ class BlockingEncoder final : public PromptEncoder {
   }
   absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&, size_t) const override { return TokenIds{1}; }
   absl::string_view TokenBytes(TokenId) const override { return ""; }
+  std::string DeliveredText(absl::Span<const TokenId>, absl::Span<const std::string>, bool) const override {
+    return "";
+  }
   std::string Decode(absl::Span<const TokenId>, bool) const override { return ""; }
 
   mutable absl::Notification entered;

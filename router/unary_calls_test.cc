@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
-#include "router/single_answer.h"
+#include "router/single_call.h"
 #include "router/testing/client_call.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"
@@ -94,7 +94,7 @@ TEST_F(UnaryCallsTest, AClientThatGivesUpEndsItsGeneration) {
   EXPECT_TRUE(call->WaitForCancel());
 }
 
-TEST(SingleAnswerTest, DeltasAreJoined) {
+TEST(SingleCallTest, DeltasAreJoined) {
   v1::GenerateResult answer;
   for (const char* text : {
            R"pb(chunk {

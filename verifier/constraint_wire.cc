@@ -1,88 +1,12 @@
 #include "verifier/constraint_wire.h"
 
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/constraint_wire.h"
 
 namespace tandem {
-namespace {
-
-absl::Status In(absl::string_view field, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
-}
-
-// A constraint without parts of its own, as a request or as a tag's content has it.
-absl::StatusOr<ConstraintSource> SimpleConstraint(const v1::Constraint& proto) {
-  switch (proto.form_case()) {
-    case v1::Constraint::kJsonSchema:
-      return ConstraintSource{.form = ConstraintSource::Form::kJsonSchema,
-                              .text = proto.json_schema().schema(),
-                              .any_whitespace = proto.json_schema().any_whitespace()};
-    case v1::Constraint::kJsonObject:
-      return AnyJsonObject(proto.json_object().any_whitespace());
-    case v1::Constraint::kRegex:
-      return ConstraintSource{.form = ConstraintSource::Form::kRegex, .text = proto.regex()};
-    case v1::Constraint::kGrammar:
-      return ConstraintSource{.form = ConstraintSource::Form::kGrammar, .text = proto.grammar()};
-    case v1::Constraint::kChoices:
-    case v1::Constraint::kStructuralTags:
-    case v1::Constraint::FORM_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("expected json_schema, json_object, regex or grammar");
-}
-
-absl::StatusOr<ConstraintSource> TagsFromProto(const v1::StructuralTags& proto,
-                                               const ConstraintLimits& limits) {
-  StructuralTags tags{.triggers = {proto.triggers().begin(), proto.triggers().end()},
-                      .tags = {},
-                      .at_least_one = proto.at_least_one(),
-                      .stop_after_first = proto.stop_after_first()};
-  for (int i = 0; i < proto.tags_size(); ++i) {
-    absl::StatusOr<ConstraintSource> content = SimpleConstraint(proto.tags(i).content());
-    if (!content.ok()) return In(absl::StrCat("tags[", i, "].content"), content.status());
-    tags.tags.push_back(
-        {.begin = proto.tags(i).begin(), .content = *std::move(content), .end = proto.tags(i).end()});
-  }
-  return ConstraintOfTags(tags, limits);
-}
-
-// With the name of the form, for errors.
-absl::StatusOr<ConstraintSource> AnyConstraint(const v1::Constraint& proto, const ConstraintLimits& limits,
-                                               std::string* form) {
-  switch (proto.form_case()) {
-    case v1::Constraint::kJsonSchema:
-      *form = "json_schema.schema";
-      return SimpleConstraint(proto);
-    case v1::Constraint::kJsonObject:
-      *form = "json_object";
-      return SimpleConstraint(proto);
-    case v1::Constraint::kRegex:
-      *form = "regex";
-      return SimpleConstraint(proto);
-    case v1::Constraint::kGrammar:
-      *form = "grammar";
-      return SimpleConstraint(proto);
-    case v1::Constraint::kChoices: {
-      *form = "choices";
-      const std::vector<std::string> choices(proto.choices().choices().begin(),
-                                             proto.choices().choices().end());
-      return ConstraintOfChoices(choices);
-    }
-    case v1::Constraint::kStructuralTags:
-      *form = "structural_tags";
-      return TagsFromProto(proto.structural_tags(), limits);
-    case v1::Constraint::FORM_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError(
-      "expected json_schema, json_object, regex, grammar, choices or structural_tags");
-}
-
-}  // namespace
 
 absl::StatusOr<std::optional<ConstraintSource>> ConstraintFromProto(const v1::VerifierGenerateRequest& proto,
                                                                     const ConstraintLimits& limits) {
@@ -91,22 +15,11 @@ absl::StatusOr<std::optional<ConstraintSource>> ConstraintFromProto(const v1::Ve
     return absl::InvalidArgumentError(
         "stopping.ignore_eos: true, expected false with a constraint, which says where the output may end");
   }
-  if (proto.constraint().ByteSizeLong() > limits.max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("constraint: ", proto.constraint().ByteSizeLong(),
-                                                   " bytes, expected at most ", limits.max_bytes));
-  }
-  std::string form;
-  absl::StatusOr<ConstraintSource> source = AnyConstraint(proto.constraint(), limits, &form);
-  absl::Status checked = source.status();
-  // What we made of it is longer than what was sent.
-  const ConstraintLimits made{.max_bytes = 8 * limits.max_bytes, .max_depth = limits.max_depth};
-  if (checked.ok()) checked = CheckConstraint(*source, made);
-  if (!checked.ok()) return In(form.empty() ? "constraint" : absl::StrCat("constraint.", form), checked);
-  return *std::move(source);
+  return ConstraintFromProto(proto.constraint(), limits);
 }
 
 absl::Status ConstraintError(const absl::Status& compiled) {
-  return In("constraint", compiled);
+  return absl::Status(compiled.code(), absl::StrCat("constraint: ", compiled.message()));
 }
 
 absl::Status Constrain(std::shared_ptr<const CompiledConstraint> constraint, const ServedTarget& target,

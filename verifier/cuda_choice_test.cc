@@ -10,6 +10,7 @@
 #include "common/engine/cpu/random_model.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"
+#include "common/testing/fake_constraint.h"
 #include "verifier/scheduler_test_fixture.h"
 
 namespace tandem {
@@ -51,6 +52,8 @@ class ObservedEngine final : public Engine {
   const bool chooses_;
 };
 
+const FakeConstraint::Options kAllowed = {.vocab_size = kVocabSize};
+
 class CudaChoiceTest : public SchedulerTest {
  protected:
   void OpenEngine(WeightType weight_type) {
@@ -88,6 +91,16 @@ class CudaChoiceTest : public SchedulerTest {
     for (SessionId id = 1; id <= samplings.size(); ++id) {
       asks[id] = {.sampling = samplings[id - 1], .rules = {.max_tokens = 18}, .drafted = drafted};
       asks[id].prompt.push_back(static_cast<TokenId>(id));
+    }
+    return asks;
+  }
+
+  // The same under a constraint, which leaves about a third of the tokens.
+  std::map<SessionId, Ask> ConstrainedAsks(bool drafted) const {
+    std::map<SessionId, Ask> asks = Asks(drafted);
+    for (auto& [id, ask] : asks) {
+      ask.rules.stop_tokens = {FakeConstraint::kEnd};
+      if (id != 2) ask.constraint = [] { return std::make_unique<FakeConstraint>(kAllowed); };
     }
     return asks;
   }
@@ -150,6 +163,25 @@ TEST_P(CudaChoiceWeights, OutputsAreThoseOfTheHostsChoice) {
   EXPECT_GT(observed_->num_logits, 10u);
   EXPECT_GT(observed_->num_choices, 10u);
   EXPECT_TRUE(violations_.empty());
+}
+
+TEST_P(CudaChoiceWeights, ConstrainedOutputsAreThoseOfTheHostsChoice) {
+  ASSERT_NO_FATAL_FAILURE(OpenEngine(GetParam()));
+  const std::map<SessionId, TokenIds> plain = Run(ConstrainedAsks(/*drafted=*/false), /*chooses=*/false);
+  ASSERT_EQ(plain.size(), 6u);
+  for (const auto& [id, output] : plain) {
+    for (size_t i = 0; i < output.size() && id != 2; ++i) {
+      EXPECT_TRUE(FakeConstraint::Allows(kAllowed, absl::MakeConstSpan(output).first(i), output[i]));
+    }
+  }
+  EXPECT_EQ(Run(ConstrainedAsks(/*drafted=*/false), /*chooses=*/true), plain);
+  EXPECT_EQ(observed_->num_logits, 0u);
+  EXPECT_GT(observed_->num_choices, 6 * 10u);
+  EXPECT_EQ(Run(ConstrainedAsks(/*drafted=*/true), /*chooses=*/true, plain), plain);
+  EXPECT_EQ(observed_->num_logits, 0u);
+  for (const auto& [id, record] : records_) {
+    EXPECT_GT(record.summary.accepted_tokens, 1u) << "session " << id;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaChoiceWeights,

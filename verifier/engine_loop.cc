@@ -427,16 +427,19 @@ void EngineLoop::TellEnd(SessionId session, const Ended& ended, absl::Time at) {
 void EngineLoop::LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary) {
   const LogLevel level = status.ok() || absl::IsCancelled(status) ? LogLevel::kDebug : LogLevel::kInfo;
   if (!LogEnabled(level)) return;
-  const DraftTotals drafter = TotalsBy(summary, /*local=*/false);
-  const DraftTotals local = TotalsBy(summary, /*local=*/true);
+  const auto accepted = [&summary](SourceKind source) {
+    const DraftTotals totals = TotalsBy(summary, source);
+    return absl::StrCat(totals.accepted_tokens, "/", totals.draft_tokens);
+  };
   Log(level, "request ended",
       {{"request_id", call.request_id},
        {"trace_id", call.trace.trace_id()},
        {"tenant", call.tenant},
        {"drafter", summary.drafter},
        {"tokens", absl::StrCat(summary.output_tokens)},
-       {"drafter_accepted", absl::StrCat(drafter.accepted_tokens, "/", drafter.draft_tokens)},
-       {"local_accepted", absl::StrCat(local.accepted_tokens, "/", local.draft_tokens)},
+       {"drafter_accepted", accepted(SourceKind::kDrafter)},
+       {"local_accepted", accepted(SourceKind::kLocal)},
+       {"grammar_accepted", accepted(SourceKind::kGrammar)},
        {"code", absl::StatusCodeToString(status.code())}});
 }
 

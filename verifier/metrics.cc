@@ -14,23 +14,22 @@ namespace {
 constexpr std::array<absl::string_view, kNumDraftSupplies> kSupplyNames = {"drafted", "unwanted", "opening",
                                                                            "late", "lost"};
 
-// Of the label `source`: drafters are one, partners included.
-constexpr std::array<absl::string_view, 2> kSourceNames = {"drafter", "local"};
 // By DrafterPools::MoveReason.
 constexpr std::array<absl::string_view, DrafterPools::kNumMoveReasons> kMoveReasonNames = {"left", "joined",
                                                                                            "balanced"};
-constexpr std::array<absl::string_view, 3> kRoundSourceNames = {"drafter", "local", "both"};
+// Of rounds that verified candidates of more than one source.
+constexpr absl::string_view kSeveralSources = "several";
 
-size_t SourceIndex(DraftOrigin origin) {
-  return origin == DraftOrigin::kLocal ? 1 : 0;
-}
-
-// Index into kRoundSourceNames of a round that verified anything.
+// SourceKind of a round that verified anything, or kNumSourceKinds for several of them.
 size_t RoundSourceIndex(const RoundReport& report) {
-  const bool local = report.shares[static_cast<size_t>(DraftOrigin::kLocal)].nodes > 0;
-  const bool drafted = report.nodes > report.shares[static_cast<size_t>(DraftOrigin::kLocal)].nodes;
-  if (local && drafted) return 2;
-  return local ? 1 : 0;
+  size_t found = kNumSourceKinds;
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    if (report.shares[i].nodes == 0) continue;
+    const auto kind = static_cast<size_t>(KindOf(static_cast<DraftOrigin>(i)));
+    if (found != kNumSourceKinds && found != kind) return kNumSourceKinds;
+    found = kind;
+  }
+  return found;
 }
 
 }  // namespace
@@ -127,6 +126,17 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                       "a row.",
                                       {}})
                         .With()),
+      mask_seconds_(registry
+                        ->AddCounter({"tandem_verifier_mask_seconds_total",
+                                      "Time to make and apply the masks of constrained requests' rows.",
+                                      {}})
+                        .With()),
+      hidden_mask_seconds_(
+          registry
+              ->AddCounter({"tandem_verifier_hidden_mask_seconds_total",
+                            "Of this, what a device computed through: the rest held up steps.",
+                            {}})
+              .With()),
       drafter_changes_(registry
                            ->AddCounter({"tandem_verifier_drafter_changes_total",
                                          "Times a running request went over to another drafter.",
@@ -174,7 +184,7 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
        {"source"}});
   CounterFamily& exposed = registry->AddCounter({"tandem_verifier_exposed_draft_seconds_total",
                                                  "Time that rounds waited: for a drafter's candidates, or "
-                                                 "while the verifier guessed by itself (local).",
+                                                 "while the verifier guessed by itself (local, grammar).",
                                                  {"source"}});
   for (size_t i = 0; i < sources_.size(); ++i) {
     const absl::string_view source = kSourceNames[i];
@@ -186,11 +196,13 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
       {"tandem_verifier_rounds_total",
        "Verification rounds: drafts were there (hit), were waited for (miss), or there were none "
        "(undrafted); and "
-       "whose were verified: a drafter's, the verifier's own (local), both, or nobody's (none).",
+       "whose were verified: a drafter's, the verifier's own (local), what a constraint leaves no choice "
+       "about (grammar), several of these, or nobody's (none).",
        {"outcome", "source"}});
   for (size_t i = 0; i < kNumRoundSources; ++i) {
-    rounds_hit_[i] = rounds.With({"hit", kRoundSourceNames[i]});
-    rounds_miss_[i] = rounds.With({"miss", kRoundSourceNames[i]});
+    const absl::string_view source = i < kNumSourceKinds ? kSourceNames[i] : kSeveralSources;
+    rounds_hit_[i] = rounds.With({"hit", source});
+    rounds_miss_[i] = rounds.With({"miss", source});
   }
   rounds_undrafted_ = rounds.With({"undrafted", "none"});
   if (vllm_names) vllm_.emplace(registry, target_);
@@ -241,16 +253,13 @@ void VerifierMetrics::DraftSeries::RecordRound(const RoundReport& report) const 
 
 VerifierMetrics::OriginSeries VerifierMetrics::SpeculationOf(absl::string_view tenant,
                                                              const RoundDrafters& drafters) {
-  using Source = SpecDecodeMetrics::Source;
   OriginSeries series;
   series.drafters_ = drafters;
   for (size_t i = 0; i < kNumDraftOrigins; ++i) {
     const auto origin = static_cast<DraftOrigin>(i);
-    const bool is_local = origin == DraftOrigin::kLocal;
     // No series for a drafter that there is not.
-    if (!is_local && drafters.NameOf(origin).empty()) continue;
-    series.series_[i] = speculation_.With(tenant, target_, drafters.NameOf(origin),
-                                          is_local ? Source::kLocal : Source::kDrafter);
+    if (KindOf(origin) == SourceKind::kDrafter && drafters.NameOf(origin).empty()) continue;
+    series.series_[i] = speculation_.With(tenant, target_, drafters.NameOf(origin), KindOf(origin));
   }
   return series;
 }
@@ -272,11 +281,13 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
   batch_tokens_.Observe(report.rows);
   prefill_tokens_.Increment(report.prefill_rows);
   preemptions_.Increment(report.preemptions);
+  hidden_mask_seconds_.Increment(report.hidden_mask_seconds);
   if (vllm_.has_value()) vllm_->RecordStep(report);
 }
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {
   output_tokens_.Increment(report.committed);
+  mask_seconds_.Increment(report.mask_seconds);
   switch (report.kind) {
     case RoundKind::kHit:
       rounds_hit_[RoundSourceIndex(report)].Increment();
@@ -290,7 +301,7 @@ void VerifierMetrics::RecordRound(const RoundReport& report) {
   }
   for (size_t i = 0; i < kNumDraftOrigins; ++i) {
     const OriginShare& share = report.shares[i];
-    const SourceCounters& counters = sources_[SourceIndex(static_cast<DraftOrigin>(i))];
+    const SourceCounters& counters = sources_[static_cast<size_t>(KindOf(static_cast<DraftOrigin>(i)))];
     counters.declined_nodes.Increment(share.declined);
     counters.expected_accepted.Increment(share.expected_accepted);
     counters.exposed_draft_seconds.Increment(std::max(share.wait_seconds, 0.0));

@@ -113,17 +113,18 @@ class VerifierMetrics {
   Counter stale_nodes_;
   Counter constrained_requests_;
   Counter masked_nodes_;
+  Counter mask_seconds_;
+  Counter hidden_mask_seconds_;
   Counter drafter_changes_;
   std::array<Counter, DrafterPools::kNumMoveReasons> pool_moves_;  // By MoveReason.
-  // By source, "drafter" and "local".
   struct SourceCounters {
     Counter declined_nodes;
     Counter expected_accepted;
     Counter exposed_draft_seconds;
   };
-  std::array<SourceCounters, 2> sources_;
+  std::array<SourceCounters, kNumSourceKinds> sources_;  // By SourceKind.
   // By outcome and by whose nodes were verified.
-  static constexpr size_t kNumRoundSources = 3;  // Drafters, the verifier, both.
+  static constexpr size_t kNumRoundSources = kNumSourceKinds + 1;  // By SourceKind, and several of them.
   std::array<Counter, kNumRoundSources> rounds_hit_;
   std::array<Counter, kNumRoundSources> rounds_miss_;
   Counter rounds_undrafted_;

@@ -57,7 +57,7 @@ TEST(VerifierMetricsTest, TellsWhoGuessed) {
            absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", beside, "0\n"),
            absl::StrCat("tandem_spec_decode_num_draft_tokens_total", alone, "2\n"),
            absl::StrCat("tandem_spec_decode_num_accepted_tokens_total", alone, "1\n"),
-           std::string("tandem_verifier_rounds_total{outcome=\"hit\",source=\"both\"} 1\n"),
+           std::string("tandem_verifier_rounds_total{outcome=\"hit\",source=\"several\"} 1\n"),
            std::string("tandem_verifier_rounds_total{outcome=\"hit\",source=\"local\"} 1\n"),
            std::string("tandem_verifier_rounds_total{outcome=\"undrafted\",source=\"none\"} 1\n"),
            std::string("tandem_verifier_declined_nodes_total{source=\"drafter\"} 7\n"),

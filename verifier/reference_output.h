@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/speculation/target_sampler.h"
+#include "common/testing/fake_constraint.h"
 #include "common/testing/fake_engine.h"
 #include "verifier/output_assembler.h"
 
@@ -17,14 +18,17 @@ struct ReferenceOutput {
 };
 
 // The plain loop of law 2: one token after the other, each chosen from logits that are computed from nothing
-// but the tokens before it. `output` has taken in no tokens yet.
+// but the tokens before it. `output` has taken in no tokens yet. `constraint`: what the output may be; null:
+// anything.
 inline ReferenceOutput GenerateReference(const FakeEngine& target, const TokenIds& prompt,
-                                         const SamplingParameters& sampling, OutputAssembler output) {
+                                         const SamplingParameters& sampling, OutputAssembler output,
+                                         const FakeConstraint::Options* constraint = nullptr) {
   ReferenceOutput reference;
   TargetSampler sampler(sampling, target.config().vocab_size, prompt);
   TokenIds all = prompt;
   while (true) {
     std::vector<float> logits = target.ReferenceLogits(all);
+    if (constraint != nullptr) FakeConstraint::Mask(*constraint, reference.tokens, absl::MakeSpan(logits));
     const TokenId token = sampler.Choose(absl::MakeSpan(logits), static_cast<uint32_t>(all.size())).token;
     sampler.Append(token);
     all.push_back(token);

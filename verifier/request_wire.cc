@@ -158,7 +158,15 @@ v1::RoundKind KindToProto(RoundKind kind) {
 }
 
 v1::DraftSource SourceToProto(DraftOrigin origin) {
-  return origin == DraftOrigin::kLocal ? v1::DRAFT_SOURCE_LOCAL : v1::DRAFT_SOURCE_DRAFTER;
+  switch (KindOf(origin)) {
+    case SourceKind::kDrafter:
+      return v1::DRAFT_SOURCE_DRAFTER;
+    case SourceKind::kLocal:
+      return v1::DRAFT_SOURCE_LOCAL;
+    case SourceKind::kGrammar:
+      return v1::DRAFT_SOURCE_GRAMMAR;
+  }
+  return v1::DRAFT_SOURCE_UNSPECIFIED;
 }
 
 void SharesToProto(const CommittedTokens& tokens, v1::GenerationChunk& chunk) {
@@ -172,6 +180,19 @@ void SharesToProto(const CommittedTokens& tokens, v1::GenerationChunk& chunk) {
     entry.set_draft_tokens(share.nodes);
     entry.set_accepted_tokens(share.accepted);
     entry.set_wait_seconds(share.wait_seconds);
+  }
+}
+
+void NodesToProto(absl::Span<const TracedNode> nodes, const RoundDrafters& drafters,
+                  google::protobuf::RepeatedPtrField<v1::TreeNodeTrace>& proto) {
+  for (const TracedNode& node : nodes) {
+    v1::TreeNodeTrace& entry = *proto.Add();
+    entry.set_parent(node.parent);
+    entry.set_token(static_cast<uint32_t>(node.token));
+    entry.set_score(node.score);
+    entry.set_accepted(node.accepted);
+    entry.set_source(SourceToProto(node.origin));
+    entry.set_drafter(drafters.NameOf(node.origin));
   }
 }
 
@@ -189,15 +210,9 @@ v1::RoundTrace TraceToProto(const RoundTrace& trace) {
     entry.set_nodes(growth.nodes);
     entry.set_step_seconds(growth.step_seconds);
   }
-  for (const TracedNode& node : trace.tree) {
-    v1::TreeNodeTrace& entry = *proto.add_tree();
-    entry.set_parent(node.parent);
-    entry.set_token(static_cast<uint32_t>(node.token));
-    entry.set_score(node.score);
-    entry.set_accepted(node.accepted);
-    entry.set_source(SourceToProto(node.origin));
-    entry.set_drafter(trace.report.drafters.NameOf(node.origin));
-  }
+  NodesToProto(trace.tree, trace.report.drafters, *proto.mutable_tree());
+  NodesToProto(trace.masked, trace.report.drafters, *proto.mutable_masked());
+  proto.set_masked_nodes(trace.report.masked);
   return proto;
 }
 

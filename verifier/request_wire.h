@@ -28,6 +28,11 @@ struct ServedTarget {
   ConstraintLimits constraints;
 };
 
+// What its tokens are to constraints.
+inline absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const ServedTarget& target) {
+  return VocabularyOf(*target.tokenizer, target.config.vocab_size, target.defaults.eos_tokens);
+}
+
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument
 // names the field, its value and what was expected, and so does OutOfRange, of what the model has room for
 // but not this verifier; FailedPrecondition when the request is for another model.

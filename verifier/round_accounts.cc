@@ -17,10 +17,10 @@ void CountAt(std::vector<uint32_t>& histogram, size_t index) {
 
 }  // namespace
 
-DraftTotals TotalsBy(const SessionSummary& summary, bool local) {
+DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source) {
   DraftTotals totals;
   for (const OriginSummary& entry : summary.by_origin) {
-    if ((entry.origin == DraftOrigin::kLocal) != local) continue;
+    if (KindOf(entry.origin) != source) continue;
     totals.draft_tokens += entry.draft_tokens;
     totals.accepted_tokens += entry.accepted_tokens;
   }
@@ -72,6 +72,30 @@ std::vector<TracedNode> Session::TraceTree() const {
   return tree;
 }
 
+std::vector<TracedNode> Session::TraceMasked() const {
+  std::vector<TracedNode> masked;
+  for (const auto& [origin, forbidden] : masked_) {
+    if (masked.size() == kMaxTracedMasked) break;
+    // The place of what is above it, from 1; 0: the root.
+    size_t above = 0;
+    bool verified = true;
+    for (size_t i = 0; verified && i + 1 < forbidden.path.size(); ++i) {
+      const NodeId parent = above == 0 ? 0 : selected_[above - 1].id;
+      const auto child = std::find_if(selected_.begin(), selected_.end(), [&](const TreeNode& node) {
+        return node.parent == parent && node.token == forbidden.path[i];
+      });
+      verified = child != selected_.end();
+      above = static_cast<size_t>(child - selected_.begin()) + 1;
+    }
+    if (!verified) continue;
+    masked.push_back({.parent = static_cast<uint32_t>(above),
+                      .token = forbidden.path.back(),
+                      .score = forbidden.score,
+                      .origin = origin});
+  }
+  return masked;
+}
+
 std::optional<DraftSupply> Session::SupplyOfRound() const {
   if (!request_.drafter.has_value()) return std::nullopt;
   const bool drafted = std::any_of(guesses_.begin(), guesses_.end(), [](const Guesses& guesses) {
@@ -109,7 +133,9 @@ void Session::FillShares(RoundReport& report,
   for (const uint32_t place : accepted_) report.accepted_by.push_back(guesses_[place].credited());
   report.wait_seconds = round_wait_seconds_;
   report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;
-  report.shares[static_cast<size_t>(DraftOrigin::kLocal)].wait_seconds = guess_seconds_;
+  for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kLocal}) {
+    report.shares[static_cast<size_t>(own)].wait_seconds = guess_seconds_[static_cast<size_t>(own)];
+  }
 }
 
 OriginSummary& Session::SummaryOf(DraftOrigin origin, const std::string& drafter) {
@@ -172,10 +198,12 @@ void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
                            const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
   const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
   ObservePartner(outcomes[static_cast<size_t>(DraftOrigin::kPartner)]);
-  if (local_drafter_ != nullptr) {
+  const auto observe_own = [&](DraftOrigin origin, ScoreCalibration* calibration) {
     std::vector<JudgedNode> judged;
-    ObserveScores(DraftOrigin::kLocal, local_calibration_, &judged);
-  }
+    if (calibration != nullptr) ObserveScores(origin, calibration, &judged);
+  };
+  observe_own(DraftOrigin::kGrammar, forced_calibration_);
+  observe_own(DraftOrigin::kLocal, local_calibration_);
   if (!drafting_ && !draft_suspended_) return;
   if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.
   // To the drafter's account, a round without nodes of its own is undrafted, whoever else drafted.

@@ -45,6 +45,7 @@ void RoundChoices::Plan(const Round& round, absl::Span<StepRow> rows) {
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     choices_[i].token = &tokens_[i];
+    if (!round.allowed.empty()) choices_[i].allowed = round.allowed[i];
     rows[i].choice = &choices_[i];
   }
 }

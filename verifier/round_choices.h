@@ -22,10 +22,12 @@ class RoundChoices {
     const TargetSampler* sampler = nullptr;  // Of the tokens up to the root.
     uint32_t position = 0;                   // Of the token after the root.
     absl::Span<const TreeNode> nodes;        // By id, parents before children.
+    // What may be chosen after the root and after every node (SeededChoice::allowed); none: anything.
+    absl::Span<const std::vector<uint32_t>> allowed = {};
   };
 
-  // Lets `rows`, those of the root and of the nodes, ask for their choices. They point into this, and into
-  // `round.sampling`, until the next call.
+  // Lets `rows`, those of the root and of the nodes, ask for their choices. They point into this, into
+  // `round.sampling` and into `round.allowed`, until the next call.
   void Plan(const Round& round, absl::Span<StepRow> rows);
   // After the step: the choices in the order of the rows. None before the first Plan.
   absl::Span<const TokenId> tokens() const { return tokens_; }

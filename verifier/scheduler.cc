@@ -77,18 +77,19 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
                                                pool_, engine_->config().vocab_size));
   if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
   const SessionRequest& queued = waiting_.back()->request();
-  if (engine_->chooses() && !samples_drafts && queued.num_logprobs < 0 && queued.constraint == nullptr) {
+  if (engine_->chooses() && !samples_drafts && queued.num_logprobs < 0) {
     waiting_.back()->ChooseInEngine();
   }
-  std::unique_ptr<DraftSource> source;
   if (local_drafters_ != nullptr && queued.speculate) {
-    source = local_drafters_->NewSession(queued.cache_salt, options_.vocabulary_fingerprint);
+    waiting_.back()->SetLocalDrafter(
+        local_drafters_->NewSession(queued.cache_salt, options_.vocabulary_fingerprint), &local_calibration_,
+        clock_);
   }
-  // What a constraint leaves no choice about needs no drafter to guess it.
-  if (queued.constraint != nullptr && queued.speculate) {
-    source = std::make_unique<ConstrainedSource>(std::move(source), queued.constraint.get());
+  if (queued.constraint != nullptr) {
+    queued.constraint->TimeBy(clock_);
+    // What a constraint leaves no choice about needs no drafter to guess it.
+    if (queued.speculate) waiting_.back()->DraftForced(&forced_calibration_, clock_);
   }
-  if (source != nullptr) waiting_.back()->SetLocalDrafter(std::move(source), &local_calibration_, clock_);
   return absl::OkStatus();
 }
 
@@ -163,10 +164,10 @@ bool Scheduler::MayOpen(const Session& session) const {
   for (const auto& [id, other] : running_) {
     if (other->drafting() && !other->draft_opened() &&
         other->request().drafter->link == session.request().drafter->link) {
-      opening += other->num_committed();
+      opening += other->opening_tokens();
     }
   }
-  return opening == 0 || opening + session.num_committed() <= options_.max_opening_tokens;
+  return opening == 0 || opening + session.opening_tokens() <= options_.max_opening_tokens;
 }
 
 void Scheduler::OpenDraft(Session& session) {
@@ -469,7 +470,10 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
                                         .verify_time = forward_time_,
                                         .growth = session.TakeGrowthTrace(),
                                         .tree = {}};
-    if (session.request().trace_trees) result.committed.trace->tree = session.TraceTree();
+    if (session.request().trace_trees) {
+      result.committed.trace->tree = session.TraceTree();
+      result.committed.trace->masked = session.TraceMasked();
+    }
   }
   if (!result.committed.tokens.empty()) listener_->OnTokens(session.id(), std::move(result.committed));
   listener_->OnRound(session.id(), result.report);
@@ -524,15 +528,19 @@ bool Scheduler::Forward() {
 void Scheduler::Await() {
   assert(in_flight_);
   if (std::exchange(awaited_, true) || !forwarded_.ok()) return;
-  if (engine_->overlaps()) {
-    for (Session* session : rounds_) {
-      SessionConstraint* const constraint = session->request().constraint.get();
-      if (constraint != nullptr) constraint->MaskAhead(session->selected());
-    }
+  const absl::Time start = clock_->Now();
+  bool masked = false;
+  for (Session* session : rounds_) {
+    SessionConstraint* const constraint = session->request().constraint.get();
+    if (constraint == nullptr || session->chooses_in_engine() || !engine_->overlaps()) continue;
+    constraint->MaskAhead(session->selected());
+    masked = true;
   }
   const absl::Time finish = clock_->Now();
   forwarded_ = engine_->Finish();
   const absl::Duration wait = clock_->Now() - finish;
+  // A pass that was over by then may have ended before the masks.
+  hidden_mask_time_ = masked && wait >= kShortestWait ? finish - start : absl::ZeroDuration();
   // What the owner did in between was no part of it, unless the engine went on. If that was done first,
   // nobody knows when.
   forward_time_ = engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + wait;
@@ -557,7 +565,8 @@ void Scheduler::Conclude() {
                           .preemptions = num_preemptions_,
                           .seconds = absl::ToDoubleSeconds(forward_time_),
                           .modelled_seconds = round_time_.Uncorrected(
-                              std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_)};
+                              std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_),
+                          .hidden_mask_seconds = absl::ToDoubleSeconds(hidden_mask_time_)};
   if (timed_) round_time_.Observe(report.rows, report.seconds, step_context_);
   listener_->OnStep(report);
 }

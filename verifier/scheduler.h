@@ -37,7 +37,8 @@ struct StepReport {
   uint32_t sessions = 0;
   uint32_t preemptions = 0;  // Sessions that gave up their keys and values to others before this step.
   double seconds = 0.0;
-  double modelled_seconds = 0.0;  // By the round-time model as warm-up measured it.
+  double modelled_seconds = 0.0;     // By the round-time model as warm-up measured it.
+  double hidden_mask_seconds = 0.0;  // That masks took while a device went on computing after them.
 };
 
 // What the scheduler tells the world. Called on the thread that drives the scheduler, from within its
@@ -113,8 +114,9 @@ class Scheduler {
     absl::Duration longest_draft_retry = absl::Seconds(30);
     // How long a drafter that is to take over may take to draft, or at least to answer.
     absl::Duration swap_timeout = absl::Seconds(2);
-    // Most committed tokens in openings that a drafter has not answered; further sessions are opened there
-    // after those. A token takes up to 5 bytes, and a link holds back 8 MiB.
+    // Most committed tokens in openings that a drafter has not answered, constraints counted by their size;
+    // further sessions are opened there after those. A token takes up to 5 bytes, and a link holds back 8
+    // MiB.
     uint64_t max_opening_tokens = 700'000;
     uint64_t vocabulary_fingerprint = 0;
     // Says which target it is, to draft heads that were trained for one; 0: not known.
@@ -288,7 +290,8 @@ class Scheduler {
   SchedulerListener* const listener_;
   const std::unique_ptr<const VerificationRule> rule_;
   std::unique_ptr<SourceHost> local_drafters_;  // None: rounds without a drafter's candidates are undrafted.
-  ScoreCalibration local_calibration_;          // What their scores are worth.
+  ScoreCalibration local_calibration_;          // What their scores are worth,
+  ScoreCalibration forced_calibration_;         // and those of what constraints force.
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
   bool short_of_memory_ = false;  // No session has ended since the first of them found too little.
@@ -318,6 +321,7 @@ class Scheduler {
   absl::Status forwarded_;
   absl::Time forward_start_;
   absl::Duration forward_time_;
+  absl::Duration hidden_mask_time_;
   double step_wait_seconds_ = 0.0;  // The longest that one of its rounds waited.
   uint32_t step_context_ = 0;
   std::vector<std::pair<SessionId, absl::Status>> cancelled_;

@@ -146,6 +146,7 @@ absl::StatusOr<std::optional<ConstraintSource>> VerifierService::MakeConstraint(
 void VerifierService::BeginConstrained(EngineLoop* loop, SessionId id, SessionRequest session,
                                        GenerateCall call,
                                        absl::StatusOr<ConstraintCompiler::Compiled> constraint) {
+  call.trace.OnCompiled(constraint.status().code(), absl::Now());
   absl::Status status = constraint.ok() ? Constrain(*std::move(constraint), *target_, &session)
                                         : ConstraintError(constraint.status());
   // It was called before the server began to shut down.
@@ -264,6 +265,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
     return reactor;
   }
   const absl::Time deadline = session->deadline;
+  call.trace.OnConstraint(arrival);
+  session->wire_constraint = std::make_shared<const std::string>(request->constraint().SerializeAsString());
   constraints_->Compile(
       **constraint, request->tenant(), deadline,
       [this, loop, id, session = *std::move(session),

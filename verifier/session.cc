@@ -121,7 +121,8 @@ OpenSession Session::MakeOpen(uint32_t epoch, const std::string& draft_model, ui
           .cache_salt = request_.cache_salt,
           .budget = budget,
           .sampled_drafts = samples_drafts(),
-          .predict_acceptance = policy_->stop_below() > 0.0};
+          .predict_acceptance = policy_->stop_below() > 0.0,
+          .constraint = request_.wire_constraint};
 }
 
 Commit Session::MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const {
@@ -259,7 +260,12 @@ void Session::PrepareRound(uint32_t max_nodes) {
   drafts_wanted_ = drafting_ && budget_.depth > 0 && OutputLength() + 1 < request_.max_tokens;
   drafts_offered_ = drafts_wanted_ && !mirror_.tree().empty();
   std::vector<TreeNode> drafted;
-  if (drafting_ && budget_.depth > 0) drafted = SelectDrafted(mirror_, *record_, max_nodes);
+  num_masked_ = 0;
+  masked_.clear();
+  if (drafting_ && budget_.depth > 0) {
+    drafted = SelectDrafted(mirror_, *record_, max_nodes);
+    DropForbidden(DraftOrigin::kDrafter, &drafted);
+  }
   round_partner_record_ = partner_ == nullptr ? nullptr : partner_->record;
   if (partner_ != nullptr) round_drafters_.partner = partner_->binding.name;
   if (samples_drafts() && !drafted.empty()) {
@@ -270,13 +276,16 @@ void Session::PrepareRound(uint32_t max_nodes) {
     MergedTree tree;
     tree.Add(DraftOrigin::kDrafter, drafted);
     if (partner_ != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
-      const std::vector<TreeNode> along = SelectDrafted(partner_->mirror, *partner_->record, max_nodes);
+      std::vector<TreeNode> along = SelectDrafted(partner_->mirror, *partner_->record, max_nodes);
+      DropForbidden(DraftOrigin::kPartner, &along);
       tree.Add(DraftOrigin::kPartner, along);
       // Whoever comes later stands in only where nobody has drafted.
       drafted.insert(drafted.end(), along.begin(), along.end());
     }
-    if (local_drafter_ != nullptr && (drafted.empty() || MergesOrigins())) {
-      tree.Add(DraftOrigin::kLocal, LocalNodes(MergesOrigins() ? kLeastMergedScore : kLeastLocalScore));
+    if (drafted.empty() || MergesOrigins()) {
+      const float least = MergesOrigins() ? kLeastMergedScore : kLeastLocalScore;
+      tree.Add(DraftOrigin::kGrammar, ForcedNodes(least));
+      tree.Add(DraftOrigin::kLocal, LocalNodes(least));
     }
     MergedTree::Selection selection = std::move(tree).Take(std::min(limits_.max_nodes, max_nodes));
     selected_ = std::move(selection.nodes);
@@ -302,14 +311,18 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
   }
   // What was drafted ahead has more children than are to be verified, and a chain's have brothers.
   const uint32_t most_children = by_worth ? UINT32_MAX : budget_.branching;
-  std::vector<TreeNode> selected =
-      mirror.Select({.max_nodes = std::min(nodes, max_nodes),
-                     .max_depth = depth,
-                     .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
-                    worth);
-  // Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
-  if (request_.constraint != nullptr && !samples_drafts()) request_.constraint->DropForbidden(&selected);
-  return selected;
+  return mirror.Select({.max_nodes = std::min(nodes, max_nodes),
+                        .max_depth = depth,
+                        .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
+                       worth);
+}
+
+// Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
+void Session::DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted) {
+  if (request_.constraint == nullptr || samples_drafts() || drafted->empty()) return;
+  std::vector<ForbiddenNode> forbidden;
+  num_masked_ += request_.constraint->DropForbidden(drafted, request_.trace_trees ? &forbidden : nullptr);
+  for (ForbiddenNode& node : forbidden) masked_.emplace_back(origin, std::move(node));
 }
 
 ChoiceSession Session::Choice() const {
@@ -394,9 +407,17 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
                                 .tail = absl::MakeConstSpan(tails_).subspan(begin)}});
   }
   if (!chooses_in_engine_) return;
-  choices_.Plan(
-      {.sampling = &request_.sampling, .sampler = &sampler_, .position = root + 1, .nodes = selected_},
-      absl::MakeSpan(rows).subspan(first_row_));
+  absl::Span<const std::vector<uint32_t>> allowed;
+  if (request_.constraint != nullptr) {
+    request_.constraint->MaskAhead(selected_);
+    allowed = request_.constraint->masks_ahead();
+  }
+  choices_.Plan({.sampling = &request_.sampling,
+                 .sampler = &sampler_,
+                 .position = root + 1,
+                 .nodes = selected_,
+                 .allowed = allowed},
+                absl::MakeSpan(rows).subspan(first_row_));
 }
 
 void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies) {
@@ -478,10 +499,16 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
   ReadLocally();
+  forced_proposal_.reset();
   summary_.output_tokens = OutputLength();
-  if (request_.constraint != nullptr) summary_.masked_draft_tokens = request_.constraint->num_dropped();
 
   RoundReport& report = result.report;
+  if (request_.constraint != nullptr) {
+    summary_.masked_draft_tokens = request_.constraint->num_dropped();
+    const absl::Duration mask_time = request_.constraint->mask_time();
+    report.mask_seconds = absl::ToDoubleSeconds(mask_time - std::exchange(mask_time_before_, mask_time));
+    report.masked = num_masked_;
+  }
   for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
   report.nodes = static_cast<uint32_t>(selected_.size());
   report.accepted = static_cast<uint32_t>(accepted_.size());
@@ -495,7 +522,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   result.committed.nodes = report.nodes;
   const std::array<OriginOutcome, kNumDraftOrigins> outcomes = OutcomesOfRound();
   FillShares(report, outcomes);
-  guess_seconds_ = 0.0;
+  guess_seconds_ = {};
   result.committed.drafters = report.drafters;
   result.committed.shares = report.shares;
   CountRound(report, outcomes);

@@ -65,6 +65,7 @@ struct SessionRequest {
   std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
   std::unique_ptr<SessionConstraint>
       constraint;  // What the output may be, `emitted` taken in; none: anything.
+  std::shared_ptr<const std::string> wire_constraint;  // The same, for drafters: OpenSession.
   uint64_t cache_salt = 0;
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
@@ -109,7 +110,9 @@ struct RoundTrace {
   absl::Duration verify_time;
   std::vector<GrowthTrace> growth;  // Since the round before.
   std::vector<TracedNode> tree;     // Of requests that ask for it; a parent before its children.
+  std::vector<TracedNode> masked;   // Likewise; their parents are nodes of the tree.
 };
+inline constexpr size_t kMaxTracedMasked = 64;  // Of one round.
 
 struct CommittedTokens {
   uint32_t offset = 0;  // In the output.
@@ -172,12 +175,12 @@ struct SessionSummary {
   std::string policy_state;  // What the window policy has learned.
 };
 
-// What drafters did for a session, or what the verifier did by itself (`local`).
+// What the guessers of one kind did for a session.
 struct DraftTotals {
   uint32_t draft_tokens = 0;
   uint32_t accepted_tokens = 0;
 };
-DraftTotals TotalsBy(const SessionSummary& summary, bool local);
+DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source);
 
 // One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
 // sampler and the window. The scheduler plans its rows into a batch and hands back logits:
@@ -246,6 +249,12 @@ class Session {
   // Whether it has drafted anything since it was opened.
   bool draft_grown() const { return draft_grown_; }
   size_t num_committed() const { return kv_.tokens().size(); }
+  // What its opening takes of a link, in tokens of up to kMostTokenBytes.
+  static constexpr size_t kMostTokenBytes = 5;
+  size_t opening_tokens() const {
+    const size_t constraint = request_.wire_constraint == nullptr ? 0 : request_.wire_constraint->size();
+    return num_committed() + (constraint + kMostTokenBytes - 1) / kMostTokenBytes;
+  }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
   // What drafters know the session by: its id, and in the highest byte how often it was bound to another
@@ -331,7 +340,7 @@ class Session {
   bool samples_drafts() const { return sampling_rule_ != nullptr; }
 
   // Lets its rounds ask the engine for the choices. Before Start; not with a rule that samples drafts, nor
-  // for log probabilities or under a constraint, all of which need logits.
+  // for log probabilities, all of which need logits.
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 
@@ -344,8 +353,13 @@ class Session {
     local_calibration_ = calibration;
     local_clock_ = clock;
   }
-  // What it proposes for the next round, at no wait: nodes that are likely enough for a row, and how many of
-  // them are expected to be accepted. The source is asked once for every round.
+  // Lets it draft what its constraint leaves no choice about, in the same rounds. Before Start.
+  void DraftForced(ScoreCalibration* calibration, const Clock* clock) {
+    forced_calibration_ = calibration;
+    local_clock_ = clock;
+  }
+  // What these propose for the next round, at no wait: nodes that are likely enough for a row, and how many
+  // of them are expected to be accepted. Each is asked once for every round.
   struct LocalGuess {
     uint32_t nodes = 0;
     double expected_accepted = 0.0;
@@ -402,6 +416,8 @@ class Session {
                             std::vector<KvCopy>* copies);
   // The tree that the last concluded round verified, with what was accepted of it.
   std::vector<TracedNode> TraceTree() const;
+  // What the constraint forbade of that round's candidates, as far as its parent was verified.
+  std::vector<TracedNode> TraceMasked() const;
   // What the drafter sent since the last call; empty unless the request asks for traces.
   std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
   // Seconds since the round before was concluded, if this has been asked after it as well: what this round
@@ -444,10 +460,17 @@ class Session {
                                       uint32_t max_nodes) const;
   void ObservePartner(const OriginOutcome& guessed);
   const std::vector<ProposedNode>& LocalProposal();
+  const std::vector<ProposedNode>& ForcedProposal();
+  ProposalLimits OwnLimits() const;
+  void CountGuess(DraftOrigin origin, absl::Time start);
   // Gives the local source the next tokens that it has not seen, a bounded number: to index the whole of a
   // long prompt at once (0.4 us a token) would keep every session's next step waiting.
   void ReadLocally();
+  std::vector<TreeNode> LikelyNodes(absl::Span<const ProposedNode> proposal, ScoreCalibration* calibration,
+                                    float least_path_score) const;
   std::vector<TreeNode> LocalNodes(float least_path_score);
+  std::vector<TreeNode> ForcedNodes(float least_path_score);
+  void DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted);
   bool MergesOrigins() const;
   std::array<OriginOutcome, kNumDraftOrigins> OutcomesOfRound() const;
   void CountRound(const RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes);
@@ -520,7 +543,9 @@ class Session {
   ScoreCalibration* local_calibration_ = nullptr;
   const Clock* local_clock_ = nullptr;
   std::optional<std::vector<ProposedNode>> local_proposal_;  // For the next round.
-  double guess_seconds_ = 0.0;                               // That it took.
+  ScoreCalibration* forced_calibration_ = nullptr;           // None: what is forced is not drafted.
+  std::optional<std::vector<ProposedNode>> forced_proposal_;
+  std::array<double, kNumDraftOrigins> guess_seconds_ = {};  // That these took.
   const VerificationRule* sampling_rule_ = nullptr;          // None: the seeded rule.
   bool chooses_in_engine_ = false;
 
@@ -530,8 +555,11 @@ class Session {
   bool drafts_offered_ = false;  // and the drafter's candidates were there.
   uint32_t first_row_ = 0;
   std::vector<TreeNode> selected_;
-  std::vector<Guesses> guesses_;                         // Of each selected node.
-  std::array<uint32_t, kNumDraftOrigins> offered_ = {};  // Nodes credited to each, before KeepNodes.
+  std::vector<Guesses> guesses_;                               // Of each selected node.
+  std::array<uint32_t, kNumDraftOrigins> offered_ = {};        // Nodes credited to each, before KeepNodes.
+  uint32_t num_masked_ = 0;                                    // Candidates that the constraint forbids.
+  std::vector<std::pair<DraftOrigin, ForbiddenNode>> masked_;  // Where trees are traced.
+  absl::Duration mask_time_before_;                            // Of earlier rounds.
   std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.
   std::vector<SlotId> slots_;     // Of each selected node.
   std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.

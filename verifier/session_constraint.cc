@@ -22,7 +22,7 @@ constexpr float kLastForcedScore = 0.6f;
 
 SessionConstraint::SessionConstraint(std::unique_ptr<ConstraintState> state,
                                      std::shared_ptr<const Tokenizer> tokenizer, int32_t vocab_size)
-    : state_(std::move(state)), tokenizer_(std::move(tokenizer)), mask_(MaskWords(vocab_size)) {}
+    : cursor_(std::move(state)), tokenizer_(std::move(tokenizer)), mask_(MaskWords(vocab_size)) {}
 
 absl::Status SessionConstraint::Replay(absl::Span<const TokenId> emitted) {
   for (size_t i = 0; i < emitted.size(); ++i) {
@@ -33,36 +33,21 @@ absl::Status SessionConstraint::Replay(absl::Span<const TokenId> emitted) {
   return absl::OkStatus();
 }
 
-std::vector<int32_t> SessionConstraint::PathTo(int32_t place) const {
-  std::vector<int32_t> path;
-  for (; place != kRoot; place = links_[static_cast<size_t>(place)].parent) path.push_back(place);
+TokenIds SessionConstraint::PathTo(int32_t place) const {
+  TokenIds path;
+  for (; place != kRoot; place = links_[static_cast<size_t>(place)].parent) {
+    path.push_back(links_[static_cast<size_t>(place)].token);
+  }
   std::reverse(path.begin(), path.end());
   return path;
-}
-
-bool SessionConstraint::MoveTo(int32_t place) {
-  const std::vector<int32_t> wanted = PathTo(place);
-  const auto [here, there] = std::mismatch(path_.begin(), path_.end(), wanted.begin(), wanted.end());
-  state_->Rollback(static_cast<uint32_t>(path_.end() - here));
-  path_.erase(here, path_.end());
-  for (auto next = there; next != wanted.end(); ++next) {
-    if (!state_->Accept(links_[static_cast<size_t>(*next)].token)) return false;
-    path_.push_back(*next);
-  }
-  return true;
-}
-
-void SessionConstraint::LeaveTree() {
-  state_->Rollback(static_cast<uint32_t>(path_.size()));
-  path_.clear();
-  links_.clear();
 }
 
 std::vector<bool> SessionConstraint::Allowed() {
   std::vector<bool> allowed(links_.size());
   for (size_t i = 0; i < links_.size(); ++i) {
     const int32_t parent = links_[i].parent;
-    allowed[i] = (parent == kRoot || allowed[static_cast<size_t>(parent)]) && MoveTo(static_cast<int32_t>(i));
+    allowed[i] = (parent == kRoot || allowed[static_cast<size_t>(parent)]) &&
+                 cursor_.MoveTo(PathTo(static_cast<int32_t>(i)));
   }
   return allowed;
 }
@@ -84,57 +69,7 @@ std::vector<int32_t> ParentsOf(absl::Span<const TreeNode> nodes) {
 
 }  // namespace
 
-uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes) {
-  BeginWalk(*nodes);
-  const std::vector<bool> allowed = Allowed();
-  LeaveTree();
-  size_t kept = 0;
-  for (size_t i = 0; i < nodes->size(); ++i) {
-    if (allowed[i]) (*nodes)[kept++] = (*nodes)[i];
-  }
-  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
-  nodes->resize(kept);
-  num_dropped_ += dropped;
-  return dropped;
-}
-
-std::vector<ProposedNode> SessionConstraint::WithForced(absl::Span<const ProposedNode> proposal,
-                                                        const ProposalLimits& limits) {
-  assert(path_.empty());
-  std::vector<ProposedNode> forced;
-  const std::string bytes = state_->ForcedBytes();
-  if (!bytes.empty()) {
-    const TokenIds tokens = SpellForced(*tokenizer_, last_tokens_, bytes);
-    for (const TokenId token : tokens) {
-      if (forced.size() >= std::min(limits.depth, limits.nodes)) break;
-      const bool is_last = forced.size() + 1 == tokens.size();
-      forced.push_back({.parent = static_cast<int32_t>(forced.size()) - 1,
-                        .token = token,
-                        .score = is_last ? kLastForcedScore : kForcedScore});
-    }
-  }
-  const std::vector<ProposedNode> both[] = {{proposal.begin(), proposal.end()}, forced};
-  std::vector<ProposedNode> merged = forced.empty() ? both[0] : MergeProposals(both, limits);
-  links_.clear();
-  for (const ProposedNode& node : merged) links_.push_back({.parent = node.parent, .token = node.token});
-  const std::vector<bool> allowed = Allowed();
-  LeaveTree();
-  std::vector<ProposedNode> kept;
-  std::vector<int32_t> places(merged.size(), kRoot);  // In `kept`.
-  for (size_t i = 0; i < merged.size(); ++i) {
-    if (!allowed[i]) {
-      ++num_dropped_;
-      continue;
-    }
-    places[i] = static_cast<int32_t>(kept.size());
-    if (merged[i].parent >= 0) merged[i].parent = places[static_cast<size_t>(merged[i].parent)];
-    kept.push_back(merged[i]);
-  }
-  return kept;
-}
-
-void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
-  assert(path_.empty());
+void SessionConstraint::SetLinks(absl::Span<const TreeNode> nodes) {
   links_.clear();
   const std::vector<int32_t> parents = ParentsOf(nodes);
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -142,9 +77,67 @@ void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
   }
 }
 
+uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes,
+                                          std::vector<ForbiddenNode>* forbidden) {
+  SetLinks(*nodes);
+  const std::vector<bool> allowed = Allowed();
+  size_t kept = 0;
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    const int32_t parent = links_[i].parent;
+    if (allowed[i]) {
+      (*nodes)[kept++] = (*nodes)[i];
+    } else if (forbidden != nullptr && (parent == kRoot || allowed[static_cast<size_t>(parent)])) {
+      forbidden->push_back({.path = PathTo(static_cast<int32_t>(i)), .score = (*nodes)[i].score});
+    }
+  }
+  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
+  nodes->resize(kept);
+  num_dropped_ += dropped;
+  return dropped;
+}
+
+uint32_t SessionConstraint::DropForbidden(std::vector<ProposedNode>* nodes) {
+  links_.clear();
+  for (const ProposedNode& node : *nodes) links_.push_back({.parent = node.parent, .token = node.token});
+  const std::vector<bool> allowed = Allowed();
+  std::vector<int32_t> places(nodes->size(), kRoot);  // Of those that stay.
+  size_t kept = 0;
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    if (!allowed[i]) continue;
+    ProposedNode node = (*nodes)[i];
+    if (node.parent >= 0) node.parent = places[static_cast<size_t>(node.parent)];
+    places[i] = static_cast<int32_t>(kept);
+    (*nodes)[kept++] = node;
+  }
+  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
+  nodes->resize(kept);
+  num_dropped_ += dropped;
+  return dropped;
+}
+
+std::vector<ProposedNode> SessionConstraint::Forced(const ProposalLimits& limits) {
+  std::vector<ProposedNode> forced;
+  cursor_.MoveTo({});
+  const std::string bytes = cursor_.ForcedBytes();
+  if (bytes.empty()) return forced;
+  const TokenIds tokens = SpellForced(*tokenizer_, last_tokens_, bytes);
+  const size_t most = std::min({size_t{limits.depth}, size_t{limits.nodes}, tokens.size()});
+  // What spells the bytes may not come where the constraint tells tokens of one text apart.
+  for (size_t i = 0; i < most && cursor_.MoveTo(absl::MakeConstSpan(tokens).first(i + 1)); ++i) {
+    forced.push_back({.parent = static_cast<int32_t>(i) - 1,
+                      .token = tokens[i],
+                      .score = i + 1 == tokens.size() ? kLastForcedScore : kForcedScore});
+  }
+  return forced;
+}
+
+void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
+  SetLinks(nodes);
+}
+
 void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
-  if (MoveTo(place)) {
-    state_->FillMask(mask);
+  if (cursor_.MoveTo(PathTo(place))) {
+    cursor_.FillMask(mask);
   } else {
     // Behind what is not allowed nothing is. Only rules that draw drafts come by, on their way to reject it.
     std::fill(mask.begin(), mask.end(), 0u);
@@ -152,33 +145,36 @@ void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
 }
 
 void SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
-  BeginWalk(nodes);
+  const absl::Time start = Now();
+  SetLinks(nodes);
   num_masks_ahead_ = 1 + nodes.size();
   if (masks_ahead_.size() < num_masks_ahead_) masks_ahead_.resize(num_masks_ahead_);
   for (size_t row = 0; row < num_masks_ahead_; ++row) {
     masks_ahead_[row].resize(mask_.size());
     FillMask(static_cast<int32_t>(row) - 1, absl::MakeSpan(masks_ahead_[row]));
   }
-  LeaveTree();
+  mask_time_ += Now() - start;
 }
 
 void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
+  const absl::Time start = Now();
+  absl::Span<const uint32_t> mask = mask_;
   if (num_masks_ahead_ > 0) {
-    ApplyMask(masks_ahead_[node.has_value() ? 1 + *node : 0], logits);
-    return;
+    mask = masks_ahead_[node.has_value() ? 1 + *node : 0];
+  } else {
+    FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
   }
-  FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
-  ApplyMask(mask_, logits);
+  ApplyMask(mask, logits);
+  mask_time_ += Now() - start;
 }
 
 void SessionConstraint::EndWalk() {
   num_masks_ahead_ = 0;
-  LeaveTree();
+  links_.clear();
 }
 
 bool SessionConstraint::Commit(TokenId token) {
-  assert(path_.empty());
-  if (!state_->Accept(token)) return false;
+  if (!cursor_.Commit(token)) return false;
   if (last_tokens_.size() == kLastTokens) last_tokens_.erase(last_tokens_.begin());
   last_tokens_.push_back(token);
   return true;

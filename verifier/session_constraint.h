@@ -6,21 +6,29 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
 #include "common/grammar/compiled.h"
+#include "common/grammar/constraint_cursor.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace tandem {
 
+// A candidate that a constraint does not allow.
+struct ForbiddenNode {
+  TokenIds path;  // From the root's child down, its own token last.
+  float score = 0.0f;
+};
+
 // The constraint of one request, as its session needs it: where the output stands, which candidates may come
 // below there, and what a row of the target's logits may be chosen from. What a round commits depends on the
 // output's tokens alone (law 2).
 //
-//   Replay -> [ DropForbidden, WithForced ... -> (MaskAhead) -> BeginWalk -> Mask ... -> EndWalk -> Commit
-//   ... ]*
+//   Replay -> [ DropForbidden, Forced ... -> (MaskAhead) -> BeginWalk -> Mask ... -> EndWalk -> Commit ... ]*
 //
 // Not thread-safe.
 class SessionConstraint {
@@ -32,17 +40,26 @@ class SessionConstraint {
   // Takes in the output that was generated elsewhere. InvalidArgument says which token is not allowed.
   absl::Status Replay(absl::Span<const TokenId> emitted);
 
+  // Times masks by this clock, which outlives the constraint; without one they count as no time.
+  void TimeBy(const Clock* clock) { clock_ = clock; }
+
   // Takes out of a tree, a parent before its children, the nodes that the constraint forbids, with all that
-  // is below them, and returns how many. Ids stay.
-  uint32_t DropForbidden(std::vector<TreeNode>* nodes);
-  // A proposal without what is forbidden, and with what the constraint leaves no choice about: the bytes that
-  // must come, as the tokenizer spells them after the output so far, each token at the score that a guess of
-  // the target's spelling is worth.
-  std::vector<ProposedNode> WithForced(absl::Span<const ProposedNode> proposal, const ProposalLimits& limits);
+  // is below them, and returns how many. Ids stay. `forbidden`, unless null, gets those of them below the
+  // root or below what is allowed.
+  uint32_t DropForbidden(std::vector<TreeNode>* nodes, std::vector<ForbiddenNode>* forbidden = nullptr);
+  // The same of a proposal.
+  uint32_t DropForbidden(std::vector<ProposedNode>* nodes);
+  // What the constraint leaves no choice about: the bytes that must come, as the tokenizer spells them after
+  // the output so far, each token at the score that a guess of the target's spelling is worth.
+  std::vector<ProposedNode> Forced(const ProposalLimits& limits);
 
   // Makes the masks of all rows of the round's tree, which Mask then takes: while a device computes this
   // costs nobody any time. Without it each is made when the walk comes by, which is at fewer rows.
   void MaskAhead(absl::Span<const TreeNode> nodes);
+  // These masks, of the root and of each node, until EndWalk; none without MaskAhead.
+  absl::Span<const std::vector<uint32_t>> masks_ahead() const {
+    return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
+  }
   // Of the round's tree, until EndWalk. `nodes` stay.
   void BeginWalk(absl::Span<const TreeNode> nodes);
   // Leaves a chance, of the tokens after a node or after the root, to those that may come there.
@@ -54,6 +71,8 @@ class SessionConstraint {
 
   // Candidates dropped so far.
   uint32_t num_dropped() const { return num_dropped_; }
+  // What the masks of rows have taken so far: to make them, and to apply them.
+  absl::Duration mask_time() const { return mask_time_; }
 
  private:
   static constexpr int32_t kRoot = -1;
@@ -62,52 +81,25 @@ class SessionConstraint {
     TokenId token = 0;
   };
 
-  // The places from the root's child down to `place`.
-  std::vector<int32_t> PathTo(int32_t place) const;
-  // Moves the state behind the node at `place`, to which every token above is allowed; false, leaving it
-  // behind the node's parent, if this one's is not.
-  bool MoveTo(int32_t place);
+  // The tokens from the root's child down to `place`.
+  TokenIds PathTo(int32_t place) const;
   // For every link whether the constraint allows it and what is above it.
   std::vector<bool> Allowed();
-  void LeaveTree();
+  void SetLinks(absl::Span<const TreeNode> nodes);
+  absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }
   void FillMask(int32_t place, absl::Span<uint32_t> mask);
 
-  const std::unique_ptr<ConstraintState> state_;
+  ConstraintCursor cursor_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   TokenIds last_tokens_;  // Of the output, as many as the spelling of the next ones may depend on.
   std::vector<uint32_t> mask_;
   std::vector<std::vector<uint32_t>>
       masks_ahead_;  // Of the root and of each node; kept to reuse their memory.
   size_t num_masks_ahead_ = 0;
-  std::vector<Link> links_;    // The tree we are in.
-  std::vector<int32_t> path_;  // Places in it whose tokens the state has taken.
+  std::vector<Link> links_;  // The tree we are in.
   uint32_t num_dropped_ = 0;
-};
-
-// A session's own source of drafts under a constraint: another one's guesses, if there is one, without what
-// is forbidden, and what is forced. `constraint` outlives it.
-class ConstrainedSource final : public DraftSource {
- public:
-  ConstrainedSource(std::unique_ptr<DraftSource> source, SessionConstraint* constraint)
-      : source_(std::move(source)), constraint_(constraint) {}
-
-  void Start(absl::Span<const TokenId> tokens, uint32_t prompt_length) override {
-    if (source_ != nullptr) source_->Start(tokens, prompt_length);
-  }
-  void Read(absl::Span<const TokenId> prompt) override {
-    if (source_ != nullptr) source_->Read(prompt);
-  }
-  void Observe(absl::Span<const TokenId> committed) override {
-    if (source_ != nullptr) source_->Observe(committed);
-  }
-  std::vector<ProposedNode> Propose(const ProposalLimits& limits) const override {
-    return constraint_->WithForced(
-        source_ != nullptr ? source_->Propose(limits) : std::vector<ProposedNode>(), limits);
-  }
-
- private:
-  const std::unique_ptr<DraftSource> source_;
-  SessionConstraint* const constraint_;
+  const Clock* clock_ = nullptr;
+  absl::Duration mask_time_;
 };
 
 }  // namespace tandem

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/grammar/token_mask.h"
+#include "common/testing/fake_constraint.h"
 #include "gmock/gmock.h"
 #include "verifier/scheduler_test_fixture.h"
 
@@ -16,49 +16,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr TokenId kEnd = 0;
+constexpr TokenId kEnd = FakeConstraint::kEnd;
 
-// Allows about a third of the tokens, which ones depends on all tokens so far; every fourth token is the only
-// one that may come. From the twelfth on it may end after every fourth. `dead_end`: how many tokens there are
-// at most, without a way to end.
-class ThirdState final : public ConstraintState {
- public:
-  explicit ThirdState(size_t dead_end = SIZE_MAX) : dead_end_(dead_end) {}
+FakeConstraint::Options OfTheTarget(size_t dead_end = SIZE_MAX) {
+  return {.vocab_size = kVocabSize, .tokenizer = TestTokenizer(), .dead_end = dead_end};
+}
 
-  static bool Allows(const TokenIds& taken, TokenId token, size_t dead_end = SIZE_MAX) {
-    if (taken.size() >= dead_end || (!taken.empty() && taken.back() == kEnd)) return false;
-    uint64_t sum = taken.size();
-    for (const TokenId before : taken) sum = sum * 31 + static_cast<uint64_t>(before);
-    if (token == kEnd) return taken.size() >= 12 && taken.size() % 4 == 0 && dead_end == SIZE_MAX;
-    if (taken.size() % 4 == 3) return token == static_cast<TokenId>(1 + sum % (kVocabSize - 1));
-    return (sum + static_cast<uint64_t>(token)) % 3 == 0;
-  }
-
-  bool Accept(TokenId token) override {
-    if (!Allows(taken_, token, dead_end_)) return false;
-    taken_.push_back(token);
-    return true;
-  }
-  void Rollback(uint32_t count) override { taken_.resize(taken_.size() - count); }
-  void FillMask(absl::Span<uint32_t> mask) override {
-    std::fill(mask.begin(), mask.end(), 0u);
-    for (TokenId token = 0; token < kVocabSize; ++token) {
-      const auto at = static_cast<uint32_t>(token);
-      if (Allows(taken_, token, dead_end_)) mask[at / 32] |= 1u << (at % 32);
-    }
-  }
-  std::string ForcedBytes() override {
-    if (taken_.size() % 4 != 3) return {};
-    for (TokenId token = 1; token < kVocabSize; ++token) {
-      if (Allows(taken_, token, dead_end_)) return std::string(TestTokenizer()->TokenBytes(token));
-    }
-    return {};
-  }
-
- private:
-  const size_t dead_end_;
-  TokenIds taken_;
-};
+bool Allows(const TokenIds& taken, TokenId token) {
+  return FakeConstraint::Allows(OfTheTarget(), taken, token);
+}
 
 class SessionConstraintTest : public SchedulerTest {
  protected:
@@ -66,7 +32,7 @@ class SessionConstraintTest : public SchedulerTest {
     Ask ask;
     ask.sampling = {.temperature = temperature, .seed = seed};
     ask.rules = {.stop_tokens = {kEnd}, .max_tokens = 24};
-    ask.constraint = [] { return std::make_unique<ThirdState>(); };
+    ask.constraint = [] { return std::make_unique<FakeConstraint>(OfTheTarget()); };
     return ask;
   }
 
@@ -77,9 +43,7 @@ class SessionConstraintTest : public SchedulerTest {
     TargetSampler sampler(ask.sampling, kVocabSize, ask.prompt);
     while (output.size() < ask.rules.max_tokens && (output.empty() || output.back() != kEnd)) {
       std::vector<float> logits = model_->ReferenceLogits(all);
-      for (TokenId token = 0; token < kVocabSize; ++token) {
-        if (!ThirdState::Allows(output, token)) logits[static_cast<size_t>(token)] = -INFINITY;
-      }
+      FakeConstraint::Mask(OfTheTarget(), output, absl::MakeSpan(logits));
       const TokenId token = sampler.Choose(absl::MakeSpan(logits), static_cast<uint32_t>(all.size())).token;
       sampler.Append(token);
       output.push_back(token);
@@ -101,7 +65,7 @@ class SessionConstraintTest : public SchedulerTest {
         taken.push_back(tokens.back());
       }
       for (TokenId token = 1; token < kVocabSize; ++token) {
-        if (ThirdState::Allows(taken, token)) continue;
+        if (Allows(taken, token)) continue;
         tokens.push_back(token);
         break;
       }
@@ -174,7 +138,7 @@ TEST_F(SessionConstraintTest, WhatIsForcedIsDraftedWithoutADrafter) {
   EXPECT_GT(summary.accepted_tokens, 0u);
   EXPECT_EQ(summary.accepted_tokens, summary.draft_tokens) << "what is forced is always right";
   ASSERT_EQ(summary.by_origin.size(), 1u);
-  EXPECT_EQ(summary.by_origin[0].origin, DraftOrigin::kLocal);
+  EXPECT_EQ(summary.by_origin[0].origin, DraftOrigin::kGrammar);
 }
 
 TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
@@ -209,7 +173,7 @@ TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
     for (SessionId id = 1; id <= 20; ++id) {
       TokenIds taken;
       for (const TokenId token : records_[id].tokens) {
-        ASSERT_TRUE(ThirdState::Allows(taken, token)) << taken.size();
+        ASSERT_TRUE(Allows(taken, token)) << taken.size();
         taken.push_back(token);
       }
       accepted += records_[id].summary.drafter_accepted_tokens;
@@ -218,21 +182,38 @@ TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
   }
 }
 
-TEST_F(SessionConstraintTest, AnEngineThatChoosesIsAskedForLogits) {
-  Make({}, {.chooses = true});
-  const Ask ask = Constrained(0.8f);
-  ASSERT_TRUE(Submit(1, ask).ok());
-  RunToTheEnd();
-  EXPECT_EQ(records_[1].tokens, ConstrainedReference(ask));
-  EXPECT_EQ(model_->num_choices(), 0u);
+TEST_F(SessionConstraintTest, AnEngineThatChoosesIsToldWhatIsAllowed) {
+  for (const float temperature : {0.0f, 0.8f}) {
+    for (const bool drafted : {false, true}) {
+      records_.clear();
+      drafts_.clear();
+      Make(FixedWindow(4), {.chooses = true});
+      scheduler_->OnLinkUp(kLink);
+      Ask ask = Constrained(temperature);
+      ask.drafted = drafted;
+      ASSERT_TRUE(Submit(1, ask).ok());
+      RunToTheEnd([&] {
+        AnswerOpens();
+        DraftForbidden(ask, 3);
+      });
+      EXPECT_EQ(records_[1].tokens, ConstrainedReference(ask)) << temperature << drafted;
+      EXPECT_EQ(model_->num_logits(), 0u);
+      EXPECT_GT(model_->num_choices(), 0u);
+    }
+  }
 }
 
-TEST_F(SessionConstraintTest, EndsWithAnErrorWhereNothingCanGoOn) {
-  Make();
+class DeadEndTest : public SessionConstraintTest, public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(All, DeadEndTest, ::testing::Bool());
+
+TEST_P(DeadEndTest, EndsWithAnErrorWhereNothingCanGoOn) {
+  const bool chooses = GetParam();
+  Make({}, {.chooses = chooses});
   Ask ask = Constrained(0.0f);
-  ask.constraint = [] { return std::make_unique<ThirdState>(/*dead_end=*/6); };
+  ask.constraint = [] { return std::make_unique<FakeConstraint>(OfTheTarget(/*dead_end=*/6)); };
   ASSERT_TRUE(Submit(1, ask).ok());
-  ask.constraint = [] { return std::make_unique<ThirdState>(/*dead_end=*/0); };
+  ask.constraint = [] { return std::make_unique<FakeConstraint>(OfTheTarget(/*dead_end=*/0)); };
   ASSERT_TRUE(Submit(2, ask).ok());
   RunToTheEnd();
   for (const SessionId id : {1, 2}) {
@@ -246,13 +227,14 @@ TEST_F(SessionConstraintTest, EndsWithAnErrorWhereNothingCanGoOn) {
 
 TEST_F(SessionConstraintTest, GoesOnFromWhatWasEmitted) {
   const auto replay = [](const TokenIds& tokens) {
-    SessionConstraint constraint(std::make_unique<ThirdState>(), TestTokenizer(), kVocabSize);
+    SessionConstraint constraint(std::make_unique<FakeConstraint>(OfTheTarget()), TestTokenizer(),
+                                 kVocabSize);
     return constraint.Replay(tokens);
   };
   TokenIds taken;
   for (int i = 0; i < 9; ++i) {
     for (TokenId token = 1; token < kVocabSize; ++token) {
-      if (!ThirdState::Allows(taken, token)) continue;
+      if (!Allows(taken, token)) continue;
       taken.push_back(token);
       break;
     }
@@ -265,7 +247,7 @@ TEST_F(SessionConstraintTest, GoesOnFromWhatWasEmitted) {
 }
 
 TEST_F(SessionConstraintTest, DropsWholeBranches) {
-  SessionConstraint constraint(std::make_unique<ThirdState>(), TestTokenizer(), kVocabSize);
+  SessionConstraint constraint(std::make_unique<FakeConstraint>(OfTheTarget()), TestTokenizer(), kVocabSize);
   // Children of the root: which are allowed is known from the rule.
   std::vector<TreeNode> nodes;
   for (TokenId token = 1; token <= 6; ++token) {
@@ -281,10 +263,9 @@ TEST_F(SessionConstraintTest, DropsWholeBranches) {
   }
   std::vector<NodeId> expected;
   for (const TreeNode& node : nodes) {
-    const bool allowed = node.depth == 1
-                             ? ThirdState::Allows({}, node.token)
-                             : ThirdState::Allows({}, static_cast<TokenId>(node.parent)) &&
-                                   ThirdState::Allows({static_cast<TokenId>(node.parent)}, node.token);
+    const bool allowed = node.depth == 1 ? Allows({}, node.token)
+                                         : Allows({}, static_cast<TokenId>(node.parent)) &&
+                                               Allows({static_cast<TokenId>(node.parent)}, node.token);
     if (allowed) expected.push_back(node.id);
   }
   const auto total = static_cast<uint32_t>(nodes.size());

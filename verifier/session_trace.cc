@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem {
 namespace {
 
@@ -23,6 +25,16 @@ absl::string_view KindText(RoundKind kind) {
 
 SessionTrace::SessionTrace(Span call, absl::Time arrival)
     : call_(std::move(call)), queue_(call_.Child("queue", SpanKind::kInternal, arrival)) {}
+
+void SessionTrace::OnConstraint(absl::Time now) {
+  constrained_ = true;
+  compile_ = call_.Child("constraint compile", SpanKind::kInternal, now);
+}
+
+void SessionTrace::OnCompiled(absl::StatusCode code, absl::Time now) {
+  compile_.SetStatus(code);
+  compile_.End(now);
+}
 
 void SessionTrace::OnStarted(absl::Time now) {
   queue_.End(now);
@@ -46,6 +58,13 @@ void SessionTrace::OnRound(const RoundReport& report, absl::Time now) {
   const OriginShare& local = report.shares[static_cast<size_t>(DraftOrigin::kLocal)];
   round.Set("tandem.round.local_draft_tokens", local.nodes);
   round.Set("tandem.round.local_accepted_tokens", local.accepted);
+  if (constrained_) {
+    const OriginShare& forced = report.shares[static_cast<size_t>(DraftOrigin::kGrammar)];
+    round.Set("tandem.round.grammar_draft_tokens", forced.nodes);
+    round.Set("tandem.round.grammar_accepted_tokens", forced.accepted);
+    round.Set("tandem.round.masked_draft_tokens", report.masked);
+    round.Set("tandem.round.mask_seconds", report.mask_seconds);
+  }
   round.Set("tandem.round.committed_tokens", report.committed);
   round.Set("tandem.round.forward_seconds", absl::ToDoubleSeconds(report.forward_time));
   round.End(now);
@@ -130,12 +149,14 @@ void SessionTrace::OnFinished(const absl::Status& status, const SessionSummary& 
   call_.Set("tandem.rounds.merged", summary.merged_rounds);
   call_.Set("tandem.draft_tokens", summary.draft_tokens);
   call_.Set("tandem.accepted_tokens", summary.accepted_tokens);
-  const DraftTotals drafter = TotalsBy(summary, /*local=*/false);
-  const DraftTotals local = TotalsBy(summary, /*local=*/true);
-  call_.Set("tandem.drafter.draft_tokens", drafter.draft_tokens);
-  call_.Set("tandem.drafter.accepted_tokens", drafter.accepted_tokens);
-  call_.Set("tandem.local.draft_tokens", local.draft_tokens);
-  call_.Set("tandem.local.accepted_tokens", local.accepted_tokens);
+  for (size_t i = 0; i < kNumSourceKinds; ++i) {
+    const auto source = static_cast<SourceKind>(i);
+    if (source == SourceKind::kGrammar && !constrained_) continue;
+    const DraftTotals totals = TotalsBy(summary, source);
+    call_.Set(absl::StrCat("tandem.", kSourceNames[i], ".draft_tokens"), totals.draft_tokens);
+    call_.Set(absl::StrCat("tandem.", kSourceNames[i], ".accepted_tokens"), totals.accepted_tokens);
+  }
+  if (constrained_) call_.Set("tandem.masked_draft_tokens", summary.masked_draft_tokens);
   call_.SetStatus(status.code());
   call_.End(now);
 }

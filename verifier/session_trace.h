@@ -22,6 +22,7 @@ inline constexpr size_t kMaxDraftSpans = 16;
 // The spans of one request at the verifier, from what happens to its session:
 //
 //   Generate (server)   the whole call
+//     constraint compile   of requests with a constraint, from arrival: at once if it was known
 //     queue             arrival to admission
 //     prefill           admission to the first round, or to the end of the forward pass that both share
 //     draft session     opened at a drafter to closed there; the drafter's own spans are below it
@@ -43,6 +44,9 @@ class SessionTrace {
   // As in logs.
   std::string trace_id() const { return TraceIdText(call_.context()); }
 
+  // A request with a constraint, which is compiled from now on; and what became of that.
+  void OnConstraint(absl::Time now);
+  void OnCompiled(absl::StatusCode code, absl::Time now);
   void OnStarted(absl::Time now);
   // The round was concluded `now`.
   void OnRound(const RoundReport& report, absl::Time now);
@@ -67,6 +71,8 @@ class SessionTrace {
   void EndDraft(SessionId session, absl::StatusCode code, absl::Time now);
 
   Span call_;
+  bool constrained_ = false;
+  Span compile_;
   Span queue_;
   Span prefill_;
   std::vector<DraftSpan> drafts_;  // That have not ended.

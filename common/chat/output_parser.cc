@@ -47,7 +47,12 @@ OutputParser::OutputParser(Options options)
 }
 
 std::vector<OutputDelta> OutputParser::Push(absl::string_view text) {
-  for (const char byte : text) Take(byte);
+  if (tools_.empty() && !options_.format.reasons) {
+    // There is nothing to look for.
+    Emit(OutputDelta::Kind::kContent, text);
+  } else {
+    for (const char byte : text) Take(byte);
+  }
   return std::exchange(out_, {});
 }
 

@@ -119,8 +119,8 @@ class OutputParser {
 
   void Emit(OutputDelta::Kind kind, absl::string_view text);
 
-  const Options options_;
-  const std::set<std::string, std::less<>> tools_;
+  Options options_;
+  std::set<std::string, std::less<>> tools_;
   State state_ = State::kText;
   std::vector<OutputDelta> out_;
   uint32_t num_calls_ = 0;

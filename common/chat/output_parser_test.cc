@@ -183,6 +183,13 @@ TEST(OutputParserTest, LooksForNothingWithoutTools) {
             absl::StrCat("thinks(a) says(", call, ")"));
 }
 
+TEST(OutputParserTest, HoldsNothingBackWhereThereIsNothingToLookFor) {
+  OutputParser parser({.format = *OutputFormatOf("hermes"), .tools = {}});
+  EXPECT_EQ(Shown(parser.Push(" <tool_cal")), "says( <tool_cal)");
+  EXPECT_EQ(Shown(parser.Push("l> \n")), "says(l> \n)");
+  EXPECT_TRUE(parser.Finish().empty());
+}
+
 // What the frames of forced calls make, is read.
 TEST(OutputParserTest, ReadsWhatFramesMake) {
   for (const char* name : {"hermes", "llama", "mistral", "deepseek", "deepseek-fenced", "json"}) {

@@ -29,7 +29,8 @@ struct RowContext {
 };
 
 // Asks for the target's seeded choice after a row (law 2) in place of its logits: the token that
-// TargetSampler::Choose names for these logits, whatever they are. Everything it points to stays as it is
+// TargetSampler::Choose names for these logits, whatever they are, once those of tokens that are not
+// `allowed` have become -infinity. Everything it points to stays as it is
 // until the step has been finished; rows may share parameters and counts.
 struct SeededChoice {
   const SamplingParameters* sampling = nullptr;  // Valid ones.
@@ -39,6 +40,8 @@ struct SeededChoice {
   absl::Span<const TokenCount> counts;
   absl::Span<const TokenCount> own_counts;
   TokenId* token = nullptr;  // Where to put it.
+  // Bit t % 32 of word t / 32 says whether token t may be chosen, [(vocab_size + 31) / 32]; none: any may.
+  absl::Span<const uint32_t> allowed = {};
 };
 
 // Asks for hidden states of a row: what heads that draft read (EAGLE, Medusa, multi-token prediction), and

@@ -72,6 +72,11 @@ absl::Status StepValidator::CheckChoice(const StepRow& row, const StepRow* befor
     return absl::InvalidArgumentError(absl::StrCat(
         "row ", index, " asks for a choice; expected parameters, a place for the token and none for logits"));
   }
+  const size_t words = (static_cast<size_t>(options_.vocab_size) + 31) / 32;
+  if (!choice.allowed.empty() && choice.allowed.size() != words) {
+    return absl::InvalidArgumentError(absl::StrCat("row ", index, " allows tokens by ", choice.allowed.size(),
+                                                   " words; expected ", words, " or none"));
+  }
   const SeededChoice* const known = before == nullptr ? nullptr : before->choice;
   if (known == nullptr || known->sampling != choice.sampling) {
     const absl::Status valid = Validate(*choice.sampling, options_.vocab_size);

@@ -69,10 +69,13 @@ std::string Quoted(absl::string_view text) {
 // A part of a structural tag, as XGrammar's JSON has it.
 absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) {
   switch (source.form) {
-    case ConstraintSource::Form::kJsonSchema:
+    case ConstraintSource::Form::kJsonSchema: {
       // In which the order of properties is that of the output.
-      return nlohmann::ordered_json{{"type", "json_schema"},
-                                    {"json_schema", nlohmann::ordered_json::parse(source.text)}};
+      nlohmann::ordered_json format = {{"type", "json_schema"},
+                                       {"json_schema", nlohmann::ordered_json::parse(source.text)}};
+      if (!source.any_whitespace) format["max_whitespace_cnt"] = 1;
+      return format;
+    }
     case ConstraintSource::Form::kRegex:
       return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
     case ConstraintSource::Form::kGrammar:

@@ -30,8 +30,9 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
 ConstraintSource AnyJsonObject(bool any_whitespace);
 
 // Free text with constrained parts: each begins with a tag's `begin` and ends with its `end`, and is what
-// `content` says in between, where JSON may have blanks and line ends. Free text ends where one of the
-// `triggers` stands, each of which is a beginning of one or more tags.
+// `content` says in between, where JSON may have a blank or a line end wherever JSON does, and several of
+// them in a row with any_whitespace. Free text ends where one of the `triggers` stands, each of which is a
+// beginning of one or more tags.
 struct StructuralTag {
   std::string begin;
   ConstraintSource content;

@@ -219,10 +219,11 @@ void ConstraintCompiler::Expire() {
 
 void ConstraintCompiler::Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled,
                               size_t bytes) {
-  uint64_t kept_bytes = 0;
+  int64_t change = 0;
   std::list<Entry> dropped;  // Ends without the lock.
   {
     absl::MutexLock lock(&mutex_);
+    const auto before = static_cast<int64_t>(kept_bytes_);
     // Each key stands here twice.
     kept_.push_front({.key = key, .compiled = compiled, .bytes = bytes + 2 * key.size() + kEntryBytes});
     kept_by_key_[key] = kept_.begin();
@@ -232,9 +233,9 @@ void ConstraintCompiler::Keep(const std::string& key, const absl::StatusOr<Compi
       kept_by_key_.erase(kept_.back().key);
       dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
     }
-    kept_bytes = kept_bytes_;
+    change = static_cast<int64_t>(kept_bytes_) - before;
   }
-  if (listener_ != nullptr) listener_->OnCacheSize(kept_bytes);
+  if (listener_ != nullptr) listener_->OnCacheChange(change);
 }
 
 }  // namespace tandem

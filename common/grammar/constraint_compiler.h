@@ -29,7 +29,7 @@ class ConstraintCompilerListener {
   // A request's constraint was known already, or not.
   virtual void OnLookup(bool known) = 0;
   virtual void OnCompiled(double seconds, bool ok) = 0;
-  virtual void OnCacheSize(uint64_t bytes) = 0;
+  virtual void OnCacheChange(int64_t bytes) = 0;
 };
 
 // Compiles constraints for one vocabulary: off everybody's thread, in a process that is killed when it takes

@@ -365,14 +365,14 @@ class ConstraintCompilerTest : public GrammarTest, public ConstraintCompilerList
 
   void OnLookup(bool known) override { (known ? known_ : unknown_) += 1; }
   void OnCompiled(double, bool ok) override { (ok ? compiled_ : refused_) += 1; }
-  void OnCacheSize(uint64_t bytes) override { cached_bytes_ = bytes; }
+  void OnCacheChange(int64_t bytes) override { cached_bytes_ += bytes; }
 
   const SteadyClock clock_;
   std::atomic<int> known_ = 0;
   std::atomic<int> unknown_ = 0;
   std::atomic<int> compiled_ = 0;
   std::atomic<int> refused_ = 0;
-  std::atomic<uint64_t> cached_bytes_ = 0;
+  std::atomic<int64_t> cached_bytes_ = 0;
   std::unique_ptr<ConstraintCompiler> compiler_;
 };
 
@@ -387,7 +387,7 @@ TEST_F(ConstraintCompilerTest, KeepsWhatItHasCompiled) {
   EXPECT_EQ(Ask(Regex("[ab]+")).value(), *first);
   EXPECT_EQ(known_, 1);
   EXPECT_EQ(compiled_, 1);
-  EXPECT_GE(cached_bytes_, (*first)->memory_bytes());
+  EXPECT_GE(cached_bytes_, static_cast<int64_t>((*first)->memory_bytes()));
   // What is wrong is known as well.
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(Regex("(")).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Ask(Regex("(")).status()));
@@ -400,7 +400,7 @@ TEST_F(ConstraintCompilerTest, ForgetsWhatWasUsedLongestAgo) {
   ASSERT_TRUE(Ask(Regex("a")).ok());
   ASSERT_TRUE(Ask(Regex("a")).ok());
   EXPECT_EQ(known_, 0);
-  EXPECT_EQ(cached_bytes_, 0u);
+  EXPECT_EQ(cached_bytes_, 0);
 }
 
 TEST_F(ConstraintCompilerTest, EndsWhatTakesTooLongAndGoesOn) {

@@ -5,7 +5,24 @@
 #include <cassert>
 #include <limits>
 
+#include "common/speculation/simd_clones.h"
+
 namespace tandem {
+namespace {
+
+constexpr float kNoChance = -std::numeric_limits<float>::infinity();
+
+// Of whole words. Most are all ones in free text, and all zeros where little may come.
+TANDEM_SIMD_CLONES
+void ApplyWords(const uint32_t* mask, size_t num_words, float* logits) {
+  for (size_t word = 0; word < num_words; ++word, logits += 32) {
+    const uint32_t bits = mask[word];
+    if (bits == 0xffffffffu) continue;
+    for (uint32_t i = 0; i < 32; ++i) logits[i] = (bits & 1u << i) != 0 ? logits[i] : kNoChance;
+  }
+}
+
+}  // namespace
 
 int32_t CountAllowed(absl::Span<const uint32_t> mask, int32_t vocab_size, int32_t most) {
   int32_t count = 0;
@@ -17,18 +34,10 @@ int32_t CountAllowed(absl::Span<const uint32_t> mask, int32_t vocab_size, int32_
 
 void ApplyMask(absl::Span<const uint32_t> mask, absl::Span<float> logits) {
   assert(mask.size() >= MaskWords(static_cast<int32_t>(logits.size())));
-  constexpr float kNoChance = -std::numeric_limits<float>::infinity();
-  size_t first = 0;
-  for (size_t word = 0; first < logits.size(); ++word, first += 32) {
-    const size_t count = std::min<size_t>(32, logits.size() - first);
-    const uint32_t bits = mask[word];
-    if (bits == 0) {
-      std::fill_n(logits.data() + first, count, kNoChance);
-    } else if (bits != 0xffffffffu) {
-      for (size_t i = 0; i < count; ++i) {
-        if ((bits >> i & 1) == 0) logits[first + i] = kNoChance;
-      }
-    }
+  const size_t num_words = logits.size() / 32;
+  ApplyWords(mask.data(), num_words, logits.data());
+  for (size_t at = 32 * num_words; at < logits.size(); ++at) {
+    if (!IsAllowed(mask, static_cast<TokenId>(at))) logits[at] = kNoChance;
   }
 }
 

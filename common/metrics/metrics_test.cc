@@ -191,14 +191,13 @@ TEST(MetricsTest, ABadAddressIsAnErrorThatNamesIt) {
 TEST(SpecDecodeMetricsTest, CountsRoundsByPosition) {
   MetricsRegistry registry;
   SpecDecodeMetrics metrics(&registry);
-  using Source = SpecDecodeMetrics::Source;
-  const SpecDecodeMetrics::Series series = metrics.With("acme", "target", "code", Source::kDrafter);
+  const SpecDecodeMetrics::Series series = metrics.With("acme", "target", "code", SourceKind::kDrafter);
   series.Record(1, 5, {1, 1, 1});
   series.Record(1, 4, {});
   const std::vector<uint32_t> deep(18, 1);
   series.Record(1, 20, deep);
   // What the verifier guessed beside the same drafter; its token came after one of somebody else.
-  metrics.With("acme", "target", "code", Source::kLocal).Record(2, 6, {0, 1});
+  metrics.With("acme", "target", "code", SourceKind::kLocal).Record(2, 6, {0, 1});
   const std::string text = registry.Expose();
   const auto labels = [](const std::string& source) {
     return absl::StrCat("{drafter=\"code\",source=\"", source, "\",target=\"target\",tenant=\"acme\"} ");

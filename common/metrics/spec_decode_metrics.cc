@@ -24,8 +24,8 @@ SpecDecodeMetrics::SpecDecodeMetrics(MetricsRegistry* registry)
            .labels = {"tenant", "target", "drafter", "source", "position"}})) {}
 
 SpecDecodeMetrics::Series SpecDecodeMetrics::With(absl::string_view tenant, absl::string_view target,
-                                                  absl::string_view drafter, Source source) {
-  const absl::string_view by = source == Source::kDrafter ? "drafter" : "local";
+                                                  absl::string_view drafter, SourceKind source) {
+  const absl::string_view by = kSourceNames[static_cast<size_t>(source)];
   Series series;
   series.drafts_ = drafts_.With({tenant, target, drafter, by});
   series.draft_tokens_ = draft_tokens_.With({tenant, target, drafter, by});

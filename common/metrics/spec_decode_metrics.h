@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/metrics/metrics.h"
+#include "common/speculation/merged_tree.h"
 
 namespace tandem {
 
@@ -20,9 +21,9 @@ namespace tandem {
 //   counted
 //                                                          from 0; from 16 on, "other"
 //
-// `source` is who guessed: "drafter", or "local" for the verifier by itself. `drafter` is the one that
-// guessed, or that the request was bound to meanwhile; empty for none. A round with tokens of both sources
-// counts for each.
+// `source` is who guessed: "drafter", "grammar" for what a request's constraint leaves no choice about, or
+// "local" for the verifier's own source. `drafter` is the one that guessed, or that the request was bound to
+// meanwhile; empty for none. A round with tokens of several sources counts for each.
 //
 // Mean acceptance length = 1 + accepted / drafts; acceptance rate = accepted / draft tokens.
 class SpecDecodeMetrics {
@@ -51,8 +52,8 @@ class SpecDecodeMetrics {
   // Once per registry, which outlives this.
   explicit SpecDecodeMetrics(MetricsRegistry* registry);
 
-  enum class Source { kDrafter, kLocal };
-  Series With(absl::string_view tenant, absl::string_view target, absl::string_view drafter, Source source);
+  Series With(absl::string_view tenant, absl::string_view target, absl::string_view drafter,
+              SourceKind source);
 
  private:
   CounterFamily& drafts_;

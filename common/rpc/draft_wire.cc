@@ -197,6 +197,9 @@ absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   open.target_hidden_size = proto.target_hidden_size();
   open.target_layers = proto.target_layers();
   open.target_fingerprint = proto.target_fingerprint();
+  if (proto.has_constraint() && proto.constraint().ByteSizeLong() <= kMaxOpenConstraintBytes) {
+    open.constraint = std::make_shared<const std::string>(proto.constraint().SerializeAsString());
+  }
   return open;
 }
 
@@ -216,6 +219,7 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   proto->set_traceparent(open.traceparent);
   proto->set_tracestate(open.tracestate);
   proto->set_request_id(open.request_id);
+  if (open.constraint != nullptr) proto->mutable_constraint()->ParseFromString(*open.constraint);
   proto->set_target_hidden_size(open.target_hidden_size);
   proto->set_target_layers(open.target_layers);
   proto->set_target_fingerprint(open.target_fingerprint);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -62,6 +63,8 @@ struct OpenSession {
   uint32_t target_hidden_size = 0;
   uint32_t target_layers = 0;
   uint64_t target_fingerprint = 0;
+  // The request's constraint as written on the wire (proto/tandem/v1/types.proto, Constraint); null: none.
+  std::shared_ptr<const std::string> constraint;
 };
 
 // How numbers of features are written on the wire.
@@ -190,5 +193,6 @@ inline constexpr uint32_t kMaxTreeDepth = 128;
 inline constexpr uint32_t kMaxDraftSupport = 128;  // Tokens of one draft distribution.
 inline constexpr uint32_t kMaxFeatureLayers = 8;
 inline constexpr size_t kMaxFeatureBytes = 1 << 20;
+inline constexpr size_t kMaxOpenConstraintBytes = 1 << 20;  // A larger one is not heeded.
 
 }  // namespace tandem

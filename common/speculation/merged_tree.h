@@ -7,16 +7,29 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/speculation/candidate_tree.h"
 
 namespace tandem {
 
-// Who guesses for a session: its drafter, a second drafter, or the verifier by itself. Earlier ones come
-// first: a token that several guessed is the first one's, so that each of the others is credited with what it
-// adds.
-enum class DraftOrigin : uint8_t { kDrafter, kPartner, kLocal };
-inline constexpr size_t kNumDraftOrigins = 3;
+// Who guesses for a session: its drafter, a second drafter, its constraint, where that leaves no choice, or
+// the verifier's own source. Earlier ones come first: a token that several guessed is the first one's, so
+// that each of the others is credited with what it adds.
+enum class DraftOrigin : uint8_t { kDrafter, kPartner, kGrammar, kLocal };
+inline constexpr size_t kNumDraftOrigins = 4;
+
+// Who guessed, as statistics tell it: drafters are one, partners included.
+enum class SourceKind : uint8_t { kDrafter, kLocal, kGrammar };
+inline constexpr size_t kNumSourceKinds = 3;
+// The values of the label `source`, by SourceKind.
+inline constexpr std::array<absl::string_view, kNumSourceKinds> kSourceNames = {"drafter", "local",
+                                                                                "grammar"};
+
+constexpr SourceKind KindOf(DraftOrigin origin) {
+  if (origin == DraftOrigin::kLocal) return SourceKind::kLocal;
+  return origin == DraftOrigin::kGrammar ? SourceKind::kGrammar : SourceKind::kDrafter;
+}
 
 // A candidate's scores as its guessers gave them, by DraftOrigin; 0 from those that did not guess it.
 struct Guesses {

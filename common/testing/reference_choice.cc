@@ -2,11 +2,13 @@
 
 #include <map>
 
+#include "common/grammar/token_mask.h"
 #include "common/speculation/target_sampler.h"
 
 namespace tandem {
 
 TokenId ReferenceAnswer(const SeededChoice& choice, absl::Span<float> logits) {
+  if (!choice.allowed.empty()) ApplyMask(choice.allowed, logits);
   std::map<TokenId, uint32_t> counts;
   for (const TokenCount& entry : choice.counts) counts[entry.token] = entry.count;
   for (const TokenCount& entry : choice.own_counts) counts[entry.token] = entry.count;

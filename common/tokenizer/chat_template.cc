@@ -67,7 +67,7 @@ absl::StatusOr<JinjaValue> ParsedJson(const std::string& text, const std::string
   return FromJson(nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false), options);
 }
 
-absl::StatusOr<JinjaValue> Function(JinjaValue::Members function, JinjaValue::Members wrapped) {
+absl::StatusOr<JinjaValue> FunctionValue(JinjaValue::Members function, JinjaValue::Members wrapped) {
   TANDEM_ASSIGN_OR_RETURN(JinjaValue inner, JinjaValue::Dict(std::move(function)));
   wrapped.emplace_back(JinjaValue::String("type"), JinjaValue::String("function"));
   wrapped.emplace_back(JinjaValue::String("function"), std::move(inner));
@@ -89,9 +89,10 @@ absl::StatusOr<JinjaValue> CallList(const ChatMessage& message, const ChatTempla
     JinjaValue::Members wrapped;
     AddText("id", call.id, options, wrapped);
     TANDEM_ASSIGN_OR_RETURN(
-        JinjaValue item, Function({{JinjaValue::String("name"), JinjaValue::String(Seen(call.name, options))},
-                                   {JinjaValue::String("arguments"), std::move(arguments)}},
-                                  std::move(wrapped)));
+        JinjaValue item,
+        FunctionValue({{JinjaValue::String("name"), JinjaValue::String(Seen(call.name, options))},
+                       {JinjaValue::String("arguments"), std::move(arguments)}},
+                      std::move(wrapped)));
     calls.push_back(std::move(item));
   }
   return JinjaValue::List(std::move(calls));
@@ -149,7 +150,7 @@ absl::StatusOr<JinjaValue> ToolList(const ChatTemplateOptions& options) {
         {JinjaValue::String("name"), JinjaValue::String(Seen(tool.name, options))}};
     AddText("description", tool.description, options, function);
     function.emplace_back(JinjaValue::String("parameters"), std::move(parameters));
-    TANDEM_ASSIGN_OR_RETURN(JinjaValue item, Function(std::move(function), {}));
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue item, FunctionValue(std::move(function), {}));
     items.push_back(std::move(item));
   }
   return JinjaValue::List(std::move(items));

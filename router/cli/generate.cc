@@ -36,7 +36,9 @@ int RunGenerate(const GenerateCommand& command, Terminal& terminal, const Clock&
   }
   const bool logprobs = request->output().has_logprobs();
   const bool color = UseColor(command.generation, terminal);
-  TextRenderer renderer(terminal.out, {.color = color, .replace_controls = terminal.out_is_terminal});
+  TextRenderer renderer(terminal.out, {.color = color,
+                                       .replace_controls = terminal.out_is_terminal,
+                                       .parsed = !request->chat().tools().empty()});
   Transcript transcript(clock.Now());
   Client client(command.connection, interrupts);
   const auto on_event = [&](const v1::GenerateResponse& event) {

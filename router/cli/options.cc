@@ -10,6 +10,7 @@
 #include "common/config/version.h"
 #include "router/cli/admin_options.h"
 #include "router/cli/constraint_options.h"
+#include "router/cli/tool_options.h"
 
 namespace tandem::cli {
 namespace {
@@ -34,6 +35,7 @@ constexpr char kGenerateExamples[] = R"(Examples:
   tandem generate "One, two, three," --stop ten --max-tokens 40
   tandem generate --chat "Write a haiku" --stats
   tandem generate --file prompt.txt --drafter code --json
+  tandem generate --chat "Is it raining in Bern?" --tools tools.json --tool-choice required
   tandem generate --token-ids 1,15,42 --logprobs 5 --json-stream
   tandem generate "A long story" --retry --endpoint router-0:7001 --endpoint router-1:7001
 
@@ -57,6 +59,7 @@ struct RawFlags {
   bool json = false;
   bool json_stream = false;
   ConstraintOptions constraint;
+  ToolOptions tools;
 };
 
 void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) {
@@ -193,6 +196,7 @@ void AddGenerate(CLI::App* app, GenerateCommand* command, RawFlags* raw) {
       ->group("Prompt");
   app->add_option("--token-ids", raw->token_ids, "The prompt as token ids, such as 1,15,42")->group("Prompt");
   app->add_flag("--chat", command->chat, "Send the prompt as one message of a chat")->group("Prompt");
+  AddTools(app, &raw->tools);
   AddGeneration(app, &command->generation, raw);
   v1::GenerateRequest* request = &command->generation.request;
   AddField<uint32_t>(
@@ -319,6 +323,8 @@ absl::Status Finish(const RawFlags& raw, GenerateCommand& command) {
   if (command.generation.request.output().has_logprobs() && command.output == Output::kText) {
     return absl::InvalidArgumentError("--logprobs needs --json or --json-stream, which show them");
   }
+  if (absl::Status status = ReadTools(raw.tools, command.chat, &command.generation.request); !status.ok())
+    return status;
   if (absl::Status status = Finish(raw, command.generation); !status.ok()) return status;
   return Finish(raw, command.connection);
 }

@@ -1,6 +1,7 @@
 #include "router/cli/options.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "common/config/flags.h"
@@ -187,6 +188,27 @@ TEST_F(OptionsTest, ChatCommand) {
       Parse<tandem::cli::ChatCommand>({"chat", "--system", "Be brief.", "--temperature", "0"});
   EXPECT_EQ(command.system, "Be brief.");
   EXPECT_EQ(command.generation.request.sampling().temperature(), 0.0f);
+}
+
+TEST_F(OptionsTest, Tools) {
+  const std::string file = ::testing::TempDir() + "/tandem_options_test_tools.json";
+  const auto write = [&file](const std::string& text) { std::ofstream(file) << text; };
+  write(R"([{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}])");
+  const auto parse = [&](const std::string& choice) {
+    return Parse<GenerateCommand>({"generate", "x", "--chat", "--tools", file, "--tool-choice", choice})
+        .generation.request.chat();
+  };
+  EXPECT_EQ(parse("required").tools(0).parameters(), R"({"b":1,"a":2})");
+  EXPECT_EQ(parse("required").tool_choice().mode(), v1::ToolChoice::MODE_REQUIRED);
+  EXPECT_EQ(parse("f").tool_choice().name(), "f");
+  EXPECT_THAT(UsageError({"generate", "x", "--tools", file}), HasSubstr("--tools: expected --chat as well"));
+  EXPECT_THAT(UsageError({"generate", "x", "--chat", "--tool-choice", "auto"}),
+              HasSubstr("--tool-choice: expected"));
+  EXPECT_THAT(UsageError({"generate", "x", "--chat", "--tools", file + ".none"}), HasSubstr("--tools: "));
+  write("{");
+  EXPECT_THAT(UsageError({"generate", "x", "--chat", "--tools", file}), HasSubstr("expected JSON"));
+  write(R"([{"name": 3}])");
+  EXPECT_THAT(UsageError({"generate", "x", "--chat", "--tools", file}), HasSubstr("--tools[0].name"));
 }
 
 TEST_F(OptionsTest, BadValues) {

@@ -8,6 +8,8 @@ namespace {
 
 constexpr absl::string_view kDrafterColor = "\033[32m";
 constexpr absl::string_view kLocalColor = "\033[36m";
+constexpr absl::string_view kGrammarColor = "\033[35m";
+constexpr absl::string_view kReasoningColor = "\033[2m";
 constexpr absl::string_view kPlainColor = "\033[0m";
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
 
@@ -28,6 +30,7 @@ size_t ControlLength(absl::string_view text) {
 // Empty for the target's own tokens. A server that does not say who guessed means the drafter.
 absl::string_view ColorOf(const v1::TokenDetail& detail) {
   if (detail.source() != v1::TOKEN_SOURCE_ACCEPTED) return "";
+  if (detail.draft_source() == v1::DRAFT_SOURCE_GRAMMAR) return kGrammarColor;
   return detail.draft_source() == v1::DRAFT_SOURCE_LOCAL ? kLocalColor : kDrafterColor;
 }
 
@@ -38,9 +41,27 @@ void Put(std::ostream& out, absl::string_view text) {
 }  // namespace
 
 void TextRenderer::Write(const v1::GenerateResponse& event) {
-  if (event.has_chunk()) WriteChunk(event.chunk());
-  if (event.has_finished()) WriteText(event.finished().text(), /*color=*/"");
+  if (options_.parsed) {
+    WriteDeltas(event.has_chunk() ? event.chunk().deltas() : event.finished().deltas());
+  } else {
+    if (event.has_chunk()) WriteChunk(event.chunk());
+    if (event.has_finished()) WriteText(event.finished().text(), /*color=*/"");
+  }
   out_.flush();
+}
+
+void TextRenderer::WriteDeltas(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas) {
+  for (const v1::OutputDelta& delta : deltas) {
+    const bool in_call = delta.has_tool_call();
+    if ((in_call && !delta.tool_call().name().empty()) || in_call != in_call_) EndLine();
+    in_call_ = in_call;
+    if (delta.has_content()) WriteText(delta.content(), /*color=*/"");
+    if (delta.has_reasoning()) WriteText(delta.reasoning(), kReasoningColor);
+    if (!in_call) continue;
+    const v1::ToolCallDelta& call = delta.tool_call();
+    if (!call.name().empty()) WriteText(call.name() + " ", kDrafterColor);
+    WriteText(call.arguments(), /*color=*/"");
+  }
 }
 
 void TextRenderer::EndLine() {
@@ -51,8 +72,8 @@ void TextRenderer::EndLine() {
 
 absl::string_view TextRenderer::Legend() {
   return "\033[32mgreen\033[0m: guessed by the drafter and accepted; \033[36mcyan\033[0m: guessed by the "
-         "verifier "
-         "itself; plain: chosen by the target\n";
+         "verifier itself; \033[35mmagenta\033[0m: left no choice by the constraint; plain: chosen by the "
+         "target\n";
 }
 
 void TextRenderer::WriteChunk(const v1::GenerationChunk& chunk) {

@@ -16,6 +16,8 @@ class TextRenderer {
     // A terminal would obey control characters, which models may write: they are shown as U+FFFD, apart from
     // line feeds and tabs.
     bool replace_controls = false;
+    // The output is parsed: what the target says is written, and each call on a line of its own.
+    bool parsed = false;
   };
 
   TextRenderer(std::ostream& out, const Options& options) : out_(out), options_(options) {}
@@ -29,12 +31,14 @@ class TextRenderer {
 
  private:
   void WriteChunk(const v1::GenerationChunk& chunk);
+  void WriteDeltas(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas);
   // `color` is empty for none.
   void WriteText(absl::string_view text, absl::string_view color);
 
   std::ostream& out_;
   const Options options_;
   bool line_begun_ = false;
+  bool in_call_ = false;
 };
 
 }  // namespace tandem::cli

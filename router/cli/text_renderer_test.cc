@@ -65,6 +65,21 @@ TEST(TextRendererTest, TerminalsAreNotAtTheModelsCommand) {
             "a\xEF\xBF\xBD[2J\tb\nc\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz\xC3\xA4\n");
 }
 
+TEST(TextRendererTest, CallsStandOnLinesOfTheirOwn) {
+  v1::GenerateResponse event;
+  v1::GenerationChunk& chunk = *event.mutable_chunk();
+  chunk.set_text("not shown");
+  chunk.add_deltas()->set_reasoning("hm ");
+  chunk.add_deltas()->set_content("Ok.");
+  for (const char* name : {"f", "", "g"}) {
+    v1::ToolCallDelta& call = *chunk.add_deltas()->mutable_tool_call();
+    call.set_name(name);
+    call.set_arguments("{}");
+  }
+  chunk.add_deltas()->set_content("Done");
+  EXPECT_EQ(Render({.parsed = true}, {event}), "hm Ok.\nf {}{}\ng {}\nDone\n");
+}
+
 TEST(TextRendererTest, HeldBackTextAndTheLastLine) {
   v1::GenerateResponse finished;
   finished.mutable_finished()->set_text("end\n");

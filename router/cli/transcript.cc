@@ -77,6 +77,7 @@ json SpeculationJson(const v1::SpeculationStats& stats) {
           {"misses", stats.misses()},
           {"drafter_lost", stats.drafter_lost()},
           {"merged_rounds", stats.merged_rounds()},
+          {"masked_draft_tokens", stats.masked_draft_tokens()},
           {"by_source", std::move(by_source)}};
 }
 
@@ -84,9 +85,10 @@ json SpeculationJson(const v1::SpeculationStats& stats) {
 void DescribeSources(const v1::SpeculationStats& stats, std::string* text) {
   for (const v1::SourceStats& source : stats.by_source()) {
     if (source.draft_tokens() == 0) continue;
-    const bool local = source.source() == v1::DRAFT_SOURCE_LOCAL;
+    const bool by_drafter = source.source() == v1::DRAFT_SOURCE_DRAFTER;
     absl::StrAppendFormat(text, "  %-10s %d of %d draft tokens (%.1f%%), %d drafted rounds\n",
-                          local ? "local" : source.drafter(), source.accepted_tokens(), source.draft_tokens(),
+                          by_drafter ? source.drafter() : DraftSourceName(source.source()),
+                          source.accepted_tokens(), source.draft_tokens(),
                           100.0 * source.draft_acceptance_rate(), source.drafted_rounds());
   }
 }
@@ -101,10 +103,28 @@ void Transcript::Add(const v1::GenerateResponse& event, absl::Time now) {
     tokens_.insert(tokens_.end(), chunk.tokens().begin(), chunk.tokens().end());
     details_.insert(details_.end(), chunk.details().begin(), chunk.details().end());
     text_ += chunk.text();
+    AddDeltas(chunk.deltas());
   }
   if (event.has_finished()) {
     finished_ = event.finished();
     text_ += finished_.text();
+    AddDeltas(finished_.deltas());
+  }
+}
+
+void Transcript::AddDeltas(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas) {
+  for (const v1::OutputDelta& delta : deltas) {
+    is_parsed_ = true;
+    content_ += delta.content();
+    reasoning_ += delta.reasoning();
+    if (!delta.has_tool_call()) continue;
+    const v1::ToolCallDelta& piece = delta.tool_call();
+    if (!piece.name().empty() || calls_.empty()) {
+      v1::ToolCall& call = calls_.emplace_back();
+      call.set_id(piece.id());
+      call.set_name(piece.name());
+    }
+    *calls_.back().mutable_arguments() += piece.arguments();
   }
 }
 
@@ -145,6 +165,13 @@ json Transcript::ToJson(bool with_logprobs, const absl::Status& status) const {
       logprobs.push_back(LogprobJson(tokens_[i], details_[i]));
     }
   }
+  if (is_parsed_) {
+    result["content"] = content_;
+    result["reasoning"] = reasoning_;
+    json& calls = result["tool_calls"] = json::array();
+    for (const v1::ToolCall& call : calls_)
+      calls.push_back({{"id", call.id()}, {"name", call.name()}, {"arguments", call.arguments()}});
+  }
   if (!status.ok()) result["error"] = ErrorJson(status);
   return result;
 }
@@ -180,6 +207,27 @@ std::string Transcript::DescribeStats() const {
   return text;
 }
 
+namespace {
+
+json DeltasJson(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas) {
+  json list = json::array();
+  for (const v1::OutputDelta& delta : deltas) {
+    if (delta.has_content()) list.push_back({{"content", delta.content()}});
+    if (delta.has_reasoning()) list.push_back({{"reasoning", delta.reasoning()}});
+    if (!delta.has_tool_call()) continue;
+    const v1::ToolCallDelta& call = delta.tool_call();
+    json piece = {{"index", call.index()}, {"arguments", call.arguments()}};
+    if (!call.name().empty()) {
+      piece["id"] = call.id();
+      piece["name"] = call.name();
+    }
+    list.push_back({{"tool_call", std::move(piece)}});
+  }
+  return list;
+}
+
+}  // namespace
+
 json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
   if (event.has_started()) {
     const v1::GenerationStarted& started = event.started();
@@ -203,6 +251,7 @@ json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
       result["sources"].push_back(SourceName(detail.source()));
       result["draft_sources"].push_back(DraftSourceName(detail.draft_source()));
     }
+    if (chunk.deltas_size() > 0) result["deltas"] = DeltasJson(chunk.deltas());
     if (with_logprobs) {
       json& logprobs = result["logprobs"] = json::array();
       for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
@@ -212,12 +261,14 @@ json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
     return result;
   }
   const v1::GenerationFinished& finished = event.finished();
-  return {{"event", "finished"},
-          {"finish_reason", ReasonName(finished.reason())},
-          {"matched_stop", finished.matched_stop()},
-          {"text", finished.text()},
-          {"usage", UsageJson(finished.usage())},
-          {"speculation", SpeculationJson(finished.speculation())}};
+  json result = {{"event", "finished"},
+                 {"finish_reason", ReasonName(finished.reason())},
+                 {"matched_stop", finished.matched_stop()},
+                 {"text", finished.text()},
+                 {"usage", UsageJson(finished.usage())},
+                 {"speculation", SpeculationJson(finished.speculation())}};
+  if (finished.deltas_size() > 0) result["deltas"] = DeltasJson(finished.deltas());
+  return result;
 }
 
 json ErrorJson(const absl::Status& status) {

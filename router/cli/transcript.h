@@ -33,13 +33,16 @@ class Transcript {
   double TokensPerSecond() const;
 
   // One object: request_id, model, seed, drafter, tokens, sources, text, finish_reason, matched_stop, usage,
-  // speculation, timings; logprobs when `with_logprobs`; error with code and message when `status` is one.
+  // speculation, timings; content, reasoning and tool_calls of an output that is parsed; logprobs when
+  // `with_logprobs`; error with code and message when `status` is one.
   nlohmann::json ToJson(bool with_logprobs, const absl::Status& status) const;
 
   // Lines on speed and speculation, for people.
   std::string DescribeStats() const;
 
  private:
+  void AddDeltas(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas);
+
   const absl::Time begin_;
   absl::Time end_ = begin_;
   absl::Time first_token_ = absl::InfiniteFuture();
@@ -48,6 +51,11 @@ class Transcript {
   std::vector<uint32_t> tokens_;
   std::vector<v1::TokenDetail> details_;
   std::string text_;
+  // Of an output that is parsed.
+  bool is_parsed_ = false;
+  std::string content_;
+  std::string reasoning_;
+  std::vector<v1::ToolCall> calls_;
 };
 
 // One event as an object whose "event" is "started", "chunk" or "finished".

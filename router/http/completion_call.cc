@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "router/generate_call.h"
+#include "router/http/answer_writer.h"
 #include "router/http/openai_answer.h"
 
 namespace tandem::router {
@@ -24,7 +25,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
         request_(std::move(request)),
         fields_(std::move(fields)),
         exchange_(std::move(exchange)),
-        answer_(request_, request_id, absl::ToUnixSeconds(router.clock().Now())),
+        answer_(MakeAnswerWriter(request_, request_id, absl::ToUnixSeconds(router.clock().Now()))),
         left_(request_.prompts.size()) {
     for (size_t i = 0; i < request_.prompts.size(); ++i)
       choices_.push_back(std::make_unique<Choice>(*this, i));
@@ -46,7 +47,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
  private:
   // The client's side of one generation. What it does is the call's that owns all of them.
   struct Choice final : ClientStream {
-    Choice(CompletionCall& owner, size_t index) : owner(owner), index(index) {}
+    Choice(CompletionCall& its_owner, size_t its_index) : owner(its_owner), index(its_index) {}
     void Write(const v1::GenerateResponse& event) override { owner.OnEvent(*this, event); }
     void Finish(const absl::Status& status) override { owner.OnFinish(*this, status); }
     void Cancel() override { owner.exchange_->Abort(); }
@@ -70,7 +71,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
     {
       absl::MutexLock lock(&mutex_);
       if (event.has_started()) encoder_ = &EncoderOf(event.started().model());
-      if (!over_ && encoder_ != nullptr) bytes = answer_.OnEvent(choice.index, event, *encoder_);
+      if (!over_ && encoder_ != nullptr) bytes = answer_->OnEvent(choice.index, event, *encoder_);
       if (!bytes.empty() && !begun_) {
         begun_ = true;
         HttpAnswer head{.fields = fields_};
@@ -92,7 +93,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
       if (!status.ok() && !over_) {
         over_ = cancel = true;
         if (begun_) {
-          exchange_->Write(absl::StrCat(ServerSentEvent(ErrorJson(status)), "data: [DONE]\n\n"), [](bool) {});
+          exchange_->Write(answer_->Failure(status), [](bool) {});
           exchange_->End();
         } else {
           exchange_->Answer(WithFields(ErrorAnswer(status)));
@@ -100,10 +101,10 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
       } else if (left_ == 0 && !over_) {
         over_ = true;
         if (request_.stream) {
-          exchange_->Write(answer_.Ending(), [](bool) {});
+          exchange_->Write(answer_->Ending(), [](bool) {});
           exchange_->End();
         } else {
-          exchange_->Answer(WithFields(JsonAnswer(answer_.Whole())));
+          exchange_->Answer(WithFields(JsonAnswer(answer_->Whole())));
         }
       }
     }
@@ -130,7 +131,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
   const std::shared_ptr<HttpExchange> exchange_;
   std::vector<std::unique_ptr<Choice>> choices_;
   absl::Mutex mutex_;
-  CompletionAnswer answer_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<AnswerWriter> answer_ ABSL_PT_GUARDED_BY(mutex_);
   const PromptEncoder* encoder_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Of the model they all have.
   size_t left_ ABSL_GUARDED_BY(mutex_);                             // Generations that are not over.
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;                      // The stream's head is out.

@@ -115,20 +115,20 @@ HttpAnswer ErrorAnswer(const absl::Status& status) {
   return answer;
 }
 
-std::string ServerSentEvent(const OrderedJson& json) {
-  return absl::StrCat("data: ", Line(json), "\n\n");
+std::string ServerSentEvent(const OrderedJson& json, absl::string_view name) {
+  return absl::StrCat(name.empty() ? "" : absl::StrCat("event: ", name, "\n"), "data: ", Line(json), "\n\n");
 }
 
 CompletionAnswer::CompletionAnswer(const CompletionRequest& request, std::string id, int64_t created)
     : request_(request),
-      id_(absl::StrCat(request.chat ? "chatcmpl-" : "cmpl-", id)),
+      id_(absl::StrCat(request.chat() ? "chatcmpl-" : "cmpl-", id)),
       created_(created),
       choices_(request.prompts.size()) {}
 
 OrderedJson CompletionAnswer::Frame(bool chunk) const {
-  const char* const object = !request_.chat ? "text_completion"
-                             : chunk        ? "chat.completion.chunk"
-                                            : "chat.completion";
+  const char* const object = !request_.chat() ? "text_completion"
+                             : chunk          ? "chat.completion.chunk"
+                                              : "chat.completion";
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
@@ -156,10 +156,9 @@ OrderedJson CompletionAnswer::Usage() const {
             {"rejected_prediction_tokens", drafted - std::min(accepted, drafted)}}}};
 }
 
-OrderedJson CompletionAnswer::Tandem(const Choice& choice) const {
-  const v1::SpeculationStats& stats = choice.speculation;
-  OrderedJson json = {{"seed", choice.seed},
-                      {"drafter", choice.drafter.empty() ? OrderedJson() : OrderedJson(choice.drafter)},
+OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::SpeculationStats& stats) {
+  OrderedJson json = {{"seed", started.seed()},
+                      {"drafter", started.drafter().empty() ? OrderedJson() : OrderedJson(started.drafter())},
                       {"rounds", stats.rounds()},
                       {"drafted_rounds", stats.drafted_rounds()},
                       {"draft_tokens", stats.draft_tokens()},
@@ -181,7 +180,7 @@ OrderedJson CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t 
   for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
     const v1::TokenDetail& detail = chunk.details(i);
     const uint32_t token = chunk.tokens(i);
-    if (request_.chat) {
+    if (request_.chat()) {
       OrderedJson top = OrderedJson::array();
       for (const v1::TokenLogprob& other : detail.top_logprobs()) {
         top.push_back({{"token", text_of(other.token())},
@@ -247,19 +246,22 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   std::string out;
   if (event.has_started()) {
     model_ = event.started().model();
-    choice.seed = event.started().seed();
-    choice.drafter = event.started().drafter();
+    choice.started = event.started();
     if (request_.logprobs.has_value()) choice.logprobs = OrderedJson::array();
     choice.text = EchoOf(index, encoder);
-    if (request_.chat || !choice.text.empty()) out = Chunk(index, choice.text, nullptr, {}, /*first=*/true);
+    if (request_.chat()) {
+      out = Chunk(index, {{"role", "assistant"}, {"content", ""}}, nullptr, {}, /*first=*/true);
+    } else if (!choice.text.empty()) {
+      out = Chunk(index, choice.text, nullptr, {}, /*first=*/true);
+    }
   }
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();
     const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
     OrderedJson logprobs = Logprobs(chunk, choice.text.size(), encoder);
-    const bool tells = !chunk.text().empty() || !logprobs.is_null() || request_.return_token_ids;
+    for (const v1::OutputDelta& delta : chunk.deltas()) choice.parsed.Add(delta);
     if (request_.stream) {
-      if (tells) out = Chunk(index, chunk.text(), std::move(logprobs), tokens, /*first=*/false);
+      out = Pieces(index, chunk.text(), chunk.deltas(), std::move(logprobs), tokens);
       choice.text.append(chunk.text().size(), ' ');  // Only its length counts.
     } else {
       choice.text += chunk.text();
@@ -269,11 +271,13 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   }
   if (event.has_finished()) {
     const v1::GenerationFinished& finished = event.finished();
-    if (!finished.text().empty()) {
-      if (request_.stream) out = Chunk(index, finished.text(), nullptr, {}, /*first=*/false);
-      choice.text += finished.text();
-    }
+    for (const v1::OutputDelta& delta : finished.deltas()) choice.parsed.Add(delta);
+    if (request_.stream && (!finished.text().empty() || finished.deltas_size() > 0))
+      out = Pieces(index, finished.text(), finished.deltas(), nullptr, {});
+    choice.text += finished.text();
     choice.finish_reason = FinishReasonOf(finished.reason());
+    // What is cut by a limit says so, calls or not.
+    if (!choice.parsed.calls.empty() && choice.finish_reason == "stop") choice.finish_reason = "tool_calls";
     choice.matched_stop = finished.matched_stop();
     choice.usage = finished.usage();
     choice.speculation = finished.speculation();
@@ -282,19 +286,30 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   return request_.stream ? out : "";
 }
 
-std::string CompletionAnswer::Chunk(size_t index, const std::string& text, OrderedJson logprobs,
+std::string CompletionAnswer::Pieces(size_t index, const std::string& text,
+                                     const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas,
+                                     OrderedJson logprobs, const std::vector<uint32_t>& tokens) const {
+  const bool tells = !logprobs.is_null() || (request_.return_token_ids && !tokens.empty());
+  if (!request_.chat()) {
+    return text.empty() && !tells ? "" : Chunk(index, text, std::move(logprobs), tokens, /*first=*/false);
+  }
+  std::string out;
+  // The first one has what is told of the tokens, whether or not their text is certain.
+  if (deltas.empty() && tells)
+    out = Chunk(index, {{"content", ""}}, std::move(logprobs), tokens, /*first=*/false);
+  for (int i = 0; i < deltas.size(); ++i) {
+    out += Chunk(index, ChatDelta(deltas[i]), i == 0 ? std::move(logprobs) : OrderedJson(),
+                 i == 0 ? tokens : std::vector<uint32_t>(), /*first=*/false);
+  }
+  return out;
+}
+
+std::string CompletionAnswer::Chunk(size_t index, OrderedJson said, OrderedJson logprobs,
                                     const std::vector<uint32_t>& tokens, bool first) const {
   if (!request_.stream) return "";
   OrderedJson choice = {{"index", index}};
-  if (request_.chat) {
-    OrderedJson delta = OrderedJson::object();
-    if (first) delta["role"] = "assistant";
-    delta["content"] = text;
-    choice["delta"] = std::move(delta);
-  } else {
-    choice["text"] = text;
-  }
-  choice["logprobs"] = LogprobsField(request_.chat, logprobs);
+  choice[request_.chat() ? "delta" : "text"] = std::move(said);
+  choice["logprobs"] = LogprobsField(request_.chat(), logprobs);
   choice["finish_reason"] = nullptr;
   if (request_.return_token_ids && !first) choice["token_ids"] = tokens;
   OrderedJson frame = Frame(/*chunk=*/true);
@@ -308,7 +323,7 @@ std::string CompletionAnswer::LastChunk(size_t index) const {
   if (!request_.stream) return "";
   const Choice& ended = choices_[index];
   OrderedJson choice = {{"index", index}};
-  if (request_.chat) {
+  if (request_.chat()) {
     choice["delta"] = OrderedJson::object();
   } else {
     choice["text"] = "";
@@ -316,14 +331,18 @@ std::string CompletionAnswer::LastChunk(size_t index) const {
   choice["logprobs"] = nullptr;
   choice["finish_reason"] = ended.finish_reason;
   choice["stop_reason"] = ended.matched_stop.empty() ? OrderedJson() : OrderedJson(ended.matched_stop);
-  choice["tandem"] = Tandem(ended);
+  choice["tandem"] = TandemJson(ended.started, ended.speculation);
   OrderedJson frame = Frame(/*chunk=*/true);
   frame["choices"] = OrderedJson::array({std::move(choice)});
   if (request_.include_usage) frame["usage"] = nullptr;
   return ServerSentEvent(frame);
 }
 
-std::string CompletionAnswer::Ending() const {
+std::string CompletionAnswer::Failure(const absl::Status& status) {
+  return absl::StrCat(ServerSentEvent(ErrorJson(status)), "data: [DONE]\n\n");
+}
+
+std::string CompletionAnswer::Ending() {
   std::string out;
   if (request_.include_usage) {
     OrderedJson frame = Frame(/*chunk=*/true);
@@ -334,21 +353,21 @@ std::string CompletionAnswer::Ending() const {
   return out + "data: [DONE]\n\n";
 }
 
-OrderedJson CompletionAnswer::Whole() const {
+OrderedJson CompletionAnswer::Whole() {
   OrderedJson choices = OrderedJson::array();
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Choice& choice = choices_[i];
     OrderedJson json = {{"index", i}};
-    if (request_.chat) {
-      json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    if (request_.chat()) {
+      json["message"] = ChatMessageJson(choice.parsed);
     } else {
       json["text"] = choice.text;
     }
-    json["logprobs"] = LogprobsField(request_.chat, choice.logprobs);
+    json["logprobs"] = LogprobsField(request_.chat(), choice.logprobs);
     json["finish_reason"] = choice.finish_reason;
     json["stop_reason"] = choice.matched_stop.empty() ? OrderedJson() : OrderedJson(choice.matched_stop);
     if (request_.return_token_ids) json["token_ids"] = choice.tokens;
-    json["tandem"] = Tandem(choice);
+    json["tandem"] = TandemJson(choice.started, choice.speculation);
     choices.push_back(std::move(json));
   }
   OrderedJson frame = Frame(/*chunk=*/false);

@@ -7,9 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "router/http/answer_writer.h"
 #include "router/http/http_message.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
+#include "router/http/parsed_choice.h"
 #include "router/served_model.h"
 #include "tandem/v1/generation.pb.h"
 
@@ -23,26 +25,27 @@ OrderedJson ErrorJson(const absl::Status& status);
 int HttpStatusOf(const absl::Status& status);
 
 HttpAnswer JsonAnswer(const OrderedJson& json);
-// One server-sent event. `json` is written on one line, invalid UTF-8 replaced.
-std::string ServerSentEvent(const OrderedJson& json);
+// One server-sent event. `json` is written on one line, invalid UTF-8 replaced. `name`: the event's, or none.
+std::string ServerSentEvent(const OrderedJson& json, absl::string_view name = "");
 
-// What a completion's generations say, in the shape of OpenAI's API: as one answer, or as events of a stream.
-// Not thread-safe.
-class CompletionAnswer {
+// A generation's own object `tandem`: the seed, and what speculation did.
+OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::SpeculationStats& stats);
+
+// Of /v1/chat/completions and /v1/completions. A stream ends with the usage, where it is wanted, and the mark
+// after which nothing follows.
+class CompletionAnswer final : public AnswerWriter {
  public:
-  // `id` is the request's, `created` in seconds of the Unix epoch. `request` outlives this.
   CompletionAnswer(const CompletionRequest& request, std::string id, int64_t created);
 
-  // Takes the next event of the generation for the prompt of this number. Returns what a stream is to be sent
-  // of it: server-sent events, or nothing; always nothing without `request.stream`. `encoder` is its model's.
-  std::string OnEvent(size_t choice, const v1::GenerateResponse& event, const PromptEncoder& encoder);
-  // The end of a stream: the usage, where it is wanted, and the mark after which nothing follows.
-  std::string Ending() const;
-  // Everything, when all generations are finished.
-  OrderedJson Whole() const;
+  std::string OnEvent(size_t choice, const v1::GenerateResponse& event,
+                      const PromptEncoder& encoder) override;
+  std::string Ending() override;
+  std::string Failure(const absl::Status& status) override;
+  OrderedJson Whole() override;
 
  private:
   struct Choice {
+    ParsedChoice parsed;  // Of a chat; its text is here and not below.
     std::string text;
     std::vector<uint32_t> tokens;
     OrderedJson logprobs;       // Entries, in the shape of the API; null when none were asked for.
@@ -50,18 +53,19 @@ class CompletionAnswer {
     std::string matched_stop;
     v1::Usage usage;
     v1::SpeculationStats speculation;
-    uint64_t seed = 0;
-    std::string drafter;
+    v1::GenerationStarted started;
   };
 
   // The frame of an answer or of an event, without choices.
   OrderedJson Frame(bool chunk) const;
   OrderedJson Usage() const;
-  // A choice's own object `tandem`: the seed, and what speculation did.
-  OrderedJson Tandem(const Choice& choice) const;
-  // An event with one choice, whose text and log probabilities are given.
-  std::string Chunk(size_t index, const std::string& text, OrderedJson logprobs,
-                    const std::vector<uint32_t>& tokens, bool first) const;
+  // What a stream is sent of a chunk, or of what was held back until the end.
+  std::string Pieces(size_t index, const std::string& text,
+                     const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas, OrderedJson logprobs,
+                     const std::vector<uint32_t>& tokens) const;
+  // An event with one choice. `said` is its delta or its text.
+  std::string Chunk(size_t index, OrderedJson said, OrderedJson logprobs, const std::vector<uint32_t>& tokens,
+                    bool first) const;
   std::string LastChunk(size_t index) const;
   // Of the chunk's tokens, in the shape of the API; null when they were not asked for.
   OrderedJson Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,

@@ -19,6 +19,7 @@
 #include "router/http/openai_answer.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
+#include "router/http/responses_request.h"
 #include "router/request.h"
 #include "router/selection.h"
 #include "router/token_calls.h"
@@ -85,6 +86,7 @@ const std::vector<OpenAiApi::Route>& OpenAiApi::Routes() {
   static const auto* const routes = new std::vector<Route>{
       {"POST", "/v1/chat/completions", false, &OpenAiApi::ServeChat},
       {"POST", "/v1/completions", false, &OpenAiApi::ServeText},
+      {"POST", "/v1/responses", false, &OpenAiApi::ServeResponse},
       {"GET", "/v1/models", false, &OpenAiApi::ServeModels},
       {"POST", "/tokenize", false, &OpenAiApi::ServeTokenize},
       {"POST", "/detokenize", false, &OpenAiApi::ServeDetokenize},
@@ -193,26 +195,29 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchan
 }
 
 void OpenAiApi::ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeGeneration(std::move(request), /*chat=*/true, std::move(exchange));
+  ServeGeneration(request.head, ReadChatCompletion(request.body), std::move(exchange));
 }
 
 void OpenAiApi::ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeGeneration(std::move(request), /*chat=*/false, std::move(exchange));
+  ServeGeneration(request.head, ReadCompletion(request.body), std::move(exchange));
 }
 
-void OpenAiApi::ServeGeneration(HttpRequest request, bool chat, std::shared_ptr<HttpExchange> exchange) {
-  absl::StatusOr<CompletionRequest> completion =
-      chat ? ReadChatCompletion(request.body) : ReadCompletion(request.body);
-  std::string id = RequestIdOf(request.head).value_or("");
+void OpenAiApi::ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeGeneration(request.head, ReadResponse(request.body), std::move(exchange));
+}
+
+void OpenAiApi::ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionRequest> completion,
+                                std::shared_ptr<HttpExchange> exchange) {
+  std::string id = RequestIdOf(head).value_or("");
   if (id.empty()) id = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
-  std::vector<std::pair<std::string, std::string>> fields = FieldsFor(request.head);
+  std::vector<std::pair<std::string, std::string>> fields = FieldsFor(head);
   fields.emplace_back("X-Request-Id", id);
   if (!completion.ok()) {
     HttpAnswer answer = ErrorAnswer(completion.status());
     answer.fields.insert(answer.fields.end(), fields.begin(), fields.end());
     return exchange->Answer(std::move(answer));
   }
-  ServeCompletion(router_, CallHeadOf(request.head), *std::move(completion), std::move(id), std::move(fields),
+  ServeCompletion(router_, CallHeadOf(head), *std::move(completion), std::move(id), std::move(fields),
                   std::move(exchange));
 }
 

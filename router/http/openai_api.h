@@ -15,6 +15,7 @@
 #include "common/metrics/metrics.h"
 #include "router/client_stream.h"
 #include "router/http/http_message.h"
+#include "router/http/openai_request.h"
 #include "router/router.h"
 
 namespace tandem::router {
@@ -22,6 +23,7 @@ namespace tandem::router {
 // OpenAI's HTTP API on a router, and what vLLM has beside it (docs/http.md):
 //
 //   POST /v1/chat/completions, /v1/completions      generations
+//   POST /v1/responses                              the same; nothing is kept from one to the next
 //   GET  /v1/models, /v1/models/NAME                models that there are
 //   POST /tokenize, /detokenize                     a model's tokens
 //   GET  /health, /ping, /version                   without a token
@@ -68,7 +70,9 @@ class OpenAiApi final : public HttpHandler {
 
   void ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  void ServeGeneration(HttpRequest request, bool chat, std::shared_ptr<HttpExchange> exchange);
+  void ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionRequest> completion,
+                       std::shared_ptr<HttpExchange> exchange);
   void ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "router/http/http_server.h"
+#include "router/http/testing/openai_api_fixture.h"
 #include "router/testing/client_call.h"
 #include "router/testing/http_connection.h"
 #include "router/testing/stub_verifier.h"
@@ -20,6 +21,7 @@
 namespace tandem::router {
 namespace {
 
+using testing::Answer;
 using testing::ChunkEvent;
 using ::testing::ElementsAre;
 using testing::FinishedEvent;
@@ -28,74 +30,12 @@ using testing::HttpConnection;
 using ::testing::IsEmpty;
 using testing::LettersConfig;
 using ::testing::Not;
+using testing::OpenAiApiTest;
 using testing::Saying;
 using testing::StartedEvent;
 using ::testing::StartsWith;
 using testing::StubVerifier;
 using testing::TestRouter;
-using Json = nlohmann::json;
-
-// An answer, taken apart.
-struct Answer {
-  explicit Answer(const std::string& text) {
-    const size_t end = text.find("\r\n\r\n");
-    head = text.substr(0, end);
-    if (end != std::string::npos) body = text.substr(end + 4);
-    status = text.size() > 12 ? std::atoi(text.c_str() + 9) : 0;
-  }
-  Json json() const { return Json::parse(body, nullptr, /*allow_exceptions=*/false); }
-  std::string error() const { return json().value("/error/message"_json_pointer, std::string("none")); }
-  // The data of each server-sent event; frames of the transfer are skipped, as none of them looks like one.
-  std::vector<std::string> events() const {
-    std::vector<std::string> found;
-    for (absl::string_view line : absl::StrSplit(body, '\n')) {
-      if (line.substr(0, 6) == "data: ") found.emplace_back(line.substr(6));
-    }
-    return found;
-  }
-
-  std::string head;
-  std::string body;
-  int status = 0;
-};
-
-class OpenAiApiTest : public ::testing::Test {
- protected:
-  OpenAiApiTest() { verifier_.SetScript(Saying("answer", 4)); }
-
-  void Start(OpenAiApi::Options options = {}) {
-    router_ = std::make_unique<TestRouter>(LettersConfig({verifier_.endpoint()}));
-    api_ = std::make_unique<OpenAiApi>(std::move(options), &router_->router(), nullptr);
-    server_ = HttpServer::Start({.address = "127.0.0.1:0"}, api_.get()).value();
-  }
-  std::string RequestText(const std::string& method, const std::string& path, const std::string& body,
-                          const std::string& fields) {
-    return absl::StrCat(method, " ", path,
-                        " HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ", body.size(), "\r\n",
-                        fields, "\r\n", body);
-  }
-  Answer Ask(const std::string& method, const std::string& path, const std::string& body = "",
-             const std::string& fields = "Authorization: Bearer secret-z\r\n") {
-    if (server_ == nullptr) Start();
-    return Answer(HttpConnection(server_->port(), RequestText(method, path, body, fields)).ReadAll());
-  }
-  Answer Chat(const std::string& more = "") {
-    return Ask(
-        "POST", "/v1/chat/completions",
-        absl::StrCat(R"({"model": "letters", "messages": [{"role": "user", "content": "hi"}])", more, "}"));
-  }
-  Answer Complete(const std::string& more) {
-    return Ask("POST", "/v1/completions", absl::StrCat(R"({"model": "letters", )", more, "}"));
-  }
-  // What the verifier was asked.
-  v1::VerifierGenerateRequest Asked() { return asked_; }
-
-  StubVerifier verifier_;
-  v1::VerifierGenerateRequest asked_;
-  std::unique_ptr<TestRouter> router_;
-  std::unique_ptr<OpenAiApi> api_;
-  std::unique_ptr<HttpServer> server_;
-};
 
 TEST_F(OpenAiApiTest, AChatIsAnswered) {
   const Answer answer = Chat();
@@ -180,8 +120,13 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
       {R"("guided_regex": "a", "guided_grammar": "root ::= \"a\"")", "more than one format"},
       {R"("guided_choice": "a")", "guided_choice: expected a list"},
       {R"("structured_outputs": {"xml": true})", "structured_outputs.xml"},
-      {R"("tools": [{"type": "function"}])", "tools: "},
-      {R"("tool_choice": "auto")", "tool_choice: "},
+      {R"("tools": [{"type": "function"}])", "tools[0].name: missing"},
+      {R"("tools": [{"type": "web_search"}])", "tools[0].type: found"},
+      {R"("tools": [{"type": "function", "function": {"name": "a b"}}])", "chat.tools[0].name: \"a b\""},
+      {R"("tool_choice": "sometimes")", "tool_choice: "},
+      {R"("tool_choice": "required")", "chat.tool_choice.mode: REQUIRED, but there are no tools"},
+      {R"("functions": [{"name": "f"}])", "functions: "},
+      {R"("chat_template_kwargs": 1)", "chat_template_kwargs: "},
       {R"("temperature": "hot")", "temperature: found \"hot\""},
       {R"("top_k": 1.5)", "top_k: "},
       {R"("max_tokens": -1)", "max_tokens: found -1"},
@@ -193,7 +138,7 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
       {R"("stream": true, "stream_options": {"more": true})", "stream_options.more"},
       {R"("tandem": {"depth": 3})", "tandem.depth"},
       {R"("tandem": 3)", "tandem: expected an object"},
-      {R"("continue_final_message": true)", "continue_final_message: "},
+      {R"("continue_final_message": true, "add_generation_prompt": true)", "add_generation_prompt: "},
       {R"("temperature": 1000)", "sampling.temperature"},
       {R"("temperature": 0.5, "temperature": 0.7)", "temperature"},
   };
@@ -204,8 +149,11 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
     EXPECT_EQ(answer.json()["error"]["type"], "invalid_request_error") << field;
   }
   EXPECT_EQ(verifier_.num_calls(), 0);
-  EXPECT_EQ(Chat(R"(, "n": 1, "temperature": null, "tools": [], "response_format": {"type": "text"})").status,
-            200);
+  EXPECT_EQ(
+      Chat(
+          R"(, "n": 1, "temperature": null, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"})")
+          .status,
+      200);
 }
 
 TEST_F(OpenAiApiTest, FormatsAreConstraints) {

@@ -90,4 +90,22 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequ
   if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
 }
 
+void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
+                    v1::GenerateRequest& request) {
+  JsonFields own(format, "text.format.");
+  const std::string type = own.Text("type").value_or("text");
+  for (const char* name : {"name", "description", "strict"}) own.Ignore(name);
+  if (type == "json_object") {
+    request.mutable_constraint()->mutable_json_object();
+  } else if (type == "json_schema") {
+    const Json* const schema = own.Find("schema");
+    if (schema == nullptr) own.Fail("schema", "missing");
+    if (schema != nullptr) SetSchema(body, "/text/format/schema", *schema, *request.mutable_constraint());
+  } else if (type != "text") {
+    own.Fail("type", absl::StrCat("found \"", PrintableText(type),
+                                  "\", expected \"text\", \"json_object\" or \"json_schema\""));
+  }
+  fields.Update(own.Finish());
+}
+
 }  // namespace tandem::router

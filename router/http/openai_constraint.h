@@ -12,4 +12,9 @@ namespace tandem::router {
 // parsed from: the order of a schema's properties is that of the text. Errors go to `fields`.
 void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request);
 
+// `text.format` of /v1/responses, which is `format`: as response_format, but without an object around a
+// schema. `fields` take the errors.
+void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
+                    v1::GenerateRequest& request);
+
 }  // namespace tandem::router

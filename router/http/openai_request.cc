@@ -11,43 +11,13 @@
 #include "common/model/strict_json.h"
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
+#include "router/http/openai_messages.h"
 #include "router/request.h"
 
 namespace tandem::router {
 namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-
-void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
-  if (const auto value = fields.Number("temperature")) sampling.set_temperature(static_cast<float>(*value));
-  if (const auto value = fields.Number("top_p")) sampling.set_top_p(static_cast<float>(*value));
-  // vLLM's -1 and 0 keep all.
-  if (const auto value = fields.Integer("top_k", -1, kMaxInt))
-    sampling.set_top_k(*value < 0 ? 0 : static_cast<uint32_t>(*value));
-  if (const auto value = fields.Number("min_p")) sampling.set_min_p(static_cast<float>(*value));
-  if (const auto value = fields.Number("presence_penalty"))
-    sampling.set_presence_penalty(static_cast<float>(*value));
-  if (const auto value = fields.Number("frequency_penalty"))
-    sampling.set_frequency_penalty(static_cast<float>(*value));
-  if (const auto value = fields.Number("repetition_penalty"))
-    sampling.set_repetition_penalty(static_cast<float>(*value));
-  constexpr int64_t kLow = std::numeric_limits<int64_t>::min();
-  constexpr int64_t kHigh = std::numeric_limits<int64_t>::max();
-  // A negative seed is as good as any: its bits count.
-  if (const auto value = fields.Integer("seed", kLow, kHigh))
-    sampling.set_seed(static_cast<uint64_t>(*value));
-  const Json* const bias = fields.Find("logit_bias");
-  if (bias == nullptr) return;
-  if (!bias->is_object()) return fields.Fail("logit_bias", "expected an object of token ids and numbers");
-  for (const auto& [key, value] : bias->items()) {
-    uint32_t token = 0;
-    if (!absl::SimpleAtoi(key, &token) || !value.is_number()) {
-      return fields.Fail("logit_bias", absl::StrCat("\"", PrintableText(key), "\": ", PrintableValue(value),
-                                                    ", expected a token id and a number"));
-    }
-    (*sampling.mutable_logit_bias())[token] = value.get<float>();
-  }
-}
 
 void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
   const auto max_tokens = fields.Integer("max_tokens", 0, kMaxInt);
@@ -75,23 +45,6 @@ void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
       stopping.add_stop_token_ids(id.get<uint32_t>());
     }
   }
-}
-
-// The object `tandem`: how the request is drafted, and whether the live page may show it.
-void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
-  const Json* const object = fields.Find("tandem");
-  if (object == nullptr) return;
-  JsonFields own(*object, "tandem.");
-  v1::SpeculationOptions& speculation = *request.mutable_speculation();
-  if (const auto mode = own.Flag("speculation"))
-    speculation.set_mode(*mode ? v1::SPECULATION_MODE_ON : v1::SPECULATION_MODE_OFF);
-  if (auto drafter = own.Text("drafter")) speculation.set_drafter(*std::move(drafter));
-  if (auto partner = own.Text("partner")) speculation.set_partner(*std::move(partner));
-  if (auto policy = own.Text("window_policy")) speculation.set_window_policy(*std::move(policy));
-  if (const auto window = own.Integer("max_window", 0, kMaxInt))
-    speculation.set_max_window(static_cast<uint32_t>(*window));
-  if (const auto live = own.Flag("live_page")) request.mutable_output()->set_live_page(*live);
-  fields.Update(own.Finish());
 }
 
 // What both kinds of request have.
@@ -123,59 +76,6 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
         "prompt_cache_retention", "prediction", "request_id", "priority"}) {
     fields.Ignore(name);
   }
-}
-
-// A message's content: text, or a list of parts that are text.
-absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& path) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": expected a string or a list of parts"));
-  }
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    JsonFields part(content[i], absl::StrCat(path, "[", i, "]."));
-    const std::optional<std::string> type = part.Text("type");
-    if (type.has_value() && *type != "text" && *type != "input_text" && *type != "output_text")
-      part.Fail("type", absl::StrCat("found \"", PrintableText(*type), "\", expected \"text\""));
-    const std::optional<std::string> piece = part.Text("text");
-    if (!piece.has_value()) part.Fail("text", "missing");
-    TANDEM_RETURN_IF_ERROR(part.status());
-    text += *piece;
-  }
-  return text;
-}
-
-absl::Status ReadMessages(const Json& messages, v1::ChatPrompt& chat) {
-  if (!messages.is_array()) return absl::InvalidArgumentError("messages: expected a list");
-  if (messages.size() > static_cast<size_t>(kMaxChatMessages)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("messages: ", messages.size(), " of them, expected at most ", kMaxChatMessages));
-  }
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string path = absl::StrCat("messages[", i, "].");
-    JsonFields fields(messages[i], path);
-    v1::ChatMessage& message = *chat.add_messages();
-    const std::optional<std::string> role = fields.Text("role");
-    if (!role.has_value()) fields.Fail("role", "missing");
-    // OpenAI's newer name for the same.
-    message.set_role(role == "developer" ? "system" : role.value_or(""));
-    if (const Json* const content = fields.Find("content")) {
-      absl::StatusOr<std::string> text = ContentOf(*content, path + "content");
-      fields.Update(text.status());
-      if (text.ok()) message.set_content(*std::move(text));
-    } else {
-      fields.Fail("content", "missing");
-    }
-    fields.Ignore("name");
-    fields.Ignore("refusal");
-    fields.Ignore("annotations");
-    fields.Refuse("audio", "not to be had here");
-    fields.Refuse("tool_calls", "not to be had here: prompts have no tools", Json::array());
-    fields.Refuse("tool_call_id", "not to be had here: prompts have no tools");
-    fields.Refuse("function_call", "not to be had here: prompts have no tools");
-    TANDEM_RETURN_IF_ERROR(fields.Finish());
-  }
-  return absl::OkStatus();
 }
 
 bool IsTokenList(const Json& list) {
@@ -218,10 +118,58 @@ void ReadPrompts(JsonFields& fields, const v1::GenerateRequest& common, Completi
 
 }  // namespace
 
+void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
+  if (const auto value = fields.Number("temperature")) sampling.set_temperature(static_cast<float>(*value));
+  if (const auto value = fields.Number("top_p")) sampling.set_top_p(static_cast<float>(*value));
+  // vLLM's -1 and 0 keep all.
+  if (const auto value = fields.Integer("top_k", -1, kMaxInt))
+    sampling.set_top_k(*value < 0 ? 0 : static_cast<uint32_t>(*value));
+  if (const auto value = fields.Number("min_p")) sampling.set_min_p(static_cast<float>(*value));
+  if (const auto value = fields.Number("presence_penalty"))
+    sampling.set_presence_penalty(static_cast<float>(*value));
+  if (const auto value = fields.Number("frequency_penalty"))
+    sampling.set_frequency_penalty(static_cast<float>(*value));
+  if (const auto value = fields.Number("repetition_penalty"))
+    sampling.set_repetition_penalty(static_cast<float>(*value));
+  constexpr int64_t kLow = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kHigh = std::numeric_limits<int64_t>::max();
+  // A negative seed is as good as any: its bits count.
+  if (const auto value = fields.Integer("seed", kLow, kHigh))
+    sampling.set_seed(static_cast<uint64_t>(*value));
+  const Json* const bias = fields.Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) return fields.Fail("logit_bias", "expected an object of token ids and numbers");
+  for (const auto& [key, value] : bias->items()) {
+    uint32_t token = 0;
+    if (!absl::SimpleAtoi(key, &token) || !value.is_number()) {
+      return fields.Fail("logit_bias", absl::StrCat("\"", PrintableText(key), "\": ", PrintableValue(value),
+                                                    ", expected a token id and a number"));
+    }
+    (*sampling.mutable_logit_bias())[token] = value.get<float>();
+  }
+}
+
+// The object `tandem`: how the request is drafted, and whether the live page may show it.
+void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
+  const Json* const object = fields.Find("tandem");
+  if (object == nullptr) return;
+  JsonFields own(*object, "tandem.");
+  v1::SpeculationOptions& speculation = *request.mutable_speculation();
+  if (const auto mode = own.Flag("speculation"))
+    speculation.set_mode(*mode ? v1::SPECULATION_MODE_ON : v1::SPECULATION_MODE_OFF);
+  if (auto drafter = own.Text("drafter")) speculation.set_drafter(*std::move(drafter));
+  if (auto partner = own.Text("partner")) speculation.set_partner(*std::move(partner));
+  if (auto policy = own.Text("window_policy")) speculation.set_window_policy(*std::move(policy));
+  if (const auto window = own.Integer("max_window", 0, kMaxInt))
+    speculation.set_max_window(static_cast<uint32_t>(*window));
+  if (const auto live = own.Flag("live_page")) request.mutable_output()->set_live_page(*live);
+  fields.Update(own.Finish());
+}
+
 absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
-  CompletionRequest completion{.chat = true};
+  CompletionRequest completion{.api = CompletionRequest::Api::kChat};
   v1::GenerateRequest request;
   ReadCommon(body, fields, completion, request);
   const bool logprobs = fields.Flag("logprobs").value_or(false);
@@ -229,25 +177,13 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
   if (top.has_value() && *top > 0 && !logprobs) fields.Fail("top_logprobs", "set, but logprobs is not");
   if (logprobs) completion.logprobs = static_cast<uint32_t>(top.value_or(0));
   if (completion.logprobs.has_value()) request.mutable_output()->set_logprobs(*completion.logprobs);
-  if (const auto generation = fields.Flag("add_generation_prompt"); generation == false)
-    fields.Fail("add_generation_prompt", "expected true: the assistant answers");
-  fields.Refuse("continue_final_message", "expected false: the assistant's answer begins anew");
-  for (const char* name : {"tools", "functions"})
-    fields.Refuse(name, "not to be had here: prompts have no tools", Json::array());
-  for (const char* name : {"tool_choice", "function_call"})
-    fields.Refuse(name, "not to be had here: prompts have no tools", "none");
-  fields.Ignore("parallel_tool_calls");
-  for (const char* name : {"chat_template_kwargs", "chat_template", "documents", "audio",
-                           "web_search_options", "reasoning_effort", "verbosity", "mm_processor_kwargs"}) {
+  ReadChat(body, fields, *request.mutable_chat());
+  for (const char* name : {"chat_template", "documents", "audio", "web_search_options", "reasoning_effort",
+                           "verbosity", "mm_processor_kwargs"}) {
     fields.Refuse(name, "not to be had here", Json::object());
   }
   fields.Refuse("modalities", "expected [\"text\"]", Json::array({"text"}));
   fields.Refuse("echo", "expected false");
-  if (const Json* const messages = fields.Find("messages")) {
-    fields.Update(ReadMessages(*messages, *request.mutable_chat()));
-  } else {
-    fields.Fail("messages", "missing");
-  }
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   completion.prompts.push_back(std::move(request));
   return completion;

@@ -6,13 +6,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "router/http/openai_json.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
 // What of a completion request is about its answer.
 struct CompletionRequest {
-  bool chat = false;                         // Of /v1/chat/completions; otherwise of /v1/completions.
+  enum class Api { kText, kChat, kResponses };
+  Api api = Api::kText;
   std::vector<v1::GenerateRequest> prompts;  // One choice each.
   bool stream = false;
   bool include_usage = false;     // A last chunk with the usage of the whole.
@@ -20,6 +22,9 @@ struct CompletionRequest {
   bool echo = false;              // Prompts stand before their outputs.
   // Log probabilities were asked for, and of how many tokens besides the chosen one.
   std::optional<uint32_t> logprobs;
+  OrderedJson echoed;  // Of /v1/responses: fields that the answer repeats.
+
+  bool chat() const { return api == Api::kChat; }
 };
 
 // Most choices of one call.
@@ -32,5 +37,9 @@ inline constexpr size_t kMaxPromptsPerCall = 128;
 // all requests are.
 absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body);
 absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
+
+// The parts of both that the Responses API has as well.
+void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
+void ReadTandem(JsonFields& fields, v1::GenerateRequest& request);
 
 }  // namespace tandem::router

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
+#include "router/source_kind.h"
 
 namespace tandem::router {
 namespace {
@@ -87,12 +88,12 @@ Json CandidateOf(const v1::CandidateExplanation& candidate, bool chosen) {
   return json;
 }
 
-// Whether the verifier guessed it by itself.
-int LocalFlag(v1::DraftSource source) {
-  return source == v1::DRAFT_SOURCE_LOCAL ? 1 : 0;
+// Who guessed: 0: a drafter, 1: the verifier by itself, 2: the constraint, which leaves no choice.
+int SourceNumber(v1::DraftSource source) {
+  return static_cast<int>(KindOf(source));
 }
 
-// The chunk's text, token by token: [{"t": text, "a": 1 if accepted, "l": 1 if the verifier guessed it}].
+// The chunk's text, token by token: [{"t": text, "a": 1 if accepted, "l": who guessed it}].
 // Returns whether all of it is there.
 bool AddTokens(const v1::GenerationChunk& chunk, Json& tokens) {
   const absl::string_view text = chunk.text();
@@ -108,10 +109,27 @@ bool AddTokens(const v1::GenerationChunk& chunk, Json& tokens) {
     const bool accepted = has_detail && chunk.details(i).source() == v1::TOKEN_SOURCE_ACCEPTED;
     tokens.push_back({{"t", Head(text.substr(begin, bytes), std::min(bytes, room))},
                       {"a", accepted ? 1 : 0},
-                      {"l", has_detail ? LocalFlag(chunk.details(i).draft_source()) : 0}});
+                      {"l", has_detail ? SourceNumber(chunk.details(i).draft_source()) : 0}});
     begin += bytes;
   }
   return count == chunk.tokens_size() && text.size() <= kMaxLiveText;
+}
+
+Json NodeOf(const v1::TreeNodeTrace& node, const PromptEncoder& encoder) {
+  return {{"p", node.parent()},
+          {"t", Head(encoder.TokenBytes(static_cast<TokenId>(node.token())), kMaxLiveTokenText)},
+          {"s", node.score()},
+          {"a", node.accepted() ? 1 : 0},
+          {"l", SourceNumber(node.source())}};
+}
+
+// What the constraint forbids, below nodes of the tree, of which `shown` are told.
+Json MaskedOf(const v1::RoundTrace& round, size_t shown, const PromptEncoder& encoder) {
+  Json masked = Json::array();
+  for (int i = 0; i < std::min(round.masked_size(), kMaxLiveNodes); ++i) {
+    if (round.masked(i).parent() <= shown) masked.push_back(NodeOf(round.masked(i), encoder));
+  }
+  return masked;
 }
 
 // Empty, with a word why, when it is no tree.
@@ -125,21 +143,18 @@ Json TreeOf(const v1::RoundTrace& round, const PromptEncoder& encoder, std::stri
       *problem = "the verifier sent a tree in which a node stands before its parent";
       return Json::array();
     }
-    tree.push_back({{"p", node.parent()},
-                    {"t", Head(encoder.TokenBytes(static_cast<TokenId>(node.token())), kMaxLiveTokenText)},
-                    {"s", node.score()},
-                    {"a", node.accepted() ? 1 : 0},
-                    {"l", LocalFlag(node.source())}});
+    tree.push_back(NodeOf(node, encoder));
   }
   return tree;
 }
 
-// What a round verified, by who guessed: {"nodes": [drafters', the verifier's], "accepted": [...]}.
+// What a round verified, by who guessed: {"nodes": [drafters', the verifier's, the constraint's],
+// "accepted": [...]}.
 Json SourcesOf(const v1::GenerationChunk& chunk) {
-  std::array<uint64_t, 2> nodes = {};
-  std::array<uint64_t, 2> accepted = {};
+  std::array<uint64_t, kNumSourceKinds> nodes = {};
+  std::array<uint64_t, kNumSourceKinds> accepted = {};
   for (const v1::RoundShare& share : chunk.shares()) {
-    const auto source = static_cast<size_t>(LocalFlag(share.source()));
+    const auto source = static_cast<size_t>(SourceNumber(share.source()));
     nodes[source] += share.draft_tokens();
     accepted[source] += share.accepted_tokens();
   }
@@ -158,9 +173,7 @@ Json RowOf(const std::string& name, const TenantTally* tally) {
           {"tokens", tally->tokens},
           {"drafted_rounds", tally->drafted_rounds},
           {"draft_tokens", tally->draft_tokens},
-          {"accepted_tokens", tally->accepted_tokens},
-          {"local_draft_tokens", tally->local_draft_tokens},
-          {"local_accepted_tokens", tally->local_accepted_tokens}};
+          {"accepted_tokens", tally->accepted_tokens}};
 }
 
 }  // namespace
@@ -215,6 +228,10 @@ std::string RoundJson(uint64_t generation, uint64_t round, const v1::GenerationC
     json["wait_ms"] = 1e3 * chunk.round().wait_seconds();
     json["verify_ms"] = 1e3 * chunk.round().verify_seconds();
     json["tree"] = TreeOf(chunk.round(), encoder, &problem);
+    if (chunk.round().masked_nodes() > 0) {
+      json["masked"] = chunk.round().masked_nodes();
+      json["masked_tree"] = MaskedOf(chunk.round(), json["tree"].size(), encoder);
+    }
     if (!problem.empty()) json["problem"] = problem;
     cut = cut || chunk.round().tree_size() > kMaxLiveNodes;
   }

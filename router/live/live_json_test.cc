@@ -34,6 +34,26 @@ json ReadRound(const v1::GenerationChunk& chunk) {
   return Read(RoundJson(7, 3, chunk, *LetterModel().encoder));
 }
 
+TEST(LiveJsonTest, ARoundTellsWhatItsConstraintForcesAndForbids) {
+  const json round = ReadRound(Parse<v1::GenerationChunk>(R"pb(
+    tokens: [ 97 ]
+    text: "a"
+    details { source: TOKEN_SOURCE_ACCEPTED text_bytes: 1 draft_source: DRAFT_SOURCE_GRAMMAR }
+    shares { source: DRAFT_SOURCE_GRAMMAR draft_tokens: 1 accepted_tokens: 1 }
+    round {
+      tree { parent: 0 token: 97 score: 0.75 accepted: true source: DRAFT_SOURCE_GRAMMAR }
+      masked_nodes: 3
+      masked { parent: 1 token: 98 score: 0.5 }
+      masked { parent: 2 token: 99 score: 0.5 }
+    }
+  )pb"));
+  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[0,0,1],"accepted":[0,0,1]})"));
+  EXPECT_EQ(round["tokens"], json::parse(R"([{"t":"a","a":1,"l":2}])"));
+  EXPECT_EQ(round["masked"], 3);
+  EXPECT_EQ(round["masked_tree"], json::parse(R"([{"p":1,"t":"b","s":0.5,"a":0,"l":0}])"))
+      << "the parent of the other is no node of the tree";
+}
+
 TEST(LiveJsonTest, ARoundTellsItsTokensAndItsTree) {
   const json round = ReadRound(Parse<v1::GenerationChunk>(R"pb(
     offset: 5
@@ -62,7 +82,7 @@ TEST(LiveJsonTest, ARoundTellsItsTokensAndItsTree) {
   EXPECT_EQ(round["kind"], "miss");
   EXPECT_EQ(round["window"], 2);
   EXPECT_EQ(round["nodes"], 3);
-  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[2,1],"accepted":[1,1]})"));
+  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[2,1,0],"accepted":[1,1,0]})"));
   EXPECT_EQ(round["wait_ms"], 250.0);
   EXPECT_EQ(round["verify_ms"], 500.0);
   EXPECT_EQ(round["at"], 100.5);

@@ -1,5 +1,7 @@
 #include "router/live/tenant_tally.h"
 
+#include "router/source_kind.h"
+
 namespace tandem::router {
 
 TenantTally& TenantTallies::Of(const std::string& tenant) {
@@ -23,9 +25,9 @@ void TenantTallies::OnEnded(const std::string& tenant, const absl::Status& statu
   tally.tokens += tokens;
   tally.drafted_rounds += stats.drafted_rounds();
   for (const v1::SourceStats& source : stats.by_source()) {
-    const bool local = source.source() == v1::DRAFT_SOURCE_LOCAL;
-    (local ? tally.local_draft_tokens : tally.draft_tokens) += source.draft_tokens();
-    (local ? tally.local_accepted_tokens : tally.accepted_tokens) += source.accepted_tokens();
+    const auto kind = static_cast<size_t>(KindOf(source.source()));
+    tally.draft_tokens[kind] += source.draft_tokens();
+    tally.accepted_tokens[kind] += source.accepted_tokens();
   }
   if (status.ok()) tally.drafter = stats.drafter();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -8,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/speculation/merged_tree.h"
 #include "tandem/v1/types.pb.h"
 
 namespace tandem::router {
@@ -19,10 +21,8 @@ struct TenantTally {
   uint64_t failed = 0;    // and with any other status.
   uint64_t tokens = 0;    // Of outputs.
   uint64_t drafted_rounds = 0;
-  uint64_t draft_tokens = 0;  // Of drafters,
-  uint64_t accepted_tokens = 0;
-  uint64_t local_draft_tokens = 0;  // and what verifiers guessed by themselves.
-  uint64_t local_accepted_tokens = 0;
+  std::array<uint64_t, kNumSourceKinds> draft_tokens = {};  // By SourceKind.
+  std::array<uint64_t, kNumSourceKinds> accepted_tokens = {};
   std::string drafter;  // Of the last that finished; empty for none.
 };
 

@@ -37,6 +37,13 @@ class LetterEncoder final : public PromptEncoder {
     return absl::string_view(kBytes.data() + token, 1);
   }
 
+  std::string DeliveredText(absl::Span<const TokenId> tokens, absl::Span<const std::string>,
+                            bool) const override {
+    std::string text;
+    for (const TokenId token : tokens) text += static_cast<char>(token);
+    return text;
+  }
+
   // 1 to 3 are special: they have no text.
   std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const override {
     std::string text;
@@ -72,7 +79,9 @@ ServedModel LetterModel() {
           .vocab_size = 256,
           .context_length = 32,
           .vocabulary_fingerprint = 0x1e77e2,
-          .encoder = std::make_shared<LetterEncoder>()};
+          .encoder = std::make_shared<LetterEncoder>(),
+          .output_format = {.calls = CallSyntax::kMistral, .reasons = true},
+          .lays_out_tools = true};
 }
 
 }  // namespace tandem::router::testing

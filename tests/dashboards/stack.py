@@ -185,6 +185,13 @@ class Stack:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+# Of requests with a constraint, whose property names are forced.
+SCHEMAS = tuple(
+    json.dumps({"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]})
+    for name in ("height_in_metres", "number_of_inhabitants")
+)
+
+
 class Traffic:
     """Clients that send requests of all kinds until they are stopped. What fails is kept by its status."""
 
@@ -211,6 +218,9 @@ class Traffic:
             kind = generator.random() if self.mistakes else 1.0
             if kind < 0.02:
                 request.stopping.max_tokens = 1 << 20  # Refused.
+            elif 0.1 <= kind < 0.2:
+                request.stopping.ignore_eos = False
+                request.constraint.json_schema.schema = SCHEMAS[kind < 0.15]
             try:
                 generation = Generation(self.stack.channel, request, token=token)
                 if 0.02 <= kind < 0.04:

@@ -5,8 +5,10 @@ import random
 import socket
 import unittest
 
+import grpc
 import openai
 from processes import PATIENCE_SECONDS, TARGET, ProcessTest, request_for, wait_until
+from tandem.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
 TOKENS = 48
@@ -56,6 +58,24 @@ class HttpTest(ProcessTest):
         many = self.complete(list(PROMPTS), temperature=0.0)
         expected = [self.expected(prompt, temperature=0.0) for prompt in PROMPTS]
         self.assertEqual([choice.text for choice in many.choices], expected)
+
+    def test_calls_of_one_answer(self):
+        self.start_stack()
+        call = {"metadata": [("authorization", "Bearer secret")], "timeout": PATIENCE_SECONDS}
+        with grpc.insecure_channel(self.router.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            stub = generation_pb2_grpc.GenerationStub(channel)
+            for prompt in PROMPTS:
+                request = request_for(prompt, TOKENS)
+                request.sampling.temperature = 0.8
+                answer = stub.GenerateOnce(request, **call)
+                self.assertEqual(answer.text, self.expected(prompt))
+                self.assertEqual(len(answer.tokens), TOKENS)
+                self.assertEqual(answer.finished.usage.completion_tokens, TOKENS)
+                tokens = stub.Tokenize(generation_pb2.TokenizeRequest(text=prompt, plain=True), **call).tokens
+                text = stub.Detokenize(generation_pb2.DetokenizeRequest(tokens=tokens), **call).text
+                self.assertEqual(text, prompt)
+            models = stub.ListModels(generation_pb2.ListModelsRequest(), **call).models
+            self.assertEqual([model.name for model in models], [model.id for model in self.client().models.list()])
 
     def test_chats(self):
         self.start_stack()

@@ -50,7 +50,13 @@ TestDrafter::TestDrafter() : target_(DemoModelFolder(kTarget)) {
   host_ = ModelHost::Open(specs, merges, target_.folder()).value();
   const absl::Status loaded = host_->Load({});
   assert(loaded.ok());
-  service_.Serve({}, host_->draft_models());
+  DraftConstraints::Vocabularies vocabularies;
+  for (const ModelHost::Description& model : host_->descriptions()) {
+    vocabularies.emplace_back(model.name, model.grammar_vocabulary);
+  }
+  service_.Serve(
+      {}, host_->draft_models(),
+      std::make_unique<DraftConstraints>(ConstraintFlags{}, vocabularies, &clock_, &constraint_metrics_));
   server_ =
       ServerRunner::Start({.listen_address = kLoopback}, {{v1::Drafter::service_full_name(), &service_}}, {})
           .value();
@@ -84,7 +90,7 @@ TestVerifier::TestVerifier(const VerifierSetup& setup, std::shared_ptr<const Mod
   loop_ = std::make_unique<EngineLoop>(options, std::move(engine), std::move(pool), PlausibleRoundTimes(),
                                        &clock_, &metrics_);
   service_ = std::make_unique<VerifierService>(&target_, loop_.get(), &metrics_);
-  constraints_ = StartConstraintCompiler({}, target_, &clock_, &constraint_metrics_);
+  constraints_ = StartConstraintCompiler({}, VocabularyOf(target_), &clock_, &constraint_metrics_);
   service_->ServeConstraints(constraints_.get());
   server_ = ServerRunner::Start({.listen_address = kLoopback},
                                 {{v1::Verifier::service_full_name(), service_.get()}}, {})

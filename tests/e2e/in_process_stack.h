@@ -10,6 +10,7 @@
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
 #include "common/model/model.h"
+#include "common/rpc/constraint_service.h"
 #include "common/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
 #include "drafter/model_host.h"
@@ -17,7 +18,6 @@
 #include "router/router.h"
 #include "router/service.h"
 #include "tests/e2e/next_token_target.h"
-#include "verifier/constraint_service.h"
 #include "verifier/engine_loop.h"
 #include "verifier/service.h"
 
@@ -56,6 +56,8 @@ class TestDrafter {
   const NextTokenTarget target_;
   MetricsRegistry registry_;
   DrafterMetrics metrics_{&registry_};
+  const SystemClock clock_;
+  ConstraintMetrics constraint_metrics_{&registry_, "tandem_drafter"};
   std::unique_ptr<ModelHost> host_;
   DrafterService service_{&metrics_};
   std::unique_ptr<ServerRunner> server_;
@@ -78,7 +80,7 @@ class TestVerifier {
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<VerifierService> service_;
   std::unique_ptr<ServerRunner> server_;
-  ConstraintMetrics constraint_metrics_{&registry_};
+  ConstraintMetrics constraint_metrics_{&registry_, "tandem_verifier"};
   std::unique_ptr<ConstraintCompiler> constraints_;  // Ends first: it calls the service.
 };
 

@@ -10,7 +10,7 @@ import subprocess
 import unittest
 
 import jsonschema
-from processes import BIN_DIR, PATIENCE_SECONDS, ProcessTest, clean_environment, request_for
+from processes import BIN_DIR, PATIENCE_SECONDS, ProcessTest, clean_environment, request_for, wait_until
 
 import grpc
 
@@ -182,6 +182,31 @@ class StructuredTest(ProcessTest):
         self.assertEqual(len(running), 1)
         running[0].kill()
         self.assertEqual(generation.read().output, expected)
+
+    def test_drafters_guess_what_is_allowed_or_cost_nothing(self):
+        request = with_schema(structured(11), PERSON)
+        outputs = []
+        # One bound is too narrow for the schema: that drafter drafts freely, and loses nothing but drafts.
+        for flags, heeds in ((("--max-constraint", 1), True), (("--max-constraint-depth", 1), False)):
+            drafter = self.start_drafter(flags=flags)
+            verifier = self.start_verifier()
+            for server in (drafter, verifier):
+                server.wait_ready()
+            self.connect_router([verifier.address], drafter.address)
+            outputs.append(self.undrafted(request))
+            generation = self.drafted(request)[-1]
+            self.assertEqual(generation.output, outputs[0])
+            if not heeds:
+                self.assertGreater(generation.stats.masked_draft_tokens, 0)
+                self.assertEqual(drafter.metric("tandem_drafter_constrained_sessions_total"), 0)
+                continue
+            # Once it has been compiled nothing is drafted that is not allowed.
+            wait_until(
+                lambda: self.drafted(request)[-1].stats.masked_draft_tokens == 0,
+                "drafts that are all allowed",
+            )
+            self.assertGreater(drafter.metric("tandem_drafter_masked_rows_total"), 0)
+        self.assertEqual(outputs[0], outputs[1])
 
     def test_the_command_line_prints_what_was_asked_for(self):
         self.start_stack(("--simulate-target-ms", 0.1))

@@ -20,8 +20,9 @@ Client::Client(ClientRequest request, std::shared_ptr<const Tokenizer> tokenizer
       tokenizer_(std::move(tokenizer)),
       target_(target),
       findings_(findings),
+      allowed_{.vocab_size = target.config().vocab_size, .tokenizer = tokenizer_},
       reference_(GenerateReference(target, request_.prompt, request_.sampling,
-                                   OutputAssembler(tokenizer_, request_.rules))) {
+                                   OutputAssembler(tokenizer_, request_.rules), constraint())) {
   // The last token of the output is never among the emitted ones: then there would be nothing to ask for.
   const size_t num_emitted = std::min<size_t>(request_.num_emitted, reference_.tokens.size() - 1);
   received_.assign(reference_.tokens.begin(),
@@ -49,6 +50,13 @@ SessionRequest Client::MakeSessionRequest(absl::Time deadline) {
                          .window_policy = request_.window_policy,
                          .max_window = request_.max_window};
   request.output->Replay(received_);
+  if (request_.constrained) {
+    request.constraint = std::make_unique<SessionConstraint>(std::make_unique<FakeConstraint>(allowed_),
+                                                             tokenizer_, allowed_.vocab_size);
+    const absl::Status replayed = request.constraint->Replay(received_);
+    Expect(replayed.ok(), std::string(replayed.message()));
+    request.wire_constraint = std::make_shared<const std::string>("fake");
+  }
   return request;
 }
 
@@ -179,6 +187,10 @@ void Client::CheckPossible(const SessionSummary& summary) const {
   for (TokenId token : received_) {
     Expect(!end.has_value(), "tokens after the end");
     std::vector<float> logits = target_.ReferenceLogits(context);
+    if (request_.constrained) {
+      const absl::Span<const TokenId> output = absl::MakeConstSpan(context).subspan(request_.prompt.size());
+      FakeConstraint::Mask(allowed_, output, absl::MakeSpan(logits));
+    }
     Expect(sampler.Weights(absl::MakeSpan(logits))[static_cast<size_t>(token)] > 0.0,
            absl::StrCat("token ", token, " has no chance after ", absl::StrJoin(context, " ")));
     sampler.Append(token);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/testing/fake_constraint.h"
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "verifier/reference_output.h"
@@ -31,6 +32,7 @@ struct ClientRequest {
   std::vector<std::pair<absl::Time, DrafterBinding>> swaps;  // Of its drafter, while it is there.
   std::string window_policy;
   uint32_t max_window = 0;
+  bool constrained = false;        // To what FakeConstraint allows.
   bool accepted_by_ratio = false;  // The output is a sample, which depends on the drafts.
 };
 
@@ -59,6 +61,7 @@ class Client {
 
  private:
   void Expect(bool holds, const std::string& otherwise) const;
+  const FakeConstraint::Options* constraint() const { return request_.constrained ? &allowed_ : nullptr; }
   void CheckComplete(const SessionSummary& summary) const;
   void CheckPossible(const SessionSummary& summary) const;
   void CheckSummary(const SessionSummary& summary) const;
@@ -69,6 +72,7 @@ class Client {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const FakeEngine& target_;
   Findings* const findings_;
+  const FakeConstraint::Options allowed_;
   ReferenceOutput reference_;
   absl::Time verifier_deadline_ = absl::InfiniteFuture();
   bool started_ = false;

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/fake_constraint.h"
 
 namespace tandem::simulation {
 
@@ -14,6 +15,8 @@ DrafterMachine::DrafterMachine(EventQueue* queue, const Options& options, Random
       options_(options),
       reply_(std::move(reply)),
       findings_(findings),
+      queue_(queue),
+      random_(random.Fork()),
       target_({.vocab_size = options.model.vocab_size, .num_blocks = 1}) {
   if (options_.byzantine) liar_.emplace(random, options_.model.vocab_size);
   Start();
@@ -58,6 +61,20 @@ void DrafterMachine::OnRequest(uint64_t connection, DraftRequest request) {
     // Its model is none that reads them.
     if (std::holds_alternative<Features>(request.event)) return;
     core_->OnRequest(connection, request);
+    CompileConstraint(connection, request);
+  });
+}
+
+void DrafterMachine::CompileConstraint(uint64_t connection, const DraftRequest& request) {
+  const auto* const open = std::get_if<OpenSession>(&request.event);
+  if (open == nullptr || open->constraint == nullptr || !random_.Chance(options_.compiles)) return;
+  queue_->At(queue_->now() + options_.compile_time, [this, connection, session = request.session,
+                                                     epoch = open->epoch] {
+    Post([this, connection, session, epoch] {
+      core_->OnConstraint(
+          connection, session, epoch,
+          std::make_unique<FakeConstraint>(FakeConstraint::Options{.vocab_size = options_.model.vocab_size}));
+    });
   });
 }
 

@@ -17,6 +17,7 @@
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "tests/simulation/liar.h"
+#include "tests/simulation/random.h"
 
 namespace tandem::simulation {
 
@@ -31,6 +32,9 @@ class DrafterMachine final : public Machine {
     DraftCore::Options core;
     absl::Duration per_step = absl::Microseconds(300);
     absl::Duration per_row = absl::Microseconds(20);
+    // How likely it is to heed a session's constraint, and how long that takes to compile.
+    double compiles = 1.0;
+    absl::Duration compile_time;
     bool byzantine = false;
     // It asks for these as a head does, and finds it out if they are not what the target computes. What it
     // drafts does not depend on them.
@@ -66,11 +70,14 @@ class DrafterMachine final : public Machine {
   }
   void Start();
   void Send(uint64_t connection, DraftResponse response);
+  void CompileConstraint(uint64_t connection, const DraftRequest& request);
   void CheckFeatures(uint64_t connection, const DraftRequest& request);
 
   const Options options_;
   const Reply reply_;
   Findings* const findings_;
+  EventQueue* const queue_;
+  Random random_;
   std::optional<Liar> liar_;
   const FakeEngine target_;                                            // For what it computes.
   std::map<std::pair<uint64_t, SessionId>, FeatureChecker> checkers_;  // By connection.

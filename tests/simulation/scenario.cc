@@ -93,6 +93,8 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
                   .expand_width = random.Between(1, 5),
                   .max_step_rows = random.Between(2, 64)};
   machine.per_step = random.Between(absl::Microseconds(50), absl::Milliseconds(random.Chance(0.2) ? 3 : 1));
+  machine.compiles = random.Chance(0.3) ? random.Uniform() : 1.0;
+  if (random.Chance(0.5)) machine.compile_time = random.Between(absl::ZeroDuration(), absl::Milliseconds(60));
   if (random.Chance(0.05)) machine.vocabulary_fingerprint = kFingerprint + 1;
   constexpr const char* kSources[] = {"ngram:min=1", "suffix:min=1", "trie:nodes=500"};
   if (random.Chance(0.3)) machine.source = ParseSourceSpec(kSources[random.Between(0, 2)]).value();
@@ -192,6 +194,10 @@ ClientRequest DrawRequest(Random random, bool calm, uint32_t num_drafters, const
   if (random.Chance(0.2)) request.max_window = random.Between(1, 4);
   if (random.Chance(0.2)) request.window_policy = AnyPolicy(&random);
   DrawOtherDrafters(random.Fork(), num_drafters, &request);
+  if (random.Chance(0.3)) {
+    request.constrained = true;
+    request.rules.stop_tokens.insert(FakeConstraint::kEnd);
+  }
   return request;
 }
 
@@ -202,6 +208,7 @@ void Dry(Random random, Scenario* scenario) {
   absl::Time arrival = absl::UnixEpoch();
   for (ClientRequest& request : scenario->requests) {
     request.rules.stop_tokens.clear();
+    if (request.constrained) request.rules.stop_tokens.insert(FakeConstraint::kEnd);
     request.rules.max_tokens = random.Between(30, 60);
     if (random.Chance(0.8)) request.prompt.resize(std::min<size_t>(request.prompt.size(), 32));
     request.arrival = std::min(request.arrival, arrival += absl::Milliseconds(random.Between(0, 10)));

@@ -36,6 +36,8 @@ void Outcome::Add(const Outcome& other) {
   feature_commits += other.feature_commits;
   swaps += other.swaps;
   refused_swaps += other.refused_swaps;
+  masked_rows += other.masked_rows;
+  masked_drafts += other.masked_drafts;
   drafter_changes += other.drafter_changes;
 }
 
@@ -176,11 +178,13 @@ Outcome Simulation::Summarise() const {
     outcome.accepted_tokens += summary.accepted_tokens;
     outcome.cached_prompt_tokens += summary.cached_prompt_tokens;
     outcome.preemptions += summary.preemptions;
+    outcome.masked_drafts += summary.masked_draft_tokens;
     outcome.conversations.push_back(client->conversation());
   }
   for (const auto& drafter : drafters_) {
     outcome.resyncs += drafter->stats().resyncs;
     outcome.feature_rows += drafter->num_feature_rows();
+    outcome.masked_rows += drafter->stats().counters.masked_rows;
     outcome.feature_commits += drafter->num_feature_commits();
     outcome.parked_sessions += drafter->stats().counters.parked_sessions;
   }

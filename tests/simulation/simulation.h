@@ -33,6 +33,8 @@ struct Outcome {
   std::vector<TokenIds> conversations;  // Prompt and output of each request; not added up.
   uint64_t swaps = 0;                   // To another drafter, on demand,
   uint64_t refused_swaps = 0;           // and those that came to nothing.
+  uint64_t masked_rows = 0;             // That drafters put a constraint on,
+  uint64_t masked_drafts = 0;           // and candidates that verifiers dropped.
   uint64_t drafter_changes = 0;         // Swaps, and alternates for drafters that were lost.
 
   void Add(const Outcome& other);

@@ -73,7 +73,8 @@ void Print(const Outcome& outcome) {
             << outcome.drafter_changes << " drafters changed; " << outcome.violations << " violations, "
             << outcome.resyncs << " resyncs, " << outcome.duplicates << " duplicates, " << outcome.clock_jumps
             << " clock jumps; " << outcome.feature_rows << " rows of features, " << outcome.feature_commits
-            << " commits with some\n";
+            << " commits with some; " << outcome.masked_rows << " rows masked by drafters, "
+            << outcome.masked_drafts << " candidates dropped\n";
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
@@ -93,6 +94,8 @@ TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
   EXPECT_GT(total.drafter_changes, 0u);
   EXPECT_GT(total.feature_rows, 0u);
   EXPECT_GT(total.feature_commits, 0u);
+  EXPECT_GT(total.masked_rows, 0u);
+  EXPECT_GT(total.masked_drafts, 0u);
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnMemory) {

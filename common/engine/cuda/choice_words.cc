@@ -54,6 +54,8 @@ uint32_t ChoiceWriter::Write(const SeededChoice& choice) {
     counts_ = WriteCounts(choice.counts);
   }
   const Pairs own_counts = WriteCounts(choice.own_counts);
+  const uint32_t allowed_at = choice.allowed.empty() ? 0 : Place();
+  words_.insert(words_.end(), choice.allowed.begin(), choice.allowed.end());
   const uint32_t at = Place();
   words_.resize(words_.size() + StepWords::kChoiceWords);
   uint32_t* const place = &words_[at];
@@ -73,6 +75,7 @@ uint32_t ChoiceWriter::Write(const SeededChoice& choice) {
   place[StepWords::kNumOwnCounts] = own_counts.size;
   place[StepWords::kBiasesAt] = biases_.at;
   place[StepWords::kNumBiases] = biases_.size;
+  place[StepWords::kAllowedAt] = allowed_at;
   return at;
 }
 

@@ -482,6 +482,11 @@ TEST_F(ChoiceKernelTest, ChoosesWhatTheTargetSamplerChooses) {
     std::vector<TokenIds> paths;
     std::vector<std::vector<TokenCount>> own_counts(kRows);
     std::vector<SeededChoice> choices(kRows);
+    // Few tokens or many, and after the last row none.
+    std::vector<std::vector<uint32_t>> allowed(kRows, std::vector<uint32_t>((width + 31) / 32));
+    for (uint32_t i = 0; i + 1 < kRows; ++i) {
+      for (uint32_t& word : allowed[i]) word = i % 2 == 0 ? Below(8) << Below(29) : ~Below(8);
+    }
     TokenId nowhere = 0;
     float place = 0;
     for (uint32_t i = 0; i < kRows; ++i) {
@@ -489,6 +494,7 @@ TEST_F(ChoiceKernelTest, ChoosesWhatTheTargetSamplerChooses) {
       paths.push_back(AnyTokens(Below(4), vocab));
       own_counts[i] = samplers[session].CountsAfter(paths[i]);
       choices[i] = {&samplings[session], 100 + i, counts[session], own_counts[i], &nowhere};
+      if (trial % 3 == 0) choices[i].allowed = allowed[i];
       rows.push_back({.token = 0, .context = {.blocks = blocks, .num_committed = i + 1}});
       if (i == kLogitRow) {
         rows.back().logits = &place;
@@ -519,6 +525,9 @@ TEST_F(ChoiceKernelTest, ChoosesWhatTheTargetSamplerChooses) {
       if (i == 0 || i >= kRows) {
         EXPECT_EQ(std::memcmp(&on_device[i * width], own.data(), width * sizeof(float)), 0);
         continue;
+      }
+      for (uint32_t token = 0; trial % 3 == 0 && token < width; ++token) {
+        if ((allowed[order[i]][token / 32] >> token % 32 & 1) == 0) own[token] = -INFINITY;
       }
       TargetSampler sampler = samplers[order[i] / 4];
       for (const TokenId token : paths[order[i]]) sampler.Append(token);

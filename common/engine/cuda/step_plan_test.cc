@@ -303,6 +303,12 @@ TEST(ChoiceWriterTest, WritesOnceWhatChoicesShare) {
   const uint32_t node =
       writer.Write({.sampling = &sampling, .position = 21, .counts = counts, .own_counts = own});
   EXPECT_EQ(words.size(), size + StepWords::kChoiceWords + 2);
+  EXPECT_EQ(words[node + StepWords::kAllowedAt], 0u);
+  const std::vector<uint32_t> allowed = {0xf0f0f0f0u, 0x12345678u};
+  const uint32_t constrained = writer.Write({.sampling = &sampling, .allowed = allowed});
+  ASSERT_LE(words[constrained + StepWords::kAllowedAt] + 2, words.size());
+  EXPECT_TRUE(
+      std::equal(allowed.begin(), allowed.end(), words.begin() + words[constrained + StepWords::kAllowedAt]));
   const auto pairs = [&](uint32_t place, uint32_t at_field, uint32_t size_field) {
     const uint32_t at = words[place + at_field];
     return std::vector<uint32_t>(words.begin() + at, words.begin() + at + 2 * words[place + size_field]);

@@ -240,8 +240,8 @@ function find(number) {
     maxTokens: 0,
     rounds: [],
     dropped: 0, // Rounds that are not kept any more.
-    accepted: [0, 0], // Of drafters, and of what the verifier guessed by itself.
-    draftTokens: [0, 0],
+    accepted: [0, 0, 0], // Of drafters, and of what the verifier guessed by itself.
+    draftTokens: [0, 0, 0],
     drafted: 0,
     tokens: 0,
     notes: [],
@@ -272,7 +272,7 @@ function addRound(generation, round) {
   generation.rounds.push(round);
   generation.tokens += round.tokens.length;
   if (round.kind !== "undrafted") ++generation.drafted;
-  for (const source of [0, 1]) {
+  for (const source of SOURCES.keys()) {
     generation.accepted[source] += round.sources.accepted[source];
     generation.draftTokens[source] += round.sources.nodes[source];
   }
@@ -420,6 +420,9 @@ function figuresOf(generation) {
     [rounds > 0 ? fixed(generation.tokens / rounds, 2) : "–", "tokens/round"],
     [shareOf(generation.accepted[0], generation.draftTokens[0]), "of the drafter’s tokens accepted"],
     [shareOf(generation.accepted[1], generation.draftTokens[1]), "of the verifier’s own guesses"],
+    ...(generation.draftTokens[2] > 0
+      ? [[shareOf(generation.accepted[2], generation.draftTokens[2]), "of what the constraint leaves no choice about"]]
+      : []),
     [fixed(tokensPerSecond(generation), 0), "tokens/s"],
   ];
 }
@@ -444,8 +447,13 @@ function drawOutput(generation, selected) {
   drawNotes(generation);
 }
 
-// As a class: accepted, also of the verifier's own guesses, or the target's own.
-const kindOf = (token) => (token.a ? (token.l ? "accepted local" : "accepted") : "bonus");
+// By who guessed, as the router numbers it: a drafter, the verifier by itself, the constraint.
+const SOURCES = ["", "local", "grammar"];
+const GUESSERS = ["a drafter", "the verifier", "the constraint"];
+const SOURCE_MARKS = ["", "◦ ", "= "];
+
+// As a class: accepted, also by whom it was guessed, or the target's own.
+const kindOf = (token) => (token.a ? `accepted ${SOURCES[token.l] ?? ""}`.trim() : "bonus");
 
 function tokenElement(token, number) {
   const span = element("span", { className: `token ${kindOf(token)}`, textContent: token.t });
@@ -653,20 +661,25 @@ function layOut(round, rootText) {
   const nodes = [{ parent: -1, text: rootText, kind: "root", score: null }];
   let last = 0;
   (round.tree ?? []).forEach((node, i) => {
-    nodes.push({ parent: node.p, text: node.t, kind: node.a ? "accepted" : "rejected", local: node.l === 1, score: node.s });
+    nodes.push({ parent: node.p, text: node.t, kind: node.a ? "accepted" : "rejected", source: node.l, score: node.s });
     if (node.a) last = i + 1;
   });
+  for (const node of round.masked_tree ?? []) {
+    nodes.push({ parent: node.p, text: node.t, kind: "masked", source: node.l, score: node.s });
+  }
   const bonus = round.tokens.at(-1);
   if (bonus !== undefined && !bonus.a) nodes.push({ parent: last, text: bonus.t, kind: "bonus", score: null });
   nodes.forEach((node, i) => {
     node.depth = i === 0 ? 0 : nodes[node.parent].depth + 1;
     node.label =
-      { root: "", accepted: "✓ ", rejected: "", bonus: "+ " }[node.kind] + (node.local ? "◦ " : "") + visible(node.text);
+      { root: "", accepted: "✓ ", rejected: "", bonus: "+ ", masked: "⊘ " }[node.kind] +
+      (SOURCE_MARKS[node.source] ?? "") +
+      visible(node.text);
     node.children = [];
     if (i > 0) nodes[node.parent].children.push(i);
   });
   // What was committed comes first among siblings.
-  const rank = { accepted: 0, bonus: 1, rejected: 2 };
+  const rank = { accepted: 0, bonus: 1, rejected: 2, masked: 3 };
   for (const node of nodes) node.children.sort((a, b) => rank[nodes[a].kind] - rank[nodes[b].kind] || a - b);
   let row = 0;
   const place = (index) => {
@@ -697,7 +710,7 @@ function layOut(round, rootText) {
 function treeDrawing(round, rootText) {
   const { nodes, width, height } = layOut(round, rootText);
   const svg = drawing("svg", { width, height, role: "img" });
-  const order = { rejected: 0, root: 0, bonus: 1, accepted: 2 };
+  const order = { rejected: 0, masked: 0, root: 0, bonus: 1, accepted: 2 };
   const edges = nodes.filter((node) => node.parent >= 0).sort((a, b) => order[a.kind] - order[b.kind]);
   for (const node of edges) {
     const above = nodes[node.parent];
@@ -723,7 +736,7 @@ function treeDrawing(round, rootText) {
   const bonus = nodes.find((node) => node.kind === "bonus");
   svg.setAttribute(
     "aria-label",
-    `Tree of ${plural(nodes.length - 1 - (bonus ? 1 : 0), "candidate")}. ` +
+    `Tree of ${plural((round.tree ?? []).length, "candidate")}. ` +
       (path.length > 0 ? `Accepted path: ${path.join(", ")}. ` : "Nothing accepted. ") +
       (bonus ? `Bonus token: ${JSON.stringify(bonus.text)}.` : ""),
   );
@@ -738,10 +751,14 @@ function treeTable(round) {
       visible(node.t, 40),
       node.p === 0 ? "(root)" : visible(tree[node.p - 1].t, 40),
       fixed(node.s, 3),
-      node.l ? "the verifier" : "a drafter",
+      GUESSERS[node.l],
       node.a ? "accepted" : "not accepted",
     ],
   }));
+  for (const node of round.masked_tree ?? []) {
+    const above = node.p === 0 ? "(root)" : visible(tree[node.p - 1].t, 40);
+    rows.push({ cells: [visible(node.t, 40), above, fixed(node.s, 3), GUESSERS[node.l], "not allowed"] });
+  }
   const bonus = round.tokens.at(-1);
   if (bonus !== undefined && !bonus.a) rows.push({ cells: [visible(bonus.t, 40), "", "", "", "bonus token"] });
   const columns = [["Token", "name"], ["After", "name"], ["Score", ""], ["Guessed by", ""], ["Outcome", ""]];
@@ -757,6 +774,10 @@ function factsOf(round) {
     ...(round.sources.nodes[1] > 0
       ? [`of these the verifier’s own ◦: ${round.sources.nodes[1]}, ${round.sources.accepted[1]} accepted`]
       : []),
+    ...(round.sources.nodes[2] > 0
+      ? [`of these left no choice by the constraint =: ${round.sources.nodes[2]}, ${round.sources.accepted[2]} accepted`]
+      : []),
+    ...(round.masked > 0 ? [`${round.masked} dropped ⊘, as the constraint does not allow them`] : []),
     `${plural(committed, "token")} committed`,
   ];
   if (round.kind === "hit") facts.push("hit: started at once");
@@ -797,7 +818,7 @@ function drawTenants() {
   if (model.tenants === null || !changed("tenants", model.tenants)) return;
   const columns = [
     ["Tenant", "name"], ["Policy", "name"], ["Last drafter", "name"], ["Running", ""], ["Done", ""], ["Failed", ""],
-    ["Tokens", ""], ["Drafter’s acceptance", ""], ["Local acceptance", ""], ["Acceptance length", ""],
+    ["Tokens", ""], ["Drafter’s acceptance", ""], ["Local acceptance", ""], ["Forced acceptance", ""], ["Acceptance length", ""],
   ];
   const rows = model.tenants.tenants.map((tenant) => ({
     cells: [
@@ -808,10 +829,9 @@ function drawTenants() {
       tenant.finished,
       tenant.failed,
       tenant.tokens,
-      shareOf(tenant.accepted_tokens, tenant.draft_tokens),
-      shareOf(tenant.local_accepted_tokens, tenant.local_draft_tokens),
+      ...SOURCES.map((_, i) => shareOf(tenant.accepted_tokens[i], tenant.draft_tokens[i])),
       tenant.drafted_rounds > 0
-        ? fixed(1 + (tenant.accepted_tokens + tenant.local_accepted_tokens) / tenant.drafted_rounds, 2)
+        ? fixed(1 + tenant.accepted_tokens.reduce((sum, count) => sum + count, 0) / tenant.drafted_rounds, 2)
         : "–",
     ],
   }));

@@ -57,6 +57,7 @@ struct ChoiceKernel {
     shared.best = block.template Shared<uint64_t>(kBins * 8, warps);
     shared.scores = block.template Shared<double>((kBins + warps) * 8, warps);
     shared.found = block.template Shared<uint64_t>((kBins + 2 * warps) * 8, 2);
+    Mask(block, row, own);
     Adjust(block, row, own);
     const uint64_t peak = FindPeak(block, shared, own);
     const auto token = ~static_cast<uint32_t>(peak);
@@ -130,6 +131,18 @@ struct ChoiceKernel {
       logit -= row.frequency_penalty * static_cast<float>(count);
     }
     return logit;
+  }
+
+  // What a constraint does not allow has no chance.
+  template <typename Block>
+  TANDEM_DEVICE void Mask(Block& block, const Row& row, DeviceSpan<float> own) const {
+    const uint32_t allowed_at = step.words[row.at + StepWords::kAllowedAt];
+    if (allowed_at == 0) return;
+    for (uint32_t token = block.thread(); token < vocab_size; token += block.num_threads()) {
+      const uint32_t word = step.words[allowed_at + token / 32];
+      if ((word >> token % 32 & 1u) == 0) own[token] = -1.0f / 0.0f;
+    }
+    block.Sync();
   }
 
   // No token is named twice, but for those that have a count of their own, which is the one that holds.

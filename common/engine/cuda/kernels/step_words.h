@@ -76,7 +76,9 @@ struct StepWords {
   static constexpr uint32_t kNumOwnCounts = 13;
   static constexpr uint32_t kBiasesAt = 14;  // By token, those of one token in their order.
   static constexpr uint32_t kNumBiases = 15;
-  static constexpr uint32_t kChoiceWords = 16;
+  static constexpr uint32_t kAllowedAt =
+      16;  // Place of a bit for every token, whether it may be chosen; 0: any may.
+  static constexpr uint32_t kChoiceWords = 17;
 
   DeviceSpan<const uint32_t> words;
   uint32_t max_rows = 0;

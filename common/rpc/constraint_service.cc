@@ -1,17 +1,12 @@
-#include "verifier/constraint_service.h"
+#include "common/rpc/constraint_service.h"
 
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/grammar/constraint.h"
 
 namespace tandem {
-namespace {
-
-constexpr char kCompileSeconds[] = "tandem_verifier_constraint_compile_seconds";
-
-}  // namespace
 
 void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
   flags.Group("Structured output")
@@ -28,27 +23,29 @@ void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
       .Add("constraint-cache", &options.cache_mib, "MiB of compiled constraints to keep.")
       .InRange(0, 1 << 20)
       .Add("max-waiting-constraints", &options.max_waiting,
-           "Constraints that may wait to be compiled; requests with more are refused.")
+           "Constraints that may wait to be compiled; more are refused.")
       .InRange(1, 1e6);
 }
 
-ConstraintMetrics::ConstraintMetrics(MetricsRegistry* registry) {
+ConstraintMetrics::ConstraintMetrics(MetricsRegistry* registry, absl::string_view prefix) {
   CounterFamily& lookups = registry->AddCounter(
-      {"tandem_verifier_constraints_total",
+      {absl::StrCat(prefix, "_constraints_total"),
        "Constraints of requests: compiled before (known) or compiled for the request (new).",
        {"state"}});
   known_ = lookups.With({"known"});
   unknown_ = lookups.With({"new"});
-  HistogramFamily& seconds = registry->AddHistogram(
-      {kCompileSeconds, "Time to compile a constraint, by whether it was compiled or refused.", {"result"}},
-      ExponentialBuckets(0.001, 2.0, 15));
+  HistogramFamily& seconds =
+      registry->AddHistogram({absl::StrCat(prefix, "_constraint_compile_seconds"),
+                              "Time to compile a constraint, by whether it was compiled or refused.",
+                              {"result"}},
+                             ExponentialBuckets(0.001, 2.0, 15));
   compiled_seconds_ = seconds.With({"compiled"});
   refused_seconds_ = seconds.With({"refused"});
-  cache_bytes_ =
-      registry
-          ->AddGauge(
-              {"tandem_verifier_constraint_cache_bytes", "Memory of compiled constraints that are kept.", {}})
-          .With();
+  cache_bytes_ = registry
+                     ->AddGauge({absl::StrCat(prefix, "_constraint_cache_bytes"),
+                                 "Memory of compiled constraints that are kept.",
+                                 {}})
+                     .With();
 }
 
 void ConstraintMetrics::OnLookup(bool known) {
@@ -59,14 +56,11 @@ void ConstraintMetrics::OnCompiled(double seconds, bool ok) {
   (ok ? compiled_seconds_ : refused_seconds_).Observe(seconds);
 }
 
-std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(const ConstraintFlags& options,
-                                                            const ServedTarget& target, const Clock* clock,
-                                                            ConstraintMetrics* metrics) {
-  absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary =
-      VocabularyOf(*target.tokenizer, target.config.vocab_size, target.defaults.eos_tokens);
+std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(
+    const ConstraintFlags& options, absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary,
+    const Clock* clock, ConstraintMetrics* metrics) {
   if (!vocabulary.ok()) {
-    LogWarning("requests with a constraint are refused",
-               {{"reason", std::string(vocabulary.status().message())}});
+    LogWarning("no constraints are compiled", {{"reason", std::string(vocabulary.status().message())}});
     return nullptr;
   }
   return std::make_unique<ConstraintCompiler>(

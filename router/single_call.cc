@@ -1,4 +1,4 @@
-#include "router/single_answer.h"
+#include "router/single_call.h"
 
 #include "common/rpc/status.h"
 #include "google/protobuf/repeated_ptr_field.h"
@@ -49,27 +49,27 @@ void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& answer) {
   }
 }
 
-SingleAnswer::SingleAnswer(Router& router, grpc::CallbackServerContext& context, v1::GenerateResult& answer)
+SingleCall::SingleCall(Router& router, grpc::CallbackServerContext& context, v1::GenerateResult& answer)
     : context_(context), answer_(answer), call_(GenerateCall::Create(router, CallHeadOf(context), *this)) {}
 
-grpc::ServerUnaryReactor* SingleAnswer::Start(Router& router, grpc::CallbackServerContext* context,
-                                              absl::FunctionRef<absl::StatusOr<GenerateCall::Request>()> read,
-                                              v1::GenerateResult* answer) {
-  auto* const single = new SingleAnswer(router, *context, *answer);
+grpc::ServerUnaryReactor* SingleCall::Start(Router& router, grpc::CallbackServerContext* context,
+                                            absl::FunctionRef<absl::StatusOr<GenerateCall::Request>()> read,
+                                            v1::GenerateResult* answer) {
+  auto* const single = new SingleCall(router, *context, *answer);
   single->call_->Start(read);
   return single;
 }
 
-void SingleAnswer::Write(const v1::GenerateResponse& event) {
+void SingleCall::Write(const v1::GenerateResponse& event) {
   AddEvent(event, answer_);
   taken_.Set(gpr_now(GPR_CLOCK_MONOTONIC), [call = call_](bool) { call->OnWriteDone(true); });
 }
 
-void SingleAnswer::Finish(const absl::Status& status) {
+void SingleCall::Finish(const absl::Status& status) {
   grpc::ServerUnaryReactor::Finish(ToGrpcStatus(status));
 }
 
-void SingleAnswer::OnDone() {
+void SingleCall::OnDone() {
   call_->OnDone();
   delete this;
 }

@@ -16,7 +16,7 @@ namespace tandem::router {
 
 // The gRPC side of a Generation.GenerateOnce call: the events of a GenerateCall, put together in one answer.
 // Owned by gRPC from Start to OnDone.
-class SingleAnswer final : public grpc::ServerUnaryReactor, public ClientStream {
+class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
  public:
   // Serves a call; the result goes to gRPC, which keeps `answer` until OnDone. `read` is
   // GenerateCall::Start's.
@@ -25,7 +25,7 @@ class SingleAnswer final : public grpc::ServerUnaryReactor, public ClientStream 
                                          v1::GenerateResult* answer);
 
  private:
-  SingleAnswer(Router& router, grpc::CallbackServerContext& context, v1::GenerateResult& answer);
+  SingleCall(Router& router, grpc::CallbackServerContext& context, v1::GenerateResult& answer);
 
   void Write(const v1::GenerateResponse& event) override;
   void Finish(const absl::Status& status) override;

@@ -3,16 +3,18 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/config/flags.h"
+#include "common/grammar/constraint.h"
 #include "common/grammar/constraint_compiler.h"
 #include "common/metrics/metrics.h"
-#include "verifier/request_wire.h"
 
 namespace tandem {
 
-// A verifier's flags about structured output.
+// A server's flags about structured output.
 struct ConstraintFlags {
   uint64_t max_kib = 256;
   uint32_t max_depth = 64;
@@ -28,11 +30,12 @@ void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags);
 // What becomes of constraints, as docs/metrics.md lists it. Safe from any thread.
 class ConstraintMetrics final : public ConstraintCompilerListener {
  public:
-  explicit ConstraintMetrics(MetricsRegistry* registry);
+  // Names begin with `prefix`, as in tandem_verifier.
+  ConstraintMetrics(MetricsRegistry* registry, absl::string_view prefix);
 
   void OnLookup(bool known) override;
   void OnCompiled(double seconds, bool ok) override;
-  void OnCacheSize(uint64_t bytes) override { cache_bytes_.Set(static_cast<double>(bytes)); }
+  void OnCacheChange(int64_t bytes) override { cache_bytes_.Add(static_cast<double>(bytes)); }
 
  private:
   Counter known_;
@@ -42,10 +45,10 @@ class ConstraintMetrics final : public ConstraintCompilerListener {
   Gauge cache_bytes_;
 };
 
-// What compiles constraints for a target; none, which the log tells, if this build has none or the target no
-// end-of-text token. `clock` and `metrics` outlive it.
-std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(const ConstraintFlags& options,
-                                                            const ServedTarget& target, const Clock* clock,
-                                                            ConstraintMetrics* metrics);
+// What compiles constraints for a vocabulary; none, which the log tells, where that could not be made: this
+// build has no grammars, or the model no end-of-text token. `clock` and `metrics` outlive it.
+std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(
+    const ConstraintFlags& options, absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary,
+    const Clock* clock, ConstraintMetrics* metrics);
 
 }  // namespace tandem

@@ -1,0 +1,223 @@
+// Tools, reasoning and the Responses API over HTTP, with a verifier that says what a test wants.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "router/http/openai_json.h"
+#include "router/http/testing/openai_api_fixture.h"
+
+namespace tandem::router {
+namespace {
+
+using testing::Answer;
+using ::testing::HasSubstr;
+using testing::Saying;
+using ::testing::StartsWith;
+using testing::StubVerifier;
+
+constexpr char kTools[] = R"(, "tools": [{"type": "function", "function": {"name": "f", "description": "d",
+  "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}])";
+constexpr char kCalling[] = "<think>hm</think>Ok [TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]f[ARGS]{}";
+
+class OpenAiToolsTest : public testing::OpenAiApiTest {
+ protected:
+  void Say(const std::string& text) {
+    verifier_.SetScript([this, text](StubVerifier::Call& call) {
+      asked_ = call.request();
+      Saying(text, 5)(call);
+    });
+  }
+  Answer Respond(const std::string& more) {
+    return Ask("POST", "/v1/responses", absl::StrCat(R"({"model": "letters", )", more, "}"));
+  }
+};
+
+TEST_F(OpenAiToolsTest, CallsAndReasoningStandInTheMessage) {
+  Say(kCalling);
+  const Answer answer = Chat(kTools);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json message = answer.json()["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "Ok");
+  EXPECT_EQ(message["reasoning_content"], "hm");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  EXPECT_EQ(message["tool_calls"][0]["type"], "function");
+  EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], R"({"a": 1})");
+  EXPECT_NE(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);
+  EXPECT_EQ(answer.json()["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_FALSE(asked_.has_constraint());
+
+  Say("[TOOL_CALLS]f[ARGS]{}");
+  EXPECT_TRUE(Chat(kTools).json()["choices"][0]["message"]["content"].is_null());
+  // Nobody offered that.
+  EXPECT_EQ(Chat().json()["choices"][0]["message"]["content"], "[TOOL_CALLS]f[ARGS]{}");
+  EXPECT_EQ(Chat(absl::StrCat(kTools, R"(, "tool_choice": "none")")).json()["choices"][0]["finish_reason"],
+            "stop");
+}
+
+TEST_F(OpenAiToolsTest, AStreamHasTheSamePieceByPiece) {
+  Say(kCalling);
+  const Answer answer = Chat(absl::StrCat(kTools, R"(, "stream": true)"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  std::string content;
+  std::string reasoning;
+  std::vector<Json> calls;
+  std::string finish_reason;
+  for (const std::string& event : answer.events()) {
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    const Json& delta = choice["delta"];
+    content += delta.value("content", "");
+    reasoning += delta.value("reasoning_content", "");
+    if (choice["finish_reason"].is_string()) finish_reason = choice["finish_reason"];
+    for (const Json& piece : delta.value("tool_calls", Json::array())) {
+      const size_t index = piece["index"];
+      if (index == calls.size()) {
+        EXPECT_EQ(piece["type"], "function");
+        EXPECT_FALSE(piece["id"].get<std::string>().empty());
+        calls.push_back({{"name", piece["function"]["name"]}, {"arguments", ""}});
+      }
+      calls.at(index)["arguments"] =
+          calls[index]["arguments"].get<std::string>() + piece["function"]["arguments"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(content, "Ok");
+  EXPECT_EQ(reasoning, "hm");
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0], Json({{"name", "f"}, {"arguments", R"({"a": 1})"}}));
+  EXPECT_EQ(finish_reason, "tool_calls");
+}
+
+TEST_F(OpenAiToolsTest, ChoicesConstrain) {
+  Say("x");
+  EXPECT_EQ(Chat(absl::StrCat(kTools, R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})"))
+                .status,
+            200);
+  v1::StructuralTags tags = Asked().constraint().structural_tags();
+  EXPECT_TRUE(tags.at_least_one());
+  EXPECT_TRUE(tags.stop_after_first());
+  EXPECT_EQ(tags.tags(0).content().json_schema().schema(),
+            R"({"type":"object","properties":{"a":{"type":"integer"}}})");
+  Chat(absl::StrCat(kTools, R"(, "tool_choice": "required")"));
+  EXPECT_FALSE(Asked().constraint().structural_tags().stop_after_first());
+  Chat(absl::StrCat(kTools, R"(, "parallel_tool_calls": false)"));
+  tags = Asked().constraint().structural_tags();
+  EXPECT_FALSE(tags.at_least_one());
+  EXPECT_TRUE(tags.stop_after_first());
+  const Answer wrong =
+      Chat(absl::StrCat(kTools, R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})"));
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_EQ(wrong.json()["error"]["param"], "tool_choice.name");
+}
+
+// The encoder of letters knows roles and contents alone: what becomes of the rest, templates' tests tell.
+TEST_F(OpenAiToolsTest, MessagesOfAConversationAreRead) {
+  Say("x");
+  const auto ask = [this](const std::string& messages) {
+    return Ask("POST", "/v1/chat/completions",
+               absl::StrCat(R"({"model": "letters", "messages": )", messages, "}"));
+  };
+  EXPECT_EQ(ask(R"([{"role": "user", "content": "a"},
+                    {"role": "assistant", "content": null, "reasoning_content": "r", "refusal": null,
+                     "tool_calls": [{"id": "i", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}])")
+                .status,
+            200);
+  const std::pair<std::string, std::string> kWrong[] = {
+      {R"([{"role": "user"}])", "messages[0].content: missing"},
+      {R"([{"role": "assistant", "content": null}])", "messages[0].content: missing"},
+      {R"([{"role": "assistant", "tool_calls": [{"id": "i"}]}])",
+       "messages[0].tool_calls[0].function: missing"},
+      {R"([{"role": "assistant", "tool_calls": {}}])", "messages[0].tool_calls: expected a list"},
+      {R"([{"role": "assistant", "content": "", "function_call": {"name": "f"}}])",
+       "messages[0].function_call: "},
+      {R"([{"role": "user", "content": "a", "tool_call_id": 3}])", "messages[0].tool_call_id: found 3"},
+  };
+  for (const auto& [messages, problem] : kWrong) {
+    const Answer answer = ask(messages);
+    EXPECT_EQ(answer.status, 400) << messages;
+    EXPECT_THAT(answer.error(), HasSubstr(problem));
+  }
+}
+
+TEST_F(OpenAiToolsTest, AResponseIsAListOfItems) {
+  Say(kCalling);
+  const Answer answer = Respond(
+      R"("input": "hi", "instructions": "be", "metadata": {"k": "v"},
+         "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json json = answer.json();
+  EXPECT_EQ(json["object"], "response");
+  EXPECT_THAT(json["id"].get<std::string>(), StartsWith("resp_"));
+  EXPECT_EQ(json["status"], "completed");
+  EXPECT_EQ(json["instructions"], "be");
+  EXPECT_EQ(json["metadata"]["k"], "v");
+  EXPECT_EQ(json["tools"][0]["name"], "f");
+  ASSERT_EQ(json["output"].size(), 4u);
+  EXPECT_EQ(json["output"][0]["type"], "reasoning");
+  EXPECT_EQ(json["output"][0]["content"][0]["text"], "hm");
+  EXPECT_EQ(json["output"][1]["content"][0]["text"], "Ok");
+  EXPECT_EQ(json["output"][2]["type"], "function_call");
+  EXPECT_EQ(json["output"][2]["arguments"], R"({"a": 1})");
+  EXPECT_EQ(json["usage"]["input_tokens"].get<int>() + json["usage"]["output_tokens"].get<int>(),
+            json["usage"]["total_tokens"].get<int>());
+  // begin, system, "be", user, "hi", where the answer begins.
+  EXPECT_EQ(json["usage"]["input_tokens"], 8);
+}
+
+TEST_F(OpenAiToolsTest, AStreamOfAResponseAddsUpToIt) {
+  Say(kCalling);
+  const Answer answer =
+      Respond(R"("input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+      "stream": true, "tools": [{"type": "function", "name": "f"}])");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  std::vector<Json> events;
+  for (const std::string& event : answer.events()) events.push_back(Json::parse(event));
+  ASSERT_GT(events.size(), 10u);
+  EXPECT_EQ(events.front()["type"], "response.created");
+  EXPECT_EQ(events.back()["type"], "response.completed");
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i]["sequence_number"], i);
+    EXPECT_THAT(answer.body, HasSubstr("event: " + events[i]["type"].get<std::string>() + "\n"));
+    if (events[i]["type"] == "response.output_item.added") texts.emplace_back();
+    if (events[i].contains("delta")) texts.at(events[i]["output_index"]) += events[i]["delta"];
+  }
+  EXPECT_THAT(texts, ::testing::ElementsAre("hm", "Ok", R"({"a": 1})", "{}"));
+  const Json& output = events.back()["response"]["output"];
+  ASSERT_EQ(output.size(), 4u);
+  EXPECT_EQ(output[2]["arguments"], texts[2]);
+}
+
+TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
+  Say("x");
+  const std::pair<std::string, std::string> kRefused[] = {
+      {R"("model": "letters")", "input: missing"},
+      {R"("input": 3)", "input: expected a string or a list"},
+      {R"("input": "x", "previous_response_id": "resp_1")", "previous_response_id: "},
+      {R"("input": "x", "background": true)", "background: "},
+      {R"("input": "x", "nonsense": true)", "nonsense: there is no such field"},
+      {R"("input": "x", "tools": [{"type": "web_search"}])", "tools[0].type: found \"web_search\""},
+      {R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type: found \"item_reference\""},
+      {R"("input": [{"type": "function_call", "call_id": "x"}])", "input[0].name: missing"},
+      {R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])",
+       "input[0].content[0].type: found"},
+      {R"("input": "x", "text": {"format": {"type": "xml"}})", "text.format.type: found \"xml\""},
+      {R"("input": "x", "temperature": 1000)", "sampling.temperature"},
+  };
+  for (const auto& [fields, problem] : kRefused) {
+    const Answer answer = Ask("POST", "/v1/responses", absl::StrCat("{", fields, "}"));
+    EXPECT_EQ(answer.status, 400) << fields;
+    EXPECT_THAT(answer.error(), HasSubstr(problem)) << fields;
+  }
+  EXPECT_EQ(Respond(R"("input": "x", "store": true, "text": {"format": {"type": "json_schema", "name": "n",
+                       "schema": {"type": "object"}, "strict": true}})")
+                .status,
+            200);
+  EXPECT_EQ(Asked().constraint().json_schema().schema(), R"({"type":"object"})");
+}
+
+}  // namespace
+}  // namespace tandem::router

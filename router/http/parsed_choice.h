@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "router/http/openai_json.h"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::router {
+
+// What a chat's output has said, thought and called so far.
+struct ParsedChoice {
+  std::string content;
+  std::string reasoning;
+  std::vector<v1::ToolCall> calls;
+
+  void Add(const v1::OutputDelta& delta);
+};
+
+// A delta as chat completions' streams have it.
+OrderedJson ChatDelta(const v1::OutputDelta& delta);
+// The message of a chat completion.
+OrderedJson ChatMessageJson(const ParsedChoice& choice);
+
+}  // namespace tandem::router

@@ -1,0 +1,193 @@
+#include "router/http/responses_answer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/http/openai_answer.h"
+
+namespace tandem::router {
+
+std::unique_ptr<AnswerWriter> MakeAnswerWriter(const CompletionRequest& request, std::string id,
+                                               int64_t created) {
+  if (request.api == CompletionRequest::Api::kResponses)
+    return std::make_unique<ResponsesAnswer>(request, std::move(id), created);
+  return std::make_unique<CompletionAnswer>(request, std::move(id), created);
+}
+
+ResponsesAnswer::ResponsesAnswer(const CompletionRequest& request, std::string id, int64_t created)
+    : request_(request), id_(std::move(id)), created_(created) {}
+
+const char* ResponsesAnswer::Status() const {
+  return finished_.reason() == v1::FINISH_REASON_MAX_TOKENS ? "incomplete" : "completed";
+}
+
+OrderedJson ResponsesAnswer::PartJson(const Item& item, const std::string& text) {
+  if (item.kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
+  return {{"type", "output_text"},
+          {"text", text},
+          {"annotations", OrderedJson::array()},
+          {"logprobs", OrderedJson::array()}};
+}
+
+OrderedJson ResponsesAnswer::ItemJson(const Item& item, bool is_done) const {
+  const char* const status = is_done ? "completed" : "in_progress";
+  OrderedJson content = OrderedJson::array();
+  if (is_done) content.push_back(PartJson(item, item.text));
+  switch (item.kind) {
+    case Kind::kMessage:
+      return {{"id", item.id},
+              {"type", "message"},
+              {"status", status},
+              {"role", "assistant"},
+              {"content", std::move(content)}};
+    case Kind::kReasoning:
+      return {{"id", item.id},
+              {"type", "reasoning"},
+              {"status", status},
+              {"summary", OrderedJson::array()},
+              {"content", std::move(content)}};
+    case Kind::kCall:
+      break;
+  }
+  return {{"id", item.id},           {"type", "function_call"}, {"status", status},
+          {"call_id", item.call_id}, {"name", item.name},       {"arguments", is_done ? item.text : ""}};
+}
+
+OrderedJson ResponsesAnswer::Response(const char* status) const {
+  OrderedJson response = {{"id", absl::StrCat("resp_", id_)},
+                          {"object", "response"},
+                          {"created_at", created_},
+                          {"status", status},
+                          {"background", false},
+                          {"error", nullptr},
+                          {"incomplete_details", nullptr},
+                          {"model", started_.model()},
+                          {"output", OrderedJson::array()},
+                          {"previous_response_id", nullptr},
+                          {"store", false},
+                          {"truncation", "disabled"},
+                          {"usage", nullptr}};
+  for (const auto& [name, value] : request_.echoed.items()) response[name] = value;
+  if (absl::string_view(status) == "in_progress") return response;
+  for (const Item& item : items_) response["output"].push_back(ItemJson(item, /*is_done=*/true));
+  if (absl::string_view(status) == "incomplete")
+    response["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  if (absl::string_view(status) == "failed") return response;
+  const v1::Usage& usage = finished_.usage();
+  response["usage"] = {{"input_tokens", usage.prompt_tokens()},
+                       {"input_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}},
+                       {"output_tokens", usage.completion_tokens()},
+                       {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                       {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
+  response["tandem"] = TandemJson(started_, finished_.speculation());
+  return response;
+}
+
+std::string ResponsesAnswer::Event(const char* type, OrderedJson fields, bool about_item) {
+  if (!request_.stream) return "";
+  OrderedJson event = {{"type", type}, {"sequence_number", num_events_++}};
+  if (about_item) {
+    event["item_id"] = items_.back().id;
+    event["output_index"] = items_.size() - 1;
+  }
+  for (auto& [name, value] : fields.items()) event[name] = std::move(value);
+  return ServerSentEvent(event, type);
+}
+
+void ResponsesAnswer::BeginItem(Item item, std::string& out) {
+  EndItem(out);
+  items_.push_back(std::move(item));
+  in_item_ = true;
+  const Item& begun = items_.back();
+  out += Event("response.output_item.added",
+               {{"output_index", items_.size() - 1}, {"item", ItemJson(begun, /*is_done=*/false)}}, false);
+  if (begun.kind != Kind::kCall)
+    out += Event("response.content_part.added", {{"content_index", 0}, {"part", PartJson(begun, "")}});
+}
+
+void ResponsesAnswer::EndItem(std::string& out) {
+  if (!std::exchange(in_item_, false)) return;
+  const Item& item = items_.back();
+  switch (item.kind) {
+    case Kind::kMessage:
+      out += Event("response.output_text.done",
+                   {{"content_index", 0}, {"text", item.text}, {"logprobs", OrderedJson::array()}});
+      break;
+    case Kind::kReasoning:
+      out += Event("response.reasoning_text.done", {{"content_index", 0}, {"text", item.text}});
+      break;
+    case Kind::kCall:
+      out += Event("response.function_call_arguments.done", {{"name", item.name}, {"arguments", item.text}});
+      break;
+  }
+  if (item.kind != Kind::kCall)
+    out += Event("response.content_part.done", {{"content_index", 0}, {"part", PartJson(item, item.text)}});
+  out += Event("response.output_item.done",
+               {{"output_index", items_.size() - 1}, {"item", ItemJson(item, /*is_done=*/true)}}, false);
+}
+
+void ResponsesAnswer::OnDelta(const v1::OutputDelta& delta, std::string& out) {
+  const Kind kind = delta.has_tool_call()   ? Kind::kCall
+                    : delta.has_reasoning() ? Kind::kReasoning
+                                            : Kind::kMessage;
+  const v1::ToolCallDelta& call = delta.tool_call();
+  if (!in_item_ || items_.back().kind != kind || !call.name().empty()) {
+    const char* const prefix = kind == Kind::kCall ? "fc_" : kind == Kind::kReasoning ? "rs_" : "msg_";
+    BeginItem({.kind = kind,
+               .id = absl::StrCat(prefix, id_, "-", items_.size()),
+               .text = {},
+               .call_id = call.id(),
+               .name = call.name()},
+              out);
+  }
+  const std::string& text = kind == Kind::kCall        ? call.arguments()
+                            : kind == Kind::kReasoning ? delta.reasoning()
+                                                       : delta.content();
+  if (text.empty()) return;
+  items_.back().text += text;
+  switch (kind) {
+    case Kind::kMessage:
+      out += Event("response.output_text.delta",
+                   {{"content_index", 0}, {"delta", text}, {"logprobs", OrderedJson::array()}});
+      return;
+    case Kind::kReasoning:
+      out += Event("response.reasoning_text.delta", {{"content_index", 0}, {"delta", text}});
+      return;
+    case Kind::kCall:
+      out += Event("response.function_call_arguments.delta", {{"delta", text}});
+      return;
+  }
+}
+
+std::string ResponsesAnswer::OnEvent(size_t, const v1::GenerateResponse& event, const PromptEncoder&) {
+  std::string out;
+  if (event.has_started()) {
+    started_ = event.started();
+    out += Event("response.created", {{"response", Response("in_progress")}}, false);
+    out += Event("response.in_progress", {{"response", Response("in_progress")}}, false);
+  }
+  for (const v1::OutputDelta& delta : event.chunk().deltas()) OnDelta(delta, out);
+  if (event.has_finished()) {
+    finished_ = event.finished();
+    for (const v1::OutputDelta& delta : finished_.deltas()) OnDelta(delta, out);
+    EndItem(out);
+  }
+  return out;
+}
+
+std::string ResponsesAnswer::Ending() {
+  return Event(absl::StrCat("response.", Status()).c_str(), {{"response", Response(Status())}}, false);
+}
+
+std::string ResponsesAnswer::Failure(const absl::Status& status) {
+  OrderedJson response = Response("failed");
+  const OrderedJson error = ErrorJson(status)["error"];
+  response["error"] = {{"code", "server_error"}, {"message", error["message"]}};
+  return Event("response.failed", {{"response", std::move(response)}}, false);
+}
+
+OrderedJson ResponsesAnswer::Whole() {
+  return Response(Status());
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "router/http/answer_writer.h"
+
+namespace tandem::router {
+
+// Of /v1/responses: an output is a list of items, in the order in which the target wrote them.
+//
+//   response.created, response.in_progress
+//   for each item: response.output_item.added, its parts and deltas, their ends, response.output_item.done
+//   response.completed, .incomplete or .failed
+class ResponsesAnswer final : public AnswerWriter {
+ public:
+  ResponsesAnswer(const CompletionRequest& request, std::string id, int64_t created);
+
+  std::string OnEvent(size_t choice, const v1::GenerateResponse& event,
+                      const PromptEncoder& encoder) override;
+  std::string Ending() override;
+  std::string Failure(const absl::Status& status) override;
+  OrderedJson Whole() override;
+
+ private:
+  enum class Kind { kMessage, kReasoning, kCall };
+  struct Item {
+    Kind kind;
+    std::string id;
+    std::string text;  // Of a call: its arguments.
+    std::string call_id;
+    std::string name;
+  };
+
+  void OnDelta(const v1::OutputDelta& delta, std::string& out);
+  // Ends the item that is being written, if there is one, and begins another.
+  void BeginItem(Item item, std::string& out);
+  void EndItem(std::string& out);
+  OrderedJson ItemJson(const Item& item, bool is_done) const;
+  static OrderedJson PartJson(const Item& item, const std::string& text);
+  OrderedJson Response(const char* status) const;
+  // An event, which is numbered, and is about the item that is being written if there is one in `about_item`.
+  std::string Event(const char* type, OrderedJson fields, bool about_item = true);
+  const char* Status() const;
+
+  const CompletionRequest& request_;
+  const std::string id_;
+  const int64_t created_;
+  v1::GenerationStarted started_;
+  v1::GenerationFinished finished_;
+  std::vector<Item> items_;
+  bool in_item_ = false;
+  uint64_t num_events_ = 0;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,204 @@
+#include "router/http/responses_request.h"
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/strict_json.h"
+#include "router/http/openai_constraint.h"
+#include "router/http/openai_json.h"
+#include "router/http/openai_messages.h"
+#include "router/request.h"
+
+namespace tandem::router {
+namespace {
+
+constexpr int64_t kMostOutputTokens = std::numeric_limits<int32_t>::max();
+
+// Puts the items of a conversation into messages. Calls and reasoning belong to the assistant's message that
+// they stand beside.
+class InputReader {
+ public:
+  explicit InputReader(v1::ChatPrompt& chat) : chat_(chat) {}
+
+  absl::Status Read(const Json& input) {
+    if (input.is_string()) {
+      v1::ChatMessage& message = *chat_.add_messages();
+      message.set_role("user");
+      message.set_content(input.get<std::string>());
+      return absl::OkStatus();
+    }
+    if (!input.is_array()) return absl::InvalidArgumentError("input: expected a string or a list of items");
+    if (input.size() > static_cast<size_t>(kMaxChatMessages)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input: ", input.size(), " items, expected at most ", kMaxChatMessages));
+    }
+    for (size_t i = 0; i < input.size(); ++i)
+      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], absl::StrCat("input[", i, "].")));
+    return absl::OkStatus();
+  }
+
+ private:
+  // The assistant's message that is being put together.
+  v1::ChatMessage& Assistant() {
+    if (!in_turn_) {
+      v1::ChatMessage& message = *chat_.add_messages();
+      message.set_role("assistant");
+      in_turn_ = true;
+    }
+    return *chat_.mutable_messages()->rbegin();
+  }
+
+  absl::Status ReadItem(const Json& json, const std::string& path) {
+    JsonFields item(json, path);
+    const std::string type = item.Text("type").value_or("message");
+    item.Ignore("id");
+    item.Ignore("status");
+    if (type == "message") {
+      ReadMessage(item, path);
+    } else if (type == "function_call") {
+      v1::ToolCall& call = *Assistant().add_tool_calls();
+      call.set_id(item.Text("call_id").value_or(""));
+      call.set_name(item.Text("name").value_or(""));
+      call.set_arguments(item.Text("arguments").value_or(""));
+      if (call.name().empty()) item.Fail("name", "missing");
+    } else if (type == "function_call_output") {
+      in_turn_ = false;
+      v1::ChatMessage& message = *chat_.add_messages();
+      message.set_role("tool");
+      message.set_tool_call_id(item.Text("call_id").value_or(""));
+      SetContent(item, "output", path, message);
+    } else if (type == "reasoning") {
+      item.Ignore("summary");
+      item.Ignore("encrypted_content");
+      ReadReasoning(item, path);
+    } else {
+      item.Fail("type",
+                absl::StrCat("found \"", PrintableText(type),
+                             "\", expected message, function_call, function_call_output or reasoning"));
+    }
+    return item.Finish();
+  }
+
+  void SetContent(JsonFields& item, const char* name, const std::string& path, v1::ChatMessage& message) {
+    const Json* const content = item.Find(name);
+    if (content == nullptr) return item.Fail(name, "missing");
+    absl::StatusOr<std::string> text = ContentOf(*content, path + name);
+    item.Update(text.status());
+    if (text.ok()) message.set_content(*std::move(text));
+  }
+
+  void ReadMessage(JsonFields& item, const std::string& path) {
+    const std::string role = item.Text("role").value_or("");
+    if (role.empty()) item.Fail("role", "missing");
+    item.Ignore("phase");
+    // Behind reasoning or beside calls it is the same message; a second text is another one.
+    if (role == "assistant" && in_turn_ && chat_.messages().rbegin()->content().empty())
+      return SetContent(item, "content", path, Assistant());
+    in_turn_ = false;
+    if (role == "assistant") return SetContent(item, "content", path, Assistant());
+    v1::ChatMessage& message = *chat_.add_messages();
+    message.set_role(role == "developer" ? "system" : role);
+    SetContent(item, "content", path, message);
+  }
+
+  void ReadReasoning(JsonFields& item, const std::string& path) {
+    const Json* const content = item.Find("content");
+    if (content == nullptr || content->empty()) return;
+    if (!content->is_array()) return item.Fail("content", "expected a list of parts");
+    in_turn_ = false;
+    v1::ChatMessage& message = Assistant();
+    for (size_t i = 0; i < content->size(); ++i) {
+      JsonFields part((*content)[i], absl::StrCat(path, "content[", i, "]."));
+      part.Ignore("type");
+      *message.mutable_reasoning() += part.Text("text").value_or("");
+      item.Update(part.Finish());
+    }
+  }
+
+  v1::ChatPrompt& chat_;
+  bool in_turn_ = false;  // The last message is the assistant's, and more may belong to it.
+};
+
+// `text`: the form of the output.
+void ReadTextField(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request) {
+  const Json* const text = fields.Find("text");
+  if (text == nullptr) return;
+  JsonFields own(*text, "text.");
+  own.Ignore("verbosity");
+  if (const Json* const format = own.Find("format")) ReadTextFormat(body, *format, own, request);
+  fields.Update(own.Finish());
+}
+
+// What the answer repeats, with OpenAI's defaults.
+OrderedJson EchoOf(absl::string_view body) {
+  const OrderedJson whole = OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  OrderedJson echoed = {{"instructions", nullptr},
+                        {"max_output_tokens", nullptr},
+                        {"parallel_tool_calls", true},
+                        {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+                        {"temperature", nullptr},
+                        {"text", {{"format", {{"type", "text"}}}}},
+                        {"tool_choice", "auto"},
+                        {"tools", OrderedJson::array()},
+                        {"top_p", nullptr},
+                        {"user", nullptr},
+                        {"metadata", OrderedJson::object()}};
+  for (auto& [name, value] : echoed.items()) {
+    const auto given = whole.find(name);
+    if (given != whole.end() && !given->is_null()) value = *given;
+  }
+  return echoed;
+}
+
+}  // namespace
+
+absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
+  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
+  JsonFields fields(json);
+  CompletionRequest completion{.api = CompletionRequest::Api::kResponses};
+  v1::GenerateRequest request;
+  v1::ChatPrompt& chat = *request.mutable_chat();
+  if (auto model = fields.Text("model")) request.set_model(*std::move(model));
+  if (const auto instructions = fields.Text("instructions")) {
+    v1::ChatMessage& message = *chat.add_messages();
+    message.set_role("system");
+    message.set_content(*instructions);
+  }
+  if (const Json* const input = fields.Find("input")) {
+    fields.Update(InputReader(chat).Read(*input));
+  } else {
+    fields.Fail("input", "missing");
+  }
+  ReadToolFields(body, fields, chat);
+  chat.set_parse_output(true);
+  ReadSampling(fields, *request.mutable_sampling());
+  ReadTandem(fields, request);
+  ReadTextField(body, fields, request);
+  if (const auto most = fields.Integer("max_output_tokens", 0, kMostOutputTokens))
+    request.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(*most));
+  if (const auto ignore_eos = fields.Flag("ignore_eos"))
+    request.mutable_stopping()->set_ignore_eos(*ignore_eos);
+  completion.stream = fields.Flag("stream").value_or(false);
+  fields.Refuse("background", "expected false: responses are not kept");
+  for (const char* name : {"previous_response_id", "conversation", "prompt"})
+    fields.Refuse(name, "not to be had here: nothing is kept from one response to the next");
+  fields.Refuse("truncation", "expected \"disabled\"", "disabled");
+  fields.Refuse("top_logprobs", "not to be had here; chat completions have them", 0);
+  fields.Refuse("max_tool_calls", "not to be had here");
+  for (const char* name :
+       {"store", "metadata", "user", "include", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "reasoning", "stream_options", "context_management"}) {
+    fields.Ignore(name);
+  }
+  TANDEM_RETURN_IF_ERROR(fields.Finish());
+  completion.echoed = EchoOf(body);
+  completion.prompts.push_back(std::move(request));
+  return completion;
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "common/speculation/merged_tree.h"
+#include "tandem/v1/types.pb.h"
+
+namespace tandem::router {
+
+// Who guessed, as statistics tell it. What a verifier does not name counts as its drafter's.
+inline SourceKind KindOf(v1::DraftSource source) {
+  switch (source) {
+    case v1::DRAFT_SOURCE_LOCAL:
+      return SourceKind::kLocal;
+    case v1::DRAFT_SOURCE_GRAMMAR:
+      return SourceKind::kGrammar;
+    default:
+      return SourceKind::kDrafter;
+  }
+}
+
+}  // namespace tandem::router

@@ -1,0 +1,238 @@
+"""Functions, offered to a target that knows none: the choice makes it call, the schema holds its arguments, and every
+way to ask tells of the same calls. The clients are OpenAI's own, gRPC and the command line."""
+
+import json
+import subprocess
+import unittest
+
+import jsonschema
+import openai
+from processes import BIN_DIR, PATIENCE_SECONDS, TARGET, ProcessTest, clean_environment, request_for
+
+import grpc
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+    },
+    "required": ["city", "days", "unit"],
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "description": "Tells it.", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}},
+]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+QUESTION = "What is the weather in Bern?"
+SEED = 5
+
+
+class ToolsTest(ProcessTest):
+    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
+        flags = ("--http-listen", "127.0.0.1:0", *flags)
+        path = self.folder / "router.yaml"
+        start = self.start
+
+        def with_format(*args):
+            """Its calls are in Hermes' way; its own template tells of none."""
+            config = json.loads(path.read_text())
+            config["models"][0]["output_format"] = "hermes+think"
+            path.write_text(json.dumps(config))
+            return start(*args)
+
+        self.start = with_format
+        try:
+            return super().start_router(verifiers, drafter_address, flags, **tenant)
+        finally:
+            self.start = start
+
+    def client(self):
+        url = f"http://127.0.0.1:{self.router.http_port}/v1"
+        return openai.OpenAI(base_url=url, api_key="secret", max_retries=0, timeout=PATIENCE_SECONDS)
+
+    def ask(self, **fields):
+        fields = {"tools": TOOLS, "tool_choice": NAMED, "seed": SEED, "temperature": 1.0, **fields}
+        messages = fields.pop("messages", [{"role": "user", "content": QUESTION}])
+        return self.client().chat.completions.create(model=TARGET, messages=messages, **fields)
+
+    def request(self, seed=SEED):
+        request = request_for(max_tokens=200)
+        request.stopping.ignore_eos = False
+        request.sampling.temperature = 1.0
+        request.sampling.seed = seed
+        request.chat.messages.add(role="user", content=QUESTION)
+        for tool in TOOLS:
+            function = tool["function"]
+            request.chat.tools.add(
+                name=function["name"],
+                description=function.get("description", ""),
+                parameters=json.dumps(function["parameters"], separators=(",", ":")),
+            )
+        request.chat.tool_choice.name = "get_weather"
+        return request
+
+    def deltas(self, request):
+        """What the events' deltas add up to (content, reasoning, calls), and the output's tokens after each event."""
+        content, reasoning, calls, tokens = "", "", [], []
+        generation = self.generate(request)
+        for event in generation.call:
+            part = event.chunk if event.HasField("chunk") else event.finished
+            tokens += event.chunk.tokens
+            for delta in part.deltas:
+                content += delta.content
+                reasoning += delta.reasoning
+                if not delta.HasField("tool_call"):
+                    continue
+                if delta.tool_call.name:
+                    calls.append([delta.tool_call.id, delta.tool_call.name, ""])
+                if calls:
+                    calls[-1][2] += delta.tool_call.arguments
+                else:
+                    calls.append(["", "", delta.tool_call.arguments])
+        return content, reasoning, calls, tokens
+
+    def test_tools(self):
+        """One stack for all of it."""
+        self.start_stack()
+        for check in (
+            self.check_every_way_tells_of_the_same_calls,
+            self.check_required_and_strict,
+            self.check_responses,
+            self.check_messages_go_on,
+            self.check_command_line,
+        ):
+            with self.subTest(check.__name__):
+                check()
+
+    def check_every_way_tells_of_the_same_calls(self):
+        for seed in (SEED, SEED + 1):
+            content, reasoning, calls, tokens = self.deltas(self.request(seed))
+            self.assertEqual((content, reasoning, len(calls)), ("", "", 1))
+            call_id, name, arguments = calls[0]
+            self.assertEqual(name, "get_weather")
+            jsonschema.validate(json.loads(arguments), PARAMETERS)
+
+            plain = self.request(seed)
+            plain.speculation.mode = 1
+            self.assertEqual(self.deltas(plain)[:3], (content, reasoning, calls))
+
+            # A stream that broke off anywhere goes on with the rest of the call.
+            for at in range(1, len(tokens), max(1, len(tokens) // 6)):
+                resumed = self.request(seed)
+                resumed.resume.emitted.ids.extend(tokens[:at])
+                rest = self.deltas(resumed)
+                self.assertEqual(tokens[:at] + rest[3], tokens)
+                self.assertTrue(arguments.endswith(rest[2][-1][2] if rest[2] else ""))
+                for known, again in zip(calls[-len(rest[2]) :], rest[2]):
+                    self.assertIn(again[0], ("", known[0]))
+
+            whole = self.ask(seed=seed, max_completion_tokens=200).choices[0]
+            self.assertEqual(whole.finish_reason, "tool_calls")
+            self.assertIsNone(whole.message.content)
+            (called,) = whole.message.tool_calls
+            self.assertEqual([called.id, called.function.name, called.function.arguments], calls[0])
+
+            with self.client().chat.completions.stream(
+                model=TARGET, messages=[{"role": "user", "content": QUESTION}], tools=TOOLS, tool_choice=NAMED,
+                seed=seed, temperature=1.0, max_completion_tokens=200,
+            ) as stream:  # fmt: skip
+                for _ in stream:
+                    pass
+                (streamed,) = stream.get_final_completion().choices[0].message.tool_calls
+            self.assertEqual([streamed.id, streamed.function.name, streamed.function.arguments], calls[0])
+
+    def check_required_and_strict(self):
+        seen = set()
+        for seed in range(6):
+            answer = self.ask(seed=seed, tool_choice="required", parallel_tool_calls=False, max_completion_tokens=200)
+            (called,) = answer.choices[0].message.tool_calls
+            schema = next(t["function"]["parameters"] for t in TOOLS if t["function"]["name"] == called.function.name)
+            jsonschema.validate(json.loads(called.function.arguments), schema)
+            seen.add(called.function.name)
+        self.assertTrue(seen <= {"get_weather", "stop"})
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(tool_choice="auto")
+        self.assertIn("does not tell of tools", str(caught.exception))
+        bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
+        named = {"type": "function", "function": {"name": "f"}}
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask(tools=bad, tool_choice=named)
+        self.assertEqual(caught.exception.param, "tools[0].parameters")
+        request = self.request()
+        request.chat.tools[1].name = "get weather"
+        self.assert_fails(self.generate(request), grpc.StatusCode.INVALID_ARGUMENT, "chat.tools[1].name")
+
+    def check_responses(self):
+        tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+        fields = {
+            "model": TARGET,
+            "input": QUESTION,
+            "tools": tools,
+            "tool_choice": {"type": "function", "name": "get_weather"},
+            "temperature": 1.0,
+            "max_output_tokens": 200,
+            "extra_body": {"seed": SEED},
+        }
+        client = self.client()
+        whole = client.responses.create(**fields)
+        self.assertEqual(whole.status, "completed")
+        (item,) = whole.output
+        self.assertEqual((item.type, item.name), ("function_call", "get_weather"))
+        jsonschema.validate(json.loads(item.arguments), PARAMETERS)
+        self.assertEqual(item.arguments, self.deltas(self.request())[2][0][2])
+        with client.responses.stream(**fields) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_response()
+        self.assertIn("response.function_call_arguments.delta", kinds)
+        self.assertEqual(kinds[-1], "response.completed")
+        self.assertEqual(final.output[0].arguments, item.arguments)
+        # The next turn: the call and its result, and no more functions.
+        turn = [{"role": "user", "content": QUESTION}, item.model_dump(exclude_none=True)]
+        turn += [{"type": "function_call_output", "call_id": item.call_id, "output": "rain"}]
+        fields = {"model": TARGET, "input": turn, "max_output_tokens": 16, "extra_body": {"seed": SEED, "ignore_eos": True}}
+        spoken = client.responses.create(**fields)
+        self.assertEqual(spoken.status, "incomplete")
+        self.assertEqual(spoken.incomplete_details.reason, "max_output_tokens")
+        streamed = client.responses.create(stream=True, **fields)
+        text = "".join(event.delta for event in streamed if event.type == "response.output_text.delta")
+        self.assertEqual(text, spoken.output_text)
+        self.assertTrue(text)
+
+    def check_messages_go_on(self):
+        opened = [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": "Once upon a"}]
+        extra = {"continue_final_message": True, "add_generation_prompt": False, "ignore_eos": True}
+        answer = self.client().chat.completions.create(
+            model=TARGET, messages=opened, seed=SEED, temperature=0.0, max_tokens=8, extra_body=extra
+        )
+        request = request_for(max_tokens=8)
+        request.sampling.temperature = 0.0
+        request.text = "<|user|>\nTell me a story.<|end|>\n<|assistant|>\nOnce upon a"
+        self.assertEqual(answer.choices[0].message.content, self.undrafted(request)[1])
+
+    def check_command_line(self):
+        path = self.folder / "tools.json"
+        path.write_text(json.dumps(TOOLS))
+        command = [BIN_DIR / "tandem", "generate", "--endpoint", self.router.address, "--chat", QUESTION]
+        command += ["--tools", path, "--seed", SEED, "--temperature", 1, "--max-tokens", 200]
+        command = [str(part) for part in command]
+        environment = {**clean_environment(), "TANDEM_TOKEN": "secret"}
+
+        def run(*flags):
+            return subprocess.run(
+                [*command, *flags], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            )
+
+        expected = self.deltas(self.request())[2][0]
+        told = run("--tool-choice", "get_weather", "--json")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        (called,) = json.loads(told.stdout)["tool_calls"]
+        self.assertEqual([called["id"], called["name"], called["arguments"]], expected)
+        shown = run("--tool-choice", "get_weather")
+        self.assertEqual(shown.stdout, f"get_weather {expected[2]}\n")
+        self.assertIn("chat.tool_choice.name", run("--tool-choice", "nobody").stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
