@@ -20,7 +20,7 @@ using testing_peer::Nodes;
 using testing_peer::Peer;
 using testing_peer::Prompt;
 
-constexpr DraftBudget kBudget = {.depth = 5, .nodes = 20, .branching = 3};
+constexpr DraftBudget kMaskedBudget = {.depth = 5, .nodes = 20, .branching = 3};
 
 TokenIds PathOf(const Peer& peer, NodeId id) {
   TokenIds path;
@@ -67,7 +67,7 @@ TEST(ConstrainedDraftingTest, SendsWhatMayComeAtTheScoresOfWhatIsLeft) {
     Drafter drafter({.expand_width = 1 + static_cast<uint32_t>(seed % 4)}, {.seed = seed});
     Peer peer(&drafter, 1);
     peer.Constrain();
-    peer.Open(Prompt(9), kBudget);
+    peer.Open(Prompt(9), kMaskedBudget);
     peer.GiveConstraint();
     size_t num_nodes = 0;
     for (uint64_t round = 0; round < 12; ++round) {
@@ -80,7 +80,7 @@ TEST(ConstrainedDraftingTest, SendsWhatMayComeAtTheScoresOfWhatIsLeft) {
       // Some commits come while growth is on the way, and some sessions are opened again.
       if (round % 3 == 1) drafter.core.Step();
       if (round % 5 == 4) {
-        peer.Open(peer.tokens(), kBudget);
+        peer.Open(peer.tokens(), kMaskedBudget);
         peer.GiveConstraint();
       }
     }
@@ -122,11 +122,11 @@ TEST(ConstrainedDraftingTest, GuessesTheTargetsChoiceWhereDistributionsAgree) {
 TEST(ConstrainedDraftingTest, DraftsFreelyUntilItComes) {
   Drafter drafter;
   Peer free(&drafter, 1);
-  free.Open(Prompt(9), kBudget);
+  free.Open(Prompt(9), kMaskedBudget);
   free.RunDryAndDeliver();
   Peer peer(&drafter, 2);
   peer.Constrain();
-  peer.Open(Prompt(9), kBudget);
+  peer.Open(Prompt(9), kMaskedBudget);
   peer.RunDryAndDeliver();
   EXPECT_EQ(Nodes(peer), Nodes(free));
   EXPECT_GT(NumForbidden(peer), 0u);
@@ -153,7 +153,7 @@ TEST(ConstrainedDraftingTest, AConstraintThatTheOutputBreaksIsNotHeeded) {
     Peer peer(&drafter, 1);
     peer.Constrain();
     peer.SkipScores();
-    peer.Open(Prompt(9), kBudget);
+    peer.Open(Prompt(9), kMaskedBudget);
     if (at_once) peer.GiveConstraint();
     TokenId forbidden = 1;
     while (FakeConstraint::Allows(*peer.constraint(), {}, forbidden)) ++forbidden;
@@ -162,7 +162,7 @@ TEST(ConstrainedDraftingTest, AConstraintThatTheOutputBreaksIsNotHeeded) {
     if (!at_once) peer.GiveConstraint();
     peer.RunDryAndDeliver();
     EXPECT_FALSE(peer.refusal().has_value());
-    EXPECT_EQ(peer.tree().size(), kBudget.nodes);
+    EXPECT_EQ(peer.tree().size(), kMaskedBudget.nodes);
     EXPECT_GT(NumForbidden(peer), 0u);
   }
 }
@@ -171,7 +171,7 @@ TEST(ConstrainedDraftingTest, OneOfAnotherOpeningIsNotHeeded) {
   Drafter drafter;
   Peer peer(&drafter, 1);
   peer.Constrain();
-  peer.Open(Prompt(9), kBudget);
+  peer.Open(Prompt(9), kMaskedBudget);
   drafter.core.OnConstraint(kLink, 1, 7, std::make_unique<FakeConstraint>(FakeConstraint::Options{}));
   drafter.core.OnConstraint(kLink, 2, 1, std::make_unique<FakeConstraint>(FakeConstraint::Options{}));
   peer.RunDryAndDeliver();
@@ -183,7 +183,7 @@ TEST(ConstrainedDraftingTest, NothingComesBehindTheEnd) {
   Drafter drafter;
   Peer peer(&drafter, 1);
   peer.Constrain();
-  peer.Open(Prompt(9), kBudget);
+  peer.Open(Prompt(9), kMaskedBudget);
   peer.GiveConstraint();
   for (int round = 0; round < 40 && peer.OutputWith({}).size() < 12; ++round) {
     peer.RunDryAndDeliver();
@@ -204,7 +204,7 @@ TEST(ConstrainedDraftingTest, SourcesAreHeldToItToo) {
   // A text of which every token has been seen.
   TokenIds text;
   for (int i = 0; i < 200; ++i) text.push_back(static_cast<TokenId>(i * i % 13 + 1));
-  peer.Open(text, kBudget);
+  peer.Open(text, kMaskedBudget);
   peer.GiveConstraint();
   for (int round = 0; round < 12; ++round) {
     peer.RunDryAndDeliver();
@@ -230,7 +230,7 @@ TEST(ConstrainedDraftingTest, WhatIsDrawnIsDrawnFromWhatMayCome) {
                                                .prefix_hash = ExtendPrefixHash(kEmptyPrefixHash, prompt),
                                                .sampling = {.temperature = 0.8f, .seed = 4},
                                                .prompt_length = 9,
-                                               .budget = kBudget,
+                                               .budget = kMaskedBudget,
                                                .sampled_drafts = true,
                                                .constraint = std::make_shared<const std::string>("fake")}});
   drafter.core.OnConstraint(kLink, 1, 1, std::make_unique<FakeConstraint>(FakeConstraint::Options{}));

@@ -34,7 +34,8 @@ TEST(ServedModelTest, ChatIsTheTemplatesText) {
   message.set_content("hello there");
   const absl::StatusOr<TokenIds> tokens = model->encoder->EncodeChat(chat, 100);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(*tokens, *model->encoder->EncodeText("<|user|>\nhello there<|end|>\n<|assistant|>\n", 100));
+  EXPECT_EQ(*tokens, *model->encoder->EncodeText("<|user|>\nhello there<|end|>\n<|assistant|>\n", 100,
+                                                 /*plain=*/false));
   constexpr TokenId kBeginOfText = 4090;
   EXPECT_EQ(tokens->front(), kBeginOfText);
   EXPECT_EQ(std::count(tokens->begin(), tokens->end(), kBeginOfText), 1);
