@@ -20,7 +20,7 @@ static_assert(kBlockTokens == kLanes, "a vector holds one element of a block's k
 // Parts of blocks begin on cache lines.
 constexpr uint64_t kLineBytes = 64;
 
-KvFormat FormatOf(KvType type) {
+KvFormat KvFormatOf(KvType type) {
   switch (type) {
     case KvType::kAuto:
     case KvType::kF32:
@@ -110,7 +110,7 @@ void Store(const float* numbers, uint32_t count, size_t stride, float inverse_sc
 }  // namespace
 
 std::optional<uint64_t> KvStore::BytesPerBlock(const ModelConfig& config, KvType type) {
-  const KvFormat format = FormatOf(type);
+  const KvFormat format = KvFormatOf(type);
   const uint64_t per_head =
       PartBytes(format, static_cast<uint64_t>(config.head_dim)) + PartBytes(format, ValueStride(config));
   const auto per_layer = CheckedMultiply(per_head, static_cast<uint64_t>(config.num_kv_heads));
@@ -128,7 +128,7 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, 
                      std::numeric_limits<SlotId>::max() / kBlockTokens, ", and a size that fits 64 bits"));
   }
   KvStore store;
-  store.format_ = FormatOf(type);
+  store.format_ = KvFormatOf(type);
   store.num_layers_ = static_cast<uint32_t>(config.num_layers);
   store.num_heads_ = static_cast<uint32_t>(config.num_kv_heads);
   store.head_dim_ = static_cast<uint32_t>(config.head_dim);
