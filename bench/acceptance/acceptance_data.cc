@@ -26,7 +26,7 @@ constexpr uint32_t kRowsOfStep = 64;
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 absl::StatusOr<TokenIds> Encode(const router::PromptEncoder& encoder, const Prompt& prompt, bool chat) {
-  if (!chat && !prompt.chat) return encoder.EncodeText(prompt.text, kNoLimit);
+  if (!chat && !prompt.chat) return encoder.EncodeText(prompt.text, kNoLimit, /*plain=*/false);
   v1::ChatPrompt messages;
   v1::ChatMessage& message = *messages.add_messages();
   message.set_role("user");
