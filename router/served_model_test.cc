@@ -100,7 +100,7 @@ TEST(ServedModelTest, AForcedCallClosesReasoningThatThePromptOpened) {
   chat.mutable_tool_choice()->set_mode(v1::ToolChoice::MODE_REQUIRED);
   const TokenIds closed = model.encoder->EncodeChat(chat, 200).value();
   EXPECT_FALSE(OpensReasoning(*model.encoder, closed));
-  EXPECT_THAT(model.encoder->Decode(closed, true), ::testing::EndsWith("<think>\n\n</think>\n\n"));
+  EXPECT_THAT(model.encoder->Decode(closed, true), ::testing::EndsWith("<think>\n</think>\n\n"));
   EXPECT_TRUE(absl::IsOutOfRange(model.encoder->EncodeChat(chat, opened.size()).status()));
 }
 

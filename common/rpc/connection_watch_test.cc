@@ -106,8 +106,8 @@ TEST(ConnectionWatchTest, AClientThatCallsAndDoesNotReadIsCut) {
   const absl::Time end = absl::Now() + absl::Seconds(60);
   bool cut = false;
   while (!cut && absl::Now() < end) {
-    cut = !client.Call(100);
-    absl::SleepFor(absl::Milliseconds(1));
+    cut = !client.Call(10);
+    absl::SleepFor(absl::Milliseconds(5));
   }
   EXPECT_TRUE(cut);
   const std::string series = "\ntandem_server_cut_connections_total{reason=\"unread\"} 1";
