@@ -1,13 +1,18 @@
 #include "verifier/session_trace.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
-
 namespace tandem {
 namespace {
+
+// Names of attributes, by SourceKind: spans keep no copies.
+constexpr std::array<absl::string_view, kNumSourceKinds> kDraftTokensOf = {
+    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens"};
+constexpr std::array<absl::string_view, kNumSourceKinds> kAcceptedTokensOf = {
+    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens"};
 
 absl::string_view KindText(RoundKind kind) {
   switch (kind) {
@@ -153,8 +158,8 @@ void SessionTrace::OnFinished(const absl::Status& status, const SessionSummary& 
     const auto source = static_cast<SourceKind>(i);
     if (source == SourceKind::kGrammar && !constrained_) continue;
     const DraftTotals totals = TotalsBy(summary, source);
-    call_.Set(absl::StrCat("tandem.", kSourceNames[i], ".draft_tokens"), totals.draft_tokens);
-    call_.Set(absl::StrCat("tandem.", kSourceNames[i], ".accepted_tokens"), totals.accepted_tokens);
+    call_.Set(kDraftTokensOf[i], totals.draft_tokens);
+    call_.Set(kAcceptedTokensOf[i], totals.accepted_tokens);
   }
   if (constrained_) call_.Set("tandem.masked_draft_tokens", summary.masked_draft_tokens);
   call_.SetStatus(status.code());
