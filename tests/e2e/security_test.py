@@ -37,13 +37,14 @@ DRAFTER = "general-1m"
 ROLES = ("router", "verifier", "drafter", "client", "operator")
 TENANTS = {"client", "operator", "no role", "no certificate"}
 SERVERS = {"verifier", "drafter"}
+GENERATION_METHODS = ("Generate", "GenerateOnce", "Tokenize", "Detokenize", "ListModels")
 ADMIN_METHODS = ("ListTenants", "GetTenant", "SetTenant", "DeleteTenant", "ListDrafters", "GetDrafter") + (
     *("SetDrafter", "DeleteDrafter", "SwapTenantDrafter", "DrainDrafter", "ListServers", "Watch"),
 )
 # Who may call which RPC, written down a second time.
 ALLOWED = {
     "router": {
-        "/tandem.v1.Generation/Generate": TENANTS,
+        **{f"/tandem.v1.Generation/{method}": TENANTS for method in GENERATION_METHODS},
         "/tandem.v1.Routing/ExplainChoice": TENANTS,
         "/tandem.v1.Routing/Calibrate": TENANTS,
         "/tandem.v1.Admin/GetServerInfo": TENANTS,
