@@ -409,7 +409,8 @@ TEST_F(ConstraintCompilerTest, EndsWhatTakesTooLongAndGoesOn) {
   for (int i = 0; i < 20000; ++i) nested = "(" + nested + ")";
   const absl::Status deep = Ask(Regex(nested)).status();
   EXPECT_TRUE(absl::IsInvalidArgument(deep)) << deep;
-  const absl::Status large = Ask(Regex("(((((a{1,9000}b){1,9000}c){1,9000}d){1,9000}e){1,9000}f){1,9000}")).status();
+  const absl::Status large =
+      Ask(Regex("(((((a{1,9000}b){1,9000}c){1,9000}d){1,9000}e){1,9000}f){1,9000}")).status();
   EXPECT_TRUE(absl::IsInvalidArgument(large)) << large;
   const absl::Status small = Ask(Regex("[ab]")).status();
   EXPECT_TRUE(small.ok()) << small;
