@@ -158,7 +158,7 @@ static void NoteWritten(int descriptor, const msghdr& message, size_t size) {
 
 // In place of the C library's, for libraries that are linked dynamically too. ThreadSanitizer has to see the
 // C library's, by which it knows what happened before what.
-#if !defined(__SANITIZE_THREAD__)
+#ifndef TANDEM_THREAD_SANITIZED
 extern "C" ssize_t recvmsg(int descriptor, msghdr* message, int flags) {
   const ssize_t size = syscall(SYS_recvmsg, descriptor, message, flags);
   if (size <= 0 || (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0) return size;

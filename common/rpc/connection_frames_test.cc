@@ -150,7 +150,7 @@ void WaitUntilCut(const MetricsRegistry& metrics, absl::string_view reason) {
 
 // Those that honest clients send at most go on; see also e2e_hostile.
 TEST(ConnectionFramesTest, AServerCutsPingsWithoutEnd) {
-#if defined(__SANITIZE_THREAD__)
+#ifdef TANDEM_THREAD_SANITIZED
   GTEST_SKIP() << "recvmsg is the sanitizer's";
 #endif
   if (BoundsHeaderLists(grpc::Version()))
@@ -177,7 +177,7 @@ TEST(ConnectionFramesTest, AServerCutsPingsWithoutEnd) {
 
 // Of this build's gRPC, whichever it is: the connection is cut by it, or before it.
 TEST(ConnectionFramesTest, AServerCutsAHeaderThatDoesNotEnd) {
-#if defined(__SANITIZE_THREAD__)
+#ifdef TANDEM_THREAD_SANITIZED
   GTEST_SKIP() << "recvmsg is the sanitizer's";
 #endif
   MetricsRegistry metrics;
