@@ -72,11 +72,13 @@ done
 
 summary=()
 failed=false
+ahead=  # The process that builds for the sanitizers, while it does.
 
 print_summary() {
   local status=$?
   printf '\n%-28s %-8s %s\n' stage result seconds
   printf '%s\n' "${summary[@]}"
+  if [[ -n $ahead ]]; then kill "$ahead"; fi
   exit "$status"
 }
 trap print_summary EXIT
@@ -174,6 +176,21 @@ emulated() {
   "${qemu[@]}" "$bin/tandem_row_invariance_test" --gtest_filter='*HoldsForEveryThreadCountAndInstructionSet/Llama*' || return 1
 }
 
+# What the sanitizers' stages run. Scripts have nothing to sanitize, and ThreadSanitizer does not know the fibers of the
+# emulated GPU.
+readonly asan_selection=(-LE slow -E "$unsanitized|$remote")
+readonly tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
+
+# Builds for the sanitizers with what the tests leave of the cores: many of these wait for processes most of the time.
+# What fails here fails again in its own stage, which says so.
+build_ahead() {
+  local targets
+  renice -n 19 "$BASHPID" >/dev/null
+  configure asan && mapfile -t targets < <(test_targets asan "${asan_selection[@]}") && build asan "${targets[@]}"
+  configure tsan && mapfile -t targets < <(test_targets tsan "${tsan_selection[@]}") && build tsan "${targets[@]}"
+  return 0
+}
+
 # sanitized PRESET ctest-selection...
 sanitized() {
   local preset=$1 targets
@@ -195,13 +212,17 @@ stage "packages" deploy/install.sh
 stage "python environment" python_environment
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
+if $sanitizers; then
+  build_ahead >build/ahead.log 2>&1 &
+  ahead=$!
+fi
 stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
 
 if $sanitizers; then
-  # Scripts have nothing to sanitize.
-  sanitized asan -LE slow -E "$unsanitized|$remote"
-  # Nor does ThreadSanitizer know the fibers of the emulated GPU.
-  sanitized tsan -LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests"
+  stage "built meanwhile" --go-on wait "$ahead"
+  ahead=
+  sanitized asan "${asan_selection[@]}"
+  sanitized tsan "${tsan_selection[@]}"
 fi
 
 if $aarch64; then
