@@ -77,6 +77,7 @@ class HttpServer::Impl {
     while (!Sessions().empty() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
     work_.reset();
     for (std::thread& thread : threads_) thread.join();
+    shared_->ended = true;
   }
 
   absl::Status Start() {

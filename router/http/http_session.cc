@@ -166,6 +166,8 @@ class Session final : public HttpSessionBase {
   // Runs on the session's executor, a strand: what follows needs no lock.
   template <class F>
   void Post(F act) {
+    // Nobody would run it, and it would keep the session for ever.
+    if (shared_.ended) return;
     asio::post(stream_.get_executor(), [self = Self(), act = std::move(act)]() mutable { act(); });
   }
   template <class F>

@@ -22,6 +22,7 @@ struct HttpShared {
   HttpHandler& handler;
   boost::asio::io_context io;
   std::atomic<bool> draining{false};
+  std::atomic<bool> ended{false};  // No thread runs `io` any more.
   std::atomic<size_t> num_connections{0};
 };
 
