@@ -154,7 +154,8 @@ run_ctest() {
   if ! $rerun || [[ ! -s $folder/Testing/Temporary/LastTestsFailed.log ]]; then return 1; fi
   failures=$(sed 's/^[0-9]*://' "$folder/Testing/Temporary/LastTestsFailed.log" | paste -sd ' ')
   printf '\n==> once more: %s\n' "$failures"
-  "${ctest[@]}" --rerun-failed || return 1
+  # By name: --rerun-failed goes by numbers, and these are others without the selection.
+  "${ctest[@]}" -R "^(${failures// /|})\$" || return 1
   summary+=("$(printf '%-28s %-8s %s' "$preset: second run" ok "$failures")")
 }
 
