@@ -78,7 +78,7 @@ print_summary() {
   local status=$?
   printf '\n%-28s %-8s %s\n' stage result seconds
   printf '%s\n' "${summary[@]}"
-  if [[ -n $ahead ]]; then kill "$ahead" || true; fi
+  if [[ -n $ahead ]]; then kill "$ahead" || true; fi  # It may be over by itself.
   exit "$status"
 }
 trap print_summary EXIT

@@ -148,7 +148,7 @@ void WaitUntilCut(const MetricsRegistry& metrics, absl::string_view reason) {
   EXPECT_NE(metrics.Expose().find(series), std::string::npos);
 }
 
-// Those that honest clients send at most go on; see also e2e_hostile.
+// Those that honest clients send at most go on; see also tests/hostile.
 TEST(ConnectionFramesTest, AServerCutsPingsWithoutEnd) {
 #ifdef TANDEM_THREAD_SANITIZED
   GTEST_SKIP() << "recvmsg is the sanitizer's";
