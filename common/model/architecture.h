@@ -72,14 +72,14 @@ enum class QkNorm {
 
 // Where one layer differs from the others.
 struct LayerVariant {
-  bool has_window = true;       // It sees ModelConfig::sliding_window positions, where there is one.
-  bool rotates = true;          // Rotary positions; without, it knows none (NoPE).
-  bool is_local = false;  // It turns by BlockDescription::local_rope_theta, not stretched.
+  bool has_window = true;  // It sees ModelConfig::sliding_window positions, where there is one.
+  bool rotates = true;     // Rotary positions; without, it knows none (NoPE).
+  bool is_local = false;   // It turns by BlockDescription::local_rope_theta, not stretched.
 };
 
-// What a model's tensors are called: those of a layer behind `layers`, its number and a dot, all but `outputs`
-// behind one of `roots`. Names of matrices, biases and norms leave out ".weight" and ".bias". An empty name:
-// the family has no such thing.
+// What a model's tensors are called: those of a layer behind `layers`, its number and a dot, all but
+// `outputs` behind one of `roots`. Names of matrices, biases and norms leave out ".weight" and ".bias". An
+// empty name: the family has no such thing.
 struct TensorNames {
   // Files have one of these in front of all names, the first if there are none.
   std::vector<std::string> roots = {"model."};
@@ -126,8 +126,8 @@ struct BlockDescription {
   bool parallel = false;           // GPT-NeoX.
 
   PositionKind positions = PositionKind::kRotary;
-  int32_t position_offset = 0;    // kLearned: position p has row p + offset (OPT).
-  int32_t rotary_dim = 0;         // Of a head, the first so many numbers turn; 0: all.
+  int32_t position_offset = 0;         // kLearned: position p has row p + offset (OPT).
+  int32_t rotary_dim = 0;              // Of a head, the first so many numbers turn; 0: all.
   bool rotary_pairs_adjacent = false;  // Number 2i turns with 2i + 1, not i with i + rotary_dim / 2.
   std::optional<double> local_rope_theta;
   std::vector<LayerVariant> layers;  // One for each, or empty: all as by default.

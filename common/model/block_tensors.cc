@@ -88,7 +88,7 @@ absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inpu
   const TensorNames& names = config_.block.names;
   const int64_t hidden = config_.hidden_size, query = config_.query_size();
   TANDEM_RETURN_IF_ERROR(config_.block.qkv == QkvLayout::kSeparate ? ReadSeparate(prefix, inputs, weights)
-                                                                  : ReadFused(prefix, inputs, weights));
+                                                                   : ReadFused(prefix, inputs, weights));
   TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.attention_out, hidden, query, weights.attention_out));
   TANDEM_RETURN_IF_ERROR(taker_->TakeIf(config_.attention_output_bias,
                                         absl::StrCat(prefix, names.attention_out, ".bias"), {hidden},
@@ -119,8 +119,8 @@ absl::Status BlockTensors::ReadFeedForward(const std::string& prefix, LayerWeigh
   } else {
     if (block.gated) {
       TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.gate, intermediate, hidden, weights.gate));
-      TANDEM_RETURN_IF_ERROR(taker_->TakeIf(bias, absl::StrCat(prefix, names.gate, ".bias"), {intermediate},
-                                            weights.gate_bias));
+      TANDEM_RETURN_IF_ERROR(
+          taker_->TakeIf(bias, absl::StrCat(prefix, names.gate, ".bias"), {intermediate}, weights.gate_bias));
     }
     TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.up, intermediate, hidden, weights.up));
     TANDEM_RETURN_IF_ERROR(
@@ -154,9 +154,9 @@ absl::Status BlockTensors::ReadOuter(const std::string& root, OuterWeights& weig
   const TensorNames& names = config_.block.names;
   const int64_t hidden = config_.hidden_size;
   if (!names.positions.empty()) {
-    TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(root, names.positions, ".weight"),
-                                        {int64_t{config_.max_context} + config_.block.position_offset, hidden},
-                                        weights.positions));
+    TANDEM_RETURN_IF_ERROR(taker_->Take(
+        absl::StrCat(root, names.positions, ".weight"),
+        {int64_t{config_.max_context} + config_.block.position_offset, hidden}, weights.positions));
   }
   if (!names.embedding_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(

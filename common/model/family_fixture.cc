@@ -57,8 +57,8 @@ nlohmann::json FamilyGolden(const std::string& name) {
   return nlohmann::json::parse(*text);
 }
 
-std::shared_ptr<const Model> MakeFamilyModel(const nlohmann::json& golden, uint64_t seed,
-                                             TensorView::DType dtype) {
+absl::StatusOr<std::shared_ptr<const Model>> LoadFamilyModel(const nlohmann::json& golden, uint64_t seed,
+                                                             TensorView::DType dtype) {
   nlohmann::json header;
   std::string data;
   uint64_t index = 0;
@@ -79,7 +79,12 @@ std::shared_ptr<const Model> MakeFamilyModel(const nlohmann::json& golden, uint6
   folder.Write("model.safetensors",
                absl::StrCat(std::string(reinterpret_cast<const char*>(&size), sizeof(size)), text, data));
   // The weights stay mapped.
-  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder.path());
+  return Model::Load(folder.path());
+}
+
+std::shared_ptr<const Model> MakeFamilyModel(const nlohmann::json& golden, uint64_t seed,
+                                             TensorView::DType dtype) {
+  absl::StatusOr<std::shared_ptr<const Model>> model = LoadFamilyModel(golden, seed, dtype);
   if (!model.ok()) {
     ADD_FAILURE() << model.status();
     return nullptr;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/model/model.h"
 #include "nlohmann/json.hpp"
 
@@ -18,7 +19,10 @@ std::vector<std::string> FamilyModelNames();
 nlohmann::json FamilyGolden(const std::string& name);
 
 // Writes the model of that seed to a temporary folder, with weights in F32 or BF16, which hold the same
-// numbers, and loads it from there. A test failure and null when that fails.
+// numbers, and loads it from there. Errors are Model::Load's.
+absl::StatusOr<std::shared_ptr<const Model>> LoadFamilyModel(const nlohmann::json& golden, uint64_t seed,
+                                                             TensorView::DType dtype);
+// The same; a test failure and null when that fails.
 std::shared_ptr<const Model> MakeFamilyModel(const nlohmann::json& golden, uint64_t seed,
                                              TensorView::DType dtype = TensorView::DType::kF32);
 // The first one of a name.

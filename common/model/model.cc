@@ -174,8 +174,7 @@ class Model::Reader {
     TANDEM_RETURN_IF_ERROR(ReadOutput());
     model_.layers_.resize(static_cast<size_t>(config_.num_layers));
     for (size_t i = 0; i < model_.layers_.size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(
-          blocks_.ReadLayer(absl::StrCat(root, names.layers, i, "."), model_.layers_[i]));
+      TANDEM_RETURN_IF_ERROR(blocks_.ReadLayer(absl::StrCat(root, names.layers, i, "."), model_.layers_[i]));
     }
     if (config_.num_next_token_modules > 0) model_.weights_->IgnoreBelow(kNextTokenModules, /*others=*/false);
     return model_.weights_->Finish(config_.architecture);
@@ -346,8 +345,9 @@ class Model::Reader {
     if (separate && !SameContent(model_.embedding_, model_.output_)) {
       // The file was written with an output projection of its own, and config.json is wrong about it; the
       // transformers library decides the same.
-      LogWarning(absl::StrCat(name, " differs from the embedding, not tied although tie_word_embeddings is true"),
-                 {{"folder", model_.folder_}});
+      LogWarning(
+          absl::StrCat(name, " differs from the embedding, not tied although tie_word_embeddings is true"),
+          {{"folder", model_.folder_}});
       model_.config_.tied_embeddings = false;
       return absl::OkStatus();
     }

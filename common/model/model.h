@@ -17,30 +17,30 @@ namespace tandem {
 // Weights of one transformer layer; `data == nullptr` where the configuration has none. Norms of kind kLayer
 // have biases.
 struct LayerWeights {
-  TensorView input_norm;           // [hidden], before attention; or, norms_follow_sums, behind its sum
-  TensorView input_norm_bias;      // [hidden]
-  TensorView query;                // [query_size, hidden]
-  TensorView key;                  // [kv_size, hidden]
-  TensorView value;                // [kv_size, hidden]
-  TensorView query_bias;           // [query_size]
-  TensorView key_bias;             // [kv_size]
-  TensorView value_bias;           // [kv_size]
-  TensorView query_norm;           // [head_dim], or of all heads [query_size]
-  TensorView key_norm;             // [head_dim], or [kv_size]
-  TensorView attention_out;        // [hidden, query_size]
-  TensorView attention_out_bias;   // [hidden]
+  TensorView input_norm;                  // [hidden], before attention; or, norms_follow_sums, behind its sum
+  TensorView input_norm_bias;             // [hidden]
+  TensorView query;                       // [query_size, hidden]
+  TensorView key;                         // [kv_size, hidden]
+  TensorView value;                       // [kv_size, hidden]
+  TensorView query_bias;                  // [query_size]
+  TensorView key_bias;                    // [kv_size]
+  TensorView value_bias;                  // [kv_size]
+  TensorView query_norm;                  // [head_dim], or of all heads [query_size]
+  TensorView key_norm;                    // [head_dim], or [kv_size]
+  TensorView attention_out;               // [hidden, query_size]
+  TensorView attention_out_bias;          // [hidden]
   TensorView attention_output_norm;       // [hidden], over what attention adds
   TensorView attention_output_norm_bias;  // [hidden]
   TensorView post_attention_norm;         // [hidden], before the feed-forward part; or behind its sum
   TensorView post_attention_norm_bias;    // [hidden]
-  TensorView gate;                 // [intermediate, hidden]
-  TensorView up;                   // [intermediate, hidden]
-  TensorView down;                 // [hidden, intermediate]
-  TensorView gate_bias;            // [intermediate]
-  TensorView up_bias;              // [intermediate]
-  TensorView down_bias;            // [hidden]
-  TensorView mlp_output_norm;      // [hidden], over what the feed-forward part adds
-  TensorView mlp_output_norm_bias;  // [hidden]
+  TensorView gate;                        // [intermediate, hidden]
+  TensorView up;                          // [intermediate, hidden]
+  TensorView down;                        // [hidden, intermediate]
+  TensorView gate_bias;                   // [intermediate]
+  TensorView up_bias;                     // [intermediate]
+  TensorView down_bias;                   // [hidden]
+  TensorView mlp_output_norm;             // [hidden], over what the feed-forward part adds
+  TensorView mlp_output_norm_bias;        // [hidden]
 };
 
 // What is before the first layer and behind the last one, beside embedding, final norm and output matrix;
@@ -112,8 +112,8 @@ class Model {
   const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
   // [vocab, embedding_size]; Medusa heads have none
   const TensorView& embedding() const { return embedding_; }
-  // [vocab, embedding_size]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]. Of Medusa heads
-  // the first one's.
+  // [vocab, embedding_size]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]. Of Medusa
+  // heads the first one's.
   const TensorView& output() const { return output_; }
   // [hidden]; EAGLE and Medusa heads have none
   const TensorView& final_norm() const { return final_norm_; }

@@ -23,8 +23,8 @@ struct ModelConfig {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t intermediate_size = 0;
-  int32_t vocab_size = 0;   // The logits width: rows of the embedding and of the output projection.
-  int32_t max_context = 0;  // Tokens, prompt and output together.
+  int32_t vocab_size = 0;          // The logits width: rows of the embedding and of the output projection.
+  int32_t max_context = 0;         // Tokens, prompt and output together.
   float rms_norm_epsilon = 1e-5f;  // Of norms of whichever kind.
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;

@@ -47,8 +47,8 @@ CpuAttention::CpuAttention(const ModelConfig& config, const KernelTable& kernels
       team_(team),
       num_kv_heads_(static_cast<uint32_t>(config.num_kv_heads)),
       heads_per_kv_(static_cast<uint32_t>(config.num_heads / config.num_kv_heads)),
-      scale_(static_cast<float>(config.block.attention_scale.value_or(
-          1.0 / std::sqrt(static_cast<double>(config.head_dim))))) {
+      scale_(static_cast<float>(
+          config.block.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.head_dim))))) {
   if (config.block.positions == PositionKind::kAlibi) slopes_ = AlibiSlopes(config.num_heads);
 }
 

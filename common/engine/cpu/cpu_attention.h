@@ -58,8 +58,8 @@ class CpuAttention {
                const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                const RowBuffer& query_key_value);
 
-  // output[row] = softmax(scores) v over what the layer sees of the row's context, for the rows and buffers of
-  // Plan, [rows, query_size]. Scores are q k / sqrt(head_dim), or as the configuration's block has them.
+  // output[row] = softmax(scores) v over what the layer sees of the row's context, for the rows and buffers
+  // of Plan, [rows, query_size]. Scores are q k / sqrt(head_dim), or as the configuration's block has them.
   void Attend(int thread, uint32_t layer);
 
   // The keys and values of one slot, in every layer.

@@ -334,7 +334,8 @@ void CpuEngine::RunSequential(int thread, const CpuWeights::Layer& weights) {
   team_->Barrier();
   GateAndUp(thread, weights);
   team_->Barrier();
-  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm}, gate_);
+  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm},
+              gate_);
 }
 
 // Both additions are of the same outputs: no thread waits for another between them.
@@ -347,7 +348,8 @@ void CpuEngine::RunParallel(int thread, const CpuWeights::Layer& weights) {
               {weights.attention_out, weights.attention_out_bias, weights.attention_output_norm,
                weights.attention_sum_norm},
               attended_);
-  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm}, gate_);
+  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm},
+              gate_);
 }
 
 void CpuEngine::Normalise(int thread, const NormWeights& norm, const PackedMatrix& next) {

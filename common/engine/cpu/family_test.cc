@@ -85,8 +85,8 @@ class FamilyTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Engine> Open(uint64_t seed, TensorView::DType dtype, InstructionSet instruction_set) {
     const auto model = MakeFamilyModel(golden_, seed, dtype);
     if (model == nullptr) return nullptr;
-    auto engine = CreateCpuEngine(
-        model, {.num_blocks = 40, .num_threads = 2, .instruction_set = instruction_set});
+    auto engine =
+        CreateCpuEngine(model, {.num_blocks = 40, .num_threads = 2, .instruction_set = instruction_set});
     if (!engine.ok()) ADD_FAILURE() << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }
@@ -99,8 +99,7 @@ TEST_P(FamilyTest, GivesTheReferenceLogitsAndGreedyTokens) {
   for (InstructionSet instruction_set : TestedInstructionSets()) {
     SCOPED_TRACE(InstructionSetName(instruction_set));
     for (const nlohmann::json& model : golden_.at("models")) {
-      const auto engine =
-          Open(model.at("seed").get<uint64_t>(), TensorView::DType::kF32, instruction_set);
+      const auto engine = Open(model.at("seed").get<uint64_t>(), TensorView::DType::kF32, instruction_set);
       ASSERT_NE(engine, nullptr);
       for (const nlohmann::json& sequence : model.at("sequences")) {
         CompareSequence(engine.get(), sequence, kTolerance);

@@ -124,7 +124,8 @@ struct KernelTable {
   // output[i] = weight[i] * (input[i] / sqrt(mean of squares + epsilon)); `output` may be `input`.
   void (*rms_norm)(const float* input, const float* weight, size_t size, float epsilon,
                    float* output) = nullptr;
-  // output[i] = weight[i] * ((input[i] - mean) / sqrt(mean of (input - mean)^2 + epsilon)) + bias[i], likewise.
+  // output[i] = weight[i] * ((input[i] - mean) / sqrt(mean of (input - mean)^2 + epsilon)) + bias[i],
+  // likewise.
   void (*layer_norm)(const float* input, const float* weight, const float* bias, size_t size, float epsilon,
                      float* output) = nullptr;
   // values[i] = f(values[i]), by Activation (common/model/architecture.h).

@@ -86,6 +86,7 @@ absl::StatusOr<RotaryTable> RotaryTable::BuildLocal(const ModelConfig& config, u
 absl::StatusOr<RotaryTable> RotaryTable::Fill(const ModelConfig& config, double theta,
                                               const RopeScaling& scaling, uint32_t num_positions) {
   RotaryTable table;
+  table.num_positions_ = num_positions;
   table.half_ = static_cast<uint32_t>(config.rotary_dim()) / 2;
   table.adjacent_ = config.block.rotary_pairs_adjacent;
   TANDEM_ASSIGN_OR_RETURN(table.data_, AlignedBuffer::Allocate(uint64_t{num_positions} * 2 * table.half_,
@@ -98,6 +99,10 @@ absl::StatusOr<RotaryTable> RotaryTable::Fill(const ModelConfig& config, double 
     for (double frequency : frequencies) *next++ = static_cast<float>(size * std::sin(position * frequency));
   }
   return table;
+}
+
+absl::Span<const float> RotaryTable::values() const {
+  return {data_.data<float>(), size_t{num_positions_} * 2 * half_};
 }
 
 void RotaryTable::Rotate(uint32_t position, float* head) const {

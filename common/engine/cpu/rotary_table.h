@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/engine/cpu/aligned_buffer.h"
 #include "common/model/model_config.h"
 
@@ -23,13 +24,17 @@ class RotaryTable {
   // most Hugging Face models, or, rotary_pairs_adjacent, 2i with 2i + 1.
   void Rotate(uint32_t position, float* head) const;
 
+  // [num_positions][cosines, sines][rotary_dim / 2]
+  absl::Span<const float> values() const;
+
  private:
   static absl::StatusOr<RotaryTable> Fill(const ModelConfig& config, double theta, const RopeScaling& scaling,
                                           uint32_t num_positions);
 
+  uint32_t num_positions_ = 0;
   uint32_t half_ = 0;
   bool adjacent_ = false;
-  AlignedBuffer data_;  // [num_positions][cosines, sines][rotary_dim / 2]
+  AlignedBuffer data_;  // As values().
 };
 
 }  // namespace tandem

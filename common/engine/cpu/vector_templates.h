@@ -65,7 +65,8 @@ TANDEM_INLINE V Exponential(V x) {
 template <typename V>
 TANDEM_INLINE V Cap(float cap, V x) {
   const V power = Exponential(V::Multiply(x, V::Broadcast(2.0f / cap)));
-  return V::Subtract(V::Broadcast(cap), V::Divide(V::Broadcast(2.0f * cap), V::Add(power, V::Broadcast(1.0f))));
+  return V::Subtract(V::Broadcast(cap),
+                     V::Divide(V::Broadcast(2.0f * cap), V::Add(power, V::Broadcast(1.0f))));
 }
 
 }  // namespace

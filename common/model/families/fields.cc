@@ -24,9 +24,12 @@ struct ActivationName {
   Activation activation;
 };
 constexpr std::array kActivations = {
-    ActivationName{"silu", Activation::kSilu},          ActivationName{"swish", Activation::kSilu},
-    ActivationName{"gelu", Activation::kGelu},          ActivationName{"gelu_new", Activation::kGeluTanh},
-    ActivationName{"gelu_fast", Activation::kGeluTanh}, ActivationName{"gelu_pytorch_tanh", Activation::kGeluTanh},
+    ActivationName{"silu", Activation::kSilu},
+    ActivationName{"swish", Activation::kSilu},
+    ActivationName{"gelu", Activation::kGelu},
+    ActivationName{"gelu_new", Activation::kGeluTanh},
+    ActivationName{"gelu_fast", Activation::kGeluTanh},
+    ActivationName{"gelu_pytorch_tanh", Activation::kGeluTanh},
     ActivationName{"relu", Activation::kRelu},
 };
 
@@ -47,9 +50,9 @@ absl::Status ReadHeadDim(const JsonFields& fields, const SizeFields& names, Mode
     }
   }
   if (config.head_dim % 2 != 0 || config.head_dim > kMostHeadDim) {
-    return fields.Unexpected(
-        "head_dim", absl::StrCat("an even number up to ", kMostHeadDim, " (rotary positions turn pairs), not ",
-                                 config.head_dim));
+    return fields.Unexpected("head_dim",
+                             absl::StrCat("an even number up to ", kMostHeadDim,
+                                          " (rotary positions turn pairs), not ", config.head_dim));
   }
   return absl::OkStatus();
 }
@@ -66,9 +69,8 @@ absl::Status ReadLlama3(const JsonFields& rope, RopeScaling& scaling) {
                           RequiredNumber(rope, "low_freq_factor", 1e-6, 1e6, "a number"));
   TANDEM_ASSIGN_OR_RETURN(const auto high, rope.Number("high_freq_factor", 1e-6, 1e6));
   if (!high.has_value() || *high <= scaling.low_frequency_factor) {
-    return rope.Unexpected(
-        "high_freq_factor",
-        absl::StrCat("a number above low_freq_factor, which is ", scaling.low_frequency_factor));
+    return rope.Unexpected("high_freq_factor", absl::StrCat("a number above low_freq_factor, which is ",
+                                                            scaling.low_frequency_factor));
   }
   scaling.high_frequency_factor = *high;
   return absl::OkStatus();
@@ -85,25 +87,24 @@ absl::Status ReadYarn(const JsonFields& rope, RopeScaling& scaling) {
   TANDEM_ASSIGN_OR_RETURN(scaling.truncate, rope.BoolOr("truncate", true));
   TANDEM_ASSIGN_OR_RETURN(const double mscale, rope.NumberOr("mscale", 0.0, 1e3, 0.0));
   TANDEM_ASSIGN_OR_RETURN(const double mscale_all, rope.NumberOr("mscale_all_dim", 0.0, 1e3, 0.0));
-  const double by_factor =
-      mscale > 0 && mscale_all > 0
-          ? YarnMagnitude(scaling.factor, mscale) / YarnMagnitude(scaling.factor, mscale_all)
-          : YarnMagnitude(scaling.factor, 1.0);
+  const double by_factor = mscale > 0 && mscale_all > 0 ? YarnMagnitude(scaling.factor, mscale) /
+                                                              YarnMagnitude(scaling.factor, mscale_all)
+                                                        : YarnMagnitude(scaling.factor, 1.0);
   TANDEM_ASSIGN_OR_RETURN(scaling.attention_factor, rope.NumberOr("attention_factor", 1e-3, 1e3, by_factor));
   return absl::OkStatus();
 }
 
-// Which of the two lists divides the frequencies is fixed by how long the model's context is: by the length of
-// each text, as transformers does it, keys that are stored would change with every token beyond the original
-// context.
+// Which of the two lists divides the frequencies is fixed by how long the model's context is: by the length
+// of each text, as transformers does it, keys that are stored would change with every token beyond the
+// original context.
 absl::Status ReadLongRope(const JsonFields& rope, const ModelConfig& config, RopeScaling& scaling) {
   const bool is_long = config.max_context > scaling.original_context;
   const double stretch = static_cast<double>(config.max_context) / scaling.original_context;
   TANDEM_ASSIGN_OR_RETURN(scaling.factor, rope.NumberOr("factor", 1e-3, 1e6, stretch));
   const double by_factor =
-      scaling.factor <= 1 ? 1.0
-                          : std::sqrt(1 + std::log(scaling.factor) /
-                                              std::log(static_cast<double>(scaling.original_context)));
+      scaling.factor <= 1
+          ? 1.0
+          : std::sqrt(1 + std::log(scaling.factor) / std::log(static_cast<double>(scaling.original_context)));
   TANDEM_ASSIGN_OR_RETURN(scaling.attention_factor, rope.NumberOr("attention_factor", 1e-3, 1e3, by_factor));
   for (const absl::string_view name : {"short_factor", "long_factor"}) {
     const Json* const list = rope.Find(name);
@@ -155,8 +156,8 @@ absl::Status ReadRopeScaling(const JsonFields& fields, const JsonFields& rope, a
     scaling.original_context = config.max_context;
   }
   const double stretched = std::floor(scaling.original_context * scaling.factor);
-  config.max_context = std::max(config.max_context,
-                                static_cast<int32_t>(std::min<double>(stretched, kMostContext)));
+  config.max_context =
+      std::max(config.max_context, static_cast<int32_t>(std::min<double>(stretched, kMostContext)));
   return absl::OkStatus();
 }
 
@@ -198,8 +199,8 @@ absl::Status ReadSizes(const JsonFields& fields, const SizeFields& names, ModelC
     const int32_t fallback = fields.Has(names.kv_heads) ? 0 : names.default_kv_heads;
     config.num_kv_heads = kv_heads.value_or(fallback > 0 ? fallback : config.num_heads);
     if (config.num_heads % config.num_kv_heads != 0) {
-      return fields.Unexpected(names.heads, absl::StrCat("a multiple of ", names.kv_heads, ", which is ",
-                                                         config.num_kv_heads));
+      return fields.Unexpected(
+          names.heads, absl::StrCat("a multiple of ", names.kv_heads, ", which is ", config.num_kv_heads));
     }
   }
   return ReadHeadDim(fields, names, config);

@@ -9,12 +9,10 @@ namespace tandem {
 
 absl::Status ReadGlm4(const JsonFields& fields, ModelConfig& config) {
   TANDEM_RETURN_IF_ERROR(ExpectSilu(fields));
-  const SizeFields sizes = {
-      .default_kv_heads = 2, .default_head_dim = 128, .default_context = 131072};
+  const SizeFields sizes = {.default_kv_heads = 2, .default_head_dim = 128, .default_context = 131072};
   TANDEM_RETURN_IF_ERROR(ReadSizes(fields, sizes, config));
   TANDEM_RETURN_IF_ERROR(ReadEpsilon(fields, "rms_norm_eps", 1.5625e-7, config));
-  TANDEM_RETURN_IF_ERROR(
-      ReadRope(fields, {.share = "partial_rotary_factor", .default_share = 0.5}, config));
+  TANDEM_RETURN_IF_ERROR(ReadRope(fields, {.share = "partial_rotary_factor", .default_share = 0.5}, config));
   TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("attention_bias", true));
   BlockDescription& block = config.block;
   block.rotary_pairs_adjacent = true;

@@ -12,8 +12,7 @@ namespace tandem {
 
 absl::Status ReadSmolLm3(const JsonFields& fields, ModelConfig& config) {
   TANDEM_RETURN_IF_ERROR(ExpectSilu(fields));
-  TANDEM_RETURN_IF_ERROR(
-      ReadSizes(fields, {.default_kv_heads = 4, .default_context = 32768}, config));
+  TANDEM_RETURN_IF_ERROR(ReadSizes(fields, {.default_kv_heads = 4, .default_context = 32768}, config));
   TANDEM_RETURN_IF_ERROR(ReadEpsilon(fields, "rms_norm_eps", 1e-6, config));
   TANDEM_RETURN_IF_ERROR(ReadRope(fields, {.default_theta = 2e6}, config));
   TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("attention_bias", false));
