@@ -85,7 +85,7 @@ TEST_F(GgufFileTest, NamesWhatIsWrong) {
       {replaced(8, uint64_t{1} << 60), "tensors, expected at most"},
       {replaced(16, uint64_t{1} << 60), "keys, expected at most"},
       {replaced(24, uint64_t{1} << 60), "a string of"},
-      {whole.substr(0, 30), "a string of"},
+      {whole.substr(0, 30), "the file ends, expected 8 more bytes"},
       {whole.substr(0, whole.size() - 96), "expected within the data's"},
       {twice.Bytes(), "the key \"key\" is there twice"},
       {tensor({2, 31}, 8, 68), "rows of 31 numbers, expected a multiple of 32 for Q8_0"},
@@ -110,7 +110,7 @@ TEST_F(GgufFileTest, SpoiltFilesNeverCrash) {
   std::mt19937_64 random(7);
   int num_read = 0;
   int num_refused = 0;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 1500; ++i) {
     std::string bytes = whole;
     for (uint64_t j = 1 + random() % 3; j > 0; --j) {
       const size_t at = random() % bytes.size();
@@ -141,8 +141,8 @@ TEST_F(GgufFileTest, SpoiltFilesNeverCrash) {
     }
     RecordProperty("sum", std::to_string(sum));
   }
-  EXPECT_GT(num_read, 300);
-  EXPECT_GT(num_refused, 1000);
+  EXPECT_GT(num_read, 100);
+  EXPECT_GT(num_refused, 400);
 }
 
 }  // namespace
