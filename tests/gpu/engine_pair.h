@@ -42,8 +42,8 @@ class EnginePair final : public SchedulerListener {
       : target_fingerprint_(TargetFingerprint(target)),
         target_engine_(std::move(target_engine)),
         draft_engine_(std::move(draft_engine)),
-        tokenizer_(*Tokenizer::Load(
-            absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m"))) {}
+        tokenizer_(
+            *Tokenizer::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/tandem-target-15m"))) {}
 
   PairOutputs Run(const std::vector<PairRequest>& requests, uint32_t max_tokens, bool drafted) {
     const auto draft_context = std::min(200u, static_cast<uint32_t>(draft_engine_->config().max_context));
@@ -71,7 +71,8 @@ class EnginePair final : public SchedulerListener {
           .max_tokens = max_tokens,
           .sampling = requests[id].sampling,
           .output = std::make_unique<OutputAssembler>(tokenizer_, StopRules{.max_tokens = max_tokens})};
-      if (drafted) request.drafter = DrafterBinding{.link = kPairLink, .name = "pair", .draft_model = "draft"};
+      if (drafted)
+        request.drafter = DrafterBinding{.link = kPairLink, .name = "pair", .draft_model = "draft"};
       EXPECT_TRUE(scheduler.Submit(id, std::move(request)).ok());
     }
     for (int turn = 0; turn < 1000 && scheduler.NextWake() < absl::InfiniteFuture(); ++turn) {

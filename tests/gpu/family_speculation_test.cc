@@ -1,5 +1,5 @@
-// Law 2 for every family that there is: with a drafter, and in company, every token is the one without. On the
-// processor and, where it runs the family, on an emulated GPU.
+// Law 2 for every family that there is: with a drafter, and in company, every token is the one without. On
+// the processor and, where it runs the family, on an emulated GPU.
 
 #include <algorithm>
 #include <memory>
@@ -19,10 +19,8 @@ namespace {
 constexpr uint32_t kMaxTokens = 8;
 
 std::unique_ptr<Engine> OnCpu(std::shared_ptr<const Model> model, WeightType weight_type) {
-  auto engine = CreateCpuEngine(std::move(model), {.num_blocks = 40,
-                                                   .max_rows = 64,
-                                                   .num_threads = 2,
-                                                   .weight_type = weight_type});
+  auto engine = CreateCpuEngine(
+      std::move(model), {.num_blocks = 40, .max_rows = 64, .num_threads = 2, .weight_type = weight_type});
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
 }
@@ -44,8 +42,8 @@ std::vector<PairRequest> Requests(const ModelConfig& config) {
     PairRequest request{.prompt = {}, .sampling = sampling};
     // The second goes on from the first: it finds its blocks.
     for (size_t i = 0; i < 17 + 8 * requests.size(); ++i) {
-      request.prompt.push_back(static_cast<TokenId>((i * i + requests.size() / 2) %
-                                                    static_cast<size_t>(config.vocab_size)));
+      request.prompt.push_back(
+          static_cast<TokenId>((i * i + requests.size() / 2) % static_cast<size_t>(config.vocab_size)));
     }
     requests.push_back(std::move(request));
   }

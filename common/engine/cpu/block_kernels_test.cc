@@ -1,5 +1,5 @@
-// Kernels of blocks beyond Llama's: each against its formula in double precision, and the same bits with every
-// instruction set, whatever the length.
+// Kernels of blocks beyond Llama's: each against its formula in double precision, and the same bits with
+// every instruction set, whatever the length.
 
 #include <cmath>
 #include <functional>
@@ -70,15 +70,17 @@ TEST(BlockKernelsTest, ActivationsOfGreatNumbersStayFinite) {
 }
 
 TEST(BlockKernelsTest, ScaleAndCap) {
-  CompareEach([](const KernelTable& kernels, size_t size, float* values) { kernels.scale(1.7f, size, values); },
-              [](double x) { return x * double{1.7f}; }, 1e-7);
+  CompareEach(
+      [](const KernelTable& kernels, size_t size, float* values) { kernels.scale(1.7f, size, values); },
+      [](double x) { return x * double{1.7f}; }, 1e-7);
   CompareEach([](const KernelTable& kernels, size_t size, float* values) { kernels.cap(3.0f, size, values); },
               [](double x) { return 3 * std::tanh(x / 3); }, 1e-6);
 }
 
 TEST(BlockKernelsTest, MultiplyAndLayerNorm) {
   for (const size_t length : kLengths) {
-    const std::vector<float> input = Random(length, 1, 3.0f), weight = Random(length, 2), bias = Random(length, 3);
+    const std::vector<float> input = Random(length, 1, 3.0f), weight = Random(length, 2),
+                             bias = Random(length, 3);
     double mean = 0, variance = 0;
     for (const float x : input) mean += x / static_cast<double>(length);
     for (const float x : input) variance += (x - mean) * (x - mean) / static_cast<double>(length);

@@ -60,8 +60,7 @@ TEST_P(CudaFamily, RowsDependOnTheirOwnContextAlone) {
   const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);
   Reference reference(Open(*model, {.num_blocks = 7, .max_rows = 1, .use_graphs = false}));
-  const auto engine =
-      Open(*model, {.num_blocks = 40, .max_rows = 50, .use_graphs = false}, {.seed = 3});
+  const auto engine = Open(*model, {.num_blocks = 40, .max_rows = 50, .use_graphs = false}, {.seed = 3});
   ASSERT_NE(engine, nullptr);
   const auto context = static_cast<size_t>(model->config().max_context);
   Simulation simulation(engine.get(), &reference, 1,
@@ -83,9 +82,10 @@ TEST(CudaFamilyTest, WhatDoesNotRunIsRefusedByName) {
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kUnimplemented);
     return std::string(engine.status().message());
   };
-  EXPECT_THAT(refusal("opt-350m", {}),
-              testing::HasSubstr("config.json: field architectures: found OPTForCausalLM with norms behind the "
-                                 "sums (do_layer_norm_before false), supported on the device cuda: "));
+  EXPECT_THAT(
+      refusal("opt-350m", {}),
+      testing::HasSubstr("config.json: field architectures: found OPTForCausalLM with norms behind the "
+                         "sums (do_layer_norm_before false), supported on the device cuda: "));
 }
 
 }  // namespace
