@@ -54,6 +54,8 @@ struct RawFlags {
   std::optional<std::string> token_ids;
   std::vector<std::string> logit_bias;
   std::optional<std::string> stop_token_ids;
+  std::optional<std::string> allowed_token_ids;
+  std::optional<std::string> banned_token_ids;
   std::string color = "auto";
   bool no_speculation = false;
   bool json = false;
@@ -126,6 +128,9 @@ void AddSampling(CLI::App* app, v1::GenerateRequest* request, RawFlags* raw) {
   AddField<float>(
       app, "--frequency-penalty", [=](float v) { sampling->set_frequency_penalty(v); },
       "The same, for each time the output has them", group);
+  app->add_option("--allowed-token-ids", raw->allowed_token_ids, "Choose among these tokens, such as 5,7")
+      ->group(group);
+  app->add_option("--banned-token-ids", raw->banned_token_ids, "Never choose these tokens")->group(group);
   app->add_option("--logit-bias", raw->logit_bias, "ID=V: add V to a token's logit (repeatable)")
       ->allow_extra_args(false)
       ->group(group);
@@ -139,6 +144,12 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
   AddField<uint32_t>(
       app, "--max-tokens", [=](uint32_t v) { request->mutable_stopping()->set_max_tokens(v); },
       "Generate at most this many tokens", "Generation");
+  AddField<uint32_t>(
+      app, "--min-tokens", [=](uint32_t v) { request->mutable_stopping()->set_min_tokens(v); },
+      "Do not end the output before it has this many tokens", "Generation");
+  AddField<int32_t>(
+      app, "--priority", [=](int32_t v) { request->set_priority(v); },
+      "Which of the tenant's waiting requests goes first: the lowest, from -100 to 100", "Generation");
   app->add_option_function<std::vector<std::string>>(
          "--stop",
          [=](const std::vector<std::string>& values) {
@@ -199,6 +210,15 @@ void AddGenerate(CLI::App* app, GenerateCommand* command, RawFlags* raw) {
   AddTools(app, &raw->tools);
   AddGeneration(app, &command->generation, raw);
   v1::GenerateRequest* request = &command->generation.request;
+  AddField<uint32_t>(
+      app, "--num-outputs", [=](uint32_t v) { request->set_num_outputs(v); },
+      "Generate this many outputs, up to 16; each has the seed of the one before and 1 more", "Generation");
+  app->add_option("--prediction", command->prediction,
+                  "File with what the output may well be, such as the one it edits: drafts come from it")
+      ->group("Speculation (changes the speed, never the output)");
+  AddField<uint32_t>(
+      app, "--prompt-logprobs", [=](uint32_t v) { request->mutable_output()->set_prompt_logprobs(v); },
+      "With --json or --json-stream: the same of the prompt's tokens", "Output");
   AddField<uint32_t>(
       app, "--logprobs", [=](uint32_t v) { request->mutable_output()->set_logprobs(v); },
       "With --json or --json-stream: log probabilities, of this many alternatives too", "Output");
@@ -290,12 +310,22 @@ absl::Status Finish(const RawFlags& raw, GenerationOptions& generation) {
     if (!bias.ok()) return bias.status();
     (*generation.request.mutable_sampling()->mutable_logit_bias())[bias->first] = bias->second;
   }
-  if (raw.stop_token_ids.has_value()) {
-    const auto ids = ParseTokenIds(*raw.stop_token_ids);
-    if (!ids.ok())
-      return absl::InvalidArgumentError(absl::StrCat("--stop-token-ids: ", ids.status().message()));
-    generation.request.mutable_stopping()->mutable_stop_token_ids()->Add(ids->begin(), ids->end());
-  }
+  // Messages that nothing is said in stay absent.
+  const auto read = [](absl::string_view flag, const std::optional<std::string>& text, const auto& tokens) {
+    if (!text.has_value()) return absl::OkStatus();
+    const auto ids = ParseTokenIds(*text);
+    if (!ids.ok()) return absl::InvalidArgumentError(absl::StrCat(flag, ": ", ids.status().message()));
+    tokens()->Add(ids->begin(), ids->end());
+    return absl::OkStatus();
+  };
+  v1::GenerateRequest& request = generation.request;
+  absl::Status lists = read("--stop-token-ids", raw.stop_token_ids,
+                            [&] { return request.mutable_stopping()->mutable_stop_token_ids(); });
+  lists.Update(read("--allowed-token-ids", raw.allowed_token_ids,
+                    [&] { return request.mutable_sampling()->mutable_allowed_tokens(); }));
+  lists.Update(read("--banned-token-ids", raw.banned_token_ids,
+                    [&] { return request.mutable_sampling()->mutable_banned_tokens(); }));
+  if (!lists.ok()) return lists;
   absl::StatusOr<std::optional<v1::Constraint>> constraint = ReadConstraint(raw.constraint);
   if (!constraint.ok()) return constraint.status();
   if (constraint->has_value()) *generation.request.mutable_constraint() = **std::move(constraint);
@@ -322,6 +352,13 @@ absl::Status Finish(const RawFlags& raw, GenerateCommand& command) {
   command.output = raw.json ? Output::kJson : raw.json_stream ? Output::kJsonStream : Output::kText;
   if (command.generation.request.output().has_logprobs() && command.output == Output::kText) {
     return absl::InvalidArgumentError("--logprobs needs --json or --json-stream, which show them");
+  }
+  if (command.generation.request.output().has_prompt_logprobs() && command.output == Output::kText) {
+    return absl::InvalidArgumentError("--prompt-logprobs needs --json or --json-stream, which show them");
+  }
+  if (command.generation.request.num_outputs() > 1 && command.retry) {
+    return absl::InvalidArgumentError(
+        "--num-outputs: several outputs cannot be resumed, so not with --retry");
   }
   if (absl::Status status = ReadTools(raw.tools, command.chat, &command.generation.request); !status.ok())
     return status;
