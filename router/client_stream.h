@@ -14,6 +14,7 @@ namespace tandem::router {
 struct CallHead {
   // As sent: "Bearer <token>". Empty counts as malformed, as do several; absent is the anonymous tenant's.
   std::optional<std::string> authorization;
+  std::string peer;    // gRPC's name for where it calls from; empty: not by gRPC.
   TraceContext trace;  // Not valid: a new trace begins.
   absl::Time deadline = absl::InfiniteFuture();
 };

@@ -70,6 +70,7 @@ std::shared_ptr<GenerateCall> GenerateCall::Create(Router& router, const CallHea
 GenerateCall::GenerateCall(Router& router, const CallHead& head, ClientStream& client)
     : router_(router),
       authorization_(head.authorization),
+      peer_(head.peer),
       client_(client),
       lease_(router),
       routing_(router.snapshot()),
@@ -90,6 +91,8 @@ void GenerateCall::Start(absl::FunctionRef<absl::StatusOr<Request>()> read) {
 
 absl::Status GenerateCall::Begin(absl::FunctionRef<absl::StatusOr<Request>()> read) {
   TANDEM_ASSIGN_OR_RETURN(const size_t tenant, Authenticate(routing_->tenants(), authorization_));
+  // Without a token anybody may be the anonymous tenant.
+  if (authorization_.has_value()) router_.OnKnownCaller(peer_);
   tenant_ = &routing_->table().tenants[tenant];
   record_.SetTenant(tenant_->name);
   TANDEM_ASSIGN_OR_RETURN(const Request request, read());

@@ -159,6 +159,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
 
   Router& router_;
   const std::optional<std::string> authorization_;
+  const std::string peer_;
   ClientStream& client_;  // Until its Finish.
   const Router::Lease lease_;
   const std::shared_ptr<const RoutingSnapshot> routing_;

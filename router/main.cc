@@ -271,6 +271,8 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                  absl::StrCat(absl::Hex(draw(), absl::kZeroPad16)));
     options.live = &*live;
   }
+  ServerOptions server_options = MakeServerOptions(flags.server, security, &registry);
+  options.backoff = server_options.backoff;
   Router router(std::move(options));
   GenerationService service(router);
   VllmService vllm_service(router, clock.Now());
@@ -289,7 +291,6 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   if (flags.state != kMemoryState)
     saver.emplace(&chooser, &policies, &router.routing().store(), kSaveInterval);
 
-  ServerOptions server_options = MakeServerOptions(flags.server, security, &registry);
   server_options.not_serving_yet = NamesOfReadiness();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
                           ServerRunner::Start(server_options,

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/rpc/peer_backoff.h"
 #include "common/tracing/span.h"
 #include "router/admission.h"
 #include "router/canary_monitor.h"
@@ -46,9 +48,11 @@ class Router {
     VerifierPool::Options verifiers;
     // For how long a client may take nothing of what it is sent before its call ends.
     absl::Duration write_stall_timeout = absl::Seconds(30);
-    RouterMetrics* metrics = nullptr;       // Outlives the router.
-    Feedback* feedback = nullptr;           // Outlives the router; none: no request is scored.
-    LiveView* live = nullptr;               // Outlives the router; none: no live page.
+    RouterMetrics* metrics = nullptr;  // Outlives the router.
+    Feedback* feedback = nullptr;      // Outlives the router; none: no request is scored.
+    LiveView* live = nullptr;          // Outlives the router; none: no live page.
+    // Hears where known callers call from; none: nobody does.
+    std::shared_ptr<PeerBackoff> backoff;
     std::function<uint64_t()> draw;         // Random bits for seeds and request ids. Thread-safe.
     const Tracer* tracer = &Tracer::Off();  // Outlives the router.
   };
@@ -86,6 +90,8 @@ class Router {
   RouterMetrics& metrics() { return *options_.metrics; }
   Feedback* feedback() { return options_.feedback; }
   LiveView* live() { return options_.live; }
+  // A known caller called from there, by gRPC's name of it.
+  void OnKnownCaller(const std::string& peer);
   VerifierPool& verifiers() { return verifiers_; }
   RunningCalls& running_calls() { return running_calls_; }
   WorkerPool& workers() { return workers_; }

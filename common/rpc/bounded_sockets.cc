@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -29,6 +31,7 @@ struct Bounds {
   absl::Mutex mutex;
   ConnectionFrames frames ABSL_GUARDED_BY(mutex);
   uint64_t most_calls ABSL_GUARDED_BY(mutex) = 0;
+  std::function<void()> on_cut ABSL_GUARDED_BY(mutex);
   // Frames that carry nothing: how many more there might be at the last look, and what was counted then.
   double idle_credit ABSL_GUARDED_BY(mutex) = 0;
   uint64_t idle_frames ABSL_GUARDED_BY(mutex) = 0;
@@ -99,7 +102,7 @@ bool ForEachPart(const msghdr& message, size_t size, const See& see) {
 
 }  // namespace
 
-void BoundSocket(int descriptor, uint64_t most_calls) {
+void BoundSocket(int descriptor, uint64_t most_calls, std::function<void()> on_cut) {
   static Table* const made = [] {
     auto* const one = new Table();
     table.store(one, std::memory_order_release);
@@ -112,6 +115,7 @@ void BoundSocket(int descriptor, uint64_t most_calls) {
   absl::MutexLock lock(&bounds->mutex);
   bounds->frames = ConnectionFrames();
   bounds->most_calls = most_calls;
+  bounds->on_cut = std::move(on_cut);
   bounds->idle_credit = static_cast<double>(most_calls);
   bounds->idle_frames = bounds->sent_messages = 0;
   bounds->looked_at = std::chrono::steady_clock::now();
@@ -133,13 +137,14 @@ static bool CutsRead(int descriptor, const msghdr& message, size_t size) {
     bounds->mutex.AssertHeld();
     return bounds->frames.Receive(part, bounds->most_calls);
   });
-  if (!takes) {
-    auto& cut = bounds->frames.too_many_calls() ? num_cut_calls : num_cut_header_lists;
-    cut.fetch_add(1, std::memory_order_relaxed);
-    return true;
-  }
-  if (!HasTooManyIdleFrames(*bounds)) return false;
-  num_cut_idle_frames.fetch_add(1, std::memory_order_relaxed);
+  if (takes && !HasTooManyIdleFrames(*bounds)) return false;
+  auto& cut = takes                             ? num_cut_idle_frames
+              : bounds->frames.too_many_calls() ? num_cut_calls
+                                                : num_cut_header_lists;
+  cut.fetch_add(1, std::memory_order_relaxed);
+  if (bounds->on_cut) bounds->on_cut();
+  // Once: what comes of it until gRPC closes the socket is nobody's.
+  bounds->on_cut = nullptr;
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include "common/rpc/connection_frames.h"
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/peer_backoff.h"
 #include "common/rpc/peer_limits.h"
 #include "common/rpc/raw_http2_fixture.h"
 #include "common/rpc/server.h"
@@ -173,6 +175,40 @@ TEST(ConnectionFramesTest, AServerCutsPingsWithoutEnd) {
   WaitUntilCut(metrics, "idle");
   EXPECT_TRUE(few.Send(settings));
   EXPECT_FALSE(many.Send(settings));
+}
+
+// True when the server has closed the connection of somebody who has just connected, and sent nothing on it.
+bool IsRefused(const ServerRunner& server) {
+  DeafClient client(server.port());
+  return client.ReadsNothing();
+}
+
+TEST(ConnectionFramesTest, WhoseConnectionWasCutMayNotConnectAgainForAWhile) {
+#ifdef TANDEM_THREAD_SANITIZED
+  GTEST_SKIP() << "recvmsg is the sanitizer's";
+#endif
+  if (BoundsHeaderLists(grpc::Version()))
+    GTEST_SKIP() << "gRPC " << grpc::Version() << " bounds them by itself";
+  MetricsRegistry metrics;
+  const auto backoff = std::make_shared<PeerBackoff>(
+      PeerBackoff::Options{.first = absl::Minutes(10), .longest = absl::Minutes(10)});
+  const auto server = ServerRunner::Start({.listen_address = "127.0.0.1:0",
+                                           .metrics = &metrics,
+                                           .limits = {.max_streams = 16},
+                                           .backoff = backoff},
+                                          {}, {})
+                          .value();
+  EXPECT_FALSE(IsRefused(*server));
+  DeafClient client(server->port());
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (client.Call(100) && absl::Now() < end) {
+  }
+  WaitUntilCut(metrics, "unread");
+  EXPECT_TRUE(IsRefused(*server));
+  EXPECT_NE(metrics.Expose().find("\ntandem_server_backed_off_connections_total 1"), std::string::npos);
+  // Somebody else there is known.
+  backoff->OnKnownCaller(PeerAddressOf(absl::string_view("ipv4:127.0.0.1:1")).value(), absl::Now());
+  EXPECT_FALSE(IsRefused(*server));
 }
 
 // Of this build's gRPC, whichever it is: the connection is cut by it, or before it.

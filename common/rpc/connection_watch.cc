@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/rpc/socket_cookie.h"
 
@@ -92,19 +93,20 @@ std::vector<UnreadOutput::Id> UnreadOutput::TakeCut() {
   return cut;
 }
 
-void ConnectionWatch::Add(int descriptor) {
+void ConnectionWatch::Add(int descriptor, std::optional<PeerAddress> peer) {
   const std::optional<uint64_t> cookie = SocketCookie(descriptor);
   if (!cookie.has_value()) return;
   // The number's last socket is closed.
   const auto before = watched_.find(descriptor);
-  if (before != watched_.end()) unread_.Forget(before->second);
-  watched_[descriptor] = *cookie;
+  if (before != watched_.end()) unread_.Forget(before->second.cookie);
+  watched_[descriptor] = {.cookie = *cookie, .peer = peer};
 }
 
 void ConnectionWatch::Look(absl::Duration elapsed) {
   std::map<uint64_t, int> descriptors;  // Of those to which something is to be sent.
   for (auto one = watched_.begin(); one != watched_.end();) {
-    const auto [descriptor, cookie] = *one;
+    const int descriptor = one->first;
+    const uint64_t cookie = one->second.cookie;
     if (SocketCookie(descriptor) != cookie) {
       unread_.Forget(cookie);
       one = watched_.erase(one);
@@ -126,6 +128,8 @@ void ConnectionWatch::Look(absl::Duration elapsed) {
     const auto found = descriptors.find(cookie);
     if (found == descriptors.end() || !ShutDown(found->second, cookie)) continue;
     options_.cut.Increment();
+    const std::optional<PeerAddress> peer = watched_.at(found->second).peer;
+    if (options_.backoff != nullptr && peer.has_value()) options_.backoff->OnCut(*peer, absl::Now());
     ++num_cut;
   }
   if (num_cut > 0) {

@@ -3,10 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/peer_backoff.h"
 
 namespace tandem {
 
@@ -73,19 +76,24 @@ class ConnectionWatch {
 
   struct Options {
     UnreadOutput::Options unread;
-    Counter cut;  // Counts connections that were shut down.
+    Counter cut;                           // Counts connections that were shut down.
+    std::shared_ptr<PeerBackoff> backoff;  // Hears of them; null: nobody does.
   };
   explicit ConnectionWatch(const Options& options) : options_(options), unread_(options.unread) {}
 
-  // A socket, before gRPC has it.
-  void Add(int descriptor);
+  // A socket, before gRPC has it, and where its peer is.
+  void Add(int descriptor, std::optional<PeerAddress> peer);
   // Looks at all of them and shuts down those that are to be cut. `elapsed` since the last time.
   void Look(absl::Duration elapsed);
   bool empty() const { return watched_.empty(); }
 
  private:
   const Options options_;
-  std::map<int, uint64_t> watched_;  // Descriptor to the socket's cookie.
+  struct Watched {
+    uint64_t cookie = 0;  // The socket's.
+    std::optional<PeerAddress> peer;
+  };
+  std::map<int, Watched> watched_;  // By descriptor.
   UnreadOutput unread_;
 };
 

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/bounded_sockets.h"
@@ -257,7 +258,10 @@ void Listener::LookAtConnections() {
 
 bool Listener::AcceptAll(int socket) {
   for (int i = 0; i < kMostAtOnce; ++i) {
-    const int connection = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    sockaddr_storage from = {};
+    socklen_t from_size = sizeof(from);
+    const int connection =
+        accept4(socket, reinterpret_cast<sockaddr*>(&from), &from_size, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (connection < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
       if (IsOfOneConnection(errno)) continue;
@@ -269,13 +273,25 @@ bool Listener::AcceptAll(int socket) {
       options_.refused.Increment();
       continue;
     }
+    const std::optional<PeerAddress> peer = PeerAddressOf(from);
+    const std::shared_ptr<PeerBackoff> backoff = options_.watch.backoff;
+    if (backoff != nullptr && peer.has_value() && backoff->Refuses(*peer, absl::Now())) {
+      close(connection);
+      options_.refused_after_cuts.Increment();
+      continue;
+    }
     const int on = 1;
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &kStalledMs, sizeof(kStalledMs));
     // Otherwise the kernel takes megabytes for peers that read nothing.
     setsockopt(connection, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent));
-    watch_->Add(connection);
-    if (options_.most_calls > 0) BoundSocket(connection, options_.most_calls);
+    watch_->Add(connection, peer);
+    if (options_.most_calls > 0) {
+      // The connection may outlive the listener.
+      BoundSocket(connection, options_.most_calls, [backoff, peer] {
+        if (backoff != nullptr && peer.has_value()) backoff->OnCut(*peer, absl::Now());
+      });
+    }
     serve_(connection);
   }
   return true;

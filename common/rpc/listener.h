@@ -41,6 +41,8 @@ class Listener {
     int max_connections = 0;
     // Counts those that were closed because there were too many.
     Counter refused;
+    // Counts those that were closed because of watch.backoff.
+    Counter refused_after_cuts;
     ConnectionWatch::Options watch;
     // Calls on a connection whose answers have not been written, frames that carry nothing, and header lists,
     // are bounded before gRPC reads them (BoundSocket), and what is cut is counted here. 0: none of them.

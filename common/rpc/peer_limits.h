@@ -21,6 +21,9 @@ struct PeerLimits {
   // KiB that a peer may send while it takes nothing of what waits for it; then its connection is cut. 0: it
   // may go on. Of all peers together, what `memory_mib` has room for.
   uint32_t unread_kib = 256;
+  // For how long, at most, an address from which a connection was cut may open no further one (PeerBackoff);
+  // zero: it may at once.
+  absl::Duration cut_backoff = absl::Seconds(30);
   // Threads for connections besides those of gRPC (Pollers): about how many peers may send without end before
   // others are not read.
   uint32_t pollers = 2;

@@ -206,6 +206,12 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
             ->AddCounter({.name = "tandem_server_refused_connections_total",
                           .help = "Connections that were closed at once because there were too many."})
             .With({});
+    accept.refused_after_cuts =
+        options.metrics
+            ->AddCounter({.name = "tandem_server_backed_off_connections_total",
+                          .help = "Connections that were closed at once because others from their address "
+                                  "had been cut."})
+            .With({});
     auto& cut = options.metrics->AddCounter(
         {.name = "tandem_server_cut_connections_total",
          .help =
@@ -217,6 +223,7 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
     accept.cut_for_header_lists = cut.With({"header"});
     accept.cut_for_idle_frames = cut.With({"idle"});
   }
+  accept.watch.backoff = options.backoff;
   accept.watch.unread = {
       .max_debt_bytes = uint64_t{options.limits.unread_kib} << 10,
       .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};

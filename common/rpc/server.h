@@ -16,6 +16,7 @@
 #include "common/rpc/certificate_watch.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/listener.h"
+#include "common/rpc/peer_backoff.h"
 #include "common/rpc/peer_limits.h"
 #include "common/rpc/pollers.h"
 #include "common/rpc/tls_files.h"
@@ -78,6 +79,8 @@ struct ServerOptions {
   std::vector<std::string> not_serving_yet;
   // Of both servers.
   PeerLimits limits;
+  // Who may not connect for a while, on every port; null: whoever likes may.
+  std::shared_ptr<PeerBackoff> backoff;
 };
 
 // The name under which health says whether the process should be let live. It is SERVING while models load

@@ -1,5 +1,7 @@
 #include "common/rpc/server_flags.h"
 
+#include <memory>
+
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
@@ -38,6 +40,10 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
            "KiB of calls from a peer that takes nothing of its answers until its connection is cut; 0 for "
            "never.")
       .InRange(0, 1 << 20)
+      .Add(
+          "cut-backoff", &options.limits.cut_backoff,
+          "For how long, at most, an address from which a connection was cut may open no further one, unless "
+          "known callers call from there; 0s for not at all.")
       .Add("connection-threads", &options.limits.pollers,
            "Threads for connections besides gRPC's own: about how many peers may send without end before "
            "others are not read.")
@@ -66,16 +72,18 @@ absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::Serv
 
 ServerOptions MakeServerOptions(const ServerFlags& options, const Security& security,
                                 MetricsRegistry* metrics) {
-  return {.listen_address = options.listen,
-          .metrics_address = options.metrics_listen,
-          .metrics = metrics,
-          .reflection = options.reflection,
-          .credentials = security.server,
-          .tls = options.tls,
-          .insecure = options.insecure,
-          .health_address = options.health_listen,
-          .liveness_timeout = options.liveness_timeout,
-          .limits = options.limits};
+  return {
+      .listen_address = options.listen,
+      .metrics_address = options.metrics_listen,
+      .metrics = metrics,
+      .reflection = options.reflection,
+      .credentials = security.server,
+      .tls = options.tls,
+      .insecure = options.insecure,
+      .health_address = options.health_listen,
+      .liveness_timeout = options.liveness_timeout,
+      .limits = options.limits,
+      .backoff = std::make_shared<PeerBackoff>(PeerBackoff::Options{.longest = options.limits.cut_backoff})};
 }
 
 }  // namespace tandem

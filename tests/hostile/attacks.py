@@ -66,7 +66,7 @@ def idle_connections(address, count):
         connected = 0
         for _ in range(count):
             with contextlib.suppress(OSError):
-                opened.enter_context(socket.create_connection((host, int(port)), timeout=2.0))
+                opened.enter_context(socket.create_connection((host, int(port)), 2.0, http2.source_of(host)))
                 connected += 1
         yield connected
 

@@ -10,6 +10,11 @@ END_HEADERS = 4
 INITIAL_WINDOW_SIZE = 4
 
 
+def source_of(host):
+    """Where an attack on this host comes from: on loopback from another address than the other tenants' calls."""
+    return ("127.0.0.2", 0) if host == "127.0.0.1" else None
+
+
 def frame(kind, flags, stream, payload=b""):
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
@@ -59,6 +64,8 @@ class Connection:
         host, port = address.rsplit(":", 1)
         self.socket = socket.socket()
         try:
+            if source_of(host) is not None:
+                self.socket.bind(source_of(host))
             # The window that is told when it connects.
             if receive_buffer is not None:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
