@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
@@ -94,13 +95,13 @@ TEST_F(VllmServiceTest, AStreamAndAWholeAnswer) {
 }
 
 TEST_F(VllmServiceTest, ErrorsNameTheField) {
-  for (const auto& [field, part] :
-       {std::pair{"sampling_params { temperature: -1 }", "sampling_params.temperature"},
-        {"sampling_params { max_tokens: 0 }", "sampling_params.max_tokens"},
-        {"sampling_params { logprobs: 21 }", "sampling_params.logprobs"},
-        {"mm_inputs: ''", "mm_inputs"},
+  for (const auto& [request, part] :
+       {std::pair{"text: 'abc' sampling_params { temperature: -1 }", "sampling_params.temperature"},
+        {"text: 'abc' sampling_params { max_tokens: 0 }", "sampling_params.max_tokens"},
+        {"text: 'abc' sampling_params { logprobs: 21 }", "sampling_params.logprobs"},
+        {"text: 'abc' mm_inputs: ''", "mm_inputs"},
         {"tokenized { input_ids: 300 }", "tokenized.input_ids[0]"}}) {
-    const Answer answer = Generate(Parse<engine::GenerateRequest>(std::string("text: 'abc' ") + field));
+    const Answer answer = Generate(Parse<engine::GenerateRequest>(request));
     EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(answer.status.error_message(), HasSubstr(part));
   }
@@ -196,14 +197,17 @@ TEST_F(VllmServiceTest, WhatTheRouterSaysOfItself) {
 
 TEST_F(VllmServiceTest, HealthFollowsTheVerifiers) {
   engine::HealthCheckResponse health;
-  ASSERT_TRUE(stub_->HealthCheck(Calling("").get(), {}, &health).ok());
-  EXPECT_TRUE(health.healthy());
+  // A verifier is asked now and then.
+  const auto becomes = [&](bool healthy) {
+    const absl::Time patience = absl::Now() + absl::Seconds(60);
+    do {
+      EXPECT_TRUE(stub_->HealthCheck(Calling("").get(), {}, &health).ok());
+    } while (health.healthy() != healthy && absl::Now() < patience);
+    return health.healthy() == healthy;
+  };
+  EXPECT_TRUE(becomes(true));
   verifier_.SetServing(false);
-  const absl::Time patience = absl::Now() + absl::Seconds(60);
-  while (health.healthy() && absl::Now() < patience) {
-    ASSERT_TRUE(stub_->HealthCheck(Calling("").get(), {}, &health).ok());
-  }
-  EXPECT_FALSE(health.healthy());
+  EXPECT_TRUE(becomes(false));
   EXPECT_THAT(health.message(), HasSubstr("1 model"));
   EXPECT_THAT(NamesOfReadiness(), Contains(std::string(engine::VllmEngine::service_full_name())));
 }

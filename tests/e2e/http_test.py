@@ -1,13 +1,15 @@
-"""OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier."""
+"""OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier. vLLM's
+gRPC service gives the same tokens."""
 
 import asyncio
 import random
 import socket
+import sys
 import unittest
 
 import grpc
 import openai
-from processes import PATIENCE_SECONDS, TARGET, ProcessTest, request_for, wait_until
+from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, ProcessTest, bearer, request_for, wait_until
 from tandem.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
@@ -15,6 +17,13 @@ TOKENS = 48
 SEED = 11
 CROWD = 64
 MALFORMED = 400
+
+
+def tokens_of(channel, prompt):
+    """The prompt's tokens, as a generation has them."""
+    stub = generation_pb2_grpc.GenerationStub(channel)
+    request = generation_pb2.TokenizeRequest(text=prompt)
+    return stub.Tokenize(request, metadata=bearer("secret"), timeout=PATIENCE_SECONDS).tokens.ids
 
 
 class HttpTest(ProcessTest):
@@ -30,9 +39,11 @@ class HttpTest(ProcessTest):
             timeout=PATIENCE_SECONDS,
         )
 
-    def complete(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, **fields):
+    def complete(
+        self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, return_token_ids=False, **fields
+    ):
         fields = {"model": TARGET, "seed": SEED, "max_tokens": max_tokens, "temperature": temperature, **fields}
-        extra = {"ignore_eos": True, **({"tandem": tandem} if tandem else {})}
+        extra = {"ignore_eos": True, "return_token_ids": return_token_ids, **({"tandem": tandem} if tandem else {})}
         return self.client().completions.create(prompt=prompt, extra_body=extra, **fields)
 
     def expected(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8):
@@ -59,9 +70,40 @@ class HttpTest(ProcessTest):
         expected = [self.expected(prompt, temperature=0.0) for prompt in PROMPTS]
         self.assertEqual([choice.text for choice in many.choices], expected)
 
+    def test_three_doors_give_the_same_tokens(self):
+        sys.path.append(str(REPOSITORY / "proto"))
+        vllm, services = grpc.protos_and_services("vllm/vllm_engine.proto")
+        self.start_stack()
+        stub = services.VllmEngineStub(self.channel)
+        call = {"metadata": bearer("secret"), "timeout": PATIENCE_SECONDS}
+        self.assertTrue(stub.HealthCheck(vllm.HealthCheckRequest(), timeout=PATIENCE_SECONDS).healthy)
+        self.assertEqual(stub.GetModelInfo(vllm.GetModelInfoRequest(), **call).served_model_name, TARGET)
+        for prompt in PROMPTS:
+            for temperature in (0.0, 0.8):
+                request = request_for(prompt, TOKENS)
+                request.sampling.temperature = temperature
+                expected = self.generate(request).read()
+                params = {"temperature": temperature, "seed": SEED, "max_tokens": TOKENS, "ignore_eos": True}
+                params["top_p"] = 0.95  # The model's own; absent it would be vLLM's.
+                asked = vllm.GenerateRequest(text=prompt, sampling_params={**params, "logprobs": 1}, stream=True)
+                *chunks, last = stub.Generate(asked, **call)
+                tokens = [token for answer in chunks for token in answer.chunk.token_ids]
+                self.assertEqual(tokens, expected.tokens)
+                self.assertEqual(list(last.complete.output_ids), expected.tokens)
+                self.assertEqual(list(last.complete.output_logprobs.token_ids), expected.tokens)
+                self.assertEqual(last.complete.finish_reason, "length")
+                self.assertEqual(last.complete.prompt_tokens, expected.finished.usage.prompt_tokens)
+                prompt_ids = tokens_of(self.channel, prompt)
+                tokenized = {"input_ids": prompt_ids, "original_text": prompt}
+                asked = vllm.GenerateRequest(tokenized=tokenized, sampling_params=params)
+                (whole,) = stub.Generate(asked, **call)
+                self.assertEqual(list(whole.complete.output_ids), expected.tokens)
+                over_http = self.complete(prompt, temperature=temperature, return_token_ids=True)
+                self.assertEqual(over_http.choices[0].token_ids, expected.tokens)
+
     def test_calls_of_one_answer(self):
         self.start_stack()
-        call = {"metadata": [("authorization", "Bearer secret")], "timeout": PATIENCE_SECONDS}
+        call = {"metadata": bearer("secret"), "timeout": PATIENCE_SECONDS}
         with grpc.insecure_channel(self.router.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
             for prompt in PROMPTS:
