@@ -145,6 +145,7 @@ absl::Status WithVllmNames(const absl::Status& status) {
        {std::pair<absl::string_view, absl::string_view>{"sampling.", "sampling_params."},
         {"stopping.", "sampling_params."},
         {"output.", "sampling_params."},
+        {"token_ids.ids", "tokenized.input_ids"},
         {"token_ids", "tokenized.input_ids"},
         {"num_outputs", "sampling_params.n"},
         {"constraint", "sampling_params.constraint"},

@@ -116,7 +116,8 @@ TEST(VllmWireTest, ErrorsHaveVllmsNames) {
   EXPECT_EQ(named("sampling.top_p: 2"), "sampling_params.top_p: 2");
   EXPECT_EQ(named("stopping.stop[0]: 0 bytes"), "sampling_params.stop[0]: 0 bytes");
   EXPECT_EQ(named("output.logprobs: 21"), "sampling_params.logprobs: 21");
-  EXPECT_EQ(named("token_ids[1]: 300"), "tokenized.input_ids[1]: 300");
+  EXPECT_EQ(named("token_ids.ids[1]: 300"), "tokenized.input_ids[1]: 300");
+  EXPECT_EQ(named("token_ids: empty"), "tokenized.input_ids: empty");
   EXPECT_EQ(named("text: empty"), "text: empty");
   EXPECT_EQ(WithVllmNames(absl::NotFoundError("sampling.x")).message(), "sampling.x");
 }

@@ -1,7 +1,11 @@
 """OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier. vLLM's
-gRPC service gives the same tokens."""
+gRPC service gives the same tokens.
+
+Longer: TANDEM_MALFORMED and TANDEM_KILLS are numbers of malformed requests and of verifiers killed in mid-stream.
+"""
 
 import asyncio
+import os
 import random
 import socket
 import sys
@@ -9,14 +13,15 @@ import unittest
 
 import grpc
 import openai
-from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, ProcessTest, bearer, request_for, wait_until
+from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, ProcessTest, bearer, fixed_port, request_for, wait_until
 from tandem.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
 TOKENS = 48
 SEED = 11
 CROWD = 64
-MALFORMED = 400
+MALFORMED = int(os.environ.get("TANDEM_MALFORMED", "400"))
+KILLS = int(os.environ.get("TANDEM_KILLS", "1"))
 
 
 def tokens_of(channel, prompt):
@@ -181,19 +186,26 @@ class HttpTest(ProcessTest):
 
     def test_a_verifier_is_lost_in_the_middle(self):
         self.drafter = self.start_drafter().wait_ready()
-        verifiers = [self.start_verifier().wait_ready() for _ in range(2)]
-        self.connect_router([verifier.address for verifier in verifiers], self.drafter.address)
+        ports = [fixed_port() for _ in range(2)]
+        verifiers = {port: self.start_verifier(port=port).wait_ready() for port in ports}
+        addresses = [verifier.address for verifier in verifiers.values()]
+        self.connect_router(addresses, self.drafter.address)
         expected = self.expected(max_tokens=160)
-        texts = []
-        killed = None
-        for chunk in self.complete(max_tokens=160, stream=True):
-            texts.append(chunk.choices[0].text)
-            if killed is None and len("".join(texts)) > 40:
-                names = ("tandem_verifier_running_requests",)
-                killed = next(v for v in verifiers if any(v.metric(name) for name in names))
-                killed.kill()
-        self.assertEqual("".join(texts), expected)
-        self.assertIsNotNone(killed, "the output was over before a verifier could be killed")
+        for kill in range(KILLS):
+            texts = []
+            killed = None
+            for chunk in self.complete(max_tokens=160, stream=True):
+                texts.append(chunk.choices[0].text)
+                if killed is None and len("".join(texts)) > 40:
+                    busy = (p for p, v in verifiers.items() if v.metric("tandem_verifier_running_requests"))
+                    killed = next(busy)
+                    verifiers[killed].kill()
+            self.assertEqual("".join(texts), expected, f"kill {kill}")
+            self.assertIsNotNone(killed, "the output was over before a verifier could be killed")
+            if kill + 1 < KILLS:
+                verifiers[killed] = self.start_verifier(port=killed).wait_ready()
+                both = lambda: self.router.metric("tandem_router_serving_verifiers") == 2
+                wait_until(both, "the router to know of the verifier again")
 
     def test_a_client_that_leaves_ends_its_request(self):
         self.start_stack()
