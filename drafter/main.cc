@@ -81,12 +81,13 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "Kernels to use; auto takes the best this machine has.")
-      .AddChoice(
-          "weight-dtype", &options.weight_dtype, WeightTypeNames(),
-          "Numbers to keep each model's matrices in; auto keeps them as in its files, int8 and int4 take "
-          "8.25 and 4.25 bits a weight, w8a8 and w4a8, on a CPU, besides round inputs to 8 bits, and on a "
-          "GPU fp8 (a scale for each output) and fp8-tensor (one for "
-          "each matrix) take 8.")
+      .AddChoice("weight-dtype", &options.weight_dtype, WeightTypeNames(),
+                 "Numbers to keep each model's matrices in; auto is int8 on a CPU for models whose files "
+                 "hold 16 bits, "
+                 "and else as in the files. int8 and int4 take 8.25 and 4.25 bits a weight, w8a8 and w4a8, "
+                 "on a CPU, besides round inputs to 8 bits, and on a "
+                 "GPU fp8 (a scale for each output) and fp8-tensor (one for "
+                 "each matrix) take 8.")
       .AddChoice(
           "feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
           "Numbers in which draft heads are sent the target's hidden states; int8, with a scale for each "
@@ -208,9 +209,10 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {
     if (hosted.model != nullptr) {
-      models.push_back(ModelInfoToProto(hosted.name, *hosted.model,
-                                        std::string(KeptWeightType(*hosted.model, load_options.weight_type)),
-                                        hosted.vocabulary_fingerprint));
+      models.push_back(ModelInfoToProto(
+          hosted.name, *hosted.model,
+          std::string(KeptWeightType(*hosted.model, ModelHost::WeightTypeOf(*hosted.model, load_options))),
+          hosted.vocabulary_fingerprint));
     } else {
       models.emplace_back().set_name(hosted.name);
     }

@@ -139,6 +139,12 @@ std::shared_ptr<const GrammarVocabulary> ModelHost::VocabularyFor(const Tokenize
   return VocabularyOf(tokenizer, hosted.model->config().vocab_size, defaults.eos_tokens).value_or(nullptr);
 }
 
+WeightType ModelHost::WeightTypeOf(const Model& model, const Options& options) {
+  const bool free = options.weight_type == WeightType::kAsInFile && !options.device.is_cuda;
+  return free && KeptWeightType(model, options.weight_type) != "f32" ? WeightType::kInt8
+                                                                     : options.weight_type;
+}
+
 namespace {
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const Model>& model,
@@ -158,7 +164,7 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
   engine_options.num_threads = options.num_threads;
   engine_options.cpus = options.cpus;
   engine_options.instruction_set = options.instruction_set;
-  engine_options.weight_type = options.weight_type;
+  engine_options.weight_type = ModelHost::WeightTypeOf(*model, options);
   engine_options.kv_type = options.kv_type;
   engine_options.progress = progress;
   return CreateCpuEngine(model, engine_options);

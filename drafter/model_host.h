@@ -54,7 +54,7 @@ class ModelHost {
     int num_threads = 1;
     std::vector<int> cpus;  // One for each thread, or none: CpuEngineOptions.
     InstructionSet instruction_set = InstructionSet::kAuto;
-    WeightType weight_type = WeightType::kAsInFile;
+    WeightType weight_type = WeightType::kAsInFile;  // See WeightTypeOf.
     KvType kv_type = KvType::kAuto;
     // Where the engines are; on a GPU, threads, CPUs and instruction set do not matter.
     DeviceSpec device;
@@ -67,6 +67,11 @@ class ModelHost {
     // Asked between tensors, from Load's thread: true ends Load with Cancelled. Unset: never.
     std::function<bool()> stopped;
   };
+
+  // What Load keeps the matrices of `model` in: as asked, but where it is left to the drafter and the files
+  // hold 16 bits, int8 on a CPU. A step reads half of the bytes then, and what is rounded away decides about
+  // one guess in a hundred; no output depends on it (DESIGN law 3).
+  static WeightType WeightTypeOf(const Model& model, const Options& options);
 
   // `head_target`: the folder of the target that draft heads among the models read, and share tensors and
   // vocabulary with; empty without heads, or for heads that bring everything. Errors are those of

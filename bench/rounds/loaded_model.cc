@@ -10,8 +10,8 @@
 
 namespace tandem::bench {
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
-                                      const std::string& head_target) {
+absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads, const std::string& head_target,
+                                      WeightType weight_type) {
   std::shared_ptr<const Model> target;
   TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(folder, head_target));
   const bool shares = is_head && !head_target.empty();
@@ -27,6 +27,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
   CpuEngineOptions options;
   options.num_blocks = static_cast<uint32_t>(2 * model->config().max_context) / kBlockTokens;
   options.num_threads = threads;
+  options.weight_type = weight_type;
   TANDEM_ASSIGN_OR_RETURN(loaded.engine, CreateCpuEngine(std::move(model), options));
   return loaded;
 }

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/engine.h"
+#include "common/engine/weight_type.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace tandem::bench {
@@ -21,6 +22,7 @@ struct LoadedModel {
 // With memory for two contexts. A draft head shares tensors and vocabulary with the target in the folder
 // `head_target`. Errors name the folder's file.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
-                                      const std::string& head_target = "");
+                                      const std::string& head_target = "",
+                                      WeightType weight_type = WeightType::kAsInFile);
 
 }  // namespace tandem::bench

@@ -104,6 +104,7 @@ absl::StatusOr<std::vector<TokenIds>> LoadPromptIds(const std::string& file) {
 
 absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<TokenIds> prompts, LoadPromptIds(options.prompts));
+  TANDEM_ASSIGN_OR_RETURN(const WeightType weight_type, ParseWeightType(options.weight_dtype));
   TANDEM_ASSIGN_OR_RETURN(const LoadedModel target, LoadModel(options.target, options.threads));
   for (const TokenIds& prompt : prompts) {
     for (TokenId token : prompt) {
@@ -116,7 +117,8 @@ absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& option
   std::map<OutputKey, TokenIds> outputs;
   std::vector<RoundsRow> rows;
   for (const std::string& folder : options.drafters) {
-    TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads, options.target));
+    TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter,
+                            LoadModel(folder, options.threads, options.target, weight_type));
     const uint64_t fingerprint = drafter.tokenizer->Fingerprint(drafter.engine->config().vocab_size);
     if (fingerprint != target.tokenizer->Fingerprint(target.engine->config().vocab_size)) {
       return absl::FailedPreconditionError(
@@ -186,6 +188,10 @@ void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
       ->capture_default_str();
   app->add_option("--feature-dtype", options->feature_dtype, "Of the hidden states that draft heads read.")
       ->check(CLI::IsMember({"bfloat16", "int8"}))
+      ->capture_default_str();
+  app->add_option("--weight-dtype", options->weight_dtype,
+                  "Of the drafters' matrices; tandem-drafter keeps 16 bits as int8 on a CPU.")
+      ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "w8a8", "w4a8"}))
       ->capture_default_str();
   app->add_option("--threads", options->threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))

@@ -25,6 +25,7 @@ struct RoundsOptions {
   uint32_t branching = 4;
   uint32_t expand_width = 4;
   std::string feature_dtype = "bfloat16";  // Of what draft heads are fed with.
+  std::string weight_dtype = "int8";       // Of drafters.
   int threads = 1;
 };
 

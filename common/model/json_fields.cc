@@ -34,6 +34,10 @@ const Json* JsonFields::Find(absl::string_view name) const {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
+JsonFields JsonFields::Inner(const nlohmann::json& object, absl::string_view name) const {
+  return JsonFields(object, path_, absl::StrCat(prefix_, name, "."));
+}
+
 std::string JsonFields::Describe(absl::string_view name, absl::string_view expectation,
                                  absl::string_view expected) const {
   const Json* const value = Find(name);

@@ -23,6 +23,9 @@ class JsonFields {
   JsonFields(const nlohmann::json& object, absl::string_view path, absl::string_view prefix = "")
       : object_(object), path_(path), prefix_(prefix) {}
 
+  // An object that stands in the field `name`.
+  JsonFields Inner(const nlohmann::json& object, absl::string_view name) const;
+
   // Whether the object names the field, be it as null.
   bool Has(absl::string_view name) const { return object_.contains(std::string(name)); }
 

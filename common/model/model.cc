@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
+#include "common/model/block_tensors.h"
 #include "common/model/random_weights.h"
 #include "common/model/strict_json.h"
 #include "common/model/target_fingerprint.h"
@@ -20,10 +21,10 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxConfigBytes = 16 << 20;
+// Of MiMo's files, which a next-token module is read from.
 constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 constexpr char kOutputName[] = "lm_head.weight";
 constexpr char kHeadProjectionName[] = "fc.weight";
-constexpr char kFinalNormName[] = "model.norm.weight";
 constexpr char kNextTokenModules[] = "model.mtp_layers.";
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder) {
@@ -153,37 +154,38 @@ absl::Status UseNextTokenModule(const Model& target, ModelConfig* config) {
 // Takes the tensors that the configuration asks for from their source.
 class Model::Reader {
  public:
-  explicit Reader(Model& model) : model_(model), config_(model.config_) {}
+  explicit Reader(Model& model)
+      : model_(model), config_(model.config_), taker_(model.weights_.get()), blocks_(config_, &taker_) {}
 
   absl::Status ReadAll() {
-    if (config_.head.has_value()) return ReadHead();
-    TANDEM_RETURN_IF_ERROR(
-        Take(kEmbeddingName, {config_.vocab_size, config_.hidden_size}, model_.embedding_));
-    TANDEM_RETURN_IF_ERROR(Take(kFinalNormName, {config_.hidden_size}, model_.final_norm_));
+    TANDEM_RETURN_IF_ERROR(config_.head.has_value() ? ReadHead() : ReadModel());
+    model_.weight_bytes_ = taker_.num_bytes();
+    model_.num_parameters_ = taker_.num_parameters();
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status ReadModel() {
+    const TensorNames& names = config_.block.names;
+    const std::string root = blocks_.FindRoot();
+    TANDEM_RETURN_IF_ERROR(Take(absl::StrCat(root, names.embedding, ".weight"),
+                                {config_.vocab_size, config_.embedding_size()}, model_.embedding_));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadOuter(root, model_.outer_, model_.final_norm_));
     TANDEM_RETURN_IF_ERROR(ReadOutput());
-    model_.layers_.resize(config_.num_layers);
-    for (int32_t i = 0; i < config_.num_layers; ++i) {
-      const std::string prefix = absl::StrCat("model.layers.", i, ".");
-      TANDEM_RETURN_IF_ERROR(
-          Take(prefix + "input_layernorm.weight", {config_.hidden_size}, model_.layers_[i].input_norm));
-      TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, config_.hidden_size, model_.layers_[i]));
-      TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, model_.layers_[i]));
+    model_.layers_.resize(static_cast<size_t>(config_.num_layers));
+    for (size_t i = 0; i < model_.layers_.size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(blocks_.ReadLayer(absl::StrCat(root, names.layers, i, "."), model_.layers_[i]));
     }
     if (config_.num_next_token_modules > 0) model_.weights_->IgnoreBelow(kNextTokenModules, /*others=*/false);
     return model_.weights_->Finish(config_.architecture);
   }
 
- private:
   absl::Status Take(const std::string& name, const std::vector<int64_t>& shape, TensorView& out) {
-    TANDEM_ASSIGN_OR_RETURN(out, model_.weights_->Take(name, shape));
-    model_.weight_bytes_ += out.num_bytes();
-    model_.num_parameters_ += static_cast<uint64_t>(out.num_elements());
-    return absl::OkStatus();
+    return taker_.Take(name, shape, out);
   }
-
   absl::Status TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape,
                       TensorView& out) {
-    return wanted ? Take(name, shape, out) : absl::OkStatus();
+    return taker_.TakeIf(wanted, name, shape, out);
   }
 
   // A draft head's tensors; the embedding and, of a head for all tokens, the output matrix may be the
@@ -211,8 +213,8 @@ class Model::Reader {
         TakeIf(is_eagle3, prefix + "input_layernorm.weight", {hidden}, model_.head_.embedding_norm));
     TANDEM_RETURN_IF_ERROR(
         TakeIf(is_eagle3, prefix + "hidden_norm.weight", {hidden}, model_.head_.state_norm));
-    TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, is_eagle3 ? 2 * hidden : hidden, layer));
-    TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, layer));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadAttention(prefix, is_eagle3 ? 2 * hidden : hidden, layer));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, layer));
     TANDEM_RETURN_IF_ERROR(TakeIf(is_eagle3, "norm.weight", {hidden}, model_.final_norm_));
     weights.Ignore("t2d");
     if (head.draft_vocab_size < config_.vocab_size || weights.Contains("d2t")) {
@@ -285,8 +287,8 @@ class Model::Reader {
     TANDEM_RETURN_IF_ERROR(Take(prefix + "hidden_layernorm.weight", {hidden}, model_.head_.state_norm));
     LayerWeights& layer = model_.layers_.emplace_back();
     TANDEM_RETURN_IF_ERROR(Take(prefix + "input_layernorm.weight", {hidden}, layer.input_norm));
-    TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, hidden, layer));
-    TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, layer));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadAttention(prefix, hidden, layer));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, layer));
     TANDEM_RETURN_IF_ERROR(Take(prefix + "final_layernorm.weight", {hidden}, model_.final_norm_));
     model_.weights_->IgnoreBelow(prefix, /*others=*/true);
     return model_.weights_->Finish(config_.architecture);
@@ -329,60 +331,35 @@ class Model::Reader {
   }
 
   absl::Status ReadOutput() {
-    const bool separate = !config_.tied_embeddings || model_.weights_->Contains(kOutputName);
+    std::string name = absl::StrCat(config_.block.names.outputs.front(), ".weight");
+    bool in_files = false;
+    for (const std::string& candidate : config_.block.names.outputs) {
+      if (in_files || !model_.weights_->Contains(absl::StrCat(candidate, ".weight"))) continue;
+      name = absl::StrCat(candidate, ".weight");
+      in_files = true;
+    }
+    const bool separate = !config_.tied_embeddings || in_files;
     TANDEM_RETURN_IF_ERROR(
-        TakeIf(separate, kOutputName, {config_.vocab_size, config_.hidden_size}, model_.output_));
+        TakeIf(separate, name, {config_.vocab_size, config_.embedding_size()}, model_.output_));
     if (!config_.tied_embeddings) return absl::OkStatus();
     if (separate && !SameContent(model_.embedding_, model_.output_)) {
       // The file was written with an output projection of its own, and config.json is wrong about it; the
       // transformers library decides the same.
-      LogWarning("lm_head.weight differs from the embedding, not tied although tie_word_embeddings is true",
-                 {{"folder", model_.folder_}});
+      LogWarning(
+          absl::StrCat(name, " differs from the embedding, not tied although tie_word_embeddings is true"),
+          {{"folder", model_.folder_}});
       model_.config_.tied_embeddings = false;
       return absl::OkStatus();
     }
-    if (separate) {
-      model_.weight_bytes_ -= model_.output_.num_bytes();
-      model_.num_parameters_ -= static_cast<uint64_t>(model_.output_.num_elements());
-    }
+    if (separate) taker_.Uncount(model_.output_);
     model_.output_ = model_.embedding_;
     return absl::OkStatus();
   }
 
-  absl::Status ReadAttention(const std::string& layer, int64_t inputs, LayerWeights& weights) {
-    const std::string prefix = layer + "self_attn.";
-    const int64_t hidden = config_.hidden_size, query = config_.query_size(), kv = config_.kv_size();
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "q_proj.weight", {query, inputs}, weights.query));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "k_proj.weight", {kv, inputs}, weights.key));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "v_proj.weight", {kv, inputs}, weights.value));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "o_proj.weight", {hidden, query}, weights.attention_out));
-    const bool bias = config_.attention_bias;
-    TANDEM_RETURN_IF_ERROR(TakeIf(bias, prefix + "q_proj.bias", {query}, weights.query_bias));
-    TANDEM_RETURN_IF_ERROR(TakeIf(bias, prefix + "k_proj.bias", {kv}, weights.key_bias));
-    TANDEM_RETURN_IF_ERROR(TakeIf(bias, prefix + "v_proj.bias", {kv}, weights.value_bias));
-    TANDEM_RETURN_IF_ERROR(
-        TakeIf(config_.attention_output_bias, prefix + "o_proj.bias", {hidden}, weights.attention_out_bias));
-    const std::vector<int64_t> head = {config_.head_dim};
-    TANDEM_RETURN_IF_ERROR(TakeIf(config_.qk_norm, prefix + "q_norm.weight", head, weights.query_norm));
-    return TakeIf(config_.qk_norm, prefix + "k_norm.weight", head, weights.key_norm);
-  }
-
-  absl::Status ReadFeedForward(const std::string& layer, LayerWeights& weights) {
-    const std::string prefix = layer + "mlp.";
-    const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
-    TANDEM_RETURN_IF_ERROR(
-        Take(layer + "post_attention_layernorm.weight", {hidden}, weights.post_attention_norm));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "gate_proj.weight", {intermediate, hidden}, weights.gate));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "up_proj.weight", {intermediate, hidden}, weights.up));
-    TANDEM_RETURN_IF_ERROR(Take(prefix + "down_proj.weight", {hidden, intermediate}, weights.down));
-    const bool bias = config_.mlp_bias;
-    TANDEM_RETURN_IF_ERROR(TakeIf(bias, prefix + "gate_proj.bias", {intermediate}, weights.gate_bias));
-    TANDEM_RETURN_IF_ERROR(TakeIf(bias, prefix + "up_proj.bias", {intermediate}, weights.up_bias));
-    return TakeIf(bias, prefix + "down_proj.bias", {hidden}, weights.down_bias);
-  }
-
   Model& model_;
   const ModelConfig& config_;
+  TensorTaker taker_;
+  BlockTensors blocks_;
 };
 
 absl::StatusOr<bool> Model::IsHead(const std::string& folder, const std::string& target_folder) {

@@ -14,26 +14,44 @@
 
 namespace tandem {
 
-// Weights of one transformer layer; `data == nullptr` where the configuration has none.
+// Weights of one transformer layer; `data == nullptr` where the configuration has none. Norms of kind kLayer
+// have biases.
 struct LayerWeights {
-  TensorView input_norm;           // [hidden]
-  TensorView query;                // [query_size, hidden]
-  TensorView key;                  // [kv_size, hidden]
-  TensorView value;                // [kv_size, hidden]
-  TensorView query_bias;           // [query_size]
-  TensorView key_bias;             // [kv_size]
-  TensorView value_bias;           // [kv_size]
-  TensorView query_norm;           // [head_dim]
-  TensorView key_norm;             // [head_dim]
-  TensorView attention_out;        // [hidden, query_size]
-  TensorView attention_out_bias;   // [hidden]
-  TensorView post_attention_norm;  // [hidden]
-  TensorView gate;                 // [intermediate, hidden]
-  TensorView up;                   // [intermediate, hidden]
-  TensorView down;                 // [hidden, intermediate]
-  TensorView gate_bias;            // [intermediate]
-  TensorView up_bias;              // [intermediate]
-  TensorView down_bias;            // [hidden]
+  TensorView input_norm;                  // [hidden], before attention; or, norms_follow_sums, behind its sum
+  TensorView input_norm_bias;             // [hidden]
+  TensorView query;                       // [query_size, hidden]
+  TensorView key;                         // [kv_size, hidden]
+  TensorView value;                       // [kv_size, hidden]
+  TensorView query_bias;                  // [query_size]
+  TensorView key_bias;                    // [kv_size]
+  TensorView value_bias;                  // [kv_size]
+  TensorView query_norm;                  // [head_dim], or of all heads [query_size]
+  TensorView key_norm;                    // [head_dim], or [kv_size]
+  TensorView attention_out;               // [hidden, query_size]
+  TensorView attention_out_bias;          // [hidden]
+  TensorView attention_output_norm;       // [hidden], over what attention adds
+  TensorView attention_output_norm_bias;  // [hidden]
+  TensorView post_attention_norm;         // [hidden], before the feed-forward part; or behind its sum
+  TensorView post_attention_norm_bias;    // [hidden]
+  TensorView gate;                        // [intermediate, hidden]
+  TensorView up;                          // [intermediate, hidden]
+  TensorView down;                        // [hidden, intermediate]
+  TensorView gate_bias;                   // [intermediate]
+  TensorView up_bias;                     // [intermediate]
+  TensorView down_bias;                   // [hidden]
+  TensorView mlp_output_norm;             // [hidden], over what the feed-forward part adds
+  TensorView mlp_output_norm_bias;        // [hidden]
+};
+
+// What is before the first layer and behind the last one, beside embedding, final norm and output matrix;
+// `data == nullptr` where the configuration has none.
+struct OuterWeights {
+  TensorView positions;            // [max_context + position_offset, hidden]
+  TensorView embedding_norm;       // [hidden]
+  TensorView embedding_norm_bias;  // [hidden]
+  TensorView project_in;           // [hidden, embedding_size]
+  TensorView project_out;          // [embedding_size, hidden]
+  TensorView final_norm_bias;      // [hidden]
 };
 
 // What a draft head has besides its layer; empty for other models. Its layer has `input_norm` only where the
@@ -92,13 +110,15 @@ class Model {
   const ModelConfig& config() const { return config_; }
   // `eos_tokens` are config.json's where generation_config.json names none; all are below vocab_size.
   const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
-  const TensorView& embedding() const { return embedding_; }  // [vocab, hidden]; Medusa heads have none
-  // [vocab, hidden]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]. Of Medusa heads
-  // the first one's.
+  // [vocab, embedding_size]; Medusa heads have none
+  const TensorView& embedding() const { return embedding_; }
+  // [vocab, embedding_size]; the embedding when tied. Of a draft head: [draft_vocab_size, hidden]. Of Medusa
+  // heads the first one's.
   const TensorView& output() const { return output_; }
   // [hidden]; EAGLE and Medusa heads have none
   const TensorView& final_norm() const { return final_norm_; }
   absl::Span<const LayerWeights> layers() const { return layers_; }
+  const OuterWeights& outer() const { return outer_; }
   const HeadWeights& head() const { return head_; }
   // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they
   // hold.
@@ -127,6 +147,7 @@ class Model {
   TensorView output_;
   TensorView final_norm_;
   std::vector<LayerWeights> layers_;
+  OuterWeights outer_;
   HeadWeights head_;
   uint64_t weight_bytes_ = 0;
   uint64_t num_parameters_ = 0;

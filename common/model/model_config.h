@@ -8,24 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/token.h"
+#include "common/model/architecture.h"
 #include "common/model/head_config.h"
 
 namespace tandem {
 
-// How rotary frequencies are stretched for long contexts (config.json `rope_scaling`).
-struct RopeScaling {
-  enum class Kind { kNone, kLinear, kLlama3 };
-  Kind kind = Kind::kNone;
-  double factor = 1.0;
-  // Llama 3 only: wavelengths between original_context / high and original_context / low are blended.
-  double low_frequency_factor = 1.0;
-  double high_frequency_factor = 4.0;
-  int32_t original_context = 8192;
-};
-
-// The decoder-only transformer that a Hugging Face config.json describes: RMSNorm, rotary positions,
-// grouped-query attention and SwiGLU, in the variants Llama 2/3.x, Mistral, Qwen2/2.5 (query/key/value
-// biases), MiMo (a Qwen2 with a next-token module) and Qwen3 (RMSNorm over each query and key head).
+// The decoder-only transformer that a Hugging Face config.json describes: its sizes and settings here, and
+// how they are put together in `block`. families/family.h has those that there are.
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int32_t hidden_size = 0;
@@ -34,19 +23,20 @@ struct ModelConfig {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t intermediate_size = 0;
-  int32_t vocab_size = 0;   // The logits width: rows of the embedding and of the output projection.
-  int32_t max_context = 0;  // Tokens, prompt and output together.
-  float rms_norm_epsilon = 1e-5f;
+  int32_t vocab_size = 0;          // The logits width: rows of the embedding and of the output projection.
+  int32_t max_context = 0;         // Tokens, prompt and output together.
+  float rms_norm_epsilon = 1e-5f;  // Of norms of whichever kind.
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
   bool tied_embeddings = false;
   bool attention_bias = false;         // Biases on the query, key and value projections.
   bool attention_output_bias = false;  // Bias on the attention's output projection.
   bool mlp_bias = false;
-  bool qk_norm = false;  // Qwen3.
-  // A row sees its last `sliding_window` positions, itself included (Mistral 7B v0.1, or Qwen with
-  // `use_sliding_window` in every layer).
+  bool qk_norm = false;  // RMSNorm over queries and keys (Qwen3).
+  // A row sees its last `sliding_window` positions, itself included, in layers that have a window (all, where
+  // block.layers says nothing).
   std::optional<int32_t> sliding_window;
+  BlockDescription block;
   // `num_nextn_predict_layers`: modules in the model's files that guess one token further (MTP). The model
   // itself does not use them: Model::LoadHead does.
   int32_t num_next_token_modules = 0;
@@ -57,6 +47,13 @@ struct ModelConfig {
 
   int32_t query_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
+  int32_t embedding_size() const { return block.embedding_size > 0 ? block.embedding_size : hidden_size; }
+  // Numbers of a head that rotary positions turn.
+  int32_t rotary_dim() const { return block.rotary_dim > 0 ? block.rotary_dim : head_dim; }
+  // The window of a layer; 0: it sees everything.
+  int32_t window(size_t layer) const {
+    return block.layer(layer).has_window ? sliding_window.value_or(0) : 0;
+  }
   // Logits of a row: [vocab_size], or of Medusa heads [num_positions, vocab_size].
   size_t logits_size() const {
     const auto positions = static_cast<size_t>(head.has_value() ? head->num_positions : 1);

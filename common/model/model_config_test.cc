@@ -145,7 +145,7 @@ TEST(ModelConfigTest, ReadsTheVariants) {
   EXPECT_FALSE(qwen3->attention_bias);
 }
 
-TEST(ModelConfigTest, QwenSlidesInEveryLayerOrInNone) {
+TEST(ModelConfigTest, QwenSlidesInTheLayersThatItSays) {
   Json qwen = Architecture("Qwen2ForCausalLM", "qwen2");
   qwen.update({{"num_hidden_layers", 2},
                {"use_sliding_window", false},
@@ -157,11 +157,15 @@ TEST(ModelConfigTest, QwenSlidesInEveryLayerOrInNone) {
   qwen["max_window_layers"] = 2;
   EXPECT_FALSE(Parse(qwen)->sliding_window.has_value());
   qwen["max_window_layers"] = 1;
-  EXPECT_EQ(Parse(qwen).status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(Parse(qwen).status().message()), HasSubstr("max_window_layers"));
+  EXPECT_EQ(Parse(qwen)->window(0), 0);
+  EXPECT_EQ(Parse(qwen)->window(1), 16);
   qwen["layer_types"] = {"sliding_attention", "sliding_attention"};
   EXPECT_EQ(Parse(qwen)->sliding_window, 16);
-  qwen["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_EQ(Parse(qwen)->window(0), 16);
+  qwen["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_EQ(Parse(qwen)->window(0), 16);
+  EXPECT_EQ(Parse(qwen)->window(1), 0);
+  qwen["layer_types"] = {"full_attention", "chunked_attention"};
   EXPECT_EQ(Parse(qwen).status().code(), absl::StatusCode::kUnimplemented);
   qwen["layer_types"] = {"full_attention"};
   EXPECT_EQ(Parse(qwen).status().code(), absl::StatusCode::kInvalidArgument);
@@ -194,9 +198,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadConfigTest,
     ::testing::Values(
         BadConfig{"UnknownArchitecture",
-                  {{"architectures", {"GPT2LMHeadModel"}}},
+                  {{"architectures", {"GPTJForCausalLM"}}},
                   kUnsupported,
-                  "field architectures: found [\"GPT2LMHeadModel\"], supported: LlamaForCausalLM"},
+                  "field architectures: found [\"GPTJForCausalLM\"], supported: LlamaForCausalLM"},
         BadConfig{"TwoArchitectures", {{"architectures", {"A", "B"}}}, kInvalid, "field architectures"},
         BadConfig{"NumberArchitecture", {{"architectures", 5}}, kInvalid, "a list of one name"},
         BadConfig{"OtherModelType",
@@ -245,13 +249,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"Quantized", {{"quantization_config", {{"bits", 4}}}}, kUnsupported, "quantization_config"},
         BadConfig{"Experts", {{"num_local_experts", 8}}, kUnsupported, "num_local_experts"},
         BadConfig{"Yarn",
-                  {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+                  {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 0}}}},
+                  kInvalid,
+                  "rope_scaling.beta_fast: found 0"},
+        BadConfig{"UnknownRope",
+                  {{"rope_scaling", {{"rope_type", "proportional"}, {"factor", 4.0}}}},
                   kUnsupported,
-                  "field rope_scaling.rope_type: found \"yarn\", supported: default, linear, llama3"},
-        BadConfig{"Dynamic",
-                  {{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
-                  kUnsupported,
-                  "field rope_scaling.type: found \"dynamic\""},
+                  "field rope_scaling.rope_type: found \"proportional\", supported: default, linear, llama3, "
+                  "dynamic, yarn, longrope"},
+        BadConfig{"LongRopeWithoutLists",
+                  {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0, 2.0}}}}},
+                  kInvalid,
+                  "rope_scaling.long_factor: found nothing, expected a list of 2 numbers"},
+        BadConfig{"LongRopeOfAnotherWidth",
+                  {{"rope_scaling", {{"type", "su"}, {"short_factor", {1.0}}, {"long_factor", {1.0, 2.0}}}}},
+                  kInvalid,
+                  "rope_scaling.short_factor: found [1.0], expected a list of 2 numbers"},
         BadConfig{"RopeScalingIsAList", {{"rope_scaling", {1, 2}}}, kInvalid, "rope_scaling"},
         BadConfig{"RopeTypeIsANumber", {{"rope_scaling", {{"type", 3}}}}, kInvalid, "rope_scaling.type"},
         BadConfig{"RopePerLayer",

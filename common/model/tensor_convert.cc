@@ -14,11 +14,33 @@ float BFloat16ToFloat(uint16_t bits) {
 // The file's elements may start at an odd address, so that each is copied out before it is used; compilers
 // turn the copy into one load.
 template <float (*Convert)(uint16_t)>
-void Convert16(const char* in, absl::Span<float> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
+void Convert16(const char* in, int64_t stride, absl::Span<float> out) {
+  for (float& number : out) {
     uint16_t bits;
-    std::memcpy(&bits, in + 2 * i, sizeof(bits));
-    out[i] = Convert(bits);
+    std::memcpy(&bits, in, sizeof(bits));
+    in += stride * static_cast<int64_t>(sizeof(bits));
+    number = Convert(bits);
+  }
+}
+
+// Elements `stride` apart.
+void ConvertElements(TensorView::DType dtype, const char* in, int64_t stride, absl::Span<float> out) {
+  switch (dtype) {
+    case TensorView::DType::kF32:
+      if (stride == 1) {
+        std::memcpy(out.data(), in, out.size() * sizeof(float));
+        return;
+      }
+      for (float& number : out) {
+        std::memcpy(&number, in, sizeof(number));
+        in += stride * static_cast<int64_t>(sizeof(float));
+      }
+      return;
+    case TensorView::DType::kF16:
+      return stride == 1 ? Convert16<HalfToFloat>(in, 1, out) : Convert16<HalfToFloat>(in, stride, out);
+    case TensorView::DType::kBF16:
+      return stride == 1 ? Convert16<BFloat16ToFloat>(in, 1, out)
+                         : Convert16<BFloat16ToFloat>(in, stride, out);
   }
 }
 
@@ -51,18 +73,18 @@ void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, [[maybe_unu
   assert((first_row + num_rows) * row_elements <= tensor.num_elements());
   assert(static_cast<int64_t>(out.size()) == num_rows * row_elements);
   if (out.empty()) return;
-  const int64_t element_bytes = tensor.dtype == TensorView::DType::kF32 ? 4 : 2;
-  const char* const in = static_cast<const char*>(tensor.data) + first_row * row_elements * element_bytes;
-  switch (tensor.dtype) {
-    case TensorView::DType::kF32:
-      std::memcpy(out.data(), in, out.size() * sizeof(float));
-      return;
-    case TensorView::DType::kF16:
-      Convert16<HalfToFloat>(in, out);
-      return;
-    case TensorView::DType::kBF16:
-      Convert16<BFloat16ToFloat>(in, out);
-      return;
+  const auto* const data = static_cast<const char*>(tensor.data);
+  if (!tensor.strides.has_value()) {
+    ConvertElements(tensor.dtype, data + first_row * row_elements * tensor.element_bytes(), 1, out);
+    return;
+  }
+  const TensorView::Strides& strides = *tensor.strides;
+  for (int64_t row = first_row; row < first_row + num_rows; ++row) {
+    const int64_t begin =
+        row / strides.group_rows * strides.group_stride + row % strides.group_rows * strides.row_stride;
+    ConvertElements(tensor.dtype, data + begin * tensor.element_bytes(), strides.column_stride,
+                    out.subspan(static_cast<size_t>((row - first_row) * row_elements),
+                                static_cast<size_t>(row_elements)));
   }
 }
 

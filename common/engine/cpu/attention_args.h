@@ -35,8 +35,9 @@ struct AttentionRow {
   uint32_t num_shared_blocks = 0;
 };
 
-// softmax(scale * q k) v for rows and `num_heads` query heads, all of which read the keys and values of one
-// KV head. Rows whose neighbours share their blocks go through these blocks together.
+// softmax(score) v, score = scale * q k and what is set below, for rows and `num_heads` query heads, all of
+// which read the keys and values of one KV head. Rows whose neighbours share their blocks go through these
+// blocks together.
 struct AttentionArgs {
   const AttentionRow* rows = nullptr;
   uint32_t num_rows = 0;
@@ -44,6 +45,8 @@ struct AttentionArgs {
   uint32_t num_heads = 0;   // num_rows * num_heads <= kMaxQueries.
   uint32_t head_dim = 0;
   float scale = 1.0f;
+  float score_cap = 0.0f;         // score = cap * tanh(score / cap); 0: none.
+  const float* slopes = nullptr;  // [num_heads]: score -= slope * distance (ALiBi); null: none.
   KvFormat format = KvFormat::kF32;
   const char* keys = nullptr;    // [num_blocks][head_dim][16], blocks `key_block_bytes` apart.
   const char* values = nullptr;  // [num_blocks][16][value_stride], likewise.

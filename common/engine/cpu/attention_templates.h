@@ -7,7 +7,9 @@
 // Attention over paged keys and values, once per instruction set (kernel_templates.h says how). For each row
 // and head by itself, whatever else is in the call, the result is
 //
-//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending)
+//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), then, where there is a
+//   cap
+//               or a slope, cap * tanh(score / cap), then fma(slope, p - the row's position, score)
 //   and for each chunk of kAttentionChunk positions, counted from position 0:
 //     greatest = the greatest score so far; if it rose, sums and totals are multiplied by exp(before - after)
 //     weight[p] = exp(score[p] - greatest)
@@ -200,6 +202,28 @@ TANDEM_INLINE float GreatestLane(V value) {
   return lanes[0];
 }
 
+// Caps a query's scores of the chunk, `begin` to `end` of it, and lowers them by their distance. Whole
+// vectors: what is not of the context is overwritten later.
+template <typename V>
+void BendScores(const AttentionArgs& args, const AttentionRow& row, uint32_t chunk, uint32_t query,
+                uint32_t begin, uint32_t end) {
+  float* scores = args.scores + query * size_t{kScoreStride};
+  const uint32_t own_position = row.num_committed + row.num_tail - 1;
+  alignas(64) float places[kLanes];
+  for (uint32_t i = 0; i < kLanes; ++i) places[i] = static_cast<float>(i);
+  for (uint32_t i = begin - begin % kLanes; i < end; i += kLanes) {
+    V score = V::Load(scores + i);
+    if (args.score_cap != 0.0f) score = Cap(args.score_cap, score);
+    if (args.slopes != nullptr) {
+      // Whole numbers below 2^24: exact.
+      const float first = static_cast<float>(chunk + i) - static_cast<float>(own_position);
+      const V distances = V::Add(V::Broadcast(first), V::Load(places));
+      score = V::Fma(V::Broadcast(args.slopes[query % args.num_heads]), distances, score);
+    }
+    V::Store(score, scores + i);
+  }
+}
+
 // Turns a query's scores of the chunk, `begin` to `end` of it, into weights.
 template <typename V>
 TANDEM_INLINE void WeighScores(const AttentionArgs& args, uint32_t query, uint32_t begin, uint32_t end) {
@@ -383,9 +407,14 @@ void AddTail(const AttentionArgs& args, const RowRun& run, uint32_t r) {
 template <typename V>
 void AttendRun(const AttentionArgs& args, const RowRun& run) {
   ScoreRun<V>(args, run);
+  const bool bends = args.score_cap != 0.0f || args.slopes != nullptr;
   for (uint32_t r = run.begin; r < run.end; ++r) {
     const Positions own = Common(InContext(args.rows[r]), ChunkFrom(run.chunk));
     for (uint32_t head = 0; head < args.num_heads; ++head) {
+      if (bends) {
+        BendScores<V>(args, args.rows[r], run.chunk, r * args.num_heads + head, own.begin - run.chunk,
+                      own.end - run.chunk);
+      }
       WeighScores<V>(args, r * args.num_heads + head, own.begin - run.chunk, own.end - run.chunk);
     }
   }

@@ -46,16 +46,49 @@ CpuAttention::CpuAttention(const ModelConfig& config, const KernelTable& kernels
       kernels_(kernels),
       team_(team),
       num_kv_heads_(static_cast<uint32_t>(config.num_kv_heads)),
-      heads_per_kv_(static_cast<uint32_t>(config.num_heads / config.num_kv_heads)) {}
+      heads_per_kv_(static_cast<uint32_t>(config.num_heads / config.num_kv_heads)),
+      scale_(static_cast<float>(
+          config.block.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.head_dim))))) {
+  if (config.block.positions == PositionKind::kAlibi) slopes_ = AlibiSlopes(config.num_heads);
+}
 
 absl::StatusOr<std::unique_ptr<CpuAttention>> CpuAttention::Create(const ModelConfig& config,
                                                                    const KernelTable& kernels,
                                                                    ThreadTeam* team, const Options& options) {
   std::unique_ptr<CpuAttention> attention(new CpuAttention(config, kernels, team));
   TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.kv_type, options.num_blocks, team));
-  TANDEM_ASSIGN_OR_RETURN(attention->rotary_, RotaryTable::Build(config, options.max_context));
+  TANDEM_RETURN_IF_ERROR(attention->BuildRotations(options.max_context));
+  attention->FindWindows(options.max_rows);
   TANDEM_RETURN_IF_ERROR(attention->AllocateScratch(options));
   return attention;
+}
+
+absl::Status CpuAttention::BuildRotations(uint32_t max_context) {
+  if (config_.block.positions != PositionKind::kRotary) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(rotary_, RotaryTable::Build(config_, max_context));
+  if (!config_.block.local_rope_theta.has_value()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(local_rotary_, RotaryTable::BuildLocal(config_, max_context));
+  return absl::OkStatus();
+}
+
+void CpuAttention::FindWindows(uint32_t max_rows) {
+  std::vector<uint32_t> widths;
+  for (size_t layer = 0; layer < static_cast<size_t>(config_.num_layers); ++layer) {
+    widths.push_back(static_cast<uint32_t>(config_.window(layer)));
+  }
+  std::vector<uint32_t> distinct = widths;
+  // 0, which sees everything, is the widest.
+  const auto is_wider = [](uint32_t a, uint32_t b) { return a - 1 > b - 1; };
+  std::sort(distinct.begin(), distinct.end(), is_wider);
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  for (uint32_t width : distinct) {
+    windows_.push_back({.window = width, .rows = {}});
+    windows_.back().rows.reserve(max_rows);
+  }
+  for (uint32_t width : widths) {
+    const auto found = std::find(distinct.begin(), distinct.end(), width);
+    window_of_layer_.push_back(static_cast<uint32_t>(found - distinct.begin()));
+  }
 }
 
 absl::Status CpuAttention::AllocateScratch(const Options& options) {
@@ -78,7 +111,6 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
     thread_scratch_.push_back(std::move(scratch));
   }
   order_.reserve(options.max_rows);
-  rows_.reserve(options.max_rows);
   groups_.reserve(options.max_rows);
   return absl::OkStatus();
 }
@@ -86,20 +118,22 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
 void CpuAttention::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value,
                         const RowBuffer& output) {
   OrderRows(rows);
-  rows_.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const RowContext& context = rows[order_[i]].row->context;
-    const auto window = static_cast<uint32_t>(config_.sliding_window.value_or(0));
-    AttentionRow row;
-    row.queries = query_key_value.row(order_[i]);
-    row.outputs = output.row(order_[i]);
-    row.blocks = context.blocks.data();
-    row.tail = context.tail.data();
-    row.num_committed = context.num_committed;
-    row.num_tail = static_cast<uint32_t>(context.tail.size());
-    row.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
-    if (i > 0) row.num_shared_blocks = NumSharedBlocks(rows[order_[i - 1]].row->context, context);
-    rows_.push_back(row);
+  for (WindowRows& of_window : windows_) {
+    of_window.rows.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const RowContext& context = rows[order_[i]].row->context;
+      const uint32_t window = of_window.window;
+      AttentionRow row;
+      row.queries = query_key_value.row(order_[i]);
+      row.outputs = output.row(order_[i]);
+      row.blocks = context.blocks.data();
+      row.tail = context.tail.data();
+      row.num_committed = context.num_committed;
+      row.num_tail = static_cast<uint32_t>(context.tail.size());
+      row.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
+      if (i > 0) row.num_shared_blocks = NumSharedBlocks(rows[order_[i - 1]].row->context, context);
+      of_window.rows.push_back(row);
+    }
   }
   SplitHeads(static_cast<uint32_t>(rows.size()));
   GroupRows();
@@ -122,12 +156,14 @@ void CpuAttention::SplitHeads(uint32_t num_rows) {
   parts_per_kv_ = DivideRoundingUp(heads_per_kv_, heads_per_item_);
 }
 
+// Groups are those of the widest window: they share out work, results do not depend on them.
 void CpuAttention::GroupRows() {
+  const std::vector<AttentionRow>& rows = windows_.front().rows;
   uint64_t num_positions = 0;
   const auto positions_of = [](const AttentionRow& row) {
     return uint64_t{row.num_committed} + row.num_tail - row.first_position;
   };
-  for (const AttentionRow& row : rows_) num_positions += positions_of(row);
+  for (const AttentionRow& row : rows) num_positions += positions_of(row);
   // One thread has nothing to even out.
   const auto num_threads = static_cast<uint32_t>(team_->num_threads());
   const uint32_t items_per_group = num_kv_heads_ * parts_per_kv_;
@@ -137,8 +173,8 @@ void CpuAttention::GroupRows() {
   const uint32_t most_rows = kMaxQueries / heads_per_item_;
   groups_.clear();
   uint64_t in_group = 0;
-  for (uint32_t i = 0; i < rows_.size(); ++i) {
-    const uint64_t positions = positions_of(rows_[i]);
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    const uint64_t positions = positions_of(rows[i]);
     if (groups_.empty() || i - groups_.back().begin == most_rows || in_group + positions > most_positions) {
       groups_.push_back({i, i});
       in_group = 0;
@@ -148,20 +184,43 @@ void CpuAttention::GroupRows() {
   }
 }
 
+const RotaryTable* CpuAttention::RotationOf(uint32_t layer) const {
+  const LayerVariant variant = config_.block.layer(layer);
+  if (config_.block.positions != PositionKind::kRotary || !variant.rotates) return nullptr;
+  return variant.is_local && config_.block.local_rope_theta.has_value() ? &local_rotary_ : &rotary_;
+}
+
+void CpuAttention::NormaliseHeads(const std::vector<float>& norm, int32_t num_heads, float* heads) const {
+  if (norm.empty()) return;
+  const auto head_dim = static_cast<size_t>(config_.head_dim);
+  const float epsilon = config_.rms_norm_epsilon;
+  if (config_.block.qk_norm == QkNorm::kAll) {
+    kernels_.rms_norm(heads, norm.data(), norm.size(), epsilon, heads);
+    return;
+  }
+  for (int32_t h = 0; h < num_heads; ++h, heads += head_dim) {
+    kernels_.rms_norm(heads, norm.data(), head_dim, epsilon, heads);
+  }
+}
+
 void CpuAttention::Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
                            const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                            const RowBuffer& query_key_value) {
   if (thread == 0) next_item_.store(0, std::memory_order_relaxed);
   const auto head_dim = static_cast<size_t>(config_.head_dim);
+  const RotaryTable* const rotation = RotationOf(layer);
   const Share share = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
   for (uint32_t i = share.begin; i < share.end; ++i) {
-    float* head = query_key_value.row(i);
-    for (int32_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h, head += head_dim) {
-      const std::vector<float>& norm = h < config_.num_heads ? query_norm : key_norm;
-      if (!norm.empty()) kernels_.rms_norm(head, norm.data(), head_dim, config_.rms_norm_epsilon, head);
-      rotary_.Rotate(rows[i].position, head);
+    float* const query = query_key_value.row(i);
+    float* const key = query + config_.query_size();
+    NormaliseHeads(query_norm, config_.num_heads, query);
+    NormaliseHeads(key_norm, config_.num_kv_heads, key);
+    if (rotation != nullptr) {
+      float* head = query;
+      for (int32_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h, head += head_dim) {
+        rotation->Rotate(rows[i].position, head);
+      }
     }
-    const float* key = query_key_value.row(i) + config_.query_size();
     kv_.Write(layer, rows[i].slot, key, key + config_.kv_size());
   }
 }
@@ -170,7 +229,8 @@ void CpuAttention::Attend(int thread, uint32_t layer) {
   ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
   AttentionArgs args;
   args.head_dim = static_cast<uint32_t>(config_.head_dim);
-  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  args.scale = scale_;
+  args.score_cap = config_.block.score_cap;
   args.wide_keys = scratch.wide_keys.data<float>();
   args.wide_values = scratch.wide_values.data<float>();
   args.scores = scratch.scores.data<float>();
@@ -189,11 +249,12 @@ void CpuAttention::AttendItem(uint32_t layer, uint32_t item, AttentionArgs* args
   const uint32_t part = item % parts_per_kv_;
   const uint32_t kv_head = item / parts_per_kv_ % num_kv_heads_;
   const Group& group = groups_[item / parts_per_kv_ / num_kv_heads_];
-  args->rows = &rows_[group.begin];
+  args->rows = &windows_[window_of_layer_[layer]].rows[group.begin];
   args->num_rows = group.end - group.begin;
   const uint32_t first_head = part * heads_per_item_;
   args->first_head = kv_head * heads_per_kv_ + first_head;
   args->num_heads = std::min(heads_per_item_, heads_per_kv_ - first_head);
+  if (!slopes_.empty()) args->slopes = &slopes_[args->first_head];
   kv_.Locate(layer, kv_head, args);
   kernels_.attend(*args);
 }

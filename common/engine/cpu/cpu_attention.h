@@ -53,13 +53,13 @@ class CpuAttention {
   void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value, const RowBuffer& output);
 
   // `query_key_value` is [rows, query_size + 2 * kv_size]: normalises (where the norms are not empty) and
-  // rotates queries and keys of this thread's rows in place, and stores keys and values.
+  // rotates (in layers that do) queries and keys of this thread's rows in place, and stores keys and values.
   void Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
                const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                const RowBuffer& query_key_value);
 
-  // output[row] = softmax(q k / sqrt(head_dim)) v over the row's context, for the rows and buffers of Plan,
-  // [rows, query_size].
+  // output[row] = softmax(scores) v over what the layer sees of the row's context, for the rows and buffers
+  // of Plan, [rows, query_size]. Scores are q k / sqrt(head_dim), or as the configuration's block has them.
   void Attend(int thread, uint32_t layer);
 
   // The keys and values of one slot, in every layer.
@@ -75,7 +75,12 @@ class CpuAttention {
     AlignedBuffer totals;
     AlignedBuffer greatest;
   };
-  // Rows [begin, end) of rows_.
+  // The rows of the plan as layers of one window see them.
+  struct WindowRows {
+    uint32_t window = 0;  // 0: everything.
+    std::vector<AttentionRow> rows;
+  };
+  // Rows [begin, end) of the plan.
   struct Group {
     uint32_t begin = 0;
     uint32_t end = 0;
@@ -84,6 +89,10 @@ class CpuAttention {
   CpuAttention(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team);
 
   absl::Status AllocateScratch(const Options& options);
+  absl::Status BuildRotations(uint32_t max_context);
+  void FindWindows(uint32_t max_rows);
+  const RotaryTable* RotationOf(uint32_t layer) const;
+  void NormaliseHeads(const std::vector<float>& norm, int32_t num_heads, float* heads) const;
   void OrderRows(absl::Span<const ActiveRow> rows);
   void SplitHeads(uint32_t num_rows);
   void GroupRows();
@@ -96,12 +105,17 @@ class CpuAttention {
   const uint32_t heads_per_kv_;
   KvStore kv_;
   RotaryTable rotary_;
+  RotaryTable local_rotary_;
+  std::vector<float> slopes_;  // [num_heads], of ALiBi, else empty.
+  float scale_ = 1.0f;
   std::vector<ThreadScratch> thread_scratch_;
 
   // The plan: items of work are a group of rows times some heads of one KV head, numbered by group, KV head
   // and part of its heads.
   std::vector<uint32_t> order_;
-  std::vector<AttentionRow> rows_;
+  // Of each window that layers have, the widest first, and which of them each layer has.
+  std::vector<WindowRows> windows_;
+  std::vector<uint32_t> window_of_layer_;
   std::vector<Group> groups_;
   uint32_t heads_per_item_ = 1;
   uint32_t parts_per_kv_ = 1;

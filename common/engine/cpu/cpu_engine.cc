@@ -21,6 +21,8 @@
 namespace tandem {
 namespace {
 
+static_assert(kNumActivationKernels == kNumActivations);
+
 void AddBias(const std::vector<float>& bias, const KernelTable& kernels, uint32_t begin, uint32_t end,
              uint32_t num_rows, float* const* rows) {
   if (bias.empty()) return;
@@ -50,23 +52,40 @@ class CpuEngine final : public Engine {
   // next: the caller puts the barrier.
   void RunStep(int thread);
   void Embed(int thread);
+  void ProjectEmbedding(int thread);
   void RunLayer(int thread, uint32_t layer);
+  // Attention's outputs into the stream, then what the feed-forward part makes of it.
+  void RunSequential(int thread, const CpuWeights::Layer& weights);
+  // Both from the same stream, and then both into it.
+  void RunParallel(int thread, const CpuWeights::Layer& weights);
   // Into normed_, prepared for the product with `next`.
-  void Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next);
+  void Normalise(int thread, const NormWeights& norm, const PackedMatrix& next);
   // Without weights the row stays as it is.
-  void NormaliseRow(const std::vector<float>& weight, uint32_t row, float* out) const;
+  void NormaliseRow(const NormWeights& norm, const float* row, float* out) const;
   // Moves the rows that are computed to the end to the front, and there is nothing left of the others.
   void DropFinishedRows(int thread);
   void KeepRowsWithLogits(int thread);
   // Hands out the states after so many layers, of this thread's rows.
   void TakeFeatures(int thread, uint32_t num_layers);
   bool IsComputedToTheEnd(const StepRow& row) const;
-  void AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
-                  const ProductInputs& inputs);
+  // What a part of a layer ends in.
+  struct Addition {
+    const PackedMatrix& matrix;
+    const std::vector<float>& bias;
+    const NormWeights& output_norm;
+    const NormWeights& sum_norm;
+  };
+  // Has barriers of its own where there are norms.
+  void AddToStream(int thread, const Addition& addition, const ProductInputs& inputs);
   // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
   // theirs. Whether there was anything to do.
   bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
+  // The feed-forward part as far as the product with `down`.
   void GateAndUp(int thread, const CpuWeights::Layer& weights);
+  void ComputeLogits(int thread);
+  const PackedMatrix& first_of(const CpuWeights::Layer& weights) const {
+    return config_.block.gated ? weights.gate : weights.up;
+  }
   absl::Span<const ActiveRow> ActiveRows() const { return {active_.data(), num_active_}; }
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
 
@@ -97,6 +116,7 @@ class CpuEngine final : public Engine {
   RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
   ProductInputs gate_;         // [max_rows, intermediate]
   RowBuffer up_;               // [max_rows, intermediate]
+  ProductInputs narrow_;       // [max_rows, embedding_size], where that is another width than hidden's
 };
 
 absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineOptions& options) {
@@ -152,6 +172,10 @@ absl::Status CpuEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
   TANDEM_ASSIGN_OR_RETURN(gate_, ProductInputs::Allocate(*kernels_, max_rows_, intermediate));
   TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
+  if (config_.block.embedding_size > 0) {
+    const auto narrow = static_cast<uint32_t>(config_.block.embedding_size);
+    TANDEM_ASSIGN_OR_RETURN(narrow_, ProductInputs::Allocate(*kernels_, max_rows_, narrow));
+  }
   StepValidator::Options checks{.vocab_size = config_.vocab_size,
                                 .num_blocks = num_blocks_,
                                 .max_rows = max_rows_,
@@ -210,10 +234,7 @@ void CpuEngine::RunStep(int thread) {
     team_->Barrier();
     KeepRowsWithLogits(thread);
   }
-  Normalise(thread, weights_.final_norm, weights_.output);
-  team_->Barrier();
-  weights_.output.Multiply(MyShare(weights_.output.num_tiles(), thread), normed_, num_wanted_,
-                           logits_.data());
+  ComputeLogits(thread);
   if (head_ == nullptr || head_->drafts_all_tokens()) return;
   team_->Barrier();
   const Share rows = MyShare(num_wanted_, thread);
@@ -221,9 +242,52 @@ void CpuEngine::RunStep(int thread) {
 }
 
 void CpuEngine::Embed(int thread) {
+  const bool is_narrow = config_.block.embedding_size > 0;
+  const float scale = config_.block.embedding_scale;
   const Share rows = MyShare(num_active_, thread);
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
-    weights_.embedding().CopyOutput(static_cast<uint32_t>(active_[i].row->token), hidden_.row(i));
+    float* const embedded = is_narrow ? narrow_.floats().row(i) : hidden_.row(i);
+    weights_.embedding().CopyOutput(static_cast<uint32_t>(active_[i].row->token), embedded);
+    if (scale != 1.0f) kernels_->scale(scale, weights_.embedding().depth(), embedded);
+  }
+  if (is_narrow) ProjectEmbedding(thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    float* const hidden = hidden_.row(i);
+    if (!weights_.positions.empty()) {
+      const uint32_t place = active_[i].position + static_cast<uint32_t>(config_.block.position_offset);
+      kernels_->add(&weights_.positions[size_t{place} * hidden_.width()], hidden_.width(), hidden);
+    }
+    if (weights_.embedding_norm.exists()) NormaliseRow(weights_.embedding_norm, hidden, hidden);
+  }
+}
+
+void CpuEngine::ProjectEmbedding(int thread) {
+  const PackedMatrix& matrix = weights_.project_in;
+  narrow_.Prepare(matrix.kernel(), MyShare(num_active_, thread), {0, matrix.depth()});
+  team_->Barrier();
+  matrix.Multiply(MyShare(matrix.num_tiles(), thread), narrow_, num_active_, hidden_.rows());
+  team_->Barrier();
+}
+
+void CpuEngine::ComputeLogits(int thread) {
+  const bool is_narrow = config_.block.embedding_size > 0;
+  Normalise(thread, weights_.final_norm, is_narrow ? weights_.project_out : weights_.output);
+  team_->Barrier();
+  if (is_narrow) {
+    const PackedMatrix& matrix = weights_.project_out;
+    matrix.Multiply(MyShare(matrix.num_tiles(), thread), normed_, num_wanted_, narrow_.floats().rows());
+    team_->Barrier();
+    if (PrepareRows(thread, weights_.output, &narrow_)) team_->Barrier();
+  }
+  const PackedMatrix& output = weights_.output;
+  const Share tiles = MyShare(output.num_tiles(), thread);
+  output.Multiply(tiles, is_narrow ? narrow_ : normed_, num_wanted_, logits_.data());
+  const uint32_t begin = tiles.begin * kTileOutputs;
+  const uint32_t end = std::min(tiles.end * kTileOutputs, output.num_outputs());
+  const BlockDescription& block = config_.block;
+  for (uint32_t i = 0; i < num_wanted_ && begin < end; ++i) {
+    if (block.logit_scale != 1.0f) kernels_->scale(block.logit_scale, end - begin, logits_[i] + begin);
+    if (block.logit_cap != 0.0f) kernels_->cap(block.logit_cap, end - begin, logits_[i] + begin);
   }
 }
 
@@ -253,28 +317,57 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   attention_->Attend(thread, layer);
   team_->Barrier();
   if (PrepareRows(thread, weights.attention_out, &attended_)) team_->Barrier();
-  AddProduct(thread, weights.attention_out, weights.attention_out_bias, attended_);
+  if (config_.block.parallel) {
+    RunParallel(thread, weights);
+  } else {
+    RunSequential(thread, weights);
+  }
+}
+
+void CpuEngine::RunSequential(int thread, const CpuWeights::Layer& weights) {
+  AddToStream(thread,
+              {weights.attention_out, weights.attention_out_bias, weights.attention_output_norm,
+               weights.attention_sum_norm},
+              attended_);
   team_->Barrier();
-  Normalise(thread, weights.post_attention_norm, weights.gate);
+  Normalise(thread, weights.mlp_norm, first_of(weights));
   team_->Barrier();
   GateAndUp(thread, weights);
   team_->Barrier();
-  AddProduct(thread, weights.down, weights.down_bias, gate_);
+  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm},
+              gate_);
 }
 
-void CpuEngine::Normalise(int thread, const std::vector<float>& weight, const PackedMatrix& next) {
+// Both additions are of the same outputs: no thread waits for another between them.
+void CpuEngine::RunParallel(int thread, const CpuWeights::Layer& weights) {
+  Normalise(thread, weights.mlp_norm, first_of(weights));
+  team_->Barrier();
+  GateAndUp(thread, weights);
+  team_->Barrier();
+  AddToStream(thread,
+              {weights.attention_out, weights.attention_out_bias, weights.attention_output_norm,
+               weights.attention_sum_norm},
+              attended_);
+  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm},
+              gate_);
+}
+
+void CpuEngine::Normalise(int thread, const NormWeights& norm, const PackedMatrix& next) {
   const Share rows = MyShare(num_active_, thread);
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
-    NormaliseRow(weight, i, normed_.floats().row(i));
+    NormaliseRow(norm, hidden_.row(i), normed_.floats().row(i));
   }
   normed_.Prepare(next.kernel(), rows, {0, next.depth()});
 }
 
-void CpuEngine::NormaliseRow(const std::vector<float>& weight, uint32_t row, float* out) const {
-  if (weight.empty()) {
-    std::copy_n(hidden_.row(row), hidden_.width(), out);
+void CpuEngine::NormaliseRow(const NormWeights& norm, const float* row, float* out) const {
+  const size_t width = hidden_.width();
+  if (!norm.exists()) {
+    std::copy_n(row, width, out);
+  } else if (config_.block.norm == NormKind::kLayer) {
+    kernels_->layer_norm(row, norm.weight.data(), norm.bias.data(), width, config_.rms_norm_epsilon, out);
   } else {
-    kernels_->rms_norm(hidden_.row(row), weight.data(), weight.size(), config_.rms_norm_epsilon, out);
+    kernels_->rms_norm(row, norm.weight.data(), width, config_.rms_norm_epsilon, out);
   }
 }
 
@@ -303,7 +396,8 @@ void CpuEngine::TakeFeatures(int thread, uint32_t num_layers) {
       std::copy_n(hidden_.row(i), width, request->states + (found - request->layers.begin()) * size_t{width});
     }
     if (num_layers == weights_.layers.size() && request->final_norm) {
-      NormaliseRow(weights_.final_norm, i, request->states + request->layers.size() * size_t{width});
+      NormaliseRow(weights_.final_norm, hidden_.row(i),
+                   request->states + request->layers.size() * size_t{width});
     }
   }
 }
@@ -339,35 +433,63 @@ void CpuEngine::KeepRowsWithLogits(int thread) {
   team_->Barrier();
 }
 
-// hidden += matrix * input + bias
-void CpuEngine::AddProduct(int thread, const PackedMatrix& matrix, const std::vector<float>& bias,
-                           const ProductInputs& inputs) {
+// hidden = sum_norm(hidden + scale * output_norm(matrix * input + bias))
+void CpuEngine::AddToStream(int thread, const Addition& addition, const ProductInputs& inputs) {
+  const PackedMatrix& matrix = addition.matrix;
+  const float scale = config_.block.residual_scale;
   const Share tiles = MyShare(matrix.num_tiles(), thread);
   matrix.Multiply(tiles, inputs, num_active_, projected_.rows());
   const uint32_t begin = tiles.begin * kTileOutputs;
   const uint32_t end = std::min(tiles.end * kTileOutputs, matrix.num_outputs());
-  AddBias(bias, *kernels_, begin, end, num_active_, projected_.rows());
-  for (uint32_t i = 0; i < num_active_; ++i) {
-    kernels_->add(projected_.row(i) + begin, end - begin, hidden_.row(i) + begin);
+  AddBias(addition.bias, *kernels_, begin, end, num_active_, projected_.rows());
+  const auto add = [&](uint32_t row, uint32_t from, uint32_t to) {
+    if (scale != 1.0f) kernels_->scale(scale, to - from, projected_.row(row) + from);
+    kernels_->add(projected_.row(row) + from, to - from, hidden_.row(row) + from);
+  };
+  const bool norms_outputs = addition.output_norm.exists();
+  if (!norms_outputs) {
+    for (uint32_t i = 0; i < num_active_ && begin < end; ++i) add(i, begin, end);
+    if (!addition.sum_norm.exists()) return;
+  }
+  team_->Barrier();
+  const Share rows = MyShare(num_active_, thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    if (norms_outputs) {
+      NormaliseRow(addition.output_norm, projected_.row(i), projected_.row(i));
+      add(i, 0, hidden_.width());
+    }
+    if (addition.sum_norm.exists()) NormaliseRow(addition.sum_norm, hidden_.row(i), hidden_.row(i));
   }
 }
 
-// gate = silu(gate) * up, each thread for the same outputs of both, in whole groups that it can prepare for
-// the next product.
+// gate = activation(gate) * up, or activation(up) where nothing gates, each thread for the same outputs of
+// both, in whole groups that it can prepare for the next product.
 void CpuEngine::GateAndUp(int thread, const CpuWeights::Layer& weights) {
   constexpr uint32_t kGroupTiles = kInputGroup / kTileOutputs;
-  const uint32_t num_tiles = weights.gate.num_tiles();
+  const uint32_t num_tiles = weights.up.num_tiles();
   const Share groups = MyShare((num_tiles + kGroupTiles - 1) / kGroupTiles, thread);
   const Share tiles = {groups.begin * kGroupTiles, std::min(groups.end * kGroupTiles, num_tiles)};
-  RowBuffer& gate = gate_.floats();
-  weights.gate.Multiply(tiles, normed_, num_active_, gate.rows());
-  weights.up.Multiply(tiles, normed_, num_active_, up_.rows());
+  const BlockDescription& block = config_.block;
   const uint32_t begin = tiles.begin * kTileOutputs;
-  const uint32_t end = std::min(tiles.end * kTileOutputs, weights.gate.num_outputs());
-  AddBias(weights.gate_bias, *kernels_, begin, end, num_active_, gate.rows());
-  AddBias(weights.up_bias, *kernels_, begin, end, num_active_, up_.rows());
-  for (uint32_t i = 0; i < num_active_; ++i) {
-    kernels_->silu_multiply(up_.row(i) + begin, end - begin, gate.row(i) + begin);
+  const uint32_t end = std::min(tiles.end * kTileOutputs, weights.up.num_outputs());
+  RowBuffer& gate = gate_.floats();
+  const RowBuffer& up = block.gated ? up_ : gate;
+  if (block.gated) {
+    weights.gate.Multiply(tiles, normed_, num_active_, gate.rows());
+    AddBias(weights.gate_bias, *kernels_, begin, end, num_active_, gate.rows());
+  }
+  weights.up.Multiply(tiles, normed_, num_active_, up.rows());
+  AddBias(weights.up_bias, *kernels_, begin, end, num_active_, up.rows());
+  const bool is_fused = block.gated && block.activation == Activation::kSilu;
+  const auto activate = kernels_->activations[static_cast<size_t>(block.activation)];
+  for (uint32_t i = 0; i < num_active_ && begin < end; ++i) {
+    float* const values = gate.row(i) + begin;
+    if (is_fused) {
+      kernels_->silu_multiply(up.row(i) + begin, end - begin, values);
+      continue;
+    }
+    activate(end - begin, values);
+    if (block.gated) kernels_->multiply(up.row(i) + begin, end - begin, values);
   }
   gate_.Prepare(weights.down.kernel(), {0, num_active_}, {begin, end});
 }

@@ -67,6 +67,19 @@ class Packer {
     return floats;
   }
 
+  // Norms' weights are kept as what they multiply with.
+  NormWeights Norm(const TensorView& weight, const TensorView& bias) {
+    return {.weight = NormVector(weight), .bias = Vector(bias)};
+  }
+  std::vector<float> NormVector(const TensorView& weight) {
+    std::vector<float> floats = Vector(weight);
+    const float offset = model_.config().block.norm_weight_offset;
+    if (offset != 0) {
+      for (float& number : floats) number += offset;
+    }
+    return floats;
+  }
+
   // Whether loading should go on.
   const absl::Status& status() const { return status_; }
 
@@ -101,22 +114,40 @@ class Packer {
   absl::Status status_;
 };
 
-absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, Packer* packer) {
+absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, const BlockDescription& block,
+                                            Packer* packer) {
   CpuWeights::Layer to;
-  to.input_norm = packer->Vector(from.input_norm);
+  NormWeights& first_norm = block.norms_follow_sums ? to.attention_sum_norm : to.input_norm;
+  NormWeights& second_norm = block.norms_follow_sums ? to.mlp_sum_norm : to.mlp_norm;
+  first_norm = packer->Norm(from.input_norm, from.input_norm_bias);
   TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({from.query, from.key, from.value}));
   to.query_key_value_bias = packer->Vectors({from.query_bias, from.key_bias, from.value_bias});
-  to.query_norm = packer->Vector(from.query_norm);
-  to.key_norm = packer->Vector(from.key_norm);
+  to.query_norm = packer->NormVector(from.query_norm);
+  to.key_norm = packer->NormVector(from.key_norm);
   TANDEM_ASSIGN_OR_RETURN(to.attention_out, packer->Matrix({from.attention_out}));
   to.attention_out_bias = packer->Vector(from.attention_out_bias);
-  to.post_attention_norm = packer->Vector(from.post_attention_norm);
-  TANDEM_RETURN_IF_ERROR(packer->Pair(from.gate, from.up, &to.gate, &to.up));
+  to.attention_output_norm = packer->Norm(from.attention_output_norm, from.attention_output_norm_bias);
+  second_norm = packer->Norm(from.post_attention_norm, from.post_attention_norm_bias);
+  if (from.gate.exists()) {
+    TANDEM_RETURN_IF_ERROR(packer->Pair(from.gate, from.up, &to.gate, &to.up));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(to.up, packer->Matrix({from.up}));
+  }
   TANDEM_ASSIGN_OR_RETURN(to.down, packer->Matrix({from.down}));
   to.gate_bias = packer->Vector(from.gate_bias);
   to.up_bias = packer->Vector(from.up_bias);
   to.down_bias = packer->Vector(from.down_bias);
+  to.mlp_output_norm = packer->Norm(from.mlp_output_norm, from.mlp_output_norm_bias);
   return to;
+}
+
+absl::Status PackOuter(const OuterWeights& from, Packer* packer, CpuWeights* to) {
+  to->positions = packer->Vector(from.positions);
+  to->embedding_norm = packer->Norm(from.embedding_norm, from.embedding_norm_bias);
+  if (!from.project_in.exists()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(to->project_in, packer->Matrix({from.project_in}));
+  TANDEM_ASSIGN_OR_RETURN(to->project_out, packer->Matrix({from.project_out}));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CpuWeights> PackMedusa(const Model& model, Packer* packer) {
@@ -147,10 +178,11 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
   CpuWeights weights;
   weights.layers.reserve(model.layers().size());
   for (const LayerWeights& layer : model.layers()) {
-    TANDEM_ASSIGN_OR_RETURN(CpuWeights::Layer packed, PackLayer(layer, &packer));
+    TANDEM_ASSIGN_OR_RETURN(CpuWeights::Layer packed, PackLayer(layer, model.config().block, &packer));
     weights.layers.push_back(std::move(packed));
   }
-  weights.final_norm = packer.Vector(model.final_norm());
+  TANDEM_RETURN_IF_ERROR(PackOuter(model.outer(), &packer, &weights));
+  weights.final_norm = packer.Norm(model.final_norm(), model.outer().final_norm_bias);
   TANDEM_ASSIGN_OR_RETURN(weights.output, packer.TokenMatrix(model.output()));
   if (model.config().head.has_value()) {
     const HeadWeights& from = model.head();
@@ -172,7 +204,8 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
 }
 
 uint64_t BytesReadPerStep(const Model& model, WeightType type) {
-  const auto bytes = [](const TensorView& matrix, WeightType matrix_type) {
+  const auto bytes = [](const TensorView& matrix, WeightType matrix_type) -> uint64_t {
+    if (!matrix.exists()) return 0;
     const WeightLayout& layout =
         PortableKernels().products[static_cast<size_t>(FormatFor(matrix_type, {matrix}))].layout;
     return layout.tile_bytes(static_cast<uint32_t>(matrix.shape.at(1))) *
@@ -185,7 +218,10 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
     if (!counted) sum += bytes(position.output, OfTokens(type));
   }
   sum += bytes(model.output(), OfTokens(type));
-  if (model.head().projection.exists()) sum += bytes(model.head().projection, type);
+  for (const TensorView& matrix :
+       {model.head().projection, model.outer().project_in, model.outer().project_out}) {
+    sum += bytes(matrix, type);
+  }
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {

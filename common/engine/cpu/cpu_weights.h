@@ -12,19 +12,32 @@
 
 namespace tandem {
 
+// A norm's weight, [hidden], and its bias where it has one; both empty for no norm.
+struct NormWeights {
+  std::vector<float> weight;
+  std::vector<float> bias;
+  bool exists() const { return !weight.empty(); }
+};
+
 // A model's weights as the CPU engine uses them. Independent of the files they came from.
 struct CpuWeights {
   struct Layer {
-    std::vector<float> input_norm;            // [hidden]; empty for draft heads but MTP
+    // Before attention and before the feed-forward part; over what each of them adds to the stream; and over
+    // the stream behind each sum. Draft heads but MTP have no input norm.
+    NormWeights input_norm;
+    NormWeights mlp_norm;
+    NormWeights attention_output_norm;
+    NormWeights mlp_output_norm;
+    NormWeights attention_sum_norm;
+    NormWeights mlp_sum_norm;
     PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]; EAGLE-3: [.., 2 * hidden]
     std::vector<float> query_key_value_bias;  // Likewise; empty when there is none, as are all biases.
-    std::vector<float> query_norm;            // [head_dim], empty without
+    std::vector<float> query_norm;            // [head_dim], or of all heads [query_size]; empty without
     std::vector<float> key_norm;
     PackedMatrix attention_out;  // [hidden, query_size]
     std::vector<float> attention_out_bias;
-    std::vector<float> post_attention_norm;  // [hidden]
-    PackedMatrix gate;                       // [intermediate, hidden]
-    PackedMatrix up;
+    PackedMatrix gate;  // [intermediate, hidden]; empty where nothing gates
+    PackedMatrix up;    // [intermediate, hidden]
     PackedMatrix down;  // [hidden, intermediate]
     std::vector<float> gate_bias;
     std::vector<float> up_bias;
@@ -50,8 +63,12 @@ struct CpuWeights {
   };
 
   std::vector<Layer> layers;
-  std::vector<float> final_norm;  // [hidden]; empty for EAGLE and Medusa heads
-  PackedMatrix output;            // [vocab, hidden]; of a draft head [draft_vocab_size, hidden], or none
+  std::vector<float> positions;  // [max_context + offset, hidden], where they are learned
+  NormWeights embedding_norm;
+  PackedMatrix project_in;   // [hidden, embedding_size], where the embedding has a width of its own,
+  PackedMatrix project_out;  // and [embedding_size, hidden]
+  NormWeights final_norm;    // None for EAGLE and Medusa heads.
+  PackedMatrix output;       // [vocab, embedding_size]; of a draft head [draft_vocab_size, hidden], or none
   PackedMatrix separate_embedding;
   bool tied_embeddings = false;
   Head head;

@@ -12,7 +12,7 @@ HeadStage::HeadStage(const ModelConfig& config, const CpuWeights& weights, const
                      ThreadTeam* team)
     : config_(config),
       weights_(weights.head),
-      input_norm_(weights.layers.front().input_norm),
+      input_norm_(weights.layers.front().input_norm.weight),
       kernels_(kernels),
       team_(team) {}
 

@@ -116,16 +116,30 @@ struct ProductKernel {
 
 struct AttentionArgs;  // attention_args.h
 
+inline constexpr uint32_t kNumActivationKernels = 4;
+
 struct KernelTable {
   const char* name = nullptr;
   ProductKernel products[kNumWeightFormats];  // By WeightFormat.
   // output[i] = weight[i] * (input[i] / sqrt(mean of squares + epsilon)); `output` may be `input`.
   void (*rms_norm)(const float* input, const float* weight, size_t size, float epsilon,
                    float* output) = nullptr;
+  // output[i] = weight[i] * ((input[i] - mean) / sqrt(mean of (input - mean)^2 + epsilon)) + bias[i],
+  // likewise.
+  void (*layer_norm)(const float* input, const float* weight, const float* bias, size_t size, float epsilon,
+                     float* output) = nullptr;
+  // values[i] = f(values[i]), by Activation (common/model/architecture.h).
+  void (*activations[kNumActivationKernels])(size_t size, float* values) = {};
   // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
   void (*silu_multiply)(const float* up, size_t size, float* gate) = nullptr;
   // sum[i] += addend[i]
   void (*add)(const float* addend, size_t size, float* sum) = nullptr;
+  // product[i] *= factor[i]
+  void (*multiply)(const float* factor, size_t size, float* product) = nullptr;
+  // values[i] *= factor
+  void (*scale)(float factor, size_t size, float* values) = nullptr;
+  // values[i] = cap * tanh(values[i] / cap), to 1e-7 of the cap.
+  void (*cap)(float cap, size_t size, float* values) = nullptr;
   // values[i] = exp(values[i])
   void (*exponential)(size_t size, float* values) = nullptr;
   void (*attend)(const AttentionArgs& args) = nullptr;

@@ -195,9 +195,92 @@ void RmsNorm(const float* input, const float* weight, size_t size, float epsilon
 }
 
 template <typename V>
+void LayerNorm(const float* input, const float* weight, const float* bias, size_t size, float epsilon,
+               float* output) {
+  const size_t whole = size - size % kLanes;
+  V sum = V::Broadcast(0.0f);
+  for (size_t i = 0; i < whole; i += kLanes) sum = V::Add(sum, V::Load(input + i));
+  if (whole < size) sum = V::Add(sum, LoadFirst<V>(input + whole, size - whole));
+  const float mean = SumLanes(sum) / static_cast<float>(size);
+  const V means = V::Broadcast(mean);
+  V squares = V::Broadcast(0.0f);
+  for (size_t i = 0; i < whole; i += kLanes) {
+    const V x = V::Subtract(V::Load(input + i), means);
+    squares = V::Fma(x, x, squares);
+  }
+  if (whole < size) {
+    // What is not there is no distance from the mean.
+    alignas(64) float distances[kLanes] = {};
+    for (size_t i = whole; i < size; ++i) distances[i - whole] = input[i] - mean;
+    const V x = V::Load(distances);
+    squares = V::Fma(x, x, squares);
+  }
+  const float variance = SumLanes(squares) / static_cast<float>(size);
+  const float factor = 1.0f / __builtin_sqrtf(variance + epsilon);
+  const V factors = V::Broadcast(factor);
+  for (size_t i = 0; i < whole; i += kLanes) {
+    const V x = V::Multiply(V::Subtract(V::Load(input + i), means), factors);
+    V::Store(V::Fma(V::Load(weight + i), x, V::Load(bias + i)), output + i);
+  }
+  for (size_t i = whole; i < size; ++i) {
+    output[i] = __builtin_fmaf(weight[i], (input[i] - mean) * factor, bias[i]);
+  }
+}
+
+// values[i] = f(values[i])
+template <typename V, typename F>
+TANDEM_INLINE void ForAll(size_t size, float* values, F f) {
+  const size_t whole = size - size % kLanes;
+  for (size_t i = 0; i < whole; i += kLanes) V::Store(f(V::Load(values + i)), values + i);
+  if (whole < size) {
+    StoreFirst(f(LoadFirst<V>(values + whole, size - whole)), size - whole, values + whole);
+  }
+}
+
+template <typename V>
 TANDEM_INLINE V Silu(V x) {
   const V one = V::Broadcast(1.0f);
   return V::Divide(x, V::Add(one, Exponential(V::Subtract(V::Broadcast(0.0f), x))));
+}
+
+template <typename V>
+void SiluOf(size_t size, float* values) {
+  ForAll<V>(size, values, [](V x) { return Silu(x); });
+}
+
+// max(x, 0) - |x| e(|x| / sqrt(2)) / 2, where e is 1 - erf by Abramowitz and Stegun, 7.1.26: to 1.5e-7.
+template <typename V>
+void GeluOf(size_t size, float* values) {
+  ForAll<V>(size, values, [](V x) {
+    const V zero = V::Broadcast(0.0f);
+    const V magnitude = V::Max(V::Subtract(zero, x), x);
+    const V z = V::Multiply(magnitude, V::Broadcast(0.70710678118654752f));
+    const V one = V::Broadcast(1.0f);
+    const V t = V::Divide(one, V::Fma(V::Broadcast(0.3275911f), z, one));
+    V sum = V::Broadcast(1.061405429f);
+    sum = V::Fma(sum, t, V::Broadcast(-1.453152027f));
+    sum = V::Fma(sum, t, V::Broadcast(1.421413741f));
+    sum = V::Fma(sum, t, V::Broadcast(-0.284496736f));
+    sum = V::Fma(sum, t, V::Broadcast(0.254829592f));
+    const V e = V::Multiply(V::Multiply(sum, t), Exponential(V::Subtract(zero, V::Multiply(z, z))));
+    return V::Subtract(V::Max(zero, x), V::Multiply(V::Multiply(magnitude, V::Broadcast(0.5f)), e));
+  });
+}
+
+// x / (1 + exp(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3): what x / 2 (1 + tanh(y)) is.
+template <typename V>
+void GeluTanhOf(size_t size, float* values) {
+  ForAll<V>(size, values, [](V x) {
+    const V one = V::Broadcast(1.0f);
+    const V inner = V::Fma(V::Multiply(x, x), V::Broadcast(0.044715f), one);
+    const V y = V::Multiply(V::Multiply(x, inner), V::Broadcast(-2 * 0.79788456080286536f));
+    return V::Divide(x, V::Add(one, Exponential(y)));
+  });
+}
+
+template <typename V>
+void ReluOf(size_t size, float* values) {
+  ForAll<V>(size, values, [](V x) { return V::Max(V::Broadcast(0.0f), x); });
 }
 
 template <typename V>
@@ -223,12 +306,27 @@ void AddInto(const float* addend, size_t size, float* sum) {
 }
 
 template <typename V>
-void ExponentialOf(size_t size, float* values) {
+void MultiplyInto(const float* factor, size_t size, float* product) {
   const size_t whole = size - size % kLanes;
-  for (size_t i = 0; i < whole; i += kLanes) V::Store(Exponential(V::Load(values + i)), values + i);
-  if (whole < size) {
-    StoreFirst(Exponential(LoadFirst<V>(values + whole, size - whole)), size - whole, values + whole);
+  for (size_t i = 0; i < whole; i += kLanes) {
+    V::Store(V::Multiply(V::Load(product + i), V::Load(factor + i)), product + i);
   }
+  for (size_t i = whole; i < size; ++i) product[i] *= factor[i];
+}
+
+template <typename V>
+void ScaleOf(float factor, size_t size, float* values) {
+  ForAll<V>(size, values, [factor](V x) { return V::Multiply(x, V::Broadcast(factor)); });
+}
+
+template <typename V>
+void CapOf(float cap, size_t size, float* values) {
+  ForAll<V>(size, values, [cap](V x) { return Cap(cap, x); });
+}
+
+template <typename V>
+void ExponentialOf(size_t size, float* values) {
+  ForAll<V>(size, values, [](V x) { return Exponential(x); });
 }
 
 template <typename V>
@@ -242,8 +340,16 @@ KernelTable MakeKernelTable(const char* name) {
   bf16.layout = Bf16Lines();
   bf16.multiply = Multiply<V, Bf16Weights>;
   table.rms_norm = RmsNorm<V>;
+  table.layer_norm = LayerNorm<V>;
+  table.activations[0] = SiluOf<V>;
+  table.activations[1] = GeluOf<V>;
+  table.activations[2] = GeluTanhOf<V>;
+  table.activations[3] = ReluOf<V>;
   table.silu_multiply = SiluMultiply<V>;
   table.add = AddInto<V>;
+  table.multiply = MultiplyInto<V>;
+  table.scale = ScaleOf<V>;
+  table.cap = CapOf<V>;
   table.exponential = ExponentialOf<V>;
   table.attend = Attend<V>;
   return table;

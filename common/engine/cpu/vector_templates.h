@@ -61,5 +61,13 @@ TANDEM_INLINE V Exponential(V x) {
   return V::ZeroWhereLess(x, V::Broadcast(kSmallest), V::Multiply(sum, V::PowerOfTwo(shifted)));
 }
 
+// cap * tanh(x / cap) = cap - 2 cap / (exp(2 x / cap) + 1)
+template <typename V>
+TANDEM_INLINE V Cap(float cap, V x) {
+  const V power = Exponential(V::Multiply(x, V::Broadcast(2.0f / cap)));
+  return V::Subtract(V::Broadcast(cap),
+                     V::Divide(V::Broadcast(2.0f * cap), V::Add(power, V::Broadcast(1.0f))));
+}
+
 }  // namespace
 }  // namespace tandem

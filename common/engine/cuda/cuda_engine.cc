@@ -55,6 +55,12 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
                                                    HeadKindName(head->kind),
                                                    ", expected a model with layers"));
   }
+  if (const std::string beyond = BeyondLlama(model.config().block); !beyond.empty()) {
+    return absl::UnimplementedError(absl::StrCat(
+        model.folder(), "/config.json: field architectures: found ", model.config().architecture, " with ",
+        beyond,
+        ", supported on the device cuda: blocks as Llama's (docs/models.md); the device cpu runs it"));
+  }
   TANDEM_RETURN_IF_ERROR(ValidateGpuWeightType(options.weight_type));
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Load(model));
@@ -156,13 +162,16 @@ absl::Status CudaEngine::Start(absl::Span<const StepRow> rows) {
   if (!rows.empty()) {
     // On every rank: some may hold fewer of the heads that share keys than this one.
     const uint32_t most_heads = std::min(shard_.head_map.heads_per_kv, kMaxQueriesPerItem);
-    WriteStepWords(rows,
-                   {.max_rows = options_.max_rows,
-                    .sliding_window = static_cast<uint32_t>(config_.sliding_window.value_or(0)),
-                    .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows),
-                    .num_layers = num_layers(),
-                    .float_states = float_states()},
-                   &words_);
+    WriteStepWords(
+        rows,
+        {.max_rows = options_.max_rows,
+         // Where layers differ, each knows its own.
+         .sliding_window =
+             config_.block.layers.empty() ? static_cast<uint32_t>(config_.sliding_window.value_or(0)) : 0,
+         .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows),
+         .num_layers = num_layers(),
+         .float_states = float_states()},
+        &words_);
     started_size_ = SizeOf(words_.data());
     TANDEM_RETURN_IF_ERROR(EnsureFeatureRoom(started_size_.states));
     TANDEM_RETURN_IF_ERROR(SendWords(kStep));

@@ -39,6 +39,12 @@ uint64_t ModelHash(const Model& model) {
   }
   add(std::bit_cast<uint32_t>(config.rms_norm_epsilon));
   add(std::bit_cast<uint64_t>(config.rope_theta));
+  const RopeScaling& scaling = config.rope_scaling;
+  add(static_cast<uint64_t>(scaling.kind));
+  for (const double number : {scaling.factor, scaling.low_frequency_factor, scaling.high_frequency_factor,
+                              static_cast<double>(scaling.original_context), scaling.attention_factor}) {
+    add(std::bit_cast<uint64_t>(number));
+  }
   const TensorView& embedding = model.embedding();
   add(static_cast<uint64_t>(embedding.dtype));
   const auto* const bytes = static_cast<const uint8_t*>(embedding.data);

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+// How rotary frequencies are stretched for long contexts (config.json `rope_scaling`). With d numbers of a
+// head turned, frequency i of d / 2 is theta^(-2 i / d) where nothing is stretched.
+//
+// All of it is fixed when a model is loaded, so that a key once stored stays right (law 1): kDynamic and
+// kLongRope, which other engines choose anew for each length of text, are those of the longest context.
+struct RopeScaling {
+  enum class Kind {
+    kNone,
+    kLinear,    // Each divided by `factor`.
+    kLlama3,    // Long wavelengths divided by `factor`, short ones kept, those between blended.
+    kDynamic,   // theta * (factor * length / original_context - factor + 1)^(d / (d - 2)), of the longest.
+    kYarn,      // Peng et al., YaRN, 2023, section 3.2: a ramp over i in place of llama3's over wavelengths.
+    kLongRope,  // Ding et al., LongRoPE, 2024: frequency i divided by divisors[i].
+  };
+  Kind kind = Kind::kNone;
+  double factor = 1.0;
+  // kLlama3: wavelengths between original_context / high and original_context / low are blended.
+  double low_frequency_factor = 1.0;
+  double high_frequency_factor = 4.0;
+  int32_t original_context = 8192;
+  // kYarn: frequencies that turn more than `beta_fast` times in the original context are kept, those that
+  // turn less than `beta_slow` times divided; the ends of the ramp between are whole numbers if `truncate`.
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  bool truncate = true;
+  std::vector<double> divisors;  // kLongRope, [d / 2].
+  // Cosines and sines are multiplied by this (kYarn, kLongRope).
+  double attention_factor = 1.0;
+};
+
+enum class NormKind {
+  kRms,    // weight * x / sqrt(mean of squares + epsilon)
+  kLayer,  // weight * (x - mean) / sqrt(variance + epsilon) + bias; Ba et al., 2016
+};
+
+enum class Activation {
+  kSilu,      // x / (1 + exp(-x))
+  kGelu,      // x * Phi(x); Hendrycks and Gimpel, 2016
+  kGeluTanh,  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+  kRelu,      // max(x, 0)
+};
+inline constexpr int kNumActivations = 4;
+
+// How a token knows where it stands.
+enum class PositionKind {
+  kRotary,   // Queries and keys are turned.
+  kLearned,  // A row of a matrix is added to the embedding.
+  kAlibi,    // Scores fall with the distance; Press et al., 2021.
+};
+
+// How the weights of queries, keys and values lie in a layer's tensors.
+enum class QkvLayout {
+  kSeparate,  // A tensor each.
+  kStacked,   // One: all queries, all keys, all values.
+  kPerHead,   // One: of each head its query, key and value (BLOOM, GPT-NeoX).
+};
+
+// What query and key norms take together.
+enum class QkNorm {
+  kHead,  // Each head (Qwen3, Gemma 3).
+  kAll,   // All heads at once (OLMo 2).
+};
+
+// Where one layer differs from the others.
+struct LayerVariant {
+  bool has_window = true;  // It sees ModelConfig::sliding_window positions, where there is one.
+  bool rotates = true;     // Rotary positions; without, it knows none (NoPE).
+  bool is_local = false;   // It turns by BlockDescription::local_rope_theta, not stretched.
+};
+
+// What a model's tensors are called: those of a layer behind `layers`, its number and a dot, all but
+// `outputs` behind one of `roots`. Names of matrices, biases and norms leave out ".weight" and ".bias". An
+// empty name: the family has no such thing.
+struct TensorNames {
+  // Files have one of these in front of all names, the first if there are none.
+  std::vector<std::string> roots = {"model."};
+  std::string embedding = "embed_tokens";
+  std::string positions;       // kLearned
+  std::string embedding_norm;  // Over the embedding (BLOOM).
+  std::string project_in;      // From and to an embedding that is not as wide as the model (OPT-350m).
+  std::string project_out;
+  std::string final_norm = "norm";
+  std::vector<std::string> outputs = {"lm_head"};  // One of these, behind no root.
+  std::string layers = "layers.";
+  std::string attention_norm = "input_layernorm";
+  std::string query = "self_attn.q_proj";
+  std::string key = "self_attn.k_proj";
+  std::string value = "self_attn.v_proj";
+  std::string query_key_value;  // In place of the three, as QkvLayout says.
+  std::string query_norm = "self_attn.q_norm";
+  std::string key_norm = "self_attn.k_norm";
+  std::string attention_out = "self_attn.o_proj";
+  std::string attention_output_norm;  // Over what attention adds to the stream (Gemma 2, OLMo 2).
+  std::string mlp_norm = "post_attention_layernorm";
+  std::string gate = "mlp.gate_proj";
+  std::string up = "mlp.up_proj";
+  std::string gate_up;  // In place of both: all gates, then all of `up`.
+  std::string down = "mlp.down_proj";
+  std::string mlp_output_norm;
+  // In a layer: tensors of older files that follow from the configuration, such as masks.
+  std::vector<std::string> buffers;
+};
+
+// How a family's transformer is put together, as data: engines execute it and know no families. What is not
+// set here is a Llama's. With x the stream, f attention or the feed-forward part:
+//
+//   x = x + residual_scale * output_norm(f(norm(x)))      where there are such norms
+//   x = norm(x + f(x))                                    norms_follow_sums
+//   x = x + attention(norm(x)) + mlp(norm'(x))            parallel
+//
+// Sizes, biases, window and rotary settings stand in ModelConfig.
+struct BlockDescription {
+  NormKind norm = NormKind::kRms;
+  // Added to every norm's weight (Gemma's are kept around 0).
+  float norm_weight_offset = 0.0f;
+  bool norms_follow_sums = false;  // OPT-350m.
+  bool parallel = false;           // GPT-NeoX.
+
+  PositionKind positions = PositionKind::kRotary;
+  int32_t position_offset = 0;         // kLearned: position p has row p + offset (OPT).
+  int32_t rotary_dim = 0;              // Of a head, the first so many numbers turn; 0: all.
+  bool rotary_pairs_adjacent = false;  // Number 2i turns with 2i + 1, not i with i + rotary_dim / 2.
+  std::optional<double> local_rope_theta;
+  std::vector<LayerVariant> layers;  // One for each, or empty: all as by default.
+
+  QkvLayout qkv = QkvLayout::kSeparate;
+  bool matrices_transposed = false;  // In layers: [inputs, outputs] (GPT-2's Conv1D).
+  QkNorm qk_norm = QkNorm::kHead;
+  std::optional<double> attention_scale;  // Of scores; 1 / sqrt(head_dim) else.
+  float score_cap = 0.0f;                 // score = cap * tanh(score / cap); 0: none (Gemma 2).
+
+  Activation activation = Activation::kSilu;
+  bool gated = true;  // down(activation(gate(x)) * up(x)), else down(activation(up(x))).
+
+  int32_t embedding_size = 0;  // Of a token, where not hidden_size.
+  float embedding_scale = 1.0f;
+  float residual_scale = 1.0f;
+  float logit_scale = 1.0f;
+  float logit_cap = 0.0f;  // As score_cap.
+
+  TensorNames names;
+
+  LayerVariant layer(size_t index) const { return layers.empty() ? LayerVariant() : layers[index]; }
+};
+
+// By how much a score falls with each position between query and key, of every head.
+std::vector<float> AlibiSlopes(int32_t num_heads);
+
+// The first thing in a description that goes beyond what a Llama block has, in words and with the field of
+// config.json that asks for it; empty if there is none. For engines that run only such blocks.
+std::string BeyondLlama(const BlockDescription& block);
+
+}  // namespace tandem

@@ -1,0 +1,176 @@
+#include "common/model/block_tensors.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+
+absl::Status TensorTaker::Take(const std::string& name, const std::vector<int64_t>& shape, TensorView& out) {
+  TANDEM_ASSIGN_OR_RETURN(out, source_->Take(name, shape));
+  num_bytes_ += out.num_bytes();
+  num_parameters_ += static_cast<uint64_t>(out.num_elements());
+  return absl::OkStatus();
+}
+
+absl::Status TensorTaker::TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape,
+                                 TensorView& out) {
+  return wanted ? Take(name, shape, out) : absl::OkStatus();
+}
+
+void TensorTaker::Uncount(const TensorView& tensor) {
+  num_bytes_ -= tensor.num_bytes();
+  num_parameters_ -= static_cast<uint64_t>(tensor.num_elements());
+}
+
+std::string BlockTensors::FindRoot() const {
+  const TensorNames& names = config_.block.names;
+  for (const std::string& root : names.roots) {
+    if (taker_->source().Contains(absl::StrCat(root, names.embedding, ".weight"))) return root;
+  }
+  return names.roots.front();
+}
+
+absl::Status BlockTensors::ReadNorm(const std::string& name, TensorView& weight, TensorView* bias) {
+  const std::vector<int64_t> shape = {config_.hidden_size};
+  TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(name, ".weight"), shape, weight));
+  const bool has_bias = config_.block.norm == NormKind::kLayer;
+  return taker_->TakeIf(has_bias, absl::StrCat(name, ".bias"), shape, *bias);
+}
+
+absl::Status BlockTensors::ReadMatrix(const std::string& name, int64_t outputs, int64_t inputs,
+                                      TensorView& out) {
+  const std::string weight = absl::StrCat(name, ".weight");
+  if (!config_.block.matrices_transposed) return taker_->Take(weight, {outputs, inputs}, out);
+  TANDEM_RETURN_IF_ERROR(taker_->Take(weight, {inputs, outputs}, out));
+  out = TransposeOf(out);
+  return absl::OkStatus();
+}
+
+absl::Status BlockTensors::ReadSeparate(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
+  const TensorNames& names = config_.block.names;
+  const int64_t query = config_.query_size(), kv = config_.kv_size();
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.query, query, inputs, weights.query));
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.key, kv, inputs, weights.key));
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.value, kv, inputs, weights.value));
+  const bool bias = config_.attention_bias;
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(bias, absl::StrCat(prefix, names.query, ".bias"), {query}, weights.query_bias));
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(bias, absl::StrCat(prefix, names.key, ".bias"), {kv}, weights.key_bias));
+  return taker_->TakeIf(bias, absl::StrCat(prefix, names.value, ".bias"), {kv}, weights.value_bias);
+}
+
+absl::Status BlockTensors::ReadFused(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
+  const std::string name = prefix + config_.block.names.query_key_value;
+  const int64_t query = config_.query_size(), kv = config_.kv_size(), head = config_.head_dim;
+  TensorView matrix, bias;
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(name, query + 2 * kv, inputs, matrix));
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(config_.attention_bias, absl::StrCat(name, ".bias"), {query + 2 * kv}, bias));
+  const auto split = [&](const TensorView& fused, TensorView& queries, TensorView& keys, TensorView& values) {
+    if (!fused.exists()) return;
+    if (config_.block.qkv == QkvLayout::kPerHead) {
+      queries = RowsOfGroups(fused, 3 * head, 0, head);
+      keys = RowsOfGroups(fused, 3 * head, head, head);
+      values = RowsOfGroups(fused, 3 * head, 2 * head, head);
+    } else {
+      queries = RowsOf(fused, 0, query);
+      keys = RowsOf(fused, query, kv);
+      values = RowsOf(fused, query + kv, kv);
+    }
+  };
+  split(matrix, weights.query, weights.key, weights.value);
+  split(bias, weights.query_bias, weights.key_bias, weights.value_bias);
+  return absl::OkStatus();
+}
+
+absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
+  const TensorNames& names = config_.block.names;
+  const int64_t hidden = config_.hidden_size, query = config_.query_size();
+  TANDEM_RETURN_IF_ERROR(config_.block.qkv == QkvLayout::kSeparate ? ReadSeparate(prefix, inputs, weights)
+                                                                   : ReadFused(prefix, inputs, weights));
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.attention_out, hidden, query, weights.attention_out));
+  TANDEM_RETURN_IF_ERROR(taker_->TakeIf(config_.attention_output_bias,
+                                        absl::StrCat(prefix, names.attention_out, ".bias"), {hidden},
+                                        weights.attention_out_bias));
+  if (!config_.qk_norm) return absl::OkStatus();
+  const bool of_all = config_.block.qk_norm == QkNorm::kAll;
+  const int64_t query_norm = of_all ? query : config_.head_dim;
+  const int64_t key_norm = of_all ? config_.kv_size() : config_.head_dim;
+  TANDEM_RETURN_IF_ERROR(
+      taker_->Take(absl::StrCat(prefix, names.query_norm, ".weight"), {query_norm}, weights.query_norm));
+  return taker_->Take(absl::StrCat(prefix, names.key_norm, ".weight"), {key_norm}, weights.key_norm);
+}
+
+absl::Status BlockTensors::ReadFeedForward(const std::string& prefix, LayerWeights& weights) {
+  const BlockDescription& block = config_.block;
+  const TensorNames& names = block.names;
+  const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
+  if (!names.mlp_norm.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        ReadNorm(prefix + names.mlp_norm, weights.post_attention_norm, &weights.post_attention_norm_bias));
+  }
+  const bool bias = config_.mlp_bias;
+  if (!names.gate_up.empty()) {
+    TensorView both;
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.gate_up, 2 * intermediate, hidden, both));
+    weights.gate = RowsOf(both, 0, intermediate);
+    weights.up = RowsOf(both, intermediate, intermediate);
+  } else {
+    if (block.gated) {
+      TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.gate, intermediate, hidden, weights.gate));
+      TANDEM_RETURN_IF_ERROR(
+          taker_->TakeIf(bias, absl::StrCat(prefix, names.gate, ".bias"), {intermediate}, weights.gate_bias));
+    }
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.up, intermediate, hidden, weights.up));
+    TANDEM_RETURN_IF_ERROR(
+        taker_->TakeIf(bias, absl::StrCat(prefix, names.up, ".bias"), {intermediate}, weights.up_bias));
+  }
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.down, hidden, intermediate, weights.down));
+  return taker_->TakeIf(bias, absl::StrCat(prefix, names.down, ".bias"), {hidden}, weights.down_bias);
+}
+
+absl::Status BlockTensors::ReadLayer(const std::string& prefix, LayerWeights& weights) {
+  const TensorNames& names = config_.block.names;
+  if (!names.attention_norm.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        ReadNorm(prefix + names.attention_norm, weights.input_norm, &weights.input_norm_bias));
+  }
+  TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, config_.hidden_size, weights));
+  TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, weights));
+  if (!names.attention_output_norm.empty()) {
+    TANDEM_RETURN_IF_ERROR(ReadNorm(prefix + names.attention_output_norm, weights.attention_output_norm,
+                                    &weights.attention_output_norm_bias));
+  }
+  if (!names.mlp_output_norm.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        ReadNorm(prefix + names.mlp_output_norm, weights.mlp_output_norm, &weights.mlp_output_norm_bias));
+  }
+  for (const std::string& buffer : names.buffers) taker_->source().Ignore(prefix + buffer);
+  return absl::OkStatus();
+}
+
+absl::Status BlockTensors::ReadOuter(const std::string& root, OuterWeights& weights, TensorView& final_norm) {
+  const TensorNames& names = config_.block.names;
+  const int64_t hidden = config_.hidden_size;
+  if (!names.positions.empty()) {
+    TANDEM_RETURN_IF_ERROR(taker_->Take(
+        absl::StrCat(root, names.positions, ".weight"),
+        {int64_t{config_.max_context} + config_.block.position_offset, hidden}, weights.positions));
+  }
+  if (!names.embedding_norm.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        ReadNorm(root + names.embedding_norm, weights.embedding_norm, &weights.embedding_norm_bias));
+  }
+  if (config_.block.embedding_size != 0) {
+    const int64_t embedding = config_.block.embedding_size;
+    TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(root, names.project_in, ".weight"), {hidden, embedding},
+                                        weights.project_in));
+    TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(root, names.project_out, ".weight"), {embedding, hidden},
+                                        weights.project_out));
+  }
+  if (names.final_norm.empty()) return absl::OkStatus();
+  return ReadNorm(root + names.final_norm, final_norm, &weights.final_norm_bias);
+}
+
+}  // namespace tandem

@@ -1,0 +1,52 @@
+#include "common/model/tensor_view.h"
+
+#include <cassert>
+
+namespace tandem {
+namespace {
+
+// What a row-major tensor's strides are, spelled out.
+TensorView::Strides StridesOf(const TensorView& tensor) {
+  if (tensor.strides.has_value()) return *tensor.strides;
+  const int64_t columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+  return {.group_rows = 1, .group_stride = columns, .row_stride = columns, .column_stride = 1};
+}
+
+TensorView From(const TensorView& tensor, int64_t element) {
+  TensorView part = tensor;
+  part.data = static_cast<const char*>(tensor.data) + element * tensor.element_bytes();
+  return part;
+}
+
+}  // namespace
+
+TensorView RowsOf(const TensorView& tensor, int64_t begin, int64_t count) {
+  const TensorView::Strides strides = StridesOf(tensor);
+  assert(strides.group_rows == 1 && begin >= 0 && begin + count <= tensor.shape[0]);
+  TensorView part = From(tensor, begin * strides.group_stride);
+  part.shape[0] = count;
+  return part;
+}
+
+TensorView RowsOfGroups(const TensorView& tensor, int64_t group_rows, int64_t first, int64_t part_rows) {
+  const TensorView::Strides strides = StridesOf(tensor);
+  assert(strides.group_rows == 1 && tensor.shape[0] % group_rows == 0 && first + part_rows <= group_rows);
+  TensorView part = From(tensor, first * strides.group_stride);
+  part.shape[0] = tensor.shape[0] / group_rows * part_rows;
+  part.strides = {.group_rows = part_rows,
+                  .group_stride = group_rows * strides.group_stride,
+                  .row_stride = strides.group_stride,
+                  .column_stride = strides.column_stride};
+  return part;
+}
+
+TensorView TransposeOf(const TensorView& tensor) {
+  assert(tensor.shape.size() == 2 && !tensor.strides.has_value());
+  TensorView transposed = tensor;
+  transposed.shape = {tensor.shape[1], tensor.shape[0]};
+  transposed.strides = {
+      .group_rows = 1, .group_stride = 1, .row_stride = 1, .column_stride = tensor.shape[1]};
+  return transposed;
+}
+
+}  // namespace tandem

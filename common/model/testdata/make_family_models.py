@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Writes families/NAME.json beside this script: tiny models of every family, with reference values from the
+transformers library.
+
+No weights are kept: they follow from a seed, here and in common/model/family_fixture.cc. Tensor t of the list,
+element i, with x = Mix64(seed * 2^40 + t * 2^24 + i), is
+
+    center + step * (2 * (x >> (64 - bits)) + 1 - 2^bits)
+
+which bfloat16 holds exactly. Each file holds
+
+    config      config.json, as transformers saves it
+    tensors     [name, shape, center, step, bits], sorted by name
+    models      for each of two seeds: sequences with tokens in, logits at some positions, and greedy tokens that
+                follow (end-of-sequence tokens do not stop it) with the smallest gap between best and second best
+
+Logits are computed in float32 arithmetic, with eager attention and without a cache, and written with 6
+significant digits. Sequences are longer than windows and original contexts. Needs torch and transformers 5; the
+output depends on their versions, which is why it is checked in. Run: make_family_models.py [NAME ...]
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy
+import safetensors.numpy
+import torch
+import transformers
+
+GREEDY_TOKENS = 12
+# Greedy tokens must not hang on the order of a sum, nor repeat one token: seeds are tried until every gap and
+# the number of different tokens is at least this.
+MIN_MARGIN = 0.004
+MIN_DISTINCT = 4
+NUM_SEEDS = 2
+
+ENDS = dict(pad_token_id=None, bos_token_id=1, eos_token_id=2)
+SMALL = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, **ENDS)
+GATED = dict(intermediate_size=48, num_key_value_heads=2, **SMALL)
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def rope(kind, theta=10000.0, **fields):
+    return dict(rope_type=kind, rope_theta=theta, **fields)
+
+
+LONG = dict(original_max_position_embeddings=16, max_position_embeddings=64)
+
+
+def longrope(dim):
+    return rope("longrope", short_factor=[1.0 + 0.05 * i for i in range(dim // 2)],
+                long_factor=[1.0 + 0.9 * i for i in range(dim // 2)], original_max_position_embeddings=16)
+
+
+# name -> (configuration, lengths of sequences, whether to continue greedily)
+MODELS = {
+    "opt": (transformers.OPTConfig(ffn_dim=72, max_position_embeddings=64, word_embed_proj_dim=32, **SMALL),
+            [5, 40], True),
+    # As OPT-350m: norms behind sums, no final norm, a narrower embedding; and an output matrix of its own.
+    "opt-350m": (transformers.OPTConfig(ffn_dim=72, max_position_embeddings=64, word_embed_proj_dim=20,
+                                        do_layer_norm_before=False, tie_word_embeddings=False, **SMALL),
+                 [5, 40], True),
+    "bloom": (transformers.BloomConfig(seq_length=128, **{**SMALL, "num_attention_heads": 4}), [5, 40], True),
+    # Not a power of two of heads, and contexts of more than one chunk of attention.
+    "bloom-6-heads": (transformers.BloomConfig(seq_length=512, **{**SMALL, "num_attention_heads": 6,
+                                                                  "hidden_size": 48}), [300], True),
+    "gpt-neox": (transformers.GPTNeoXConfig(intermediate_size=56, max_position_embeddings=64, rotary_pct=0.25,
+                                            **{**SMALL, "num_attention_heads": 2}), [5, 40], True),
+    "gpt-neox-sequential": (transformers.GPTNeoXConfig(
+        intermediate_size=56, max_position_embeddings=64, rotary_pct=0.5, use_parallel_residual=False,
+        hidden_act="gelu_new", **SMALL), [5, 40], True),
+    "gpt2": (transformers.GPT2Config(n_positions=64, vocab_size=61, n_embd=32, n_layer=2, n_head=4, **ENDS),
+             [5, 40], True),
+    "llama-yarn": (transformers.LlamaConfig(
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16), max_position_embeddings=64,
+        **GATED), [5, 40], True),
+    # transformers chooses frequencies by the length of the text, we those of the longest: this length.
+    "llama-dynamic": (transformers.LlamaConfig(rope_parameters=rope("dynamic", factor=2.0),
+                                               max_position_embeddings=24, **GATED), [48], False),
+    "qwen2-yarn": (transformers.Qwen2Config(
+        rope_parameters=rope("yarn", 1e6, factor=2.0, original_max_position_embeddings=32, beta_fast=16.0),
+        max_position_embeddings=64, tie_word_embeddings=True, **GATED), [5, 40], True),
+    "qwen3-windows": (transformers.Qwen3Config(
+        head_dim=16, use_sliding_window=True, sliding_window=8, max_window_layers=1, max_position_embeddings=64,
+        **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    "ministral": (transformers.MinistralConfig(head_dim=8, sliding_window=8, layer_types=WINDOWS, max_position_embeddings=64,
+                                               **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    "phi3": (transformers.Phi3Config(sliding_window=9, max_position_embeddings=64,
+                                     original_max_position_embeddings=64, **GATED), [5, 40], True),
+    "phi3-longrope": (transformers.Phi3Config(rope_parameters=longrope(8), **LONG, **GATED), [20, 40], True),
+    # As Phi-4-mini: three quarters of a head turn.
+    "phi4-mini": (transformers.Phi3Config(
+        rope_parameters=dict(longrope(12), partial_rotary_factor=0.75), **LONG,
+        **{**GATED, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}),
+        [20, 40], True),
+    "gemma2": (transformers.Gemma2Config(head_dim=16, query_pre_attn_scalar=20, sliding_window=8,
+                                         max_position_embeddings=64, attn_logit_softcapping=4.0,
+                                         final_logit_softcapping=6.0, **{**GATED, "num_hidden_layers": 3}),
+               [5, 40], True),
+    "gemma3": (transformers.Gemma3TextConfig(
+        head_dim=16, query_pre_attn_scalar=20, sliding_window=8, max_position_embeddings=64, layer_types=WINDOWS,
+        rope_parameters=dict(full_attention=rope("linear", 1e6, factor=8.0), sliding_attention=rope("default")),
+        **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    "smollm3": (transformers.SmolLM3Config(max_position_embeddings=64, no_rope_layer_interval=2,
+                                           **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    "olmo2": (transformers.Olmo2Config(max_position_embeddings=64, **GATED), [5, 40], True),
+    "granite": (transformers.GraniteConfig(max_position_embeddings=64, embedding_multiplier=6.0,
+                                           attention_multiplier=0.2, residual_multiplier=0.6, logits_scaling=1.5,
+                                           attention_bias=True, mlp_bias=True, **GATED), [5, 40], True),
+    "glm4": (transformers.Glm4Config(max_position_embeddings=64, head_dim=16, **GATED), [5, 40], True),
+}
+
+
+def mix64(x):
+    with numpy.errstate(over="ignore"):
+        x = x + numpy.uint64(0x9e3779b97f4a7c15)
+        x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xbf58476d1ce4e5b9)
+        x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94d049bb133111eb)
+        return x ^ (x >> numpy.uint64(31))
+
+
+def values(seed, index, shape, center, step, bits):
+    count = int(numpy.prod(shape))
+    x = mix64(numpy.uint64((seed << 40) + (index << 24)) + numpy.arange(count, dtype=numpy.uint64))
+    levels = 2 * (x >> numpy.uint64(64 - bits)).astype(numpy.int64) + 1 - (1 << bits)
+    return (center + step * levels).astype(numpy.float32).reshape(shape)
+
+
+def distribution(name, shape, config):
+    """Activations stay near 1, attention is far from uniform, no norm or bias is trivial; a tied embedding is
+    small, or every token would predict itself."""
+    if len(shape) == 1 and name.endswith(".bias"):
+        return 0.0, 2.0 ** -6, 4
+    if len(shape) == 1:
+        return (0.0 if "Gemma" in type(config).__name__ else 1.0), 2.0 ** -5, 4
+    if any(part in name for part in ("embed", "wte", "wpe")):
+        tied = config.tie_word_embeddings and "pos" not in name and "wpe" not in name
+        return 0.0, 2.0 ** (-10 if tied else -8), 8
+    if any(part in name for part in ("q_proj", "k_proj", "query_key_value", "qkv_proj", "c_attn")):
+        return 0.0, 2.0 ** -9, 8
+    return 0.0, 2.0 ** -10 if "mlp" in name or "fc" in name else 2.0 ** -9, 8
+
+
+def rounded(numbers):
+    return [float(f"{number:.6g}") for number in numbers]
+
+
+def sequence_case(model, tokens, continues):
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens]), use_cache=False).logits[0]
+        greedy, margins = [], []
+        for _ in range(GREEDY_TOKENS if continues else 0):
+            best = model(torch.tensor([tokens + greedy]), use_cache=False).logits[0, -1].topk(2)
+            margins.append((best.values[0] - best.values[1]).item())
+            greedy.append(best.indices[0].item())
+    positions = sorted({0, len(tokens) // 3, len(tokens) - 1})
+    return dict(tokens=tokens, positions=positions, logits=[rounded(logits[p].tolist()) for p in positions],
+                greedy=greedy, margin=min(margins, default=1.0))
+
+
+def cases_of(config, folder, tensors, names, lengths, continues, seed):
+    """The sequences of one seed; nothing if its greedy tokens are not fit for a test."""
+    state = {name: values(seed, index, shape, center, step, bits)
+             for index, (name, shape, center, step, bits) in enumerate(tensors)}
+    safetensors.numpy.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"], info
+    random = numpy.random.default_rng(seed)
+    sequences = []
+    for length in lengths:
+        tokens = random.integers(0, config.vocab_size, length).tolist()
+        case = sequence_case(model.eval(), tokens, continues)
+        if case["margin"] < MIN_MARGIN or continues and len(set(case["greedy"])) < MIN_DISTINCT:
+            return None
+        del case["margin"]
+        sequences.append(case)
+    return dict(seed=seed, sequences=sequences)
+
+
+def write(path, config, tensors, models):
+    """One line per tensor and list of numbers, so that a change shows as a readable difference."""
+    def lines(fields, separator):
+        return separator.join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+
+    texts = []
+    for model in models:
+        sequences = ",\n   ".join("{" + lines(case, ",\n    ") + "}" for case in model["sequences"])
+        texts.append(f'{{"seed": {model["seed"]}, "sequences": [\n   {sequences}]}}')
+    path.write_text("".join([
+        '{"config": ', json.dumps(config, sort_keys=True), ',\n "tensors": [\n  ',
+        ",\n  ".join(json.dumps(tensor) for tensor in tensors), '],\n "models": [\n  ', ",\n  ".join(texts), "]}\n"]))
+    json.loads(path.read_text())
+
+
+def make(name):
+    config, lengths, continues = MODELS[name]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        saved = safetensors.numpy.load_file(folder / "model.safetensors")
+        tensors = [[tensor, list(array.shape), *distribution(tensor, array.shape, config)]
+                   for tensor, array in sorted(saved.items())]
+        models, seed = [], 0
+        while len(models) < NUM_SEEDS and seed < 400:
+            seed += 1
+            cases = cases_of(config, folder, tensors, saved, lengths, continues, seed)
+            if cases is not None:
+                models.append(cases)
+        assert len(models) == NUM_SEEDS, f"{name}: no seeds with wide enough gaps"
+        path = pathlib.Path(__file__).parent / "families" / f"{name}.json"
+        write(path, json.loads((folder / "config.json").read_text()), tensors, models)
+        print(f"{name}: seeds {[model['seed'] for model in models]}, {path.stat().st_size} bytes", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    for name in sys.argv[1:] or MODELS:
+        make(name)
+
+
+if __name__ == "__main__":
+    main()
