@@ -81,7 +81,9 @@ TEST_F(VllmServiceTest, AStreamAndAWholeAnswer) {
   std::string text;
   for (const engine::GenerateResponse& response : streamed.responses) {
     text += TextOf(response.chunk().token_ids());
-    if (response.has_chunk()) EXPECT_EQ(response.chunk().prompt_tokens(), 4u);
+    if (response.has_chunk()) {
+      EXPECT_EQ(response.chunk().prompt_tokens(), 4u);
+    }
   }
   EXPECT_EQ(text, "hello, world");
   request.set_stream(false);
