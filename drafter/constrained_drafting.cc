@@ -86,7 +86,7 @@ std::vector<TokenProbability> DraftSession::LevelBelow(NodeId parent, uint32_t d
   if (constraint_ == nullptr || depth >= level_logits_.size()) return levels_[depth];
   std::vector<float> logits = level_logits_[depth];
   if (!MaskBelow(parent, absl::MakeSpan(logits))) return {};
-  return sampled_ ? sampler_->MostLikely(absl::MakeSpan(logits), kSampledTokens)
+  return sampled_ ? sampler_->MostLikely(absl::MakeSpan(logits), committed_len_ + depth, kSampledTokens)
                   : sampler_->Guess(absl::MakeSpan(logits), committed_len_ + depth, limits_.branching);
 }
 

@@ -48,7 +48,7 @@ absl::Status DraftSession::TakeLevels() {
   for (uint32_t depth = 0; depth < num_positions; ++depth) {
     const absl::Span<float> logits = absl::MakeSpan(root_logits_ + depth * vocab_size, vocab_size);
     if (keeps_logits) level_logits_.emplace_back(logits.begin(), logits.end());
-    levels_.push_back(sampled_ ? sampler_->MostLikely(logits, kSampledTokens)
+    levels_.push_back(sampled_ ? sampler_->MostLikely(logits, committed_len_ + depth, kSampledTokens)
                                : sampler_->Guess(logits, committed_len_ + depth, limits_.branching));
     if (levels_.back().empty()) TANDEM_RETURN_IF_ERROR(NothingToGuess());
   }

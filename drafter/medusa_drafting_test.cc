@@ -257,7 +257,7 @@ TEST_F(MedusaDraftingTest, SampledDraftsSendEachLevelsDistribution) {
   for (size_t depth = 0; depth < kPositions; ++depth) {
     ASSERT_FALSE(of_level[depth].empty());
     std::vector<float> logits = plain_.LevelLogits(text_, depth);
-    const auto expected = sampler.MostLikely(absl::MakeSpan(logits), 32);
+    const auto expected = sampler.MostLikely(absl::MakeSpan(logits), 0, 32);
     for (const DraftDistribution& distribution : of_level[depth]) {
       ASSERT_EQ(distribution.tokens.size(), expected.size());
       for (size_t i = 0; i < expected.size(); ++i) {

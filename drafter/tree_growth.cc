@@ -491,19 +491,19 @@ absl::Status DraftSession::OnStep() {
 
 absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
   const auto row = absl::MakeSpan(logits, static_cast<size_t>(model_->engine->config().vocab_size));
+  const TreeNode* above = tree_.Find(parent);
+  const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
   if (sampled_) {
     std::unique_ptr<Draws>& draws = DrawsBelow(parent);
     // What has been drawn stays drawn, even if the model sees another window by now.
     if (draws == nullptr) {
       if (!MaskBelow(parent, row)) return absl::OkStatus();
-      draws = DrawChildren(parent, sampler_->MostLikely(row, kSampledTokens));
+      draws = DrawChildren(parent, sampler_->MostLikely(row, position, kSampledTokens));
     }
     if (draws == nullptr) return NothingToGuess();
     OfferChildren(parent, draws->children, &Candidate::score);
     return absl::OkStatus();
   }
-  const TreeNode* above = tree_.Find(parent);
-  const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
   if (!MaskBelow(parent, row)) return absl::OkStatus();
   const std::vector<TokenProbability> top =
       sampler_->Guess(row, position, std::max(limits_.branching, limits_.ahead_branching));

@@ -40,7 +40,7 @@ void Admission::Ticket::GiveBackPlace() {
 }
 
 absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, size_t tenant_index,
-                                                   OnPlace on_place, size_t model) {
+                                                   OnPlace on_place, size_t model, int32_t priority) {
   const Tenant& tenant = table.tenants[tenant_index];
   std::vector<OnPlace> placed;
   absl::StatusOr<Ticket> ticket = [&]() -> absl::StatusOr<Ticket> {
@@ -51,7 +51,7 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const RoutingTable& table, si
     keeps_spare_ = spare_percent_ > 0 && table.tenants.size() > 1;
     // A limit may have been raised.
     placed = FillPlaces();
-    return AdmitNext(tenant, model, std::move(on_place));
+    return AdmitNext(tenant, model, std::move(on_place), priority);
   }();
   for (const OnPlace& call : placed) {
     if (call) call(absl::OkStatus());
@@ -72,7 +72,7 @@ void Admission::SetPlaces(size_t model, std::optional<uint32_t> places) {
 }
 
 absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, size_t model_index,
-                                                       OnPlace on_place) {
+                                                       OnPlace on_place, int32_t priority) {
   ModelState& model = models_[model_index];
   TANDEM_RETURN_IF_ERROR(CheckQuotaLocked(tenant));
   Enter(model, tenant);
@@ -89,7 +89,7 @@ absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, siz
   } else {
     requests_[id].on_place = std::move(on_place);
     if (NumQueued() == 0) last_turn_ = clock_.Now();
-    model.queue.Push(id, tenant.name, tenant.weight);
+    model.queue.Push(id, tenant.name, tenant.weight, /*size=*/1, priority);
   }
   return Ticket(this, id, !has_place);
 }

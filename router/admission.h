@@ -84,8 +84,9 @@ class Admission {
   // now on; counting goes by the tenant's name, across tables. ResourceExhausted, naming the limit and with
   // google.rpc.RetryInfo, when the tenant has used up its tokens or its queue is full; Unavailable while
   // shutting down.
+  // `priority` orders the tenant's own requests in the queue (FairQueue).
   absl::StatusOr<Ticket> Admit(const RoutingTable& table, size_t tenant, OnPlace on_place = nullptr,
-                               size_t model = kNoModel);
+                               size_t model = kNoModel, int32_t priority = 0);
 
   // How many requests of a model may be in flight from now on; nothing: as many as in all.
   void SetPlaces(size_t model, std::optional<uint32_t> places);
@@ -138,7 +139,7 @@ class Admission {
   };
 
   absl::Status CheckQuotaLocked(const Tenant& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, size_t model, OnPlace on_place)
+  absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, size_t model, OnPlace on_place, int32_t priority)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(uint64_t id);
   void Deliver(uint64_t id);

@@ -12,14 +12,14 @@ constexpr uint64_t kRequestCost = uint64_t{1} << 24;
 
 }  // namespace
 
-void FairQueue::Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size) {
+void FairQueue::Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size, int32_t priority) {
   const auto found = tenants_.try_emplace(tenant).first;
   Tenant& queue = found->second;
   queue.weight = std::max<uint32_t>(weight, 1);
   const bool first = queue.waiting.empty();
-  queue.waiting.emplace(next_arrival_, Waiting{.id = id, .size = size});
-  tenant_of_.emplace(id, Place{.tenant = tenant, .arrival = next_arrival_});
-  ++next_arrival_;
+  const Order order = {priority, next_arrival_++};
+  queue.waiting.emplace(order, Waiting{.id = id, .size = size});
+  tenant_of_.emplace(id, Place{.tenant = tenant, .order = order});
   if (first) queue.start = std::max(virtual_time_, queue.last_finish);
 }
 
@@ -47,7 +47,7 @@ bool FairQueue::Remove(Id id) {
   if (found == tenant_of_.end()) return false;
   const auto tenant = tenants_.find(found->second.tenant);
   // The request behind it takes over the tag: leaving does not cost the tenant its turn.
-  tenant->second.waiting.erase(found->second.arrival);
+  tenant->second.waiting.erase(found->second.order);
   tenant_of_.erase(found);
   if (tenant->second.waiting.empty()) Advance(tenant);
   return true;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace tandem::router {
 
@@ -25,8 +26,9 @@ class FairQueue {
   using Id = uint64_t;
 
   // Enqueues a request of a tenant; `id` is not in the queue. A weight of 0 counts as 1. `size` says for how
-  // many ordinary requests it counts, below 2^16.
-  void Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size = 1);
+  // many ordinary requests it counts, below 2^16. Of a tenant's own requests that with the lowest `priority`
+  // is the first, and of equal ones the oldest; between tenants priorities count for nothing.
+  void Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size = 1, int32_t priority = 0);
 
   // Takes out the next request of a tenant that `eligible` lets pass; nothing when there is none.
   std::optional<Id> Pop(const std::function<bool(const std::string& tenant)>& eligible);
@@ -38,19 +40,20 @@ class FairQueue {
   size_t size(const std::string& tenant) const;
 
  private:
+  using Order = std::pair<int32_t, uint64_t>;  // Priority, and order of arrival.
   struct Waiting {
     Id id = 0;
     uint32_t size = 1;
   };
   struct Tenant {
-    std::map<uint64_t, Waiting> waiting;  // By order of arrival.
-    uint64_t start = 0;                   // Tag of the first one.
+    std::map<Order, Waiting> waiting;
+    uint64_t start = 0;  // Tag of the first one.
     uint64_t last_finish = 0;
     uint32_t weight = 1;
   };
   struct Place {
     std::string tenant;
-    uint64_t arrival = 0;
+    Order order;
   };
 
   // Gives the tenant's first request its tag, or forgets the tenant when nothing tells it from a new one.

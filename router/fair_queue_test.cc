@@ -145,5 +145,20 @@ TEST(FairQueueTest, RandomUse) {
   }
 }
 
+TEST(FairQueueTest, PrioritiesOrderATenantsOwnRequestsAlone) {
+  FairQueue queue;
+  queue.Push(1, "a", 1, 1, 0);
+  queue.Push(2, "b", 1, 1, 50);
+  queue.Push(3, "a", 1, 1, -10);
+  queue.Push(4, "a", 1, 1, -10);
+  queue.Push(5, "b", 1, 1, -100);
+  queue.Push(6, "a", 1, 1, 100);
+  EXPECT_TRUE(queue.Remove(4));
+  std::vector<FairQueue::Id> order;
+  while (const auto id = queue.Pop(Everybody)) order.push_back(*id);
+  // Turns are as they would be without priorities.
+  EXPECT_EQ(order, (std::vector<FairQueue::Id>{3, 5, 1, 2, 6}));
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -98,7 +98,10 @@ absl::Status GenerateCall::Begin(absl::FunctionRef<absl::StatusOr<Request>()> re
   TANDEM_ASSIGN_OR_RETURN(const Request request, read());
   const auto start = [self = shared_from_this(), request](const absl::Status& placed) {
     const Tenant& of = *self->tenant_;
-    self->router_.workers().Post({.tenant = of.name, .weight = of.weight, .bytes = request->ByteSizeLong()},
+    self->router_.workers().Post({.tenant = of.name,
+                                  .weight = of.weight,
+                                  .bytes = request->ByteSizeLong(),
+                                  .priority = request->priority()},
                                  [self, request, placed] { self->Prepare(*request, placed); });
   };
   TANDEM_RETURN_IF_ERROR(Admit(*request, tenant, start));
@@ -117,8 +120,8 @@ absl::Status GenerateCall::Admit(const v1::GenerateRequest& request, size_t tena
   trace_.SetRequest(request_id_, router_.model(model_).name);
   TANDEM_ASSIGN_OR_RETURN(drafter_,
                           SelectDrafter(routing_->table(), *tenant_, request.speculation(), request_id_));
-  TANDEM_ASSIGN_OR_RETURN(ticket_,
-                          router_.admission().Admit(routing_->table(), tenant, std::move(on_place), model_));
+  TANDEM_ASSIGN_OR_RETURN(ticket_, router_.admission().Admit(routing_->table(), tenant, std::move(on_place),
+                                                             model_, request.priority()));
   record_.OnAdmitted(ticket_.waits_at_first());
   live_.OnAdmitted(tenant_->name);
   return absl::OkStatus();
@@ -191,7 +194,10 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   }
   speculation.set_drafter(drafter_name);
   // Off means off: the verifier is not to guess by itself either.
-  if (drafter_.reason == "off") speculation.set_mode(v1::SPECULATION_MODE_OFF);
+  if (drafter_.reason == "off") {
+    speculation.set_mode(v1::SPECULATION_MODE_OFF);
+    prepared_.clear_prediction();
+  }
   policy_key_ = {.tenant = tenant_->name,
                  .model = prepared_.model(),
                  .drafter = drafter_name,
@@ -204,7 +210,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   arithmetic_ = request.resume().arithmetic();
   relay_.emplace(
       Relay::Names{.model = prepared_.model(), .drafter = drafter_name, .partner = speculation.partner()},
-      std::vector<uint32_t>(emitted.begin(), emitted.end()));
+      std::vector<uint32_t>(emitted.begin(), emitted.end()),
+      prepared_.output().has_prompt_logprobs() ? static_cast<uint32_t>(prepared_.prompt().ids_size()) : 0);
   router_.verifiers().CountRequest();
   router_.running_calls().Add(shared_from_this());
   // Of a resumed request only the rest is seen here: nothing to score.
@@ -308,6 +315,7 @@ void GenerateCall::StartAttempt() {
   Verifier* const verifier = &attempt_->verifier();
   relay_->OnAttempt(verifier->endpoint);
   prepared_.mutable_emitted()->mutable_ids()->Assign(relay_->tokens().begin(), relay_->tokens().end());
+  if (relay_->prompt_told()) prepared_.mutable_output()->clear_prompt_logprobs();
   stream_ = VerifierStream::Create(kMaxQueuedEvents);
   if (deadline_ != absl::InfiniteFuture()) stream_->context().set_deadline(absl::ToChronoTime(deadline_));
   stream_->context().AddMetadata(kRequestIdKey, request_id_);
@@ -355,27 +363,6 @@ void GenerateCall::Retry(const absl::Status& reason) {
     const auto pauses = static_cast<int>(in_vain_ - num_verifiers);
     RetryAt(router_.clock().Now() + kFirstPause * (1 << pauses));
   }
-}
-
-void GenerateCall::RetryAt(absl::Time when) {
-  retry_alarm_ = std::make_unique<grpc::Alarm>();
-  retry_alarm_->Set(absl::ToChronoTime(when), [weak = weak_from_this(), alarm = ++alarms_](bool in_time) {
-    std::shared_ptr<GenerateCall> call = weak.lock();
-    if (call == nullptr) return;
-    if (in_time) call->OnRetryTime(alarm);
-    ReleaseElsewhere(std::move(call));
-  });
-}
-
-void GenerateCall::OnRetryTime(int alarm) {
-  absl::MutexLock lock(&mutex_);
-  if (status_.has_value() || alarm != alarms_) return;
-  if (wait_ != nullptr) {
-    OnWaitOver();
-  } else {
-    StartAttempt();
-  }
-  Advance();
 }
 
 std::shared_ptr<Verifier> GenerateCall::Rebind(const std::string& from, const v1::DrafterTarget& to) {

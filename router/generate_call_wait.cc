@@ -1,4 +1,4 @@
-// What a call waits for: tokens of its quota, and a verifier of its model that serves.
+// What a call waits for: tokens of its quota, its next attempt, and a verifier of its model that serves.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -91,6 +91,27 @@ void GenerateCall::OnWaitOver() {
           ? absl::DeadlineExceededError("the call's deadline passed while it waited for a verifier")
           : absl::UnavailableError(absl::StrCat(wait_reason_.message(), "; waited for ",
                                                 absl::FormatDuration(now - *wait_began_))));
+}
+
+void GenerateCall::RetryAt(absl::Time when) {
+  retry_alarm_ = std::make_unique<grpc::Alarm>();
+  retry_alarm_->Set(absl::ToChronoTime(when), [weak = weak_from_this(), alarm = ++alarms_](bool in_time) {
+    std::shared_ptr<GenerateCall> call = weak.lock();
+    if (call == nullptr) return;
+    if (in_time) call->OnRetryTime(alarm);
+    ReleaseElsewhere(std::move(call));
+  });
+}
+
+void GenerateCall::OnRetryTime(int alarm) {
+  absl::MutexLock lock(&mutex_);
+  if (status_.has_value() || alarm != alarms_) return;
+  if (wait_ != nullptr) {
+    OnWaitOver();
+  } else {
+    StartAttempt();
+  }
+  Advance();
 }
 
 void GenerateCall::KeepTools(const v1::GenerateRequest& request) {

@@ -26,7 +26,7 @@ CallHead CallHeadOf(const grpc::CallbackServerContext& context) {
 }
 
 GenerationStream::GenerationStream(Router& router, grpc::CallbackServerContext& context)
-    : context_(context), call_(GenerateCall::Create(router, CallHeadOf(context), *this)) {}
+    : context_(context), call_(OutputsCall::Create(router, CallHeadOf(context), *this)) {}
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationStream::Start(
     Router& router, grpc::CallbackServerContext* context,

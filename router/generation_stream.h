@@ -8,6 +8,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "router/client_stream.h"
 #include "router/generate_call.h"
+#include "router/outputs_call.h"
 #include "router/router.h"
 #include "tandem/v1/generation.pb.h"
 
@@ -34,7 +35,7 @@ class GenerationStream final : public grpc::ServerWriteReactor<v1::GenerateRespo
   void OnDone() override;
 
   grpc::CallbackServerContext& context_;  // Until gRPC's Finish.
-  const std::shared_ptr<GenerateCall> call_;
+  const std::shared_ptr<OutputsCall> call_;
 };
 
 // What a call's context says of it.

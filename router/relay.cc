@@ -12,6 +12,7 @@ namespace {
 constexpr uint32_t kDeepestWindow = 1024;
 // Sources of drafts, and drafters that a request is swapped to, that are told apart.
 constexpr int kMostSources = 32;
+constexpr uint32_t kMaxPromptChunk = 1024;
 
 void CountAt(google::protobuf::RepeatedField<uint32_t>& counts, uint32_t index, uint32_t by) {
   while (counts.size() <= static_cast<int>(index)) counts.Add(0);
@@ -76,16 +77,38 @@ void AddStats(const v1::SpeculationStats& from, v1::SpeculationStats& to) {
 void Relay::OnAttempt(absl::string_view endpoint) {
   endpoint_ = std::string(endpoint.data(), endpoint.size());
   attempt_started_ = false;
+  prompt_in_turn_ = 0;
   AddStats(current_, lost_);
   current_.Clear();
 }
 
 absl::Status Relay::CheckChunk(const v1::GenerationChunk& chunk) const {
   if (!attempt_started_) return ProtocolError("a chunk before started");
+  if (!prompt_told()) return ProtocolError("a chunk before the prompt");
   if (chunk.offset() != tokens_.size()) {
     return ProtocolError(absl::StrCat("a chunk at offset ", chunk.offset(), ", expected ", tokens_.size()));
   }
   return absl::OkStatus();
+}
+
+// A verifier that takes over tells the prompt from the beginning; what the client has of it is cut off.
+absl::StatusOr<bool> Relay::OnPrompt(v1::PromptChunk& chunk) {
+  const auto size = static_cast<uint32_t>(chunk.details_size());
+  if (!attempt_started_) return ProtocolError("a part of the prompt before started");
+  if (chunk.offset() != prompt_in_turn_ || size > kMaxPromptChunk ||
+      chunk.tokens_size() != chunk.details_size() || size > prompt_tokens_ - prompt_in_turn_) {
+    return ProtocolError(absl::StrCat("a part of the prompt at offset ", chunk.offset(), " with ", size,
+                                      " tokens, expected it at ", prompt_in_turn_, " and at most ",
+                                      prompt_tokens_ - prompt_in_turn_));
+  }
+  prompt_in_turn_ += size;
+  if (prompt_in_turn_ <= prompt_told_) return false;
+  const auto known = static_cast<int>(size - (prompt_in_turn_ - prompt_told_));
+  chunk.mutable_details()->DeleteSubrange(0, known);
+  chunk.mutable_tokens()->erase(chunk.tokens().begin(), chunk.tokens().begin() + known);
+  chunk.set_offset(prompt_told_);
+  prompt_told_ = prompt_in_turn_;
+  return true;
 }
 
 void Relay::Count(const v1::GenerationChunk& chunk) {
@@ -140,6 +163,7 @@ void Relay::AddLostRounds(v1::SpeculationStats& stats) const {
 
 absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
   if (finished_) return ProtocolError("an event after finished");
+  event.clear_output();
   switch (event.event_case()) {
     case v1::GenerateResponse::kStarted: {
       if (attempt_started_) return ProtocolError("started twice");
@@ -158,9 +182,12 @@ absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
     }
     case v1::GenerateResponse::kFinished:
       if (!attempt_started_) return ProtocolError("finished before started");
+      if (!prompt_told()) return ProtocolError("finished before the prompt");
       finished_ = true;
       AddLostRounds(*event.mutable_finished()->mutable_speculation());
       return true;
+    case v1::GenerateResponse::kPrompt:
+      return OnPrompt(*event.mutable_prompt());
     case v1::GenerateResponse::EVENT_NOT_SET:
       // An event of a later protocol version, which clients of this one do not know either.
       return false;

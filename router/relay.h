@@ -33,8 +33,12 @@ class Relay {
   };
 
   // `emitted`: the output's tokens that the client has already, when it resumes a stream.
-  explicit Relay(Names names, std::vector<uint32_t> emitted = {})
-      : names_(std::move(names)), num_resumed_(emitted.size()), tokens_(std::move(emitted)) {}
+  // `prompt_tokens`: of a prompt that the client is to be told with its log probabilities; 0: it is not.
+  explicit Relay(Names names, std::vector<uint32_t> emitted = {}, uint32_t prompt_tokens = 0)
+      : names_(std::move(names)),
+        num_resumed_(emitted.size()),
+        prompt_tokens_(prompt_tokens),
+        tokens_(std::move(emitted)) {}
 
   // A new attempt on the verifier at `endpoint` begins. It is to be given tokens() as emitted.
   void OnAttempt(absl::string_view endpoint);
@@ -58,16 +62,22 @@ class Relay {
   // Tokens sent on so far.
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size() - num_resumed_); }
   bool finished() const { return finished_; }
+  // Whether all of the prompt has been told that is to be.
+  bool prompt_told() const { return prompt_told_ == prompt_tokens_; }
 
  private:
   absl::Status ProtocolError(absl::string_view what) const;
   absl::Status CheckChunk(const v1::GenerationChunk& chunk) const;
+  absl::StatusOr<bool> OnPrompt(v1::PromptChunk& chunk);
   void Count(const v1::GenerationChunk& chunk);
   void CountShares(const v1::GenerationChunk& chunk);
   void AddLostRounds(v1::SpeculationStats& stats) const;
 
   const Names names_;
   const size_t num_resumed_;
+  const uint32_t prompt_tokens_;
+  uint32_t prompt_told_ = 0;     // Of them, to the client,
+  uint32_t prompt_in_turn_ = 0;  // and by the current attempt.
   std::vector<uint32_t> tokens_;
   std::string endpoint_;
   bool attempt_started_ = false;  // The current attempt has sent `started`.

@@ -258,5 +258,60 @@ TEST(RelayTest, UnknownEventsAreDropped) {
   EXPECT_FALSE(*relay.OnEvent(unknown));
 }
 
+v1::GenerateResponse PromptPart(uint32_t offset, int tokens) {
+  v1::GenerateResponse event;
+  event.mutable_prompt()->set_offset(offset);
+  for (int i = 0; i < tokens; ++i) {
+    event.mutable_prompt()->add_tokens(offset + static_cast<uint32_t>(i));
+    event.mutable_prompt()->add_details();
+  }
+  return event;
+}
+
+TEST(RelayTest, ThePromptIsToldOnceWhoeverTellsIt) {
+  Relay relay({.model = "big"}, {}, /*prompt_tokens=*/10);
+  const auto send = [&relay](v1::GenerateResponse event) {
+    const absl::StatusOr<bool> sent = relay.OnEvent(event);
+    EXPECT_TRUE(sent.ok()) << sent.status();
+    return sent.ok() && *sent ? event : v1::GenerateResponse();
+  };
+  relay.OnAttempt("v0:1");
+  EXPECT_TRUE(send(Started()).has_started());
+  EXPECT_TRUE(send(PromptPart(0, 4)).has_prompt());
+  EXPECT_FALSE(relay.prompt_told());
+  relay.OnAttempt("v1:1");
+  send(Started());
+  EXPECT_FALSE(send(PromptPart(0, 3)).has_prompt());
+  const v1::GenerateResponse rest = send(PromptPart(3, 7));
+  EXPECT_EQ(rest.prompt().offset(), 4u);
+  EXPECT_THAT(rest.prompt().tokens(), ElementsAre(4, 5, 6, 7, 8, 9));
+  EXPECT_EQ(rest.prompt().details_size(), 6);
+  EXPECT_TRUE(relay.prompt_told());
+  EXPECT_TRUE(send(Chunk(0, 2)).has_chunk());
+  // The next one has emitted tokens and is not asked again.
+  relay.OnAttempt("v2:1");
+  send(Started());
+  EXPECT_TRUE(send(Chunk(2, 1)).has_chunk());
+}
+
+TEST(RelayTest, PartsOfThePromptOutOfTurnBreakTheProtocol) {
+  const auto refused = [](uint32_t prompt_tokens, std::vector<v1::GenerateResponse> events) {
+    Relay relay({.model = "big"}, {}, prompt_tokens);
+    relay.OnAttempt("v0:1");
+    absl::Status status;
+    for (v1::GenerateResponse& event : events) status.Update(relay.OnEvent(event).status());
+    return status;
+  };
+  EXPECT_TRUE(refused(4, {Started(), PromptPart(0, 4), Chunk(0, 1)}).ok());
+  for (const absl::Status& status :
+       {refused(0, {Started(), PromptPart(0, 1)}), refused(4, {PromptPart(0, 4)}),
+        refused(4, {Started(), PromptPart(1, 3)}), refused(4, {Started(), PromptPart(0, 5)}),
+        refused(4, {Started(), PromptPart(0, 2), PromptPart(0, 2)}),
+        refused(4, {Started(), PromptPart(0, 2), Chunk(0, 1)}), refused(4, {Started(), Finished()}),
+        refused(4000, {Started(), PromptPart(0, 1025)})}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -67,6 +67,10 @@ absl::Status ValidateStopping(const v1::StopConditions& stopping) {
   if (stopping.has_max_tokens() && stopping.max_tokens() == 0) {
     return Invalid("stopping.max_tokens: 0, expected at least 1");
   }
+  if (stopping.has_max_tokens() && stopping.min_tokens() > stopping.max_tokens()) {
+    return Invalid("stopping.min_tokens: ", stopping.min_tokens(), ", expected at most max_tokens, ",
+                   stopping.max_tokens());
+  }
   if (stopping.stop_size() > kMaxStopStrings) {
     return Invalid("stopping.stop: ", stopping.stop_size(), " strings, expected at most ", kMaxStopStrings);
   }
@@ -118,6 +122,47 @@ absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
     return absl::OkStatus();
   return Invalid("speculation.window_policy: \"", absl::CHexEscape(speculation.window_policy().substr(0, 64)),
                  "\", expected one of ", absl::StrJoin(known, ", "));
+}
+
+// Of what a text or list may be that is only drafted from.
+absl::Status ValidatePrediction(const v1::GenerateRequest& request) {
+  if (!request.has_prediction()) return absl::OkStatus();
+  if (request.speculation().mode() == v1::SPECULATION_MODE_OFF)
+    return Invalid("prediction: set, but speculation.mode is OFF");
+  const v1::Prediction& prediction = request.prediction();
+  switch (prediction.content_case()) {
+    case v1::Prediction::kText:
+      if (prediction.text().size() <= kMaxPredictionBytes) return absl::OkStatus();
+      return Invalid("prediction.text: ", prediction.text().size(), " bytes, expected at most ",
+                     kMaxPredictionBytes);
+    case v1::Prediction::kTokenIds:
+      if (prediction.token_ids().ids_size() <= kMaxPredictionTokens) return absl::OkStatus();
+      return Invalid("prediction.token_ids: ", prediction.token_ids().ids_size(),
+                     " tokens, expected at most ", kMaxPredictionTokens);
+    case v1::Prediction::CONTENT_NOT_SET:
+      break;
+  }
+  return Invalid("prediction: empty, expected text or token_ids");
+}
+
+absl::Status ValidateOutputs(const v1::GenerateRequest& request) {
+  if (request.num_outputs() > kMaxOutputs)
+    return Invalid("num_outputs: ", request.num_outputs(), ", expected at most ", kMaxOutputs);
+  if (request.priority() < -kMostPriority || request.priority() > kMostPriority) {
+    return Invalid("priority: ", request.priority(), ", expected [", -kMostPriority, ", ", kMostPriority,
+                   "]");
+  }
+  if (request.num_outputs() <= 1) return absl::OkStatus();
+  if (request.has_resume()) {
+    return Invalid("num_outputs: ", request.num_outputs(),
+                   ", expected 1 with resume: each output is resumed by itself");
+  }
+  // Their own ids have a number behind it.
+  if (request.request_id().size() + 3 > kMaxRequestIdBytes) {
+    return Invalid("request_id: ", request.request_id().size(), " bytes, expected at most ",
+                   kMaxRequestIdBytes - 3, " with several outputs");
+  }
+  return absl::OkStatus();
 }
 
 // `field` names the list in messages.
@@ -198,6 +243,26 @@ absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, co
   return prompt;
 }
 
+// The prediction's tokens. `tokenized` grows by what is made of a text.
+absl::Status PreparePrediction(const v1::Prediction& prediction, const ServedModel& model,
+                               v1::TokenIds& prepared, uint64_t& tokenized) {
+  if (prediction.has_token_ids()) {
+    prepared = prediction.token_ids();
+    return ValidateTokens("prediction.token_ids.ids", prepared.ids(), model.vocab_size);
+  }
+  if (prediction.text().empty()) return absl::OkStatus();
+  const absl::StatusOr<TokenIds> tokens =
+      model.encoder->EncodeText(prediction.text(), kMaxPredictionTokens, /*plain=*/true);
+  if (absl::IsOutOfRange(tokens.status())) {
+    tokenized += kMaxPredictionTokens;
+    return Invalid("prediction.text: more than ", kMaxPredictionTokens, " tokens");
+  }
+  if (!tokens.ok()) return PromptError("prediction.text", tokens.status());
+  tokenized += tokens->size();
+  prepared.mutable_ids()->Add(tokens->begin(), tokens->end());
+  return absl::OkStatus();
+}
+
 // What a chat's tools and the parsing of its output ask of the verifier.
 absl::Status PrepareChat(const v1::ChatPrompt& chat, const ServedModel& model,
                          v1::VerifierGenerateRequest& prepared) {
@@ -225,13 +290,25 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
   TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
   TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));
   TANDEM_RETURN_IF_ERROR(ValidateSpeculation(request.speculation()));
-  if (request.has_constraint()) TANDEM_RETURN_IF_ERROR(ValidateConstraint(request));
+  TANDEM_RETURN_IF_ERROR(ValidatePrediction(request));
+  TANDEM_RETURN_IF_ERROR(ValidateOutputs(request));
+  if (request.has_constraint()) {
+    TANDEM_RETURN_IF_ERROR(ValidateConstraint(request));
+    if (request.stopping().min_tokens() > 0) {
+      return Invalid("stopping.min_tokens: ", request.stopping().min_tokens(),
+                     ", expected 0 with a constraint, which says where the output may end");
+    }
+  }
   // Whatever seed the router would draw is not the one that the output began with.
   if (!request.resume().emitted().ids().empty() && !request.sampling().has_seed()) {
     return Invalid("resume: sampling.seed is expected, as the stream that broke off had it in `started`");
   }
   if (request.output().has_logprobs() && request.output().logprobs() > kMaxLogprobs) {
     return Invalid("output.logprobs: ", request.output().logprobs(), ", expected at most ", kMaxLogprobs);
+  }
+  if (request.output().has_prompt_logprobs() && request.output().prompt_logprobs() > kMaxLogprobs) {
+    return Invalid("output.prompt_logprobs: ", request.output().prompt_logprobs(), ", expected at most ",
+                   kMaxLogprobs);
   }
   return absl::OkStatus();
 }
@@ -267,6 +344,12 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
                    " that the model's context has room for");
   }
   if (request.has_resume()) *prepared.mutable_emitted() = request.resume().emitted();
+  // Whoever has some of the output has been told the prompt.
+  if (!prepared.emitted().ids().empty()) prepared.mutable_output()->clear_prompt_logprobs();
+  prepared.set_priority(request.priority());
+  TANDEM_RETURN_IF_ERROR(
+      PreparePrediction(request.prediction(), model, *prepared.mutable_prediction(), tokenized));
+  if (prepared.prediction().ids().empty()) prepared.clear_prediction();
   return prepared;
 }
 

@@ -20,6 +20,10 @@ inline constexpr int kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 256;
 inline constexpr uint32_t kMaxLogprobs = 20;
 inline constexpr size_t kMaxConstraintBytes = size_t{1} << 20;
+inline constexpr size_t kMaxPredictionBytes = size_t{1} << 20;
+inline constexpr int kMaxPredictionTokens = 262'144;
+inline constexpr uint32_t kMaxOutputs = 16;
+inline constexpr int32_t kMostPriority = 100;
 
 // The checks that need nothing but the request: request id, that there is a prompt and how long it is, stop
 // conditions' shape, output options. Cheap, so done before anything is spent on the request. InvalidArgument

@@ -212,5 +212,70 @@ TEST(RequestTest, SizeLimits) {
   EXPECT_THAT(error_of(request), HasSubstr("stopping.stop[0]: 257 bytes"));
 }
 
+TEST(RequestTest, APredictionBecomesTokensWithoutABeginOfText) {
+  auto prepared = Process(ParseRequest(R"pb(text: "a"
+                                            priority: -7
+                                            prediction { text: "bc" })pb"),
+                          testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(prepared->prediction().ids(), ElementsAre('b', 'c'));
+  EXPECT_EQ(prepared->priority(), -7);
+  prepared = Process(ParseRequest(R"pb(text: "a"
+                                       prediction { token_ids { ids: 9 ids: 8 } })pb"),
+                     testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(prepared->prediction().ids(), ElementsAre(9, 8));
+  prepared = Process(ParseRequest(R"pb(text: "a"
+                                       prediction { text: "" })pb"),
+                     testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_FALSE(prepared->has_prediction());
+}
+
+// Whoever has some of the output has been told of the prompt.
+TEST(RequestTest, AResumedRequestDoesNotAskForThePromptAgain) {
+  const auto prepared = Process(ParseRequest(R"pb(text: "a"
+                                                  sampling { seed: 1 }
+                                                  output { prompt_logprobs: 2 }
+                                                  resume { emitted { ids: 5 } })pb"),
+                                testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_FALSE(prepared->output().has_prompt_logprobs());
+}
+
+TEST(RequestTest, WhatIsWrongWithOutputsAndPredictionsIsNamed) {
+  const struct {
+    const char* request;
+    const char* message;
+  } cases[] = {
+      {R"pb(num_outputs: 17)pb", "num_outputs: 17, expected at most 16"},
+      {R"pb(num_outputs: 2
+            resume {})pb",
+       "num_outputs: 2, expected 1 with resume"},
+      {R"pb(priority: 101)pb", "priority: 101, expected [-100, 100]"},
+      {R"pb(priority: -101)pb", "priority: -101, expected [-100, 100]"},
+      {R"pb(prediction {})pb", "prediction: empty, expected text or token_ids"},
+      {R"pb(prediction { text: "x" }
+            speculation { mode: SPECULATION_MODE_OFF })pb",
+       "prediction: set, but speculation.mode is OFF"},
+      {R"pb(prediction { token_ids { ids: 99999 } })pb", "prediction.token_ids.ids[0]: 99999"},
+      {R"pb(stopping { min_tokens: 5 max_tokens: 4 })pb",
+       "stopping.min_tokens: 5, expected at most max_tokens, 4"},
+      {R"pb(stopping { min_tokens: 5 }
+            constraint { regex: "a" })pb",
+       "stopping.min_tokens: 5, expected 0 with a constraint"},
+      {R"pb(output { prompt_logprobs: 21 })pb", "output.prompt_logprobs: 21, expected at most 20"},
+      {R"pb(sampling { allowed_tokens: 3 allowed_tokens: 3 })pb", "sampling.allowed_tokens: token 3 twice"},
+      {R"pb(sampling { banned_tokens: 99999 })pb", "sampling.banned_tokens: token 99999"},
+  };
+  for (const auto& c : cases) {
+    v1::GenerateRequest request = ParseRequest(c.request);
+    request.set_text("a");
+    const absl::Status status = Process(request, testing::LetterModel()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.message;
+    EXPECT_THAT(status.message(), HasSubstr(c.message));
+  }
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -11,9 +11,11 @@ namespace {
 
 // Names of attributes, by SourceKind: spans keep no copies.
 constexpr std::array<absl::string_view, kNumSourceKinds> kDraftTokensOf = {
-    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens"};
+    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens",
+    "tandem.prediction.draft_tokens"};
 constexpr std::array<absl::string_view, kNumSourceKinds> kAcceptedTokensOf = {
-    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens"};
+    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens",
+    "tandem.prediction.accepted_tokens"};
 
 }  // namespace
 

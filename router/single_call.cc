@@ -24,7 +24,10 @@ void AddDeltas(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas
 
 }  // namespace
 
-void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& answer) {
+void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& whole) {
+  while (whole.others_size() < static_cast<int>(event.output())) whole.add_others();
+  v1::GenerateResult& answer =
+      event.output() == 0 ? whole : *whole.mutable_others(static_cast<int>(event.output()) - 1);
   switch (event.event_case()) {
     case v1::GenerateResponse::kStarted:
       *answer.mutable_started() = event.started();
@@ -44,13 +47,17 @@ void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& answer) {
       finished.clear_deltas();
       break;
     }
+    case v1::GenerateResponse::kPrompt:
+      answer.mutable_prompt()->MergeFrom(event.prompt().details());
+      answer.mutable_prompt_tokens()->MergeFrom(event.prompt().tokens());
+      break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       break;
   }
 }
 
 SingleCall::SingleCall(Router& router, grpc::CallbackServerContext& context, v1::GenerateResult& answer)
-    : context_(context), answer_(answer), call_(GenerateCall::Create(router, CallHeadOf(context), *this)) {}
+    : context_(context), answer_(answer), call_(OutputsCall::Create(router, CallHeadOf(context), *this)) {}
 
 grpc::ServerUnaryReactor* SingleCall::Start(Router& router, grpc::CallbackServerContext* context,
                                             absl::FunctionRef<absl::StatusOr<GenerateCall::Request>()> read,

@@ -9,12 +9,13 @@
 #include "grpcpp/support/server_callback.h"
 #include "router/client_stream.h"
 #include "router/generate_call.h"
+#include "router/outputs_call.h"
 #include "router/router.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
-// The gRPC side of a Generation.GenerateOnce call: the events of a GenerateCall, put together in one answer.
+// The gRPC side of a Generation.GenerateOnce call: the events of an OutputsCall, put together in one answer.
 // Owned by gRPC from Start to OnDone.
 class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
  public:
@@ -38,10 +39,11 @@ class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
   v1::GenerateResult& answer_;            // The same.
   // An event is taken at once, and the call is told so from elsewhere.
   grpc::Alarm taken_;
-  const std::shared_ptr<GenerateCall> call_;
+  const std::shared_ptr<OutputsCall> call_;
 };
 
-// Adds an event to an answer: chunks to the output's tokens and text, deltas to what they are parts of.
-void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& answer);
+// Adds an event to an answer, or to the one of its others that the event is of: chunks to the output's tokens
+// and text, deltas to what they are parts of.
+void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& whole);
 
 }  // namespace tandem::router

@@ -12,6 +12,8 @@ inline SourceKind KindOf(v1::DraftSource source) {
       return SourceKind::kLocal;
     case v1::DRAFT_SOURCE_GRAMMAR:
       return SourceKind::kGrammar;
+    case v1::DRAFT_SOURCE_PREDICTION:
+      return SourceKind::kPrediction;
     default:
       return SourceKind::kDrafter;
   }

@@ -31,7 +31,8 @@ void WorkerPool::Post(const Share& share, std::function<void()> task) {
   const FairQueue::Id id = next_id_++;
   tasks_.emplace(id, std::move(task));
   queue_.Push(id, share.tenant, share.weight,
-              static_cast<uint32_t>(1 + std::min(share.bytes, kMostTaskBytes) / kBytesOfOneTask));
+              static_cast<uint32_t>(1 + std::min(share.bytes, kMostTaskBytes) / kBytesOfOneTask),
+              share.priority);
 }
 
 void WorkerPool::Post(std::function<void()> task) {

@@ -22,8 +22,23 @@ bool Scheduler::MayAdmit() const {
   return !waiting_.empty() && running_.size() < options_.max_running && !short_of_memory_;
 }
 
+void Scheduler::Enqueue(std::unique_ptr<Session> session) {
+  waiting_.push_back(std::move(session));
+  size_t at = waiting_.size() - 1;
+  const SessionRequest& added = waiting_[at]->request();
+  for (size_t i = at; i-- > 0;) {
+    const SessionRequest& other = waiting_[i]->request();
+    if (other.tenant != added.tenant) continue;
+    // One that has run before keeps its place.
+    if (other.priority <= added.priority || waiting_[i]->summary().preemptions > 0) break;
+    std::swap(waiting_[i], waiting_[at]);
+    at = i;
+  }
+}
+
 void Scheduler::Admit() {
-  // First come, first served: when the first cannot have its memory, those behind it wait as well.
+  // First come, first served, but for a tenant's own order (Enqueue): when the first cannot have its memory,
+  // those behind it wait as well.
   while (MayAdmit()) {
     // Each of those that run is left a block to grow into, or else the newcomer would soon be preempted; and
     // one more for every time it was, so that nobody computes a long prompt over and over for a few tokens

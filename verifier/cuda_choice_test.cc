@@ -87,6 +87,12 @@ class CudaChoiceTest : public SchedulerTest {
     // Three tokens take turns: every choice depends on how often each stands on the path to it.
     samplings.push_back({.temperature = 0.0f, .frequency_penalty = 0.5f});
     samplings[5].logit_bias = {{7, 50.0f}, {8, 50.0f}, {9, 50.0f}};
+    // Some tokens never come, and others not before the output is half as long as it gets.
+    samplings.push_back({.temperature = 0.9f,
+                         .seed = 12,
+                         .banned_tokens = {3, 4, 5, 31, 32},
+                         .early_banned_tokens = {6, 7},
+                         .early_ban_end = 15});
     std::map<SessionId, Ask> asks;
     for (SessionId id = 1; id <= samplings.size(); ++id) {
       asks[id] = {.sampling = samplings[id - 1], .rules = {.max_tokens = 18}, .drafted = drafted};

@@ -349,6 +349,10 @@ void EngineLoop::OnStarted(SessionId session) {
   Keep(session, Started());
 }
 
+void EngineLoop::OnPromptPart(SessionId session, PromptPart part) {
+  Keep(session, std::move(part));
+}
+
 void EngineLoop::OnTokens(SessionId session, CommittedTokens tokens) {
   Keep(session, std::move(tokens));
 }
@@ -381,6 +385,7 @@ void EngineLoop::Deliver() {
   for (News& news : news_) {
     const auto call = [&]() -> GenerateCall& { return calls_.at(news.session); };
     std::visit(Overloaded{[&](Started&) { TellStarted(call(), news.at); },
+                          [&](PromptPart& part) { call().stream->Write(PromptToProto(part)); },
                           [&](CommittedTokens& tokens) { TellTokens(call(), std::move(tokens), news.at); },
                           [&](RoundReport& report) { RecordRound(call(), report, news.at); },
                           [&](DrafterBinding& binding) { RecordDrafter(call(), binding); },
@@ -440,6 +445,7 @@ void EngineLoop::LogEnd(const GenerateCall& call, const absl::Status& status, co
        {"drafter_accepted", accepted(SourceKind::kDrafter)},
        {"local_accepted", accepted(SourceKind::kLocal)},
        {"grammar_accepted", accepted(SourceKind::kGrammar)},
+       {"prediction_accepted", accepted(SourceKind::kPrediction)},
        {"code", absl::StatusCodeToString(status.code())}});
 }
 

@@ -185,7 +185,9 @@ class EngineLoop final : private SchedulerListener {
   struct News {
     absl::Time at;
     SessionId session = 0;  // None of StepReport.
-    std::variant<Started, CommittedTokens, RoundReport, DrafterBinding, SwapEnded, Ended, StepReport> what;
+    std::variant<Started, PromptPart, CommittedTokens, RoundReport, DrafterBinding, SwapEnded, Ended,
+                 StepReport>
+        what;
   };
 
   void Run();
@@ -212,6 +214,7 @@ class EngineLoop final : private SchedulerListener {
   void PublishLoad();
 
   void OnStarted(SessionId session) override;
+  void OnPromptPart(SessionId session, PromptPart part) override;
   void OnTokens(SessionId session, CommittedTokens tokens) override;
   void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) override;
   void OnDraftRequest(LinkId link, DraftRequest request) override;

@@ -1,4 +1,5 @@
-// What a Session drafts by itself, without a drafter: by its own source, and what its constraint forces.
+// What a Session drafts by itself, without a drafter: by its own source, what its constraint forces, and what
+// its request predicts.
 
 #include <algorithm>
 #include <cstddef>
@@ -54,6 +55,17 @@ const std::vector<ProposedNode>& Session::ForcedProposal() {
   return *forced_proposal_;
 }
 
+const std::vector<ProposedNode>& Session::PredictedProposal() {
+  if (!predicted_proposal_.has_value()) {
+    const absl::Time start = local_clock_->Now();
+    predicted_proposal_ = request_.prediction->Propose(OwnLimits());
+    if (request_.constraint != nullptr)
+      num_masked_ += request_.constraint->DropForbidden(&*predicted_proposal_);
+    CountGuess(DraftOrigin::kPrediction, start);
+  }
+  return *predicted_proposal_;
+}
+
 ProposalLimits Session::OwnLimits() const {
   const uint32_t remaining = request_.max_tokens - OutputLength();
   return {.depth = std::min(limits_.max_depth, remaining - 1),
@@ -90,6 +102,7 @@ std::vector<TreeNode> Session::LikelyNodes(absl::Span<const ProposedNode> propos
                      .score = proposed.score,
                      .path_score = path_score});
   }
+  DropBanned(&nodes);
   return nodes;
 }
 
@@ -103,11 +116,21 @@ std::vector<TreeNode> Session::ForcedNodes(float least_path_score) {
   return LikelyNodes(ForcedProposal(), forced_calibration_, least_path_score);
 }
 
+std::vector<TreeNode> Session::PredictedNodes(float least_path_score) {
+  if (prediction_calibration_ == nullptr) return {};
+  return LikelyNodes(PredictedProposal(), prediction_calibration_, least_path_score);
+}
+
+void Session::AddOwnNodes(float least_path_score, MergedTree* tree) {
+  tree->Add(DraftOrigin::kGrammar, ForcedNodes(least_path_score));
+  tree->Add(DraftOrigin::kPrediction, PredictedNodes(least_path_score));
+  tree->Add(DraftOrigin::kLocal, LocalNodes(least_path_score));
+}
+
 Session::LocalGuess Session::GuessLocally() {
   LocalGuess guess;
   MergedTree tree;
-  tree.Add(DraftOrigin::kGrammar, ForcedNodes(kLeastLocalScore));
-  tree.Add(DraftOrigin::kLocal, LocalNodes(kLeastLocalScore));
+  AddOwnNodes(kLeastLocalScore, &tree);
   for (const TreeNode& node : std::move(tree).Take(limits_.max_nodes).nodes) {
     ++guess.nodes;
     guess.expected_accepted += double{node.path_score};

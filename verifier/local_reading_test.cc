@@ -61,7 +61,7 @@ TEST(LocalReadingTest, ALongPromptIsReadInStepsAndOnce) {
   EXPECT_LT(given.prompt.size(), prompt.size());
   EXPECT_EQ(session.GuessLocally().nodes, 0u) << "the end of the text is not there yet";
   std::vector<StepRow> rows;
-  while (!session.prefilled()) session.PlanPrefill(2048, rows);
+  while (!session.prefilled()) session.PlanPrefill(2048, 0, rows);
   EXPECT_EQ(given.prompt, prompt);
   EXPECT_EQ(given.output, emitted);
   EXPECT_LE(given.most_at_once, 4096u);

@@ -182,10 +182,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
       {"tandem_verifier_expected_accepted_tokens_total",
        "Accepted draft tokens that the calibrated scores of verified candidates promised, by who guessed.",
        {"source"}});
-  CounterFamily& exposed = registry->AddCounter({"tandem_verifier_exposed_draft_seconds_total",
-                                                 "Time that rounds waited: for a drafter's candidates, or "
-                                                 "while the verifier guessed by itself (local, grammar).",
-                                                 {"source"}});
+  CounterFamily& exposed =
+      registry->AddCounter({"tandem_verifier_exposed_draft_seconds_total",
+                            "Time that rounds waited: for a drafter's candidates, or "
+                            "while the verifier guessed by itself (local, grammar, prediction).",
+                            {"source"}});
   for (size_t i = 0; i < sources_.size(); ++i) {
     const absl::string_view source = kSourceNames[i];
     sources_[i] = {.declined_nodes = declined.With({source}),
@@ -197,7 +198,7 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
        "Verification rounds: drafts were there (hit), were waited for (miss), or there were none "
        "(undrafted); and "
        "whose were verified: a drafter's, the verifier's own (local), what a constraint leaves no choice "
-       "about (grammar), several of these, or nobody's (none).",
+       "about (grammar), what the request predicts (prediction), several of these, or nobody's (none).",
        {"outcome", "source"}});
   for (size_t i = 0; i < kNumRoundSources; ++i) {
     const absl::string_view source = i < kNumSourceKinds ? kSourceNames[i] : kSeveralSources;

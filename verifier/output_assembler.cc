@@ -40,6 +40,9 @@ std::optional<std::string> OutputAssembler::Scan(absl::string_view text) {
     for (Matcher& matcher : matchers_) {
       Advance(matcher, byte);
       if (matcher.matched < matcher.stop.size()) continue;
+      // What is text by now may begin another occurrence.
+      matcher.matched = matcher.borders.back();
+      if (num_tokens_ < rules_.min_tokens) continue;
       if (longest == nullptr || matcher.stop.size() > longest->stop.size()) longest = &matcher;
     }
     if (longest != nullptr) {

@@ -23,6 +23,9 @@ struct StopRules {
   // End-of-text tokens included, unless they are to be ignored.
   absl::flat_hash_set<TokenId> stop_tokens;
   uint32_t max_tokens = 0;  // At least 1.
+  // As long as there are fewer tokens, a stop string that is complete ends nothing; nor does it later. That
+  // stop tokens do not come by then is the sampler's part.
+  uint32_t min_tokens = 0;
   // Special tokens have text. A stop token never has.
   bool include_special_tokens = false;
 };
@@ -72,7 +75,8 @@ class OutputAssembler {
 
   static Matcher MakeMatcher(std::string stop);
   static void Advance(Matcher& matcher, char byte);
-  // Appends text to held_ up to the first stop string, which is then returned; held_ ends before it.
+  // Appends text to held_ up to the first stop string that counts, which is then returned; held_ ends before
+  // it.
   std::optional<std::string> Scan(absl::string_view text);
   OutputPiece End(OutputEnd::Reason reason);
 

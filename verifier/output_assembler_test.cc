@@ -298,5 +298,26 @@ TEST_F(OutputAssemblerTest, AgreesWithTheWholeText) {
   for (int count : num_by_reason) EXPECT_GT(count, 500);
 }
 
+TEST_F(OutputAssemblerTest, AStopStringEndsNothingBeforeTheLeastLength) {
+  OutputAssembler output(tokenizer_, {.stop = {"ab"}, .max_tokens = 20, .min_tokens = 5});
+  // The first is complete with the second token, and is text like any other.
+  EXPECT_THAT(PushBytes(output, "abxa"), ElementsAre("", "ab", "x", ""));
+  // The second is complete with the fifth.
+  const OutputPiece last = output.Push('b');
+  ASSERT_TRUE(last.end.has_value());
+  EXPECT_EQ(last.end->reason, Reason::kStopString);
+  EXPECT_EQ(last.text + last.end->text, "");
+  EXPECT_EQ(output.num_tokens(), 5u);
+}
+
+TEST_F(OutputAssemblerTest, AnIgnoredStopStringMayBeginTheNext) {
+  OutputAssembler output(tokenizer_, {.stop = {"aa"}, .max_tokens = 20, .min_tokens = 3});
+  EXPECT_THAT(PushBytes(output, "aa"), ElementsAre("", "a"));
+  const OutputPiece last = output.Push('a');
+  ASSERT_TRUE(last.end.has_value());
+  EXPECT_EQ(last.end->matched_stop, "aa");
+  EXPECT_EQ(last.end->text, "");
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,10 +1,12 @@
 #include "verifier/request_wire.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/drafting/predicted_output.h"
 #include "common/rpc/sampling_wire.h"
 
 namespace tandem {
@@ -14,6 +16,8 @@ constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopBytes = 256;
 constexpr int kMaxStopTokens = 1024;
 constexpr uint32_t kMaxLogprobs = 20;
+constexpr int kMaxPredictionTokens = 262'144;
+constexpr int32_t kMostPriority = 100;
 
 absl::StatusOr<TokenIds> CheckedTokens(const v1::TokenIds& proto, absl::string_view field,
                                        int32_t vocab_size) {
@@ -57,7 +61,33 @@ absl::StatusOr<StopRules> StopRulesFromProto(const v1::StopConditions& proto, co
   }
   if (!proto.ignore_eos())
     rules.stop_tokens.insert(target.defaults.eos_tokens.begin(), target.defaults.eos_tokens.end());
+  rules.min_tokens = proto.min_tokens();
   return rules;
+}
+
+// Bans what would end the output before it has its least length. `sampling` is valid otherwise.
+absl::Status HoldBack(const v1::VerifierGenerateRequest& proto, const StopRules& rules, int32_t vocab_size,
+                      SamplingParameters* sampling) {
+  if (rules.min_tokens == 0) return absl::OkStatus();
+  if (rules.min_tokens > rules.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("stopping.min_tokens: ", rules.min_tokens,
+                                                   ", expected at most max_tokens, ", rules.max_tokens));
+  }
+  if (proto.has_constraint()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stopping.min_tokens: ", rules.min_tokens,
+                     ", expected 0 with a constraint, which says where the output may end"));
+  }
+  sampling->early_banned_tokens.assign(rules.stop_tokens.begin(), rules.stop_tokens.end());
+  std::sort(sampling->early_banned_tokens.begin(), sampling->early_banned_tokens.end());
+  sampling->early_ban_end = static_cast<uint32_t>(proto.prompt().ids_size()) + rules.min_tokens;
+  const TargetSampler sampler(*sampling, vocab_size, {});
+  for (TokenId token = 0; token < vocab_size; ++token) {
+    if (sampler.Allows(token, 0)) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("stopping.min_tokens: ", rules.min_tokens,
+                   ", but sampling allows none but tokens that end the output, expected some that do not"));
 }
 
 // How many tokens the output may have: what was asked for, or what the context holds.
@@ -89,6 +119,21 @@ absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, con
   return max_tokens;
 }
 
+// What is not to be drafted is checked all the same.
+absl::Status TakePrediction(const v1::VerifierGenerateRequest& proto, const ServedTarget& target,
+                            SessionRequest& request) {
+  if (proto.prediction().ids_size() > kMaxPredictionTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("prediction: ", proto.prediction().ids_size(),
+                                                   " tokens, expected at most ", kMaxPredictionTokens));
+  }
+  TANDEM_ASSIGN_OR_RETURN(TokenIds prediction,
+                          CheckedTokens(proto.prediction(), "prediction", target.config.vocab_size));
+  if (!request.speculate || prediction.empty()) return absl::OkStatus();
+  request.prediction = std::make_unique<PredictedOutput>(std::move(prediction));
+  request.prediction->Observe(request.emitted);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerateRequest& proto,
@@ -113,6 +158,19 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
     }
     request.num_logprobs = static_cast<int>(proto.output().logprobs());
   }
+  if (proto.output().has_prompt_logprobs()) {
+    if (proto.output().prompt_logprobs() > kMaxLogprobs) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "output.prompt_logprobs: ", proto.output().prompt_logprobs(), ", expected at most ", kMaxLogprobs));
+    }
+    request.num_prompt_logprobs = static_cast<int>(proto.output().prompt_logprobs());
+  }
+  request.tenant = proto.tenant();
+  if (proto.priority() < -kMostPriority || proto.priority() > kMostPriority) {
+    return absl::InvalidArgumentError(absl::StrCat("priority: ", proto.priority(), ", expected [",
+                                                   -kMostPriority, ", ", kMostPriority, "]"));
+  }
+  request.priority = proto.priority();
   const v1::SpeculationOptions& speculation = proto.speculation();
   if (!speculation.window_policy().empty()) {
     TANDEM_RETURN_IF_ERROR(MakeWindowPolicy(speculation.window_policy()).status());
@@ -129,10 +187,12 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   }
   request.policy_state = proto.policy_state();
   request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF;
+  TANDEM_RETURN_IF_ERROR(TakePrediction(proto, target, request));
   request.trace_rounds = proto.output().round_trace();
   request.trace_trees = proto.output().round_tree();
   TANDEM_ASSIGN_OR_RETURN(StopRules rules, StopRulesFromProto(proto.stopping(), target));
   rules.max_tokens = request.max_tokens;
+  TANDEM_RETURN_IF_ERROR(HoldBack(proto, rules, target.config.vocab_size, &request.sampling));
   rules.include_special_tokens = proto.output().include_special_tokens();
   request.output = std::make_unique<OutputAssembler>(target.tokenizer, std::move(rules));
   request.replayed_end = request.output->Replay(request.emitted);
@@ -165,6 +225,8 @@ v1::DraftSource SourceToProto(DraftOrigin origin) {
       return v1::DRAFT_SOURCE_LOCAL;
     case SourceKind::kGrammar:
       return v1::DRAFT_SOURCE_GRAMMAR;
+    case SourceKind::kPrediction:
+      return v1::DRAFT_SOURCE_PREDICTION;
   }
   return v1::DRAFT_SOURCE_UNSPECIFIED;
 }
@@ -218,6 +280,31 @@ v1::RoundTrace TraceToProto(const RoundTrace& trace) {
 
 }  // namespace
 
+namespace {
+
+void LogprobsToProto(const TokenChoice& choice, v1::TokenDetail& detail) {
+  detail.set_logprob(choice.logprob);
+  for (const TokenLogprob& top : choice.top_logprobs) {
+    v1::TokenLogprob& entry = *detail.add_top_logprobs();
+    entry.set_token(static_cast<uint32_t>(top.token));
+    entry.set_logprob(top.logprob);
+  }
+}
+
+}  // namespace
+
+v1::GenerateResponse PromptToProto(const PromptPart& part) {
+  v1::GenerateResponse response;
+  v1::PromptChunk& chunk = *response.mutable_prompt();
+  chunk.set_offset(part.offset);
+  for (size_t i = 0; i < part.tokens.size(); ++i) {
+    chunk.add_tokens(static_cast<uint32_t>(part.tokens[i].token));
+    v1::TokenDetail& detail = *chunk.add_details();
+    if (part.offset + i > 0) LogprobsToProto(part.tokens[i], detail);
+  }
+  return response;
+}
+
 v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
   v1::GenerateResponse response;
   v1::GenerationChunk& chunk = *response.mutable_chunk();
@@ -235,12 +322,7 @@ v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs) {
     if (token.drafted_by.has_value()) detail.set_draft_source(SourceToProto(*token.drafted_by));
     detail.set_text_bytes(token.text_bytes);
     if (!with_logprobs) continue;
-    detail.set_logprob(token.choice.logprob);
-    for (const TokenLogprob& top : token.choice.top_logprobs) {
-      v1::TokenLogprob& entry = *detail.add_top_logprobs();
-      entry.set_token(static_cast<uint32_t>(top.token));
-      entry.set_logprob(top.logprob);
-    }
+    LogprobsToProto(token.choice, detail);
   }
   return response;
 }

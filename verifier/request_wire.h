@@ -41,6 +41,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
 
 // Committed tokens as the event that the client is sent.
 v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs);
+v1::GenerateResponse PromptToProto(const PromptPart& part);
 v1::GenerateResponse FinishedToProto(const SessionSummary& summary);
 
 }  // namespace tandem

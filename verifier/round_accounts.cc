@@ -133,7 +133,7 @@ void Session::FillShares(RoundReport& report,
   for (const uint32_t place : accepted_) report.accepted_by.push_back(guesses_[place].credited());
   report.wait_seconds = round_wait_seconds_;
   report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;
-  for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kLocal}) {
+  for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kPrediction, DraftOrigin::kLocal}) {
     report.shares[static_cast<size_t>(own)].wait_seconds = guess_seconds_[static_cast<size_t>(own)];
   }
 }
@@ -203,6 +203,7 @@ void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
     if (calibration != nullptr) ObserveScores(origin, calibration, &judged);
   };
   observe_own(DraftOrigin::kGrammar, forced_calibration_);
+  observe_own(DraftOrigin::kPrediction, prediction_calibration_);
   observe_own(DraftOrigin::kLocal, local_calibration_);
   if (!drafting_ && !draft_suspended_) return;
   if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.

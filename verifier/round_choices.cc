@@ -32,6 +32,18 @@ void RoundChoices::PlanOwnCounts(const Round& round) {
   }
 }
 
+absl::Span<const uint32_t> RoundChoices::AllowedAfter(const Round& round, size_t row) {
+  const absl::Span<const uint32_t> by_sampler = round.sampler->AllowedAt(choices_[row].position);
+  if (round.allowed.empty()) return by_sampler;
+  const absl::Span<const uint32_t> by_round = round.allowed[row];
+  if (by_sampler.empty()) return by_round;
+  if (both_.size() <= row) both_.resize(row + 1);
+  std::vector<uint32_t>& both = both_[row];
+  both.assign(by_round.begin(), by_round.end());
+  for (size_t word = 0; word < both.size(); ++word) both[word] &= by_sampler[word];
+  return both;
+}
+
 void RoundChoices::Plan(const Round& round, absl::Span<StepRow> rows) {
   assert(rows.size() == 1 + round.nodes.size());
   counts_ = round.sampler->Counts();
@@ -45,7 +57,7 @@ void RoundChoices::Plan(const Round& round, absl::Span<StepRow> rows) {
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     choices_[i].token = &tokens_[i];
-    if (!round.allowed.empty()) choices_[i].allowed = round.allowed[i];
+    choices_[i].allowed = AllowedAfter(round, i);
     rows[i].choice = &choices_[i];
   }
 }

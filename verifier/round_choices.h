@@ -22,7 +22,8 @@ class RoundChoices {
     const TargetSampler* sampler = nullptr;  // Of the tokens up to the root.
     uint32_t position = 0;                   // Of the token after the root.
     absl::Span<const TreeNode> nodes;        // By id, parents before children.
-    // What may be chosen after the root and after every node (SeededChoice::allowed); none: anything.
+    // What may be chosen after the root and after every node (SeededChoice::allowed); none: anything that the
+    // sampler allows.
     absl::Span<const std::vector<uint32_t>> allowed = {};
   };
 
@@ -34,11 +35,14 @@ class RoundChoices {
 
  private:
   void PlanOwnCounts(const Round& round);
+  // What may be chosen after row `row`, by the sampler and by the round.
+  absl::Span<const uint32_t> AllowedAfter(const Round& round, size_t row);
 
   std::vector<TokenCount> counts_;
   std::vector<TokenCount> own_counts_;  // Of each node, one after the other.
   std::vector<size_t> own_ends_;
-  TokenIds path_;  // Of PlanOwnCounts, which every round calls.
+  TokenIds path_;                            // Of PlanOwnCounts, which every round calls.
+  std::vector<std::vector<uint32_t>> both_;  // What sampler and round both allow, by row.
   std::vector<SeededChoice> choices_;
   std::vector<TokenId> tokens_;
 };

@@ -73,23 +73,25 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
   DrafterRecord* const record = request.drafter.has_value() ? RecordOf(*request.drafter) : nullptr;
-  waiting_.push_back(std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
-                                               pool_, engine_->config().vocab_size));
-  if (samples_drafts) waiting_.back()->SampleDrafts(rule_.get());
-  const SessionRequest& queued = waiting_.back()->request();
-  if (engine_->chooses() && !samples_drafts && queued.num_logprobs < 0) {
-    waiting_.back()->ChooseInEngine();
+  auto queued = std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
+                                          pool_, engine_->config().vocab_size);
+  if (samples_drafts) queued->SampleDrafts(rule_.get());
+  const SessionRequest& asked = queued->request();
+  if (engine_->chooses() && !samples_drafts && asked.num_logprobs < 0) {
+    queued->ChooseInEngine();
   }
-  if (local_drafters_ != nullptr && queued.speculate) {
-    waiting_.back()->SetLocalDrafter(
-        local_drafters_->NewSession(queued.cache_salt, options_.vocabulary_fingerprint), &local_calibration_,
-        clock_);
+  if (local_drafters_ != nullptr && asked.speculate) {
+    queued->SetLocalDrafter(local_drafters_->NewSession(asked.cache_salt, options_.vocabulary_fingerprint),
+                            &local_calibration_, clock_);
   }
-  if (queued.constraint != nullptr) {
-    queued.constraint->TimeBy(clock_);
+  if (asked.prediction != nullptr && asked.speculate)
+    queued->DraftPredicted(&prediction_calibration_, clock_);
+  if (asked.constraint != nullptr) {
+    asked.constraint->TimeBy(clock_);
     // What a constraint leaves no choice about needs no drafter to guess it.
-    if (queued.speculate) waiting_.back()->DraftForced(&forced_calibration_, clock_);
+    if (asked.speculate) queued->DraftForced(&forced_calibration_, clock_);
   }
+  Enqueue(std::move(queued));
   return absl::OkStatus();
 }
 
@@ -371,44 +373,6 @@ void Scheduler::ChooseRounds(absl::Time now, uint32_t max_rounds) {
   rounds_.resize(max_rounds);
 }
 
-// The oldest prompt has half of the chunk for itself, so that it always gets on. The other half goes to the
-// other prompts, the shortest first, so that a short one does not wait for a long one to be done; what one
-// side leaves the other takes.
-void Scheduler::PlanPrefill(absl::Time now) {
-  std::vector<Session*> prompts;
-  for (const auto& [id, session] : running_) {
-    if (!session->prefilled()) prompts.push_back(session.get());
-  }
-  const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
-  const uint32_t chunk = std::min(room, options_.prefill_chunk);
-  if (prompts.empty() || chunk == 0) return;
-  std::stable_sort(prompts.begin() + 1, prompts.end(), [](const Session* a, const Session* b) {
-    return a->num_unplanned() < b->num_unplanned();
-  });
-  uint64_t wanted_by_others = 0;
-  for (size_t i = 1; i < prompts.size(); ++i) wanted_by_others += prompts[i]->num_unplanned();
-  PlanPrefillOf(*prompts[0], chunk - static_cast<uint32_t>(std::min<uint64_t>(chunk / 2, wanted_by_others)),
-                now);
-  for (size_t i = 1; i < prompts.size() && num_prefill_rows_ < chunk; ++i) {
-    PlanPrefillOf(*prompts[i], chunk - num_prefill_rows_, now);
-  }
-}
-
-void Scheduler::PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time now) {
-  const auto room = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
-  if (room == 0) return;
-  num_prefill_rows_ += session.PlanPrefill(std::min(room, max_rows), rows_);
-  prefills_.push_back(&session);
-  // With the prompt's last token but one in this step, the first round fits in as well.
-  const auto left = engine_->max_rows() - static_cast<uint32_t>(rows_.size());
-  if (session.prefilled() && left > 0) {
-    Session* const first_round[] = {&session};
-    ChooseTrees(first_round, left - 1, static_cast<uint32_t>(rows_.size()));
-    session.PlanRound(now, rows_);
-    rounds_.push_back(&session);
-  }
-}
-
 absl::Status Scheduler::StartEngine() {
   // Places for logits can only be given when the number of rows is known: the vector must not move
   // afterwards.
@@ -417,6 +381,7 @@ absl::Status Scheduler::StartEngine() {
   for (const Session* session : rounds_) {
     if (!session->chooses_in_engine()) num_logit_rows += session->num_rows();
   }
+  for (const Session* session : prefills_) num_logit_rows += session->prompt_rows().count;
   if (logits_.size() < num_logit_rows * vocab_size) logits_.resize(num_logit_rows * vocab_size);
   float* place = logits_.data();
   for (const Session* session : rounds_) {
@@ -424,6 +389,11 @@ absl::Status Scheduler::StartEngine() {
     for (uint32_t i = 0; i < session->num_rows(); ++i, place += vocab_size) {
       rows_[session->first_row() + i].logits = place;
     }
+  }
+  for (const Session* session : prefills_) {
+    const Session::RowRange described = session->prompt_rows();
+    for (uint32_t i = 0; i < described.count; ++i, place += vocab_size)
+      rows_[described.first + i].logits = place;
   }
   feature_step_.Plan(features_.get(), absl::MakeSpan(rows_));
   return engine_->Start(rows_);
@@ -486,7 +456,11 @@ absl::Status Scheduler::ConcludeRounds(absl::Time now) {
   for (const Session* session : rounds_) {
     step_wait_seconds_ = std::max(step_wait_seconds_, session->round_wait_seconds());
   }
-  for (Session* session : rounds_) ConcludeRound(*session, now);
+  for (Session* session : prefills_) TellPrompt(*session);
+  for (Session* session : rounds_) {
+    TellPrompt(*session);  // Of one without a prefill.
+    ConcludeRound(*session, now);
+  }
   ObserveYields();
   TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies_));
   for (Session* session : prefills_) session->SettleKv();
@@ -512,6 +486,7 @@ bool Scheduler::Forward() {
   rounds_.clear();
   prefills_.clear();
   num_prefill_rows_ = 0;
+  num_prompt_logit_rows_ = 0;
   num_preemptions_ = 0;
   PlanRounds(start);
   PlanPrefill(start);

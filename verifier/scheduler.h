@@ -49,6 +49,8 @@ class SchedulerListener {
 
   // The session was admitted and its prefill begins.
   virtual void OnStarted(SessionId session) = 0;
+  // A part of the prompt was computed, of a session that wants its log probabilities; before any OnTokens.
+  virtual void OnPromptPart(SessionId, PromptPart) {}
   // Tokens were committed.
   virtual void OnTokens(SessionId session, CommittedTokens tokens) = 0;
   // The session's one terminal event; it is gone when this returns. OK: it ended as `summary` says.
@@ -210,6 +212,9 @@ class Scheduler {
   // Admission and preemption (admission.cc). MayAdmit: whether it is worth trying to start the first of those
   // that wait.
   bool MayAdmit() const;
+  // Behind all others, but for those of its tenant that it goes before by its priority: it takes the place of
+  // the first of them, and each of them that of the next.
+  void Enqueue(std::unique_ptr<Session> session);
   void Admit();
   void ReserveRoots();
   void Preempt(Session& session);
@@ -274,8 +279,10 @@ class Scheduler {
   // One forward pass: which rows, what came out.
   void PlanRounds(absl::Time now);
   void ChooseRounds(absl::Time now, uint32_t max_rounds);
+  // Prompts (prefill.cc).
   void PlanPrefill(absl::Time now);
   void PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time now);
+  void TellPrompt(Session& session);
   absl::Status StartEngine();
   absl::Status ConcludeRounds(absl::Time now);
   void ConcludeRound(Session& session, absl::Time now);
@@ -291,7 +298,8 @@ class Scheduler {
   const std::unique_ptr<const VerificationRule> rule_;
   std::unique_ptr<SourceHost> local_drafters_;  // None: rounds without a drafter's candidates are undrafted.
   ScoreCalibration local_calibration_;          // What their scores are worth,
-  ScoreCalibration forced_calibration_;         // and those of what constraints force.
+  ScoreCalibration forced_calibration_;         // those of what constraints force,
+  ScoreCalibration prediction_calibration_;     // and those of what requests predict.
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.
   bool short_of_memory_ = false;  // No session has ended since the first of them found too little.
@@ -312,6 +320,7 @@ class Scheduler {
   std::vector<KvCopy> copies_;
   FeatureStep feature_step_;
   uint32_t num_prefill_rows_ = 0;
+  uint32_t num_prompt_logit_rows_ = 0;  // Of these.
   uint32_t num_preemptions_ = 0;
   uint64_t num_rounds_ = 0;  // Since the start.
   // The step between Forward and Conclude.

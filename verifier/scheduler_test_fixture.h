@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/drafting/predicted_output.h"
 #include "verifier/reference_output.h"
 #include "verifier/scheduler.h"
 
@@ -73,6 +74,11 @@ struct Ask {
   bool drafted = false;
   bool trusted = false;
   int num_logprobs = -1;
+  int num_prompt_logprobs = -1;
+  TokenIds prediction;  // None: none.
+  bool speculate = true;
+  std::string tenant;
+  int32_t priority = 0;
   std::string policy_state;
   std::string window_policy;                                     // Empty: the scheduler's.
   std::function<std::unique_ptr<ConstraintState>()> constraint;  // None: none.
@@ -124,15 +130,20 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
                            .max_tokens = ask.rules.max_tokens,
                            .sampling = ask.sampling,
                            .num_logprobs = ask.num_logprobs,
+                           .num_prompt_logprobs = ask.num_prompt_logprobs,
                            .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
                            .constraint = ask.constraint == nullptr
                                              ? nullptr
                                              : std::make_unique<SessionConstraint>(
                                                    ask.constraint(), TestTokenizer(), kVocabSize),
                            .cache_salt = ask.cache_salt,
+                           .tenant = ask.tenant,
+                           .priority = ask.priority,
                            .deadline = ask.deadline,
+                           .speculate = ask.speculate,
                            .window_policy = ask.window_policy,
                            .policy_state = ask.policy_state};
+    if (!ask.prediction.empty()) request.prediction = std::make_unique<PredictedOutput>(ask.prediction);
     if (ask.drafted)
       request.drafter =
           DrafterBinding{.link = kLink, .name = "drafter", .draft_model = "draft", .trusted = ask.trusted};

@@ -69,7 +69,8 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
   }
   if (request.speculation().mode() == v1::SPECULATION_MODE_OFF) return session;
   if (!request.has_drafter()) {
-    if (request.speculation().mode() == v1::SPECULATION_MODE_ON && !target_->drafts_locally) {
+    if (request.speculation().mode() == v1::SPECULATION_MODE_ON && !target_->drafts_locally &&
+        session.prediction == nullptr) {
       return absl::FailedPreconditionError(
           "speculation.mode: ON, but no drafter was named, and this verifier does not draft by itself "
           "(--local-drafter none)");

@@ -11,6 +11,11 @@
 namespace tandem {
 namespace {
 
+// A prompt whose log probabilities are wanted is computed as a whole: its blocks are nobody else's.
+uint64_t CacheSalt(const SessionRequest& request, SessionId id) {
+  return request.num_prompt_logprobs < 0 ? request.cache_salt : HashCombine(request.cache_salt, ~id);
+}
+
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
 // How many commits back growth still tells how long it took.
@@ -30,7 +35,7 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
       record_(record),
       vocab_size_(vocab_size),
       sampler_(request_.sampling, vocab_size, request_.prompt),
-      kv_(pool, request_.cache_salt),
+      kv_(pool, CacheSalt(request_, id)),
       mirror_(vocab_size),
       draft_seconds_per_level_(kDraftSecondsHistory),
       verified_per_level_(kBreadthHistory) {
@@ -70,9 +75,10 @@ void Session::Preempt() {
   ++summary_.preemptions;
 }
 
-uint32_t Session::PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows) {
+uint32_t Session::PlanPrefill(uint32_t max_rows, uint32_t max_logit_rows, std::vector<StepRow>& rows) {
   const auto root = static_cast<uint32_t>(kv_.tokens().size()) - 1;
-  const uint32_t end = std::min(root, planned_ + max_rows);
+  uint32_t end = std::min(root, planned_ + max_rows);
+  if (wants_prompt_logits()) end = PlanPromptLogits(static_cast<uint32_t>(rows.size()), max_logit_rows, end);
   const uint32_t count = end - planned_;
   for (; planned_ < end; ++planned_) {
     rows.push_back({.token = kv_.tokens()[planned_], .context = kv_.CommittedRow(planned_)});
@@ -284,8 +290,7 @@ void Session::PrepareRound(uint32_t max_nodes) {
     }
     if (drafted.empty() || MergesOrigins()) {
       const float least = MergesOrigins() ? kLeastMergedScore : kLeastLocalScore;
-      tree.Add(DraftOrigin::kGrammar, ForcedNodes(least));
-      tree.Add(DraftOrigin::kLocal, LocalNodes(least));
+      AddOwnNodes(least, &tree);
     }
     MergedTree::Selection selection = std::move(tree).Take(std::min(limits_.max_nodes, max_nodes));
     selected_ = std::move(selection.nodes);
@@ -315,14 +320,6 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
                         .max_depth = depth,
                         .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
                        worth);
-}
-
-// Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
-void Session::DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted) {
-  if (request_.constraint == nullptr || samples_drafts() || drafted->empty()) return;
-  std::vector<ForbiddenNode> forbidden;
-  num_masked_ += request_.constraint->DropForbidden(drafted, request_.trace_trees ? &forbidden : nullptr);
-  for (ForbiddenNode& node : forbidden) masked_.emplace_back(origin, std::move(node));
 }
 
 ChoiceSession Session::Choice() const {
@@ -444,10 +441,8 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   std::vector<VerifiedToken> tokens = rule->Verify(round, sampler_);
   if (request_.constraint != nullptr) request_.constraint->EndWalk();
   for (VerifiedToken& verified : tokens) {
-    if (request_.constraint != nullptr && !request_.constraint->Commit(verified.choice.token)) {
-      end_status_ =
-          absl::FailedPreconditionError(absl::StrCat("constraint: no token of the model can go on after ",
-                                                     position - request_.prompt.size(), " tokens of output"));
+    if (absl::Status chosen = TakeChoice(verified.choice.token, position); !chosen.ok()) {
+      end_status_ = std::move(chosen);
       finished_ = true;
       walked_to_the_end_ = false;
       return;
@@ -500,14 +495,17 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   kv_.Append(tokens);
   ReadLocally();
   forced_proposal_.reset();
+  predicted_proposal_.reset();
+  if (prediction_calibration_ != nullptr) request_.prediction->Observe(tokens);
   summary_.output_tokens = OutputLength();
 
   RoundReport& report = result.report;
+  summary_.masked_draft_tokens = num_banned_;
+  report.masked = num_masked_;
   if (request_.constraint != nullptr) {
-    summary_.masked_draft_tokens = request_.constraint->num_dropped();
+    summary_.masked_draft_tokens += request_.constraint->num_dropped();
     const absl::Duration mask_time = request_.constraint->mask_time();
     report.mask_seconds = absl::ToDoubleSeconds(mask_time - std::exchange(mask_time_before_, mask_time));
-    report.masked = num_masked_;
   }
   for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
   report.nodes = static_cast<uint32_t>(selected_.size());

@@ -32,6 +32,7 @@
 #include "verifier/round_choices.h"
 #include "verifier/round_report.h"
 #include "verifier/session_constraint.h"
+#include "verifier/session_types.h"
 
 namespace tandem {
 
@@ -42,145 +43,6 @@ class ScoreCalibration;
 inline constexpr size_t kDraftSecondsHistory = 6;
 // And over which the breadth of what is verified is averaged.
 inline constexpr size_t kBreadthHistory = 16;
-
-// A stream to a drafter. As wide as the drafter's own type, so that a simulation can hold both sides.
-using LinkId = uint64_t;
-
-struct DrafterBinding {
-  LinkId link = 0;
-  std::string name;         // For statistics.
-  std::string draft_model;  // To open there.
-  bool trusted = false;     // Whether what it says of its distributions may be believed.
-  uint64_t pool = 0;        // That the link is one of (drafter_pool.h); 0: none.
-};
-
-// A request as the scheduler takes it: checked, and with defaults filled in.
-struct SessionRequest {
-  TokenIds prompt;          // At least one token.
-  TokenIds emitted;         // Already generated and delivered elsewhere.
-  uint32_t max_tokens = 0;  // Of output, `emitted` included; prompt + max_tokens fit the context.
-  SamplingParameters sampling;
-  int num_logprobs = -1;
-  std::unique_ptr<OutputAssembler> output;  // Has replayed `emitted`,
-  std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
-  std::unique_ptr<SessionConstraint>
-      constraint;  // What the output may be, `emitted` taken in; none: anything.
-  std::shared_ptr<const std::string> wire_constraint;  // The same, for drafters: OpenSession.
-  uint64_t cache_salt = 0;
-  absl::Time deadline = absl::InfiniteFuture();
-  std::optional<DrafterBinding> drafter;
-  std::vector<DrafterBinding> alternates;  // In whose stead to take them; only with a drafter.
-  std::optional<DrafterBinding> partner;   // Drafts along with the drafter; another one than that.
-  bool speculate = true;                   // Whether to draft locally where the drafter does not.
-  std::string window_policy;               // Empty: the scheduler's.
-  uint32_t max_window = 0;                 // 0: the scheduler's.
-  std::string policy_state;                // What the policy is to begin with, as WindowPolicy exports it.
-  bool trace_rounds = false;
-  bool trace_trees = false;  // With trace_rounds.
-};
-
-struct CommittedToken {
-  TokenId token = 0;
-  std::optional<DraftOrigin> drafted_by;  // Of an accepted draft token; else it is the target's own.
-  uint32_t text_bytes = 0;                // Of the chunk's text, how many became certain with this token.
-  TokenChoice choice;
-};
-
-// A drafter's message with new candidates.
-struct GrowthTrace {
-  absl::Time received;
-  uint32_t nodes = 0;
-  double step_seconds = 0.0;
-};
-inline constexpr size_t kMaxTracedGrowth = 64;  // Of one round.
-
-// A candidate of the tree that a round verified.
-struct TracedNode {
-  uint32_t parent = 0;  // Its parent's place in the list, from 1; 0: the root.
-  TokenId token = 0;
-  float score = 0.0f;
-  bool accepted = false;
-  DraftOrigin origin = DraftOrigin::kDrafter;  // Whose it is.
-};
-
-// How a round went, for requests that ask.
-struct RoundTrace {
-  RoundReport report;
-  absl::Time verify_start;
-  absl::Duration verify_time;
-  std::vector<GrowthTrace> growth;  // Since the round before.
-  std::vector<TracedNode> tree;     // Of requests that ask for it; a parent before its children.
-  std::vector<TracedNode> masked;   // Likewise; their parents are nodes of the tree.
-};
-inline constexpr size_t kMaxTracedMasked = 64;  // Of one round.
-
-struct CommittedTokens {
-  uint32_t offset = 0;  // In the output.
-  std::vector<CommittedToken> tokens;
-  std::string text;
-  RoundKind kind = RoundKind::kUndrafted;
-  uint32_t depth = 0;  // Of the tree that was verified,
-  uint32_t nodes = 0;  // and its nodes.
-  RoundDrafters drafters;
-  std::array<OriginShare, kNumDraftOrigins> shares;
-  std::optional<RoundTrace> trace;
-};
-
-// What an origin did for a session while a certain drafter was bound.
-struct OriginSummary {
-  DraftOrigin origin = DraftOrigin::kDrafter;
-  std::string drafter;  // RoundDrafters::NameOf.
-  uint32_t rounds = 0;  // With at least one node of it.
-  uint32_t draft_tokens = 0;
-  uint32_t accepted_tokens = 0;
-  std::vector<uint32_t> accepted_per_position;
-  uint32_t rejections = 0;
-  double wait_seconds = 0.0;
-};
-// Beyond these, what drafters that a session is swapped to do is told under kOtherDrafters.
-inline constexpr size_t kMostOriginSummaries = 16;
-inline constexpr char kOtherDrafters[] = "other";
-
-// What a finished session tells about itself.
-struct SessionSummary {
-  OutputEnd end;
-  uint32_t prompt_tokens = 0;
-  uint32_t cached_prompt_tokens = 0;
-  uint32_t output_tokens = 0;
-  std::string drafter;
-  std::string drafter_lost;
-  uint32_t preemptions = 0;  // How often it gave up its keys and values to others and computed them again.
-  uint32_t rounds = 0;
-  uint32_t drafted_rounds = 0;
-  uint32_t hits = 0;
-  uint32_t misses = 0;
-  uint32_t draft_tokens = 0;
-  uint32_t accepted_tokens = 0;
-  bool constrained = false;
-  uint32_t masked_draft_tokens = 0;  // Candidates that the constraint forbids.
-  std::vector<uint32_t> accepted_per_position;
-  std::vector<uint32_t> window_histogram;
-  std::vector<OriginSummary> by_origin;
-  uint32_t merged_rounds = 0;  // With nodes of several origins.
-  // Of the drafter bound last: accepted tokens, and walks that ended in a rejection of its candidates.
-  uint32_t drafter_accepted_tokens = 0;
-  uint32_t drafter_rejections = 0;
-  // What rounds cost at the end; negative: no drafter.
-  double exposed_level_seconds = -1.0;
-  double hidden_level_seconds = -1.0;
-  std::vector<double> verify_seconds;  // By window.
-  // Tokens of rounds that followed another one at once, and what these rounds took.
-  uint32_t decode_tokens = 0;
-  double decode_seconds = 0.0;
-  std::string policy_state;  // What the window policy has learned.
-};
-
-// What the guessers of one kind did for a session.
-struct DraftTotals {
-  uint32_t draft_tokens = 0;
-  uint32_t accepted_tokens = 0;
-};
-DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source);
 
 // One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
 // sampler and the window. The scheduler plans its rows into a batch and hands back logits:
@@ -217,8 +79,17 @@ class Session {
   bool ReserveRoot() { return kv_.Reserve(static_cast<uint32_t>(kv_.tokens().size())).ok(); }
 
   // Prefill: rows for at most `max_rows` uncomputed tokens before the root are added to `rows`; returns how
-  // many.
-  uint32_t PlanPrefill(uint32_t max_rows, std::vector<StepRow>& rows);
+  // many. Of a prompt whose log probabilities are wanted at most `max_logit_rows` are to have logits, and
+  // stand in prompt_rows() of these.
+  uint32_t PlanPrefill(uint32_t max_rows, uint32_t max_logit_rows, std::vector<StepRow>& rows);
+  struct RowRange {
+    uint32_t first = 0;
+    uint32_t count = 0;
+  };
+  RowRange prompt_rows() const { return prompt_rows_; }
+  // After the step, before what the round commits: what there is to tell of the prompt. Reads and overwrites
+  // the logits of prompt_rows().
+  std::vector<PromptPart> DescribePrompt(absl::Span<const StepRow> rows);
   bool prefilled() const { return planned_ + 1 >= kv_.tokens().size(); }
   // Before it is prefilled: tokens in front of the root that are neither computed nor planned.
   uint32_t num_unplanned() const { return static_cast<uint32_t>(kv_.tokens().size()) - 1 - planned_; }
@@ -358,6 +229,11 @@ class Session {
     forced_calibration_ = calibration;
     local_clock_ = clock;
   }
+  // And what its request predicts. Before Start.
+  void DraftPredicted(ScoreCalibration* calibration, const Clock* clock) {
+    prediction_calibration_ = calibration;
+    local_clock_ = clock;
+  }
   // What these propose for the next round, at no wait: nodes that are likely enough for a row, and how many
   // of them are expected to be accepted. Each is asked once for every round.
   struct LocalGuess {
@@ -456,11 +332,18 @@ class Session {
   Commit MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const;
   void ResetDrafterState();
   uint32_t OutputLength() const;
+  bool wants_prompt_logits() const {
+    return request_.num_prompt_logprobs >= 0 && num_described_ < request_.prompt.size();
+  }
+  // Of rows for the tokens from planned_ to `end`, the first of them at place `first_row`, chooses those that
+  // give logits; returns where the rows have to end so that there are at most `most`.
+  uint32_t PlanPromptLogits(uint32_t first_row, uint32_t most, uint32_t end);
   std::vector<TreeNode> SelectDrafted(const DraftMirror& mirror, DrafterRecord& record,
                                       uint32_t max_nodes) const;
   void ObservePartner(const OriginOutcome& guessed);
   const std::vector<ProposedNode>& LocalProposal();
   const std::vector<ProposedNode>& ForcedProposal();
+  const std::vector<ProposedNode>& PredictedProposal();
   ProposalLimits OwnLimits() const;
   void CountGuess(DraftOrigin origin, absl::Time start);
   // Gives the local source the next tokens that it has not seen, a bounded number: to index the whole of a
@@ -470,13 +353,20 @@ class Session {
                                     float least_path_score) const;
   std::vector<TreeNode> LocalNodes(float least_path_score);
   std::vector<TreeNode> ForcedNodes(float least_path_score);
+  std::vector<TreeNode> PredictedNodes(float least_path_score);
+  // All of the above.
+  void AddOwnNodes(float least_path_score, MergedTree* tree);
   void DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted);
+  // Takes out what the sampler bans at its place, with all below it, and returns how many.
+  uint32_t DropBanned(std::vector<TreeNode>* nodes) const;
   bool MergesOrigins() const;
   std::array<OriginOutcome, kNumDraftOrigins> OutcomesOfRound() const;
   void CountRound(const RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes);
   OriginSummary& SummaryOf(DraftOrigin origin, const std::string& drafter);
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
+  // The output goes on with `token`, unless that may not come: then no token had a chance.
+  absl::Status TakeChoice(TokenId token, uint32_t position);
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
   std::optional<DraftSupply> SupplyOfRound() const;
   void FillShares(RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) const;
@@ -496,6 +386,7 @@ class Session {
   SequenceKv kv_;
   uint32_t planned_ = 0;  // Tokens that are computed or planned in the coming step.
   uint64_t last_served_ = 0;
+  uint32_t num_banned_ = 0;  // Candidates that the sampler bans, of all rounds.
   bool finished_ = false;
   absl::Status end_status_;
   SessionSummary summary_;
@@ -538,6 +429,12 @@ class Session {
   bool round_ahead_pays_ = true;
   bool ahead_pays_ = true;
 
+  // Where the prompt's log probabilities are wanted: rows of the coming step that give some, how many tokens
+  // are described, and those of them that have not been told.
+  RowRange prompt_rows_;
+  uint32_t num_described_ = 0;
+  PromptPart prompt_part_;
+
   std::unique_ptr<DraftSource> local_drafter_;  // May be none.
   size_t num_read_locally_ = 0;                 // Tokens that it has been given.
   ScoreCalibration* local_calibration_ = nullptr;
@@ -545,6 +442,8 @@ class Session {
   std::optional<std::vector<ProposedNode>> local_proposal_;  // For the next round.
   ScoreCalibration* forced_calibration_ = nullptr;           // None: what is forced is not drafted.
   std::optional<std::vector<ProposedNode>> forced_proposal_;
+  ScoreCalibration* prediction_calibration_ = nullptr;  // None: what is predicted is not drafted.
+  std::optional<std::vector<ProposedNode>> predicted_proposal_;
   std::array<double, kNumDraftOrigins> guess_seconds_ = {};  // That these took.
   const VerificationRule* sampling_rule_ = nullptr;          // None: the seeded rule.
   bool chooses_in_engine_ = false;
@@ -557,7 +456,7 @@ class Session {
   std::vector<TreeNode> selected_;
   std::vector<Guesses> guesses_;                               // Of each selected node.
   std::array<uint32_t, kNumDraftOrigins> offered_ = {};        // Nodes credited to each, before KeepNodes.
-  uint32_t num_masked_ = 0;                                    // Candidates that the constraint forbids.
+  uint32_t num_masked_ = 0;                                    // Candidates that may not come.
   std::vector<std::pair<DraftOrigin, ForbiddenNode>> masked_;  // Where trees are traced.
   absl::Duration mask_time_before_;                            // Of earlier rounds.
   std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.

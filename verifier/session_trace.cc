@@ -10,9 +10,11 @@ namespace {
 
 // Names of attributes, by SourceKind: spans keep no copies.
 constexpr std::array<absl::string_view, kNumSourceKinds> kDraftTokensOf = {
-    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens"};
+    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens",
+    "tandem.prediction.draft_tokens"};
 constexpr std::array<absl::string_view, kNumSourceKinds> kAcceptedTokensOf = {
-    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens"};
+    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens",
+    "tandem.prediction.accepted_tokens"};
 
 absl::string_view KindText(RoundKind kind) {
   switch (kind) {
@@ -63,6 +65,11 @@ void SessionTrace::OnRound(const RoundReport& report, absl::Time now) {
   const OriginShare& local = report.shares[static_cast<size_t>(DraftOrigin::kLocal)];
   round.Set("tandem.round.local_draft_tokens", local.nodes);
   round.Set("tandem.round.local_accepted_tokens", local.accepted);
+  const OriginShare& predicted = report.shares[static_cast<size_t>(DraftOrigin::kPrediction)];
+  if (predicted.nodes > 0) {
+    round.Set("tandem.round.prediction_draft_tokens", predicted.nodes);
+    round.Set("tandem.round.prediction_accepted_tokens", predicted.accepted);
+  }
   if (constrained_) {
     const OriginShare& forced = report.shares[static_cast<size_t>(DraftOrigin::kGrammar)];
     round.Set("tandem.round.grammar_draft_tokens", forced.nodes);
@@ -158,6 +165,7 @@ void SessionTrace::OnFinished(const absl::Status& status, const SessionSummary& 
     const auto source = static_cast<SourceKind>(i);
     if (source == SourceKind::kGrammar && !constrained_) continue;
     const DraftTotals totals = TotalsBy(summary, source);
+    if (source == SourceKind::kPrediction && totals.draft_tokens == 0) continue;
     call_.Set(kDraftTokensOf[i], totals.draft_tokens);
     call_.Set(kAcceptedTokensOf[i], totals.accepted_tokens);
   }

@@ -46,9 +46,10 @@ void AddRequest(const RequestRecord& record, Summary& summary, Samples& samples)
   summary.draft_tokens += stats.draft_tokens();
   summary.accepted_tokens += stats.accepted_tokens();
   for (const v1::SourceStats& source : stats.by_source()) {
-    Summary::SourceTotals& totals = source.source() == v1::DRAFT_SOURCE_LOCAL     ? summary.by_local
-                                    : source.source() == v1::DRAFT_SOURCE_GRAMMAR ? summary.by_grammar
-                                                                                  : summary.by_drafter;
+    Summary::SourceTotals& totals = source.source() == v1::DRAFT_SOURCE_LOCAL        ? summary.by_local
+                                    : source.source() == v1::DRAFT_SOURCE_GRAMMAR    ? summary.by_grammar
+                                    : source.source() == v1::DRAFT_SOURCE_PREDICTION ? summary.by_prediction
+                                                                                     : summary.by_drafter;
     totals.draft_tokens += source.draft_tokens();
     totals.accepted_tokens += source.accepted_tokens();
   }

@@ -74,7 +74,7 @@ struct Summary {
     uint64_t draft_tokens = 0, accepted_tokens = 0;
     double acceptance_rate() const;  // accepted / drafted; 0 without drafts.
   };
-  SourceTotals by_drafter, by_local, by_grammar;
+  SourceTotals by_drafter, by_local, by_grammar, by_prediction;
   std::vector<uint64_t> accepted_per_position;
   std::vector<uint64_t> window_histogram;
   uint32_t drafter_lost = 0;

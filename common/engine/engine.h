@@ -30,7 +30,8 @@ struct RowContext {
 
 // Asks for the target's seeded choice after a row (law 2) in place of its logits: the token that
 // TargetSampler::Choose names for these logits, whatever they are, once those of tokens that are not
-// `allowed` have become -infinity. Everything it points to stays as it is
+// `allowed` have become -infinity. What the parameters themselves allow and ban (TargetSampler::AllowedAt) is
+// to be in `allowed`: engines look nowhere else. Everything it points to stays as it is
 // until the step has been finished; rows may share parameters and counts.
 struct SeededChoice {
   const SamplingParameters* sampling = nullptr;  // Valid ones.

@@ -21,9 +21,10 @@ namespace tandem {
 //   counted
 //                                                          from 0; from 16 on, "other"
 //
-// `source` is who guessed: "drafter", "grammar" for what a request's constraint leaves no choice about, or
-// "local" for the verifier's own source. `drafter` is the one that guessed, or that the request was bound to
-// meanwhile; empty for none. A round with tokens of several sources counts for each.
+// `source` is who guessed: "drafter", "grammar" for what a request's constraint leaves no choice about,
+// "prediction" for what the request itself predicts, or "local" for the verifier's own source. `drafter` is
+// the one that guessed, or that the request was bound to meanwhile; empty for none. A round with tokens of
+// several sources counts for each.
 //
 // Mean acceptance length = 1 + accepted / drafts; acceptance rate = accepted / draft tokens.
 class SpecDecodeMetrics {

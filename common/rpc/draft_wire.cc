@@ -186,6 +186,9 @@ absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   open.prefix_hash = proto.prefix_hash();
   // The verifier has applied the model's defaults already.
   TANDEM_ASSIGN_OR_RETURN(open.sampling, DecodeSampling(proto.sampling(), GenerationDefaults()));
+  TANDEM_ASSIGN_OR_RETURN(open.sampling.early_banned_tokens,
+                          TokensFromProto("open.early_banned_tokens", proto.early_banned_tokens()));
+  open.sampling.early_ban_end = proto.early_ban_end();
   open.prompt_length = proto.prompt_length();
   open.cache_salt = proto.cache_salt();
   TANDEM_ASSIGN_OR_RETURN(open.budget, BudgetFromProto("open.budget", proto.budget()));
@@ -211,6 +214,8 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   TokensToProto(open.tokens, proto->mutable_tokens());
   proto->set_prefix_hash(open.prefix_hash);
   *proto->mutable_sampling() = SamplingToProto(open.sampling);
+  TokensToProto(open.sampling.early_banned_tokens, proto->mutable_early_banned_tokens());
+  proto->set_early_ban_end(open.sampling.early_ban_end);
   proto->set_prompt_length(open.prompt_length);
   proto->set_cache_salt(open.cache_salt);
   BudgetToProto(open.budget, proto->mutable_budget());

@@ -3,14 +3,37 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {
 
 constexpr int kMaxLogitBias = 1024;
+constexpr int kMaxListedTokens = 4096;
+
+// In ascending order; of values only what a TokenId cannot hold is looked at.
+absl::StatusOr<std::vector<TokenId>> ListedTokens(absl::string_view field,
+                                                  const google::protobuf::RepeatedField<uint32_t>& proto) {
+  if (proto.size() > kMaxListedTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.", field, ": ", proto.size(), " tokens, expected at most ", kMaxListedTokens));
+  }
+  std::vector<TokenId> tokens;
+  tokens.reserve(static_cast<size_t>(proto.size()));
+  for (const uint32_t token : proto) {
+    if (token > static_cast<uint32_t>(std::numeric_limits<TokenId>::max())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling.", field, ": token id ", token, ", expected one below 2^31"));
+    }
+    tokens.push_back(static_cast<TokenId>(token));
+  }
+  std::sort(tokens.begin(), tokens.end());
+  return tokens;
+}
 
 }  // namespace
 
@@ -57,6 +80,8 @@ absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& 
     sampling.logit_bias.emplace_back(static_cast<TokenId>(token), bias);
   }
   std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());
+  TANDEM_ASSIGN_OR_RETURN(sampling.allowed_tokens, ListedTokens("allowed_tokens", proto.allowed_tokens()));
+  TANDEM_ASSIGN_OR_RETURN(sampling.banned_tokens, ListedTokens("banned_tokens", proto.banned_tokens()));
   return sampling;
 }
 
@@ -80,6 +105,8 @@ v1::SamplingParameters SamplingToProto(const SamplingParameters& sampling) {
     (*proto.mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
   }
   proto.set_seed(sampling.seed);
+  for (const TokenId token : sampling.allowed_tokens) proto.add_allowed_tokens(static_cast<uint32_t>(token));
+  for (const TokenId token : sampling.banned_tokens) proto.add_banned_tokens(static_cast<uint32_t>(token));
   return proto;
 }
 

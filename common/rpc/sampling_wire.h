@@ -10,8 +10,9 @@
 namespace tandem {
 
 // Absent fields take the model's `defaults`, else the value the proto names. The logit bias comes out in the
-// order of token ids. An absent seed comes out as 0: who draws one does so before. InvalidArgument when the
-// logit bias has more than 1,024 entries or a token id of 2^31 or above; values are not looked at.
+// order of token ids, and so do allowed and banned tokens. An absent seed comes out as 0: who draws one does
+// so before. InvalidArgument when the logit bias has more than 1,024 entries, the others more than 4,096, or
+// any a token id of 2^31 or above; values are not looked at.
 absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& proto,
                                                   const GenerationDefaults& defaults);
 

@@ -61,5 +61,23 @@ TEST(SamplingWireTest, OutOfRangeValuesAreRefused) {
   EXPECT_TRUE(SamplingFromProto(proto, {}, 101).ok());
 }
 
+TEST(SamplingWireTest, AllowedAndBannedTokensComeBackInOrder) {
+  v1::SamplingParameters proto;
+  for (const uint32_t token : {9u, 2u, 5u}) proto.add_allowed_tokens(token);
+  for (const uint32_t token : {7u, 2u}) proto.add_banned_tokens(token);
+  const auto sampling = SamplingFromProto(proto, {}, 10);
+  ASSERT_TRUE(sampling.ok()) << sampling.status();
+  EXPECT_THAT(sampling->allowed_tokens, ElementsAre(2, 5, 9));
+  const auto back = SamplingFromProto(SamplingToProto(*sampling), {}, 10);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_THAT(back->allowed_tokens, ElementsAre(2, 5, 9));
+  EXPECT_THAT(back->banned_tokens, ElementsAre(2, 7));
+  proto.add_banned_tokens(uint32_t{1} << 31);
+  EXPECT_EQ(DecodeSampling(proto, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  proto.mutable_banned_tokens()->Clear();
+  for (uint32_t token = 0; token < 4097; ++token) proto.add_banned_tokens(token);
+  EXPECT_EQ(DecodeSampling(proto, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -67,7 +67,7 @@ std::vector<VerifiedToken> BlockRule::Verify(const VerifiedRound& round, TargetS
         const absl::Span<float> logits = round.logits(row_before(i));
         if (round.num_logprobs >= 0) for_logprobs.emplace_back(logits.begin(), logits.end());
         if (i > 0) ahead.Append(chain[i - 1].token);
-        return ahead.Weights(logits);
+        return ahead.Weights(logits, round.position + static_cast<uint32_t>(i));
       },
       [&](size_t length) { return noise.OfBlock(round.position, static_cast<uint32_t>(length)); });
 
@@ -76,7 +76,9 @@ std::vector<VerifiedToken> BlockRule::Verify(const VerifiedRound& round, TargetS
     const size_t i = tokens.size();
     absl::Span<float> logits;
     if (round.num_logprobs >= 0) logits = absl::MakeSpan(for_logprobs[i]);
-    tokens.push_back({.choice = sampler.Describe(logits, token, round.num_logprobs), .node = node});
+    const uint32_t at_position = round.position + static_cast<uint32_t>(i);
+    tokens.push_back(
+        {.choice = sampler.Describe(logits, token, at_position, round.num_logprobs), .node = node});
     sampler.Append(token);
   };
   for (size_t i = 0; i < verdict.num_accepted; ++i) add(chain[i].token, chain_nodes[i]);

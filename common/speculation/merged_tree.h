@@ -13,22 +13,32 @@
 
 namespace tandem {
 
-// Who guesses for a session: its drafter, a second drafter, its constraint, where that leaves no choice, or
-// the verifier's own source. Earlier ones come first: a token that several guessed is the first one's, so
-// that each of the others is credited with what it adds.
-enum class DraftOrigin : uint8_t { kDrafter, kPartner, kGrammar, kLocal };
-inline constexpr size_t kNumDraftOrigins = 4;
+// Who guesses for a session: its drafter, a second drafter, its constraint, where that leaves no choice, the
+// output that its request predicts, or the verifier's own source. Earlier ones come first: a token that
+// several guessed is the first one's, so that each of the others is credited with what it adds.
+enum class DraftOrigin : uint8_t { kDrafter, kPartner, kGrammar, kPrediction, kLocal };
+inline constexpr size_t kNumDraftOrigins = 5;
 
 // Who guessed, as statistics tell it: drafters are one, partners included.
-enum class SourceKind : uint8_t { kDrafter, kLocal, kGrammar };
-inline constexpr size_t kNumSourceKinds = 3;
+enum class SourceKind : uint8_t { kDrafter, kLocal, kGrammar, kPrediction };
+inline constexpr size_t kNumSourceKinds = 4;
 // The values of the label `source`, by SourceKind.
-inline constexpr std::array<absl::string_view, kNumSourceKinds> kSourceNames = {"drafter", "local",
-                                                                                "grammar"};
+inline constexpr std::array<absl::string_view, kNumSourceKinds> kSourceNames = {"drafter", "local", "grammar",
+                                                                                "prediction"};
 
 constexpr SourceKind KindOf(DraftOrigin origin) {
-  if (origin == DraftOrigin::kLocal) return SourceKind::kLocal;
-  return origin == DraftOrigin::kGrammar ? SourceKind::kGrammar : SourceKind::kDrafter;
+  switch (origin) {
+    case DraftOrigin::kLocal:
+      return SourceKind::kLocal;
+    case DraftOrigin::kGrammar:
+      return SourceKind::kGrammar;
+    case DraftOrigin::kPrediction:
+      return SourceKind::kPrediction;
+    case DraftOrigin::kDrafter:
+    case DraftOrigin::kPartner:
+      break;
+  }
+  return SourceKind::kDrafter;
 }
 
 // A candidate's scores as its guessers gave them, by DraftOrigin; 0 from those that did not guess it.

@@ -83,7 +83,7 @@ std::vector<VerifiedToken> RejectionRule::Verify(const VerifiedRound& round, Tar
     } else {
       std::vector<float> for_logprobs;
       if (round.num_logprobs >= 0) for_logprobs.assign(logits.begin(), logits.end());
-      Residual target(sampler.Weights(logits));
+      Residual target(sampler.Weights(logits, position));
       const std::optional<size_t> accepted = TestChildren(
           group->children, RemainingDraft(group->distribution.get()),
           [&](size_t child) { return noise.OfChild(position, static_cast<uint32_t>(child)); }, target);
@@ -91,7 +91,7 @@ std::vector<VerifiedToken> RejectionRule::Verify(const VerifiedRound& round, Tar
       token.choice = sampler.Describe(
           absl::MakeSpan(for_logprobs),
           accepted.has_value() ? group->children[*accepted].token : target.Draw(noise.OfResidual(position)),
-          round.num_logprobs);
+          position, round.num_logprobs);
     }
     sampler.Append(token.choice.token);
     ++position;

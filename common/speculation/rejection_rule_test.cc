@@ -222,7 +222,7 @@ TEST(RejectionRuleTest, PenaltiesFollowTheWalk) {
     TargetSampler sampler(sampling, kNumTokens, {});
     sampler.Append(first);
     std::vector<float> logits = testing_world::Logits(world.seed, {first});
-    std::vector<double> weights = sampler.Weights(absl::MakeSpan(logits));
+    std::vector<double> weights = sampler.Weights(absl::MakeSpan(logits), 0);
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
     for (double& weight : weights) weight /= total;
     return weights;

@@ -1,5 +1,6 @@
 #include "common/speculation/sampling_parameters.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMaxBiases = 1024;
+constexpr size_t kMaxListedTokens = 4096;
 
 absl::Status OutOfRange(absl::string_view field, float value, absl::string_view range) {
   return absl::InvalidArgumentError(absl::StrCat("sampling.", field, ": ", value, ", expected ", range));
@@ -32,6 +34,33 @@ absl::Status ValidateBiases(const SamplingParameters& sampling, int32_t vocab_si
   return absl::OkStatus();
 }
 
+// A list in ascending order.
+absl::Status ValidateTokens(absl::string_view field, const std::vector<TokenId>& tokens, int32_t vocab_size) {
+  const auto invalid = [field](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.", field, ": ", parts...));
+  };
+  if (tokens.size() > kMaxListedTokens)
+    return invalid(tokens.size(), " tokens, expected at most ", kMaxListedTokens);
+  for (const TokenId token : tokens) {
+    if (token < 0 || token >= vocab_size) return invalid("token ", token, ", expected [0, ", vocab_size, ")");
+  }
+  const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
+  if (twice != tokens.end()) return invalid("token ", *twice, " twice, expected each once");
+  return absl::OkStatus();
+}
+
+// Both lists are valid by themselves.
+absl::Status CheckSomeAreLeft(const SamplingParameters& sampling, int32_t vocab_size) {
+  const std::vector<TokenId>& banned = sampling.banned_tokens;
+  bool any = sampling.allowed_tokens.empty() && banned.size() < static_cast<size_t>(vocab_size);
+  for (const TokenId token : sampling.allowed_tokens)
+    any = any || !std::binary_search(banned.begin(), banned.end(), token);
+  if (any) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sampling.banned_tokens: every token of ",
+      sampling.allowed_tokens.empty() ? "the vocabulary" : "allowed_tokens", ", expected some to be left"));
+}
+
 }  // namespace
 
 absl::Status Validate(const SamplingParameters& sampling, int32_t vocab_size) {
@@ -51,6 +80,22 @@ absl::Status Validate(const SamplingParameters& sampling, int32_t vocab_size) {
   if (!within(sampling.frequency_penalty, -2.0f, 2.0f)) {
     return OutOfRange("frequency_penalty", sampling.frequency_penalty, "[-2, 2]");
   }
+  if (absl::Status status = ValidateTokens("allowed_tokens", sampling.allowed_tokens, vocab_size);
+      !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = ValidateTokens("banned_tokens", sampling.banned_tokens, vocab_size);
+      !status.ok()) {
+    return status;
+  }
+  // Unsorted ones do no harm.
+  for (const TokenId token : sampling.early_banned_tokens) {
+    if (token < 0 || token >= vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("early_banned_tokens: token ", token, ", expected [0, ", vocab_size, ")"));
+    }
+  }
+  if (absl::Status status = CheckSomeAreLeft(sampling, vocab_size); !status.ok()) return status;
   return ValidateBiases(sampling, vocab_size);
 }
 

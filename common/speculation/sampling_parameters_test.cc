@@ -69,6 +69,25 @@ TEST(SamplingParametersTest, NamesFieldValueAndRange) {
          p.logit_bias.assign(1025, {1, 0.0f});
        },
        "sampling.logit_bias: 1025 entries, expected at most 1024"},
+      {[](P& p) {
+         p.allowed_tokens = {5, 100};
+       },
+       "sampling.allowed_tokens: token 100, expected [0, 100)"},
+      {[](P& p) {
+         p.banned_tokens = {3, 7, 7};
+       },
+       "sampling.banned_tokens: token 7 twice, expected each once"},
+      {[](P& p) { p.allowed_tokens.assign(4097, 1); },
+       "sampling.allowed_tokens: 4097 tokens, expected at most 4096"},
+      {[](P& p) {
+         p.allowed_tokens = {3, 7};
+         p.banned_tokens = {1, 3, 7};
+       },
+       "sampling.banned_tokens: every token of allowed_tokens, expected some to be left"},
+      {[](P& p) {
+         for (TokenId token = 0; token < 100; ++token) p.banned_tokens.push_back(token);
+       },
+       "sampling.banned_tokens: every token of the vocabulary, expected some to be left"},
   };
   for (const Refusal& refusal : refusals) {
     SamplingParameters sampling;

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -11,11 +12,37 @@ namespace {
 // A bias that bans its token.
 constexpr float kBan = -100.0f;
 
+void Exclude(absl::Span<const TokenId> tokens, std::vector<uint32_t>& set) {
+  for (const TokenId token : tokens)
+    set[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (static_cast<uint32_t>(token) % 32));
+}
+
+void BanOthers(absl::Span<const uint32_t> allowed, absl::Span<float> logits) {
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    if (allowed[word] == UINT32_MAX) continue;
+    const size_t end = std::min(32 * word + 32, logits.size());
+    for (size_t token = 32 * word; token < end; ++token) {
+      if ((allowed[word] >> (token % 32) & 1) == 0) logits[token] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 }  // namespace
 
 TargetSampler::TargetSampler(const SamplingParameters& sampling, int32_t vocab_size,
                              absl::Span<const TokenId> prompt)
     : sampling_(sampling), vocab_size_(vocab_size) {
+  const bool early = !sampling.early_banned_tokens.empty() && sampling.early_ban_end > 0;
+  if (early || !sampling.allowed_tokens.empty() || !sampling.banned_tokens.empty()) {
+    const size_t num_words = (static_cast<size_t>(vocab_size) + 31) / 32;
+    std::vector<uint32_t> set(num_words, sampling.allowed_tokens.empty() ? UINT32_MAX : 0);
+    for (const TokenId token : sampling.allowed_tokens)
+      set[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<uint32_t>(token) % 32);
+    Exclude(sampling.banned_tokens, set);
+    allowed_ = std::make_shared<const std::vector<uint32_t>>(set);
+    if (early) Exclude(sampling.early_banned_tokens, set);
+    early_allowed_ = std::make_shared<const std::vector<uint32_t>>(std::move(set));
+  }
   if (!CountsPrompt()) return;
   for (TokenId token : prompt) {
     assert(token >= 0 && token < vocab_size);
@@ -51,7 +78,7 @@ std::vector<TokenCount> TargetSampler::CountsAfter(absl::Span<const TokenId> pat
   return counts;
 }
 
-void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
+void TargetSampler::Adjust(absl::Span<float> logits, uint32_t position) const {
   for (const auto& [token, count] : output_counts_) {
     float& logit = logits[token];
     if (CountsPrompt()) {
@@ -64,6 +91,7 @@ void TargetSampler::ApplyPenaltiesAndBias(absl::Span<float> logits) const {
   for (const auto& [token, bias] : sampling_.logit_bias) {
     logits[token] = bias <= kBan ? -std::numeric_limits<float>::infinity() : logits[token] + bias;
   }
+  BanOthers(AllowedAt(position), logits);
 }
 
 TokenId TargetSampler::Draw(absl::Span<const float> logits, const PeakLogit& peak, uint32_t position) const {
@@ -82,7 +110,7 @@ void TargetSampler::Cut(TokenGaps& gaps) const {
 std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uint32_t position,
                                                    size_t count) const {
   assert(logits.size() == static_cast<size_t>(vocab_size_) && count > 0);
-  ApplyPenaltiesAndBias(logits);
+  Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
   if (!std::isfinite(peak.logit)) return {};
   const auto clamped = [](double probability) {
@@ -125,7 +153,7 @@ void TargetSampler::AddLogprobs(absl::Span<const float> logits, const PeakLogit&
 
 TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, int num_logprobs) {
   assert(logits.size() == static_cast<size_t>(vocab_size_));
-  ApplyPenaltiesAndBias(logits);
+  Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
   TokenChoice choice;
   if (peak.logit == -std::numeric_limits<float>::infinity()) {
@@ -137,13 +165,14 @@ TokenChoice TargetSampler::Choose(absl::Span<float> logits, uint32_t position, i
   return choice;
 }
 
-TokenChoice TargetSampler::Describe(absl::Span<float> logits, TokenId token, int num_logprobs) const {
+TokenChoice TargetSampler::Describe(absl::Span<float> logits, TokenId token, uint32_t position,
+                                    int num_logprobs) const {
   assert(token >= 0 && token < vocab_size_);
   TokenChoice choice;
   choice.token = token;
   if (num_logprobs < 0) return choice;
   assert(logits.size() == static_cast<size_t>(vocab_size_));
-  ApplyPenaltiesAndBias(logits);
+  Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
   if (peak.logit == -std::numeric_limits<float>::infinity()) {
     choice.logprob = -std::numeric_limits<float>::infinity();
@@ -153,9 +182,9 @@ TokenChoice TargetSampler::Describe(absl::Span<float> logits, TokenId token, int
   return choice;
 }
 
-std::vector<double> TargetSampler::Weights(absl::Span<float> logits) const {
+std::vector<double> TargetSampler::Weights(absl::Span<float> logits, uint32_t position) const {
   assert(logits.size() == static_cast<size_t>(vocab_size_));
-  ApplyPenaltiesAndBias(logits);
+  Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
   if (peak.logit == -std::numeric_limits<float>::infinity() || sampling_.temperature == 0.0f) {
     std::vector<double> weights(logits.size());
@@ -167,9 +196,10 @@ std::vector<double> TargetSampler::Weights(absl::Span<float> logits) const {
   return gaps.Weights();
 }
 
-std::vector<TokenProbability> TargetSampler::MostLikely(absl::Span<float> logits, size_t count) const {
+std::vector<TokenProbability> TargetSampler::MostLikely(absl::Span<float> logits, uint32_t position,
+                                                        size_t count) const {
   assert(logits.size() == static_cast<size_t>(vocab_size_) && count > 0);
-  ApplyPenaltiesAndBias(logits);
+  Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
   if (!std::isfinite(peak.logit)) return {};
   if (sampling_.temperature == 0.0f) return {{peak.token, 1.0f}};

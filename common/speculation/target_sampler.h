@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -32,9 +33,9 @@ struct TokenChoice {
 };
 
 // The target's seeded choice (law 2): argmax over v of log p(v) + G(seed, position, v), p being the target's
-// distribution after penalties, bias, temperature, top-k, top-p and min-p. A pure function of the logits, the
-// parameters, the tokens so far and the position. The drafter uses the same class on its own logits to guess
-// it.
+// distribution after penalties, bias, allowed and banned tokens, temperature, top-k, top-p and min-p. A pure
+// function of the logits, the parameters, the tokens so far and the position. The drafter uses the same class
+// on its own logits to guess it.
 //
 // Cheap to copy apart from the token history. Not thread-safe.
 class TargetSampler {
@@ -51,12 +52,26 @@ class TargetSampler {
   std::vector<TokenCount> Counts() const;
   std::vector<TokenCount> CountsAfter(absl::Span<const TokenId> path) const;
 
+  // What may be chosen at `position`, by allowed, banned and early banned tokens, as SeededChoice::allowed
+  // has it; none: any token. Stays as it is for as long as a copy of this lives.
+  absl::Span<const uint32_t> AllowedAt(uint32_t position) const {
+    const TokenSet& set = position < sampling_.early_ban_end ? early_allowed_ : allowed_;
+    return set == nullptr ? absl::Span<const uint32_t>() : absl::MakeConstSpan(*set);
+  }
+  // Whether it bans any token anywhere.
+  bool restricts() const { return allowed_ != nullptr || early_allowed_ != nullptr; }
+  bool Allows(TokenId token, uint32_t position) const {
+    const absl::Span<const uint32_t> allowed = AllowedAt(position);
+    return allowed.empty() ||
+           (allowed[static_cast<size_t>(token) / 32] >> (static_cast<uint32_t>(token) % 32) & 1) != 0;
+  }
+
   // The choice for the token at `position` (the number of tokens before it, prompt included). `logits`
   // [vocab_size] is scratch and is overwritten. NaN counts as -infinity, which is never chosen unless there
   // is nothing else; then it is token 0, with log probability -infinity.
   //
   // `num_logprobs` < 0: no log probabilities; else those of the chosen and of this many most likely tokens
-  // that have a chance, after penalties and bias at temperature 1.
+  // that have a chance, after penalties, bias, allowed and banned tokens at temperature 1.
   TokenChoice Choose(absl::Span<float> logits, uint32_t position, int num_logprobs = -1);
 
   // For a drafter, whose logits only resemble the target's: up to `count` (> 0) guesses of what the target
@@ -70,29 +85,34 @@ class TargetSampler {
   // For rules that need the distribution itself (verification_rule.h): what Choose draws from, as weights
   // [vocab_size] that are not negative and whose sum is positive. At temperature 0 all of it is on one token.
   // `logits` is overwritten.
-  std::vector<double> Weights(absl::Span<float> logits) const;
+  std::vector<double> Weights(absl::Span<float> logits, uint32_t position) const;
   // The same distribution cut to its `count` (> 0) most likely tokens, most likely first, with probabilities
   // relative to what is kept. None when no logit is finite. `logits` is overwritten.
-  std::vector<TokenProbability> MostLikely(absl::Span<float> logits, size_t count) const;
+  std::vector<TokenProbability> MostLikely(absl::Span<float> logits, uint32_t position, size_t count) const;
   // As Choose, when `token` was chosen by other means. `logits` is overwritten; without log probabilities it
   // is not looked at and may be empty.
-  TokenChoice Describe(absl::Span<float> logits, TokenId token, int num_logprobs) const;
+  TokenChoice Describe(absl::Span<float> logits, TokenId token, uint32_t position, int num_logprobs) const;
 
  private:
+  using TokenSet = std::shared_ptr<const std::vector<uint32_t>>;  // Null: all tokens.
+
   bool CountsPrompt() const { return sampling_.repetition_penalty != 1.0f; }
   bool CountsOutput() const {
     return CountsPrompt() || sampling_.presence_penalty != 0.0f || sampling_.frequency_penalty != 0.0f;
   }
-  void ApplyPenaltiesAndBias(absl::Span<float> logits) const;
-  // The choice from penalised and biased logits, of which at least one is above -infinity.
+  // All that comes before the temperature.
+  void Adjust(absl::Span<float> logits, uint32_t position) const;
+  // The choice from adjusted logits, of which at least one is above -infinity.
   TokenId Draw(absl::Span<const float> logits, const PeakLogit& peak, uint32_t position) const;
   void Cut(TokenGaps& gaps) const;
-  // Fills in the log probabilities from penalised and biased logits.
+  // Fills in the log probabilities from adjusted logits.
   static void AddLogprobs(absl::Span<const float> logits, const PeakLogit& peak, int num_logprobs,
                           TokenChoice& choice);
 
   SamplingParameters sampling_;
   int32_t vocab_size_;
+  TokenSet allowed_;
+  TokenSet early_allowed_;  // Where early bans hold as well.
   // Tokens so far and how often each occurs in the output; empty when no penalty asks.
   absl::flat_hash_map<TokenId, uint32_t> output_counts_;
 };

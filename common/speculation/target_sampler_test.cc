@@ -252,7 +252,7 @@ TEST(TargetSamplerTest, KeepsTheShortestBeginningWithTheShare) {
           std::vector<float> scratch = logits;
           const TargetSampler sampler({.temperature = temperature, .top_p = top_p},
                                       static_cast<int32_t>(size), {});
-          EXPECT_TRUE(sampler.Weights(absl::MakeSpan(scratch)) == expected)
+          EXPECT_TRUE(sampler.Weights(absl::MakeSpan(scratch), 0) == expected)
               << size << " " << spread << " " << top_p << " " << with_avx512;
         }
         AllowAvx512(true);

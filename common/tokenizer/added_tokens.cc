@@ -68,7 +68,7 @@ size_t WhiteSpaceEnd(absl::string_view text, size_t begin) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const BpeModel& model,
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const TokenModel& model,
                                                          const Normalizer* normalizer) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json.Elements());
   absl::flat_hash_map<TokenId, absl::string_view> model_contents;

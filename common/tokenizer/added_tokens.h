@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/token.h"
-#include "common/tokenizer/bpe_model.h"
 #include "common/tokenizer/json_view.h"
 #include "common/tokenizer/normalizer.h"
+#include "common/tokenizer/token_model.h"
 
 namespace tandem {
 
@@ -33,7 +33,7 @@ struct AddedToken {
 
 // Reads the array "added_tokens". Ids must be unique and agree with the model's vocabulary. `normalizer` may
 // be null.
-absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const BpeModel& model,
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const TokenModel& model,
                                                          const Normalizer* normalizer);
 
 // A stretch of text: an added token, or what lies between two of them.

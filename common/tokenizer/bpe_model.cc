@@ -12,6 +12,7 @@
 namespace tandem {
 namespace {
 
+constexpr size_t kMaxAffixBytes = 256;
 constexpr TokenId kNoToken = -1;
 constexpr TokenId kAbsorbed = -2;
 
@@ -60,6 +61,7 @@ absl::StatusOr<BpeModel> BpeModel::Parse(const JsonView& json) {
   BpeModel model;
   TANDEM_ASSIGN_OR_RETURN(const JsonView vocabulary, json.Member("vocab"));
   TANDEM_RETURN_IF_ERROR(model.ParseVocabulary(vocabulary));
+  TANDEM_RETURN_IF_ERROR(model.ParseAffixes(json));
   TANDEM_ASSIGN_OR_RETURN(const JsonView merges, json.Member("merges"));
   TANDEM_RETURN_IF_ERROR(model.ParseMerges(merges));
   TANDEM_RETURN_IF_ERROR(model.ParseOptions(json));
@@ -88,6 +90,18 @@ absl::Status BpeModel::ParseVocabulary(const JsonView& json) {
   return absl::OkStatus();
 }
 
+absl::Status BpeModel::ParseAffixes(const JsonView& json) {
+  for (const auto& [name, affix] : {std::pair("continuing_subword_prefix", &continuing_prefix_),
+                                    std::pair("end_of_word_suffix", &end_suffix_)}) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> member, json.Find(name));
+    if (!member.has_value()) continue;
+    TANDEM_ASSIGN_OR_RETURN(*affix, member->String());
+    if (affix->size() > kMaxAffixBytes)
+      return member->Invalid(absl::StrCat("longer than ", kMaxAffixBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BpeModel::ParseMerges(const JsonView& json) {
   if (!json.value().is_array()) return json.Invalid("expected an array of merges");
   merges_.reserve(json.value().size());
@@ -103,7 +117,11 @@ absl::Status BpeModel::ParseMerges(const JsonView& json) {
       const auto sides = MergeSides(element);
       if (!sides.has_value()) return place().Invalid("expected two tokens: \"a b\" or [\"a\", \"b\"]");
       merged.assign(sides->first.data(), sides->first.size());
-      merged.append(sides->second.data(), sides->second.size());
+      // The second side is written with the prefix, which the whole has only in front.
+      if (sides->second.size() < continuing_prefix_.size()) {
+        return place().Invalid("the second token is shorter than the continuing_subword_prefix");
+      }
+      absl::StrAppend(&merged, sides->second.substr(continuing_prefix_.size()));
       const std::optional<TokenId> left = Find(sides->first);
       const std::optional<TokenId> right = Find(sides->second);
       const std::optional<TokenId> result = Find(merged);
@@ -127,12 +145,6 @@ absl::Status BpeModel::ParseOptions(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> dropout, json.Find("dropout"));
   if (dropout.has_value() && dropout->value() != 0) {
     return dropout->Unsupported("dropout would make encoding random");
-  }
-  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> affix, json.Find(name));
-    if (!affix.has_value()) continue;
-    TANDEM_ASSIGN_OR_RETURN(const std::string text, affix->String());
-    if (!text.empty()) return affix->Unsupported("subword affixes are not supported");
   }
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> unknown, json.Find("unk_token"));
   if (unknown.has_value()) {
@@ -194,14 +206,23 @@ absl::Status BpeModel::SplitCharacters(absl::string_view word, size_t max_symbol
     if (pending_unknown.has_value()) scratch.symbols_.push_back({*pending_unknown, 0, 0});
     pending_unknown.reset();
   };
+  const bool has_affixes = !continuing_prefix_.empty() || !end_suffix_.empty();
+  bool is_first = true;
   while (!word.empty()) {
     if (scratch.symbols_.size() > max_symbols) {
       return absl::OutOfRangeError(absl::StrCat("a word begins with more than ", max_symbols, " symbols"));
     }
     const Utf8Unit unit = ReadUtf8(word);
-    const absl::string_view character = word.substr(0, unit.length);
+    absl::string_view character = word.substr(0, unit.length);
     word.remove_prefix(unit.length);
-    if (const std::optional<TokenId> token = FindCharacter(character, unit.code_point)) {
+    std::string affixed;
+    if (has_affixes) {
+      affixed = absl::StrCat(is_first ? "" : continuing_prefix_, character, word.empty() ? end_suffix_ : "");
+      character = affixed;
+      is_first = false;
+    }
+    if (const std::optional<TokenId> token =
+            has_affixes ? Find(character) : FindCharacter(character, unit.code_point)) {
       flush_unknown();
       scratch.symbols_.push_back({*token, 0, 0});
       continue;

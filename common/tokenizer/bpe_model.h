@@ -44,7 +44,7 @@ class BpeModel {
   };
 
   // `json` is the member "model". Duplicated or too large ids, merges of unknown tokens and the like are
-  // InvalidArgument; dropout and subword affixes are Unimplemented.
+  // InvalidArgument; dropout is Unimplemented.
   static absl::StatusOr<BpeModel> Parse(const JsonView& json);
 
   // Appends the tokens of `word`, which must be well-formed UTF-8 of at most 2^31 - 1 bytes. Characters that
@@ -64,6 +64,7 @@ class BpeModel {
 
   BpeModel() = default;
   absl::Status ParseVocabulary(const JsonView& json);
+  absl::Status ParseAffixes(const JsonView& json);
   absl::Status ParseMerges(const JsonView& json);
   absl::Status ParseOptions(const JsonView& json);
   const Merge* FindMerge(TokenId left, TokenId right) const;
@@ -83,6 +84,10 @@ class BpeModel {
   std::optional<std::array<TokenId, 256>> byte_tokens_;  // -1 where the vocabulary lacks one
   // Characters of the longest token that merging makes. Each symbol that it came from has one at least.
   size_t longest_merged_ = 1;
+  // What a word's characters but the first have in front, and its last one behind it, before they are looked
+  // up.
+  std::string continuing_prefix_;
+  std::string end_suffix_;
   std::optional<std::string> unknown_content_;
   bool fuse_unknown_ = false;
   bool ignore_merges_ = false;

@@ -181,6 +181,38 @@ TEST(ComponentTest, WorksAsInHuggingFace) {
   std::filesystem::remove_all(folder);
 }
 
+// Every feature of testdata/make_features.py: the ids of its texts, and the texts of its ids.
+TEST(FeatureTest, WorksAsInHuggingFace) {
+  const nlohmann::json golden = ReadJson("features.json");
+  const std::string folder = absl::StrCat(testing::TempDir(), "/tandem_tokenizer_features");
+  std::filesystem::create_directories(folder);
+  const std::vector<std::string> texts = golden.at("texts");
+  for (const nlohmann::json& feature : golden.at("features")) {
+    nlohmann::json definition =
+        ReadJson(absl::StrCat(feature.at("base").get<std::string>(), "/tokenizer.json"));
+    const nlohmann::json& parts = feature.at("parts");
+    definition.update(parts);
+    const std::string name = parts.contains("model") ? "a model" : parts.dump();
+    std::ofstream(folder + "/tokenizer.json") << definition;
+    const auto tokenizer = Tokenizer::Load(folder);
+    ASSERT_TRUE(tokenizer.ok()) << name << ": " << tokenizer.status();
+    const std::vector<std::string> ids = feature.at("ids");
+    ASSERT_EQ(ids.size(), texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const absl::StatusOr<TokenIds> encoded = (*tokenizer)->Encode(texts[i], {});
+      ASSERT_TRUE(encoded.ok()) << name << ": " << encoded.status();
+      EXPECT_EQ(*encoded, ParseIds(ids[i])) << name << ": '" << texts[i] << "'";
+    }
+    for (const nlohmann::json& decoded : feature.value("decoded", nlohmann::json::array())) {
+      EXPECT_EQ((*tokenizer)->Decode(ParseIds(decoded.at(0)), /*skip_special=*/true),
+                decoded.at(1).get<std::string>())
+          << name << ": " << decoded.at(0);
+    }
+  }
+  EXPECT_GE(golden.at("features").size(), 60);
+  std::filesystem::remove_all(folder);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, GoldenTest,
                          testing::Values("gpt2", "gpt2_prefix_space", "llama3", "qwen2", "llama2", "mistral",
                                          "unknown", "demo"),

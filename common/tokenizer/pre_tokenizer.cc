@@ -13,6 +13,7 @@
 #include "common/tokenizer/byte_alphabet.h"
 #include "common/tokenizer/text_pattern.h"
 #include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode_tables.h"
 
 namespace tandem {
 namespace {
@@ -179,6 +180,81 @@ class DigitsPreTokenizer final : public PreTokenizer {
   bool individual_;
 };
 
+// Cuts at single characters of a kind.
+class CharacterPreTokenizer final : public PreTokenizer {
+ public:
+  using Predicate = bool (*)(uint32_t code_point);
+
+  CharacterPreTokenizer(Predicate is_cut, SplitBehavior behavior) : is_cut_(is_cut), behavior_(behavior) {}
+
+  absl::Status Split(TextPiece piece, Emit emit) const override {
+    std::vector<MatchedSpan> spans;
+    for (size_t at = 0; at < piece.text.size();) {
+      const Utf8Unit unit = ReadUtf8(piece.text.substr(at));
+      const bool is_cut = is_cut_(unit.code_point);
+      if (!is_cut && !spans.empty() && !spans.back().is_match) {
+        spans.back().end = at + unit.length;
+      } else {
+        spans.push_back({at, at + unit.length, is_cut});
+      }
+      at += unit.length;
+    }
+    return EmitSpans(piece, std::move(spans), behavior_, emit);
+  }
+
+ private:
+  Predicate is_cut_;
+  SplitBehavior behavior_;
+};
+
+// Words, and what lies between them without white space: `\w+|[^\w\s]+` of Rust's regular expressions.
+class WhitespacePreTokenizer final : public PreTokenizer {
+ public:
+  absl::Status Split(TextPiece piece, Emit emit) const override {
+    enum class Kind { kNone, kBlank, kWord, kOther };
+    Kind kind = Kind::kNone;
+    size_t begin = 0;
+    for (size_t at = 0; at < piece.text.size();) {
+      const Utf8Unit unit = ReadUtf8(piece.text.substr(at));
+      const Kind next = IsWordCharacter(unit.code_point) ? Kind::kWord
+                        : IsWhiteSpace(unit.code_point)  ? Kind::kBlank
+                                                         : Kind::kOther;
+      if (next != kind) {
+        if (kind == Kind::kWord || kind == Kind::kOther) {
+          TANDEM_RETURN_IF_ERROR(EmitSpan(piece, {begin, at, true}, emit));
+        }
+        kind = next;
+        begin = at;
+      }
+      at += unit.length;
+    }
+    if (kind != Kind::kWord && kind != Kind::kOther) return absl::OkStatus();
+    return EmitSpan(piece, {begin, piece.text.size(), true}, emit);
+  }
+};
+
+// Cuts where the script changes. Characters of any script belong to what is before them; those that nothing
+// is before are dropped, as the Hugging Face library does.
+class ScriptPreTokenizer final : public PreTokenizer {
+ public:
+  absl::Status Split(TextPiece piece, Emit emit) const override {
+    int script = kAnyWritingSystem;
+    size_t begin = 0;
+    for (size_t at = 0; at < piece.text.size();) {
+      const Utf8Unit unit = ReadUtf8(piece.text.substr(at));
+      const int next = WritingSystem(unit.code_point);
+      if (next != kAnyWritingSystem && next != script) {
+        if (script != kAnyWritingSystem) TANDEM_RETURN_IF_ERROR(EmitSpan(piece, {begin, at, true}, emit));
+        script = next;
+        begin = at;
+      }
+      at += unit.length;
+    }
+    if (script == kAnyWritingSystem) return absl::OkStatus();
+    return EmitSpan(piece, {begin, piece.text.size(), true}, emit);
+  }
+};
+
 enum class PrependScheme { kFirst, kAlways, kNever };
 
 class MetaspacePreTokenizer final : public PreTokenizer {
@@ -234,27 +310,39 @@ ParsedPreTokenizer ParseByteLevel(const JsonView& json) {
   return std::make_unique<ByteLevelPreTokenizer>(add_prefix_space, std::move(words));
 }
 
+absl::StatusOr<SplitBehavior> ParseBehavior(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string name, json.String());
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  return json.Unsupported(absl::StrCat("split behaviour '", name, "' is not supported"));
+}
+
 ParsedPreTokenizer ParseSplit(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(const JsonView pattern_json, json.Member("pattern"));
   TANDEM_ASSIGN_OR_RETURN(TextPattern pattern, TextPattern::Parse(pattern_json));
   TANDEM_ASSIGN_OR_RETURN(const JsonView behavior_json, json.Member("behavior"));
-  TANDEM_ASSIGN_OR_RETURN(const std::string name, behavior_json.String());
+  TANDEM_ASSIGN_OR_RETURN(const SplitBehavior behavior, ParseBehavior(behavior_json));
   TANDEM_ASSIGN_OR_RETURN(const bool invert, json.BoolMember("invert", false));
-  SplitBehavior behavior;
-  if (name == "Removed") {
-    behavior = SplitBehavior::kRemoved;
-  } else if (name == "Isolated") {
-    behavior = SplitBehavior::kIsolated;
-  } else if (name == "MergedWithPrevious") {
-    behavior = SplitBehavior::kMergedWithPrevious;
-  } else if (name == "MergedWithNext") {
-    behavior = SplitBehavior::kMergedWithNext;
-  } else if (name == "Contiguous") {
-    behavior = SplitBehavior::kContiguous;
-  } else {
-    return behavior_json.Unsupported(absl::StrCat("split behaviour '", name, "' is not supported"));
-  }
   return std::make_unique<SplitPreTokenizer>(std::move(pattern), behavior, invert);
+}
+
+ParsedPreTokenizer ParsePunctuation(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> behavior_json, json.Find("behavior"));
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  if (behavior_json.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(behavior, ParseBehavior(*behavior_json));
+  }
+  return std::make_unique<CharacterPreTokenizer>(IsPunctuation, behavior);
+}
+
+ParsedPreTokenizer MakeBertPreTokenizer() {
+  std::vector<std::unique_ptr<const PreTokenizer>> steps;
+  steps.push_back(std::make_unique<CharacterPreTokenizer>(IsWhiteSpace, SplitBehavior::kRemoved));
+  steps.push_back(std::make_unique<CharacterPreTokenizer>(IsPunctuation, SplitBehavior::kIsolated));
+  return std::make_unique<SequencePreTokenizer>(std::move(steps));
 }
 
 ParsedPreTokenizer ParseMetaspace(const JsonView& json) {
@@ -300,6 +388,13 @@ ParsedPreTokenizer ParseStep(const JsonView& json, int& steps_left) {
   if (type == "ByteLevel") return ParseByteLevel(json);
   if (type == "Split") return ParseSplit(json);
   if (type == "Metaspace") return ParseMetaspace(json);
+  if (type == "Punctuation") return ParsePunctuation(json);
+  if (type == "UnicodeScripts") return std::make_unique<ScriptPreTokenizer>();
+  if (type == "Whitespace") return std::make_unique<WhitespacePreTokenizer>();
+  if (type == "BertPreTokenizer") return MakeBertPreTokenizer();
+  if (type == "WhitespaceSplit") {
+    return std::make_unique<CharacterPreTokenizer>(IsWhiteSpace, SplitBehavior::kRemoved);
+  }
   if (type == "Digits") {
     TANDEM_ASSIGN_OR_RETURN(const bool individual, json.BoolMember("individual_digits", false));
     return std::make_unique<DigitsPreTokenizer>(individual);

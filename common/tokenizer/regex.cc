@@ -4,12 +4,17 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+#include <bitset>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/regex_translator.h"
 #include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode_tables.h"
 
 namespace tandem {
 namespace {
@@ -18,122 +23,83 @@ constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr uint32_t kMatchLimit = 20'000'000;
 constexpr uint32_t kHeapLimitKibibytes = 256 * 1024;
 
-// PCRE2's \s also takes U+180E, which is no white space since Unicode 6.3.
-constexpr absl::string_view kWhiteSpaceMembers = "\\p{Z}\\x{09}-\\x{0D}\\x{85}";
-// Oniguruma's \w is alphabetic characters (circled and squared letters among them), marks, decimal digits and
-// connectors; PCRE2's takes all numbers, but no marks.
-constexpr absl::string_view kWordMembers =
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
-    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
-
-// Outside a character class, and only there, it also takes the superscripts and fractions of Latin-1.
-constexpr absl::string_view kLoneWordMembers = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
-
-// Rewrites Oniguruma's Ruby syntax into PCRE2's.
-class PatternTranslator {
- public:
-  explicit PatternTranslator(absl::string_view pattern) : rest_(pattern) {}
-
-  absl::StatusOr<std::string> Translate() {
-    while (!rest_.empty()) {
-      if (rest_[0] == '\\') {
-        TANDEM_RETURN_IF_ERROR(TranslateEscape());
-      } else if (in_class_) {
-        TANDEM_RETURN_IF_ERROR(TranslateInsideClass());
-      } else {
-        TANDEM_RETURN_IF_ERROR(TranslateOutsideClass());
-      }
-    }
-    return std::move(out_);
-  }
-
- private:
-  void Copy(size_t count) {
-    out_.append(rest_.data(), count);
-    rest_.remove_prefix(count);
-  }
-
-  static absl::Status Unsupported(absl::string_view what) {
-    return absl::UnimplementedError(
-        absl::StrCat("regular expression uses ", what, ", which is not supported"));
-  }
-
-  absl::Status TranslateEscape() {
-    if (rest_.size() < 2) return absl::InvalidArgumentError("regular expression ends in a backslash");
-    switch (rest_[1]) {
-      case 's':
-        return AddClass(kWhiteSpaceMembers, "", false);
-      case 'S':
-        return AddClass(kWhiteSpaceMembers, "", true);
-      case 'w':
-        return AddClass(kWordMembers, kLoneWordMembers, false);
-      case 'W':
-        return AddClass(kWordMembers, kLoneWordMembers, true);
-      case 'h':
-      case 'H':
-        return Unsupported("\\h");
-      case 'b':
-      case 'B':
-        return Unsupported("\\b");
-      default: {
-        // \p{L}, \x{41}: the braces are not an interval.
-        const size_t close = rest_.size() > 2 && rest_[2] == '{' ? rest_.find('}') : 1;
-        Copy(close == absl::string_view::npos ? 2 : close + 1);
-        return absl::OkStatus();
-      }
-    }
-  }
-
-  // Replaces the escape at hand by the members it stands for; those in `lone` count outside a class only.
-  absl::Status AddClass(absl::string_view members, absl::string_view lone, bool negated) {
-    if (in_class_ && negated) return Unsupported("a negated class inside a character class");
-    if (in_class_) {
-      absl::StrAppend(&out_, members);
-    } else {
-      absl::StrAppend(&out_, negated ? "[^" : "[", members, lone, "]");
-    }
-    rest_.remove_prefix(2);
-    return absl::OkStatus();
-  }
-
-  absl::Status TranslateInsideClass() {
-    if (absl::StartsWith(rest_, "&&")) return Unsupported("an intersection of character classes");
-    if (rest_[0] == '[') return Unsupported("nested character classes");
-    if (rest_[0] == ']') in_class_ = false;
-    Copy(1);
-    return absl::OkStatus();
-  }
-
-  absl::Status TranslateOutsideClass() {
-    if (rest_[0] == '[') {
-      in_class_ = true;
-      Copy(absl::StartsWith(rest_, "[^") ? 2 : 1);
-      if (absl::StartsWith(rest_, "]")) return Unsupported("']' as the first member of a character class");
-      return absl::OkStatus();
-    }
-    if (absl::StartsWith(rest_, "}+")) return Unsupported("'+' after an interval");
-    if (absl::StartsWith(rest_, "(?")) {
-      // Inline options: Ruby's m is "dot matches newline", PCRE2's is "^ and $ match at every line".
-      for (size_t i = 2; i < rest_.size() && rest_[i] != ')' && rest_[i] != ':'; ++i) {
-        if (rest_[i] == 'm') return Unsupported("the option m");
-        if (rest_[i] != 'i' && rest_[i] != 'x' && rest_[i] != '-') break;
-      }
-    }
-    Copy(1);
-    return absl::OkStatus();
-  }
-
-  absl::string_view rest_;
-  std::string out_;
-  bool in_class_ = false;
-};
-
 std::string ErrorText(int code) {
   PCRE2_UCHAR buffer[256];
   if (pcre2_get_error_message(code, buffer, sizeof(buffer)) < 0) return absl::StrCat("PCRE2 error ", code);
   return reinterpret_cast<const char*>(buffer);
 }
 
+// For text with characters that PCRE2 does not know yet: older ones in their places.
+struct ChosenStandIn {
+  uint32_t first;
+  uint32_t last;
+  uint32_t stand_in;
+};
+
+// Which first two bytes begin characters that have stand-ins. All of these are three or four bytes long.
+constexpr size_t kNumLeads = 0x10000;
+
+std::bitset<kNumLeads> MakeNewerLeads() {
+  std::bitset<kNumLeads> leads;
+  for (const StandIn& run : StandIns()) {
+    for (uint32_t code_point = run.first; code_point <= run.last; ++code_point) {
+      std::string character;
+      AppendUtf8(code_point, character);
+      leads.set((static_cast<unsigned char>(character[0]) << 8) | static_cast<unsigned char>(character[1]));
+    }
+  }
+  return leads;
+}
+
+// A stand-in for each run of newer characters that the pattern does not tell from them by naming the one and
+// not the other.
+absl::StatusOr<std::vector<ChosenStandIn>> ChooseStandIns(const TranslatedPattern& pattern) {
+  std::vector<ChosenStandIn> chosen;
+  for (const StandIn& run : StandIns()) {
+    const auto agrees = [&](uint32_t candidate) {
+      for (const CodePointRange& range : pattern.named) {
+        const bool holds_all = range.first <= run.first && run.last <= range.last;
+        const bool holds_none = range.last < run.first || run.last < range.first;
+        const bool holds_candidate = range.first <= candidate && candidate <= range.last;
+        if (holds_candidate ? !holds_all : !holds_none) return false;
+      }
+      return true;
+    };
+    const auto end =
+        pattern.names_script ? run.candidates.begin() + StandIn::kNumOfScript : run.candidates.end();
+    const auto candidate = std::find_if(run.candidates.begin(), end, agrees);
+    if (candidate == end) {
+      return absl::UnimplementedError(
+          absl::StrCat("regular expression names some characters of U+", absl::Hex(run.first), " to U+",
+                       absl::Hex(run.last), ", which are newer than PCRE2's tables; that is not supported"));
+    }
+    chosen.push_back({run.first, run.last, *candidate});
+  }
+  return chosen;
+}
+
+// `text` with stand-ins, in `storage` where it has any.
+absl::string_view WithStandIns(absl::string_view text, const std::vector<ChosenStandIn>& stand_ins,
+                               std::string& storage) {
+  static const auto& newer_leads = *new std::bitset<kNumLeads>(MakeNewerLeads());
+  for (size_t at = 0; at + 2 < text.size(); ++at) {
+    const auto lead = static_cast<unsigned char>(text[at]);
+    if (lead < 0xE0 || !newer_leads.test((lead << 8) | static_cast<unsigned char>(text[at + 1]))) continue;
+    const uint32_t code_point = ReadUtf8(text.substr(at)).code_point;
+    const auto run = std::lower_bound(stand_ins.begin(), stand_ins.end(), code_point,
+                                      [](const ChosenStandIn& r, uint32_t c) { return r.last < c; });
+    if (run == stand_ins.end() || code_point < run->first) continue;
+    if (storage.empty()) storage = std::string(text);
+    std::string stand_in;
+    AppendUtf8(run->stand_in, stand_in);
+    storage.replace(at, stand_in.size(), stand_in);
+  }
+  return storage.empty() ? text : storage;
+}
+
+struct FreeCode {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
 struct FreeMatchData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -143,31 +109,42 @@ struct FreeMatchContext {
 
 }  // namespace
 
+struct Regex::Compiled {
+  std::unique_ptr<pcre2_code, FreeCode> code;
+  std::vector<ChosenStandIn> stand_ins;
+};
+
 absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma_pattern) {
   if (oniguruma_pattern.size() > kMaxPatternBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("regular expression is longer than ", kMaxPatternBytes, " bytes"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string pattern, PatternTranslator(oniguruma_pattern).Translate());
+  TANDEM_ASSIGN_OR_RETURN(const TranslatedPattern translated, TranslatePattern(oniguruma_pattern));
+  const std::string& pattern = translated.pattern;
+  auto compiled = std::make_shared<Compiled>();
+  TANDEM_ASSIGN_OR_RETURN(compiled->stand_ins, ChooseStandIns(translated));
   int error = 0;
   PCRE2_SIZE error_offset = 0;
   // In Ruby ^ and $ match at every line.
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                                   &error_offset, nullptr);
-  if (code == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("regular expression '", oniguruma_pattern,
-                                                   "': ", ErrorText(error), " near offset ", error_offset));
+  compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                                     &error, &error_offset, nullptr));
+  if (compiled->code == nullptr) {
+    const std::string what = absl::StrCat("regular expression '", oniguruma_pattern, "', for PCRE2 '",
+                                          pattern, "': ", ErrorText(error), " near offset ", error_offset);
+    // What is well-formed for Oniguruma: unknown properties, look-behinds of several lengths.
+    const bool is_limit =
+        error == PCRE2_ERROR_UNKNOWN_UNICODE_PROPERTY || error == PCRE2_ERROR_LOOKBEHIND_NOT_FIXED_LENGTH;
+    return is_limit ? absl::UnimplementedError(what) : absl::InvalidArgumentError(what);
   }
   // Without just-in-time compilation (an unusual processor) PCRE2 interprets.
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
-  return Regex(std::shared_ptr<const void>(
-      code, [](const void* p) { pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(p))); }));
+  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);
+  return Regex(std::move(compiled));
 }
 
 absl::Status Regex::ForEachMatch(absl::string_view text,
                                  absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const {
-  const auto* code = static_cast<const pcre2_code*>(code_.get());
+  const pcre2_code* code = compiled_->code.get();
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
       pcre2_match_data_create_from_pattern(code, nullptr));
   const std::unique_ptr<pcre2_match_context, FreeMatchContext> context(pcre2_match_context_create(nullptr));
@@ -175,6 +152,8 @@ absl::Status Regex::ForEachMatch(absl::string_view text,
   pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_heap_limit(context.get(), kHeapLimitKibibytes);
 
+  std::string storage;
+  text = WithStandIns(text, compiled_->stand_ins, storage);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t position = 0;
   size_t last_end = static_cast<size_t>(-1);

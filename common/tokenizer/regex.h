@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -15,10 +16,11 @@ namespace tandem {
 // are written for Oniguruma's Ruby syntax; what that reads differently from PCRE2 is translated, and
 // constructs that cannot be are refused. Immutable, safe to share between threads.
 //
-// Character properties are those of PCRE2's Unicode version; characters assigned later count as unassigned.
+// Character properties are those of Unicode 16, also where PCRE2's tables are older: newer characters are
+// looked at as older ones that have the same (unicode_tables.h).
 class Regex {
  public:
-  // InvalidArgument for a malformed pattern, Unimplemented for syntax that PCRE2 reads differently.
+  // InvalidArgument for a malformed pattern, Unimplemented, by name, for what cannot be translated.
   static absl::StatusOr<Regex> Compile(absl::string_view oniguruma_pattern);
 
   // Calls `on_match(begin, end)` for each match from left to right; matches do not overlap, and an empty
@@ -29,9 +31,10 @@ class Regex {
                             absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const;
 
  private:
-  explicit Regex(std::shared_ptr<const void> code) : code_(std::move(code)) {}
+  struct Compiled;
+  explicit Regex(std::shared_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}
 
-  std::shared_ptr<const void> code_;  // pcre2_code
+  std::shared_ptr<const Compiled> compiled_;
 };
 
 }  // namespace tandem

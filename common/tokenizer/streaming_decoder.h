@@ -13,7 +13,9 @@ class Tokenizer;
 
 // Turns tokens into text as they come. What is returned is always whole characters; up to three bytes of an
 // unfinished one are kept back. The pieces, with Flush at the end, add up to exactly Tokenizer::Decode of all
-// tokens. Copying is cheap, and a copy goes on from the same point. Not to be shared between threads.
+// tokens; but of a run of SentencePiece byte tokens that are not all characters Decode keeps no byte, and
+// here those that are characters have been given out before that shows. Copying is cheap, and a copy goes on
+// from the same point. Not to be shared between threads.
 class StreamingDecoder {
  public:
   // With `skip_special` special tokens add no text. A text that is a `continuation` follows one that came

@@ -1,5 +1,6 @@
 #include "common/tokenizer/token_decoder.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -131,6 +132,13 @@ absl::StatusOr<std::string> TokenDecoder::Bytes(absl::string_view content, bool 
     }
   }
   return bytes;
+}
+
+bool TokenDecoder::IsByteToken(absl::string_view content) const {
+  // What other steps make of a byte token is no matter: none of them is found in its content.
+  return ByteTokenValue(content).has_value() &&
+         std::any_of(steps_.begin(), steps_.end(),
+                     [](const Step& step) { return std::holds_alternative<ByteFallback>(step); });
 }
 
 }  // namespace tandem

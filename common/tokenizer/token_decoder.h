@@ -23,6 +23,9 @@ class TokenDecoder {
   // The bytes that the token with this content adds to the text; `is_first` when no token stands before it.
   absl::StatusOr<std::string> Bytes(absl::string_view content, bool is_first) const;
 
+  // Whether the token with this content is one byte, of which runs are decoded together.
+  bool IsByteToken(absl::string_view content) const;
+
   // True when some token's bytes may depend on its being the first.
   bool depends_on_first() const { return depends_on_first_; }
 

@@ -1,6 +1,7 @@
 #include "common/tokenizer/token_frame.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,19 @@ absl::StatusOr<TokenFrame> ParseTemplate(const JsonView& json) {
   return frame;
 }
 
+// RobertaProcessing and BertProcessing: "cls" before the text and "sep" behind it, each a content and an id.
+absl::StatusOr<TokenFrame> ParseClassifierFrame(const JsonView& json) {
+  TokenFrame frame;
+  for (const auto& [name, ids] : {std::pair("cls", &frame.prefix), std::pair("sep", &frame.suffix)}) {
+    TANDEM_ASSIGN_OR_RETURN(const JsonView token, json.Member(name));
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<JsonView> parts, token.Elements());
+    if (parts.size() != 2) return token.Invalid("expected a content and an id");
+    TANDEM_ASSIGN_OR_RETURN(const int64_t id, parts[1].Integer(0, kMaxTokenId));
+    ids->push_back(static_cast<TokenId>(id));
+  }
+  return frame;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<TokenFrame>> ParseTokenFrame(const JsonView& post_processor) {
@@ -50,6 +64,10 @@ absl::StatusOr<std::optional<TokenFrame>> ParseTokenFrame(const JsonView& post_p
   if (type == "ByteLevel") return std::nullopt;
   if (type == "TemplateProcessing") {
     TANDEM_ASSIGN_OR_RETURN(TokenFrame frame, ParseTemplate(post_processor));
+    return std::optional<TokenFrame>(std::move(frame));
+  }
+  if (type == "RobertaProcessing" || type == "BertProcessing") {
+    TANDEM_ASSIGN_OR_RETURN(TokenFrame frame, ParseClassifierFrame(post_processor));
     return std::optional<TokenFrame>(std::move(frame));
   }
   if (type != "Sequence") {

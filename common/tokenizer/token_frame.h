@@ -14,8 +14,9 @@ struct TokenFrame {
   TokenIds suffix;
 };
 
-// Reads the frame of a single text from a post-processor of tokenizer.json: TemplateProcessing, ByteLevel
-// (which adds no tokens) or a Sequence of them. Nothing when no template is among them.
+// Reads the frame of a single text from a post-processor of tokenizer.json: TemplateProcessing,
+// RobertaProcessing, BertProcessing, ByteLevel (which adds no tokens) or a Sequence of them. Nothing when
+// none is among them that adds tokens.
 absl::StatusOr<std::optional<TokenFrame>> ParseTokenFrame(const JsonView& post_processor);
 
 }  // namespace tandem

@@ -1,15 +1,16 @@
 #include "common/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "common/tokenizer/streaming_decoder.h"
 #include "common/tokenizer/unicode.h"
 
 namespace tandem {
@@ -36,6 +37,24 @@ absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json,
       member->value().is_object() ? member->StringMember("content") : member->String();
   if (!content.ok()) return content.status();
   return std::optional<std::string>(*std::move(content));
+}
+
+// Whether add_bos_token and add_eos_token take the post-processor's place. They do in the classes of
+// transformers that make a post-processor from them, whatever tokenizer.json has; Phi-3's asks for a BOS in
+// tokenizer.json and for none here.
+absl::StatusOr<bool> ConfiguresFrame(const JsonView& json) {
+  constexpr absl::string_view kClasses[] = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer",
+                                            "CohereTokenizer"};
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> class_json, json.Find("tokenizer_class"));
+  if (!class_json.has_value()) return false;
+  TANDEM_ASSIGN_OR_RETURN(const std::string written, class_json->String());
+  const absl::string_view name = absl::StripSuffix(written, "Fast");
+  if (std::find(std::begin(kClasses), std::end(kClasses), name) == std::end(kClasses)) return false;
+  for (const char* member : {"add_bos_token", "add_eos_token"}) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> configured, json.Find(member));
+    if (configured.has_value()) return true;
+  }
+  return false;
 }
 
 absl::Status TooLong(size_t max_tokens) {
@@ -85,7 +104,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
 
 absl::StatusOr<std::shared_ptr<Tokenizer>> Tokenizer::ParseDefinition(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(const JsonView model_json, json.Member("model"));
-  TANDEM_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Parse(model_json));
+  TANDEM_ASSIGN_OR_RETURN(TokenModel model, TokenModel::Parse(model_json));
   TANDEM_ASSIGN_OR_RETURN(const JsonView decoder_json, json.Member("decoder"));
   TANDEM_ASSIGN_OR_RETURN(TokenDecoder decoder, TokenDecoder::Parse(decoder_json));
   std::shared_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(model), std::move(decoder)));
@@ -144,12 +163,14 @@ absl::Status Tokenizer::FillTokenTable() {
     contents[token.id] = token.text;
     kinds_[token.id] = token.special ? TokenKind::kSpecial : TokenKind::kOrdinary;
   }
+  is_byte_.resize(kinds_.size());
   offsets_.reserve(kinds_.size() + 1);
   offsets_.push_back(0);
   for (size_t id = 0; id < contents.size(); ++id) {
     if (kinds_[id] != TokenKind::kNone) {
       TANDEM_ASSIGN_OR_RETURN(const std::string bytes, decoder_.Bytes(contents[id], false));
       bytes_ += bytes;
+      is_byte_[id] = decoder_.IsByteToken(contents[id]);
       if (bytes_.size() > kMaxTokenTableBytes) {
         return absl::InvalidArgumentError("the decoder makes the vocabulary too long");
       }
@@ -175,7 +196,8 @@ absl::Status Tokenizer::ParseConfig(const JsonView& json) {
   if (const auto it = special_contents_.find("eos_token"); it != special_contents_.end()) {
     eos_ = FindToken(it->second);
   }
-  if (!frame_.has_value()) TANDEM_RETURN_IF_ERROR(ParseConfiguredFrame(json));
+  TANDEM_ASSIGN_OR_RETURN(const bool configured, ConfiguresFrame(json));
+  if (configured || !frame_.has_value()) TANDEM_RETURN_IF_ERROR(ParseConfiguredFrame(json));
   return ParseConfiguredChatTemplate(json);
 }
 
@@ -340,11 +362,37 @@ absl::Status Tokenizer::EncodePlain(absl::string_view text, bool at_text_start, 
 }
 
 std::string Tokenizer::Decode(absl::Span<const TokenId> tokens, bool skip_special) const {
-  // The decoder lives no longer than this call, so it needs no share in the tokenizer.
-  StreamingDecoder decoder(std::shared_ptr<const Tokenizer>(std::shared_ptr<const Tokenizer>(), this),
-                           skip_special);
-  std::string text = decoder.Push(tokens);
-  text += decoder.Flush();
+  std::string bytes;
+  bool is_first = true;
+  size_t run_begin = 0;  // of the byte tokens at the end of `bytes`
+  const auto end_run = [&] {
+    if (!FindInvalidUtf8(absl::string_view(bytes).substr(run_begin)).has_value()) return;
+    const size_t length = bytes.size() - run_begin;
+    bytes.resize(run_begin);
+    for (size_t i = 0; i < length; ++i) absl::StrAppend(&bytes, kReplacementCharacter);
+  };
+  bool in_run = false;
+  for (TokenId token : tokens) {
+    if (!HasToken(token) || (skip_special && IsSpecial(token))) continue;
+    if (in_run && !is_byte_[token]) end_run();
+    if (!in_run && is_byte_[token]) run_begin = bytes.size();
+    in_run = is_byte_[token];
+    absl::StrAppend(&bytes, is_first ? FirstTokenBytes(token) : TokenBytes(token));
+    is_first = false;
+  }
+  if (in_run) end_run();
+  std::string text;
+  text.reserve(bytes.size());
+  absl::string_view rest = bytes;
+  for (int i = 0; i < leading_strip().max_count && absl::ConsumePrefix(&rest, leading_strip().character);
+       ++i) {
+  }
+  while (!rest.empty()) {
+    const Utf8Unit unit = ReadUtf8(rest);
+    const bool is_character = unit.kind == Utf8Unit::Kind::kCharacter;
+    absl::StrAppend(&text, is_character ? rest.substr(0, unit.length) : kReplacementCharacter);
+    rest.remove_prefix(unit.length);
+  }
   return text;
 }
 

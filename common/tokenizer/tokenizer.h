@@ -16,29 +16,31 @@
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/tokenizer/added_tokens.h"
-#include "common/tokenizer/bpe_model.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/json_view.h"
 #include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/pre_tokenizer.h"
 #include "common/tokenizer/token_decoder.h"
 #include "common/tokenizer/token_frame.h"
+#include "common/tokenizer/token_model.h"
 
 namespace tandem {
 
 // The tokenizer of a Hugging Face model folder: text to tokens, tokens to text, as the `tokenizers` library
 // does for byte-pair-encoding models of the byte-level (GPT-2, Llama 3, Qwen2) and SentencePiece (Llama 2,
-// Mistral) kinds. Immutable once loaded and safe to share between threads; the text pipeline is
+// Mistral) kinds and for Unigram models. Immutable once loaded and safe to share between threads; the text
+// pipeline is
 //
-//   text -> added tokens cut out -> normalizer -> pre-tokenizer -> BPE -> BOS/EOS -> ids -> decoder -> text
+//   text -> added tokens cut out -> normalizer -> pre-tokenizer -> model -> BOS/EOS -> ids -> decoder -> text
 class Tokenizer {
  public:
   struct EncodeOptions {
     // Recognise special tokens written out in the text. Off for text that users control; the special tokens
     // are then ordinary text.
     bool parse_special = true;
-    // Add BOS and EOS where the folder's post-processor (or, without one, add_bos_token and add_eos_token)
-    // says so. A BOS that the text already begins with is not doubled.
+    // Add BOS and EOS where the folder's post-processor says so or, without one and where its
+    // tokenizer_class reads them, add_bos_token and add_eos_token. A BOS that the text already begins with is
+    // not doubled.
     bool add_special_tokens = true;
     // How many tokens the result may have. Work ends where it is known that there are more, and so costs no
     // more than this many tokens, but for looking through the text for added tokens and normalizing it.
@@ -63,8 +65,9 @@ class Tokenizer {
   absl::StatusOr<TokenIds> Encode(absl::string_view utf8_text, const EncodeOptions& options) const;
 
   // The text of `tokens`, always well-formed UTF-8: bytes that form no character become U+FFFD, one for each
-  // maximal invalid sequence. Ids without a token add nothing. (In a run of SentencePiece byte tokens that is
-  // not wholly valid, Hugging Face replaces every byte of the run, valid ones too; a stream cannot.)
+  // maximal invalid sequence. In a run of SentencePiece byte tokens that is not wholly valid every byte,
+  // valid ones too, becomes one, as in the Hugging Face library; a stream, which cannot know the run's end,
+  // keeps the valid ones (StreamingDecoder). Ids without a token add nothing.
   std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const;
 
   // The bytes that a token adds to the text when it is not the first; empty for ids without a token. Bytes,
@@ -111,7 +114,8 @@ class Tokenizer {
  private:
   enum class TokenKind : uint8_t { kNone, kOrdinary, kSpecial };
 
-  Tokenizer(BpeModel model, TokenDecoder decoder) : model_(std::move(model)), decoder_(std::move(decoder)) {}
+  Tokenizer(TokenModel model, TokenDecoder decoder)
+      : model_(std::move(model)), decoder_(std::move(decoder)) {}
 
   static absl::StatusOr<std::shared_ptr<Tokenizer>> ParseDefinition(const JsonView& json);
   absl::Status ParseAddedTokenFinders(const JsonView& json);
@@ -124,7 +128,7 @@ class Tokenizer {
     bool parse_special;
     size_t max_tokens;
     absl::string_view mark;
-    BpeModel::Scratch scratch;
+    TokenModel::Scratch scratch;
     TokenIds tokens;
   };
   // The tokens with the frame around them.
@@ -133,7 +137,7 @@ class Tokenizer {
   std::string MarkSpecial(std::string text, absl::string_view mark) const;
   absl::Status EncodePlain(absl::string_view text, bool at_text_start, Encoding& encoding) const;
 
-  BpeModel model_;
+  TokenModel model_;
   TokenDecoder decoder_;
   std::vector<AddedToken> added_tokens_;
   std::unique_ptr<const AddedTokenFinder> raw_tokens_;
@@ -152,6 +156,7 @@ class Tokenizer {
   std::string bytes_;
   std::vector<uint32_t> offsets_;
   std::vector<TokenKind> kinds_;
+  std::vector<bool> is_byte_;  // a SentencePiece byte token
   // For the tokens whose bytes differ at the beginning of the text.
   absl::flat_hash_map<TokenId, std::string> first_bytes_;
   absl::flat_hash_map<std::string, TokenId> added_ids_;

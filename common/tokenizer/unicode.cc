@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/unicode_tables.h"
 
 namespace tandem {
 namespace {
@@ -33,13 +35,23 @@ bool IsAscii(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+// The only composition that utf8proc makes and the Hugging Face library does not of characters that are not
+// inert.
+constexpr utf8proc_int32_t kNewerComposition = 0x11938;
+constexpr uint32_t kNewerCompositionParts[] = {0x11935, 0x11930};
+
 struct MarkedCodePoint {
   utf8proc_int32_t code_point;
   utf8proc_propval_t combining_class;
+  bool inert;  // no combining class, part of no composition
 };
 
 absl::Status DecomposeCodePoint(uint32_t code_point, utf8proc_option_t options,
                                 std::vector<MarkedCodePoint>& out) {
+  if (HasNoNormalForm(code_point)) {
+    out.push_back({static_cast<utf8proc_int32_t>(code_point), 0, true});
+    return absl::OkStatus();
+  }
   constexpr int kMaxDecomposition = 64;  // the longest one of Unicode has 18 code points
   utf8proc_int32_t buffer[kMaxDecomposition];
   int boundary_class = 0;
@@ -49,7 +61,7 @@ absl::Status DecomposeCodePoint(uint32_t code_point, utf8proc_option_t options,
     return absl::InternalError(absl::StrCat("cannot decompose U+", absl::Hex(code_point)));
   }
   for (utf8proc_ssize_t i = 0; i < count; ++i) {
-    out.push_back({buffer[i], utf8proc_get_property(buffer[i])->combining_class});
+    out.push_back({buffer[i], utf8proc_get_property(buffer[i])->combining_class, false});
   }
   return absl::OkStatus();
 }
@@ -68,6 +80,25 @@ void OrderCombiningMarks(std::vector<MarkedCodePoint>& text) {
     });
     it = end;
   }
+}
+
+// Appends what the code points compose to.
+absl::Status ComposeAndClear(std::vector<utf8proc_int32_t>& code_points, std::string& out) {
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const utf8proc_ssize_t length = utf8proc_normalize_utf32(
+      code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), options);
+  if (length < 0) return absl::InternalError("Unicode composition failed");
+  code_points.resize(static_cast<size_t>(length));
+  for (utf8proc_int32_t code_point : code_points) {
+    if (code_point == kNewerComposition) {
+      AppendUtf8(kNewerCompositionParts[0], out);
+      AppendUtf8(kNewerCompositionParts[1], out);
+    } else {
+      AppendUtf8(static_cast<uint32_t>(code_point), out);
+    }
+  }
+  code_points.clear();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -129,7 +160,7 @@ bool IsWhiteSpace(uint32_t code_point) {
 bool IsNumeric(uint32_t code_point) {
   const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
   return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_NO;
+         category == UTF8PROC_CATEGORY_NO || IsNewerNumeric(code_point);
 }
 
 bool IsWordCharacter(uint32_t code_point) {
@@ -153,7 +184,7 @@ bool IsWordCharacter(uint32_t code_point) {
     case UTF8PROC_CATEGORY_PC:
       return true;
     default:
-      return false;
+      return IsNewerWordCharacter(code_point);
   }
 }
 
@@ -176,19 +207,24 @@ absl::StatusOr<std::string> NormalizeUnicode(absl::string_view text, Normalizati
     }
   }
   OrderCombiningMarks(decomposed);
-  std::vector<utf8proc_int32_t> code_points;
-  code_points.reserve(decomposed.size());
-  for (const MarkedCodePoint& marked : decomposed) code_points.push_back(marked.code_point);
-  if (compose) {
-    const auto compose_options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    const utf8proc_ssize_t length = utf8proc_normalize_utf32(
-        code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), compose_options);
-    if (length < 0) return absl::InternalError("Unicode composition failed");
-    code_points.resize(static_cast<size_t>(length));
-  }
   std::string out;
-  out.reserve(code_points.size());
-  for (utf8proc_int32_t code_point : code_points) AppendUtf8(static_cast<uint32_t>(code_point), out);
+  out.reserve(decomposed.size());
+  if (!compose) {
+    for (const MarkedCodePoint& marked : decomposed)
+      AppendUtf8(static_cast<uint32_t>(marked.code_point), out);
+    return out;
+  }
+  // Nothing is composed across an inert character.
+  std::vector<utf8proc_int32_t> stretch;
+  for (const MarkedCodePoint& marked : decomposed) {
+    if (!marked.inert) {
+      stretch.push_back(marked.code_point);
+      continue;
+    }
+    TANDEM_RETURN_IF_ERROR(ComposeAndClear(stretch, out));
+    AppendUtf8(static_cast<uint32_t>(marked.code_point), out);
+  }
+  TANDEM_RETURN_IF_ERROR(ComposeAndClear(stretch, out));
   return out;
 }
 
@@ -203,7 +239,7 @@ std::string LowercaseUnicode(absl::string_view text) {
       out += "i\xCC\x87";  // the only character whose lower case is longer than one code point
     } else {
       const utf8proc_int32_t lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(unit.code_point));
-      AppendUtf8(static_cast<uint32_t>(lower), out);
+      AppendUtf8(FindNewerLowercase(unit.code_point).value_or(static_cast<uint32_t>(lower)), out);
     }
     text.remove_prefix(unit.length);
   }

@@ -41,7 +41,8 @@ bool IsWordCharacter(uint32_t code_point);
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// `text` must be well-formed UTF-8. Linear up to the sorting of runs of combining marks, which is
+// `text` must be well-formed UTF-8. The tables are those of the Hugging Face library: characters younger than
+// them stay as they are. Linear up to the sorting of runs of combining marks, which is
 // O(n log n); utf8proc's own reordering is quadratic and so not used.
 absl::StatusOr<std::string> NormalizeUnicode(absl::string_view text, NormalizationForm form);
 

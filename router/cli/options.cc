@@ -1,6 +1,7 @@
 #include "router/cli/options.h"
 
 #include <ostream>
+#include <tuple>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
@@ -54,6 +55,8 @@ struct RawFlags {
   std::optional<std::string> token_ids;
   std::vector<std::string> logit_bias;
   std::optional<std::string> stop_token_ids;
+  std::optional<std::string> allowed_token_ids;
+  std::optional<std::string> banned_token_ids;
   std::string color = "auto";
   bool no_speculation = false;
   bool json = false;
@@ -126,6 +129,9 @@ void AddSampling(CLI::App* app, v1::GenerateRequest* request, RawFlags* raw) {
   AddField<float>(
       app, "--frequency-penalty", [=](float v) { sampling->set_frequency_penalty(v); },
       "The same, for each time the output has them", group);
+  app->add_option("--allowed-token-ids", raw->allowed_token_ids, "Choose among these tokens, such as 5,7")
+      ->group(group);
+  app->add_option("--banned-token-ids", raw->banned_token_ids, "Never choose these tokens")->group(group);
   app->add_option("--logit-bias", raw->logit_bias, "ID=V: add V to a token's logit (repeatable)")
       ->allow_extra_args(false)
       ->group(group);
@@ -139,6 +145,12 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
   AddField<uint32_t>(
       app, "--max-tokens", [=](uint32_t v) { request->mutable_stopping()->set_max_tokens(v); },
       "Generate at most this many tokens", "Generation");
+  AddField<uint32_t>(
+      app, "--min-tokens", [=](uint32_t v) { request->mutable_stopping()->set_min_tokens(v); },
+      "Do not end the output before it has this many tokens", "Generation");
+  AddField<int32_t>(
+      app, "--priority", [=](int32_t v) { request->set_priority(v); },
+      "Which of the tenant's waiting requests goes first: the lowest, from -100 to 100", "Generation");
   app->add_option_function<std::vector<std::string>>(
          "--stop",
          [=](const std::vector<std::string>& values) {
@@ -199,6 +211,15 @@ void AddGenerate(CLI::App* app, GenerateCommand* command, RawFlags* raw) {
   AddTools(app, &raw->tools);
   AddGeneration(app, &command->generation, raw);
   v1::GenerateRequest* request = &command->generation.request;
+  AddField<uint32_t>(
+      app, "--num-outputs", [=](uint32_t v) { request->set_num_outputs(v); },
+      "Generate this many outputs, up to 16; each has the seed of the one before and 1 more", "Generation");
+  app->add_option("--prediction", command->prediction,
+                  "File with what the output may well be, such as the one it edits: drafts come from it")
+      ->group("Speculation (changes the speed, never the output)");
+  AddField<uint32_t>(
+      app, "--prompt-logprobs", [=](uint32_t v) { request->mutable_output()->set_prompt_logprobs(v); },
+      "With --json or --json-stream: the same of the prompt's tokens", "Output");
   AddField<uint32_t>(
       app, "--logprobs", [=](uint32_t v) { request->mutable_output()->set_logprobs(v); },
       "With --json or --json-stream: log probabilities, of this many alternatives too", "Output");
@@ -290,11 +311,18 @@ absl::Status Finish(const RawFlags& raw, GenerationOptions& generation) {
     if (!bias.ok()) return bias.status();
     (*generation.request.mutable_sampling()->mutable_logit_bias())[bias->first] = bias->second;
   }
-  if (raw.stop_token_ids.has_value()) {
-    const auto ids = ParseTokenIds(*raw.stop_token_ids);
-    if (!ids.ok())
-      return absl::InvalidArgumentError(absl::StrCat("--stop-token-ids: ", ids.status().message()));
-    generation.request.mutable_stopping()->mutable_stop_token_ids()->Add(ids->begin(), ids->end());
+  v1::SamplingParameters& sampling = *generation.request.mutable_sampling();
+  const std::tuple<absl::string_view, const std::optional<std::string>&,
+                   google::protobuf::RepeatedField<uint32_t>&>
+      lists[] = {{"--stop-token-ids", raw.stop_token_ids,
+                  *generation.request.mutable_stopping()->mutable_stop_token_ids()},
+                 {"--allowed-token-ids", raw.allowed_token_ids, *sampling.mutable_allowed_tokens()},
+                 {"--banned-token-ids", raw.banned_token_ids, *sampling.mutable_banned_tokens()}};
+  for (const auto& [flag, text, tokens] : lists) {
+    if (!text.has_value()) continue;
+    const auto ids = ParseTokenIds(*text);
+    if (!ids.ok()) return absl::InvalidArgumentError(absl::StrCat(flag, ": ", ids.status().message()));
+    tokens.Add(ids->begin(), ids->end());
   }
   absl::StatusOr<std::optional<v1::Constraint>> constraint = ReadConstraint(raw.constraint);
   if (!constraint.ok()) return constraint.status();
@@ -322,6 +350,13 @@ absl::Status Finish(const RawFlags& raw, GenerateCommand& command) {
   command.output = raw.json ? Output::kJson : raw.json_stream ? Output::kJsonStream : Output::kText;
   if (command.generation.request.output().has_logprobs() && command.output == Output::kText) {
     return absl::InvalidArgumentError("--logprobs needs --json or --json-stream, which show them");
+  }
+  if (command.generation.request.output().has_prompt_logprobs() && command.output == Output::kText) {
+    return absl::InvalidArgumentError("--prompt-logprobs needs --json or --json-stream, which show them");
+  }
+  if (command.generation.request.num_outputs() > 1 && command.retry) {
+    return absl::InvalidArgumentError(
+        "--num-outputs: several outputs cannot be resumed, so not with --retry");
   }
   if (absl::Status status = ReadTools(raw.tools, command.chat, &command.generation.request); !status.ok())
     return status;

@@ -40,8 +40,9 @@ struct GenerateCommand {
   std::optional<std::string> prompt;
   std::optional<std::string> file;
   std::optional<std::vector<uint32_t>> token_ids;
-  bool chat = false;   // The prompt is one message of the user.
-  bool retry = false;  // Go on where a router that is lost broke off.
+  std::optional<std::string> prediction;  // A file: what the output may well be.
+  bool chat = false;                      // The prompt is one message of the user.
+  bool retry = false;                     // Go on where a router that is lost broke off.
   enum class Output { kText, kJson, kJsonStream } output = Output::kText;
 };
 

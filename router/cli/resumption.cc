@@ -15,6 +15,11 @@ bool Resumption::OnEvent(const v1::GenerateResponse& event) {
       if (started.max_tokens() > 0) request_.mutable_stopping()->set_max_tokens(started.max_tokens());
       return true;
     }
+    case v1::GenerateResponse::kPrompt: {
+      if (event.prompt().offset() < prompt_told_) return false;
+      prompt_told_ = event.prompt().offset() + static_cast<uint32_t>(event.prompt().tokens_size());
+      return true;
+    }
     case v1::GenerateResponse::kChunk:
       if (event.chunk().arithmetic() != 0) {
         request_.mutable_resume()->set_arithmetic(event.chunk().arithmetic());

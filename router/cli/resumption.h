@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <utility>
 
 #include "tandem/v1/generation.pb.h"
@@ -16,13 +17,15 @@ class Resumption {
   // and the tokens that have come.
   const v1::GenerateRequest& request() const { return request_; }
 
-  // Takes an event in. False for one that has been there before: another router's `started`.
+  // Takes an event in. False for one that has been there before: another router's `started`, or its parts of
+  // the prompt, which all routers cut alike.
   bool OnEvent(const v1::GenerateResponse& event);
   bool finished() const { return finished_; }
 
  private:
   v1::GenerateRequest request_;
   bool started_ = false;
+  uint32_t prompt_told_ = 0;
   bool finished_ = false;
 };
 

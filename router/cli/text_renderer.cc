@@ -9,6 +9,7 @@ namespace {
 constexpr absl::string_view kDrafterColor = "\033[32m";
 constexpr absl::string_view kLocalColor = "\033[36m";
 constexpr absl::string_view kGrammarColor = "\033[35m";
+constexpr absl::string_view kPredictionColor = "\033[34m";
 constexpr absl::string_view kReasoningColor = "\033[2m";
 constexpr absl::string_view kPlainColor = "\033[0m";
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
@@ -31,6 +32,7 @@ size_t ControlLength(absl::string_view text) {
 absl::string_view ColorOf(const v1::TokenDetail& detail) {
   if (detail.source() != v1::TOKEN_SOURCE_ACCEPTED) return "";
   if (detail.draft_source() == v1::DRAFT_SOURCE_GRAMMAR) return kGrammarColor;
+  if (detail.draft_source() == v1::DRAFT_SOURCE_PREDICTION) return kPredictionColor;
   return detail.draft_source() == v1::DRAFT_SOURCE_LOCAL ? kLocalColor : kDrafterColor;
 }
 
@@ -72,8 +74,8 @@ void TextRenderer::EndLine() {
 
 absl::string_view TextRenderer::Legend() {
   return "\033[32mgreen\033[0m: guessed by the drafter and accepted; \033[36mcyan\033[0m: guessed by the "
-         "verifier itself; \033[35mmagenta\033[0m: left no choice by the constraint; plain: chosen by the "
-         "target\n";
+         "verifier itself; \033[35mmagenta\033[0m: left no choice by the constraint; "
+         "\033[34mblue\033[0m: predicted by the request; plain: chosen by the target\n";
 }
 
 void TextRenderer::WriteChunk(const v1::GenerationChunk& chunk) {

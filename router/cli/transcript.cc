@@ -39,6 +39,17 @@ json LogprobJson(uint32_t token, const v1::TokenDetail& detail) {
   return {{"token", token}, {"logprob", detail.logprob()}, {"top", std::move(top)}};
 }
 
+// The prompt's first token has no log probability.
+json PromptLogprobsJson(const v1::PromptChunk& prompt) {
+  json list = json::array();
+  for (int i = 0; i < prompt.tokens_size() && i < prompt.details_size(); ++i) {
+    json entry = LogprobJson(prompt.tokens(i), prompt.details(i));
+    if (prompt.offset() == 0 && i == 0) entry["logprob"] = nullptr;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
 json UsageJson(const v1::Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
@@ -97,6 +108,10 @@ void DescribeSources(const v1::SpeculationStats& stats, std::string* text) {
 
 void Transcript::Add(const v1::GenerateResponse& event, absl::Time now) {
   if (event.has_started()) started_ = event.started();
+  if (event.has_prompt()) {
+    prompt_.mutable_tokens()->MergeFrom(event.prompt().tokens());
+    prompt_.mutable_details()->MergeFrom(event.prompt().details());
+  }
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();
     if (chunk.tokens_size() > 0 && tokens_.empty()) first_token_ = now;
@@ -165,6 +180,7 @@ json Transcript::ToJson(bool with_logprobs, const absl::Status& status) const {
       logprobs.push_back(LogprobJson(tokens_[i], details_[i]));
     }
   }
+  if (prompt_.tokens_size() > 0) result["prompt_logprobs"] = PromptLogprobsJson(prompt_);
   if (is_parsed_) {
     result["content"] = content_;
     result["reasoning"] = reasoning_;
@@ -228,7 +244,14 @@ json DeltasJson(const google::protobuf::RepeatedPtrField<v1::OutputDelta>& delta
 
 }  // namespace
 
-json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
+namespace {
+
+json OneEventJson(const v1::GenerateResponse& event, bool with_logprobs) {
+  if (event.has_prompt()) {
+    return {{"event", "prompt"},
+            {"offset", event.prompt().offset()},
+            {"logprobs", PromptLogprobsJson(event.prompt())}};
+  }
   if (event.has_started()) {
     const v1::GenerationStarted& started = event.started();
     return {{"event", "started"},
@@ -268,6 +291,14 @@ json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
                  {"usage", UsageJson(finished.usage())},
                  {"speculation", SpeculationJson(finished.speculation())}};
   if (finished.deltas_size() > 0) result["deltas"] = DeltasJson(finished.deltas());
+  return result;
+}
+
+}  // namespace
+
+json EventJson(const v1::GenerateResponse& event, bool with_logprobs) {
+  json result = OneEventJson(event, with_logprobs);
+  if (event.output() > 0) result["output"] = event.output();
   return result;
 }
 

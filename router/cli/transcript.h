@@ -34,7 +34,7 @@ class Transcript {
 
   // One object: request_id, model, seed, drafter, tokens, sources, text, finish_reason, matched_stop, usage,
   // speculation, timings; content, reasoning and tool_calls of an output that is parsed; logprobs when
-  // `with_logprobs`; error with code and message when `status` is one.
+  // `with_logprobs`, prompt_logprobs when they came; error with code and message when `status` is one.
   nlohmann::json ToJson(bool with_logprobs, const absl::Status& status) const;
 
   // Lines on speed and speculation, for people.
@@ -50,6 +50,7 @@ class Transcript {
   v1::GenerationFinished finished_;
   std::vector<uint32_t> tokens_;
   std::vector<v1::TokenDetail> details_;
+  v1::PromptChunk prompt_;  // All parts together.
   std::string text_;
   // Of an output that is parsed.
   bool is_parsed_ = false;
@@ -58,7 +59,8 @@ class Transcript {
   std::vector<v1::ToolCall> calls_;
 };
 
-// One event as an object whose "event" is "started", "chunk" or "finished".
+// One event as an object whose "event" is "started", "prompt", "chunk" or "finished"; "output" says of which
+// output, unless it is the first.
 nlohmann::json EventJson(const v1::GenerateResponse& event, bool with_logprobs);
 
 // {"code": "NOT_FOUND", "message": ...}

@@ -17,8 +17,9 @@ namespace tandem::router {
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
-  // Takes the next event of the generation for the prompt of this number. Returns what a stream is to be sent
-  // of it: server-sent events, or nothing; always nothing without `request.stream`. `encoder` is its model's.
+  // Takes the next event of the choice of this number: choices of one prompt follow one another. Returns what
+  // a stream is to be sent of it: server-sent events, or nothing; always nothing without `request.stream`.
+  // `encoder` is its model's.
   virtual std::string OnEvent(size_t choice, const v1::GenerateResponse& event,
                               const PromptEncoder& encoder) = 0;
   // The end of a stream, when all generations are finished,

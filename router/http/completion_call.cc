@@ -11,6 +11,7 @@
 #include "router/generate_call.h"
 #include "router/http/answer_writer.h"
 #include "router/http/openai_answer.h"
+#include "router/outputs_call.h"
 
 namespace tandem::router {
 namespace {
@@ -33,7 +34,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
 
   void Start(const CallHead& head, const std::string& request_id) {
     for (const std::unique_ptr<Choice>& choice : choices_) {
-      choice->call = GenerateCall::Create(router_, head, *choice);
+      choice->call = OutputsCall::Create(router_, head, *choice);
       choice->self = shared_from_this();
     }
     exchange_->SetOnGone([self = shared_from_this()] { self->CancelAll(); });
@@ -45,7 +46,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
   }
 
  private:
-  // The client's side of one generation. What it does is the call's that owns all of them.
+  // The client's side of one prompt's outputs. What it does is the call's that owns all of them.
   struct Choice final : ClientStream {
     Choice(CompletionCall& its_owner, size_t its_index) : owner(its_owner), index(its_index) {}
     void Write(const v1::GenerateResponse& event) override { owner.OnEvent(*this, event); }
@@ -54,7 +55,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
 
     CompletionCall& owner;
     const size_t index;
-    std::shared_ptr<GenerateCall> call;
+    std::shared_ptr<OutputsCall> call;
     std::shared_ptr<CompletionCall> self;  // Until the generation is over.
   };
 
@@ -71,7 +72,8 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
     {
       absl::MutexLock lock(&mutex_);
       if (event.has_started()) encoder_ = &EncoderOf(event.started().model());
-      if (!over_ && encoder_ != nullptr) bytes = answer_->OnEvent(choice.index, event, *encoder_);
+      if (!over_ && encoder_ != nullptr)
+        bytes = answer_->OnEvent(choice.index * request_.num_outputs + event.output(), event, *encoder_);
       if (!bytes.empty() && !begun_) {
         begun_ = true;
         HttpAnswer head{.fields = fields_};

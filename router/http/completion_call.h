@@ -10,12 +10,12 @@
 
 namespace tandem::router {
 
-// Serves one completion over HTTP: a GenerateCall for each of its prompts, whose events become one answer or
+// Serves one completion over HTTP: an OutputsCall for each of its prompts, whose events become one answer or
 // one stream of server-sent events. Everything about a request is GenerateCall's: admission, choice,
 // failover, traces.
 //
-//   GenerateCall 0 --.                              .--> HttpExchange
-//   GenerateCall 1 ---> CompletionCall (one answer) -'
+//   OutputsCall 0 --.                              .--> HttpExchange
+//   OutputsCall 1 ---> CompletionCall (one answer) -'
 //
 // A client that is gone cancels them all; one of them that fails before anything was sent is the answer, and
 // the others are cancelled; later it is the stream's last event. An answer that comes whole waits for all.

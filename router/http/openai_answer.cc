@@ -56,6 +56,9 @@ std::optional<std::string> ParameterOf(absl::string_view message) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '[' && c != ']')
       return std::nullopt;
   }
+  // Where the name is another one.
+  if (field == "sampling.allowed_tokens") return "allowed_token_ids";
+  if (field == "sampling.banned_tokens") return "tandem.banned_token_ids";
   for (const absl::string_view group : {"sampling.", "stopping.", "output.", "chat."}) {
     if (field.substr(0, group.size()) == group) return std::string(field.substr(group.size()));
   }
@@ -123,7 +126,7 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, std::string
     : request_(request),
       id_(absl::StrCat(request.chat() ? "chatcmpl-" : "cmpl-", id)),
       created_(created),
-      choices_(request.prompts.size()) {}
+      choices_(request.num_choices()) {}
 
 OrderedJson CompletionAnswer::Frame(bool chunk) const {
   const char* const object = !request_.chat() ? "text_completion"
@@ -138,12 +141,18 @@ OrderedJson CompletionAnswer::Usage() const {
   uint64_t cached = 0;
   uint64_t accepted = 0;
   uint64_t drafted = 0;
-  for (const Choice& choice : choices_) {
-    prompt += choice.usage.prompt_tokens();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = choices_[i];
     completion += choice.usage.completion_tokens();
+    for (const v1::SourceStats& source : choice.speculation.by_source()) {
+      if (source.source() != v1::DRAFT_SOURCE_PREDICTION) continue;
+      accepted += source.accepted_tokens();
+      drafted += source.draft_tokens();
+    }
+    // The outputs of one prompt share it.
+    if (i % request_.num_outputs != 0) continue;
+    prompt += choice.usage.prompt_tokens();
     cached += choice.usage.cached_prompt_tokens();
-    accepted += choice.speculation.accepted_tokens();
-    drafted += choice.speculation.draft_tokens();
   }
   return {{"prompt_tokens", prompt},
           {"completion_tokens", completion},
@@ -170,12 +179,69 @@ OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::Speculati
   return json;
 }
 
+namespace {
+
+std::string TokenText(uint32_t token, const PromptEncoder& encoder) {
+  return TextOf(encoder.TokenBytes(static_cast<TokenId>(token)));
+}
+
+// An entry of the older API's log probabilities.
+OrderedJson TextEntry(uint32_t token, const v1::TokenDetail& detail, size_t offset,
+                      const PromptEncoder& encoder) {
+  // Of tokens with one text the likelier one, which comes first, counts.
+  OrderedJson top = OrderedJson::object();
+  for (const v1::TokenLogprob& other : detail.top_logprobs())
+    top.emplace(TokenText(other.token(), encoder), Finite(other.logprob()));
+  return {{"token", TokenText(token, encoder)},
+          {"logprob", Finite(detail.logprob())},
+          {"top", std::move(top)},
+          {"offset", offset}};
+}
+
+// A token of the prompt as vLLM has it: an object of token ids. A rank is known of the likeliest alone.
+OrderedJson PromptEntry(uint32_t token, const v1::TokenDetail& detail, const PromptEncoder& encoder) {
+  OrderedJson entry = OrderedJson::object();
+  const auto add = [&](uint32_t id, float logprob, OrderedJson rank) {
+    entry.emplace(absl::StrCat(id), OrderedJson({{"logprob", Finite(logprob)},
+                                                 {"rank", std::move(rank)},
+                                                 {"decoded_token", TokenText(id, encoder)}}));
+  };
+  for (int i = 0; i < detail.top_logprobs_size(); ++i)
+    add(detail.top_logprobs(i).token(), detail.top_logprobs(i).logprob(), i + 1);
+  add(token, detail.logprob(), nullptr);
+  return entry;
+}
+
+}  // namespace
+
+std::string CompletionAnswer::AddPrompt(size_t index, const v1::PromptChunk& prompt,
+                                        const PromptEncoder& encoder) {
+  Choice& choice = choices_[index];
+  OrderedJson echoed = OrderedJson::array();
+  for (int i = 0; i < prompt.tokens_size() && i < prompt.details_size(); ++i) {
+    const uint32_t token = prompt.tokens(i);
+    // Nothing comes before the first token.
+    const bool first = prompt.offset() == 0 && i == 0;
+    if (request_.prompt_logprobs.has_value()) {
+      choice.prompt_logprobs.push_back(first ? OrderedJson()
+                                             : PromptEntry(token, prompt.details(i), encoder));
+    }
+    if (!EchoesLogprobs()) continue;
+    OrderedJson entry = TextEntry(token, prompt.details(i), choice.echoed_bytes, encoder);
+    if (first) entry["logprob"] = entry["top"] = nullptr;
+    echoed.push_back(std::move(entry));
+    choice.echoed_bytes += encoder.TokenBytes(static_cast<TokenId>(token)).size();
+  }
+  if (!EchoesLogprobs() || echoed.empty()) return "";
+  if (request_.stream) return Chunk(index, "", std::move(echoed), {}, /*first=*/true);
+  for (OrderedJson& entry : echoed) choice.logprobs.push_back(std::move(entry));
+  return "";
+}
+
 OrderedJson CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
                                        const PromptEncoder& encoder) const {
   if (!request_.logprobs.has_value()) return nullptr;
-  const auto text_of = [&encoder](uint32_t token) {
-    return TextOf(encoder.TokenBytes(static_cast<TokenId>(token)));
-  };
+  const auto text_of = [&encoder](uint32_t token) { return TokenText(token, encoder); };
   OrderedJson entries = OrderedJson::array();
   for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
     const v1::TokenDetail& detail = chunk.details(i);
@@ -192,15 +258,7 @@ OrderedJson CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t 
                          {"bytes", BytesOf(encoder.TokenBytes(static_cast<TokenId>(token)))},
                          {"top_logprobs", std::move(top)}});
     } else {
-      // Of tokens with one text the likelier one, which comes first, counts.
-      OrderedJson top = OrderedJson::object();
-      for (const v1::TokenLogprob& other : detail.top_logprobs()) {
-        top.emplace(text_of(other.token()), Finite(other.logprob()));
-      }
-      entries.push_back({{"token", text_of(token)},
-                         {"logprob", Finite(detail.logprob())},
-                         {"top", std::move(top)},
-                         {"offset", text_offset}});
+      entries.push_back(TextEntry(token, detail, text_offset, encoder));
     }
     text_offset += detail.text_bytes();
   }
@@ -230,7 +288,7 @@ OrderedJson LogprobsField(bool chat, const OrderedJson& entries) {
 
 std::string CompletionAnswer::EchoOf(size_t choice, const PromptEncoder& encoder) const {
   if (!request_.echo) return "";
-  const v1::GenerateRequest& prompt = request_.prompts[choice];
+  const v1::GenerateRequest& prompt = request_.prompts[choice / request_.num_outputs];
   if (prompt.has_text()) return prompt.text();
   std::string text;
   for (const uint32_t id : prompt.token_ids().ids()) {
@@ -248,6 +306,7 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
     model_ = event.started().model();
     choice.started = event.started();
     if (request_.logprobs.has_value()) choice.logprobs = OrderedJson::array();
+    if (request_.prompt_logprobs.has_value()) choice.prompt_logprobs = OrderedJson::array();
     choice.text = EchoOf(index, encoder);
     if (request_.chat()) {
       out = Chunk(index, {{"role", "assistant"}, {"content", ""}}, nullptr, {}, /*first=*/true);
@@ -255,6 +314,7 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
       out = Chunk(index, choice.text, nullptr, {}, /*first=*/true);
     }
   }
+  if (event.has_prompt()) out = AddPrompt(index, event.prompt(), encoder);
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();
     const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
@@ -367,12 +427,16 @@ OrderedJson CompletionAnswer::Whole() {
     json["finish_reason"] = choice.finish_reason;
     json["stop_reason"] = choice.matched_stop.empty() ? OrderedJson() : OrderedJson(choice.matched_stop);
     if (request_.return_token_ids) json["token_ids"] = choice.tokens;
+    // In chats vLLM has it beside the choices.
+    if (request_.prompt_logprobs.has_value() && !request_.chat())
+      json["prompt_logprobs"] = PromptLogprobsOf(i);
     json["tandem"] = TandemJson(choice.started, choice.speculation);
     choices.push_back(std::move(json));
   }
   OrderedJson frame = Frame(/*chunk=*/false);
   frame["choices"] = std::move(choices);
   frame["usage"] = Usage();
+  if (request_.prompt_logprobs.has_value() && request_.chat()) frame["prompt_logprobs"] = PromptLogprobsOf(0);
   return frame;
 }
 

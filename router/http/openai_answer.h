@@ -48,8 +48,10 @@ class CompletionAnswer final : public AnswerWriter {
     ParsedChoice parsed;  // Of a chat; its text is here and not below.
     std::string text;
     std::vector<uint32_t> tokens;
-    OrderedJson logprobs;       // Entries, in the shape of the API; null when none were asked for.
-    std::string finish_reason;  // Empty until it is finished.
+    OrderedJson logprobs;         // Entries, in the shape of the API; null when none were asked for.
+    OrderedJson prompt_logprobs;  // As vLLM has them; null when none were asked for.
+    size_t echoed_bytes = 0;      // Of a prompt that is echoed with log probabilities, so far.
+    std::string finish_reason;    // Empty until it is finished.
     std::string matched_stop;
     v1::Usage usage;
     v1::SpeculationStats speculation;
@@ -70,7 +72,14 @@ class CompletionAnswer final : public AnswerWriter {
   // Of the chunk's tokens, in the shape of the API; null when they were not asked for.
   OrderedJson Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
                        const PromptEncoder& encoder) const;
+  // A part of the prompt: for vLLM's field, or for what is echoed. What a stream is sent of it.
+  std::string AddPrompt(size_t index, const v1::PromptChunk& prompt, const PromptEncoder& encoder);
+  // All choices of a prompt show them.
+  const OrderedJson& PromptLogprobsOf(size_t choice) const {
+    return choices_[choice - choice % request_.num_outputs].prompt_logprobs;
+  }
   std::string EchoOf(size_t choice, const PromptEncoder& encoder) const;
+  bool EchoesLogprobs() const { return request_.echo && request_.logprobs.has_value(); }
 
   const CompletionRequest& request_;
   const std::string id_;

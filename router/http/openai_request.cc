@@ -19,6 +19,18 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
+void ReadTokens(JsonFields& fields, absl::string_view name,
+                google::protobuf::RepeatedField<uint32_t>& tokens) {
+  const Json* const ids = fields.Find(name);
+  if (ids == nullptr) return;
+  if (!ids->is_array()) return fields.Fail(name, "expected a list of token ids");
+  for (const Json& id : *ids) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxInt))
+      return fields.Fail(name, "expected a list of token ids");
+    tokens.Add(id.get<uint32_t>());
+  }
+}
+
 void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
   const auto max_tokens = fields.Integer("max_tokens", 0, kMaxInt);
   const auto max_completion_tokens = fields.Integer("max_completion_tokens", 0, kMaxInt);
@@ -26,7 +38,8 @@ void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
     fields.Fail("max_tokens", "differs from max_completion_tokens; expected one of them");
   if (const auto most = max_completion_tokens.has_value() ? max_completion_tokens : max_tokens)
     stopping.set_max_tokens(static_cast<uint32_t>(*most));
-  fields.Refuse("min_tokens", "expected 0: outputs end where the model ends them", 0);
+  if (const auto least = fields.Integer("min_tokens", 0, kMaxInt))
+    stopping.set_min_tokens(static_cast<uint32_t>(*least));
   fields.Refuse("include_stop_str_in_output", "expected false: outputs end before a stop string");
   if (const auto ignore_eos = fields.Flag("ignore_eos")) stopping.set_ignore_eos(*ignore_eos);
   if (const Json* const stop = fields.Find("stop")) {
@@ -37,14 +50,23 @@ void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
       stopping.add_stop(text.get<std::string>());
     }
   }
-  if (const Json* const ids = fields.Find("stop_token_ids")) {
-    if (!ids->is_array()) return fields.Fail("stop_token_ids", "expected a list of token ids");
-    for (const Json& id : *ids) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxInt))
-        return fields.Fail("stop_token_ids", "expected a list of token ids");
-      stopping.add_stop_token_ids(id.get<uint32_t>());
-    }
-  }
+  ReadTokens(fields, "stop_token_ids", *stopping.mutable_stop_token_ids());
+}
+
+void ReadNumOutputs(JsonFields& fields, CompletionRequest& completion, v1::GenerateRequest& request) {
+  const auto number = fields.Integer("n", 1, kMaxOutputs);
+  if (number.has_value()) completion.num_outputs = static_cast<uint32_t>(*number);
+  if (completion.num_outputs > 1) request.set_num_outputs(completion.num_outputs);
+  fields.Refuse("best_of", "expected 1: all outputs that are made are answered, n of them", 1);
+  fields.Refuse("use_beam_search", "expected false");
+}
+
+void ReadPromptLogprobs(JsonFields& fields, CompletionRequest& completion, v1::GenerateRequest& request) {
+  const auto number = fields.Integer("prompt_logprobs", 0, kMaxLogprobs);
+  if (!number.has_value()) return;
+  if (completion.stream) fields.Fail("prompt_logprobs", "not together with stream, as in vLLM");
+  completion.prompt_logprobs = static_cast<uint32_t>(*number);
+  request.mutable_output()->set_prompt_logprobs(*completion.prompt_logprobs);
 }
 
 // What both kinds of request have.
@@ -63,17 +85,17 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
     fields.Update(own.Finish());
     if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
   }
-  fields.Refuse("n", "expected 1; send the request several times for several answers", 1);
-  fields.Refuse("best_of", "expected 1", 1);
-  fields.Refuse("use_beam_search", "expected false");
+  ReadNumOutputs(fields, completion, request);
+  ReadPromptLogprobs(fields, completion, request);
+  ReadPriority(fields, request);
+  ReadPrediction(fields, request);
   if (const auto skip = fields.Flag("skip_special_tokens"))
     request.mutable_output()->set_include_special_tokens(!*skip);
   if (const auto ids = fields.Flag("return_token_ids")) completion.return_token_ids = *ids;
   ReadConstraint(body, fields, request);
   // What they are for is on the caller's side, or in services beside a model.
-  for (const char* name :
-       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "prediction", "request_id", "priority"}) {
+  for (const char* name : {"user", "metadata", "store", "service_tier", "safety_identifier",
+                           "prompt_cache_key", "prompt_cache_retention", "request_id"}) {
     fields.Ignore(name);
   }
 }
@@ -136,6 +158,12 @@ void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
   // A negative seed is as good as any: its bits count.
   if (const auto value = fields.Integer("seed", kLow, kHigh))
     sampling.set_seed(static_cast<uint64_t>(*value));
+  ReadTokens(fields, "allowed_token_ids", *sampling.mutable_allowed_tokens());
+  if (sampling.allowed_tokens().empty() && fields.Find("allowed_token_ids") != nullptr)
+    fields.Fail("allowed_token_ids", "empty, expected at least one token id");
+  fields.Refuse("bad_words",
+                "expected none: a word can be spelled by many tokens; tandem.banned_token_ids bans tokens",
+                Json::array());
   const Json* const bias = fields.Find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) return fields.Fail("logit_bias", "expected an object of token ids and numbers");
@@ -149,7 +177,31 @@ void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
   }
 }
 
-// The object `tandem`: how the request is drafted, and whether the live page may show it.
+void ReadPriority(JsonFields& fields, v1::GenerateRequest& request) {
+  if (const auto priority = fields.Integer("priority", -kMostPriority, kMostPriority))
+    request.set_priority(static_cast<int32_t>(*priority));
+}
+
+// OpenAI's: {"type": "content", "content": a text or its parts}.
+void ReadPrediction(JsonFields& fields, v1::GenerateRequest& request) {
+  const Json* const object = fields.Find("prediction");
+  if (object == nullptr) return;
+  JsonFields own(*object, "prediction.");
+  const std::optional<std::string> type = own.Text("type");
+  if (own.status().ok() && type != "content") own.Fail("type", "expected \"content\"");
+  const Json* const content = own.Find("content");
+  if (content == nullptr) {
+    own.Fail("content", "missing");
+  } else {
+    absl::StatusOr<std::string> text = ContentOf(*content, "prediction.content");
+    own.Update(text.status());
+    if (text.ok()) request.mutable_prediction()->set_text(*std::move(text));
+  }
+  fields.Update(own.Finish());
+}
+
+// The object `tandem`: how the request is drafted, whether the live page may show it, and what vLLM has no
+// field for.
 void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
   const Json* const object = fields.Find("tandem");
   if (object == nullptr) return;
@@ -163,6 +215,7 @@ void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
   if (const auto window = own.Integer("max_window", 0, kMaxInt))
     speculation.set_max_window(static_cast<uint32_t>(*window));
   if (const auto live = own.Flag("live_page")) request.mutable_output()->set_live_page(*live);
+  ReadTokens(own, "banned_token_ids", *request.mutable_sampling()->mutable_banned_tokens());
   fields.Update(own.Finish());
 }
 
@@ -202,14 +255,21 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body) {
     request.mutable_output()->set_logprobs(*completion.logprobs);
   }
   completion.echo = fields.Flag("echo").value_or(false);
-  if (completion.echo && completion.logprobs.has_value())
-    fields.Fail("echo", "not together with logprobs: those of prompts are not to be had here");
+  if (completion.echo && completion.logprobs.has_value() && completion.num_outputs > 1)
+    fields.Fail("echo", "with logprobs, expected n to be 1");
+  // As many alternatives as the output's tokens have.
+  if (completion.echo && completion.logprobs.has_value() && !completion.prompt_logprobs.has_value())
+    request.mutable_output()->set_prompt_logprobs(*completion.logprobs);
   fields.Refuse("suffix", "not to be had here", "");
-  fields.Refuse("prompt_logprobs", "not to be had here");
   if (const auto special = fields.Flag("add_special_tokens"); special == false)
     fields.Fail("add_special_tokens", "expected true; send token ids for a prompt without a begin-of-text");
   ReadPrompts(fields, request, completion);
   TANDEM_RETURN_IF_ERROR(fields.Finish());
+  if (completion.num_choices() > kMaxPromptsPerCall) {
+    return absl::InvalidArgumentError(absl::StrCat("n: ", completion.num_outputs, " outputs of ",
+                                                   completion.prompts.size(), " prompts, expected at most ",
+                                                   kMaxPromptsPerCall, " choices in all"));
+  }
   return completion;
 }
 

@@ -15,16 +15,20 @@ namespace tandem::router {
 struct CompletionRequest {
   enum class Api { kText, kChat, kResponses };
   Api api = Api::kText;
-  std::vector<v1::GenerateRequest> prompts;  // One choice each.
+  std::vector<v1::GenerateRequest> prompts;
+  uint32_t num_outputs = 1;  // Of each prompt: as many choices, which follow one another.
   bool stream = false;
   bool include_usage = false;     // A last chunk with the usage of the whole.
   bool return_token_ids = false;  // vLLM's field.
   bool echo = false;              // Prompts stand before their outputs.
   // Log probabilities were asked for, and of how many tokens besides the chosen one.
   std::optional<uint32_t> logprobs;
+  // vLLM's field: log probabilities of the prompt, and of how many likely tokens at each place.
+  std::optional<uint32_t> prompt_logprobs;
   OrderedJson echoed;  // Of /v1/responses: fields that the answer repeats.
 
   bool chat() const { return api == Api::kChat; }
+  size_t num_choices() const { return prompts.size() * num_outputs; }
 };
 
 // Most choices of one call.
@@ -41,5 +45,8 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
 // The parts of both that the Responses API has as well.
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
 void ReadTandem(JsonFields& fields, v1::GenerateRequest& request);
+// What belongs to a request's place in the queue and to its drafts.
+void ReadPriority(JsonFields& fields, v1::GenerateRequest& request);
+void ReadPrediction(JsonFields& fields, v1::GenerateRequest& request);
 
 }  // namespace tandem::router

@@ -178,6 +178,8 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
   chat.set_parse_output(true);
   ReadSampling(fields, *request.mutable_sampling());
   ReadTandem(fields, request);
+  ReadPriority(fields, request);
+  ReadPrediction(fields, request);
   ReadTextField(body, fields, request);
   if (const auto most = fields.Integer("max_output_tokens", 0, kMostOutputTokens))
     request.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(*most));

@@ -148,8 +148,8 @@ Json TreeOf(const v1::RoundTrace& round, const PromptEncoder& encoder, std::stri
   return tree;
 }
 
-// What a round verified, by who guessed: {"nodes": [drafters', the verifier's, the constraint's],
-// "accepted": [...]}.
+// What a round verified, by who guessed: {"nodes": [drafters', the verifier's, the constraint's, the
+// prediction's], "accepted": [...]}.
 Json SourcesOf(const v1::GenerationChunk& chunk) {
   std::array<uint64_t, kNumSourceKinds> nodes = {};
   std::array<uint64_t, kNumSourceKinds> accepted = {};

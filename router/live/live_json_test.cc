@@ -47,7 +47,7 @@ TEST(LiveJsonTest, ARoundTellsWhatItsConstraintForcesAndForbids) {
       masked { parent: 2 token: 99 score: 0.5 }
     }
   )pb"));
-  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[0,0,1],"accepted":[0,0,1]})"));
+  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[0,0,1,0],"accepted":[0,0,1,0]})"));
   EXPECT_EQ(round["tokens"], json::parse(R"([{"t":"a","a":1,"l":2}])"));
   EXPECT_EQ(round["masked"], 3);
   EXPECT_EQ(round["masked_tree"], json::parse(R"([{"p":1,"t":"b","s":0.5,"a":0,"l":0}])"))
@@ -82,7 +82,7 @@ TEST(LiveJsonTest, ARoundTellsItsTokensAndItsTree) {
   EXPECT_EQ(round["kind"], "miss");
   EXPECT_EQ(round["window"], 2);
   EXPECT_EQ(round["nodes"], 3);
-  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[2,1,0],"accepted":[1,1,0]})"));
+  EXPECT_EQ(round["sources"], json::parse(R"({"nodes":[2,1,0,0],"accepted":[1,1,0,0]})"));
   EXPECT_EQ(round["wait_ms"], 250.0);
   EXPECT_EQ(round["verify_ms"], 500.0);
   EXPECT_EQ(round["at"], 100.5);

@@ -8,34 +8,34 @@
 
 namespace tandem::router {
 
-AbortableCalls::Entry AbortableCalls::Add(Key key, std::shared_ptr<GenerateCall> call) {
+AbortableCalls::Entry AbortableCalls::Add(Key key, std::shared_ptr<OutputsCall> call) {
   absl::MutexLock lock(&mutex_);
   return calls_.emplace(std::move(key), std::move(call));
 }
 
 void AbortableCalls::Remove(Entry entry) {
   // Let go of without the lock.
-  std::shared_ptr<GenerateCall> call;
+  std::shared_ptr<OutputsCall> call;
   absl::MutexLock lock(&mutex_);
   call = std::move(entry->second);
   calls_.erase(entry);
 }
 
 void AbortableCalls::Abort(const Key& key) {
-  std::vector<std::shared_ptr<GenerateCall>> found;
+  std::vector<std::shared_ptr<OutputsCall>> found;
   {
     absl::MutexLock lock(&mutex_);
     const auto [first, last] = calls_.equal_range(key);
     for (auto it = first; it != last; ++it) found.push_back(it->second);
   }
-  for (const std::shared_ptr<GenerateCall>& call : found) call->OnCancel();
+  for (const std::shared_ptr<OutputsCall>& call : found) call->OnCancel();
 }
 
 VllmStream::VllmStream(Router& router, AbortableCalls& calls, grpc::CallbackServerContext& context)
     : router_(router),
       calls_(calls),
       context_(context),
-      call_(GenerateCall::Create(router, CallHeadOf(context), *this)) {}
+      call_(OutputsCall::Create(router, CallHeadOf(context), *this)) {}
 
 grpc::ServerWriteReactor<engine::GenerateResponse>* VllmStream::Start(Router& router, AbortableCalls& calls,
                                                                       grpc::CallbackServerContext* context,

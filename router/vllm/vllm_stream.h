@@ -15,6 +15,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "router/client_stream.h"
 #include "router/generate_call.h"
+#include "router/outputs_call.h"
 #include "router/router.h"
 #include "router/vllm/vllm_wire.h"
 
@@ -25,19 +26,19 @@ namespace tandem::router {
 class AbortableCalls {
  public:
   using Key = std::pair<std::string, std::string>;  // Tenant, request id.
-  using Entry = std::multimap<Key, std::shared_ptr<GenerateCall>>::iterator;
+  using Entry = std::multimap<Key, std::shared_ptr<OutputsCall>>::iterator;
 
-  Entry Add(Key key, std::shared_ptr<GenerateCall> call);
+  Entry Add(Key key, std::shared_ptr<OutputsCall> call);
   void Remove(Entry entry);
   // Cancels those of the key.
   void Abort(const Key& key);
 
  private:
   absl::Mutex mutex_;
-  std::multimap<Key, std::shared_ptr<GenerateCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<Key, std::shared_ptr<OutputsCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The gRPC side of a VllmEngine.Generate call: the events of a GenerateCall as vLLM's responses. Owned by
+// The gRPC side of a VllmEngine.Generate call: the events of an OutputsCall as vLLM's responses. Owned by
 // gRPC from Start to OnDone.
 class VllmStream final : public grpc::ServerWriteReactor<engine::GenerateResponse>, public ClientStream {
  public:
@@ -62,7 +63,7 @@ class VllmStream final : public grpc::ServerWriteReactor<engine::GenerateRespons
   Router& router_;
   AbortableCalls& calls_;
   grpc::CallbackServerContext& context_;  // Until gRPC's Finish.
-  const std::shared_ptr<GenerateCall> call_;
+  const std::shared_ptr<OutputsCall> call_;
   std::optional<AbortableCalls::Entry> entry_;
   std::optional<VllmAnswer> answer_;   // Once the request is read.
   engine::GenerateResponse response_;  // That is being written.

@@ -164,6 +164,7 @@ VllmAnswer::VllmAnswer(const engine::GenerateRequest& asked)
       logprobs_(asked.sampling_params().has_logprobs()
                     ? std::optional<int32_t>(asked.sampling_params().logprobs())
                     : std::nullopt),
+      prompt_logprobs_(asked.sampling_params().prompt_logprobs()),
       stop_tokens_(asked.sampling_params().stop_token_ids().begin(),
                    asked.sampling_params().stop_token_ids().end()) {}
 
@@ -195,6 +196,8 @@ std::optional<engine::GenerateResponse> VllmAnswer::OnEvent(const v1::GenerateRe
     case v1::GenerateResponse::kFinished:
       return Finish(event.finished(), output);
     case v1::GenerateResponse::kPrompt:
+      AddPrompt(event.prompt(), *complete.mutable_input_logprobs());
+      return std::nullopt;
     case v1::GenerateResponse::EVENT_NOT_SET:
       return std::nullopt;
   }
@@ -211,6 +214,16 @@ void VllmAnswer::AddLogprobs(const v1::GenerationChunk& chunk, engine::OutputLog
     logprobs.add_token_ids(chunk.tokens(i));
     logprobs.add_token_logprobs(chunk.details(i).logprob());
     if (*logprobs_ > 0) FillTop(chunk.details(i), *logprobs_, *logprobs.add_top_logprobs());
+  }
+}
+
+void VllmAnswer::AddPrompt(const v1::PromptChunk& prompt, engine::InputLogProbs& logprobs) const {
+  for (int i = 0; i < prompt.tokens_size() && i < prompt.details_size(); ++i) {
+    logprobs.add_token_ids(prompt.tokens(i));
+    engine::InputTokenLogProb& value = *logprobs.add_token_logprobs();
+    // Nothing comes before the first token.
+    if (prompt.offset() + static_cast<uint32_t>(i) > 0) value.set_value(prompt.details(i).logprob());
+    FillTop(prompt.details(i), prompt_logprobs_, *logprobs.add_top_logprobs());
   }
 }
 

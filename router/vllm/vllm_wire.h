@@ -39,10 +39,12 @@ class VllmAnswer {
 
   Output& OutputOf(const v1::GenerateResponse& event);
   void AddLogprobs(const v1::GenerationChunk& chunk, engine::OutputLogProbs& logprobs) const;
+  void AddPrompt(const v1::PromptChunk& prompt, engine::InputLogProbs& logprobs) const;
   engine::GenerateResponse Finish(const v1::GenerationFinished& finished, Output& output) const;
 
   const bool stream_;
   const std::optional<int32_t> logprobs_;
+  const int32_t prompt_logprobs_;
   const std::set<uint32_t> stop_tokens_;
   std::vector<Output> outputs_;
 };

@@ -189,6 +189,42 @@ TEST(VllmAnswerTest, AStreamHasChunksAndAllOfItAtTheEnd) {
   EXPECT_EQ(complete.output_logprobs().token_ids_size(), 3);
 }
 
+TEST(VllmAnswerTest, ThePromptIsToldWithTheFirstChunk) {
+  VllmAnswer answer(Parse<engine::GenerateRequest>(R"pb(stream: true
+                                                        sampling_params { prompt_logprobs: 1 })pb"));
+  EXPECT_FALSE(answer.OnEvent(Event(kStarted)).has_value());
+  EXPECT_FALSE(answer
+                   .OnEvent(Event(R"pb(prompt {
+                                         tokens: 1
+                                         tokens: 2
+                                         details {}
+                                         details {
+                                           logprob: -2
+                                           top_logprobs { token: 9 logprob: -1 }
+                                           top_logprobs { token: 2 logprob: -2 }
+                                         }
+                                       })pb"))
+                   .has_value());
+  EXPECT_FALSE(answer
+                   .OnEvent(Event(R"pb(prompt {
+                                         offset: 2
+                                         tokens: 3
+                                         details { logprob: -0.5 }
+                                       })pb"))
+                   .has_value());
+  const auto chunk = answer.OnEvent(Event(kChunk));
+  ASSERT_TRUE(chunk.has_value());
+  const engine::InputLogProbs& told = chunk->chunk().input_logprobs();
+  EXPECT_THAT(told.token_ids(), ElementsAre(1, 2, 3));
+  EXPECT_FALSE(told.token_logprobs(0).has_value());
+  EXPECT_EQ(told.token_logprobs(1).value(), -2.0f);
+  EXPECT_EQ(told.token_logprobs(2).value(), -0.5f);
+  EXPECT_THAT(told.top_logprobs(1).token_ids(), ElementsAre(9));
+  EXPECT_FALSE(answer.OnEvent(Event(kChunk))->chunk().has_input_logprobs());
+  const auto end = answer.OnEvent(Event(R"pb(finished { reason: FINISH_REASON_MAX_TOKENS })pb"));
+  EXPECT_EQ(end->complete().input_logprobs().token_ids_size(), 3);
+}
+
 TEST(VllmAnswerTest, OneAnswerForEachOutput) {
   VllmAnswer answer(Parse<engine::GenerateRequest>(R"pb(sampling_params { n: 2 stop: "x" })pb"));
   for (const uint32_t output : {0u, 1u}) {

@@ -85,6 +85,7 @@ class ClientsTest(ProcessTest):
         plain = OpenAI(max_tokens=TOKENS, **fields).invoke("Once upon a time")
         request = request_for(max_tokens=TOKENS)
         request.stopping.ignore_eos = False
+        request.sampling.top_p = 1.0  # What this class sends where nothing is said.
         self.assertEqual(plain, self.undrafted(request)[1])
 
     def test_llm(self):

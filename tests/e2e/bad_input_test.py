@@ -78,6 +78,29 @@ def with_logprobs(count):
     return request
 
 
+def with_lists(**fields):
+    request = request_for()
+    for name, tokens in fields.items():
+        getattr(request.sampling, name).extend(tokens)
+    return request
+
+
+def with_fields(**fields):
+    request = request_for()
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return request
+
+
+def with_prediction(text=None, ids=()):
+    request = request_for()
+    if text is not None:
+        request.prediction.text = text
+    if ids:
+        request.prediction.token_ids.ids.extend(ids)
+    return request
+
+
 def with_speculation(**fields):
     request = request_for()
     for name, value in fields.items():
@@ -124,6 +147,18 @@ INVALID_REQUESTS = (
     (with_stopping(stop=["x" * 257]), "stopping.stop[0]: 257 bytes"),
     (with_stopping(stop_token_ids=[3, 4096]), "stopping.stop_token_ids[1]: 4096"),
     (with_logprobs(21), "output.logprobs: 21"),
+    (with_stopping(min_tokens=9, max_tokens=8), "stopping.min_tokens: 9, expected at most max_tokens, 8"),
+    (with_stopping(min_tokens=2048), "stopping.min_tokens: 2048, expected at most max_tokens, 32"),
+    (with_lists(allowed_tokens=[4096]), "sampling.allowed_tokens: token 4096"),
+    (with_lists(banned_tokens=[2**32 - 1]), "sampling.banned_tokens"),
+    (with_lists(banned_tokens=[9, 9]), "sampling.banned_tokens: token 9 twice"),
+    (with_lists(allowed_tokens=[9], banned_tokens=[9]), "sampling.banned_tokens: every token of allowed_tokens"),
+    (with_lists(allowed_tokens=range(4097)), "sampling.allowed_tokens: 4097 tokens"),
+    (with_fields(num_outputs=17), "num_outputs: 17"),
+    (with_fields(priority=-101), "priority: -101"),
+    (with_prediction(text="a" * ((1 << 20) + 1)), "prediction.text: 1048577 bytes"),
+    (with_prediction(ids=[4096]), "prediction.token_ids.ids[0]: 4096"),
+    (with_prediction(ids=[5] * 262145), "prediction.token_ids: 262145 tokens"),
     (with_speculation(drafter="nobody"), 'speculation.drafter: "nobody"'),
     (with_speculation(drafter="math-1m"), 'speculation.drafter: "math-1m"'),  # Known, not this tenant's.
     (with_speculation(window_policy="wide"), "speculation.window_policy"),

@@ -25,10 +25,14 @@ std::vector<GoldenCase> ReadGolden() {
   std::vector<GoldenCase> cases;
   const nlohmann::json document = nlohmann::json::parse(ReadFile(path, kMaxGoldenBytes).value());
   for (const auto& entry : document["cases"]) {
+    std::vector<double> logprobs;
+    for (const auto& logprob : entry["prompt_logprobs"])
+      logprobs.push_back(logprob.is_null() ? 0.0 : logprob.get<double>());
     cases.push_back({.label = entry["label"],
                      .prompt = entry["prompt_ids"],
                      .greedy = entry["greedy_ids"],
-                     .margin = entry["min_top1_top2_margin"]});
+                     .margin = entry["min_top1_top2_margin"],
+                     .prompt_logprobs = std::move(logprobs)});
   }
   return cases;
 }
@@ -122,6 +126,28 @@ void GenerationTest::SetDrafter(v1::GenerateRequest& request, absl::string_view 
 absl::StatusOr<RecordedOutput> GenerationTest::Generate(const v1::GenerateRequest& request) {
   const auto stub = v1::Generation::NewStub(RouterChannel(stack()));
   return Record(*stub, request, /*first_offset=*/0);
+}
+
+absl::StatusOr<std::vector<RecordedOutput>> GenerationTest::GenerateOutputs(
+    const v1::GenerateRequest& request) {
+  const auto stub = v1::Generation::NewStub(RouterChannel(stack()));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+  const auto reader = stub->Generate(&context, request);
+  std::vector<OutputRecorder> recorders(request.num_outputs());
+  v1::GenerateResponse event;
+  while (reader->Read(&event)) {
+    if (event.output() >= recorders.size()) return absl::InternalError("an event of no output");
+    recorders[event.output()].Add(event);
+  }
+  const absl::Status status = FromGrpcStatus(reader->Finish());
+  std::vector<RecordedOutput> outputs;
+  for (OutputRecorder& recorder : recorders) {
+    absl::StatusOr<RecordedOutput> output = recorder.End(status);
+    if (!output.ok()) return output.status();
+    outputs.push_back(*std::move(output));
+  }
+  return outputs;
 }
 
 std::vector<absl::StatusOr<RecordedOutput>> GenerationTest::GenerateConcurrently(

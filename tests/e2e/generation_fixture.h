@@ -35,6 +35,8 @@ struct GoldenCase {
   // Distance between the two largest logits where it is smallest: below about 1e-3 another order of summation
   // may choose another token.
   double margin = 0.0;
+  // Natural logarithms of the prompt's tokens' probabilities, each given those before it; the first has none.
+  std::vector<double> prompt_logprobs;
 };
 
 // Tests that call the router of one stack, which all tests of the process share, as clients over TCP.
@@ -52,6 +54,8 @@ class GenerationTest : public ::testing::Test {
                          absl::string_view window_policy);
 
   static absl::StatusOr<RecordedOutput> Generate(const v1::GenerateRequest& request);
+  // One request's outputs (GenerateRequest.num_outputs), as if each had a stream of its own.
+  static absl::StatusOr<std::vector<RecordedOutput>> GenerateOutputs(const v1::GenerateRequest& request);
   // All at once; the results are in the requests' order.
   static std::vector<absl::StatusOr<RecordedOutput>> GenerateConcurrently(
       const std::vector<v1::GenerateRequest>& requests);

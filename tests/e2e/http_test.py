@@ -106,6 +106,37 @@ class HttpTest(ProcessTest):
                 over_http = self.complete(prompt, temperature=temperature, return_token_ids=True)
                 self.assertEqual(over_http.choices[0].token_ids, expected.tokens)
 
+    def test_several_outputs(self):
+        self.start_stack()
+        request = request_for(PROMPTS[0], TOKENS)
+        request.sampling.temperature = 0.8
+        request.sampling.seed = SEED
+        expected = []
+        for i in range(3):
+            request.sampling.seed = SEED + i
+            expected.append(self.undrafted(request)[1])
+        many = self.complete([PROMPTS[0], PROMPTS[0]], n=3)
+        self.assertEqual([choice.text for choice in many.choices], expected * 2)
+        self.assertEqual([choice.tandem["seed"] for choice in many.choices], [SEED, SEED + 1, SEED + 2] * 2)
+        texts = ["", "", ""]
+        for chunk in self.complete(n=3, stream=True):
+            texts[chunk.choices[0].index] += chunk.choices[0].text
+        self.assertEqual(texts, expected)
+
+    def test_predicted_outputs(self):
+        self.start_stack(drafter="")
+        fields = {"model": TARGET, "seed": SEED, "max_completion_tokens": TOKENS, "temperature": 0.8}
+        fields["messages"] = [{"role": "user", "content": "Tell me a story."}]
+        fields["extra_body"] = {"ignore_eos": True, "tandem": {"speculation": False}}
+        text = self.client().chat.completions.create(**fields).choices[0].message.content
+        fields["extra_body"] = {"ignore_eos": True}
+        edited = text[: len(text) // 2] + " and then" + text[len(text) // 2 :]
+        predicted = self.client().chat.completions.create(prediction={"type": "content", "content": edited}, **fields)
+        self.assertEqual(predicted.choices[0].message.content, text)
+        details = predicted.usage.completion_tokens_details
+        told = {entry: getattr(details, entry) for entry in ("accepted_prediction_tokens", "rejected_prediction_tokens")}
+        self.assertGreater(sum(told.values()), 0, told)
+
     def test_calls_of_one_answer(self):
         self.start_stack()
         call = {"metadata": bearer("secret"), "timeout": PATIENCE_SECONDS}
@@ -180,7 +211,7 @@ class HttpTest(ProcessTest):
             self.complete(temperature=-1.0)
         self.assertEqual(caught.exception.param, "temperature")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.complete(n=2)
+            self.complete(n=17)
         self.assertEqual(caught.exception.param, "n")
         self.assertEqual([model.id for model in self.client().models.list()], [TARGET])
 

@@ -40,6 +40,7 @@ void OutputRecorder::Add(const v1::GenerateResponse& event) {
     return;
   }
   Require(started_, "an event before started");
+  if (event.has_prompt()) AddPrompt(event.prompt());
   if (event.has_chunk()) AddChunk(event.chunk());
   if (event.has_finished()) {
     finished_ = true;
@@ -71,6 +72,22 @@ void OutputRecorder::AddChunk(const v1::GenerationChunk& chunk) {
   }
   Require(text_bytes == chunk.text().size(), "text_bytes do not add up to the text");
   output.text += chunk.text();
+}
+
+void OutputRecorder::AddPrompt(const v1::PromptChunk& prompt) {
+  Require(recorded_.output.tokens.empty(), "a part of the prompt after output");
+  Require(prompt.offset() == recorded_.prompt.size(), "a gap between parts of the prompt");
+  Require(prompt.tokens_size() > 0 && prompt.tokens_size() <= 1024,
+          "a part of the prompt of no or too many tokens");
+  Require(prompt.details_size() == prompt.tokens_size(), "not one detail a token of the prompt");
+  if (!broken_.ok()) return;
+  for (int i = 0; i < prompt.tokens_size(); ++i) {
+    Output::Token token{.token = prompt.tokens(i),
+                        .logprob_bits = std::bit_cast<uint32_t>(prompt.details(i).logprob())};
+    for (const v1::TokenLogprob& top : prompt.details(i).top_logprobs())
+      token.top_logprobs.emplace_back(top.token(), std::bit_cast<uint32_t>(top.logprob()));
+    recorded_.prompt.push_back(std::move(token));
+  }
 }
 
 absl::StatusOr<RecordedOutput> OutputRecorder::End(const absl::Status& status) {

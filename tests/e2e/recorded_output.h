@@ -38,7 +38,8 @@ struct Output {
 
 struct RecordedOutput {
   Output output;
-  uint32_t first_offset = 0;  // Of the first chunk.
+  uint32_t first_offset = 0;          // Of the first chunk.
+  std::vector<Output::Token> prompt;  // With its log probabilities, when they were asked for.
   v1::GenerationStarted started;
   v1::GenerationFinished finished;
 };
@@ -57,6 +58,7 @@ class OutputRecorder {
 
  private:
   void AddChunk(const v1::GenerationChunk& chunk);
+  void AddPrompt(const v1::PromptChunk& prompt);
   void Require(bool holds, absl::string_view what);
 
   RecordedOutput recorded_;

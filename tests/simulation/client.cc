@@ -191,7 +191,8 @@ void Client::CheckPossible(const SessionSummary& summary) const {
       const absl::Span<const TokenId> output = absl::MakeConstSpan(context).subspan(request_.prompt.size());
       FakeConstraint::Mask(allowed_, output, absl::MakeSpan(logits));
     }
-    Expect(sampler.Weights(absl::MakeSpan(logits))[static_cast<size_t>(token)] > 0.0,
+    const auto position = static_cast<uint32_t>(context.size());
+    Expect(sampler.Weights(absl::MakeSpan(logits), position)[static_cast<size_t>(token)] > 0.0,
            absl::StrCat("token ", token, " has no chance after ", absl::StrJoin(context, " ")));
     sampler.Append(token);
     context.push_back(token);

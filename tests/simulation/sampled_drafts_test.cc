@@ -71,7 +71,7 @@ class SampledDraftsTest : public ::testing::TestWithParam<VerificationRuleKind> 
       std::map<TokenIds, double> longer;
       for (const auto& [text, prob] : probs) {
         std::vector<float> logits = target.ReferenceLogits(text);
-        const std::vector<double> weights = sampler.Weights(absl::MakeSpan(logits));
+        const std::vector<double> weights = sampler.Weights(absl::MakeSpan(logits), 0);
         const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
         for (size_t token = 0; token < weights.size(); ++token) {
           if (weights[token] == 0.0) continue;

@@ -62,8 +62,11 @@ class Output:
             case "started":
                 self._on_started(result, event.started)
             case "prompt":
-                del result.prompt[event.prompt.offset :]  # What another router has told already.
+                # What another router has told already is told anew.
+                del result.prompt[event.prompt.offset :]
+                del result.prompt_tokens[event.prompt.offset :]
                 result.prompt.extend(event.prompt.details)
+                result.prompt_tokens.extend(event.prompt.tokens)
             case "chunk":
                 return self._on_chunk(result, event)
             case "finished":

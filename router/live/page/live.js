@@ -240,8 +240,8 @@ function find(number) {
     maxTokens: 0,
     rounds: [],
     dropped: 0, // Rounds that are not kept any more.
-    accepted: [0, 0, 0], // Of drafters, and of what the verifier guessed by itself.
-    draftTokens: [0, 0, 0],
+    accepted: SOURCES.map(() => 0), // By who guessed.
+    draftTokens: SOURCES.map(() => 0),
     drafted: 0,
     tokens: 0,
     notes: [],
@@ -423,6 +423,9 @@ function figuresOf(generation) {
     ...(generation.draftTokens[2] > 0
       ? [[shareOf(generation.accepted[2], generation.draftTokens[2]), "of what the constraint leaves no choice about"]]
       : []),
+    ...(generation.draftTokens[3] > 0
+      ? [[shareOf(generation.accepted[3], generation.draftTokens[3]), "of what the request predicts"]]
+      : []),
     [fixed(tokensPerSecond(generation), 0), "tokens/s"],
   ];
 }
@@ -447,10 +450,10 @@ function drawOutput(generation, selected) {
   drawNotes(generation);
 }
 
-// By who guessed, as the router numbers it: a drafter, the verifier by itself, the constraint.
-const SOURCES = ["", "local", "grammar"];
-const GUESSERS = ["a drafter", "the verifier", "the constraint"];
-const SOURCE_MARKS = ["", "◦ ", "= "];
+// By who guessed, as the router numbers it: a drafter, the verifier by itself, the constraint, the request's prediction.
+const SOURCES = ["", "local", "grammar", "prediction"];
+const GUESSERS = ["a drafter", "the verifier", "the constraint", "the prediction"];
+const SOURCE_MARKS = ["", "◦ ", "= ", "» "];
 
 // As a class: accepted, also by whom it was guessed, or the target's own.
 const kindOf = (token) => (token.a ? `accepted ${SOURCES[token.l] ?? ""}`.trim() : "bonus");
@@ -777,6 +780,9 @@ function factsOf(round) {
     ...(round.sources.nodes[2] > 0
       ? [`of these left no choice by the constraint =: ${round.sources.nodes[2]}, ${round.sources.accepted[2]} accepted`]
       : []),
+    ...(round.sources.nodes[3] > 0
+      ? [`of these predicted by the request »: ${round.sources.nodes[3]}, ${round.sources.accepted[3]} accepted`]
+      : []),
     ...(round.masked > 0 ? [`${round.masked} dropped ⊘, as the constraint does not allow them`] : []),
     `${plural(committed, "token")} committed`,
   ];
@@ -818,7 +824,8 @@ function drawTenants() {
   if (model.tenants === null || !changed("tenants", model.tenants)) return;
   const columns = [
     ["Tenant", "name"], ["Policy", "name"], ["Last drafter", "name"], ["Running", ""], ["Done", ""], ["Failed", ""],
-    ["Tokens", ""], ["Drafter’s acceptance", ""], ["Local acceptance", ""], ["Forced acceptance", ""], ["Acceptance length", ""],
+    ["Tokens", ""], ["Drafter’s acceptance", ""], ["Local acceptance", ""], ["Forced acceptance", ""],
+    ["Predicted acceptance", ""], ["Acceptance length", ""],
   ];
   const rows = model.tenants.tenants.map((tenant) => ({
     cells: [
