@@ -1,7 +1,6 @@
 #include "router/cli/options.h"
 
 #include <ostream>
-#include <tuple>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
@@ -311,19 +310,22 @@ absl::Status Finish(const RawFlags& raw, GenerationOptions& generation) {
     if (!bias.ok()) return bias.status();
     (*generation.request.mutable_sampling()->mutable_logit_bias())[bias->first] = bias->second;
   }
-  v1::SamplingParameters& sampling = *generation.request.mutable_sampling();
-  const std::tuple<absl::string_view, const std::optional<std::string>&,
-                   google::protobuf::RepeatedField<uint32_t>&>
-      lists[] = {{"--stop-token-ids", raw.stop_token_ids,
-                  *generation.request.mutable_stopping()->mutable_stop_token_ids()},
-                 {"--allowed-token-ids", raw.allowed_token_ids, *sampling.mutable_allowed_tokens()},
-                 {"--banned-token-ids", raw.banned_token_ids, *sampling.mutable_banned_tokens()}};
-  for (const auto& [flag, text, tokens] : lists) {
-    if (!text.has_value()) continue;
+  // Messages that nothing is said in stay absent.
+  const auto read = [](absl::string_view flag, const std::optional<std::string>& text, const auto& tokens) {
+    if (!text.has_value()) return absl::OkStatus();
     const auto ids = ParseTokenIds(*text);
     if (!ids.ok()) return absl::InvalidArgumentError(absl::StrCat(flag, ": ", ids.status().message()));
-    tokens.Add(ids->begin(), ids->end());
-  }
+    tokens()->Add(ids->begin(), ids->end());
+    return absl::OkStatus();
+  };
+  v1::GenerateRequest& request = generation.request;
+  absl::Status lists = read("--stop-token-ids", raw.stop_token_ids,
+                            [&] { return request.mutable_stopping()->mutable_stop_token_ids(); });
+  lists.Update(read("--allowed-token-ids", raw.allowed_token_ids,
+                    [&] { return request.mutable_sampling()->mutable_allowed_tokens(); }));
+  lists.Update(read("--banned-token-ids", raw.banned_token_ids,
+                    [&] { return request.mutable_sampling()->mutable_banned_tokens(); }));
+  if (!lists.ok()) return lists;
   absl::StatusOr<std::optional<v1::Constraint>> constraint = ReadConstraint(raw.constraint);
   if (!constraint.ok()) return constraint.status();
   if (constraint->has_value()) *generation.request.mutable_constraint() = **std::move(constraint);

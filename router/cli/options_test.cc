@@ -258,5 +258,24 @@ TEST_F(OptionsTest, Calibrate) {
   EXPECT_THAT(UsageError({"calibrate"}), HasSubstr("--prompts"));
 }
 
+TEST_F(OptionsTest, WhatOutputsAreMadeOf) {
+  const auto command =
+      Parse<GenerateCommand>({"generate", "hello", "--min-tokens", "4", "--num-outputs", "3", "--priority",
+                              "-7", "--prediction", "main.py", "--prompt-logprobs", "2", "--json",
+                              "--allowed-token-ids", "5,7", "--banned-token-ids", "9"});
+  const v1::GenerateRequest& request = command.generation.request;
+  EXPECT_EQ(request.stopping().min_tokens(), 4u);
+  EXPECT_EQ(request.num_outputs(), 3u);
+  EXPECT_EQ(request.priority(), -7);
+  EXPECT_EQ(command.prediction, "main.py");
+  EXPECT_EQ(request.output().prompt_logprobs(), 2u);
+  EXPECT_THAT(request.sampling().allowed_tokens(), ElementsAre(5, 7));
+  EXPECT_THAT(request.sampling().banned_tokens(), ElementsAre(9));
+  EXPECT_THAT(UsageError({"generate", "x", "--prompt-logprobs", "2"}),
+              HasSubstr("--prompt-logprobs needs --json"));
+  EXPECT_THAT(UsageError({"generate", "x", "--num-outputs", "2", "--retry"}), HasSubstr("--num-outputs"));
+  EXPECT_THAT(UsageError({"generate", "x", "--allowed-token-ids", "5,b"}), HasSubstr("--allowed-token-ids"));
+}
+
 }  // namespace
 }  // namespace tandem::cli

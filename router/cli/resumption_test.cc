@@ -47,5 +47,15 @@ TEST(ResumptionTest, AsksForWhatIsMissing) {
   EXPECT_TRUE(resumption.finished());
 }
 
+TEST(ResumptionTest, ThePromptIsTakenOnce) {
+  Resumption resumption{v1::GenerateRequest()};
+  v1::GenerateResponse part;
+  for (uint32_t token : {4, 5}) part.mutable_prompt()->add_tokens(token);
+  EXPECT_TRUE(resumption.OnEvent(part));
+  EXPECT_FALSE(resumption.OnEvent(part)) << "another router tells it from the beginning";
+  part.mutable_prompt()->set_offset(2);
+  EXPECT_TRUE(resumption.OnEvent(part));
+}
+
 }  // namespace
 }  // namespace tandem::cli

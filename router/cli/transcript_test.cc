@@ -152,5 +152,21 @@ TEST(EventJsonTest, Kinds) {
   EXPECT_EQ(DumpJson({{"text", "\xff"}}), "{\"text\":\"\xEF\xBF\xBD\"}\n");
 }
 
+TEST(EventJsonTest, PromptsAndOutputs) {
+  const nlohmann::json prompt = EventJson(Parse(R"pb(prompt {
+                                                       tokens: 7
+                                                       tokens: 8
+                                                       details {}
+                                                       details { logprob: -0.5 }
+                                                     })pb"),
+                                          false);
+  EXPECT_EQ(prompt["event"], "prompt");
+  EXPECT_TRUE(prompt["logprobs"][0]["logprob"].is_null());
+  EXPECT_EQ(prompt["logprobs"][1]["logprob"], -0.5);
+  EXPECT_FALSE(prompt.contains("output"));
+  EXPECT_EQ(EventJson(Parse(R"pb(finished {}
+                                 output: 3)pb"), false)["output"], 3);
+}
+
 }  // namespace
 }  // namespace tandem::cli
