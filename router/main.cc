@@ -51,6 +51,7 @@
 #include "router/state/open_store.h"
 #include "router/state/routing_state.h"
 #include "router/tenants_file.h"
+#include "router/vllm/vllm_service.h"
 #include "tandem/v1/config.pb.h"
 
 namespace tandem::router {
@@ -274,6 +275,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.backoff = server_options.backoff;
   Router router(std::move(options));
   GenerationService service(router);
+  VllmService vllm_service(router, clock.Now());
   RoutingService routing_service(router);
   RegistryService registry_service(router);
   RouterAdminService admin(router, [&registry_service] { return registry_service.Servers(); });
@@ -293,6 +295,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
                           ServerRunner::Start(server_options,
                                               {{v1::Generation::service_full_name(), &service},
+                                               {engine::VllmEngine::service_full_name(), &vllm_service},
                                                {v1::RouterAdmin::service_full_name(), &admin},
                                                {v1::Routing::service_full_name(), &routing_service},
                                                {v1::Registry::service_full_name(), &registry_service}},

@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/version.h"
-#include "common/rpc/text_fields.h"
 #include "router/authentication.h"
 #include "router/generation_stream.h"
+#include "router/message_wire.h"
 #include "router/readiness_watch.h"
 #include "router/single_call.h"
 #include "router/token_calls.h"
@@ -56,23 +54,8 @@ v1::ServerInfo DescribeRouter(Router& router, const RoutingSnapshot& routing, co
   return info;
 }
 
-// InvalidArgument names the field that is not UTF-8, where that is what is wrong.
-absl::StatusOr<std::shared_ptr<const v1::GenerateRequest>> ParseRequest(const grpc::ByteBuffer& bytes) {
-  auto request = std::make_shared<v1::GenerateRequest>();
-  grpc::ByteBuffer consumed = bytes;  // A reference to the same bytes, which parsing uses up.
-  if (grpc::SerializationTraits<v1::GenerateRequest>::Deserialize(&consumed, request.get()).ok()) {
-    return std::shared_ptr<const v1::GenerateRequest>(std::move(request));
-  }
-  grpc::Slice whole;
-  std::optional<std::string> field;
-  grpc::ByteBuffer again = bytes;
-  if (again.DumpToSingleSlice(&whole).ok()) {
-    field = FieldThatIsNotUtf8(*v1::GenerateRequest::descriptor(),
-                               {reinterpret_cast<const char*>(whole.begin()), whole.size()});
-  }
-  if (field.has_value()) return absl::InvalidArgumentError(absl::StrCat(*field, ": not UTF-8"));
-  return absl::InvalidArgumentError("the message is no tandem.v1.GenerateRequest");
-}
+// engine::VllmEngine, which stands on top of this (router/vllm).
+constexpr char kVllmService[] = "vllm.grpc.engine.VllmEngine";
 
 // Of the service's methods, in the order of the protocol.
 constexpr int kGenerate = 0;
@@ -86,13 +69,14 @@ GenerationService::GenerationService(Router& router) : router_(router) {
   using Single = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, v1::GenerateResult>;
   MarkMethodRawCallback(
       kGenerate, new Streaming([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-        return GenerationStream::Start(router_, context, [request] { return ParseRequest(*request); });
+        return GenerationStream::Start(router_, context,
+                                       [request] { return ParseMessage<v1::GenerateRequest>(*request); });
       }));
   MarkMethodRawCallback(
       kGenerateOnce, new Single([this](grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                        v1::GenerateResult* result) {
         return SingleCall::Start(
-            router_, context, [request] { return ParseRequest(*request); }, result);
+            router_, context, [request] { return ParseMessage<v1::GenerateRequest>(*request); }, result);
       }));
 }
 
@@ -123,7 +107,7 @@ grpc::ServerUnaryReactor* GenerationService::ListModels(grpc::CallbackServerCont
 }
 
 std::vector<std::string> NamesOfReadiness() {
-  return {"", std::string(v1::Generation::service_full_name())};
+  return {"", std::string(v1::Generation::service_full_name()), kVllmService};
 }
 
 AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at) {

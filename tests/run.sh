@@ -9,6 +9,7 @@ preset=dev
 quick=false
 sanitizers=false
 aarch64=false
+clients=false
 unity=OFF
 rerun=false
 ctest_arguments=()
@@ -24,7 +25,8 @@ readonly remote='service_test|cli|end_to_end|rpc_streams'
 
 usage() {
   cat <<'EOF'
-usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--unity] [--rerun] [--help] [-- ctest arguments]
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--clients] [--unity] [--rerun] [--help]
+                    [-- ctest arguments]
 
 Installs missing packages, builds everything and runs every test.
 
@@ -33,6 +35,7 @@ Installs missing packages, builds everything and runs every test.
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
                  concurrent parts under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
+  --clients      then install other clients of the HTTP API (LiteLLM, LangChain, llm; half a gigabyte) and try them
   --unity        compile the sources of each target together: less than half the time when nothing is built yet,
                  more when something is
   --rerun        run what failed once more, alone, and name what passed only then: on a machine shared with others, a
@@ -55,6 +58,7 @@ while (($# > 0)); do
     --quick) quick=true ;;
     --sanitizers) sanitizers=true ;;
     --aarch64) aarch64=true ;;
+    --clients) clients=true ;;
     --unity) unity=ON ;;
     --rerun) rerun=true ;;
     --)
@@ -100,17 +104,17 @@ stage() {
   fi
 }
 
-# A virtual environment for the Python client test, made anew when its requirements change.
+# python_environment FOLDER REQUIREMENTS: a virtual environment for Python tests, made anew when its requirements change.
 python_environment() {
-  local folder=build/python stamp
-  stamp=$(sha256sum tests/requirements.txt)
+  local folder=$1 requirements=$2 stamp
+  stamp=$(sha256sum tests/requirements.txt "$requirements")
   if [[ -f $folder/stamp && $(<"$folder/stamp") == "$stamp" ]]; then
     echo "run.sh: $folder is up to date"
     return 0
   fi
   rm -rf "$folder"
   python3 -m venv "$folder" || return 1
-  "$folder/bin/pip" install --quiet --disable-pip-version-check -r tests/requirements.txt || return 1
+  "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" || return 1
   printf '%s\n' "$stamp" >"$folder/stamp"
 }
 
@@ -210,7 +214,7 @@ selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
 stage "packages" deploy/install.sh
-stage "python environment" python_environment
+stage "python environment" python_environment build/python tests/requirements.txt
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
 if $sanitizers; then
@@ -231,6 +235,12 @@ if $aarch64; then
   stage "aarch64: configure" configure aarch64
   stage "aarch64: build" build aarch64 tandem_common_engine_cpu_test tandem_row_invariance_test
   stage "aarch64: test" --go-on emulated
+fi
+
+if $clients; then
+  stage "clients: environment" python_environment build/clients tests/clients/requirements.txt
+  stage "clients: test" --go-on python3 -B tests/e2e/run_python_test.py --python=build/clients/bin/python \
+    --work-dir "build/$preset/e2e" --bin-dir "build/$preset/bin" tests/clients/clients_test.py
 fi
 
 if $failed; then exit 1; fi

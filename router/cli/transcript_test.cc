@@ -165,7 +165,9 @@ TEST(EventJsonTest, PromptsAndOutputs) {
   EXPECT_EQ(prompt["logprobs"][1]["logprob"], -0.5);
   EXPECT_FALSE(prompt.contains("output"));
   EXPECT_EQ(EventJson(Parse(R"pb(finished {}
-                                 output: 3)pb"), false)["output"], 3);
+                                 output: 3)pb"),
+                      false)["output"],
+            3);
 }
 
 }  // namespace

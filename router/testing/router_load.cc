@@ -4,10 +4,14 @@
 //
 //   clients (here) --> tandem-router (a process of its own) --> stub verifier (here)
 //
-// The same load goes through a relay that does nothing but pass messages on, which is what gRPC alone costs.
+// The same load goes through a relay that does nothing but pass messages on, which is what gRPC alone costs;
+// and with --http over the HTTP API as server-sent events, with gRPC's figures beside it.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +40,7 @@
 #include "common/rpc/server_stream.h"
 #include "grpcpp/server_builder.h"
 #include "nlohmann/json.hpp"
+#include "router/testing/sse_client.h"
 #include "router/testing/stub_verifier.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
@@ -56,6 +61,7 @@ struct LoadFlags {
   uint32_t turns = 3;
   uint32_t latency_requests = 2000;
   absl::Duration arrival = absl::Milliseconds(5);
+  bool http = false;
   std::string bare_relay_to;
   std::string bare_relay_listen;
 };
@@ -104,6 +110,22 @@ int ServeBareRelay(const LoadFlags& flags) {
   return kExitOk;
 }
 
+// A port that nobody listens on now.
+int FreePort() {
+  const int probe = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  if (bind(probe, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    std::cerr << "no port is free\n";
+    std::exit(kExitFailure);
+  }
+  close(probe);
+  return ntohs(address.sin_port);
+}
+
 // The process of a router, or of what stands in for one.
 class RouterProcess {
  public:
@@ -115,7 +137,10 @@ class RouterProcess {
         {"max_concurrent_requests", 2 * flags.streams + 100}};
     process->Start({flags.router, "--config", process->folder_.Write("router.yaml", config.dump()),
                     "--listen", process->endpoint_, "--metrics-listen", "127.0.0.1:0",
-                    "--verifier-max-requests", absl::StrCat(2 * flags.streams + 100)});
+                    "--verifier-max-requests", absl::StrCat(2 * flags.streams + 100), "--http-listen",
+                    absl::StrCat("127.0.0.1:", process->http_port_), "--http-tenant-connections",
+                    absl::StrCat(2 * flags.streams + 100), "--max-connections",
+                    absl::StrCat(2 * flags.streams + 100)});
     return process;
   }
   static std::unique_ptr<RouterProcess> Bare(const LoadFlags& flags, const std::string& verifier) {
@@ -132,6 +157,7 @@ class RouterProcess {
   }
 
   const std::string& endpoint() const { return endpoint_; }
+  int http_port() const { return http_port_; }
   // User and system time so far, in seconds.
   double CpuSeconds() const {
     std::ifstream file(absl::StrCat("/proc/", pid_, "/stat"));
@@ -177,6 +203,7 @@ class RouterProcess {
 
   const TemporaryFolder folder_;
   const std::string endpoint_;
+  const int http_port_ = FreePort();
   pid_t pid_ = 0;
 };
 
@@ -251,25 +278,40 @@ void Generate(v1::Generation::Stub& stub, std::function<void()> on_first,
                  .on_done = [chunks, on_done](const absl::Status& status) { on_done(status, *chunks); }});
 }
 
+// Begins a stream: tells of its first chunk, and of its end with the number of chunks.
+using StartStream = std::function<void(std::function<void()> on_first,
+                                       std::function<void(const absl::Status&, uint32_t chunks)> on_done)>;
+
+StartStream OverGrpc(v1::Generation::Stub& stub) {
+  return [&stub](auto on_first, auto on_done) { Generate(stub, std::move(on_first), std::move(on_done)); };
+}
+
+StartStream OverHttp(SseClient& client) {
+  return [&client](auto on_first, auto on_done) {
+    client.Start({.on_first = std::move(on_first), .on_done = [on_done](bool ok, uint32_t chunks) {
+                    on_done(ok ? absl::OkStatus() : absl::UnknownError("an event stream broke"), chunks);
+                  }});
+  };
+}
+
 struct LoadResult {
   uint64_t errors = 0;
   uint64_t chunks = 0;
   double router_cpu_seconds = 0;
 };
 
-LoadResult RunStreams(const LoadFlags& flags, const RouterProcess& router, v1::Generation::Stub& stub) {
+LoadResult RunStreams(const LoadFlags& flags, const RouterProcess& router, const StartStream& start) {
   std::atomic<uint64_t> errors{0};
   std::atomic<uint64_t> chunks{0};
   const double before = router.CpuSeconds();
   absl::BlockingCounter left(static_cast<int>(flags.streams));
   for (uint32_t i = 0; i < flags.streams; ++i) {
-    Generate(
-        stub, [] {},
-        [&](const absl::Status& status, uint32_t received) {
-          chunks += received;
-          if ((!status.ok() || received != flags.chunks) && errors++ == 0) std::cerr << status << "\n";
-          left.DecrementCount();
-        });
+    start([] {},
+          [&](const absl::Status& status, uint32_t received) {
+            chunks += received;
+            if ((!status.ok() || received != flags.chunks) && errors++ == 0) std::cerr << status << "\n";
+            left.DecrementCount();
+          });
   }
   left.Wait();
   return {errors, chunks, router.CpuSeconds() - before};
@@ -340,7 +382,7 @@ RouterCost CostOf(const LoadResult& one_chunk, const LoadResult& load, uint32_t 
 
 // The load with one chunk for each stream, and with all of them.
 RouterCost MeasureStreams(LoadFlags flags, const char* name, const RouterProcess& router,
-                          StubVerifier& verifier, v1::Generation::Stub& stub, uint64_t& errors) {
+                          StubVerifier& verifier, const StartStream& start, uint64_t& errors) {
   LoadResult loads[2];
   const uint32_t chunks[2] = {1, flags.chunks};
   for (int i = 0; i < 2; ++i) {
@@ -350,7 +392,7 @@ RouterCost MeasureStreams(LoadFlags flags, const char* name, const RouterProcess
       call.Send(StartedEvent(call.request()));
       pacer.Add(call.shared_from_this());
     });
-    loads[i] = RunStreams(flags, router, stub);
+    loads[i] = RunStreams(flags, router, start);
     errors += loads[i].errors;
   }
   const RouterCost cost = CostOf(loads[0], loads[1], flags.streams);
@@ -362,6 +404,48 @@ RouterCost MeasureStreams(LoadFlags flags, const char* name, const RouterProcess
   return cost;
 }
 
+// gRPC and HTTP in turns, at one router.
+int RunHttp(const LoadFlags& flags) {
+  StubVerifier verifier;
+  const auto router = RouterProcess::Router(flags, verifier.endpoint());
+  const auto stub = v1::Generation::NewStub(ConnectTo(*router));
+  SseClient client(router->http_port(), kToken,
+                   R"({"prompt": "Once upon a time", "stream": true, "max_tokens": 1024, )"
+                   R"("tandem": {"speculation": false}})");
+  uint64_t errors = 0;
+  std::vector<double> ratios;
+  for (uint32_t turn = 0; turn < flags.turns; ++turn) {
+    const RouterCost grpc = MeasureStreams(flags, "gRPC", *router, verifier, OverGrpc(*stub), errors);
+    const RouterCost http = MeasureStreams(flags, "HTTP", *router, verifier, OverHttp(client), errors);
+    ratios.push_back(http.per_chunk / grpc.per_chunk);
+  }
+  std::sort(ratios.begin(), ratios.end());
+  std::printf("CPU per chunk, HTTP over gRPC, median: %.2f\n", ratios[ratios.size() / 2]);
+
+  verifier.SetScript(Saying("a", 1));
+  const auto first = [](const StartStream& start) {
+    return [start](auto on_first, auto on_done) {
+      start(on_first, [on_done](const absl::Status&, uint32_t) { on_done(); });
+    };
+  };
+  std::vector<double> over_grpc;
+  std::vector<double> over_http;
+  constexpr uint32_t kTurns = 5;
+  for (uint32_t turn = 0; turn <= kTurns; ++turn) {
+    const auto a = Latencies(flags.latency_requests / kTurns, flags.arrival, first(OverGrpc(*stub)));
+    const auto b = Latencies(flags.latency_requests / kTurns, flags.arrival, first(OverHttp(client)));
+    if (turn == 0) continue;  // Warms up.
+    over_grpc.insert(over_grpc.end(), a.begin(), a.end());
+    over_http.insert(over_http.end(), b.begin(), b.end());
+  }
+  for (auto* seconds : {&over_grpc, &over_http}) std::sort(seconds->begin(), seconds->end());
+  for (const double q : {0.5, 0.9, 0.99}) {
+    std::printf("first token, p%.0f: %.3f ms over gRPC, %.3f ms over HTTP\n", 100 * q,
+                1e3 * Quantile(over_grpc, q), 1e3 * Quantile(over_http, q));
+  }
+  return errors == 0 ? kExitOk : kExitFailure;
+}
+
 int Run(const LoadFlags& flags) {
   StubVerifier verifier;
   const auto router = RouterProcess::Router(flags, verifier.endpoint());
@@ -371,8 +455,9 @@ int Run(const LoadFlags& flags) {
   uint64_t errors = 0;
   std::vector<double> own;
   for (uint32_t turn = 0; turn < flags.turns; ++turn) {
-    const RouterCost floor = MeasureStreams(flags, "bare relay", *bare, verifier, *bare_stub, errors);
-    const RouterCost cost = MeasureStreams(flags, "router", *router, verifier, *stub, errors);
+    const RouterCost floor =
+        MeasureStreams(flags, "bare relay", *bare, verifier, OverGrpc(*bare_stub), errors);
+    const RouterCost cost = MeasureStreams(flags, "router", *router, verifier, OverGrpc(*stub), errors);
     own.push_back(cost.per_chunk - floor.per_chunk);
   }
   std::sort(own.begin(), own.end());
@@ -433,12 +518,15 @@ int Main(int argc, char** argv) {
       .InRange(1, 1000)
       .Add("latency-requests", &options.latency_requests, "Requests to measure latencies with.")
       .InRange(5, 1e6)
-      .Add("arrival", &options.arrival, "Between two of these.");
+      .Add("arrival", &options.arrival, "Between two of these.")
+      .Add("http", &options.http,
+           "Compare the HTTP API with gRPC, in place of the router with a bare relay.");
   flags.Group("Bare relay")
       .Add("bare-relay-to", &options.bare_relay_to, "Serve as the bare relay to this verifier.")
       .Add("bare-relay-listen", &options.bare_relay_listen, "Where it listens.");
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
-  return options.bare_relay_to.empty() ? Run(options) : ServeBareRelay(options);
+  if (!options.bare_relay_to.empty()) return ServeBareRelay(options);
+  return options.http ? RunHttp(options) : Run(options);
 }
 
 }  // namespace

@@ -1,20 +1,34 @@
-"""OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier."""
+"""OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier. vLLM's
+gRPC service gives the same tokens.
+
+Longer: TANDEM_MALFORMED and TANDEM_KILLS are numbers of malformed requests and of verifiers killed in mid-stream.
+"""
 
 import asyncio
+import os
 import random
 import socket
+import sys
 import unittest
 
 import grpc
 import openai
-from processes import PATIENCE_SECONDS, TARGET, ProcessTest, request_for, wait_until
+from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, ProcessTest, bearer, fixed_port, request_for, wait_until
 from tandem.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
 TOKENS = 48
 SEED = 11
 CROWD = 64
-MALFORMED = 400
+MALFORMED = int(os.environ.get("TANDEM_MALFORMED", "400"))
+KILLS = int(os.environ.get("TANDEM_KILLS", "1"))
+
+
+def tokens_of(channel, prompt):
+    """The prompt's tokens, as a generation has them."""
+    stub = generation_pb2_grpc.GenerationStub(channel)
+    request = generation_pb2.TokenizeRequest(text=prompt)
+    return stub.Tokenize(request, metadata=bearer("secret"), timeout=PATIENCE_SECONDS).tokens.ids
 
 
 class HttpTest(ProcessTest):
@@ -30,9 +44,11 @@ class HttpTest(ProcessTest):
             timeout=PATIENCE_SECONDS,
         )
 
-    def complete(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, **fields):
+    def complete(
+        self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, return_token_ids=False, **fields
+    ):
         fields = {"model": TARGET, "seed": SEED, "max_tokens": max_tokens, "temperature": temperature, **fields}
-        extra = {"ignore_eos": True, **({"tandem": tandem} if tandem else {})}
+        extra = {"ignore_eos": True, "return_token_ids": return_token_ids, **({"tandem": tandem} if tandem else {})}
         return self.client().completions.create(prompt=prompt, extra_body=extra, **fields)
 
     def expected(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8):
@@ -58,6 +74,37 @@ class HttpTest(ProcessTest):
         many = self.complete(list(PROMPTS), temperature=0.0)
         expected = [self.expected(prompt, temperature=0.0) for prompt in PROMPTS]
         self.assertEqual([choice.text for choice in many.choices], expected)
+
+    def test_three_doors_give_the_same_tokens(self):
+        sys.path.append(str(REPOSITORY / "proto"))
+        vllm, services = grpc.protos_and_services("vllm/vllm_engine.proto")
+        self.start_stack()
+        stub = services.VllmEngineStub(self.channel)
+        call = {"metadata": bearer("secret"), "timeout": PATIENCE_SECONDS}
+        self.assertTrue(stub.HealthCheck(vllm.HealthCheckRequest(), timeout=PATIENCE_SECONDS).healthy)
+        self.assertEqual(stub.GetModelInfo(vllm.GetModelInfoRequest(), **call).served_model_name, TARGET)
+        for prompt in PROMPTS:
+            for temperature in (0.0, 0.8):
+                request = request_for(prompt, TOKENS)
+                request.sampling.temperature = temperature
+                expected = self.generate(request).read()
+                params = {"temperature": temperature, "seed": SEED, "max_tokens": TOKENS, "ignore_eos": True}
+                params["top_p"] = 0.95  # The model's own; absent it would be vLLM's.
+                asked = vllm.GenerateRequest(text=prompt, sampling_params={**params, "logprobs": 1}, stream=True)
+                *chunks, last = stub.Generate(asked, **call)
+                tokens = [token for answer in chunks for token in answer.chunk.token_ids]
+                self.assertEqual(tokens, expected.tokens)
+                self.assertEqual(list(last.complete.output_ids), expected.tokens)
+                self.assertEqual(list(last.complete.output_logprobs.token_ids), expected.tokens)
+                self.assertEqual(last.complete.finish_reason, "length")
+                self.assertEqual(last.complete.prompt_tokens, expected.finished.usage.prompt_tokens)
+                prompt_ids = tokens_of(self.channel, prompt)
+                tokenized = {"input_ids": prompt_ids, "original_text": prompt}
+                asked = vllm.GenerateRequest(tokenized=tokenized, sampling_params=params)
+                (whole,) = stub.Generate(asked, **call)
+                self.assertEqual(list(whole.complete.output_ids), expected.tokens)
+                over_http = self.complete(prompt, temperature=temperature, return_token_ids=True)
+                self.assertEqual(over_http.choices[0].token_ids, expected.tokens)
 
     def test_several_outputs(self):
         self.start_stack()
@@ -92,7 +139,7 @@ class HttpTest(ProcessTest):
 
     def test_calls_of_one_answer(self):
         self.start_stack()
-        call = {"metadata": [("authorization", "Bearer secret")], "timeout": PATIENCE_SECONDS}
+        call = {"metadata": bearer("secret"), "timeout": PATIENCE_SECONDS}
         with grpc.insecure_channel(self.router.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
             stub = generation_pb2_grpc.GenerationStub(channel)
             for prompt in PROMPTS:
@@ -170,19 +217,26 @@ class HttpTest(ProcessTest):
 
     def test_a_verifier_is_lost_in_the_middle(self):
         self.drafter = self.start_drafter().wait_ready()
-        verifiers = [self.start_verifier().wait_ready() for _ in range(2)]
-        self.connect_router([verifier.address for verifier in verifiers], self.drafter.address)
+        ports = [fixed_port() for _ in range(2)]
+        verifiers = {port: self.start_verifier(port=port).wait_ready() for port in ports}
+        addresses = [verifier.address for verifier in verifiers.values()]
+        self.connect_router(addresses, self.drafter.address)
         expected = self.expected(max_tokens=160)
-        texts = []
-        killed = None
-        for chunk in self.complete(max_tokens=160, stream=True):
-            texts.append(chunk.choices[0].text)
-            if killed is None and len("".join(texts)) > 40:
-                names = ("tandem_verifier_running_requests",)
-                killed = next(v for v in verifiers if any(v.metric(name) for name in names))
-                killed.kill()
-        self.assertEqual("".join(texts), expected)
-        self.assertIsNotNone(killed, "the output was over before a verifier could be killed")
+        for kill in range(KILLS):
+            texts = []
+            killed = None
+            for chunk in self.complete(max_tokens=160, stream=True):
+                texts.append(chunk.choices[0].text)
+                if killed is None and len("".join(texts)) > 40:
+                    busy = (p for p, v in verifiers.items() if v.metric("tandem_verifier_running_requests"))
+                    killed = next(busy)
+                    verifiers[killed].kill()
+            self.assertEqual("".join(texts), expected, f"kill {kill}")
+            self.assertIsNotNone(killed, "the output was over before a verifier could be killed")
+            if kill + 1 < KILLS:
+                verifiers[killed] = self.start_verifier(port=killed).wait_ready()
+                both = lambda: self.router.metric("tandem_router_serving_verifiers") == 2
+                wait_until(both, "the router to know of the verifier again")
 
     def test_a_client_that_leaves_ends_its_request(self):
         self.start_stack()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a Python client test: finds or makes a Python that has what it needs, generates the stubs, starts the test.
+"""Runs a Python client test: finds or makes a Python that has what it needs, builds the client package, starts the test.
 
 Needs nothing but the standard library. The interpreter is the one given with --python if it has tests/requirements.txt,
 else a virtual environment in the work folder that is made on first use from tests/requirements.txt.
@@ -10,17 +10,22 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 REQUIREMENTS = REPOSITORY / "tests" / "requirements.txt"
 # What the requirements are imported as.
 MODULES = (
-    "check_jsonschema", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate", "openai", "opentelemetry.proto",
-    "playwright", "yaml",
+    "check_jsonschema", "google.rpc", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate", "openai",
+    "opentelemetry.proto", "playwright", "setuptools", "yaml",
 )  # fmt: skip
-PROTOS = sorted((REPOSITORY / "proto").glob("tandem/v1/*.proto"))
+# What the client package is made of.
+SOURCES = sorted(
+    path for pattern in ("tandem/v1/*.proto", "python/**/*") for path in (REPOSITORY / "proto").glob(pattern)
+)
 
 
 def has_requirements(python):
@@ -56,22 +61,27 @@ def make_environment(folder):
     return str(python)
 
 
-def generate_stubs(python, folder):
-    """Stubs of the protos as they are now, made anew when one has changed."""
+def install_client(python, folder):
+    """Installs the client package and with it the protos' stubs, as they are now; anew when one of its sources has changed."""
     digest = hashlib.sha256()
-    for proto in PROTOS:
-        digest.update(proto.read_bytes())
+    files = [path for path in SOURCES if path.is_file()]
+    for path in files:
+        digest.update(b"%s\0%s\0" % (str(path).encode(), path.read_bytes()))
     stamp = folder / "stamp"
     if stamp.exists() and stamp.read_text() == digest.hexdigest():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    proto_root = REPOSITORY / "proto"
-    names = [str(proto.relative_to(proto_root)) for proto in PROTOS]
-    subprocess.run(
-        [python, "-m", "grpc_tools.protoc", f"-I{proto_root}", f"--python_out={folder}"]
-        + [f"--grpc_python_out={folder}", *names],
-        check=True,
-    )
+    shutil.rmtree(folder, ignore_errors=True)
+    # Of a copy: the build leaves things beside its sources.
+    with tempfile.TemporaryDirectory(prefix="tandem-client-") as copy:
+        for path in files:
+            target = pathlib.Path(copy) / path.relative_to(REPOSITORY)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]
+            + ["--no-deps", "--target", str(folder), str(pathlib.Path(copy) / "proto" / "python")],
+            check=True,
+        )
     stamp.write_text(digest.hexdigest())
 
 
@@ -81,7 +91,7 @@ def main():
     parser.add_argument("--work-dir", type=pathlib.Path, required=True, help="for what is made")
     parser.add_argument("--bin-dir", type=pathlib.Path, required=True, help="where the binaries are")
     parser.add_argument("test", help="the test's file")
-    parser.add_argument("arguments", nargs="*", help="for the test")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the test")
     args = parser.parse_args()
 
     args.work_dir.mkdir(parents=True, exist_ok=True)
@@ -89,7 +99,7 @@ def main():
     with open(args.work_dir / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         python = args.python if has_requirements(args.python) else make_environment(args.work_dir / "python")
-        generate_stubs(python, args.work_dir / "stubs")
+        install_client(python, args.work_dir / "stubs")
     environment = dict(os.environ, PYTHONPATH=str(args.work_dir / "stubs"), TANDEM_BIN_DIR=str(args.bin_dir))
     os.execve(python, [python, "-B", args.test, *args.arguments], environment)
 

@@ -1,5 +1,5 @@
 """The kinds in k8s/ that are not Kubernetes' own, as JSON schemas: what their published definitions (cert-manager 1.16,
-KEDA 2.16, Gateway API 1.2) say of the fields that are used here. Any other field is an error."""
+KEDA 2.16, Gateway API 1.2 and its inference extension 1.0) say of the fields that are used here. Any other field is an error."""
 
 import jsonschema
 
@@ -140,6 +140,50 @@ _GRPC_ROUTE = _object(
         )
     ),
 )
+_PORT_NUMBER = {"type": "integer", "minimum": 1, "maximum": 65535}
+_HTTP_ROUTE = _object(
+    ["parentRefs", "rules"],
+    parentRefs=_list(_object(["name"], name=_NAME, sectionName=_NAME)),
+    hostnames=_list(_NAME),
+    rules=_list(
+        _object(
+            ["backendRefs"],
+            matches=_list(
+                _object(
+                    ["path"],
+                    path=_object(
+                        ["type", "value"],
+                        type={"enum": ["Exact", "PathPrefix", "RegularExpression"]},
+                        value={"type": "string", "pattern": "^/"},
+                    ),
+                )
+            ),
+            backendRefs=_list(
+                _object(
+                    ["name"],
+                    group={"type": "string", "pattern": r"^([a-z0-9.-]+)?$"},
+                    kind={"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9-]*$"},
+                    name=_NAME,
+                    port=_PORT_NUMBER,
+                )
+            ),
+            timeouts=_object([], request=_DURATION, backendRequest=_DURATION),
+        )
+    ),
+)
+_INFERENCE_POOL = _object(
+    ["selector", "targetPorts", "endpointPickerRef"],
+    selector=_object(["matchLabels"], matchLabels={"type": "object", "minProperties": 1}),
+    targetPorts={**_list(_object(["number"], number=_PORT_NUMBER)), "maxItems": 8, "uniqueItems": True},
+    appProtocol={"enum": ["http", "kubernetes.io/h2c"]},
+    endpointPickerRef=_object(
+        ["name", "port"],
+        kind={"const": "Service"},
+        name=_NAME,
+        port=_object(["number"], number=_PORT_NUMBER),
+        failureMode={"enum": ["FailOpen", "FailClose"]},
+    ),
+)
 
 SCHEMAS = {
     ("cert-manager.io/v1", "Certificate"): _CERTIFICATE,
@@ -147,13 +191,15 @@ SCHEMAS = {
     ("keda.sh/v1alpha1", "ScaledObject"): _SCALED_OBJECT,
     ("gateway.networking.k8s.io/v1", "Gateway"): _GATEWAY,
     ("gateway.networking.k8s.io/v1", "GRPCRoute"): _GRPC_ROUTE,
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): _HTTP_ROUTE,
+    ("inference.networking.k8s.io/v1", "InferencePool"): _INFERENCE_POOL,
 }
 
 
 def is_custom(item):
     """Whether `item` is not of Kubernetes' own groups, which have no dot or end in k8s.io but for the Gateway API's."""
     group = item["apiVersion"].rpartition("/")[0]
-    return "." in group and (not group.endswith(".k8s.io") or group.startswith("gateway."))
+    return "." in group and (not group.endswith(".k8s.io") or group.startswith(("gateway.", "inference.")))
 
 
 def validate(item):

@@ -12,7 +12,7 @@ import yaml
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 K8S = REPOSITORY / "k8s"
-OVERLAYS = ("cpu-demo", "gpu", "grace", "ha")
+OVERLAYS = ("cpu-demo", "gpu", "grace", "ha", "inference")
 # The first kubectl whose kustomize knows everything that k8s/ uses.
 OLDEST_KUBECTL = (1, 27)
 WORKLOAD_KINDS = ("Deployment", "StatefulSet")

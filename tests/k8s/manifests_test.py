@@ -89,8 +89,10 @@ class ManifestsTest(unittest.TestCase):
             ("PodDisruptionBudget", "router", "maxUnavailable", []),
             ("ScaledObject", "verifier", "minReplicas", 2),
             ("Certificate", "router", "usages", ["server authentication"]),
+            ("InferencePool", "tandem", "targetPorts", [{"number": 7080}, {"number": 7080}]),
+            ("HTTPRoute", "inference", "rules", [{"backendRefs": [{"pool": "tandem"}]}]),
         ):
-            item = overlay.get(kind, name)
+            item = (render("overlays/inference") if kind in ("InferencePool", "HTTPRoute") else overlay).get(kind, name)
             broken = {**item, "spec": {**item["spec"], field: value}}
             with self.subTest(kind=kind):
                 with self.assertRaises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
@@ -264,7 +266,7 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual([d for d in demo["drafters"] if d["endpoint"] != head.flag("listen")], base["drafters"])
         self.assertEqual(demo["models"], base["models"])
         for overlay in OVERLAYS:
-            if overlay != "cpu-demo":
+            if overlay not in ("cpu-demo", "inference"):
                 self.assertEqual([w.name for w in render(f"overlays/{overlay}").workloads if w.sidecars], [])
 
     def test_what_scales_has_a_target_and_no_rival(self):
@@ -413,6 +415,45 @@ class ManifestsTest(unittest.TestCase):
         protos = "".join(path.read_text() for path in (K8S.parent / "proto" / "tandem" / "v1").glob("*.proto"))
         for match in rule["matches"]:
             self.assertIn(f"service {match['method']['service'].rpartition('.')[2]} {{", protos)
+
+    def test_inference_pools_are_of_routers(self):
+        manifests = render("overlays/inference")
+        router = next(w for w in manifests.workloads if w.role == "router")
+        self.assertEqual(router.flag("http-listen"), f"0.0.0.0:{router.port('http')}")
+        ports = {}
+        for pool in manifests.by_kind["InferencePool"]:
+            spec = pool["spec"]
+            self.assertEqual([w.name for w in manifests.workloads if selected(spec["selector"], w.labels)], ["router"])
+            (port,) = spec["targetPorts"]
+            ports[pool["metadata"]["name"]] = port["number"], spec.get("appProtocol", "http")
+        self.assertEqual(sorted(ports.values()), [(7001, "kubernetes.io/h2c"), (router.port("http"), "http")])
+        (route,) = manifests.by_kind["HTTPRoute"]
+        (listener,) = manifests.by_kind["Gateway"][0]["spec"]["listeners"]
+        self.assertEqual(route["spec"]["hostnames"], [listener["hostname"]])
+        self.assertEqual(route["spec"]["parentRefs"], [{"name": "inference", "sectionName": listener["name"]}])
+        found = {}
+        for rule in route["spec"]["rules"]:
+            (match,), (backend,) = rule["matches"], rule["backendRefs"]
+            self.assertEqual((backend["group"], backend["kind"]), ("inference.networking.k8s.io", "InferencePool"))
+            found[match["path"]["value"]] = ports[backend["name"]][0]
+        proto = (K8S.parent / "proto" / "vllm" / "vllm_engine.proto").read_text()
+        service = f"/{re.search('^package (.+);', proto, re.M)[1]}.{re.search('^service (.+) {', proto, re.M)[1]}"
+        self.assertEqual(found, {"/v1": router.port("http"), service: router.port("grpc")})
+        # Who may reach what is new: clients the HTTP port, and pickers the metrics.
+        policies = manifests.by_kind["NetworkPolicy"]
+        picker = {"app.kubernetes.io/component": "endpoint-picker"}
+        proxy = {"gateway.networking.k8s.io/gateway-name": "inference"}
+        for labels, namespace, http, metrics in (
+            (picker, NAMESPACE, True, True),
+            (proxy, NAMESPACE, True, False),
+            ({}, "default", True, False),
+            ({"app": "other"}, NAMESPACE, False, False),
+        ):
+            pod = {"namespace": namespace, "labels": labels, "ports": {}}
+            for port, expected in (("http", http), ("metrics", metrics)):
+                with self.subTest(labels=labels, port=port):
+                    may = network_policies.allowed(policies, pod, pod_of(router), router.port(port))
+                    self.assertEqual(may, expected)
 
     def test_grace_nodes_give_whole_cores(self):
         kubelet = yaml.safe_load(pathlib.Path(K8S / "overlays" / "grace" / "kubelet.yaml").read_text())

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/text_fields.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/proto_buffer_reader.h"
+
+namespace tandem::router {
+
+// The message of a call that came as bytes: gRPC itself would refuse one whose text is not UTF-8 with
+// UNIMPLEMENTED and no message. InvalidArgument names the field that is not UTF-8, where that is what is
+// wrong.
+template <class Message>
+absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuffer& bytes) {
+  auto message = std::make_shared<Message>();
+  grpc::ByteBuffer consumed = bytes;  // A reference to the same bytes, which parsing uses up.
+  if (grpc::SerializationTraits<Message>::Deserialize(&consumed, message.get()).ok()) {
+    return std::shared_ptr<const Message>(std::move(message));
+  }
+  grpc::Slice whole;
+  std::optional<std::string> field;
+  grpc::ByteBuffer again = bytes;
+  if (again.DumpToSingleSlice(&whole).ok()) {
+    field = FieldThatIsNotUtf8(*Message::descriptor(),
+                               {reinterpret_cast<const char*>(whole.begin()), whole.size()});
+  }
+  if (field.has_value()) return absl::InvalidArgumentError(absl::StrCat(*field, ": not UTF-8"));
+  return absl::InvalidArgumentError(absl::StrCat("the message is no ", Message::descriptor()->full_name()));
+}
+
+}  // namespace tandem::router
