@@ -12,6 +12,8 @@
 #include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/gguf_file.h"
+#include "common/model/gguf_model.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/streaming_decoder.h"
 #include "common/tokenizer/tokenizer.h"
@@ -109,11 +111,21 @@ bool OpensReasoning(const PromptEncoder& encoder, absl::Span<const TokenId> prom
   return absl::EndsWith(absl::StripTrailingAsciiWhitespace(tail), kReasoningBegin);
 }
 
+namespace {
+
+// Of a folder, or of a GGUF file.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
+  if (GgufFile::IsPath(folder)) return ReadGgufConfig(folder);
+  const std::string path = folder + "/config.json";
+  TANDEM_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kMaxConfigBytes));
+  return ParseModelConfig(json, path);
+}
+
+}  // namespace
+
 absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::string& folder,
                                             const std::string& output_format) {
-  const std::string config_path = folder + "/config.json";
-  TANDEM_ASSIGN_OR_RETURN(const std::string config_json, ReadFile(config_path, kMaxConfigBytes));
-  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_json, config_path));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
 
   ServedModel model{.name = name,
                     .architecture = config.architecture,
@@ -121,7 +133,9 @@ absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::
                     .context_length = config.max_context};
   const std::string defaults_path = folder + "/generation_config.json";
   const absl::StatusOr<std::string> defaults_json = ReadFile(defaults_path, kMaxConfigBytes);
-  if (defaults_json.ok()) {
+  if (GgufFile::IsPath(folder)) {
+    // The file has no such recommendations.
+  } else if (defaults_json.ok()) {
     TANDEM_ASSIGN_OR_RETURN(model.defaults, ParseGenerationDefaults(*defaults_json, defaults_path));
   } else if (!absl::IsNotFound(defaults_json.status())) {
     return defaults_json.status();

@@ -12,6 +12,7 @@
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
 #include "common/model/block_tensors.h"
+#include "common/model/gguf_model.h"
 #include "common/model/random_weights.h"
 #include "common/model/strict_json.h"
 #include "common/model/target_fingerprint.h"
@@ -28,6 +29,7 @@ constexpr char kHeadProjectionName[] = "fc.weight";
 constexpr char kNextTokenModules[] = "model.mtp_layers.";
 
 absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder) {
+  if (GgufFile::IsPath(folder)) return ReadGgufConfig(folder);
   const std::string path = absl::StrCat(folder, "/config.json");
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
   return ParseModelConfig(text, path);
@@ -363,6 +365,7 @@ class Model::Reader {
 };
 
 absl::StatusOr<bool> Model::IsHead(const std::string& folder, const std::string& target_folder) {
+  if (GgufFile::IsPath(folder)) return false;
   if (IsSameFolder(folder, target_folder)) return true;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(folder));
   if (config.head.has_value()) return true;
@@ -374,8 +377,27 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& fold
   return LoadHead(folder, nullptr);
 }
 
+absl::StatusOr<std::shared_ptr<const Model>> Model::LoadGguf(const std::string& path,
+                                                             const std::shared_ptr<const Model>& target) {
+  if (target != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected a draft head's folder, for the target in ", target->folder()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
+  TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadGgufConfig(file));
+  TANDEM_RETURN_IF_ERROR(CheckTokens(config.eos_tokens, config.vocab_size, path));
+  GenerationDefaults defaults;
+  defaults.eos_tokens = config.eos_tokens;
+  std::unique_ptr<TensorSource> weights = MakeGgufTensors(std::move(file), config);
+  // Not make_shared: the constructor is private.
+  std::shared_ptr<Model> model(new Model(path, std::move(config), std::move(defaults), std::move(weights)));
+  TANDEM_RETURN_IF_ERROR(Reader(*model).ReadAll());
+  return model;
+}
+
 absl::StatusOr<std::shared_ptr<const Model>> Model::LoadHead(const std::string& folder,
                                                              std::shared_ptr<const Model> target) {
+  if (GgufFile::IsPath(folder)) return LoadGguf(folder, target);
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadConfig(folder));
   TANDEM_ASSIGN_OR_RETURN(GenerationDefaults defaults, ReadGenerationDefaults(folder, config));
   TANDEM_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::Open(folder));

@@ -81,7 +81,8 @@ struct HeadWeights {
 // Owns the file mappings: views into it are valid as long as the Model lives. Immutable once made.
 class Model {
  public:
-  // Maps and checks the folder without reading the weights themselves. Errors name the file, the tensor or
+  // Maps and checks the folder, or the one GGUF file (gguf_model.h) where the name ends in .gguf, without
+  // reading the weights themselves, but for a GGUF file's quantised ones. Errors name the file, the tensor or
   // field, and what was expected: NotFound for a missing file, InvalidArgument for content that is wrong or
   // does not fit the configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
@@ -130,6 +131,9 @@ class Model {
 
  private:
   class Reader;
+
+  static absl::StatusOr<std::shared_ptr<const Model>> LoadGguf(const std::string& path,
+                                                               const std::shared_ptr<const Model>& target);
 
   Model(std::string folder, ModelConfig config, GenerationDefaults defaults,
         std::unique_ptr<TensorSource> weights)

@@ -44,6 +44,12 @@ absl::StatusOr<JsonView> JsonView::Parse(absl::string_view text, std::string fil
   }
 }
 
+JsonView JsonView::Of(nlohmann::json document, std::string file) {
+  auto shared = std::make_shared<const nlohmann::json>(std::move(document));
+  const nlohmann::json* root = shared.get();
+  return JsonView(std::move(shared), root, std::move(file), "$");
+}
+
 absl::Status JsonView::Invalid(absl::string_view message) const {
   return absl::InvalidArgumentError(absl::StrCat(file_, ": ", path_, ": ", message));
 }

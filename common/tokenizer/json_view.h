@@ -22,6 +22,9 @@ class JsonView {
   // Parses `text`; nesting deeper than 64 levels is refused. `file` is what errors call it.
   static absl::StatusOr<JsonView> Parse(absl::string_view text, std::string file);
 
+  // A document that is not from a text. What reads views expects no more than 64 levels.
+  static JsonView Of(nlohmann::json document, std::string file);
+
   const nlohmann::json& value() const { return *value_; }
   // The view of a child that the caller found in value(); `step` is added to the path, such as "[3]".
   JsonView At(const nlohmann::json& value, absl::string_view step) const;

@@ -11,6 +11,8 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/gguf_file.h"
+#include "common/tokenizer/gguf_tokenizer.h"
 #include "common/tokenizer/unicode.h"
 
 namespace tandem {
@@ -72,14 +74,26 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadForModel(const s
                                                                          int32_t logits_width) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Load(folder));
   if (tokenizer->vocab_size() > logits_width) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        folder, "/tokenizer.json: ids up to ", tokenizer->vocab_size() - 1,
-        ", expected below the model's logits width ", logits_width, " (config.json: vocab_size)"));
+    return absl::InvalidArgumentError(absl::StrCat(folder, GgufFile::IsPath(folder) ? "" : "/tokenizer.json",
+                                                   ": ids up to ", tokenizer->vocab_size() - 1,
+                                                   ", expected below the model's logits width ", logits_width,
+                                                   " (config.json: vocab_size)"));
   }
   return tokenizer;
 }
 
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadGguf(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
+  TANDEM_ASSIGN_OR_RETURN(GgufTokenizer read, ReadGgufTokenizer(file));
+  // Places are those of the tokenizer.json that the file's keys stand for.
+  const JsonView definition = JsonView::Of(std::move(read.definition), path);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer, ParseDefinition(definition));
+  TANDEM_RETURN_IF_ERROR(tokenizer->ParseConfig(JsonView::Of(std::move(read.config), path)));
+  return tokenizer;
+}
+
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& folder) {
+  if (GgufFile::IsPath(folder)) return LoadGguf(folder);
   const std::string path = absl::StrCat(folder, "/tokenizer.json");
   TANDEM_ASSIGN_OR_RETURN(const std::string definition, ReadFile(path, kMaxFileBytes));
   TANDEM_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(definition, path));

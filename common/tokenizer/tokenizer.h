@@ -50,7 +50,8 @@ class Tokenizer {
     absl::string_view mark = {};
   };
 
-  // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja. Errors name file
+  // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja; or, where the
+  // name ends in .gguf, what such a file holds of them (gguf_tokenizer.h). Errors name file
   // and JSON path: NotFound without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented
   // for components that are not supported.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
@@ -117,6 +118,7 @@ class Tokenizer {
   Tokenizer(TokenModel model, TokenDecoder decoder)
       : model_(std::move(model)), decoder_(std::move(decoder)) {}
 
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadGguf(const std::string& path);
   static absl::StatusOr<std::shared_ptr<Tokenizer>> ParseDefinition(const JsonView& json);
   absl::Status ParseAddedTokenFinders(const JsonView& json);
   absl::Status ParseConfig(const JsonView& json);

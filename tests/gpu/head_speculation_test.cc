@@ -1,11 +1,9 @@
 // Requests from their submission to their last token, where target and draft head both compute on emulated
 // GPUs: law 2, and features that are worth something to the head.
 
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,17 +12,13 @@
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/cuda_medusa_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"
-#include "common/model/target_fingerprint.h"
-#include "drafter/draft_core.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "verifier/scheduler.h"
+#include "tests/gpu/engine_pair.h"
 
 namespace tandem {
 namespace {
 
-constexpr LinkId kGpuLink = 4;
-constexpr uint64_t kAnyVocabulary = 0xfeed;
 constexpr uint32_t kNumBlocks = 40;
 
 std::string DemoFolder(absl::string_view name) {
@@ -44,102 +38,9 @@ std::unique_ptr<Engine> OpenEmulated(const Model& model, WeightType weight_type,
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-struct GpuRequest {
-  TokenIds prompt;
-  SamplingParameters sampling;
-};
-
-// What became of requests that ran side by side.
-struct GpuOutputs {
-  std::vector<TokenIds> tokens;
-  uint32_t accepted_tokens = 0;
-  uint32_t rounds = 0;
-  uint64_t feature_bytes = 0;
-};
-
-// A verifier's scheduler and a drafter's core, each on an engine of its own, and every message between them
-// at once.
-class EmulatedPair final : public SchedulerListener {
- public:
-  EmulatedPair(const Model& target, const Model& head, WeightType weight_type)
-      : target_fingerprint_(TargetFingerprint(target)),
-        target_engine_(OpenEmulated(target, weight_type, 1)),
-        head_engine_(OpenEmulated(head, weight_type, 2)),
-        tokenizer_(*Tokenizer::Load(DemoFolder("tandem-target-15m"))) {}
-
-  GpuOutputs Run(const std::vector<GpuRequest>& requests, uint32_t max_tokens, bool drafted) {
-    BlockPool target_pool({.num_blocks = kNumBlocks});
-    BlockPool head_pool({.num_blocks = kNumBlocks});
-    Scheduler scheduler({.prefill_chunk = 24,
-                         .limits = {.max_depth = 4, .nodes_per_level = 4},
-                         .window_policy = "fixed",
-                         .vocabulary_fingerprint = kAnyVocabulary,
-                         .target_fingerprint = target_fingerprint_},
-                        target_engine_.get(), &target_pool, RoundTimeModel({{1, 0.002}, {64, 0.002}}),
-                        &clock_, this);
-    DraftCore core({},
-                   {{.name = "head",
-                     .engine = head_engine_.get(),
-                     .pool = &head_pool,
-                     .vocabulary_fingerprint = kAnyVocabulary,
-                     .context_length = 200}},
-                   &clock_);
-    outputs_ = {.tokens = std::vector<TokenIds>(requests.size())};
-    scheduler.OnLinkUp(kGpuLink);
-    for (SessionId id = 0; id < requests.size(); ++id) {
-      SessionRequest request{
-          .prompt = requests[id].prompt,
-          .max_tokens = max_tokens,
-          .sampling = requests[id].sampling,
-          .output = std::make_unique<OutputAssembler>(tokenizer_, StopRules{.max_tokens = max_tokens})};
-      if (drafted) request.drafter = DrafterBinding{.link = kGpuLink, .name = "gpu", .draft_model = "head"};
-      EXPECT_TRUE(scheduler.Submit(id, std::move(request)).ok());
-    }
-    for (int turn = 0; turn < 1000 && scheduler.NextWake() < absl::InfiniteFuture(); ++turn) {
-      Exchange(&scheduler, &core);
-      const absl::Time wake = scheduler.NextWake();
-      if (wake > clock_.Now() && wake < absl::InfiniteFuture()) clock_.Advance(wake - clock_.Now());
-      scheduler.Step();
-      clock_.Advance(absl::Milliseconds(2));
-    }
-    EXPECT_EQ(scheduler.num_running() + scheduler.num_waiting(), 0u);
-    Exchange(&scheduler, &core);
-    outputs_.feature_bytes = core.stats().counters.feature_bytes;
-    return std::move(outputs_);
-  }
-
- private:
-  void Exchange(Scheduler* scheduler, DraftCore* core) {
-    for (DraftRequest& request : std::exchange(to_drafter_, {})) core->OnRequest(kGpuLink, request);
-    for (int i = 0; i < 8 && core->HasWork(); ++i) core->Step();
-    for (const auto& [link, response] : core->TakeResponses()) {
-      if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
-        ADD_FAILURE() << refused->status;
-      }
-      scheduler->OnDraftResponse(link, response);
-    }
-  }
-
-  void OnStarted(SessionId) override {}
-  void OnTokens(SessionId id, CommittedTokens tokens) override {
-    for (const CommittedToken& token : tokens.tokens) outputs_.tokens[id].push_back(token.token);
-  }
-  void OnFinished(SessionId, const absl::Status& status, const SessionSummary& summary) override {
-    EXPECT_TRUE(status.ok()) << status;
-    outputs_.accepted_tokens += summary.accepted_tokens;
-  }
-  void OnDraftRequest(LinkId, DraftRequest request) override { to_drafter_.push_back(std::move(request)); }
-  void OnProtocolViolation(LinkId, absl::string_view what, bool) override { ADD_FAILURE() << what; }
-  void OnRound(SessionId, const RoundReport&) override { ++outputs_.rounds; }
-
-  const uint64_t target_fingerprint_;
-  ManualClock clock_;
-  std::unique_ptr<Engine> target_engine_;
-  std::unique_ptr<Engine> head_engine_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  std::vector<DraftRequest> to_drafter_;
-  GpuOutputs outputs_;
-};
+EnginePair EmulatedPair(const Model& target, const Model& head, WeightType weight_type) {
+  return {target, OpenEmulated(target, weight_type, 1), OpenEmulated(head, weight_type, 2)};
+}
 
 // Few tokens, so that heads which know nothing are right now and then.
 ModelConfig RandomTarget() {
@@ -177,14 +78,14 @@ ModelConfig RandomHead(HeadConfig::Kind kind) {
   return config;
 }
 
-std::vector<GpuRequest> RandomRequests() {
+std::vector<PairRequest> RandomRequests() {
   std::vector<SamplingParameters> samplings = {
       {.temperature = 0.0f},
       {.temperature = 0.8f, .seed = 7},
       {.temperature = 0.7f, .repetition_penalty = 1.3f, .frequency_penalty = 0.7f, .seed = 9}};
-  std::vector<GpuRequest> requests;
+  std::vector<PairRequest> requests;
   for (const SamplingParameters& sampling : samplings) {
-    GpuRequest request{.prompt = {}, .sampling = sampling};
+    PairRequest request{.prompt = {}, .sampling = sampling};
     for (size_t i = 0; i < 20 + 14 * requests.size(); ++i) {
       request.prompt.push_back(static_cast<TokenId>((i * i + requests.size() / 2) % 12));
     }
@@ -211,9 +112,9 @@ TEST_P(GpuHeadSpeculation, OutputsAreThoseWithoutIt) {
   for (const auto kind : kinds) {
     const auto head = MakeRandomModel({.config = RandomHead(kind), .seed = 5});
     ASSERT_NE(head, nullptr);
-    EmulatedPair pair(*target, *head, GetParam());
-    const GpuOutputs plain = pair.Run(RandomRequests(), 10, /*drafted=*/false);
-    const GpuOutputs drafted = pair.Run(RandomRequests(), 10, /*drafted=*/true);
+    EnginePair pair = EmulatedPair(*target, *head, GetParam());
+    const PairOutputs plain = pair.Run(RandomRequests(), 10, /*drafted=*/false);
+    const PairOutputs drafted = pair.Run(RandomRequests(), 10, /*drafted=*/true);
     EXPECT_EQ(drafted.tokens, plain.tokens) << HeadKindName(kind);
     EXPECT_EQ(plain.feature_bytes, 0u);
     // Of all prompts, but for Medusa heads, which read what is behind the last token alone.
@@ -235,13 +136,13 @@ TEST(GpuDemoHead, IsRightAsOftenAsOnACpu) {
       ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/tests/golden/tandem-target-15m.json"), 16 << 20);
   ASSERT_TRUE(text.ok()) << text.status();
   const nlohmann::json golden = nlohmann::json::parse(*text);
-  EmulatedPair pair(**target, **head, WeightType::kAsInFile);
-  const std::vector<GpuRequest> requests = {
+  EnginePair pair = EmulatedPair(**target, **head, WeightType::kAsInFile);
+  const std::vector<PairRequest> requests = {
       {.prompt = golden["cases"][1]["prompt_ids"].get<TokenIds>(), .sampling = {.temperature = 0.0f}},
       {.prompt = golden["cases"][2]["prompt_ids"].get<TokenIds>(),
        .sampling = {.temperature = 0.8f, .seed = 3}}};
-  const GpuOutputs plain = pair.Run(requests, 12, /*drafted=*/false);
-  const GpuOutputs drafted = pair.Run(requests, 12, /*drafted=*/true);
+  const PairOutputs plain = pair.Run(requests, 12, /*drafted=*/false);
+  const PairOutputs drafted = pair.Run(requests, 12, /*drafted=*/true);
   EXPECT_EQ(drafted.tokens, plain.tokens);
   // 24 tokens in all, and as many rounds without it.
   EXPECT_LT(drafted.rounds, 14u);

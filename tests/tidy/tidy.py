@@ -21,6 +21,7 @@ SERVICES = ("drafter", "verifier", "router")
 # Folders of common/: each may include itself and folders of lower tiers.
 COMMON_TIERS = (
     ("base",),
+    ("gguf",),
     ("tokenizer", "chat", "model", "speculation", "drafting", "tracing"),
     ("engine", "grammar"),
     ("metrics", "config"),

@@ -42,6 +42,34 @@ class CudaEngine::Use {
   const bool was_in_use_;
 };
 
+namespace {
+
+// What of a description this engine does not execute is refused by name.
+absl::Status CheckBlock(const Model& model, const TensorParallel& parallel) {
+  const ModelConfig& config = model.config();
+  const BlockDescription& block = config.block;
+  std::string found;
+  std::string supported = "norms before sums";
+  if (parallel.world_size > 1) {
+    found = BeyondLlama(block);
+    supported = "on several GPUs blocks as Llama's";
+  } else if (block.norms_follow_sums) {
+    found = "norms behind the sums (do_layer_norm_before false)";
+  } else if (block.embedding_size > 0) {
+    found = "an embedding of another width (word_embed_proj_dim)";
+    supported = "hidden_size";
+  } else if (config.qk_norm && block.qk_norm == QkNorm::kAll && config.attention_bias) {
+    found = "biases under norms over all queries or keys at once (attention_bias true)";
+    supported = "false";
+  }
+  if (found.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      model.folder(), "/config.json: field architectures: found ", config.architecture, " with ", found,
+      ", supported on the device cuda: ", supported, " (docs/models.md); the device cpu runs it"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& model, const Options& options,
                                                                std::unique_ptr<DeviceOps> ops) {
   constexpr uint32_t kMostRows = 65536;
@@ -55,12 +83,7 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
                                                    HeadKindName(head->kind),
                                                    ", expected a model with layers"));
   }
-  if (const std::string beyond = BeyondLlama(model.config().block); !beyond.empty()) {
-    return absl::UnimplementedError(absl::StrCat(
-        model.folder(), "/config.json: field architectures: found ", model.config().architecture, " with ",
-        beyond,
-        ", supported on the device cuda: blocks as Llama's (docs/models.md); the device cpu runs it"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckBlock(model, ops->parallel()));
   TANDEM_RETURN_IF_ERROR(ValidateGpuWeightType(options.weight_type));
   std::unique_ptr<CudaEngine> engine(new CudaEngine(model.config(), options, std::move(ops)));
   TANDEM_RETURN_IF_ERROR(engine->Load(model));

@@ -24,6 +24,8 @@
 
 namespace tandem {
 
+class RotaryTable;
+
 // An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, integers of 8 or 4 bits or
 // floats of 8 bits with scales; products add up in float32, those of integers exactly within each group;
 // keys, values and what goes into a product are bfloat16; everything else is float32. Law 1 holds by
@@ -116,6 +118,7 @@ class CudaEngine final : public Engine {
   absl::Status AllocateLogits();
   absl::Status AllocateHeadScratch();
   absl::Status UploadRotations();
+  absl::Status UploadRotation(const RotaryTable& table, DeviceSpan<float>* to);
   absl::Status CaptureCommonBuckets();
 
   // The words of a step in device memory, on every rank.
@@ -165,10 +168,22 @@ class CudaEngine final : public Engine {
   absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   // The stream, and what the product before gave for it: of every rank's, with `bias`.
   Residual Stream(DeviceSpan<const float> bias, bool adds, const Bucket& bucket) const;
+  // The same behind a whole layer.
+  Residual StreamAfter(const DeviceWeights::Layer& weights, const Bucket& bucket) const;
+  NormWeight NormOf(const DeviceNorm& norm) const;
+  // values = norm(values + addend), [rows, hidden].
+  absl::Status NormInPlace(DeviceSpan<float> values, DeviceSpan<const float> addend, const DeviceNorm& norm,
+                           const Bucket& bucket);
+  absl::Status NormAllHeads(const DeviceWeights::Layer& weights, const Bucket& bucket);
+  // Parts of a layer: keys and values of its rows, the feed-forward part as far as the product with `down`,
+  // and all behind attention of a block that is parallel.
+  absl::Status PrepareAttention(uint32_t layer, const Bucket& bucket);
+  absl::Status ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket);
+  absl::Status ComputeParallel(const DeviceWeights::Layer& weights, const Bucket& bucket);
   // Into normed_. Between layers it says how many the stream has been through, for rows that ask for features
   // of that; none within a layer.
-  absl::Status Norm(DeviceSpan<const float> weight, const Residual& stream,
-                    std::optional<uint32_t> num_layers, const Bucket& bucket);
+  absl::Status Norm(const DeviceNorm& weights, const Residual& stream, std::optional<uint32_t> num_layers,
+                    const Bucket& bucket);
   absl::Status Embed(DeviceSpan<float> to, const Bucket& bucket);
   // Where norms put features; empty for steps without.
   DeviceSpan<float> FeaturesOf(const Bucket& bucket) const;
@@ -226,7 +241,9 @@ class CudaEngine final : public Engine {
   TokenIds draft_tokens_;              // As in HeadWeights.
 
   DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][head_dim]: keys and values of layer 0, ...
-  DeviceSpan<float> rotations_;        // [max_context][cosines, sines][head_dim / 2]
+  DeviceSpan<float> rotations_;        // [max_context][cosines, sines][rotary_dim / 2], where there are any
+  DeviceSpan<float> local_rotations_;  // Likewise, of layers that turn by local_rope_theta.
+  DeviceSpan<const float> slopes_;     // [heads], of ALiBi.
   DeviceSpan<float> hidden_;           // [max_rows, hidden]
   DeviceSpan<Bf16> normed_;            // [padded rows, hidden]
   DeviceSpan<float> projected_;        // [padded rows, query, key and value width]

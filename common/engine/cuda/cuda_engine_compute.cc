@@ -14,10 +14,50 @@ absl::Status CudaEngine::Embed(DeviceSpan<float> to, const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   const LaunchShape shape = EmbedShape(bucket.rows, hidden);
   const DeviceMatrix& embedding = weights_.embedding;
+  const EmbedEnding ending = {.scale = config_.block.embedding_scale,
+                              .positions = weights_.positions,
+                              .position_offset = static_cast<uint32_t>(config_.block.position_offset)};
   if (embedding.format == DeviceFormat::kBf16) {
-    return ops_->Launch(EmbedKernel{step_, embedding.data, to, hidden}, shape);
+    TANDEM_RETURN_IF_ERROR(ops_->Launch(EmbedKernel{step_, embedding.data, to, hidden, ending}, shape));
+  } else {
+    TANDEM_RETURN_IF_ERROR(ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, to, hidden, ending}, shape));
   }
-  return ops_->Launch(EmbedInt8Kernel{step_, embedding.packed, to, hidden}, shape);
+  if (!weights_.embedding_norm.exists()) return absl::OkStatus();
+  return NormInPlace(to, {}, weights_.embedding_norm, bucket);
+}
+
+NormWeight CudaEngine::NormOf(const DeviceNorm& norm) const {
+  return {.weight = norm.weight, .bias = norm.bias, .centers = config_.block.norm == NormKind::kLayer};
+}
+
+absl::Status CudaEngine::NormInPlace(DeviceSpan<float> values, DeviceSpan<const float> addend,
+                                     const DeviceNorm& norm, const Bucket& bucket) {
+  const auto hidden = static_cast<uint32_t>(config_.hidden_size);
+  NormInPlaceKernel in_place;
+  in_place.step = step_;
+  in_place.values = values;
+  in_place.addend = addend;
+  in_place.norm = NormOf(norm);
+  in_place.row_stride = hidden;
+  in_place.size = hidden;
+  in_place.epsilon = config_.rms_norm_epsilon;
+  return ops_->Launch(in_place, NormShape(bucket.rows, hidden));
+}
+
+// Queries and keys that are normed over all heads at once. There are no biases (CudaEngine::Create).
+absl::Status CudaEngine::NormAllHeads(const DeviceWeights::Layer& weights, const Bucket& bucket) {
+  NormInPlaceKernel in_place;
+  in_place.step = step_;
+  in_place.values = projected_;
+  in_place.row_stride = static_cast<uint64_t>(config_.query_size() + 2 * config_.kv_size());
+  in_place.epsilon = config_.rms_norm_epsilon;
+  in_place.norm.weight = weights.query_norm;
+  in_place.size = static_cast<uint32_t>(config_.query_size());
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(in_place, NormShape(bucket.rows, in_place.size)));
+  in_place.norm.weight = weights.key_norm;
+  in_place.offset = in_place.size;
+  in_place.size = static_cast<uint32_t>(config_.kv_size());
+  return ops_->Launch(in_place, NormShape(bucket.rows, in_place.size));
 }
 
 absl::Status CudaEngine::Compute(const Bucket& bucket) {
@@ -67,7 +107,7 @@ absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
     begin.embedding_norm = weights.embedding_norm;
     begin.state_norm = weights.state_norm;
   } else {
-    begin.state_norm = weights_.layers.front().input_norm;
+    begin.state_norm = weights_.layers.front().input_norm.weight;
   }
   begin.own_states_go_on = is_head(HeadConfig::Kind::kEagle3);
   begin.hidden = hidden_;
@@ -90,26 +130,38 @@ Residual CudaEngine::Stream(DeviceSpan<const float> bias, bool adds, const Bucke
           .num_addends = adds ? parallel_.world_size : 0,
           .addend_stride = uint64_t{bucket.rows} * hidden,
           .bias = bias,
-          .hidden_size = hidden};
+          .hidden_size = hidden,
+          .scale = config_.block.residual_scale};
+}
+
+Residual CudaEngine::StreamAfter(const DeviceWeights::Layer& weights, const Bucket& bucket) const {
+  // With a norm over it, the bias is in what the norm made.
+  const bool is_normed = weights.mlp_output_norm.exists();
+  Residual stream = Stream(is_normed ? DeviceSpan<const float>() : weights.down_bias, true, bucket);
+  if (config_.block.parallel) {
+    stream.num_addends = 2;
+    stream.addend_stride = uint64_t{padded_rows_} * stream.hidden_size;
+  }
+  return stream;
 }
 
 absl::Status CudaEngine::TakeFinalFeatures(const Bucket& bucket) {
   FinalFeaturesKernel take;
   take.step = step_;
-  take.residual = Stream(weights_.layers.back().down_bias, true, bucket);
-  take.weight = weights_.final_norm;
+  take.residual = StreamAfter(weights_.layers.back(), bucket);
+  take.norm = NormOf(weights_.final_norm);
   take.features = features_;
   take.num_layers = num_layers();
   take.epsilon = config_.rms_norm_epsilon;
   return ops_->Launch(take, NormShape(bucket.rows, take.residual.hidden_size));
 }
 
-absl::Status CudaEngine::Norm(DeviceSpan<const float> weight, const Residual& stream,
+absl::Status CudaEngine::Norm(const DeviceNorm& weights, const Residual& stream,
                               std::optional<uint32_t> num_layers, const Bucket& bucket) {
   NormKernel norm;
   norm.step = step_;
   norm.residual = stream;
-  norm.weight = weight;
+  norm.norm = NormOf(weights);
   norm.normed = normed_;
   norm.epsilon = config_.rms_norm_epsilon;
   if (num_layers.has_value()) {
@@ -137,37 +189,78 @@ absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpa
 absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
   const DeviceWeights::Layer& weights = weights_.layers[layer];
   if (!is_head()) {
-    const DeviceSpan<const float> bias_before =
-        layer == 0 ? DeviceSpan<const float>() : weights_.layers[layer - 1].down_bias;
-    TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, Stream(bias_before, layer > 0, bucket), layer, bucket));
+    const Residual stream =
+        layer == 0 ? Stream({}, false, bucket) : StreamAfter(weights_.layers[layer - 1], bucket);
+    TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, stream, layer, bucket));
   }
   TANDEM_RETURN_IF_ERROR(
       Multiply(weights.query_key_value, is_head() ? attention_inputs_ : normed_, projected_, bucket.rows));
+  TANDEM_RETURN_IF_ERROR(PrepareAttention(layer, bucket));
+  // From here on a row computes only its own logits and features: its keys and values are written.
+  if (!bucket.reaches_end() && layer + 1 == weights_.layers.size()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
+  if (config_.block.parallel) return ComputeParallel(weights, bucket);
+  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
+  DeviceSpan<const float> bias = weights.attention_out_bias;
+  if (weights.attention_output_norm.exists()) {
+    TANDEM_RETURN_IF_ERROR(NormInPlace(addends_, bias, weights.attention_output_norm, bucket));
+    bias = {};
+  }
+  TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, Stream(bias, true, bucket), std::nullopt, bucket));
+  TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
+  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.down, gated_, bucket));
+  if (!weights.mlp_output_norm.exists()) return absl::OkStatus();
+  return NormInPlace(addends_, weights.down_bias, weights.mlp_output_norm, bucket);
+}
+
+// What attention and feed-forward part add lies side by side until the next norm.
+absl::Status CudaEngine::ComputeParallel(const DeviceWeights::Layer& weights, const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, Stream({}, false, bucket), std::nullopt, bucket));
+  TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
+  const uint64_t size = uint64_t{padded_rows_} * static_cast<uint64_t>(config_.hidden_size);
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.attention_out, attended_, addends_.Part(0, size), bucket.rows));
+  return Multiply(weights.down, gated_, addends_.Part(size, size), bucket.rows);
+}
+
+absl::Status CudaEngine::ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
+  const uint32_t width = shard_.intermediate.size();
+  const GateKernel gate = {.step = step_,
+                           .gate_up = gate_up_,
+                           .bias = weights.gate_up_bias,
+                           .output = gated_,
+                           .width = width,
+                           .activation = static_cast<uint32_t>(config_.block.activation),
+                           .gated = config_.block.gated};
+  return ops_->Launch(gate, GateShape(bucket.rows, width));
+}
+
+absl::Status CudaEngine::PrepareAttention(uint32_t layer, const Bucket& bucket) {
+  const DeviceWeights::Layer& weights = weights_.layers[layer];
+  const LayerVariant variant = config_.block.layer(layer);
+  const auto head_dim = static_cast<uint32_t>(config_.head_dim);
+  const bool norms_all = config_.qk_norm && config_.block.qk_norm == QkNorm::kAll;
+  if (norms_all) TANDEM_RETURN_IF_ERROR(NormAllHeads(weights, bucket));
   PrepareKernel prepare;
   prepare.step = step_;
   prepare.projected = projected_;
   prepare.bias = weights.query_key_value_bias;
-  prepare.query_norm = weights.query_norm;
-  prepare.key_norm = weights.key_norm;
-  prepare.rotations = rotations_;
+  if (!norms_all) {
+    prepare.query_norm = weights.query_norm;
+    prepare.key_norm = weights.key_norm;
+  }
+  const bool is_local = variant.is_local && config_.block.local_rope_theta.has_value();
+  prepare.rotations = is_local ? local_rotations_ : rotations_;
+  const bool turns = config_.block.positions == PositionKind::kRotary && variant.rotates;
+  prepare.num_unturned = turns ? head_dim - static_cast<uint32_t>(config_.rotary_dim()) : head_dim;
+  prepare.pairs_adjacent = config_.block.rotary_pairs_adjacent;
   prepare.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
   prepare.values = kv_.Part((2 * layer + 1) * LayerKvSize(), LayerKvSize());
   prepare.layout = Layout();
   prepare.num_heads = shard_.heads.size();
   prepare.epsilon = config_.rms_norm_epsilon;
   const uint32_t num_all_heads = shard_.heads.size() + 2 * shard_.kv_heads.size();
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(prepare, PrepareShape(bucket.rows, num_all_heads)));
-  // From here on a row computes only its own logits and features: its keys and values are written.
-  if (!bucket.reaches_end() && layer + 1 == weights_.layers.size()) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
-  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
-  TANDEM_RETURN_IF_ERROR(Norm(weights.post_attention_norm, Stream(weights.attention_out_bias, true, bucket),
-                              std::nullopt, bucket));
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
-  const uint32_t width = shard_.intermediate.size();
-  TANDEM_RETURN_IF_ERROR(ops_->Launch(GateKernel{step_, gate_up_, weights.gate_up_bias, gated_, width},
-                                      GateShape(bucket.rows, width)));
-  return MultiplyAndGather(weights.down, gated_, bucket);
+  return ops_->Launch(prepare, PrepareShape(bucket.rows, num_all_heads));
 }
 
 absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) {
@@ -182,7 +275,11 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
   attend.heads = shard_.head_map;
   attend.row_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * head_dim;
   attend.num_part_rows = kAttendRows;
-  attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  attend.scale = static_cast<float>(
+      config_.block.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))));
+  attend.score_cap = config_.block.score_cap;
+  attend.slopes = slopes_;
+  if (!config_.block.layers.empty()) attend.window = static_cast<uint32_t>(config_.window(layer));
   const uint32_t columns = shard_.kv_heads.size() * shard_.head_map.parts_per_kv;
   const LaunchShape shape = AttendShape(ops_->num_multiprocessors(), columns, head_dim);
   for (uint32_t first = 0; first < bucket.rows; first += kAttendRows) {
@@ -207,14 +304,21 @@ absl::Status CudaEngine::ComputeLogits(uint32_t first_wanted, uint32_t wanted_bu
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   NormKernel norm;
   norm.step = step_;
-  norm.residual = Stream(weights_.layers.back().down_bias, true, bucket);
-  norm.weight = weights_.final_norm;
+  norm.residual = StreamAfter(weights_.layers.back(), bucket);
+  norm.norm = NormOf(weights_.final_norm);
   norm.normed = normed_wanted_;
   norm.epsilon = config_.rms_norm_epsilon;
   norm.only_wanted = true;
   norm.first_wanted = first_wanted;
   TANDEM_RETURN_IF_ERROR(ops_->Launch(norm, NormShape(wanted_bucket, hidden)));
-  if (is_alone()) return Multiply(weights_.output, normed_wanted_, logits_, wanted_bucket);
+  if (is_alone()) {
+    TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logits_, wanted_bucket));
+    const BlockDescription& block = config_.block;
+    if (block.logit_scale == 1.0f && block.logit_cap == 0.0f) return absl::OkStatus();
+    const auto width = static_cast<uint32_t>(logit_width());
+    return ops_->Launch(ScaleKernel{logits_, width, block.logit_scale, block.logit_cap},
+                        GateShape(wanted_bucket, width));
+  }
   TANDEM_RETURN_IF_ERROR(Multiply(weights_.output, normed_wanted_, logit_part_, wanted_bucket));
   TANDEM_RETURN_IF_ERROR(ops_->AllGather(logit_part_, logit_parts_));
   const auto vocab = static_cast<uint32_t>(config_.vocab_size);

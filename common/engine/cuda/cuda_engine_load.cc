@@ -123,7 +123,8 @@ absl::Status CudaEngine::AllocateScratch() {
                                    uint64_t{weights_.layers.front().query_key_value.depth},
                                    uint64_t{weights_.head.projection.depth}});
   TANDEM_ASSIGN_OR_RETURN(rounded_, AllocateRoundedInputs(options_.weight_type, rows, depth, ops_.get()));
-  TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(rows * hidden, what));
+  const uint64_t num_addends = config_.block.parallel ? 2 : 1;
+  TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(num_addends * rows * hidden, what));
   parts_.num_heads = shard_.heads.size();
   parts_.max_splits = SplitOf(max_context_ - 1) + 1;
   parts_.head_dim = head_dim;
@@ -175,17 +176,26 @@ absl::Status CudaEngine::AllocateHeadScratch() {
 }
 
 absl::Status CudaEngine::UploadRotations() {
-  const auto head_dim = static_cast<size_t>(config_.head_dim);
-  TANDEM_ASSIGN_OR_RETURN(const RotaryTable table, RotaryTable::Build(config_, max_context_));
-  std::vector<float> rotations(max_context_ * head_dim);
-  for (uint32_t position = 0; position < max_context_; ++position) {
-    // (1, 0) turns into (cosine, sine).
-    float* turned = &rotations[position * head_dim];
-    std::fill_n(turned, head_dim / 2, 1.0f);
-    table.Rotate(position, turned);
+  const BlockDescription& block = config_.block;
+  if (block.positions == PositionKind::kAlibi) {
+    const std::vector<float> slopes = AlibiSlopes(config_.num_heads);
+    TANDEM_ASSIGN_OR_RETURN(DeviceSpan<float> data, ops_->Allocate<float>(slopes.size(), "slopes"));
+    TANDEM_RETURN_IF_ERROR(ops_->Upload(data.data, slopes.data(), slopes.size() * sizeof(float)));
+    slopes_ = data;
+    return ops_->Synchronize();
   }
-  TANDEM_ASSIGN_OR_RETURN(rotations_, ops_->Allocate<float>(rotations.size(), "rotations"));
-  TANDEM_RETURN_IF_ERROR(ops_->Upload(rotations_.data, rotations.data(), rotations.size() * sizeof(float)));
+  if (block.positions != PositionKind::kRotary) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const RotaryTable table, RotaryTable::Build(config_, max_context_));
+  TANDEM_RETURN_IF_ERROR(UploadRotation(table, &rotations_));
+  if (!block.local_rope_theta.has_value()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const RotaryTable local, RotaryTable::BuildLocal(config_, max_context_));
+  return UploadRotation(local, &local_rotations_);
+}
+
+absl::Status CudaEngine::UploadRotation(const RotaryTable& table, DeviceSpan<float>* to) {
+  const absl::Span<const float> values = table.values();
+  TANDEM_ASSIGN_OR_RETURN(*to, ops_->Allocate<float>(values.size(), "rotations"));
+  TANDEM_RETURN_IF_ERROR(ops_->Upload(to->data, values.data(), values.size() * sizeof(float)));
   return ops_->Synchronize();
 }
 

@@ -25,7 +25,7 @@ namespace tandem {
 
 // To be raised whenever CudaModule, DeviceOps, CudaDeviceOptions or a kernel's fields change their meaning or
 // order.
-inline constexpr uint32_t kCudaModuleVersion = 5;
+inline constexpr uint32_t kCudaModuleVersion = 6;
 inline constexpr char kCudaModuleFile[] = "tandem-cuda.so";
 inline constexpr char kCudaModuleEntry[] = "tandem_cuda_module";  // Of type CudaModuleEntry.
 

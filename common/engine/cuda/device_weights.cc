@@ -76,8 +76,14 @@ absl::Status CheckType(const TensorView& tensor) {
 class Uploader {
  public:
   // `scales_matrices`: floats of 8 bits have one scale for a matrix, not one for each output.
-  Uploader(bool scales_matrices, ThreadTeam* packers, DeviceOps* ops, LoadProgress* progress)
-      : scales_matrices_(scales_matrices), packers_(packers), ops_(ops), progress_(progress) {}
+  // `norm_offset` is what norms' weights are kept around.
+  Uploader(bool scales_matrices, float norm_offset, ThreadTeam* packers, DeviceOps* ops,
+           LoadProgress* progress)
+      : scales_matrices_(scales_matrices),
+        norm_offset_(norm_offset),
+        packers_(packers),
+        ops_(ops),
+        progress_(progress) {}
 
   // On top of one another.
   absl::StatusOr<DeviceMatrix> Rows(DeviceFormat format, std::initializer_list<RowPart> parts) {
@@ -89,8 +95,14 @@ class Uploader {
     uint64_t at = 0;
     for (const RowPart& part : parts) {
       TANDEM_RETURN_IF_ERROR(CheckType(part.tensor));
-      const auto* from = static_cast<const char*>(part.tensor.data);
       const uint64_t count = uint64_t{part.rows.size()} * depth;
+      if (part.tensor.strides.has_value()) {
+        TANDEM_RETURN_IF_ERROR(UploadStrided(part, {0, depth}, data.data + at));
+        at += count;
+        TANDEM_RETURN_IF_ERROR(Report(part.tensor, count));
+        continue;
+      }
+      const auto* from = static_cast<const char*>(part.tensor.data);
       TANDEM_RETURN_IF_ERROR(ops_->Upload(
           data.data + at, from + uint64_t{part.rows.begin} * depth * sizeof(Bf16), count * sizeof(Bf16)));
       at += count;
@@ -108,6 +120,11 @@ class Uploader {
     if (columns.size() == depth) return Rows(format, {{tensor, {0, outputs}}});
     const uint64_t count = uint64_t{outputs} * columns.size();
     TANDEM_ASSIGN_OR_RETURN(DeviceSpan<Bf16> data, ops_->Allocate<Bf16>(count, "weights"));
+    if (tensor.strides.has_value()) {
+      TANDEM_RETURN_IF_ERROR(UploadStrided({tensor, {0, outputs}}, columns, data.data));
+      TANDEM_RETURN_IF_ERROR(Report(tensor, count));
+      return Prepared({.outputs = outputs, .depth = columns.size(), .data = data, .packed = {}});
+    }
     std::vector<Bf16> gathered(count);
     const auto* from = static_cast<const char*>(tensor.data);
     for (uint64_t output = 0; output < outputs; ++output) {
@@ -121,7 +138,7 @@ class Uploader {
   }
 
   // End to end; empty when the model has none of them.
-  absl::StatusOr<DeviceSpan<const float>> Vector(std::initializer_list<RowPart> parts) {
+  absl::StatusOr<DeviceSpan<const float>> Vector(std::initializer_list<RowPart> parts, float offset = 0) {
     std::vector<float> joined;
     for (const RowPart& part : parts) {
       if (!part.tensor.exists()) continue;
@@ -130,15 +147,45 @@ class Uploader {
       joined.insert(joined.end(), floats.begin(), floats.end());
       TANDEM_RETURN_IF_ERROR(Report(part.tensor, part.rows.size()));
     }
-    if (joined.empty()) return DeviceSpan<const float>();
-    TANDEM_ASSIGN_OR_RETURN(DeviceSpan<float> data, ops_->Allocate<float>(joined.size(), "weights"));
-    TANDEM_RETURN_IF_ERROR(ops_->Upload(data.data, joined.data(), joined.size() * sizeof(float)));
-    TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
-    return DeviceSpan<const float>(data);
+    if (offset != 0) {
+      for (float& number : joined) number += offset;
+    }
+    return Floats(joined);
   }
   absl::StatusOr<DeviceSpan<const float>> Vector(const TensorView& tensor) {
     if (!tensor.exists()) return DeviceSpan<const float>();
     return Vector({{tensor, {0, static_cast<uint32_t>(tensor.shape.at(0))}}});
+  }
+
+  // A norm's, as what they multiply with.
+  absl::StatusOr<DeviceSpan<const float>> NormVector(const TensorView& tensor) {
+    if (!tensor.exists()) return DeviceSpan<const float>();
+    return Vector({{tensor, {0, static_cast<uint32_t>(tensor.shape.at(0))}}}, norm_offset_);
+  }
+  absl::StatusOr<DeviceNorm> Norm(const TensorView& weight, const TensorView& bias) {
+    DeviceNorm norm;
+    TANDEM_ASSIGN_OR_RETURN(norm.weight, NormVector(weight));
+    TANDEM_ASSIGN_OR_RETURN(norm.bias, Vector(bias));
+    return norm;
+  }
+  // Two vectors added up; either may be missing.
+  absl::StatusOr<DeviceSpan<const float>> Sum(const TensorView& a, const TensorView& b) {
+    if (!a.exists() || !b.exists()) return Vector(a.exists() ? a : b);
+    std::vector<float> sum(static_cast<size_t>(a.num_elements())), addend(sum.size());
+    ConvertToFloat(a, absl::MakeSpan(sum));
+    ConvertToFloat(b, absl::MakeSpan(addend));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += addend[i];
+    TANDEM_RETURN_IF_ERROR(Report(a, sum.size()));
+    TANDEM_RETURN_IF_ERROR(Report(b, sum.size()));
+    return Floats(sum);
+  }
+  // All numbers of a matrix, in float32.
+  absl::StatusOr<DeviceSpan<const float>> Matrix(const TensorView& tensor) {
+    if (!tensor.exists()) return DeviceSpan<const float>();
+    std::vector<float> floats(static_cast<size_t>(tensor.num_elements()));
+    ConvertToFloat(tensor, absl::MakeSpan(floats));
+    TANDEM_RETURN_IF_ERROR(Report(tensor, floats.size()));
+    return Floats(floats);
   }
 
   absl::StatusOr<DeviceMatrix> Prepared(const DeviceMatrix& matrix) {
@@ -149,6 +196,36 @@ class Uploader {
   }
 
  private:
+  absl::StatusOr<DeviceSpan<const float>> Floats(const std::vector<float>& floats) {
+    if (floats.empty()) return DeviceSpan<const float>();
+    TANDEM_ASSIGN_OR_RETURN(DeviceSpan<float> data, ops_->Allocate<float>(floats.size(), "weights"));
+    TANDEM_RETURN_IF_ERROR(ops_->Upload(data.data, floats.data(), floats.size() * sizeof(float)));
+    TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+    return DeviceSpan<const float>(data);
+  }
+
+  // Some rows and columns of a part of a bfloat16 tensor, gathered some rows at a time.
+  absl::Status UploadStrided(const RowPart& part, ShardRange columns, Bf16* to) {
+    const auto depth = static_cast<size_t>(part.tensor.shape.at(1));
+    std::vector<float> row(depth);
+    const auto most_rows =
+        static_cast<uint32_t>(std::max<uint64_t>(1, kStagedBytes / (columns.size() * sizeof(Bf16))));
+    for (uint32_t first = part.rows.begin; first < part.rows.end; first += most_rows) {
+      const uint32_t count = std::min(most_rows, part.rows.end - first);
+      std::vector<Bf16> gathered;
+      gathered.reserve(uint64_t{count} * columns.size());
+      for (uint32_t i = first; i < first + count; ++i) {
+        ConvertRowsToFloat(part.tensor, i, 1, absl::MakeSpan(row));
+        // What is in bfloat16 stays the same.
+        for (uint32_t k = columns.begin; k < columns.end; ++k) gathered.push_back(ToBf16(row[k]));
+      }
+      TANDEM_RETURN_IF_ERROR(ops_->Upload(to + uint64_t{first - part.rows.begin} * columns.size(),
+                                          gathered.data(), gathered.size() * sizeof(Bf16)));
+      TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
+    }
+    return absl::OkStatus();
+  }
+
   // Numbers of a tensor have been copied.
   absl::Status Report(const TensorView& tensor, uint64_t count) {
     const uint64_t number_bytes = tensor.dtype == TensorView::DType::kF32 ? 4 : 2;
@@ -282,6 +359,7 @@ class Uploader {
   }
 
   const bool scales_matrices_;
+  const float norm_offset_;
   ThreadTeam* const packers_;  // Null where nothing is packed.
   DeviceOps* const ops_;
   LoadProgress* const progress_;
@@ -315,21 +393,32 @@ absl::StatusOr<DeviceWeights::Layer> UploadLayer(const LayerWeights& from, const
   const ShardRange kv = Times(shard.kv_heads, head_dim);
   const ShardRange middle = shard.intermediate;
   DeviceWeights::Layer to;
-  TANDEM_ASSIGN_OR_RETURN(to.input_norm, up->Vector(from.input_norm));
+  TANDEM_ASSIGN_OR_RETURN(to.input_norm, up->Norm(from.input_norm, from.input_norm_bias));
   TANDEM_ASSIGN_OR_RETURN(to.query_key_value,
                           up->Rows(format, {{from.query, queries}, {from.key, kv}, {from.value, kv}}));
   TANDEM_ASSIGN_OR_RETURN(
       to.query_key_value_bias,
       up->Vector({{from.query_bias, queries}, {from.key_bias, kv}, {from.value_bias, kv}}));
-  TANDEM_ASSIGN_OR_RETURN(to.query_norm, up->Vector(from.query_norm));
-  TANDEM_ASSIGN_OR_RETURN(to.key_norm, up->Vector(from.key_norm));
+  TANDEM_ASSIGN_OR_RETURN(to.query_norm, up->NormVector(from.query_norm));
+  TANDEM_ASSIGN_OR_RETURN(to.key_norm, up->NormVector(from.key_norm));
   TANDEM_ASSIGN_OR_RETURN(to.attention_out, up->Columns(format, from.attention_out, queries));
-  TANDEM_ASSIGN_OR_RETURN(to.attention_out_bias, up->Vector(from.attention_out_bias));
-  TANDEM_ASSIGN_OR_RETURN(to.post_attention_norm, up->Vector(from.post_attention_norm));
-  TANDEM_ASSIGN_OR_RETURN(to.gate_up, up->Rows(format, {{from.gate, middle}, {from.up, middle}}));
+  TANDEM_ASSIGN_OR_RETURN(to.attention_output_norm,
+                          up->Norm(from.attention_output_norm, from.attention_output_norm_bias));
+  TANDEM_ASSIGN_OR_RETURN(to.mlp_norm, up->Norm(from.post_attention_norm, from.post_attention_norm_bias));
+  if (from.gate.exists()) {
+    TANDEM_ASSIGN_OR_RETURN(to.gate_up, up->Rows(format, {{from.gate, middle}, {from.up, middle}}));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(to.gate_up, up->Rows(format, {{from.up, middle}}));
+  }
   TANDEM_ASSIGN_OR_RETURN(to.gate_up_bias, up->Vector({{from.gate_bias, middle}, {from.up_bias, middle}}));
   TANDEM_ASSIGN_OR_RETURN(to.down, up->Columns(format, from.down, middle));
-  TANDEM_ASSIGN_OR_RETURN(to.down_bias, up->Vector(from.down_bias));
+  if (config.block.parallel) {
+    TANDEM_ASSIGN_OR_RETURN(to.down_bias, up->Sum(from.attention_out_bias, from.down_bias));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(to.attention_out_bias, up->Vector(from.attention_out_bias));
+    TANDEM_ASSIGN_OR_RETURN(to.down_bias, up->Vector(from.down_bias));
+  }
+  TANDEM_ASSIGN_OR_RETURN(to.mlp_output_norm, up->Norm(from.mlp_output_norm, from.mlp_output_norm_bias));
   return to;
 }
 
@@ -352,7 +441,8 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
   if (format != DeviceFormat::kBf16) {
     TANDEM_ASSIGN_OR_RETURN(packers, MakePackers());
   }
-  Uploader up(type == WeightType::kFp8Tensor, packers.get(), ops, progress);
+  Uploader up(type == WeightType::kFp8Tensor, model.config().block.norm_weight_offset, packers.get(), ops,
+              progress);
   const DeviceFormat format_of_tokens = FormatOfTokens(type);
   DeviceWeights weights;
   // Before the others take their time.
@@ -365,7 +455,10 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
                             UploadLayer(layer, model.config(), format, shard, &up));
     weights.layers.push_back(uploaded);
   }
-  TANDEM_ASSIGN_OR_RETURN(weights.final_norm, up.Vector(model.final_norm()));
+  const OuterWeights& outer = model.outer();
+  TANDEM_ASSIGN_OR_RETURN(weights.final_norm, up.Norm(model.final_norm(), outer.final_norm_bias));
+  TANDEM_ASSIGN_OR_RETURN(weights.positions, up.Matrix(outer.positions));
+  TANDEM_ASSIGN_OR_RETURN(weights.embedding_norm, up.Norm(outer.embedding_norm, outer.embedding_norm_bias));
   const auto vocab = static_cast<uint32_t>(model.config().vocab_size);
   TANDEM_ASSIGN_OR_RETURN(weights.embedding, up.Rows(format_of_tokens, {{model.embedding(), {0, vocab}}}));
   ShardRange outputs = shard.vocab;
@@ -390,7 +483,8 @@ absl::StatusOr<std::vector<DevicePosition>> UploadMedusa(const Model& model, Wei
   if (format != DeviceFormat::kBf16) {
     TANDEM_ASSIGN_OR_RETURN(packers, MakePackers());
   }
-  Uploader up(type == WeightType::kFp8Tensor, packers.get(), ops, progress);
+  Uploader up(type == WeightType::kFp8Tensor, model.config().block.norm_weight_offset, packers.get(), ops,
+              progress);
   const auto hidden = static_cast<uint32_t>(model.config().hidden_size);
   const auto vocab = static_cast<uint32_t>(model.config().vocab_size);
   std::vector<DevicePosition> positions;

@@ -12,23 +12,32 @@
 
 namespace tandem {
 
+// A norm's weight and bias, [hidden]; empty where the model has none.
+struct DeviceNorm {
+  DeviceSpan<const float> weight;
+  DeviceSpan<const float> bias;
+  bool exists() const { return weight.size > 0; }
+};
+
 // A rank's part of a model in device memory: matrices in one of the device's formats, norms and biases in
 // float32; empty where the model has none.
 struct DeviceWeights {
   struct Layer {
-    DeviceSpan<const float> input_norm;  // [hidden]; empty for an EAGLE head.
+    DeviceNorm input_norm;  // None for an EAGLE head.
     // [heads + 2 * KV heads of the rank, head_dim; hidden, or of an EAGLE-3 head 2 * hidden]
     DeviceMatrix query_key_value;
     DeviceSpan<const float> query_key_value_bias;
-    DeviceSpan<const float> query_norm;           // [head_dim]
-    DeviceSpan<const float> key_norm;             // [head_dim]
-    DeviceMatrix attention_out;                   // [hidden, heads of the rank]
-    DeviceSpan<const float> attention_out_bias;   // [hidden]
-    DeviceSpan<const float> post_attention_norm;  // [hidden]
-    DeviceMatrix gate_up;                         // [2 * the rank's intermediate, hidden]: gate, then up
+    DeviceSpan<const float> query_norm;          // [head_dim], or of all heads
+    DeviceSpan<const float> key_norm;            // [head_dim], or of all KV heads
+    DeviceMatrix attention_out;                  // [hidden, heads of the rank]
+    DeviceSpan<const float> attention_out_bias;  // [hidden]; of a parallel block it is in down_bias
+    DeviceNorm attention_output_norm;
+    DeviceNorm mlp_norm;
+    DeviceMatrix gate_up;  // [2 * the rank's intermediate, hidden]: gate, then up; or up alone
     DeviceSpan<const float> gate_up_bias;
     DeviceMatrix down;                  // [hidden, the rank's intermediate]
     DeviceSpan<const float> down_bias;  // [hidden]
+    DeviceNorm mlp_output_norm;
   };
 
   // What a draft head has besides its layer (HeadWeights).
@@ -40,8 +49,10 @@ struct DeviceWeights {
   };
 
   std::vector<Layer> layers;
-  DeviceSpan<const float> final_norm;  // [hidden]; empty for an EAGLE head.
-  DeviceMatrix embedding;              // [vocab, hidden], on every rank.
+  DeviceNorm final_norm;              // None for an EAGLE head.
+  DeviceMatrix embedding;             // [vocab, hidden], on every rank.
+  DeviceSpan<const float> positions;  // [max_context + offset, hidden], where they are learned.
+  DeviceNorm embedding_norm;
   // [the rank's tokens, hidden]; a part of the embedding when tied. Of a draft head [draft_vocab_size,
   // hidden].
   DeviceMatrix output;

@@ -67,7 +67,7 @@ TEST_F(HeadKernelsTest, NormsPutFeaturesAside) {
                                .hidden_size = hidden};
     const FinalFeaturesKernel take = {.step = step,
                                       .residual = residual,
-                                      .weight = ConstDeviceSpanOf(weight),
+                                      .norm = {.weight = ConstDeviceSpanOf(weight), .bias = {}},
                                       .features = DeviceSpanOf(features),
                                       .num_layers = 2,
                                       .epsilon = 1e-5f};
@@ -75,7 +75,7 @@ TEST_F(HeadKernelsTest, NormsPutFeaturesAside) {
     EXPECT_EQ(state, before);
     const NormKernel norm = {.step = step,
                              .residual = residual,
-                             .weight = ConstDeviceSpanOf(weight),
+                             .norm = {.weight = ConstDeviceSpanOf(weight), .bias = {}},
                              .normed = DeviceSpanOf(normed),
                              .epsilon = 1e-5f,
                              .features = DeviceSpanOf(features),

@@ -150,7 +150,7 @@ TEST_F(KernelsTest, EmbedsNormalisesAndGates) {
                                .hidden_size = hidden};
     NormKernel norm = {.step = step,
                        .residual = residual,
-                       .weight = ConstSpanOf(weight),
+                       .norm = {.weight = ConstSpanOf(weight), .bias = {}},
                        .normed = SpanOf(normed),
                        .epsilon = 1e-5f,
                        .features = {}};

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/engine/cuda/kernels/block.h"
+#include "common/engine/cuda/kernels/row_kernels.h"
 #include "common/engine/cuda/kernels/splits.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
@@ -10,7 +11,8 @@
 // writes them. One routine serves prompts, plain decoding and trees: for each row and head by itself,
 // whatever else is in the step,
 //
-//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending)
+//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), capped, and lowered by
+//               slope times distance, where there is a cap or a slope
 //   for each chunk of 256 positions of a split (splits.h):
 //     greatest = the greatest score so far; where it rose, sums and totals are multiplied by exp(before -
 //     after) weight[p] = exp(score[p] - greatest) total += the weights, summed by lanes of a warp (position
@@ -52,12 +54,14 @@ struct PrepareKernel {
   DeviceSpan<const float> bias;        // [the width of a row], or empty.
   DeviceSpan<const float> query_norm;  // [head_dim], or empty.
   DeviceSpan<const float> key_norm;
-  DeviceSpan<const float> rotations;  // [positions][cosines, sines][head_dim / 2]
+  DeviceSpan<const float> rotations;  // [positions][cosines, sines][numbers turned / 2]
   DeviceSpan<Bf16> keys;              // Of the layer.
   DeviceSpan<Bf16> values;
   KvLayout layout;
   uint32_t num_heads = 0;
   float epsilon = 0.0f;
+  uint32_t num_unturned = 0;    // At the end of each head: not rotated.
+  bool pairs_adjacent = false;  // Number 2i turns with 2i + 1, not i with i + half.
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
@@ -104,22 +108,29 @@ struct PrepareKernel {
  private:
   TANDEM_DEVICE void Rotate(uint32_t lane, uint32_t position, uint64_t at, uint64_t key_at,
                             bool is_key) const {
-    const uint32_t half = layout.head_dim / 2;
-    const uint64_t turn = uint64_t{position} * layout.head_dim;
+    const uint32_t turned = layout.head_dim - num_unturned;
+    const uint32_t half = turned / 2;
+    const uint64_t turn = uint64_t{position} * turned;
     for (uint32_t i = lane; i < half; i += kWarpThreads) {
       const float cosine = rotations[turn + i];
       const float sine = rotations[turn + half + i];
-      const float first = projected[at + i];
-      const float second = projected[at + half + i];
+      const uint32_t first_at = pairs_adjacent ? 2 * i : i;
+      const uint32_t second_at = pairs_adjacent ? 2 * i + 1 : half + i;
+      const float first = projected[at + first_at];
+      const float second = projected[at + second_at];
       const float turned_first = first * cosine - second * sine;
       const float turned_second = second * cosine + first * sine;
       if (is_key) {
-        keys[key_at + i] = ToBf16(turned_first);
-        keys[key_at + half + i] = ToBf16(turned_second);
+        keys[key_at + first_at] = ToBf16(turned_first);
+        keys[key_at + second_at] = ToBf16(turned_second);
       } else {
-        projected[at + i] = turned_first;
-        projected[at + half + i] = turned_second;
+        projected[at + first_at] = turned_first;
+        projected[at + second_at] = turned_second;
       }
+    }
+    if (!is_key) return;
+    for (uint32_t i = turned + lane; i < layout.head_dim; i += kWarpThreads) {
+      keys[key_at + i] = ToBf16(projected[at + i]);
     }
   }
 };
@@ -164,6 +175,10 @@ struct AttendKernel {
       0;  // Items are of rows [first_row, first_row + num_part_rows); parts are counted from there.
   uint32_t num_part_rows = 0;
   float scale = 1.0f;
+  float score_cap = 0.0f;          // score = cap * tanh(score / cap); 0: none.
+  DeviceSpan<const float> slopes;  // [heads here]: score -= slope * distance (ALiBi); empty: none.
+  // Of this layer, where layers differ and the step's first positions are those of none: 0 sees everything.
+  uint32_t window = 0;
 
   // Shared memory, in floats unless said otherwise.
   struct Shared {
@@ -362,8 +377,20 @@ struct AttendKernel {
          query += block.num_threads() / kWarpThreads) {
       const uint32_t row = RowOf(item, query);
       const uint32_t end = Least(chunk_end, step.row(row, StepWords::kLength));
-      const uint32_t begin = Most(chunk, step.row(row, StepWords::kFirstPosition));
+      const uint32_t length = step.row(row, StepWords::kLength);
+      const uint32_t first = window > 0 && length > window ? length - window : 0;
+      const uint32_t begin = Most(chunk, Most(first, step.row(row, StepWords::kFirstPosition)));
       const uint32_t at = query * kAttendChunk;
+      if (score_cap != 0.0f || slopes.size > 0) {
+        const uint32_t head = item.first_head + query % item.num_heads;
+        for (uint32_t p = chunk + lane; p < end; p += kWarpThreads) {
+          float& score = shared.scores[at + p - chunk];
+          if (score_cap != 0.0f) score = Capped(score_cap, score);
+          if (slopes.size > 0) {
+            score = Fma(slopes[head], static_cast<float>(p) - static_cast<float>(length - 1), score);
+          }
+        }
+      }
       const float before = shared.greatest[query];
       float greatest = before;
       for (uint32_t p = chunk + lane; p < end; p += kWarpThreads) {

@@ -20,6 +20,8 @@
   X(MultiplyFp8Kernel)            \
   X(NormKernel)                   \
   X(GateKernel)                   \
+  X(NormInPlaceKernel)            \
+  X(ScaleKernel)                  \
   X(FinalFeaturesKernel)          \
   X(JoinLogitsKernel)             \
   X(PrepareKernel)                \

@@ -4,6 +4,7 @@
 
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cuda/kernels/block.h"
+#include "common/engine/cuda/kernels/row_kernels.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
 // Products with weights that are kept as integers of 8 or 4 bits (docs/adr/0011-quantised-products.md) or as
@@ -60,11 +61,13 @@ struct EmbedInt8Kernel {
   PackedWeights embedding;   // [vocab, hidden]
   DeviceSpan<float> hidden;  // [rows, hidden]
   uint32_t hidden_size = 0;
+  EmbedEnding ending = {};
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
     const uint64_t row = block.index_x();
     if (row >= step.num_rows()) return;
+    const uint32_t position = step.position(static_cast<uint32_t>(row));
     const uint64_t token = step.token(static_cast<uint32_t>(row));
     const uint64_t first_group = token / kPackedOutputs * NumInputGroups(hidden_size);
     const uint64_t output = token % kPackedOutputs;
@@ -73,8 +76,9 @@ struct EmbedInt8Kernel {
       const uint64_t word = output * (kInputGroup / 4) + i % kInputGroup / 4;
       const auto integer =
           static_cast<int8_t>(embedding.words[group * kInt8GroupWords + word] >> (i % 4 * 8));
-      hidden[row * hidden_size + i] =
+      const float value =
           ToFloat(embedding.scales[group * kPackedOutputs + output]) * static_cast<float>(integer);
+      hidden[row * hidden_size + i] = ending.Apply(value, position, i, hidden_size);
     }
   }
 };

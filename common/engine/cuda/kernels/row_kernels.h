@@ -12,20 +12,37 @@
 
 namespace tandem {
 
+// What becomes of a token's embedding before the first layer: scale * embedding, and where positions are
+// learned, theirs is added.
+struct EmbedEnding {
+  float scale = 1.0f;
+  DeviceSpan<const float> positions;  // [positions + offset, hidden], or empty.
+  uint32_t position_offset = 0;
+
+  TANDEM_DEVICE float Apply(float value, uint32_t position, uint32_t i, uint32_t hidden_size) const {
+    value = value * scale;
+    if (positions.size == 0) return value;
+    return value + positions[uint64_t{position + position_offset} * hidden_size + i];
+  }
+};
+
 // hidden[row] = embedding[token of row]; grid (rows).
 struct EmbedKernel {
   StepWords step;
   DeviceSpan<const Bf16> embedding;  // [vocab, hidden]
   DeviceSpan<float> hidden;          // [rows, hidden]
   uint32_t hidden_size = 0;
+  EmbedEnding ending = {};
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
     const uint64_t row = block.index_x();
     if (row >= step.num_rows()) return;
     const uint64_t token = step.token(static_cast<uint32_t>(row));
+    const uint32_t position = step.position(static_cast<uint32_t>(row));
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      hidden[row * hidden_size + i] = ToFloat(embedding[token * hidden_size + i]);
+      hidden[row * hidden_size + i] =
+          ending.Apply(ToFloat(embedding[token * hidden_size + i]), position, i, hidden_size);
     }
   }
 };
@@ -35,10 +52,12 @@ struct EmbedKernel {
 struct Residual {
   DeviceSpan<float> hidden;         // [rows, hidden]
   DeviceSpan<const float> addends;  // [num_addends][addend_stride], each [rows, hidden]
-  uint32_t num_addends = 0;         // One for each rank of tensor parallelism, or 0.
+  // One for each rank of tensor parallelism, or of attention and feed-forward part beside it; or 0.
+  uint32_t num_addends = 0;
   uint64_t addend_stride = 0;
   DeviceSpan<const float> bias;  // [hidden], or empty. Only with addends.
   uint32_t hidden_size = 0;
+  float scale = 1.0f;  // Of what is added.
 
   TANDEM_DEVICE float Sum(uint64_t row, uint32_t i) const {
     const uint64_t at = row * hidden_size + i;
@@ -46,7 +65,7 @@ struct Residual {
     float sum = addends[at];
     for (uint32_t rank = 1; rank < num_addends; ++rank) sum += addends[rank * addend_stride + at];
     if (bias.size > 0) sum += bias[i];
-    return hidden[at] + sum;
+    return hidden[at] + (scale == 1.0f ? sum : scale * sum);
   }
 };
 
@@ -63,13 +82,32 @@ TANDEM_DEVICE float Normed(DeviceSpan<const float> weight, uint32_t i, float val
   return weight.size == 0 ? value : weight[i] * (value * factor);
 }
 
+// A norm's weights: of RMSNorm, or where it centers of LayerNorm, which takes the mean off first.
+struct NormWeight {
+  DeviceSpan<const float> weight;  // [hidden], or empty: there is no norm.
+  DeviceSpan<const float> bias;    // [hidden], or empty.
+  bool centers = false;
+
+  TANDEM_DEVICE float Apply(uint32_t i, float value, float factor) const {
+    if (bias.size == 0) return Normed(weight, i, value, factor);
+    return Fma(weight[i], value * factor, bias[i]);
+  }
+};
+
+// The mean of a row, of which each thread has added up some numbers. Shared: a float for each warp.
+template <typename Block>
+TANDEM_DEVICE float RowMean(Block& block, float sum, uint32_t size) {
+  const auto scratch = block.template Shared<float>(0, block.num_threads() / kWarpThreads);
+  return BlockSum(block, sum, scratch) / static_cast<float>(size);
+}
+
 // hidden[row] += what is to be added; normed = weight * hidden / sqrt(mean(hidden^2) + epsilon). A row that
 // asks for this state as a feature gets it. Grid (rows); shared: a float for each warp.
 struct NormKernel {
   StepWords step;
   Residual residual;
-  DeviceSpan<const float> weight;  // [hidden], or empty: there is no norm.
-  DeviceSpan<Bf16> normed;         // [rows, hidden]
+  NormWeight norm;
+  DeviceSpan<Bf16> normed;  // [rows, hidden]
   float epsilon = 0.0f;
   // Whether the grid goes over the rows whose logits are wanted; `normed` then holds these alone.
   bool only_wanted = false;
@@ -90,17 +128,28 @@ struct NormKernel {
     const uint32_t state =
         features.size == 0 ? StepWords::kNoState : step.StateAfter(static_cast<uint32_t>(row), num_layers);
     float squares = 0.0f;
+    float sum = 0.0f;
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
       const float value = residual.Sum(row, i);
       if (residual.num_addends > 0) residual.hidden[row * hidden_size + i] = value;
       if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
       squares = Fma(value, value, squares);
+      sum += value;
+    }
+    // From here on read back by the thread that wrote it.
+    float mean = 0.0f;
+    if (norm.centers) {
+      mean = RowMean(block, sum, hidden_size);
+      squares = 0.0f;
+      for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+        const float distance = residual.hidden[row * hidden_size + i] - mean;
+        squares = Fma(distance, distance, squares);
+      }
     }
     const float factor = NormFactor(block, squares, hidden_size, epsilon);
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      // Read back by the thread that wrote it.
-      const float value = residual.hidden[row * hidden_size + i];
-      normed[to * hidden_size + i] = ToBf16(Normed(weight, i, value, factor));
+      const float value = residual.hidden[row * hidden_size + i] - mean;
+      normed[to * hidden_size + i] = ToBf16(norm.Apply(i, value, factor));
     }
   }
 };
@@ -111,9 +160,9 @@ struct NormKernel {
 struct FinalFeaturesKernel {
   StepWords step;
   Residual residual;
-  DeviceSpan<const float> weight;  // [hidden], or empty.
-  DeviceSpan<float> features;      // [states, hidden]
-  uint32_t num_layers = 0;         // Of the model.
+  NormWeight norm;
+  DeviceSpan<float> features;  // [states, hidden]
+  uint32_t num_layers = 0;     // Of the model.
   float epsilon = 0.0f;
 
   template <typename Block>
@@ -125,26 +174,123 @@ struct FinalFeaturesKernel {
     if (state == StepWords::kNoState && normed == StepWords::kNoState) return;
     const uint32_t hidden_size = residual.hidden_size;
     float squares = 0.0f;
+    float sum = 0.0f;
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
       const float value = residual.Sum(row, i);
       if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
       squares = Fma(value, value, squares);
+      sum += value;
     }
     if (normed == StepWords::kNoState) return;
+    float mean = 0.0f;
+    if (norm.centers) {
+      mean = RowMean(block, sum, hidden_size);
+      squares = 0.0f;
+      for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
+        const float distance = residual.Sum(row, i) - mean;
+        squares = Fma(distance, distance, squares);
+      }
+    }
     const float factor = NormFactor(block, squares, hidden_size, epsilon);
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      features[uint64_t{normed} * hidden_size + i] = Normed(weight, i, residual.Sum(row, i), factor);
+      features[uint64_t{normed} * hidden_size + i] = norm.Apply(i, residual.Sum(row, i) - mean, factor);
     }
   }
 };
 
-// output = silu(gate + gate_bias) * (up + up_bias); grid (rows, ceil(width / threads)).
+// values[row] = norm(values[row] + addend), in place: the embedding, what a layer adds to the stream, or all
+// queries or keys of a row. Grid (rows); shared: a float for each warp.
+struct NormInPlaceKernel {
+  StepWords step;
+  DeviceSpan<float> values;        // Row r's `size` numbers begin at r * row_stride + offset.
+  DeviceSpan<const float> addend;  // [size], or empty.
+  NormWeight norm;
+  uint64_t row_stride = 0;
+  uint32_t offset = 0;
+  uint32_t size = 0;
+  float epsilon = 0.0f;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint64_t row = block.index_x();
+    if (row >= step.num_rows()) return;
+    const uint64_t at = row * row_stride + offset;
+    float squares = 0.0f;
+    float sum = 0.0f;
+    for (uint32_t i = block.thread(); i < size; i += block.num_threads()) {
+      const float value = addend.size > 0 ? values[at + i] + addend[i] : values[at + i];
+      values[at + i] = value;
+      squares = Fma(value, value, squares);
+      sum += value;
+    }
+    float mean = 0.0f;
+    if (norm.centers) {
+      mean = RowMean(block, sum, size);
+      squares = 0.0f;
+      for (uint32_t i = block.thread(); i < size; i += block.num_threads()) {
+        const float distance = values[at + i] - mean;
+        squares = Fma(distance, distance, squares);
+      }
+    }
+    const float factor = NormFactor(block, squares, size, epsilon);
+    for (uint32_t i = block.thread(); i < size; i += block.num_threads()) {
+      values[at + i] = norm.Apply(i, values[at + i] - mean, factor);
+    }
+  }
+};
+
+// cap * tanh(x / cap), as the processor's kernels have it.
+TANDEM_DEVICE float Capped(float cap, float x) {
+  return cap - 2.0f * cap / (Exponential(x * (2.0f / cap)) + 1.0f);
+}
+
+// values = cap(scale * values), of logits. Grid (rows, ceil(size / threads)).
+struct ScaleKernel {
+  DeviceSpan<float> values;  // [rows, size]
+  uint32_t size = 0;
+  float scale = 1.0f;
+  float cap = 0.0f;  // 0: none.
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t i = block.index_y() * block.num_threads() + block.thread();
+    if (i >= size) return;
+    const uint64_t at = uint64_t{block.index_x()} * size + i;
+    const float value = values[at] * scale;
+    values[at] = cap == 0.0f ? value : Capped(cap, value);
+  }
+};
+
+// By number: common/model/architecture.h's Activation. Formulas as in cpu/kernel_templates.h.
+TANDEM_DEVICE float Activate(uint32_t activation, float x) {
+  if (activation == 0) return x / (1.0f + Exponential(0.0f - x));
+  if (activation == 3) return Greater(0.0f, x);
+  if (activation == 2) {
+    const float y = x * Fma(x * x, 0.044715f, 1.0f) * (-2 * 0.79788456080286536f);
+    return x / (1.0f + Exponential(y));
+  }
+  const float magnitude = Greater(0.0f - x, x);
+  const float z = magnitude * 0.70710678118654752f;
+  const float t = 1.0f / Fma(0.3275911f, z, 1.0f);
+  float sum = 1.061405429f;
+  sum = Fma(sum, t, -1.453152027f);
+  sum = Fma(sum, t, 1.421413741f);
+  sum = Fma(sum, t, -0.284496736f);
+  sum = Fma(sum, t, 0.254829592f);
+  const float e = sum * t * Exponential(0.0f - z * z);
+  return Greater(0.0f, x) - magnitude * 0.5f * e;
+}
+
+// output = activation(gate + gate_bias) * (up + up_bias), or where nothing gates activation(up + up_bias);
+// grid (rows, ceil(width / threads)).
 struct GateKernel {
   StepWords step;
-  DeviceSpan<const float> gate_up;  // [rows, 2 * width]: gate, then up.
-  DeviceSpan<const float> bias;     // [2 * width], or empty.
+  DeviceSpan<const float> gate_up;  // [rows, 2 * width]: gate, then up; or [rows, width]: up.
+  DeviceSpan<const float> bias;     // Of a row, or empty.
   DeviceSpan<Bf16> output;          // [rows, width]
   uint32_t width = 0;
+  uint32_t activation = 0;
+  bool gated = true;
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
@@ -152,13 +298,19 @@ struct GateKernel {
     if (row >= step.num_rows()) return;
     const uint32_t i = block.index_y() * block.num_threads() + block.thread();
     if (i >= width) return;
+    if (!gated) {
+      float value = gate_up[row * width + i];
+      if (bias.size > 0) value += bias[i];
+      output[row * width + i] = ToBf16(Activate(activation, value));
+      return;
+    }
     float gate = gate_up[row * 2 * width + i];
     float up = gate_up[row * 2 * width + width + i];
     if (bias.size > 0) {
       gate += bias[i];
       up += bias[width + i];
     }
-    output[row * width + i] = ToBf16(gate / (1.0f + Exponential(0.0f - gate)) * up);
+    output[row * width + i] = ToBf16(Activate(activation, gate) * up);
   }
 };
 

@@ -1,0 +1,198 @@
+#include "common/model/gguf_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/file.h"
+#include "common/gguf/gguf_writer.h"
+#include "common/model/gguf_dequantize.h"
+#include "common/model/model.h"
+#include "common/model/model_folder_fixture.h"
+#include "common/model/tensor_convert.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kFileF32 = 0;
+
+// The numbers of tensor `name` of the small model: no two rows alike.
+std::vector<float> NumbersOf(const std::string& name, int64_t count) {
+  std::vector<float> numbers;
+  for (int64_t i = 0; i < count; ++i) {
+    numbers.push_back(static_cast<float>(i) + static_cast<float>(name.size()) * 1000.0f);
+  }
+  return numbers;
+}
+
+absl::string_view BytesOf(const std::vector<float>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)};
+}
+
+// The small model as llama.cpp's converter writes it: of each head of queries and keys, the row in place 2j
+// is the j-th, and that in place 2j + 1 the one half a head behind it.
+GgufWriter SmallModel(const std::string& architecture, int64_t head_dim) {
+  GgufWriter writer;
+  writer.AddString("general.architecture", architecture);
+  writer.AddUint32(architecture + ".embedding_length", 8);
+  writer.AddUint32(architecture + ".block_count", 1);
+  writer.AddUint32(architecture + ".attention.head_count", 2);
+  writer.AddUint32(architecture + ".attention.head_count_kv", 1);
+  writer.AddUint32(architecture + ".feed_forward_length", 6);
+  writer.AddUint32(architecture + ".context_length", 64);
+  writer.AddFloat(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  writer.AddFloat(architecture + ".rope.freq_base", 10000);
+  writer.AddUint32("tokenizer.ggml.eos_token_id", 2);
+  for (const auto& [name, shape] : SmallTensors()) {
+    const std::string file_name = absl::StrReplaceAll(name, {{"lm_head", "output"},
+                                                             {"model.embed_tokens", "token_embd"},
+                                                             {"model.norm", "output_norm"},
+                                                             {"model.layers.0", "blk.0"},
+                                                             {"post_attention_layernorm", "ffn_norm"},
+                                                             {"input_layernorm", "attn_norm"},
+                                                             {"self_attn.q_proj", "attn_q"},
+                                                             {"self_attn.k_proj", "attn_k"},
+                                                             {"self_attn.v_proj", "attn_v"},
+                                                             {"self_attn.o_proj", "attn_output"},
+                                                             {"mlp.gate_proj", "ffn_gate"},
+                                                             {"mlp.up_proj", "ffn_up"},
+                                                             {"mlp.down_proj", "ffn_down"}});
+    const int64_t columns = shape.size() > 1 ? shape[1] : 1;
+    const std::vector<float> numbers = NumbersOf(name, shape[0] * columns);
+    std::vector<float> written = numbers;
+    if (head_dim > 0 &&
+        (name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos)) {
+      for (int64_t head = 0; head < shape[0] / head_dim; ++head) {
+        for (int64_t j = 0; j < head_dim / 2; ++j) {
+          for (int64_t side = 0; side < 2; ++side) {
+            const int64_t from = head * head_dim + side * head_dim / 2 + j;
+            const int64_t to = head * head_dim + 2 * j + side;
+            std::copy_n(numbers.begin() + from * columns, columns, written.begin() + to * columns);
+          }
+        }
+      }
+    }
+    writer.AddTensor(file_name, shape, kFileF32, BytesOf(written));
+  }
+  return writer;
+}
+
+void ExpectNumbers(const TensorView& tensor, const std::string& name) {
+  ASSERT_TRUE(tensor.exists()) << name;
+  std::vector<float> found(static_cast<size_t>(tensor.num_elements()));
+  ConvertToFloat(tensor, absl::MakeSpan(found));
+  EXPECT_EQ(found, NumbersOf(name, tensor.num_elements())) << name;
+}
+
+TEST(GgufModelTest, ReadsWhatAFolderWouldHold) {
+  const TemporaryFolder folder;
+  folder.Write("model.gguf", SmallModel("llama", 4).Bytes());
+  const auto model = Model::Load(absl::StrCat(folder.path(), "/model.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelConfig& config = (*model)->config();
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.hidden_size, 8);
+  EXPECT_EQ(config.head_dim, 4);
+  EXPECT_EQ(config.num_kv_heads, 1);
+  EXPECT_EQ(config.vocab_size, 10);
+  EXPECT_EQ(config.max_context, 64);
+  EXPECT_FLOAT_EQ(config.rms_norm_epsilon, 1e-5f);
+  EXPECT_FALSE(config.tied_embeddings);
+  EXPECT_EQ((*model)->generation_defaults().eos_tokens, TokenIds{2});
+  ExpectNumbers((*model)->embedding(), "model.embed_tokens.weight");
+  ExpectNumbers((*model)->output(), "lm_head.weight");
+  ExpectNumbers((*model)->final_norm(), "model.norm.weight");
+  const LayerWeights& layer = (*model)->layers()[0];
+  const std::string prefix = "model.layers.0.";
+  ExpectNumbers(layer.query, prefix + "self_attn.q_proj.weight");
+  ExpectNumbers(layer.key, prefix + "self_attn.k_proj.weight");
+  ExpectNumbers(layer.value, prefix + "self_attn.v_proj.weight");
+  ExpectNumbers(layer.attention_out, prefix + "self_attn.o_proj.weight");
+  ExpectNumbers(layer.input_norm, prefix + "input_layernorm.weight");
+  ExpectNumbers(layer.post_attention_norm, prefix + "post_attention_layernorm.weight");
+  ExpectNumbers(layer.gate, prefix + "mlp.gate_proj.weight");
+  ExpectNumbers(layer.up, prefix + "mlp.up_proj.weight");
+  ExpectNumbers(layer.down, prefix + "mlp.down_proj.weight");
+  // What a folder that holds such a file would be asked for.
+  EXPECT_EQ(Model::IsHead(absl::StrCat(folder.path(), "/model.gguf")).value_or(true), false);
+}
+
+TEST(GgufModelTest, RefusesByKey) {
+  const struct {
+    const char* key;
+    const char* message;
+  } kCases[] = {
+      {"llama.expert_count", "key llama.expert_count: found 8, supported: none"},
+      {"llama.attention.sliding_window", "key llama.attention.sliding_window"},
+      {"llama.rope.dimension_count",
+       "key llama.rope.dimension_count: found 8, supported: all numbers of a head"},
+      {"split.count", "key split.count: found 8, supported: one file"},
+  };
+  const TemporaryFolder folder;
+  const std::string path = absl::StrCat(folder.path(), "/model.gguf");
+  for (const auto& test_case : kCases) {
+    GgufWriter writer = SmallModel("llama", 4);
+    writer.AddUint32(test_case.key, 8);
+    folder.Write("model.gguf", writer.Bytes());
+    const absl::Status status = Model::Load(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << test_case.key;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test_case.message));
+  }
+  folder.Write("model.gguf", SmallModel("mamba", 0).Bytes());
+  EXPECT_THAT(std::string(Model::Load(path).status().message()),
+              HasSubstr("key general.architecture: found mamba, supported: llama, mistral, qwen2, qwen3"));
+}
+
+TEST(GgufModelTest, SpoiltFilesNeverCrash) {
+  const TemporaryFolder folder;
+  const std::string whole = SmallModel("llama", 4).Bytes();
+  std::mt19937_64 random(9);
+  int num_loaded = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string bytes = whole;
+    for (uint64_t j = 1 + random() % 3; j > 0; --j)
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    folder.Write("model.gguf", bytes);
+    const auto model = Model::Load(absl::StrCat(folder.path(), "/model.gguf"));
+    if (!model.ok()) {
+      EXPECT_THAT(std::string(model.status().message()), HasSubstr(folder.path()));
+      continue;
+    }
+    ++num_loaded;
+    std::vector<float> numbers(static_cast<size_t>((*model)->layers()[0].query.num_elements()));
+    ConvertToFloat((*model)->layers()[0].query, absl::MakeSpan(numbers));
+  }
+  EXPECT_GT(num_loaded, 100);
+  EXPECT_LT(num_loaded, 1400);
+}
+
+TEST(GgufDequantizeTest, MakesTheNumbersOfTheFormatsAuthors) {
+  const std::string path = absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/gguf_blocks.json");
+  const nlohmann::json cases = nlohmann::json::parse(ReadFile(path, 1 << 20).value());
+  EXPECT_EQ(cases.size(), 7);
+  for (const nlohmann::json& test_case : cases) {
+    const auto type = static_cast<GgufType>(test_case.at("type").get<uint32_t>());
+    const std::string bytes = absl::HexStringToBytes(test_case.at("bytes").get<std::string>());
+    const std::vector<uint32_t> expected = test_case.at("bits");
+    std::vector<float> found(expected.size());
+    DequantizeBlocks(type, bytes, absl::MakeSpan(found));
+    for (size_t i = 0; i < found.size(); ++i) {
+      // Zeros may differ in sign.
+      EXPECT_EQ(found[i], std::bit_cast<float>(expected[i])) << test_case.at("name") << ", number " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,282 @@
+#include "common/tokenizer/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/unicode.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::json;
+
+// The format's kinds of tokens.
+constexpr int64_t kUnknownToken = 2;
+constexpr int64_t kControlToken = 3;
+constexpr int64_t kUserToken = 4;
+
+constexpr char kBlank[] = "\xE2\x96\x81";
+// SentencePiece's merges are found by cutting every token everywhere.
+constexpr size_t kMaxMergedBytes = 512;
+
+#define TANDEM_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define TANDEM_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
+
+// What llama.cpp's names of pre-tokenizers stand for in the tokenizer.json of these models.
+struct PreTokenizerKind {
+  absl::string_view name;
+  const char* pattern;  // null: that of GPT-2
+  bool composes;        // text is normalized to NFC
+  bool single_digits;
+  bool ignores_merges;
+  bool adds_bos;
+};
+constexpr PreTokenizerKind kPreTokenizers[] = {
+    {"gpt-2", nullptr, false, false, false, false},
+    {"smollm", nullptr, false, true, false, false},
+    {"llama-bpe", TANDEM_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})" TANDEM_REST, false, false,
+     true, true},
+    {"qwen2", TANDEM_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" TANDEM_REST, true, false, false,
+     false},
+};
+
+class TokenizerReader {
+ public:
+  explicit TokenizerReader(const GgufFile& file) : file_(file) {}
+
+  absl::StatusOr<GgufTokenizer> Read() {
+    TANDEM_ASSIGN_OR_RETURN(const std::string kind, Text("tokenizer.ggml.model"));
+    const bool is_sentencepiece = kind == "llama";
+    if (!is_sentencepiece && kind != "gpt2") return Refused("tokenizer.ggml.model", kind, "gpt2, llama");
+    TANDEM_RETURN_IF_ERROR(ReadTokens());
+    if (is_sentencepiece) {
+      TANDEM_RETURN_IF_ERROR(DescribeSentencePiece());
+    } else {
+      TANDEM_RETURN_IF_ERROR(DescribeByteLevel());
+    }
+    TANDEM_RETURN_IF_ERROR(DescribeFrame());
+    return std::move(out_);
+  }
+
+ private:
+  absl::Status Invalid(absl::string_view key, absl::string_view expected) const {
+    return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": key ", key, ": expected ", expected));
+  }
+  absl::Status Refused(absl::string_view key, absl::string_view found, absl::string_view supported) const {
+    return absl::UnimplementedError(absl::StrCat(file_.path(), ": key ", key, ": found ",
+                                                 absl::CHexEscape(found.substr(0, 100)),
+                                                 ", supported: ", supported));
+  }
+
+  const Json* Find(const char* key) const {
+    const auto found = file_.metadata().find(key);
+    return found == file_.metadata().end() ? nullptr : &*found;
+  }
+  absl::StatusOr<std::string> Text(const char* key) const {
+    const Json* const value = Find(key);
+    if (value == nullptr || !value->is_string()) return Invalid(key, "a string");
+    return value->get<std::string>();
+  }
+  absl::StatusOr<bool> Flag(const char* key, bool if_absent) const {
+    const Json* const value = Find(key);
+    if (value == nullptr) return if_absent;
+    if (!value->is_boolean()) return Invalid(key, "a boolean");
+    return value->get<bool>();
+  }
+  // An array as long as the vocabulary, whose elements `fits` holds for.
+  template <typename Fits>
+  absl::StatusOr<const Json*> List(const char* key, absl::string_view of, Fits fits) const {
+    const Json* const value = Find(key);
+    if (value == nullptr || !value->is_array() || !std::all_of(value->begin(), value->end(), fits)) {
+      return Invalid(key, absl::StrCat("an array of ", of));
+    }
+    return value;
+  }
+
+  absl::Status ReadTokens() {
+    TANDEM_ASSIGN_OR_RETURN(
+        const Json* const tokens, List("tokenizer.ggml.tokens", "strings", [](const Json& text) {
+          return text.is_string() && !FindInvalidUtf8(text.get_ref<const std::string&>()).has_value();
+        }));
+    if (tokens->empty()) return Invalid("tokenizer.ggml.tokens", "at least one token");
+    for (size_t id = 0; id < tokens->size(); ++id) {
+      const std::string& text = (*tokens)[id].get_ref<const std::string&>();
+      if (!ids_.emplace(text, static_cast<int64_t>(id)).second) {
+        return Invalid("tokenizer.ggml.tokens",
+                       absl::StrCat("every token once, but \"", absl::CHexEscape(text.substr(0, 100)),
+                                    "\" is there twice"));
+      }
+    }
+    tokens_ = tokens;
+    kinds_.assign(tokens->size(), 1);
+    if (Find("tokenizer.ggml.token_type") != nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(
+          const Json* const kinds,
+          List("tokenizer.ggml.token_type", "integers", [](const Json& n) { return n.is_number_integer(); }));
+      if (kinds->size() != tokens->size()) return Invalid("tokenizer.ggml.token_type", "one for each token");
+      for (size_t id = 0; id < kinds_.size(); ++id) kinds_[id] = (*kinds)[id].get<int64_t>();
+    }
+    Json vocabulary = Json::object();
+    Json added = Json::array();
+    for (size_t id = 0; id < kinds_.size(); ++id) {
+      vocabulary[Content(id)] = id;
+      const bool is_special = kinds_[id] == kControlToken || kinds_[id] == kUnknownToken;
+      if (!is_special && kinds_[id] != kUserToken) continue;
+      added.push_back({{"id", id}, {"content", Content(id)}, {"special", is_special}, {"normalized", false}});
+    }
+    out_.definition = {
+        {"added_tokens", std::move(added)},
+        {"model", {{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", Json::array()}}}};
+    return absl::OkStatus();
+  }
+
+  const std::string& Content(size_t id) const { return (*tokens_)[id].get_ref<const std::string&>(); }
+
+  absl::Status DescribeByteLevel() {
+    TANDEM_ASSIGN_OR_RETURN(const std::string name, Text("tokenizer.ggml.pre"));
+    const auto* const kind =
+        std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
+                     [&name](const PreTokenizerKind& known) { return known.name == name; });
+    if (kind == std::end(kPreTokenizers)) {
+      return Refused("tokenizer.ggml.pre", name, "gpt-2, smollm, llama-bpe, qwen2");
+    }
+    TANDEM_ASSIGN_OR_RETURN(
+        const Json* const merges,
+        List("tokenizer.ggml.merges", "strings", [](const Json& text) { return text.is_string(); }));
+    Json& definition = out_.definition;
+    definition["model"]["merges"] = *merges;
+    definition["model"]["ignore_merges"] = kind->ignores_merges;
+    if (kind->composes) definition["normalizer"] = {{"type", "NFC"}};
+    Json steps = Json::array();
+    if (kind->single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+    if (kind->pattern != nullptr) {
+      steps.push_back({{"type", "Split"},
+                       {"pattern", {{"Regex", kind->pattern}}},
+                       {"behavior", "Isolated"},
+                       {"invert", false}});
+    }
+    steps.push_back(
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", kind->pattern == nullptr}});
+    definition["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+    definition["decoder"] = {{"type", "ByteLevel"}};
+    adds_bos_ = kind->adds_bos;
+    return absl::OkStatus();
+  }
+
+  absl::Status DescribeSentencePiece() {
+    TANDEM_ASSIGN_OR_RETURN(
+        const Json* const scores,
+        List("tokenizer.ggml.scores", "numbers", [](const Json& score) { return score.is_number(); }));
+    if (scores->size() != kinds_.size()) return Invalid("tokenizer.ggml.scores", "one for each token");
+    TANDEM_ASSIGN_OR_RETURN(const bool prepends, Flag("tokenizer.ggml.add_space_prefix", true));
+    TANDEM_ASSIGN_OR_RETURN(const bool strips, Flag("tokenizer.ggml.remove_extra_whitespaces", false));
+    if (strips) return Refused("tokenizer.ggml.remove_extra_whitespaces", "true", "false");
+    Json& definition = out_.definition;
+    Json& model = definition["model"];
+    model["byte_fallback"] = true;
+    model["fuse_unk"] = true;
+    for (size_t id = 0; id < kinds_.size(); ++id) {
+      if (kinds_[id] == kUnknownToken) model["unk_token"] = Content(id);
+    }
+    model["merges"] = MergesOf(*scores);
+    Json steps = Json::array();
+    if (prepends) steps.push_back({{"type", "Prepend"}, {"prepend", kBlank}});
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kBlank}});
+    definition["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(steps)}};
+    Json decoders = Json::array();
+    decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kBlank}}}, {"content", " "}});
+    decoders.push_back({{"type", "ByteFallback"}});
+    decoders.push_back({{"type", "Fuse"}});
+    if (prepends) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    definition["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
+    adds_bos_ = true;
+    return absl::OkStatus();
+  }
+
+  // Two tokens merge where the whole is a token, the one of the highest score first: the order in which
+  // transformers writes them into a tokenizer.json.
+  Json MergesOf(const Json& scores) const {
+    struct Merge {
+      double score;
+      size_t left_size;  // in characters
+      size_t right_size;
+      absl::string_view left;
+      absl::string_view right;
+    };
+    const auto num_characters = [](absl::string_view text) {
+      return static_cast<size_t>(
+          std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+    };
+    std::vector<Merge> merges;
+    for (size_t id = 0; id < kinds_.size(); ++id) {
+      const absl::string_view whole = Content(id);
+      if (whole.size() > kMaxMergedBytes) continue;
+      const size_t first = merges.size();
+      for (size_t cut = 1; cut < whole.size(); ++cut) {
+        if ((whole[cut] & 0xC0) == 0x80) continue;
+        const absl::string_view left = whole.substr(0, cut), right = whole.substr(cut);
+        if (!ids_.contains(left) || !ids_.contains(right)) continue;
+        merges.push_back(
+            {scores[id].get<double>(), num_characters(left), num_characters(right), left, right});
+      }
+      std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(),
+                [this](const Merge& a, const Merge& b) {
+                  return std::pair(ids_.at(a.left), ids_.at(a.right)) <
+                         std::pair(ids_.at(b.left), ids_.at(b.right));
+                });
+    }
+    std::stable_sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+      return std::tie(a.score, a.left_size, a.right_size) > std::tie(b.score, b.left_size, b.right_size);
+    });
+    Json list = Json::array();
+    for (const Merge& merge : merges) list.push_back({std::string(merge.left), std::string(merge.right)});
+    return list;
+  }
+
+  absl::Status DescribeFrame() {
+    Json& config = out_.config;
+    config = Json::object();
+    for (const auto& [key, name] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token"),
+                                    std::pair("tokenizer.ggml.eos_token_id", "eos_token"),
+                                    std::pair("tokenizer.ggml.unknown_token_id", "unk_token"),
+                                    std::pair("tokenizer.ggml.padding_token_id", "pad_token")}) {
+      const Json* const id = Find(key);
+      if (id == nullptr) continue;
+      if (!id->is_number_unsigned() || id->get<uint64_t>() >= kinds_.size())
+        return Invalid(key, "a token's id");
+      config[name] = Content(id->get<size_t>());
+    }
+    TANDEM_ASSIGN_OR_RETURN(const bool adds_bos,
+                            Flag("tokenizer.ggml.add_bos_token", adds_bos_ && config.contains("bos_token")));
+    TANDEM_ASSIGN_OR_RETURN(const bool adds_eos, Flag("tokenizer.ggml.add_eos_token", false));
+    config["add_bos_token"] = adds_bos;
+    config["add_eos_token"] = adds_eos;
+    if (Find("tokenizer.chat_template") != nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(config["chat_template"], Text("tokenizer.chat_template"));
+    }
+    return absl::OkStatus();
+  }
+
+  const GgufFile& file_;
+  GgufTokenizer out_;
+  const Json* tokens_ = nullptr;
+  absl::flat_hash_map<absl::string_view, int64_t> ids_;
+  std::vector<int64_t> kinds_;
+  bool adds_bos_ = false;  // where the file does not say
+};
+
+}  // namespace
+
+absl::StatusOr<GgufTokenizer> ReadGgufTokenizer(const GgufFile& file) {
+  return TokenizerReader(file).Read();
+}
+
+}  // namespace tandem

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/gguf/gguf_file.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem {
+
+// The tokenizer in a GGUF file's keys, as the tokenizer.json and tokenizer_config.json that say the same.
+struct GgufTokenizer {
+  nlohmann::json definition;
+  nlohmann::json config;
+};
+
+// Reads the kinds "gpt2" (byte-level BPE; its pre-tokenizer by the name that llama.cpp gives it) and "llama"
+// (SentencePiece, whose merges follow from its scores). Unimplemented, by key and name, for others.
+absl::StatusOr<GgufTokenizer> ReadGgufTokenizer(const GgufFile& file);
+
+}  // namespace tandem

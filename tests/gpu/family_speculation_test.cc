@@ -1,0 +1,91 @@
+// Law 2 for every family that there is: with a drafter, and in company, every token is the one without. On
+// the processor and, where it runs the family, on an emulated GPU.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cuda/cuda_engine.h"
+#include "common/engine/cuda/testing/host_ops.h"
+#include "common/model/family_fixture.h"
+#include "gtest/gtest.h"
+#include "tests/gpu/engine_pair.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kMaxTokens = 8;
+
+std::unique_ptr<Engine> OnCpu(std::shared_ptr<const Model> model, WeightType weight_type) {
+  auto engine = CreateCpuEngine(
+      std::move(model), {.num_blocks = 40, .max_rows = 64, .num_threads = 2, .weight_type = weight_type});
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+std::unique_ptr<Engine> OnEmulatedGpu(const Model& model) {
+  auto engine = CudaEngine::Create(model, {.num_blocks = 40, .max_rows = 64, .use_graphs = false},
+                                   std::make_unique<HostOps>(HostOps::Options{.seed = 1}));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+std::vector<PairRequest> Requests(const ModelConfig& config) {
+  const std::vector<SamplingParameters> samplings = {
+      {.temperature = 0.0f},
+      {.temperature = 0.8f, .seed = 7},
+      {.temperature = 0.7f, .repetition_penalty = 1.3f, .frequency_penalty = 0.7f, .seed = 9}};
+  std::vector<PairRequest> requests;
+  for (const SamplingParameters& sampling : samplings) {
+    PairRequest request{.prompt = {}, .sampling = sampling};
+    // The second goes on from the first: it finds its blocks.
+    for (size_t i = 0; i < 17 + 8 * requests.size(); ++i) {
+      request.prompt.push_back(
+          static_cast<TokenId>((i * i + requests.size() / 2) % static_cast<size_t>(config.vocab_size)));
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void ExpectSameWithDrafts(EnginePair pair, const ModelConfig& config) {
+  const std::vector<PairRequest> requests = Requests(config);
+  std::vector<TokenIds> alone;
+  for (const PairRequest& request : requests) {
+    alone.push_back(pair.Run({request}, kMaxTokens, /*drafted=*/false).tokens.front());
+    EXPECT_EQ(alone.back().size(), kMaxTokens);
+  }
+  const PairOutputs drafted = pair.Run(requests, kMaxTokens, /*drafted=*/true);
+  EXPECT_EQ(drafted.tokens, alone);
+  // Of 24 tokens, or nothing was tested.
+  EXPECT_GT(drafted.accepted_tokens, 3u);
+}
+
+class FamilySpeculation : public testing::TestWithParam<std::string> {};
+
+// The draft model is the target rounded to 8 bits: nearly always right, and never its bits.
+TEST_P(FamilySpeculation, OutputsAreThoseWithoutIt) {
+  const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
+  ASSERT_NE(model, nullptr);
+  ExpectSameWithDrafts({*model, OnCpu(model, WeightType::kAsInFile), OnCpu(model, WeightType::kInt8)},
+                       model->config());
+}
+
+TEST_P(FamilySpeculation, OutputsOfAGpuAreThoseWithoutIt) {
+  if (GetParam() == "opt-350m") GTEST_SKIP() << "refused: docs/models.md";
+  const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
+  ASSERT_NE(model, nullptr);
+  ExpectSameWithDrafts({*model, OnEmulatedGpu(*model), OnCpu(model, WeightType::kInt8)}, model->config());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilySpeculation, testing::ValuesIn(FamilyModelNames()),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace tandem
