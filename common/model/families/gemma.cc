@@ -20,7 +20,7 @@ absl::StatusOr<float> ReadCap(const JsonFields& fields, absl::string_view name, 
   return static_cast<float>(cap);
 }
 
-absl::Status ReadCommon(const JsonFields& fields, int32_t default_context, ModelConfig& config) {
+absl::Status ReadGemma(const JsonFields& fields, int32_t default_context, ModelConfig& config) {
   const SizeFields sizes = {
       .default_kv_heads = 4, .default_head_dim = 256, .default_context = default_context};
   TANDEM_RETURN_IF_ERROR(ReadSizes(fields, sizes, config));
@@ -86,7 +86,7 @@ absl::Status ReadTwoRotations(const JsonFields& fields, ModelConfig& config) {
 }  // namespace
 
 absl::Status ReadGemma2(const JsonFields& fields, ModelConfig& config) {
-  TANDEM_RETURN_IF_ERROR(ReadCommon(fields, 8192, config));
+  TANDEM_RETURN_IF_ERROR(ReadGemma(fields, 8192, config));
   TANDEM_RETURN_IF_ERROR(ReadRope(fields, {}, config));
   TANDEM_ASSIGN_OR_RETURN(config.block.score_cap, ReadCap(fields, "attn_logit_softcapping", 50.0));
   TANDEM_ASSIGN_OR_RETURN(config.block.logit_cap, ReadCap(fields, "final_logit_softcapping", 30.0));
@@ -94,7 +94,7 @@ absl::Status ReadGemma2(const JsonFields& fields, ModelConfig& config) {
 }
 
 absl::Status ReadGemma3(const JsonFields& fields, ModelConfig& config) {
-  TANDEM_RETURN_IF_ERROR(ReadCommon(fields, 131072, config));
+  TANDEM_RETURN_IF_ERROR(ReadGemma(fields, 131072, config));
   TANDEM_RETURN_IF_ERROR(ReadTwoRotations(fields, config));
   TANDEM_ASSIGN_OR_RETURN(config.block.score_cap, ReadCap(fields, "attn_logit_softcapping", 0.0));
   TANDEM_ASSIGN_OR_RETURN(config.block.logit_cap, ReadCap(fields, "final_logit_softcapping", 0.0));

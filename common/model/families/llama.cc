@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-absl::Status ReadCommon(const JsonFields& fields, const SizeFields& sizes, ModelConfig& config) {
+absl::Status ReadLlamaLike(const JsonFields& fields, const SizeFields& sizes, ModelConfig& config) {
   TANDEM_RETURN_IF_ERROR(ExpectSilu(fields));
   TANDEM_RETURN_IF_ERROR(ExpectAbsent(fields, {"attn_logit_softcapping", "final_logit_softcapping"}));
   TANDEM_RETURN_IF_ERROR(ReadSizes(fields, sizes, config));
@@ -48,7 +48,7 @@ absl::Status ReadQwenWindow(const JsonFields& fields, ModelConfig& config) {
 }  // namespace
 
 absl::Status ReadLlama(const JsonFields& fields, ModelConfig& config) {
-  TANDEM_RETURN_IF_ERROR(ReadCommon(fields, {}, config));
+  TANDEM_RETURN_IF_ERROR(ReadLlamaLike(fields, {}, config));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<bool> slides, ReadLayerTypes(fields, config.num_layers));
   if (std::count(slides.begin(), slides.end(), true) > 0) {
     return fields.Unsupported("layer_types", "full_attention");
@@ -60,7 +60,7 @@ absl::Status ReadLlama(const JsonFields& fields, ModelConfig& config) {
 }
 
 absl::Status ReadMistral(const JsonFields& fields, ModelConfig& config) {
-  TANDEM_RETURN_IF_ERROR(ReadCommon(fields, {.default_kv_heads = 8, .default_context = 131072}, config));
+  TANDEM_RETURN_IF_ERROR(ReadLlamaLike(fields, {.default_kv_heads = 8, .default_context = 131072}, config));
   TANDEM_ASSIGN_OR_RETURN(std::optional<int32_t> window, fields.Int("sliding_window", 1, kMostContext));
   // Only null says that none is there.
   if (!fields.Has("sliding_window")) window = 4096;
@@ -76,14 +76,14 @@ absl::Status ReadMistral(const JsonFields& fields, ModelConfig& config) {
 }
 
 absl::Status ReadQwen2(const JsonFields& fields, ModelConfig& config) {
-  TANDEM_RETURN_IF_ERROR(ReadCommon(fields, {.default_kv_heads = 32, .default_context = 32768}, config));
+  TANDEM_RETURN_IF_ERROR(ReadLlamaLike(fields, {.default_kv_heads = 32, .default_context = 32768}, config));
   config.attention_bias = true;
   return ReadQwenWindow(fields, config);
 }
 
 absl::Status ReadQwen3(const JsonFields& fields, ModelConfig& config) {
   const SizeFields sizes = {.default_kv_heads = 32, .default_head_dim = 128, .default_context = 32768};
-  TANDEM_RETURN_IF_ERROR(ReadCommon(fields, sizes, config));
+  TANDEM_RETURN_IF_ERROR(ReadLlamaLike(fields, sizes, config));
   TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("attention_bias", false));
   config.attention_output_bias = config.attention_bias;
   config.qk_norm = true;
