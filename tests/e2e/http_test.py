@@ -81,7 +81,8 @@ class HttpTest(ProcessTest):
         self.start_stack()
         stub = services.VllmEngineStub(self.channel)
         call = {"metadata": bearer("secret"), "timeout": PATIENCE_SECONDS}
-        self.assertTrue(stub.HealthCheck(vllm.HealthCheckRequest(), timeout=PATIENCE_SECONDS).healthy)
+        healthy = lambda: stub.HealthCheck(vllm.HealthCheckRequest(), timeout=PATIENCE_SECONDS).healthy  # noqa: E731
+        wait_until(healthy, "the router to know of its verifier")
         self.assertEqual(stub.GetModelInfo(vllm.GetModelInfoRequest(), **call).served_model_name, TARGET)
         for prompt in PROMPTS:
             for temperature in (0.0, 0.8):
