@@ -1,5 +1,6 @@
 """HTTP/2 by hand, for clients that do what no gRPC library would. Nothing but the standard library."""
 
+import os
 import socket
 import struct
 
@@ -7,12 +8,15 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 ACK = END_STREAM = 1
 END_HEADERS = 4
+# The variable of the environment that names an attack's own address.
+ATTACKER = "TANDEM_ATTACKER"
 INITIAL_WINDOW_SIZE = 4
 
 
 def source_of(host):
-    """Where an attack on this host comes from: on loopback from another address than the other tenants' calls."""
-    return ("127.0.0.2", 0) if host == "127.0.0.1" else None
+    """Where an attack on this host comes from: on loopback from another address than the other tenants' calls, and than
+    other attacks, after which a router may refuse theirs for a while."""
+    return (os.environ.get(ATTACKER, "127.0.0.2"), 0) if host == "127.0.0.1" else None
 
 
 def frame(kind, flags, stream, payload=b""):
