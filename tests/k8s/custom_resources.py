@@ -5,6 +5,7 @@ import jsonschema
 
 _TEXT = {"type": "string", "minLength": 1}
 _NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
+_PORT_NUMBER = {"type": "integer", "minimum": 1, "maximum": 65535}
 _DURATION = {"type": "string", "pattern": r"^(\d+h)?(\d+m)?(\d+s)?$", "minLength": 2}
 _COUNT = {"type": "integer", "minimum": 0}
 
@@ -116,7 +117,7 @@ _GATEWAY = _object(
             ["name", "port", "protocol"],
             name=_NAME,
             hostname=_NAME,
-            port={"type": "integer", "minimum": 1, "maximum": 65535},
+            port=_PORT_NUMBER,
             protocol={"enum": ["HTTP", "HTTPS", "TLS", "TCP", "UDP"]},
             tls=_object(
                 [],
@@ -126,50 +127,43 @@ _GATEWAY = _object(
         )
     ),
 )
-_GRPC_ROUTE = _object(
-    ["parentRefs", "rules"],
-    parentRefs=_list(_object(["name"], name=_NAME, sectionName=_NAME)),
-    hostnames=_list(_NAME),
-    rules=_list(
-        _object(
-            ["backendRefs"],
-            matches=_list(_object(["method"], method=_object([], service=_TEXT, method=_TEXT))),
-            backendRefs=_list(
-                _object(["name", "port"], name=_NAME, port={"type": "integer", "minimum": 1})
-            ),
-        )
-    ),
+
+
+def _route(**rule):
+    """A route with rules of these fields."""
+    return _object(
+        ["parentRefs", "rules"],
+        parentRefs=_list(_object(["name"], name=_NAME, sectionName=_NAME)),
+        hostnames=_list(_NAME),
+        rules=_list(_object(["backendRefs"], **rule)),
+    )
+
+
+_GRPC_ROUTE = _route(
+    matches=_list(_object(["method"], method=_object([], service=_TEXT, method=_TEXT))),
+    backendRefs=_list(_object(["name", "port"], name=_NAME, port=_PORT_NUMBER)),
 )
-_PORT_NUMBER = {"type": "integer", "minimum": 1, "maximum": 65535}
-_HTTP_ROUTE = _object(
-    ["parentRefs", "rules"],
-    parentRefs=_list(_object(["name"], name=_NAME, sectionName=_NAME)),
-    hostnames=_list(_NAME),
-    rules=_list(
+_HTTP_ROUTE = _route(
+    matches=_list(
         _object(
-            ["backendRefs"],
-            matches=_list(
-                _object(
-                    ["path"],
-                    path=_object(
-                        ["type", "value"],
-                        type={"enum": ["Exact", "PathPrefix", "RegularExpression"]},
-                        value={"type": "string", "pattern": "^/"},
-                    ),
-                )
+            ["path"],
+            path=_object(
+                ["type", "value"],
+                type={"enum": ["Exact", "PathPrefix", "RegularExpression"]},
+                value={"type": "string", "pattern": "^/"},
             ),
-            backendRefs=_list(
-                _object(
-                    ["name"],
-                    group={"type": "string", "pattern": r"^([a-z0-9.-]+)?$"},
-                    kind={"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9-]*$"},
-                    name=_NAME,
-                    port=_PORT_NUMBER,
-                )
-            ),
-            timeouts=_object([], request=_DURATION, backendRequest=_DURATION),
         )
     ),
+    backendRefs=_list(
+        _object(
+            ["name"],
+            group={"type": "string", "pattern": r"^([a-z0-9.-]+)?$"},
+            kind={"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9-]*$"},
+            name=_NAME,
+            port=_PORT_NUMBER,
+        )
+    ),
+    timeouts=_object([], request=_DURATION, backendRequest=_DURATION),
 )
 _INFERENCE_POOL = _object(
     ["selector", "targetPorts", "endpointPickerRef"],

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes unicode_tables.cc: where the Hugging Face `tokenizers` library classes characters otherwise than the
+"""Makes unicode_tables.inc: where the Hugging Face `tokenizers` library classes characters otherwise than the
 libraries that Tandem is built with.
 
-    make_unicode_tables.py > common/tokenizer/unicode_tables.cc
+    make_unicode_tables.py > common/tokenizer/unicode_tables.inc
 
 Asks `tokenizers` (0.23.3: Oniguruma and Rust of Unicode 16 and 17, normal forms of about 9, scripts of its own)
 about every character, and PCRE2 10.42 and utf8proc 2.8.0 of Debian 12, by ctypes, about the same.
@@ -245,9 +245,7 @@ def main():
     words = pre_tokenizers.Whitespace()
     in_word = {c for c in CHARACTERS if [p[0] for p in words.pre_tokenize_str("a" + chr(c))] == ["a" + chr(c)]}
     known_words = {*range(1, 11), 12}
-    print("// Made by testdata/make_unicode_tables.py, which says what of.\n")
-    print('#include "common/tokenizer/unicode_tables.h"\n\n#include <algorithm>\n#include <iterator>\n')
-    print("namespace tandem {\nnamespace {\n\nstruct Shift {\n  uint32_t first;\n  uint32_t last;\n  int32_t by;\n};\n\nstruct ScriptRun {\n  uint32_t first;\n  uint32_t last;\n  int number;\n};\n\n// clang-format off\n")
+    print("// Made by testdata/make_unicode_tables.py, which says what of. For unicode_tables.cc.\n")
     print_table("StandIn", "kStandIns", [
         "{0x%X, 0x%X, {%s}}" % (first, last, ", ".join(f"0x{c:X}" for c in chosen))
         for first, last, chosen in stand_ins])
@@ -262,58 +260,7 @@ def main():
     print_table("Shift", "kNewerLowercase", [
         f"{{0x{a:X}, 0x{b:X}, {by}}}" for a, b, by in make_lowercase(utf8proc)])
     print_table("ScriptRun", "kScripts", [f"{{0x{a:X}, 0x{b:X}, {number}}}" for a, b, number in make_scripts()])
-    print("// clang-format on\n")
-    print(FUNCTIONS, end="")
 
-
-FUNCTIONS = """\
-// The run of a sorted table that holds the character, or null.
-template <typename Run, size_t kSize>
-const Run* FindRun(const Run (&table)[kSize], uint32_t code_point) {
-  const auto holds_or_follows = [](const Run& run, uint32_t c) { return run.last < c; };
-  const Run* run = std::lower_bound(std::begin(table), std::end(table), code_point, holds_or_follows);
-  return run != std::end(table) && run->first <= code_point ? run : nullptr;
-}
-
-}  // namespace
-
-absl::Span<const StandIn> StandIns() {
-  return kStandIns;
-}
-
-absl::Span<const absl::string_view> ScriptsWithNewerCharacters() {
-  return kScriptsWithNewer;
-}
-
-bool HasNoNormalForm(uint32_t code_point) {
-  return code_point >= kWithoutNormalForm[0].first && FindRun(kWithoutNormalForm, code_point) != nullptr;
-}
-
-bool IsNewerWordCharacter(uint32_t code_point) {
-  return FindRun(kNewerWord, code_point) != nullptr;
-}
-
-bool IsNewerNumeric(uint32_t code_point) {
-  return FindRun(kNewerNumeric, code_point) != nullptr;
-}
-
-bool IsPunctuation(uint32_t code_point) {
-  return FindRun(kPunctuation, code_point) != nullptr;
-}
-
-std::optional<uint32_t> FindNewerLowercase(uint32_t code_point) {
-  const Shift* shift = FindRun(kNewerLowercase, code_point);
-  if (shift == nullptr) return std::nullopt;
-  return code_point + static_cast<uint32_t>(shift->by);
-}
-
-int WritingSystem(uint32_t code_point) {
-  const ScriptRun* run = FindRun(kScripts, code_point);
-  return run == nullptr ? kAnyWritingSystem : run->number;
-}
-
-}  // namespace tandem
-"""
 
 if __name__ == "__main__":
     main()
