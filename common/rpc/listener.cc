@@ -269,15 +269,15 @@ bool Listener::AcceptAll(int socket) {
     }
     // The lowest free number is taken, so a high one means that all below are in use.
     if (connection >= max_descriptor_) {
+      options_.refused.Increment();  // Before its peer can know.
       close(connection);
-      options_.refused.Increment();
       continue;
     }
     const std::optional<PeerAddress> peer = PeerAddressOf(from);
     const std::shared_ptr<PeerBackoff> backoff = options_.watch.backoff;
     if (backoff != nullptr && peer.has_value() && backoff->Refuses(*peer, absl::Now())) {
+      options_.refused_after_cuts.Increment();  // Before its peer can know.
       close(connection);
-      options_.refused_after_cuts.Increment();
       continue;
     }
     const int on = 1;

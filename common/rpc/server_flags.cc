@@ -42,8 +42,8 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .InRange(0, 1 << 20)
       .Add(
           "cut-backoff", &options.limits.cut_backoff,
-          "For how long, at most, an address from which a connection was cut may open no further one, unless "
-          "known callers call from there; 0s for not at all.")
+          "After a connection was cut its address may open no new one: 1s the first time, twice as long each "
+          "further time, at most this long. Addresses of known callers are exempt. 0s: off.")
       .Add("connection-threads", &options.limits.pollers,
            "Threads for connections besides gRPC's own: about how many peers may send without end before "
            "others are not read.")
