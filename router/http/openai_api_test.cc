@@ -139,6 +139,15 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
       {R"("continue_final_message": true, "add_generation_prompt": true)", "add_generation_prompt: "},
       {R"("temperature": 1000)", "sampling.temperature"},
       {R"("temperature": 0.5, "temperature": 0.7)", "temperature"},
+      {R"("cache_salt": "s")", "cache_salt: "},
+      {R"("length_penalty": 0.5)", "length_penalty: expected 1"},
+      {R"("truncate_prompt_tokens": 8)", "truncate_prompt_tokens: "},
+      {R"("return_tokens_as_token_ids": true)", "return_tokens_as_token_ids: "},
+      {R"("kv_transfer_params": {})", "kv_transfer_params: "},
+      {R"("vllm_xargs": {})", "vllm_xargs: "},
+      {R"("moderation": {"model": "m"})", "moderation: "},
+      {R"("include_reasoning": false)", "include_reasoning: expected true"},
+      {R"("add_special_tokens": true)", "add_special_tokens: expected false"},
   };
   for (const auto& [field, message] : refused) {
     const Answer answer = Chat(", " + field);
@@ -149,7 +158,9 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
   EXPECT_EQ(verifier_.num_calls(), 0);
   EXPECT_EQ(
       Chat(
-          R"(, "n": 1, "temperature": null, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"})")
+          R"(, "n": 1, "temperature": null, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"},
+             "length_penalty": 1.0, "include_reasoning": true, "spaces_between_special_tokens": true,
+             "prompt_cache_options": {}, "add_special_tokens": false, "return_tokens_as_token_ids": false)")
           .status,
       200);
 }

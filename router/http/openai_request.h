@@ -44,6 +44,8 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
 
 // The parts of both that the Responses API has as well.
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
+// Where an output ends, but for its token limit, which has several names.
+void ReadStopping(JsonFields& fields, v1::StopConditions& stopping);
 void ReadTandem(JsonFields& fields, v1::GenerateRequest& request);
 // What belongs to a request's place in the queue and to its drafts.
 void ReadPriority(JsonFields& fields, v1::GenerateRequest& request);

@@ -13,7 +13,9 @@ import unittest
 
 import grpc
 import openai
-from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, ProcessTest, bearer, fixed_port, request_for, wait_until
+from http_stack import HttpStackTest
+from openai_schema import check_stream, check_whole
+from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, bearer, fixed_port, request_for, wait_until
 from tandem.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
@@ -31,19 +33,7 @@ def tokens_of(channel, prompt):
     return stub.Tokenize(request, metadata=bearer("secret"), timeout=PATIENCE_SECONDS).tokens.ids
 
 
-class HttpTest(ProcessTest):
-    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
-        flags = ("--http-listen", "127.0.0.1:0", *flags)
-        return super().start_router(verifiers, drafter_address, flags, **tenant)
-
-    def client(self, kind=openai.OpenAI, token="secret"):
-        return kind(
-            base_url=f"http://127.0.0.1:{self.router.http_port}/v1",
-            api_key=token,
-            max_retries=0,
-            timeout=PATIENCE_SECONDS,
-        )
-
+class HttpTest(HttpStackTest):
     def complete(
         self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, return_token_ids=False, **fields
     ):
