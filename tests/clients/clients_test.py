@@ -35,7 +35,7 @@ CITIES = {"title": "weather", "description": "The weather of a city.", **CITIES,
 class ClientsTest(HttpStackTest):
     def setUp(self):
         super().setUp()
-        self.start_stack()
+        self.start_stack(max_queued_requests=OPENAI_CROWD)
         request = request_for(max_tokens=TOKENS)
         request.stopping.ignore_eos = False
         request.chat.messages.add(role="user", content=PROMPT)

@@ -41,7 +41,7 @@ class VllmStubsTest(HttpStackTest):
         )
 
     def text_of(self, tokens):
-        request = generation_pb2.DetokenizeRequest(tokens=generation_pb2.TokenIds(ids=tokens))
+        request = generation_pb2.DetokenizeRequest(tokens={"ids": tokens})
         return generation_pb2_grpc.GenerationStub(self.channel).Detokenize(request, **self.call).text
 
     def test_text_is_that_of_the_other_doors(self):
