@@ -79,7 +79,9 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
     JsonFields own(*options, "stream_options.");
     if (const auto usage = own.Flag("include_usage")) completion.include_usage = *usage;
     own.Ignore("include_obfuscation");
-    own.Refuse("continuous_usage_stats", "expected false: the usage comes once, in the end");
+    if (const auto each = own.Flag("continuous_usage_stats")) completion.usage_so_far = *each;
+    if (completion.usage_so_far && !completion.include_usage)
+      own.Fail("continuous_usage_stats", "set, but include_usage is not");
     fields.Update(own.Finish());
     if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
   }

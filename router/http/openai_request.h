@@ -18,7 +18,8 @@ struct CompletionRequest {
   std::vector<v1::GenerateRequest> prompts;
   uint32_t num_outputs = 1;  // Of each prompt: as many choices, which follow one another.
   bool stream = false;
-  bool include_usage = false;     // A last chunk with the usage of the whole.
+  bool include_usage = false;     // A last chunk with the usage of the whole,
+  bool usage_so_far = false;      // and in the others, that of their choice so far: vLLM's field.
   bool return_token_ids = false;  // vLLM's field.
   bool echo = false;              // Prompts stand before their outputs.
   // Log probabilities were asked for, and of how many tokens besides the chosen one.
