@@ -14,6 +14,8 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/compiled.h"
+#include "common/grammar/mask_cache.h"
+#include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
 #include "common/grammar/xgrammar_vocabulary.h"
 
@@ -104,15 +106,21 @@ class Mask {
 
 class XGrammarConstraint final : public CompiledConstraint {
  public:
-  XGrammarConstraint(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary)
-      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)) {}
+  XGrammarConstraint(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
+                     size_t masks_kept)
+      : grammar_(std::move(grammar)),
+        vocabulary_(std::move(vocabulary)),
+        masks_(masks_kept, MaskWords(vocabulary_->size())) {}
 
-  size_t memory_bytes() const override { return grammar_.MemorySizeBytes(); }
+  size_t memory_bytes() const override { return grammar_.MemorySizeBytes() + masks_.max_bytes(); }
   const xgrammar::CompiledGrammar& grammar() const { return grammar_; }
+  uint64_t masks_found() const override { return masks_.num_found(); }
+  MaskCache& masks() const { return masks_; }
 
  private:
   const xgrammar::CompiledGrammar grammar_;
   const std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  mutable MaskCache masks_;
 };
 
 // XGrammar throws where it meets what it did not expect. Such a state takes no more tokens.
@@ -143,7 +151,11 @@ class XGrammarState final : public ConstraintState {
   void FillMask(absl::Span<uint32_t> mask) override {
     if (!broken_ && !matcher_.IsTerminated()) {
       try {
+        // By our patch the name of the state (xgrammar_state_key.inc), empty if it has none.
+        const std::string state = matcher_._DebugPrintInternalState();
+        if (!state.empty() && constraint_->masks().Find(state, mask)) return;
         matcher_.FillNextTokenBitmask(Mask(mask).tensor());
+        if (!state.empty()) constraint_->masks().Put(state, mask);
         return;
       } catch (const std::exception&) {
         broken_ = true;
@@ -210,7 +222,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
 }
 
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
-    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary, size_t masks_kept) {
   try {
     auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(std::string(compiled),
                                                              XGrammarVocabulary::InfoOf(*vocabulary));
@@ -220,7 +232,7 @@ absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
           std::visit([](const auto& error) { return std::string(error.what()); }, std::get<1>(loaded))));
     }
     return std::make_shared<const XGrammarConstraint>(std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
-                                                      std::move(vocabulary));
+                                                      std::move(vocabulary), masks_kept);
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("a compiled constraint cannot be read: ", error.what()));
   }
