@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
+#include "common/grammar/call_marks.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/mask_cache.h"
 #include "common/grammar/token_mask.h"
@@ -68,6 +69,12 @@ absl::Status CheckRules(const xgrammar::Grammar& grammar) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<xgrammar::Grammar> ReadGrammar(const std::string& json) {
+  auto read = xgrammar::Grammar::DeserializeJSON(json);
+  if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
+  return absl::InternalError("a grammar of XGrammar's cannot be read back");
+}
+
 // XGrammar lets strings whose length is bounded have control characters, which JSON does not: the class of
 // characters that are neither quote, backslash, line feed nor carriage return becomes that of characters that
 // are neither quote, backslash nor control characters. Both have four ranges.
@@ -78,9 +85,7 @@ absl::StatusOr<xgrammar::Grammar> WithoutControlCharacters(const xgrammar::Gramm
     const std::string begin = absl::StrCat(",", kind, ",9,1,34,34,92,92,");
     json = absl::StrReplaceAll(json, {{begin + "13,13,10,10,", begin + "0,31,0,31,"}});
   }
-  auto read = xgrammar::Grammar::DeserializeJSON(json);
-  if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
-  return absl::InternalError("a grammar of XGrammar's cannot be read back");
+  return ReadGrammar(json);
 }
 
 class Mask {
@@ -200,13 +205,21 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
   const xgrammar::TokenizerInfo& info = XGrammarVocabulary::InfoOf(vocabulary);
   const XGrammarWarnings warnings;
   try {
-    xgrammar::Grammar grammar = MakeGrammar(source, info);
+    ConstraintSource spelled = source;
+    const bool is_tags = source.form == ConstraintSource::Form::kStructuralTags;
+    if (is_tags) {
+      TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(source.text, vocabulary));
+    }
+    xgrammar::Grammar grammar = MakeGrammar(spelled, info);
     // What it warns of it takes no notice of, and then outputs may break the constraint.
     if (!warnings.texts().empty()) return Invalid(warnings.texts().front());
     TANDEM_RETURN_IF_ERROR(CheckRules(grammar));
-    if (source.form == ConstraintSource::Form::kJsonSchema ||
-        source.form == ConstraintSource::Form::kStructuralTags) {
+    if (is_tags || source.form == ConstraintSource::Form::kJsonSchema) {
       TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
+    }
+    if (spelled.text != source.text) {
+      TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
+      TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(marked));
     }
     xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
     const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
