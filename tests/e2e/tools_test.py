@@ -9,7 +9,8 @@ import unittest.mock
 import jsonschema
 import openai
 import processes
-from processes import BIN_DIR, PATIENCE_SECONDS, TARGET, ProcessTest, clean_environment, request_for
+from http_stack import HttpStackTest
+from processes import BIN_DIR, PATIENCE_SECONDS, TARGET, clean_environment, request_for
 
 import grpc
 
@@ -31,9 +32,8 @@ QUESTION = "What is the weather in Bern?"
 SEED = 5
 
 
-class ToolsTest(ProcessTest):
+class ToolsTest(HttpStackTest):
     def start_router(self, verifiers, drafter_address, flags=(), **tenant):
-        flags = ("--http-listen", "127.0.0.1:0", *flags)
         path = self.folder / "router.yaml"
         start = self.start
 
@@ -49,10 +49,6 @@ class ToolsTest(ProcessTest):
             return super().start_router(verifiers, drafter_address, flags, **tenant)
         finally:
             self.start = start
-
-    def client(self):
-        url = f"http://127.0.0.1:{self.router.http_port}/v1"
-        return openai.OpenAI(base_url=url, api_key="secret", max_retries=0, timeout=PATIENCE_SECONDS)
 
     def ask(self, **fields):
         fields = {"tools": TOOLS, "tool_choice": NAMED, "seed": SEED, "temperature": 1.0, **fields}
@@ -272,7 +268,7 @@ class MarkedToolsTest(ToolsTest):
         self.addCleanup(patch.stop)
 
     def start_router(self, verifiers, drafter_address, flags=(), **tenant):
-        return ProcessTest.start_router(self, verifiers, drafter_address, flags, **tenant)
+        return HttpStackTest.start_router(self, verifiers, drafter_address, flags, **tenant)
 
     def test_tools(self):
         """Strict functions of a target that calls by itself, after what it likes to say."""
