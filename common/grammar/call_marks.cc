@@ -42,6 +42,16 @@ size_t FindCallMark(absl::string_view bytes) {
   return std::min(mark, kCallMarks.size());
 }
 
+void KeepMarksApart(std::vector<std::string>* bytes) {
+  const auto is_mark = [](const std::string& token) {
+    return token.size() == kCallMarkBytes && FindCallMark(token) < kCallMarks.size();
+  };
+  if (std::none_of(bytes->begin(), bytes->end(), is_mark)) return;
+  for (std::string& token : *bytes) {
+    if (!is_mark(token) && absl::StrContains(token, kNoText.front())) token.clear();
+  }
+}
+
 absl::StatusOr<std::string> WithCallMarks(absl::string_view structural_tags,
                                           const GrammarVocabulary& vocabulary) {
   Replacements marks;

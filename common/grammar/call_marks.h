@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +30,10 @@ std::string CallMarkBytes(size_t mark);
 inline constexpr size_t kCallMarkBytes = 5;
 // The mark whose bytes `bytes` begin with; kCallMarks.size() if there is none.
 size_t FindCallMark(absl::string_view bytes);
+
+// `bytes` of a vocabulary's tokens, marks among them: takes those of other tokens that could spell a mark, as
+// the tokens of single bytes could. No text in UTF-8 has them.
+void KeepMarksApart(std::vector<std::string>* bytes);
 
 // Structural tags, as ConstraintOfTags wrote them, with the marks that `vocabulary` has tokens for as a
 // structural tag can spell them. A grammar that was made of the result has in their place what WithMarkBytes

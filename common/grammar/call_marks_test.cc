@@ -30,6 +30,7 @@ std::shared_ptr<const GrammarVocabulary> MarkedVocabulary() {
   for (int byte = 0; byte < 256; ++byte) bytes.emplace_back(1, static_cast<char>(byte));
   bytes.emplace_back();
   for (size_t mark = 0; mark < kCallMarks.size(); ++mark) bytes.push_back(CallMarkBytes(mark));
+  KeepMarksApart(&bytes);
   return GrammarVocabulary::Create(std::move(bytes), {kEnd}).value();
 }
 
@@ -122,6 +123,7 @@ TEST_F(CallMarksTest, MistralsNewCallsHaveTwo) {
   EXPECT_EQ(state_->ForcedBytes(), absl::StrCat("f", CallMarkBytes(1), "{"));
   EXPECT_TRUE(Takes("f"));
   EXPECT_EQ(Take("["), 0u) << "the mark is no text";
+  EXPECT_EQ(Take(CallMarkBytes(1)), 0u) << "nor do other tokens spell it";
   EXPECT_EQ(Marks(), MarkList({"[ARGS]"}));
   ASSERT_TRUE(TakesMark("[ARGS]"));
   EXPECT_TRUE(Takes(R"({"a": "x"})"));
@@ -162,6 +164,16 @@ TEST_F(CallMarksTest, StayTextWhereNoTokenIsOne) {
   const absl::Status refused =
       WithCallMarks(absl::StrCat(tags.text, "\xf4\x8f\xbf\xbf"), *vocabulary_).status();
   EXPECT_TRUE(absl::StrContains(refused.message(), "U+10FFFF: not supported")) << refused;
+}
+
+TEST(CallMarkBytesTest, AreSpelledByNoOtherToken) {
+  const std::vector<std::string> plain = {"a", "\xff", "\xff\xff\xff\xff", "\xc3\xff", "b"};
+  std::vector<std::string> bytes = plain;
+  KeepMarksApart(&bytes);
+  EXPECT_EQ(bytes, plain) << "there are no marks";
+  bytes.push_back(CallMarkBytes(2));
+  KeepMarksApart(&bytes);
+  EXPECT_EQ(bytes, std::vector<std::string>({"a", "", "", "", "b", CallMarkBytes(2)}));
 }
 
 TEST(CallMarkBytesTest, NameTheirMarks) {

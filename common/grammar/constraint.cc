@@ -188,6 +188,7 @@ absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const Toke
       known = CallMarkBytes(static_cast<size_t>(mark - kCallMarks.begin()));
     }
   }
+  KeepMarksApart(&bytes);
   return GrammarVocabulary::Create(std::move(bytes), {end_tokens.begin(), end_tokens.end()});
 }
 
