@@ -19,10 +19,10 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "verifier/hosted_model.h"
 #include "verifier/main_flags.h"
-#include "verifier/model_host.h"
 #include "verifier/model_plan.h"
+#include "verifier/model_pool.h"
+#include "verifier/model_server.h"
 #include "verifier/policy_file.h"
 #include "verifier/target_engine.h"
 
@@ -52,7 +52,7 @@ absl::Status CheckConfig(VerifierFlags options, const std::vector<ModelPlan>& pl
 absl::Status Serve(VerifierFlags options, const std::vector<ModelPlan>& plans, const Security& security,
                    ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
-  HostedModel::Context context;
+  ModelServer::Context context;
   context.flag_policy = options.window_policy;
   TANDEM_ASSIGN_OR_RETURN(context.policy_file, ReadPolicyFile(&options));
   MetricsRegistry registry;
@@ -69,17 +69,17 @@ absl::Status Serve(VerifierFlags options, const std::vector<ModelPlan>& plans, c
   context.tracer = &tracing->tracer();
   context.clock = &clock;
   context.stopped = [&signals] { return signals.Arrived(); };
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host, ModelHost::Open(std::move(context), plans));
-  const auto server_info = [&host, start] {
-    v1::ServerInfo info = host->Describe();
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelPool> pool, ModelPool::Open(std::move(context), plans));
+  const auto server_info = [&pool, start] {
+    v1::ServerInfo info = pool->Describe();
     info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - start));
     return info;
   };
   ServerOptions server_options = MakeServerOptions(options.server, security, &registry);
-  server_options.stalled = [&host] { return host->busy_time(); };
+  server_options.stalled = [&pool] { return pool->busy_time(); };
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<ServerRunner> server,
-      ServerRunner::Start(server_options, {{v1::Verifier::service_full_name(), host->directory()}},
+      ServerRunner::Start(server_options, {{v1::Verifier::service_full_name(), pool->directory()}},
                           {.server_info = server_info}));
   server->SetServing(false);
   const auto announce = [&server](absl::string_view event) {
@@ -89,14 +89,14 @@ absl::Status Serve(VerifierFlags options, const std::vector<ModelPlan>& plans, c
   };
   announce("loading");
   // A signal ends this at once: nothing runs yet that would have to be drained.
-  TANDEM_RETURN_IF_ERROR(host->Load(server.get()));
+  TANDEM_RETURN_IF_ERROR(pool->Load(server.get()));
   server->SetServing(true);
   announce("serving");
-  host->Register();
+  pool->Register();
   signals.Wait();
-  host->Leave();
+  pool->Leave();
   LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
-  server->Drain(options.server.drain_times(), [&host](absl::Time deadline) { host->Drain(deadline); });
+  server->Drain(options.server.drain_times(), [&pool](absl::Time deadline) { pool->Drain(deadline); });
   return absl::OkStatus();
 }
 

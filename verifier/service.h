@@ -19,7 +19,7 @@
 namespace tandem {
 
 // The RPC shell of a verifier's model: checks a call, hands it to the engine thread as a session, and relays
-// what comes back. Served by itself, or behind a ModelDirectory.
+// what comes back. Served by itself, or behind a ModelsService.
 class VerifierService final : public v1::Verifier::CallbackService {
  public:
   // All outlive the service, as the tracer does what it serves. Without a loop calls are refused with

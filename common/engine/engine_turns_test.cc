@@ -70,7 +70,7 @@ TEST(EngineTurnsTest, OneComputesAtATime) {
     std::vector<std::thread> threads;
     for (const auto& engine : engines) {
       threads.emplace_back([&engine] {
-        for (int step = 0; step < 200; ++step) {
+        for (int step = 0; step < 25; ++step) {
           if (step % 2 == 0) {
             EXPECT_TRUE(engine->Step({}).ok());
           } else {
@@ -82,7 +82,7 @@ TEST(EngineTurnsTest, OneComputesAtATime) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(watch.most, 1);
-    EXPECT_EQ(watch.steps, 4 * 200);
+    EXPECT_EQ(watch.steps, 4 * 25);
   }
 }
 

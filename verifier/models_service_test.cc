@@ -1,4 +1,4 @@
-#include "verifier/model_directory.h"
+#include "verifier/models_service.h"
 
 #include <memory>
 #include <string>
@@ -45,7 +45,7 @@ struct DirectoryModel {
   std::unique_ptr<VerifierService> service;
 };
 
-class ModelDirectoryTest : public ::testing::Test {
+class ModelsServiceTest : public ::testing::Test {
  protected:
   void Start() {
     server_ = ServerRunner::Start({.listen_address = "127.0.0.1:0"},
@@ -77,12 +77,12 @@ class ModelDirectoryTest : public ::testing::Test {
   MetricsRegistry registry_;
   DirectoryModel first_{&registry_, "first"};
   DirectoryModel second_{&registry_, "second"};
-  ModelDirectory directory_;
+  ModelsService directory_;
   std::unique_ptr<ServerRunner> server_;
   std::unique_ptr<v1::Verifier::Stub> stub_;
 };
 
-TEST_F(ModelDirectoryTest, CallsGoToTheModelThatTheyName) {
+TEST_F(ModelsServiceTest, CallsGoToTheModelThatTheyName) {
   directory_.Add("first", first_.service.get());
   directory_.Add("second", second_.service.get());
   Start();
@@ -99,14 +99,14 @@ TEST_F(ModelDirectoryTest, CallsGoToTheModelThatTheyName) {
   }
 }
 
-TEST_F(ModelDirectoryTest, OfOneModelTheAnswersAreItsOwn) {
+TEST_F(ModelsServiceTest, OfOneModelTheAnswersAreItsOwn) {
   directory_.Add("first", first_.service.get());
   Start();
   EXPECT_EQ(GenerateOf("first"), "first");
   EXPECT_EQ(GenerateOf("second"), "model: \"second\", but this verifier holds \"first\"");
 }
 
-TEST_F(ModelDirectoryTest, AWithdrawnModelSendsRequestsElsewhere) {
+TEST_F(ModelsServiceTest, AWithdrawnModelSendsRequestsElsewhere) {
   directory_.Add("first", first_.service.get());
   directory_.Add("second", second_.service.get());
   Start();
@@ -124,7 +124,7 @@ TEST_F(ModelDirectoryTest, AWithdrawnModelSendsRequestsElsewhere) {
   EXPECT_THAT(GenerateOf("second"), HasSubstr("has been unloaded here"));
 }
 
-TEST_F(ModelDirectoryTest, ACallThatIsHeldIsWaitedFor) {
+TEST_F(ModelsServiceTest, ACallThatIsHeldIsWaitedFor) {
   directory_.Add("first", first_.service.get());
   std::shared_ptr<void> held = first_.service->Hold();
   bool done = false;
@@ -137,7 +137,7 @@ TEST_F(ModelDirectoryTest, ACallThatIsHeldIsWaitedFor) {
   waiting.join();
 }
 
-TEST_F(ModelDirectoryTest, SwapsAreSums) {
+TEST_F(ModelsServiceTest, SwapsAreSums) {
   directory_.Add("first", first_.service.get());
   directory_.Add("second", second_.service.get());
   Start();
@@ -163,7 +163,7 @@ TEST_F(ModelDirectoryTest, SwapsAreSums) {
   EXPECT_TRUE(absl::IsInvalidArgument(swap()));
 }
 
-TEST_F(ModelDirectoryTest, ModelsChangeWhereThatIsPossible) {
+TEST_F(ModelsServiceTest, ModelsChangeWhereThatIsPossible) {
   directory_.Add("first", first_.service.get());
   {
     Start();

@@ -8,9 +8,9 @@
 
 #include "absl/time/clock.h"
 #include "common/base/temporary_folder.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "gmock/gmock.h"
-#include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "router/routing_admin.h"
 #include "router/state/open_store.h"
@@ -80,8 +80,7 @@ class VerifierAdminTest : public ::testing::Test {
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                            const v1::VerifierConfig& verifier, Response* response,
                            const std::string& token = "secret-z") {
-    const auto stub =
-        v1::RouterAdmin::NewStub(grpc::CreateChannel(router.endpoint(), grpc::InsecureChannelCredentials()));
+    const auto stub = v1::RouterAdmin::NewStub(CreateChannel(router.endpoint(), nullptr));
     grpc::ClientContext context;
     context.AddMetadata("authorization", "Bearer " + token);
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));

@@ -1,4 +1,4 @@
-#include "verifier/model_directory.h"
+#include "verifier/models_service.h"
 
 #include <utility>
 
@@ -59,25 +59,25 @@ grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, const Change
 
 }  // namespace
 
-void ModelDirectory::Add(const std::string& name, VerifierService* service) {
+void ModelsService::Add(const std::string& name, VerifierService* service) {
   absl::MutexLock lock(&mutex_);
   models_[name] = service;
   withdrawn_.erase(name);
 }
 
-void ModelDirectory::Withdraw(const std::string& name) {
+void ModelsService::Withdraw(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   models_.erase(name);
   withdrawn_.insert(name);
 }
 
-std::string ModelDirectory::Names() const {
+std::string ModelsService::Names() const {
   std::string names;
   for (const auto& [name, service] : models_) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
   return names;
 }
 
-absl::StatusOr<ModelDirectory::Held> ModelDirectory::Find(const std::string& name) {
+absl::StatusOr<ModelsService::Held> ModelsService::Find(const std::string& name) {
   absl::MutexLock lock(&mutex_);
   const auto found = models_.find(name);
   if (found != models_.end()) return Held{found->second, found->second->Hold()};
@@ -89,7 +89,7 @@ absl::StatusOr<ModelDirectory::Held> ModelDirectory::Find(const std::string& nam
       absl::StrCat("model: ", Shown(name), ", but this verifier holds ", Names()));
 }
 
-absl::StatusOr<std::vector<ModelDirectory::Held>> ModelDirectory::FindAll(const std::string& name) {
+absl::StatusOr<std::vector<ModelsService::Held>> ModelsService::FindAll(const std::string& name) {
   std::vector<Held> held;
   if (!name.empty()) {
     absl::MutexLock lock(&mutex_);
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<ModelDirectory::Held>> ModelDirectory::FindAll(const 
   return held;
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* ModelDirectory::Generate(
+grpc::ServerWriteReactor<v1::GenerateResponse>* ModelsService::Generate(
     grpc::CallbackServerContext* context, const v1::VerifierGenerateRequest* request) {
   const absl::StatusOr<Held> held = Find(request->model());
   if (held.ok()) return held->service->Generate(context, request);
@@ -120,9 +120,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* ModelDirectory::Generate(
   return reactor;
 }
 
-grpc::ServerUnaryReactor* ModelDirectory::SwapDrafter(grpc::CallbackServerContext* context,
-                                                      const v1::SwapDrafterRequest* request,
-                                                      v1::SwapDrafterResponse* response) {
+grpc::ServerUnaryReactor* ModelsService::SwapDrafter(grpc::CallbackServerContext* context,
+                                                     const v1::SwapDrafterRequest* request,
+                                                     v1::SwapDrafterResponse* response) {
   absl::StatusOr<std::vector<Held>> models = FindAll(request->model());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   if (!models.ok()) {
@@ -138,15 +138,15 @@ grpc::ServerUnaryReactor* ModelDirectory::SwapDrafter(grpc::CallbackServerContex
   return reactor;
 }
 
-grpc::ServerUnaryReactor* ModelDirectory::LoadModel(grpc::CallbackServerContext* context,
-                                                    const v1::LoadModelRequest* request,
-                                                    v1::LoadModelResponse* response) {
+grpc::ServerUnaryReactor* ModelsService::LoadModel(grpc::CallbackServerContext* context,
+                                                   const v1::LoadModelRequest* request,
+                                                   v1::LoadModelResponse* response) {
   return Ask(context, changes_.load, request, response);
 }
 
-grpc::ServerUnaryReactor* ModelDirectory::UnloadModel(grpc::CallbackServerContext* context,
-                                                      const v1::UnloadModelRequest* request,
-                                                      v1::UnloadModelResponse* response) {
+grpc::ServerUnaryReactor* ModelsService::UnloadModel(grpc::CallbackServerContext* context,
+                                                     const v1::UnloadModelRequest* request,
+                                                     v1::UnloadModelResponse* response) {
   return Ask(context, changes_.unload, request, response);
 }
 

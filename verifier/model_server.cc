@@ -1,4 +1,4 @@
-#include "verifier/hosted_model.h"
+#include "verifier/model_server.h"
 
 #include <atomic>
 #include <future>
@@ -111,15 +111,15 @@ void WarnWithoutFeatures(const VerifierFlags& options, const Engine& engine) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HostedModel>> HostedModel::Open(const Context& context, const ModelPlan& plan,
+absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Open(const Context& context, const ModelPlan& plan,
                                                                std::string registered_as) {
   TANDEM_ASSIGN_OR_RETURN(OpenedTarget target, OpenTarget(*context.options, plan));
   TANDEM_ASSIGN_OR_RETURN(v1::ServerInfo fixed, DescribeServer(*context.options, target));
-  return std::unique_ptr<HostedModel>(
-      new HostedModel(context, std::move(target), std::move(fixed), std::move(registered_as)));
+  return std::unique_ptr<ModelServer>(
+      new ModelServer(context, std::move(target), std::move(fixed), std::move(registered_as)));
 }
 
-HostedModel::HostedModel(const Context& context, OpenedTarget target, v1::ServerInfo fixed,
+ModelServer::ModelServer(const Context& context, OpenedTarget target, v1::ServerInfo fixed,
                          std::string registered_as)
     : context_(context),
       target_(std::move(target)),
@@ -131,7 +131,7 @@ HostedModel::HostedModel(const Context& context, OpenedTarget target, v1::Server
       constraint_metrics_(registry_, "tandem_verifier"),
       service_(&target_.served, nullptr, &metrics_, *context.tracer) {}
 
-HostedModel::~HostedModel() {
+ModelServer::~ModelServer() {
   registration_.reset();
   constraints_.reset();
   policy_watch_.reset();
@@ -140,7 +140,7 @@ HostedModel::~HostedModel() {
   metrics_.SetLoad(0, 0, 0, 0);
 }
 
-absl::Status HostedModel::Load() {
+absl::Status ModelServer::Load() {
   const VerifierFlags& options = *context_.options;
   TANDEM_ASSIGN_OR_RETURN(const Scheduler::Options scheduling, SchedulingOf(options, target_));
   // Who registers reads the weights a second time, meanwhile.
@@ -180,7 +180,7 @@ absl::Status HostedModel::Load() {
   return absl::OkStatus();
 }
 
-void HostedModel::Register() {
+void ModelServer::Register() {
   if (!context_.options->registration.any()) return;
   registration_ = std::make_unique<RouterRegistration>(
       RouterRegistration::Options{.routers = context_.options->registration.routers,
@@ -189,7 +189,7 @@ void HostedModel::Register() {
                                   .metric = context_.registration_metric});
 }
 
-v1::ServerInfo HostedModel::Describe() const {
+v1::ServerInfo ModelServer::Describe() const {
   v1::ServerInfo info = fixed_;
   const EngineLoop* const serving = service_.loop();
   if (serving == nullptr) return info;
@@ -204,16 +204,16 @@ v1::ServerInfo HostedModel::Describe() const {
   return info;
 }
 
-absl::Duration HostedModel::busy_time() const {
+absl::Duration ModelServer::busy_time() const {
   const EngineLoop* const serving = service_.loop();
   return serving == nullptr ? absl::ZeroDuration() : serving->busy_time();
 }
 
-void HostedModel::Leave() {
+void ModelServer::Leave() {
   if (registration_ != nullptr) registration_->Leave();
 }
 
-void HostedModel::Drain(absl::Time deadline) {
+void ModelServer::Drain(absl::Time deadline) {
   service_.StopAdmission();
   if (constraints_ != nullptr) constraints_->Stop();
   if (loop_ != nullptr) loop_->Drain(deadline);

@@ -29,7 +29,7 @@ namespace tandem {
 //        --> Drain: it refuses, and what runs ends --> destroyed, and its memory with it
 //
 // Load, Leave, Drain and destruction are called by one thread at a time; the rest from any.
-class HostedModel {
+class ModelServer {
  public:
   // What the models of a process share. All of it outlives them.
   struct Context {
@@ -48,9 +48,9 @@ class HostedModel {
 
   // Looks at the files. `registered_as` comes behind the name that the process registers under: each model is
   // registered by itself.
-  static absl::StatusOr<std::unique_ptr<HostedModel>> Open(const Context& context, const ModelPlan& plan,
+  static absl::StatusOr<std::unique_ptr<ModelServer>> Open(const Context& context, const ModelPlan& plan,
                                                            std::string registered_as);
-  ~HostedModel();
+  ~ModelServer();
 
   const std::string& name() const { return target_.served.name; }
   const v1::ModelInfo& info() const { return fixed_.models(0); }
@@ -73,7 +73,7 @@ class HostedModel {
   void AwaitNoCalls() { service_.AwaitNoCalls(); }
 
  private:
-  HostedModel(const Context& context, OpenedTarget target, v1::ServerInfo fixed, std::string registered_as);
+  ModelServer(const Context& context, OpenedTarget target, v1::ServerInfo fixed, std::string registered_as);
 
   const Context& context_;
   const OpenedTarget target_;

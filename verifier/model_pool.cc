@@ -1,4 +1,4 @@
-#include "verifier/model_host.h"
+#include "verifier/model_pool.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -47,21 +47,21 @@ absl::StatusOr<std::string> FolderBelow(const std::string& root, const std::stri
 
 }  // namespace
 
-ModelHost::ModelHost(HostedModel::Context context)
+ModelPool::ModelPool(ModelServer::Context context)
     : context_(std::move(context)), several_(ServesSeveral(*context_.options)) {
   if (several_) context_.turns = std::make_shared<EngineTurns>();
   context_.stopped = [this, stopped = context_.stopped] { return ending_ || stopped(); };
   if (!context_.options->models_folder.empty()) {
     directory_.SetChanges({.load =
                                [this](const v1::LoadModelRequest& request,
-                                      const ModelDirectory::Done<v1::LoadModelResponse>& done) {
+                                      const ModelsService::Done<v1::LoadModelResponse>& done) {
                                  const absl::Status posted =
                                      Post([this, request, done] { done(LoadModel(request)); });
                                  if (!posted.ok()) done(posted);
                                },
                            .unload =
                                [this](const v1::UnloadModelRequest& request,
-                                      const ModelDirectory::Done<v1::UnloadModelResponse>& done) {
+                                      const ModelsService::Done<v1::UnloadModelResponse>& done) {
                                  const absl::Status posted =
                                      Post([this, request, done] { done(UnloadModel(request)); });
                                  if (!posted.ok()) done(posted);
@@ -69,28 +69,28 @@ ModelHost::ModelHost(HostedModel::Context context)
   }
 }
 
-absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(HostedModel::Context context,
+absl::StatusOr<std::unique_ptr<ModelPool>> ModelPool::Open(ModelServer::Context context,
                                                            const std::vector<ModelPlan>& plans) {
-  std::unique_ptr<ModelHost> host(new ModelHost(std::move(context)));
-  absl::MutexLock lock(&host->mutex_);
+  std::unique_ptr<ModelPool> pool(new ModelPool(std::move(context)));
+  absl::MutexLock lock(&pool->mutex_);
   for (const ModelPlan& plan : plans) {
     // The first has the process' own name.
     TANDEM_ASSIGN_OR_RETURN(
-        std::unique_ptr<HostedModel> model,
-        HostedModel::Open(host->context_, plan,
-                          host->models_.empty() ? std::string() : absl::StrCat("/", plan.spec.name)));
-    host->directory_.Add(model->name(), model->service());
-    host->models_.push_back(std::move(model));
+        std::unique_ptr<ModelServer> model,
+        ModelServer::Open(pool->context_, plan,
+                          pool->models_.empty() ? std::string() : absl::StrCat("/", plan.spec.name)));
+    pool->directory_.Add(model->name(), model->service());
+    pool->models_.push_back(std::move(model));
   }
-  return host;
+  return pool;
 }
 
-ModelHost::~ModelHost() {
+ModelPool::~ModelPool() {
   ending_ = true;
   StopWork();
 }
 
-void ModelHost::StopWork() {
+void ModelPool::StopWork() {
   {
     absl::MutexLock lock(&jobs_mutex_);
     closed_ = true;
@@ -99,15 +99,15 @@ void ModelHost::StopWork() {
   if (worker_.joinable()) worker_.join();
 }
 
-std::string ModelHost::HealthName(const std::string& model) {
+std::string ModelPool::HealthName(const std::string& model) {
   return absl::StrCat(v1::Verifier::service_full_name(), "/", model);
 }
 
-void ModelHost::SetServing(const std::string& model, bool serving) {
+void ModelPool::SetServing(const std::string& model, bool serving) {
   server_->SetServing(HealthName(model), serving);
 }
 
-v1::ServerInfo ModelHost::Describe() const {
+v1::ServerInfo ModelPool::Describe() const {
   absl::ReaderMutexLock lock(&mutex_);
   v1::ServerInfo info = models_.front()->Describe();
   if (!several_) return info;
@@ -147,25 +147,25 @@ v1::ServerInfo ModelHost::Describe() const {
   return info;
 }
 
-absl::Duration ModelHost::busy_time() const {
+absl::Duration ModelPool::busy_time() const {
   absl::ReaderMutexLock lock(&mutex_);
   absl::Duration longest;
   for (const auto& model : models_) longest = std::max(longest, model->busy_time());
   return longest;
 }
 
-absl::Status ModelHost::Load(ServerRunner* server) {
+absl::Status ModelPool::Load(ServerRunner* server) {
   server_ = server;
   if (context_.options->registration.any()) {
     context_.identity = BeginRegistration(context_.options->registration, server->address());
   }
-  std::vector<HostedModel*> models;
+  std::vector<ModelServer*> models;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& model : models_) models.push_back(model.get());
   }
-  for (HostedModel* model : models) SetServing(model->name(), false);
-  for (HostedModel* model : models) {
+  for (ModelServer* model : models) SetServing(model->name(), false);
+  for (ModelServer* model : models) {
     TANDEM_RETURN_IF_ERROR(model->Load());
     SetServing(model->name(), true);
   }
@@ -174,32 +174,32 @@ absl::Status ModelHost::Load(ServerRunner* server) {
   return absl::OkStatus();
 }
 
-void ModelHost::Register() {
+void ModelPool::Register() {
   absl::MutexLock lock(&mutex_);
   for (const auto& model : models_) model->Register();
 }
 
-void ModelHost::Leave() {
+void ModelPool::Leave() {
   ending_ = true;
   absl::MutexLock lock(&mutex_);
   for (const auto& model : models_) model->Leave();
 }
 
-void ModelHost::Drain(absl::Time deadline) {
+void ModelPool::Drain(absl::Time deadline) {
   ending_ = true;
-  std::vector<HostedModel*> models;
+  std::vector<ModelServer*> models;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& model : models_) models.push_back(model.get());
   }
   // At the same time: each hands over what it has left shortly before the deadline.
   std::vector<std::thread> drains;
-  for (HostedModel* model : models) drains.emplace_back([model, deadline] { model->Drain(deadline); });
+  for (ModelServer* model : models) drains.emplace_back([model, deadline] { model->Drain(deadline); });
   for (std::thread& drain : drains) drain.join();
   StopWork();
 }
 
-void ModelHost::Work() {
+void ModelPool::Work() {
   std::vector<std::function<void()>> jobs;
   while (jobs_.WaitUntil(absl::InfiniteFuture(), &jobs)) {
     for (const std::function<void()>& job : jobs) {
@@ -211,7 +211,7 @@ void ModelHost::Work() {
   }
 }
 
-absl::Status ModelHost::Post(std::function<void()> job) {
+absl::Status ModelPool::Post(std::function<void()> job) {
   absl::MutexLock lock(&jobs_mutex_);
   if (closed_) return absl::UnavailableError("the verifier is shutting down");
   if (waiting_ >= kMostJobs) return absl::ResourceExhaustedError("too many loads and unloads wait");
@@ -220,7 +220,7 @@ absl::Status ModelHost::Post(std::function<void()> job) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelPlan> ModelHost::PlanOf(const v1::LoadModelRequest& request) const {
+absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request) const {
   const VerifierFlags& options = *context_.options;
   ModelPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.spec.folder, FolderBelow(options.models_folder, request.folder()));
@@ -248,22 +248,22 @@ absl::StatusOr<ModelPlan> ModelHost::PlanOf(const v1::LoadModelRequest& request)
   return plan;
 }
 
-absl::StatusOr<v1::LoadModelResponse> ModelHost::LoadModel(const v1::LoadModelRequest& request) {
+absl::StatusOr<v1::LoadModelResponse> ModelPool::LoadModel(const v1::LoadModelRequest& request) {
   if (ending_) return absl::UnavailableError("the verifier is shutting down");
   TANDEM_ASSIGN_OR_RETURN(const ModelPlan plan, PlanOf(request));
   LogInfo("loading a model", {{"model", plan.spec.name}, {"folder", plan.spec.folder}});
   const int number = ++num_loaded_;
-  absl::StatusOr<std::unique_ptr<HostedModel>> opened =
-      HostedModel::Open(context_, plan, absl::StrCat("/", plan.spec.name, "/", number));
+  absl::StatusOr<std::unique_ptr<ModelServer>> opened =
+      ModelServer::Open(context_, plan, absl::StrCat("/", plan.spec.name, "/", number));
   if (!opened.ok()) return absl::InvalidArgumentError(absl::StrCat("folder: ", opened.status().message()));
-  std::unique_ptr<HostedModel> model = *std::move(opened);
+  std::unique_ptr<ModelServer> model = *std::move(opened);
   if (const absl::Status loaded = model->Load(); !loaded.ok()) {
     return ending_ ? absl::UnavailableError("the verifier is shutting down") : loaded;
   }
   v1::LoadModelResponse response;
   *response.mutable_model() = model->info();
   response.set_kv_tokens(model->kv_tokens());
-  HostedModel* const loaded = model.get();
+  ModelServer* const loaded = model.get();
   {
     absl::MutexLock lock(&mutex_);
     models_.push_back(std::move(model));
@@ -274,9 +274,9 @@ absl::StatusOr<v1::LoadModelResponse> ModelHost::LoadModel(const v1::LoadModelRe
   return response;
 }
 
-absl::StatusOr<v1::UnloadModelResponse> ModelHost::UnloadModel(const v1::UnloadModelRequest& request) {
+absl::StatusOr<v1::UnloadModelResponse> ModelPool::UnloadModel(const v1::UnloadModelRequest& request) {
   if (ending_) return absl::UnavailableError("the verifier is shutting down");
-  HostedModel* model = nullptr;
+  ModelServer* model = nullptr;
   {
     absl::ReaderMutexLock lock(&mutex_);
     const auto found = std::find_if(models_.begin(), models_.end(),
@@ -300,7 +300,7 @@ absl::StatusOr<v1::UnloadModelResponse> ModelHost::UnloadModel(const v1::UnloadM
   // Where the process ends meanwhile, it drains this one as well, with the earlier deadline.
   model->Drain(absl::Now() + times.grace);
   model->AwaitNoCalls();
-  std::unique_ptr<HostedModel> gone;
+  std::unique_ptr<ModelServer> gone;
   {
     absl::MutexLock lock(&mutex_);
     // The process drains those it has found.

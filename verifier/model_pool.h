@@ -15,9 +15,9 @@
 #include "common/base/mailbox.h"
 #include "common/rpc/server.h"
 #include "tandem/v1/admin.pb.h"
-#include "verifier/hosted_model.h"
-#include "verifier/model_directory.h"
 #include "verifier/model_plan.h"
+#include "verifier/model_server.h"
+#include "verifier/models_service.h"
 
 namespace tandem {
 
@@ -25,22 +25,22 @@ namespace tandem {
 // LoadModel and UnloadModel say. These come one after the other, on a thread of their own.
 //
 // Open, Load, Register, Drain and destruction belong to one thread, in this order; the rest is safe from any.
-class ModelHost {
+class ModelPool {
  public:
-  // Looks at the files of all. `context` is the process', but for `stopped`, to which the host's end is
+  // Looks at the files of all. `context` is the process', but for `stopped`, to which the pool's end is
   // added, and `turns`, which are its own.
-  static absl::StatusOr<std::unique_ptr<ModelHost>> Open(HostedModel::Context context,
+  static absl::StatusOr<std::unique_ptr<ModelPool>> Open(ModelServer::Context context,
                                                          const std::vector<ModelPlan>& plans);
-  ~ModelHost();
+  ~ModelPool();
 
   // What the server serves.
-  ModelDirectory* directory() { return &directory_; }
+  ModelsService* directory() { return &directory_; }
   // What runs here, but for the uptime.
   v1::ServerInfo Describe() const;
   // Of the engine that has been at its step for the longest time.
   absl::Duration busy_time() const;
 
-  // Loads those of the start, one after the other; each serves from then on. `server` outlives the host's
+  // Loads those of the start, one after the other; each serves from then on. `server` outlives the pool's
   // Drain.
   absl::Status Load(ServerRunner* server);
   // Has routers told of them.
@@ -52,7 +52,7 @@ class ModelHost {
   void Drain(absl::Time deadline);
 
  private:
-  explicit ModelHost(HostedModel::Context context);
+  explicit ModelPool(ModelServer::Context context);
 
   void Work();
   void StopWork();
@@ -65,14 +65,14 @@ class ModelHost {
   // "tandem.v1.Verifier/NAME".
   static std::string HealthName(const std::string& model);
 
-  HostedModel::Context context_;
+  ModelServer::Context context_;
   const bool several_;
-  ModelDirectory directory_;
+  ModelsService directory_;
   ServerRunner* server_ = nullptr;
   std::atomic<bool> ending_{false};
   int num_loaded_ = 0;  // At run time; the worker's.
   mutable absl::Mutex mutex_;
-  std::vector<std::unique_ptr<HostedModel>> models_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<ModelServer>> models_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex jobs_mutex_;
   int waiting_ ABSL_GUARDED_BY(jobs_mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(jobs_mutex_) = false;

@@ -23,7 +23,7 @@ namespace tandem {
 //   Add --> calls for the name go to its service --Withdraw--> UNAVAILABLE, so that routers go elsewhere
 //
 // Thread-safe.
-class ModelDirectory final : public v1::Verifier::CallbackService {
+class ModelsService final : public v1::Verifier::CallbackService {
  public:
   template <class Response>
   using Done = std::function<void(absl::StatusOr<Response>)>;
