@@ -1,6 +1,7 @@
 #include "bench/engine_runner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -120,6 +121,7 @@ TokenIds EngineRunner::SomeTokens(uint32_t num_tokens) const {
 
 absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, SequenceKv* kv) {
   const auto length = static_cast<uint32_t>(tokens.size());
+  prompt_experts_[length].clear();
   std::vector<StepRow> rows;
   for (uint32_t position = 0; position < length; ++position) {
     rows.push_back({.token = tokens[position],
@@ -128,6 +130,7 @@ absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, Seque
     if (position + 1 == length) rows.back().logits = logits_.data();
     if (rows.size() == kPromptRows || position + 1 == length) {
       TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
+      prompt_experts_[length].push_back(ExpertsRead(*engine_));
       rows.clear();
     }
   }
@@ -178,7 +181,9 @@ absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
   }
   const absl::Time start = absl::Now();
   TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
-  return absl::ToDoubleSeconds(absl::Now() - start);
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  tree_experts_[num_rows] = ExpertsRead(*engine_);
+  return seconds;
 }
 
 absl::StatusOr<double> EngineRunner::Prefill(uint32_t num_tokens) {
@@ -221,15 +226,20 @@ absl::StatusOr<TokenIds> EngineRunner::Greedy(absl::Span<const TokenId> prompt, 
 }
 
 StepWork EngineRunner::TreeWork(uint32_t num_rows) const {
-  return TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree, options_.kv_type);
+  const auto found = tree_experts_.find(num_rows);
+  return TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree, options_.kv_type,
+                      found == tree_experts_.end() ? std::nullopt : std::optional(found->second));
 }
 
 std::vector<StepWork> EngineRunner::PrefillWork(uint32_t num_tokens) const {
   std::vector<StepWork> passes;
+  const auto found = prompt_experts_.find(num_tokens);
   for (uint32_t first = 0; first < num_tokens; first += kPromptRows) {
     const uint32_t count = std::min(kPromptRows, num_tokens - first);
-    passes.push_back(
-        PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens, options_.kv_type));
+    const bool known = found != prompt_experts_.end() && passes.size() < found->second.size();
+    passes.push_back(PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens,
+                                    options_.kv_type,
+                                    known ? std::optional(found->second[passes.size()]) : std::nullopt));
   }
   return passes;
 }

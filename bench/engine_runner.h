@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,7 +61,8 @@ class EngineRunner {
   // head, which follows a target.
   absl::StatusOr<TokenIds> Greedy(absl::Span<const TokenId> prompt, uint32_t num_tokens);
 
-  // What TreeStep and Prefill cannot do without. Prefill's is a list, one entry per pass.
+  // What TreeStep and Prefill cannot do without. Prefill's is a list, one entry per pass. Of experts those
+  // that the last such steps have read, before the first one the fewest.
   StepWork TreeWork(uint32_t num_rows) const;
   std::vector<StepWork> PrefillWork(uint32_t num_tokens) const;
 
@@ -92,6 +94,8 @@ class EngineRunner {
   std::vector<float> outputs_;  // [most_rows, hidden]
   std::vector<FeatureRequest> output_requests_;
   uint32_t last_layer_ = 0;
+  std::map<uint32_t, uint64_t> tree_experts_;                 // By number of rows.
+  std::map<uint32_t, std::vector<uint64_t>> prompt_experts_;  // By number of tokens, of each pass.
 };
 
 }  // namespace tandem

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-enum class Family { kLlama, kQwen2, kQwen3 };
+enum class Family { kLlama, kQwen2, kQwen3, kQwen3Moe };
 
 struct Shape {
   const char* name = nullptr;
@@ -26,6 +26,10 @@ struct Shape {
   double epsilon = 1e-5;
   // Of Llama 3's rotary scaling; 0 without.
   double rope_factor = 0.0;
+  // Of a mixture.
+  int experts = 0;
+  int experts_per_token = 0;
+  int expert_intermediate = 0;
 };
 
 // As in the config.json files that the models' authors publish.
@@ -46,6 +50,9 @@ constexpr Shape kShapes[] = {
     {"qwen2.5-1.5b", Family::kQwen2, 1536, 8960, 28, 12, 2, 128, 151936, 131072, true, 1000000, 1e-6, 0},
     // Qwen/Qwen3-0.6B.
     {"qwen3-0.6b", Family::kQwen3, 1024, 3072, 28, 16, 8, 128, 151936, 40960, true, 1000000, 1e-6, 0},
+    // Qwen/Qwen3-30B-A3B, two layers of 48.
+    {"qwen3-30b-a3b-2layers", Family::kQwen3Moe, 2048, 6144, 2, 32, 4, 128, 151936, 40960, false, 1000000,
+     1e-6, 0, 128, 8, 768},
 };
 
 nlohmann::json ConfigOf(const Shape& shape) {
@@ -74,6 +81,14 @@ nlohmann::json ConfigOf(const Shape& shape) {
     case Family::kQwen3:
       config["architectures"] = {"Qwen3ForCausalLM"};
       config["model_type"] = "qwen3";
+      break;
+    case Family::kQwen3Moe:
+      config["architectures"] = {"Qwen3MoeForCausalLM"};
+      config["model_type"] = "qwen3_moe";
+      config["num_experts"] = shape.experts;
+      config["num_experts_per_tok"] = shape.experts_per_token;
+      config["moe_intermediate_size"] = shape.expert_intermediate;
+      config["norm_topk_prob"] = true;
       break;
   }
   if (shape.rope_factor > 0) {

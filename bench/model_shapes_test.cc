@@ -46,6 +46,19 @@ TEST(ModelShapesTest, OneLayerOfEightBillion) {
   EXPECT_EQ(32 * (CountParameters(*config) - outside) + outside, 8'030'261'248);
 }
 
+TEST(ModelShapesTest, TwoLayersOfThirtyBillion) {
+  const auto config = ModelShape("qwen3-30b-a3b-2layers");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const ExpertsDescription& experts = config->block.experts;
+  ModelConfig without = *config;
+  without.intermediate_size = 0;
+  const int64_t layer =
+      (experts.num_experts * (3 * int64_t{experts.intermediate_size} + 1)) * int64_t{config->hidden_size};
+  const int64_t outside = 2 * int64_t{151936} * 2048 + 2048;
+  // The published number.
+  EXPECT_EQ(24 * (CountParameters(without) - outside + 2 * layer) + outside, 30'532'122'624);
+}
+
 TEST(ModelShapesTest, EveryNameParses) {
   for (const std::string& name : ModelShapeNames()) EXPECT_TRUE(ModelShape(name).ok()) << name;
 }

@@ -32,18 +32,37 @@ uint64_t TokenMatrixBytes(uint64_t values, WeightDtype dtype) {
 
 // Numbers of weights by what uses them.
 struct Weights {
-  uint64_t input = 0;      // Before the first layer: a draft head's `fc`.
-  uint64_t key_value = 0;  // Of one layer: what every row needs.
-  uint64_t rest = 0;       // Of one layer: query, attention output, feed-forward.
+  uint64_t input = 0;       // Before the first layer: a draft head's `fc`.
+  uint64_t key_value = 0;   // Of one layer: what every row needs.
+  uint64_t rest = 0;        // Of one layer: query, attention output.
+  uint64_t dense = 0;       // Of all layers: feed-forward parts that every row takes, routers among them.
+  uint64_t last_dense = 0;  // Of the last one.
+  uint64_t expert = 0;      // Of one expert.
   uint64_t output = 0;
 };
+
+// Of a layer's feed-forward part, what every row takes.
+uint64_t DenseWeights(const ModelConfig& config, size_t layer) {
+  const BlockDescription& block = config.block;
+  const auto hidden = static_cast<uint64_t>(config.hidden_size);
+  const uint64_t matrices = block.gated ? 3 : 2;
+  if (!block.has_experts(layer)) return matrices * static_cast<uint64_t>(config.intermediate_size) * hidden;
+  const auto shared = static_cast<uint64_t>(block.experts.shared_size);
+  const uint64_t router = static_cast<uint64_t>(block.experts.num_experts) + (shared > 0 ? 1 : 0);
+  return (matrices * shared + router) * hidden;
+}
+
+uint64_t CountSparseLayers(const ModelConfig& config) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) count += config.block.has_experts(i);
+  return count;
+}
 
 // `reads_target`: of a draft head's rows that read the target's states, not the head's own.
 Weights CountWeights(const ModelConfig& config, bool reads_target) {
   const auto hidden = static_cast<uint64_t>(config.hidden_size);
   const auto query = static_cast<uint64_t>(config.query_size());
   const auto kv = static_cast<uint64_t>(config.kv_size());
-  const auto intermediate = static_cast<uint64_t>(config.intermediate_size);
   // EAGLE-3's attention reads an embedding and a state, and its `fc` the target's states; that of other heads
   // reads an embedding and a state, whosever it is.
   const bool is_eagle3 = config.head.has_value() && config.head->kind == HeadConfig::Kind::kEagle3;
@@ -55,27 +74,41 @@ Weights CountWeights(const ModelConfig& config, bool reads_target) {
     input = 2 * hidden * hidden;
   }
   const int32_t num_outputs = config.head.has_value() ? config.head->draft_vocab_size : config.vocab_size;
-  return {.input = input,
-          .key_value = 2 * kv * attended,
-          .rest = query * attended + query * hidden + 3 * intermediate * hidden,
-          .output = static_cast<uint64_t>(num_outputs) * hidden};
+  Weights weights = {.input = input,
+                     .key_value = 2 * kv * attended,
+                     .rest = query * attended + query * hidden,
+                     .output = static_cast<uint64_t>(num_outputs) * hidden};
+  for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) {
+    weights.last_dense = DenseWeights(config, i);
+    weights.dense += weights.last_dense;
+  }
+  weights.expert = 3 * static_cast<uint64_t>(config.block.experts.intermediate_size) * hidden;
+  return weights;
 }
 
 // `num_wanted` rows have logits; `sum_lengths` and `wanted_lengths` are the contexts' lengths added up, over
 // all rows and over the wanted ones.
 StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtype dtype, uint64_t num_rows,
                    uint64_t num_wanted, uint64_t sum_lengths, uint64_t wanted_lengths, uint64_t kv_tokens,
-                   KvType kv_type) {
+                   KvType kv_type, std::optional<uint64_t> experts_read) {
   const auto layers = static_cast<uint64_t>(config.num_layers);
   const auto query = static_cast<uint64_t>(config.query_size());
   StepWork work;
-  work.weight_bytes = MatrixBytes(weights.input + layers * (weights.key_value + weights.rest), dtype) +
+  const uint64_t read = experts_read.value_or(FewestExperts(config));
+  work.weight_bytes = MatrixBytes(weights.input + layers * (weights.key_value + weights.rest) +
+                                      weights.dense + read * weights.expert,
+                                  dtype) +
                       TokenMatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
   if (num_wanted > 0) work.weight_bytes += TokenMatrixBytes(weights.output, dtype);
   work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config, kv_type).value_or(0) / kBlockTokens);
   // A row without logits ends with the last layer's keys and values.
   uint64_t products = num_rows * (weights.input + layers * weights.key_value);
   products += (num_rows * (layers - 1) + num_wanted) * weights.rest + num_wanted * weights.output;
+  products += num_rows * (weights.dense - weights.last_dense) + num_wanted * weights.last_dense;
+  const auto num_chosen = static_cast<uint64_t>(config.block.experts.num_chosen);
+  const uint64_t last_sparse = config.block.has_experts(layers - 1) ? 1 : 0;
+  products += num_chosen * weights.expert *
+              (num_rows * (CountSparseLayers(config) - last_sparse) + num_wanted * last_sparse);
   // Scores and the sum of values: two products of a query's size per position.
   products += 2 * query * ((layers - 1) * sum_lengths + wanted_lengths);
   work.operations = 2 * products;
@@ -83,6 +116,10 @@ StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtyp
 }
 
 }  // namespace
+
+uint64_t FewestExperts(const ModelConfig& config) {
+  return CountSparseLayers(config) * static_cast<uint64_t>(config.block.experts.num_chosen);
+}
 
 absl::string_view WeightDtypeName(WeightDtype dtype) {
   switch (dtype) {
@@ -151,20 +188,20 @@ std::vector<uint32_t> TreeDepths(RowTree shape, uint32_t num_rows) {
 }
 
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      RowTree tree, KvType kv_type) {
+                      RowTree tree, KvType kv_type, std::optional<uint64_t> experts_read) {
   uint64_t lengths = 0;
   for (const uint32_t depth : TreeDepths(tree, num_rows)) lengths += uint64_t{context} + depth;
   return CountWork(config, CountWeights(config, /*reads_target=*/false), dtype, num_rows, num_rows, lengths,
-                   lengths, uint64_t{context} + num_rows, kv_type);
+                   lengths, uint64_t{context} + num_rows, kv_type, experts_read);
 }
 
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
-                        bool with_logits, KvType kv_type) {
+                        bool with_logits, KvType kv_type, std::optional<uint64_t> experts_read) {
   const uint64_t end = uint64_t{first} + num_tokens;
   uint64_t lengths = 0;
   for (uint64_t position = first; position < end; ++position) lengths += position + 1;
   return CountWork(config, CountWeights(config, /*reads_target=*/true), dtype, num_tokens,
-                   with_logits ? 1 : 0, lengths, with_logits ? end : 0, end, kv_type);
+                   with_logits ? 1 : 0, lengths, with_logits ? end : 0, end, kv_type, experts_read);
 }
 
 double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second) {

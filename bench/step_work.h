@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,21 +33,27 @@ std::vector<uint32_t> TreeDepths(RowTree shape, uint32_t num_rows);
 
 // What one forward pass cannot do without.
 struct StepWork {
-  uint64_t weight_bytes =
-      0;                    // Every matrix once, whatever the number of rows, and the embeddings of the rows.
+  // Every matrix once, whatever the number of rows, of experts those that rows take, and the embeddings of
+  // the rows.
+  uint64_t weight_bytes = 0;
   uint64_t kv_bytes = 0;    // The shared context once, and each row's own entry.
   uint64_t operations = 0;  // Multiplications and additions of matrix products and attention.
 
   uint64_t bytes() const { return weight_bytes + kv_bytes; }
 };
 
+// The fewest experts that a step reads, over all layers: those that one row takes.
+uint64_t FewestExperts(const ModelConfig& config);
+
 // A tree of `num_rows` below `context` computed tokens, all rows with logits; of a draft head, a tree that
-// it grows.
+// it grows. `experts_read`: over all layers, as ExpertsRead has it; none: the fewest.
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      RowTree tree, KvType kv_type = KvType::kAuto);
+                      RowTree tree, KvType kv_type = KvType::kAuto,
+                      std::optional<uint64_t> experts_read = std::nullopt);
 // Tokens `first` to `first + num_tokens` of a prompt in one pass; logits of the last one when `with_logits`.
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
-                        bool with_logits, KvType kv_type = KvType::kAuto);
+                        bool with_logits, KvType kv_type = KvType::kAuto,
+                        std::optional<uint64_t> experts_read = std::nullopt);
 
 // The shortest time that fits both rates: max(bytes / bandwidth, operations / peak).
 double FloorSeconds(const StepWork& work, double bytes_per_second, double operations_per_second);

@@ -93,6 +93,27 @@ TEST(HeadStepWorkTest, ReadsStatesBesideTokens) {
             2u * (2 * 16 * 16 + narrow + 6 * 16 + 16));
 }
 
+TEST(ExpertStepWorkTest, ReadsTheExpertsThatRowsTake) {
+  ModelConfig config = SmallConfig();
+  config.block.experts = {.num_experts = 4, .num_chosen = 2, .intermediate_size = 8, .shared_size = 5};
+  config.block.layers.resize(2);
+  config.block.layers[0].is_sparse = false;
+  // Attention as above; the first layer is dense, the second has a router with a gate for the shared expert.
+  const uint64_t attention = 4 * 16 * 16, dense = 3 * 32 * 16;
+  const uint64_t every_row = 5 * 16 + 3 * 5 * 16, expert = 3 * 8 * 16;
+  EXPECT_EQ(FewestExperts(config), 2u);
+  const StepWork fewest = TreeStepWork(config, WeightDtype::kBf16, 3, 20, RowTree::kChain);
+  EXPECT_EQ(fewest.weight_bytes,
+            2 * (2 * attention + dense + every_row + 2 * expert + 160 + uint64_t{3} * 16));
+  const StepWork measured =
+      TreeStepWork(config, WeightDtype::kBf16, 3, 20, RowTree::kChain, KvType::kAuto, /*experts_read=*/4);
+  EXPECT_EQ(measured.weight_bytes - fewest.weight_bytes, 2 * 2 * expert);
+  // Every row computes its own two, however many others read.
+  EXPECT_EQ(measured.operations, fewest.operations);
+  EXPECT_EQ(measured.operations, 2 * (3 * (2 * attention + dense + every_row + 2 * expert + 160) +
+                                      uint64_t{2} * 2 * 16 * (21 + 22 + 23)));
+}
+
 TEST(FloorSecondsTest, TheScarcerRateDecides) {
   const StepWork work = {.weight_bytes = 900, .kv_bytes = 100, .operations = 5000};
   EXPECT_DOUBLE_EQ(FloorSeconds(work, 10.0, 1e9), 100.0);

@@ -23,7 +23,7 @@ packages=(
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libpcre2-dev libutf8proc-dev
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev libboost1.81-dev
   # Tests and benchmarks.
-  libgtest-dev libgmock-dev libbenchmark-dev openssl prometheus etcd-server etcd-client chromium
+  libgtest-dev libgmock-dev libbenchmark-dev openssl prometheus etcd-server etcd-client chromium curl
 )
 # For the preset aarch64.
 cross_packages=(

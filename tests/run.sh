@@ -35,7 +35,8 @@ Installs missing packages, builds everything and runs every test.
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
                  concurrent parts under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
-  --clients      then install other clients of the HTTP API (LiteLLM, LangChain, llm; half a gigabyte) and try them
+  --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
+                 try them
   --unity        compile the sources of each target together: less than half the time when nothing is built yet,
                  more when something is
   --rerun        run what failed once more, alone, and name what passed only then: on a machine shared with others, a
@@ -239,8 +240,10 @@ fi
 
 if $clients; then
   stage "clients: environment" python_environment build/clients tests/clients/requirements.txt
-  stage "clients: test" --go-on python3 -B tests/e2e/run_python_test.py --python=build/clients/bin/python \
-    --work-dir "build/$preset/e2e" --bin-dir "build/$preset/bin" tests/clients/clients_test.py
+  for name in clients vllm_stubs; do
+    stage "clients: $name" --go-on python3 -B tests/e2e/run_python_test.py --python=build/clients/bin/python \
+      --work-dir "build/$preset/e2e" --bin-dir "build/$preset/bin" "tests/clients/${name}_test.py"
+  done
 fi
 
 if $failed; then exit 1; fi

@@ -19,12 +19,19 @@ absl::string_view DTypeName(TensorView::DType dtype) {
       return "f16";
     case TensorView::DType::kBF16:
       return "bf16";
+    case TensorView::DType::kMxFp4:
+      return "mxfp4";
   }
   return "unknown";
 }
 
+// bfloat16 holds MXFP4's numbers as they are.
+bool IsBf16(const TensorView& matrix) {
+  return matrix.dtype == TensorView::DType::kBF16 || matrix.dtype == TensorView::DType::kMxFp4;
+}
+
 absl::Status ExpectBf16(const Model& model, const TensorView& matrix, WeightType type) {
-  if (!matrix.exists() || matrix.dtype == TensorView::DType::kBF16) return absl::OkStatus();
+  if (!matrix.exists() || IsBf16(matrix)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "weight type ", WeightTypeName(type), ": ", model.folder(), " has a matrix ", ShapeText(matrix.shape),
       " in ", DTypeName(matrix.dtype), "; expected bf16, or the weight type auto, int8 or int4"));
@@ -107,6 +114,11 @@ absl::Status ValidateWeightType(const Model& model, WeightType type) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
       TANDEM_RETURN_IF_ERROR(ExpectBf16(model, matrix, type));
+    }
+    for (const ExpertWeights& expert : layer.experts) {
+      for (const TensorView& matrix : {expert.gate, expert.up, expert.down}) {
+        TANDEM_RETURN_IF_ERROR(ExpectBf16(model, matrix, type));
+      }
     }
   }
   return absl::OkStatus();

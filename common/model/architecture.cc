@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem {
 
 // With a power of two of heads, 2^(-8/n), 2^(-16/n), ...; heads beyond the last power of two take every
@@ -19,7 +21,17 @@ std::vector<float> AlibiSlopes(int32_t num_heads) {
   return slopes;
 }
 
+std::string OnlyOnProcessors(const BlockDescription& block) {
+  if (block.experts.exist()) {
+    return absl::StrCat("a mixture of experts (num_experts ", block.experts.num_experts, ")");
+  }
+  if (block.sinks) return "attention sinks";
+  if (!block.gate.is_plain()) return "limited gates (swiglu_limit)";
+  return "";
+}
+
 std::string BeyondLlama(const BlockDescription& block) {
+  if (std::string found = OnlyOnProcessors(block); !found.empty()) return found;
   if (block.norm == NormKind::kLayer) return "LayerNorm";
   if (block.norm_weight_offset != 0) return "norms with weights around 0";
   if (!block.names.attention_output_norm.empty() || !block.names.mlp_output_norm.empty()) {

@@ -75,6 +75,41 @@ struct LayerVariant {
   bool has_window = true;  // It sees ModelConfig::sliding_window positions, where there is one.
   bool rotates = true;     // Rotary positions; without, it knows none (NoPE).
   bool is_local = false;   // It turns by BlockDescription::local_rope_theta, not stretched.
+  bool is_sparse = true;   // Its feed-forward part is experts, where BlockDescription::experts has any.
+};
+
+// A feed-forward part made of experts (Shazeer et al., Outrageously large neural networks, 2017; Jiang et
+// al., Mixtral of experts, 2024). With r = router * x, a number for each expert, a row takes the `num_chosen`
+// experts with the greatest, of equal ones that of the lower number, and adds up in the order of their
+// numbers
+//
+//   sum over those chosen of softmax(r)[expert] * f_expert(x)  +  sigmoid(shared_gate * x) * f_shared(x)
+//
+// where the softmax is over all experts or over those chosen, and the second part is there if shared_size is
+// not 0. Each f is a gated feed-forward part as a dense layer has.
+struct ExpertsDescription {
+  int32_t num_experts = 0;  // 0: all layers are dense.
+  int32_t num_chosen = 0;
+  int32_t intermediate_size = 0;  // Of each.
+  bool softmax_over_chosen = true;
+  int32_t shared_size = 0;   // The intermediate size of an expert that every row takes.
+  bool router_bias = false;  // Biases on the router, and on every expert's matrices.
+  bool biases = false;
+
+  bool exist() const { return num_experts > 0; }
+};
+
+// What gates in a gated feed-forward part with kSilu: with g = min(gate, limit),
+//
+//   g / (1 + exp(-alpha * g)) * (min(max(up, -limit), limit) + up_offset)
+//
+// gpt-oss; a Llama's is not limited, and its alpha 1.
+struct GateDescription {
+  float limit = 0.0f;  // 0: none.
+  float alpha = 1.0f;
+  float up_offset = 0.0f;
+
+  bool is_plain() const { return limit == 0 && alpha == 1 && up_offset == 0; }
 };
 
 // What a model's tensors are called: those of a layer behind `layers`, its number and a dot, all but
@@ -106,6 +141,20 @@ struct TensorNames {
   std::string gate_up;  // In place of both: all gates, then all of `up`.
   std::string down = "mlp.down_proj";
   std::string mlp_output_norm;
+  std::string router = "mlp.gate";
+  // Of an expert, behind `experts`, its number and a dot.
+  std::string experts = "mlp.experts.";
+  std::string expert_gate = "gate_proj";
+  std::string expert_up = "up_proj";
+  std::string expert_down = "down_proj";
+  // In place of these, those of all experts in one tensor, which have no ".weight" behind them: [experts,
+  // inputs, outputs], of which gates and ups alternate; biases in names with "_bias" behind them.
+  std::string experts_gate_up;
+  std::string experts_down;
+  // Of the shared expert.
+  std::string shared_expert = "mlp.shared_expert.";
+  std::string shared_gate = "mlp.shared_expert_gate";
+  std::string sinks = "self_attn.sinks";  // No ".weight".
   // In a layer: tensors of older files that follow from the configuration, such as masks.
   std::vector<std::string> buffers;
 };
@@ -137,9 +186,14 @@ struct BlockDescription {
   QkNorm qk_norm = QkNorm::kHead;
   std::optional<double> attention_scale;  // Of scores; 1 / sqrt(head_dim) else.
   float score_cap = 0.0f;                 // score = cap * tanh(score / cap); 0: none (Gemma 2).
+  // Each head has a score of its own beside those of positions, which takes its part of the softmax and adds
+  // nothing (gpt-oss; Xiao et al., Efficient streaming language models with attention sinks, 2024).
+  bool sinks = false;
 
   Activation activation = Activation::kSilu;
   bool gated = true;  // down(activation(gate(x)) * up(x)), else down(activation(up(x))).
+  GateDescription gate;
+  ExpertsDescription experts;
 
   int32_t embedding_size = 0;  // Of a token, where not hidden_size.
   float embedding_scale = 1.0f;
@@ -150,10 +204,15 @@ struct BlockDescription {
   TensorNames names;
 
   LayerVariant layer(size_t index) const { return layers.empty() ? LayerVariant() : layers[index]; }
+  bool has_experts(size_t index) const { return experts.exist() && layer(index).is_sparse; }
 };
 
 // By how much a score falls with each position between query and key, of every head.
 std::vector<float> AlibiSlopes(int32_t num_heads);
+
+// What experts, sinks and gates a description has that only the processor runs, in words and with the field
+// of config.json that asks for them; empty if there are none.
+std::string OnlyOnProcessors(const BlockDescription& block);
 
 // The first thing in a description that goes beyond what a Llama block has, in words and with the field of
 // config.json that asks for it; empty if there is none. For engines that run only such blocks.

@@ -12,6 +12,14 @@ absl::Status TensorTaker::Take(const std::string& name, const std::vector<int64_
   return absl::OkStatus();
 }
 
+absl::Status TensorTaker::TakeMxFp4(const std::string& name, const std::vector<int64_t>& shape,
+                                    TensorView& out) {
+  TANDEM_ASSIGN_OR_RETURN(out, source_->TakeMxFp4(name, shape));
+  num_bytes_ += out.num_bytes();
+  num_parameters_ += static_cast<uint64_t>(out.num_elements());
+  return absl::OkStatus();
+}
+
 absl::Status TensorTaker::TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape,
                                  TensorView& out) {
   return wanted ? Take(name, shape, out) : absl::OkStatus();
@@ -93,6 +101,8 @@ absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inpu
   TANDEM_RETURN_IF_ERROR(taker_->TakeIf(config_.attention_output_bias,
                                         absl::StrCat(prefix, names.attention_out, ".bias"), {hidden},
                                         weights.attention_out_bias));
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(config_.block.sinks, prefix + names.sinks, {config_.num_heads}, weights.sinks));
   if (!config_.qk_norm) return absl::OkStatus();
   const bool of_all = config_.block.qk_norm == QkNorm::kAll;
   const int64_t query_norm = of_all ? query : config_.head_dim;
@@ -102,42 +112,119 @@ absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inpu
   return taker_->Take(absl::StrCat(prefix, names.key_norm, ".weight"), {key_norm}, weights.key_norm);
 }
 
-absl::Status BlockTensors::ReadFeedForward(const std::string& prefix, LayerWeights& weights) {
-  const BlockDescription& block = config_.block;
-  const TensorNames& names = block.names;
+absl::Status BlockTensors::ReadFeedForward(const std::string& prefix, bool has_experts,
+                                           LayerWeights& weights) {
+  const TensorNames& names = config_.block.names;
   const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
   if (!names.mlp_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(
         ReadNorm(prefix + names.mlp_norm, weights.post_attention_norm, &weights.post_attention_norm_bias));
   }
-  const bool bias = config_.mlp_bias;
-  if (!names.gate_up.empty()) {
-    TensorView both;
-    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.gate_up, 2 * intermediate, hidden, both));
-    weights.gate = RowsOf(both, 0, intermediate);
-    weights.up = RowsOf(both, intermediate, intermediate);
-  } else {
-    if (block.gated) {
-      TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.gate, intermediate, hidden, weights.gate));
-      TANDEM_RETURN_IF_ERROR(
-          taker_->TakeIf(bias, absl::StrCat(prefix, names.gate, ".bias"), {intermediate}, weights.gate_bias));
-    }
-    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.up, intermediate, hidden, weights.up));
-    TANDEM_RETURN_IF_ERROR(
-        taker_->TakeIf(bias, absl::StrCat(prefix, names.up, ".bias"), {intermediate}, weights.up_bias));
+  if (has_experts) return ReadExperts(prefix, weights);
+  if (names.gate_up.empty()) {
+    return ReadMlp({prefix + names.gate, prefix + names.up, prefix + names.down}, intermediate,
+                   config_.mlp_bias, weights);
   }
+  TensorView both;
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.gate_up, 2 * intermediate, hidden, both));
+  weights.gate = RowsOf(both, 0, intermediate);
+  weights.up = RowsOf(both, intermediate, intermediate);
   TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.down, hidden, intermediate, weights.down));
-  return taker_->TakeIf(bias, absl::StrCat(prefix, names.down, ".bias"), {hidden}, weights.down_bias);
+  return taker_->TakeIf(config_.mlp_bias, absl::StrCat(prefix, names.down, ".bias"), {hidden},
+                        weights.down_bias);
 }
 
-absl::Status BlockTensors::ReadLayer(const std::string& prefix, LayerWeights& weights) {
+template <typename Weights>
+absl::Status BlockTensors::ReadMlp(const MlpNames& names, int64_t intermediate, bool bias, Weights& weights) {
+  const int64_t hidden = config_.hidden_size;
+  if (config_.block.gated) {
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(names.gate, intermediate, hidden, weights.gate));
+    TANDEM_RETURN_IF_ERROR(
+        taker_->TakeIf(bias, absl::StrCat(names.gate, ".bias"), {intermediate}, weights.gate_bias));
+  }
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(names.up, intermediate, hidden, weights.up));
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(bias, absl::StrCat(names.up, ".bias"), {intermediate}, weights.up_bias));
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(names.down, hidden, intermediate, weights.down));
+  return taker_->TakeIf(bias, absl::StrCat(names.down, ".bias"), {hidden}, weights.down_bias);
+}
+
+absl::Status BlockTensors::ReadExperts(const std::string& prefix, LayerWeights& weights) {
+  const ExpertsDescription& experts = config_.block.experts;
+  const TensorNames& names = config_.block.names;
+  const int64_t hidden = config_.hidden_size, count = experts.num_experts;
+  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.router, count, hidden, weights.router));
+  TANDEM_RETURN_IF_ERROR(taker_->TakeIf(experts.router_bias, absl::StrCat(prefix, names.router, ".bias"),
+                                        {count}, weights.router_bias));
+  if (experts.shared_size > 0) {
+    const std::string shared = prefix + names.shared_expert;
+    TANDEM_RETURN_IF_ERROR(
+        ReadMlp({shared + names.expert_gate, shared + names.expert_up, shared + names.expert_down},
+                experts.shared_size, experts.biases, weights));
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.shared_gate, 1, hidden, weights.shared_gate));
+  }
+  if (!names.experts_gate_up.empty()) return ReadFusedExperts(prefix, weights);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string expert = absl::StrCat(prefix, names.experts, i, ".");
+    TANDEM_RETURN_IF_ERROR(
+        ReadMlp({expert + names.expert_gate, expert + names.expert_up, expert + names.expert_down},
+                experts.intermediate_size, experts.biases, weights.experts.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TensorView>> BlockTensors::ReadFusedMatrices(const std::string& name,
+                                                                        int64_t outputs, int64_t inputs) {
+  const int64_t count = config_.block.experts.num_experts;
+  const bool is_mxfp4 = taker_->source().Contains(name + "_blocks");
+  TensorView all;
+  TANDEM_RETURN_IF_ERROR(is_mxfp4 ? taker_->TakeMxFp4(name, {count, outputs, inputs}, all)
+                                  : taker_->Take(name, {count, inputs, outputs}, all));
+  std::vector<TensorView> matrices;
+  for (int64_t i = 0; i < count; ++i) {
+    const TensorView matrix = MatrixOf(all, i);
+    matrices.push_back(is_mxfp4 ? matrix : TransposeOf(matrix));
+  }
+  return matrices;
+}
+
+absl::Status BlockTensors::ReadFusedExperts(const std::string& prefix, LayerWeights& weights) {
+  const ExpertsDescription& experts = config_.block.experts;
+  const TensorNames& names = config_.block.names;
+  const int64_t hidden = config_.hidden_size, count = experts.num_experts;
+  const int64_t intermediate = experts.intermediate_size;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorView> inner,
+                          ReadFusedMatrices(prefix + names.experts_gate_up, 2 * intermediate, hidden));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorView> outer,
+                          ReadFusedMatrices(prefix + names.experts_down, hidden, intermediate));
+  TensorView inner_bias, outer_bias;
+  TANDEM_RETURN_IF_ERROR(taker_->TakeIf(experts.biases, prefix + names.experts_gate_up + "_bias",
+                                        {count, 2 * intermediate}, inner_bias));
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(experts.biases, prefix + names.experts_down + "_bias", {count, hidden}, outer_bias));
+  for (int64_t i = 0; i < count; ++i) {
+    ExpertWeights& expert = weights.experts.emplace_back();
+    const auto index = static_cast<size_t>(i);
+    // Gates and ups alternate.
+    expert.gate = RowsOfGroups(inner[index], 2, 0, 1);
+    expert.up = RowsOfGroups(inner[index], 2, 1, 1);
+    expert.down = outer[index];
+    if (!experts.biases) continue;
+    expert.gate_bias = RowsOfGroups(MatrixOf(inner_bias, i), 2, 0, 1);
+    expert.up_bias = RowsOfGroups(MatrixOf(inner_bias, i), 2, 1, 1);
+    expert.down_bias = MatrixOf(outer_bias, i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockTensors::ReadLayer(const std::string& prefix, bool has_experts, LayerWeights& weights) {
   const TensorNames& names = config_.block.names;
   if (!names.attention_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(
         ReadNorm(prefix + names.attention_norm, weights.input_norm, &weights.input_norm_bias));
   }
   TANDEM_RETURN_IF_ERROR(ReadAttention(prefix, config_.hidden_size, weights));
-  TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, weights));
+  TANDEM_RETURN_IF_ERROR(ReadFeedForward(prefix, has_experts, weights));
   if (!names.attention_output_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(ReadNorm(prefix + names.attention_output_norm, weights.attention_output_norm,
                                     &weights.attention_output_norm_bias));

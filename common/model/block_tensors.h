@@ -22,6 +22,8 @@ class TensorTaker {
   absl::Status Take(const std::string& name, const std::vector<int64_t>& shape, TensorView& out);
   absl::Status TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape,
                       TensorView& out);
+  // As TensorSource::TakeMxFp4.
+  absl::Status TakeMxFp4(const std::string& name, const std::vector<int64_t>& shape, TensorView& out);
   // Says that the tensor, which has been taken, is another one's copy.
   void Uncount(const TensorView& tensor);
 
@@ -45,11 +47,11 @@ class BlockTensors {
   std::string FindRoot() const;
 
   // A whole layer; `prefix` stands in front of its names.
-  absl::Status ReadLayer(const std::string& prefix, LayerWeights& weights);
+  absl::Status ReadLayer(const std::string& prefix, bool has_experts, LayerWeights& weights);
   // Its parts, of draft heads: attention without the norm in front of it, whose projections have so many
   // inputs, and all else.
   absl::Status ReadAttention(const std::string& prefix, int64_t inputs, LayerWeights& weights);
-  absl::Status ReadFeedForward(const std::string& prefix, LayerWeights& weights);
+  absl::Status ReadFeedForward(const std::string& prefix, bool has_experts, LayerWeights& weights);
   // All but the layers, the embedding and the output matrix.
   absl::Status ReadOuter(const std::string& root, OuterWeights& weights, TensorView& final_norm);
 
@@ -59,6 +61,18 @@ class BlockTensors {
   absl::Status ReadMatrix(const std::string& name, int64_t outputs, int64_t inputs, TensorView& out);
   absl::Status ReadSeparate(const std::string& prefix, int64_t inputs, LayerWeights& weights);
   absl::Status ReadFused(const std::string& prefix, int64_t inputs, LayerWeights& weights);
+  // A gated or plain feed-forward part under these names, without its norm.
+  struct MlpNames {
+    std::string gate, up, down;
+  };
+  template <typename Weights>
+  absl::Status ReadMlp(const MlpNames& names, int64_t intermediate, bool bias, Weights& weights);
+  // The router, the experts and what they share.
+  absl::Status ReadExperts(const std::string& prefix, LayerWeights& weights);
+  // A matrix of every expert, as [experts, inputs, outputs] or in kMxFp4: of each expert [outputs, inputs].
+  absl::StatusOr<std::vector<TensorView>> ReadFusedMatrices(const std::string& name, int64_t outputs,
+                                                            int64_t inputs);
+  absl::Status ReadFusedExperts(const std::string& prefix, LayerWeights& weights);
 
   const ModelConfig& config_;
   TensorTaker* const taker_;

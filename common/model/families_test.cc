@@ -1,11 +1,18 @@
 // What the families' config.json mean, and what of them is refused; common/engine/cpu/family_test.cc compares
 // what comes out with the reference.
 
+#include <cmath>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "common/base/temporary_folder.h"
 #include "common/model/families/family.h"
 #include "common/model/family_fixture.h"
 #include "common/model/model_config.h"
+#include "common/model/model_folder_fixture.h"
+#include "common/model/tensor_convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -111,6 +118,121 @@ TEST(FamiliesTest, LayersDifferAsTheySay) {
   EXPECT_FALSE(smollm->block.layer(2).rotates);
 }
 
+TEST(FamiliesTest, ExpertsAreInTheLayersThatHaveThem) {
+  const auto qwen2 = ParseWith("qwen2-moe");
+  ASSERT_TRUE(qwen2.ok()) << qwen2.status();
+  EXPECT_THAT((std::vector<bool>{qwen2->block.has_experts(0), qwen2->block.has_experts(1)}),
+              ElementsAre(false, true));
+  EXPECT_FALSE(qwen2->block.experts.softmax_over_chosen);
+  EXPECT_EQ(qwen2->block.experts.shared_size, 40);
+  const auto qwen3 = ParseWith("qwen3-moe");
+  ASSERT_TRUE(qwen3.ok()) << qwen3.status();
+  EXPECT_THAT((std::vector<bool>{qwen3->block.has_experts(0), qwen3->block.has_experts(1),
+                                 qwen3->block.has_experts(2)}),
+              ElementsAre(false, true, false));
+  EXPECT_TRUE(qwen3->block.experts.softmax_over_chosen);
+  const auto model = MakeFamilyModel("qwen2-moe");
+  ASSERT_NE(model, nullptr);
+  EXPECT_TRUE(model->layers()[0].experts.empty());
+  EXPECT_EQ(model->layers()[1].experts.size(), 6u);
+}
+
+// gpt-oss with its experts in MXFP4, whose numbers follow from the place of each byte.
+class MxFp4Folder {
+ public:
+  explicit MxFp4Folder(const Json& golden) : golden_(golden) {
+    for (const Json& tensor : golden_.at("tensors")) {
+      const auto name = tensor.at(0).get<std::string>();
+      auto shape = tensor.at(1).get<std::vector<int64_t>>();
+      if (!name.ends_with("experts.gate_up_proj") && !name.ends_with("experts.down_proj")) {
+        AddBytes(name, "BF16", shape, 2);
+        continue;
+      }
+      std::swap(shape[1], shape[2]);
+      shape[2] /= 32;
+      AddBytes(name + "_scales", "U8", shape, 1);
+      shape.push_back(16);
+      AddBytes(name + "_blocks", "U8", shape, 1);
+    }
+  }
+
+  Json& header() { return header_; }
+
+  absl::StatusOr<std::shared_ptr<const Model>> Load() const {
+    const TemporaryFolder folder;
+    Json config = golden_.at("config");
+    config["quantization_config"] = {{"quant_method", "mxfp4"}};
+    folder.Write("config.json", config.dump());
+    folder.Write("model.safetensors", SafetensorsBytes(header_.dump(), data_));
+    return Model::Load(folder.path());
+  }
+
+ private:
+  void AddBytes(const std::string& name, const char* dtype, const std::vector<int64_t>& shape, size_t size) {
+    for (const int64_t each : shape) size *= static_cast<size_t>(each);
+    const size_t begin = data_.size();
+    // Scales of 2^-7 to 2^0; bfloat16 numbers around 2^-7 are as good as others.
+    for (size_t i = 0; i < size; ++i) data_.push_back(static_cast<char>(120 + (i * i + i / 7) % 8));
+    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
+  }
+
+  const Json golden_;
+  Json header_;
+  std::string data_;
+};
+
+std::vector<float> Floats(const TensorView& view) {
+  std::vector<float> floats(static_cast<size_t>(view.num_elements()));
+  ConvertToFloat(view, absl::MakeSpan(floats));
+  return floats;
+}
+
+TEST(FamiliesTest, Mxfp4ExpertsAreReadAsTheyLie) {
+  MxFp4Folder folder(FamilyGolden("gpt-oss"));
+  const auto model = folder.Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  const LayerWeights& layer = (*model)->layers().at(1);
+  ASSERT_EQ(layer.experts.size(), 4u);
+  EXPECT_EQ(layer.experts[3].gate.dtype, TensorView::DType::kMxFp4);
+  // Bytes are 0x78 to 0x7f: of two numbers the first is negative, the second 6, each times a scale.
+  const auto number = [](size_t matrix_bytes, size_t expert, size_t row, size_t column) {
+    const auto byte = [](size_t i) { return 120 + (i * i + i / 7) % 8; };
+    const size_t i = expert * matrix_bytes + row * 16 + column / 2;
+    const size_t half = column % 2 == 0 ? byte(i) & 0xf : byte(i) >> 4;
+    constexpr float kValues[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
+    const size_t scale = byte(expert * matrix_bytes / 16 + row);
+    return kValues[half] * std::ldexp(1.0f, static_cast<int>(scale) - 127);
+  };
+  // [64, 32] of gates and ups in turn, and [32, 32].
+  const std::vector<float> gate = Floats(layer.experts[3].gate), up = Floats(layer.experts[3].up);
+  const std::vector<float> down = Floats(layer.experts[3].down);
+  ASSERT_EQ(gate.size(), 32u * 32);
+  for (size_t row = 0; row < 32; ++row) {
+    for (size_t column = 0; column < 32; ++column) {
+      ASSERT_EQ(gate[row * 32 + column], number(1024, 3, 2 * row, column)) << row << ", " << column;
+      ASSERT_EQ(up[row * 32 + column], number(1024, 3, 2 * row + 1, column)) << row << ", " << column;
+      ASSERT_EQ(down[row * 32 + column], number(512, 3, row, column)) << row << ", " << column;
+    }
+  }
+}
+
+TEST(FamiliesTest, Mxfp4TensorsOfOtherShapesAreRefused) {
+  MxFp4Folder folder(FamilyGolden("gpt-oss"));
+  const std::string name = "model.layers.0.mlp.experts.down_proj_scales";
+  Json& scales = folder.header()[name];
+  const Json valid = scales;
+  scales["shape"] = {4, 1, 32};
+  absl::Status status = folder.Load().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("tensor \"" + name + "\": U8 [4, 1, 32], expected U8 [4, 32, 1]"));
+  folder.header()[name + "x"] = valid;
+  folder.header().erase(name);
+  status = folder.Load().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor \"" + name + "\" is missing"));
+}
+
 struct Refusal {
   const char* name;
   const char* family;
@@ -189,6 +311,61 @@ INSTANTIATE_TEST_SUITE_P(
                 "rope_parameters.sliding_attention: found nothing, expected an object"},
         Refusal{"SmolLayers", "smollm3", {{"no_rope_layers", {1, 2, 1}}}, kBad, "a list of 0 and 1"},
         Refusal{"SmolLayerCount", "smollm3", {{"no_rope_layers", {1}}}, kBad, "a list of 3"},
+        Refusal{"NoExperts",
+                "mixtral",
+                {{"num_local_experts", 0}},
+                kBad,
+                "num_local_experts: found 0, expected a whole number from 1 to 4096"},
+        Refusal{"ManyExperts", "mixtral", {{"num_local_experts", 1 << 30}}, kBad, "num_local_experts: found"},
+        Refusal{"NoExpertChosen", "mixtral", {{"num_experts_per_tok", 0}}, kBad, "num_experts_per_tok"},
+        Refusal{"MoreThanThereAre",
+                "mixtral",
+                {{"num_experts_per_tok", 5}},
+                kBad,
+                "num_experts_per_tok: found 5, expected at most num_local_experts, which is 4"},
+        Refusal{
+            "ExpertsOfNoSize", "qwen2-moe", {{"moe_intermediate_size", 0}}, kBad, "moe_intermediate_size"},
+        Refusal{"SharedExpertOfNoSize",
+                "qwen2-moe",
+                {{"shared_expert_intermediate_size", -1}},
+                kBad,
+                "shared_expert_intermediate_size: found -1"},
+        Refusal{"QwenMoeWindow",
+                "qwen2-moe",
+                {{"use_sliding_window", true}},
+                kOther,
+                "use_sliding_window: found true, supported: false"},
+        Refusal{
+            "SparseStep", "qwen3-moe", {{"decoder_sparse_step", 0}}, kBad, "decoder_sparse_step: found 0"},
+        Refusal{"DenseLayers",
+                "qwen3-moe",
+                {{"mlp_only_layers", {0, 3}}},
+                kBad,
+                "mlp_only_layers: found [0,3], expected a list of layers, 0 to 2"},
+        Refusal{"GptOssQuantised",
+                "gpt-oss",
+                {{"quantization_config", {{"quant_method", "fp8"}}}},
+                kOther,
+                "quantization_config.quant_method: found \"fp8\", supported: mxfp4"},
+        Refusal{"GptOssLimit", "gpt-oss", {{"swiglu_limit", 0}}, kBad, "swiglu_limit: found 0"},
+        Refusal{"GptOssAlpha", "gpt-oss", {{"swiglu_alpha", -1.0}}, kBad, "swiglu_alpha: found -1"},
+        Refusal{"GptOssWindow",
+                "gpt-oss",
+                {{"sliding_window", nullptr}},
+                kBad,
+                "sliding_window: found nothing, expected a number"},
+        Refusal{"GptOssRotations",
+                "gpt-oss",
+                {{"rope_parameters", nullptr}},
+                kBad,
+                "rope_scaling: found nothing"},
+        Refusal{"QuantisedMixtral",
+                "mixtral",
+                {{"quantization_config", {{"quant_method", "mxfp4"}}}},
+                kOther,
+                "quantization_config"},
+        Refusal{
+            "DenseFamily", "granite", {{"num_experts", 4}}, kOther, "num_experts: found 4, supported: none"},
         Refusal{"GraniteScale", "granite", {{"logits_scaling", 0}}, kBad, "logits_scaling: found 0"}),
     [](const auto& instance) { return instance.param.name; });
 

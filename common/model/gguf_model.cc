@@ -11,7 +11,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/log.h"
 #include "common/base/mapped_pages.h"
@@ -30,12 +32,17 @@ struct GgufArchitecture {
   absl::string_view model;  // config.json's
   absl::string_view model_type;
   bool permuted;  // Queries and keys: pairs that positions turn together lie side by side.
+  bool has_experts = false;
 };
 constexpr GgufArchitecture kGgufArchitectures[] = {
     {"llama", "LlamaForCausalLM", "llama", true},
     {"mistral", "MistralForCausalLM", "mistral", true},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
     {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
+    // Mixtral says that it is a Llama.
+    {"llama", "MixtralForCausalLM", "mixtral", true, true},
+    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", false, true},
+    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", false, true},
 };
 
 // Names in a folder and in a file; those of a layer stand behind "model.layers.N." and "blk.N.".
@@ -46,12 +53,29 @@ struct NamePair {
 constexpr NamePair kOuterNames[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 constexpr NamePair kLayerNames[] = {
-    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"block_sparse_moe.gate", "ffn_gate_inp"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+};
+// Of an expert, behind "mlp.experts.N." or, Mixtral's, "block_sparse_moe.experts.N."; in a file, the matrices
+// of all experts are one tensor.
+constexpr NamePair kExpertNames[] = {
+    {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"},
+    {"w1", "ffn_gate_exps"},        {"w3", "ffn_up_exps"},      {"w2", "ffn_down_exps"},
 };
 
 absl::Status Refused(const GgufFile& file, absl::string_view key, absl::string_view found,
@@ -67,10 +91,19 @@ class ConfigReader {
 
   absl::StatusOr<ModelConfig> Read() {
     const std::string name = Text("general.architecture").value_or("");
+    const nlohmann::json* const count = Find(absl::StrCat(name, ".expert_count"));
+    const bool has_experts = count != nullptr && *count != 0;
     for (const GgufArchitecture& candidate : kGgufArchitectures) {
-      if (candidate.name == name) return ReadOf(candidate);
+      if (candidate.name == name && candidate.has_experts == has_experts) return ReadOf(candidate);
     }
-    return Refused(file_, "general.architecture", PrintableText(name), "llama, mistral, qwen2, qwen3");
+    for (const GgufArchitecture& candidate : kGgufArchitectures) {
+      if (candidate.name != name) continue;
+      return Refused(file_, absl::StrCat(name, ".expert_count"),
+                     count == nullptr ? "nothing" : PrintableValue(*count),
+                     candidate.has_experts ? "a number from 1 on" : "none");
+    }
+    return Refused(file_, "general.architecture", PrintableText(name),
+                   "llama, mistral, qwen2, qwen3, qwen2moe, qwen3moe");
   }
 
  private:
@@ -104,6 +137,7 @@ class ConfigReader {
     Copy("context_length", "max_position_embeddings");
     Copy("rope.freq_base", "rope_theta");
     config_["sliding_window"] = nullptr;
+    if (architecture.has_experts) ReadExperts(architecture);
     if (architecture.model_type == "llama") {
       config_["attention_bias"] = file_.Find("blk.0.attn_q.bias") != nullptr;
       config_["mlp_bias"] = file_.Find("blk.0.ffn_gate.bias") != nullptr;
@@ -134,6 +168,19 @@ class ConfigReader {
     return config;
   }
 
+  void ReadExperts(const GgufArchitecture& architecture) {
+    Copy("expert_count", "num_local_experts");
+    Copy("expert_used_count", "num_experts_per_tok");
+    Copy("expert_feed_forward_length", "moe_intermediate_size");
+    Copy("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+    // Of dense layers, of which such files have none.
+    if (!config_.contains("intermediate_size")) {
+      Copy("expert_feed_forward_length", "intermediate_size");
+    }
+    // No key says it: the format's authors fix it for each architecture.
+    config_["norm_topk_prob"] = architecture.model_type == "qwen3_moe";
+  }
+
   bool HasInt(const char* field) const {
     return config_.contains(field) && config_[field].is_number_integer();
   }
@@ -161,8 +208,9 @@ class ConfigReader {
   // What would change the result and is not described by config.json's fields above.
   absl::Status RefuseOthers() const {
     for (absl::string_view key :
-         {"expert_count", "attention.sliding_window", "attention.temperature_scale", "attn_logit_softcapping",
-          "final_logit_softcapping", "logit_scale", "embedding_scale", "residual_scale", "attention.scale"}) {
+         {"expert_weights_scale", "expert_group_count", "attention.sliding_window",
+          "attention.temperature_scale", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
+          "embedding_scale", "residual_scale", "attention.scale"}) {
       const nlohmann::json* const value = Find(absl::StrCat(prefix_, key));
       if (value == nullptr || *value == 0) continue;
       return Refused(file_, absl::StrCat(prefix_, key), PrintableValue(*value), "none");
@@ -264,9 +312,33 @@ std::optional<std::string> FileName(absl::string_view name) {
   return std::nullopt;
 }
 
+// The tensor that holds an expert's matrix with those of all others, and which of them it is.
+struct ExpertPlace {
+  std::string file_name;
+  int64_t expert = 0;
+};
+std::optional<ExpertPlace> FindExpert(absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, "model.layers.") || !absl::ConsumeSuffix(&name, ".weight")) {
+    return std::nullopt;
+  }
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  // LAYER.mlp.experts.EXPERT.gate_proj
+  ExpertPlace place;
+  if (parts.size() != 5 || parts[2] != "experts" || !absl::SimpleAtoi(parts[3], &place.expert)) {
+    return std::nullopt;
+  }
+  for (const NamePair& pair : kExpertNames) {
+    if (pair.folder != parts[4]) continue;
+    place.file_name = absl::StrCat("blk.", parts[0], ".", pair.file, ".weight");
+    return place;
+  }
+  return std::nullopt;
+}
+
 class GgufTensors final : public TensorSource {
  public:
-  GgufTensors(GgufFile file, const ModelConfig& config) : file_(std::move(file)), head_dim_(config.head_dim) {
+  GgufTensors(GgufFile file, const ModelConfig& config)
+      : file_(std::move(file)), head_dim_(config.head_dim), num_experts_(config.block.experts.num_experts) {
     for (const GgufArchitecture& architecture : kGgufArchitectures) {
       if (architecture.model == config.architecture) permuted_ = architecture.permuted;
     }
@@ -275,24 +347,21 @@ class GgufTensors final : public TensorSource {
   bool Contains(const std::string& name) const override { return Find(name) != nullptr; }
 
   absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override {
+    if (const std::optional<ExpertPlace> place = FindExpert(name)) return TakeExpert(*place, shape);
     const GgufTensor* const found = Find(name);
     const std::string file_name = FileName(name).value_or(name);
     if (found == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(
           file_.path(), ": tensor \"", file_name, "\" is missing, expected with shape ", ShapeText(shape)));
     }
-    if (found->shape != shape) {
-      return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": tensor \"", file_name, "\": shape ",
-                                                     ShapeText(found->shape), ", expected ", ShapeText(shape),
-                                                     " as the file's keys say"));
-    }
+    // A matrix of one output, a shared expert's gate, may be a vector in the file.
+    const bool is_vector =
+        shape.size() == 2 && shape[0] == 1 && found->shape == std::vector<int64_t>{shape[1]};
+    if (found->shape != shape && !is_vector) return WrongShape(file_name, *found, shape);
     taken_.insert(file_name);
     const bool reordered = permuted_ && (absl::StrContains(name, ".self_attn.q_proj.") ||
                                          absl::StrContains(name, ".self_attn.k_proj."));
-    const std::optional<TensorView::DType> plain = PlainType(found->type);
-    if (plain.has_value() && !reordered)
-      return TensorView{.dtype = *plain, .shape = shape, .data = found->bytes.data()};
-    return Copy(*found, reordered);
+    return View({.type = found->type, .shape = shape, .bytes = found->bytes}, reordered);
   }
 
   absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) override {
@@ -326,6 +395,41 @@ class GgufTensors final : public TensorSource {
   }
 
  private:
+  absl::Status WrongShape(const std::string& file_name, const GgufTensor& found,
+                          const std::vector<int64_t>& shape) const {
+    return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": tensor \"", file_name, "\": shape ",
+                                                   ShapeText(found.shape), ", expected ", ShapeText(shape),
+                                                   " as the file's keys say"));
+  }
+
+  absl::StatusOr<TensorView> TakeExpert(const ExpertPlace& place, const std::vector<int64_t>& shape) {
+    const GgufTensor* const found = file_.Find(place.file_name);
+    const std::vector<int64_t> whole = {num_experts_, shape.at(0), shape.at(1)};
+    if (found == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": tensor \"", place.file_name,
+                                                     "\" is missing, expected with shape ",
+                                                     ShapeText(whole)));
+    }
+    if (found->shape != whole || place.expert >= num_experts_)
+      return WrongShape(place.file_name, *found, whole);
+    taken_.insert(place.file_name);
+    // Rows are whole blocks, so matrices are too.
+    const size_t size = found->bytes.size() / static_cast<size_t>(num_experts_);
+    return View({.type = found->type,
+                 .shape = shape,
+                 .bytes = found->bytes.substr(static_cast<size_t>(place.expert) * size, size)},
+                /*reordered=*/false);
+  }
+
+  // In the file, or where that is not how it lies there, a copy.
+  absl::StatusOr<TensorView> View(const GgufTensor& tensor, bool reordered) {
+    const std::optional<TensorView::DType> plain = PlainType(tensor.type);
+    if (plain.has_value() && !reordered) {
+      return TensorView{.dtype = *plain, .shape = tensor.shape, .data = tensor.bytes.data()};
+    }
+    return Copy(tensor, reordered);
+  }
+
   const GgufTensor* Find(const std::string& name) const {
     const std::optional<std::string> file_name = FileName(name);
     return file_name.has_value() ? file_.Find(*file_name) : nullptr;
@@ -377,6 +481,7 @@ class GgufTensors final : public TensorSource {
 
   GgufFile file_;
   int64_t head_dim_;
+  int64_t num_experts_;
   bool permuted_ = false;
   absl::flat_hash_set<std::string> taken_;
   std::vector<std::unique_ptr<char[]>> copies_;

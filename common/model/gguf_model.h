@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// The configuration that a GGUF file's keys describe, of the architectures llama, mistral, qwen2 and qwen3:
-// what their config.json would say, checked as that. Errors name the file and the key.
+// The configuration that a GGUF file's keys describe, of the architectures llama, mistral, qwen2, qwen3,
+// qwen2moe and qwen3moe: what their config.json would say, checked as that. Errors name the file and the key.
 absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file);
 // The same of a file that is opened for it.
 absl::StatusOr<ModelConfig> ReadGgufConfig(const std::string& path);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -42,7 +43,7 @@ absl::string_view BytesOf(const std::vector<float>& numbers) {
 
 // The small model as llama.cpp's converter writes it: of each head of queries and keys, the row in place 2j
 // is the j-th, and that in place 2j + 1 the one half a head behind it.
-GgufWriter SmallModel(const std::string& architecture, int64_t head_dim) {
+GgufWriter SmallModel(const std::string& architecture, int64_t head_dim, bool is_dense = true) {
   GgufWriter writer;
   writer.AddString("general.architecture", architecture);
   writer.AddUint32(architecture + ".embedding_length", 8);
@@ -55,6 +56,7 @@ GgufWriter SmallModel(const std::string& architecture, int64_t head_dim) {
   writer.AddFloat(architecture + ".rope.freq_base", 10000);
   writer.AddUint32("tokenizer.ggml.eos_token_id", 2);
   for (const auto& [name, shape] : SmallTensors()) {
+    if (!is_dense && name.find(".mlp.") != std::string::npos) continue;
     const std::string file_name = absl::StrReplaceAll(name, {{"lm_head", "output"},
                                                              {"model.embed_tokens", "token_embd"},
                                                              {"model.norm", "output_norm"},
@@ -133,7 +135,7 @@ TEST(GgufModelTest, RefusesByKey) {
     const char* key;
     const char* message;
   } kCases[] = {
-      {"llama.expert_count", "key llama.expert_count: found 8, supported: none"},
+      {"llama.expert_group_count", "key llama.expert_group_count: found 8, supported: none"},
       {"llama.attention.sliding_window", "key llama.attention.sliding_window"},
       {"llama.rope.dimension_count",
        "key llama.rope.dimension_count: found 8, supported: all numbers of a head"},
@@ -151,7 +153,73 @@ TEST(GgufModelTest, RefusesByKey) {
   }
   folder.Write("model.gguf", SmallModel("mamba", 0).Bytes());
   EXPECT_THAT(std::string(Model::Load(path).status().message()),
-              HasSubstr("key general.architecture: found mamba, supported: llama, mistral, qwen2, qwen3"));
+              HasSubstr("key general.architecture: found mamba, supported: llama, mistral, qwen2, qwen3, "));
+  GgufWriter dense = SmallModel("qwen3", 0);
+  dense.AddUint32("qwen3.expert_count", 4);
+  folder.Write("model.gguf", dense.Bytes());
+  EXPECT_THAT(std::string(Model::Load(path).status().message()),
+              HasSubstr("key qwen3.expert_count: found 4, supported: none"));
+  folder.Write("model.gguf", SmallModel("qwen3moe", 0).Bytes());
+  EXPECT_THAT(std::string(Model::Load(path).status().message()),
+              HasSubstr("key qwen3moe.expert_count: found nothing, supported: a number from 1 on"));
+}
+
+// Three experts of which a token takes two, with 5 numbers inside, and a shared one with 4.
+GgufWriter SmallMixture(int64_t num_experts) {
+  GgufWriter writer = SmallModel("qwen2moe", 0, /*is_dense=*/false);
+  writer.AddUint32("qwen2moe.expert_count", 3);
+  writer.AddUint32("qwen2moe.expert_used_count", 2);
+  writer.AddUint32("qwen2moe.expert_feed_forward_length", 5);
+  writer.AddUint32("qwen2moe.expert_shared_feed_forward_length", 4);
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> tensors = {
+      {"ffn_gate_inp.weight", {3, 8}},
+      {"ffn_gate_exps.weight", {num_experts, 5, 8}},
+      {"ffn_up_exps.weight", {num_experts, 5, 8}},
+      {"ffn_down_exps.weight", {num_experts, 8, 5}},
+      {"ffn_gate_inp_shexp.weight", {8}},
+      {"ffn_gate_shexp.weight", {4, 8}},
+      {"ffn_up_shexp.weight", {4, 8}},
+      {"ffn_down_shexp.weight", {8, 4}},
+      {"attn_q.bias", {8}},
+      {"attn_k.bias", {4}},
+      {"attn_v.bias", {4}}};
+  for (const auto& [name, shape] : tensors) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    writer.AddTensor("blk.0." + name, shape, kFileF32, BytesOf(NumbersOf(name, count)));
+  }
+  return writer;
+}
+
+TEST(GgufModelTest, ExpertsAreSlicesOfTheirTensors) {
+  const TemporaryFolder folder;
+  const std::string path = absl::StrCat(folder.path(), "/model.gguf");
+  folder.Write("model.gguf", SmallMixture(3).Bytes());
+  const auto model = Model::Load(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ExpertsDescription& experts = (*model)->config().block.experts;
+  EXPECT_EQ(experts.num_experts, 3);
+  EXPECT_EQ(experts.num_chosen, 2);
+  EXPECT_FALSE(experts.softmax_over_chosen);
+  const LayerWeights& layer = (*model)->layers()[0];
+  ExpectNumbers(layer.router, "ffn_gate_inp.weight");
+  ExpectNumbers(layer.gate, "ffn_gate_shexp.weight");
+  ExpectNumbers(layer.shared_gate, "ffn_gate_inp_shexp.weight");
+  EXPECT_EQ(layer.shared_gate.shape, (std::vector<int64_t>{1, 8}));
+  ASSERT_EQ(layer.experts.size(), 3u);
+  const ExpertWeights& last = layer.experts[2];
+  EXPECT_EQ(last.down.shape, (std::vector<int64_t>{8, 5}));
+  for (const auto& [view, name] : {std::pair(last.gate, "ffn_gate_exps.weight"),
+                                   {last.up, "ffn_up_exps.weight"},
+                                   {last.down, "ffn_down_exps.weight"}}) {
+    const std::vector<float> all = NumbersOf(name, 3 * 40);
+    std::vector<float> found(40);
+    ConvertToFloat(view, absl::MakeSpan(found));
+    EXPECT_EQ(found, std::vector<float>(all.begin() + 80, all.end())) << name;
+  }
+  folder.Write("model.gguf", SmallMixture(4).Bytes());
+  EXPECT_THAT(std::string(Model::Load(path).status().message()),
+              HasSubstr("blk.0.ffn_gate_exps.weight\": shape [4, 5, 8], expected [3, 5, 8]"));
 }
 
 TEST(GgufModelTest, SpoiltFilesNeverCrash) {

@@ -95,6 +95,22 @@ class FileTensors final : public TensorSource {
     return found;
   }
 
+  absl::StatusOr<TensorView> TakeMxFp4(const std::string& name, const std::vector<int64_t>& shape) override {
+    constexpr int64_t kGroup = TensorView::kScaledNumbers;
+    const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
+    if (shape.at(2) % kGroup != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.FileOf(blocks_name), ": tensor \"", blocks_name,
+                                                     "\": expected with a number of inputs that ", kGroup,
+                                                     " divides, not ", shape.at(2)));
+    }
+    const int64_t groups = shape.at(2) / kGroup;
+    TANDEM_ASSIGN_OR_RETURN(const char* const blocks,
+                            Bytes(blocks_name, {shape.at(0), shape.at(1), groups, kGroup / 2}));
+    TANDEM_ASSIGN_OR_RETURN(const char* const scales, Bytes(scales_name, {shape.at(0), shape.at(1), groups}));
+    ++num_mxfp4_;
+    return TensorView{.dtype = TensorView::DType::kMxFp4, .shape = shape, .data = blocks, .scales = scales};
+  }
+
   absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) override {
     absl::StatusOr<std::vector<int64_t>> found = files_.Integers(name, count);
     if (absl::IsNotFound(found.status())) {
@@ -121,14 +137,32 @@ class FileTensors final : public TensorSource {
                                                      "\": expected only the tensors of the ", architecture,
                                                      " that config.json describes"));
     }
+    if (num_mxfp4_ > 0) {
+      LogInfo("MXFP4 weights become those of --weight-dtype when an engine loads them (auto: bf16)",
+              {{"file", files_.path()}, {"tensors", absl::StrCat(num_mxfp4_)}});
+    }
     return absl::OkStatus();
   }
 
-  void Release(const TensorView& tensor) const override { DropMappedPages(tensor.data, tensor.num_bytes()); }
+  // Scales, which lie elsewhere, are a sixteenth of it.
+  void Release(const TensorView& tensor) const override {
+    DropMappedPages(tensor.data, static_cast<uint64_t>(tensor.offset_of(tensor.num_elements())));
+  }
 
  private:
+  absl::StatusOr<const char*> Bytes(const std::string& name, const std::vector<int64_t>& shape) {
+    absl::StatusOr<const char*> found = files_.Bytes(name, shape);
+    if (absl::IsNotFound(found.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(files_.path(), ": tensor \"", name,
+                                                     "\" is missing, expected as U8 ", ShapeText(shape)));
+    }
+    if (found.ok()) taken_.insert(name);
+    return found;
+  }
+
   WeightFiles files_;
   absl::flat_hash_set<std::string> taken_;
+  int num_mxfp4_ = 0;
 };
 
 bool IsSameFolder(absl::string_view a, absl::string_view b) {
@@ -176,7 +210,8 @@ class Model::Reader {
     TANDEM_RETURN_IF_ERROR(ReadOutput());
     model_.layers_.resize(static_cast<size_t>(config_.num_layers));
     for (size_t i = 0; i < model_.layers_.size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(blocks_.ReadLayer(absl::StrCat(root, names.layers, i, "."), model_.layers_[i]));
+      TANDEM_RETURN_IF_ERROR(blocks_.ReadLayer(absl::StrCat(root, names.layers, i, "."),
+                                               config_.block.has_experts(i), model_.layers_[i]));
     }
     if (config_.num_next_token_modules > 0) model_.weights_->IgnoreBelow(kNextTokenModules, /*others=*/false);
     return model_.weights_->Finish(config_.architecture);
@@ -216,7 +251,7 @@ class Model::Reader {
     TANDEM_RETURN_IF_ERROR(
         TakeIf(is_eagle3, prefix + "hidden_norm.weight", {hidden}, model_.head_.state_norm));
     TANDEM_RETURN_IF_ERROR(blocks_.ReadAttention(prefix, is_eagle3 ? 2 * hidden : hidden, layer));
-    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, layer));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, /*has_experts=*/false, layer));
     TANDEM_RETURN_IF_ERROR(TakeIf(is_eagle3, "norm.weight", {hidden}, model_.final_norm_));
     weights.Ignore("t2d");
     if (head.draft_vocab_size < config_.vocab_size || weights.Contains("d2t")) {
@@ -290,7 +325,7 @@ class Model::Reader {
     LayerWeights& layer = model_.layers_.emplace_back();
     TANDEM_RETURN_IF_ERROR(Take(prefix + "input_layernorm.weight", {hidden}, layer.input_norm));
     TANDEM_RETURN_IF_ERROR(blocks_.ReadAttention(prefix, hidden, layer));
-    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, layer));
+    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, /*has_experts=*/false, layer));
     TANDEM_RETURN_IF_ERROR(Take(prefix + "final_layernorm.weight", {hidden}, model_.final_norm_));
     model_.weights_->IgnoreBelow(prefix, /*others=*/true);
     return model_.weights_->Finish(config_.architecture);

@@ -14,6 +14,16 @@
 
 namespace tandem {
 
+// The feed-forward part of one expert; `data == nullptr` where the configuration has none.
+struct ExpertWeights {
+  TensorView gate;       // [intermediate, hidden], of the expert, as the next one
+  TensorView up;         // [intermediate, hidden]
+  TensorView down;       // [hidden, intermediate]
+  TensorView gate_bias;  // [intermediate]
+  TensorView up_bias;    // [intermediate]
+  TensorView down_bias;  // [hidden]
+};
+
 // Weights of one transformer layer; `data == nullptr` where the configuration has none. Norms of kind kLayer
 // have biases.
 struct LayerWeights {
@@ -33,14 +43,19 @@ struct LayerWeights {
   TensorView attention_output_norm_bias;  // [hidden]
   TensorView post_attention_norm;         // [hidden], before the feed-forward part; or behind its sum
   TensorView post_attention_norm_bias;    // [hidden]
-  TensorView gate;                        // [intermediate, hidden]
-  TensorView up;                          // [intermediate, hidden]
+  TensorView sinks;                       // [num_heads]
+  TensorView gate;                        // [intermediate, hidden]; with experts: the shared one's, as are
+  TensorView up;                          // [intermediate, hidden]  these three
   TensorView down;                        // [hidden, intermediate]
   TensorView gate_bias;                   // [intermediate]
   TensorView up_bias;                     // [intermediate]
   TensorView down_bias;                   // [hidden]
   TensorView mlp_output_norm;             // [hidden], over what the feed-forward part adds
   TensorView mlp_output_norm_bias;        // [hidden]
+  TensorView router;                      // [num_experts, hidden]
+  TensorView router_bias;                 // [num_experts]
+  TensorView shared_gate;                 // [1, hidden]
+  std::vector<ExpertWeights> experts;     // [num_experts], or none in a dense layer
 };
 
 // What is before the first layer and behind the last one, beside embedding, final norm and output matrix;

@@ -22,11 +22,13 @@ constexpr int32_t kMostModules = 1024;
 constexpr int32_t kContextOfMedusa = 1 << 20;
 
 // Fields which change the result when they are set and which nothing here implements.
-constexpr std::array<absl::string_view, 4> kRefusedFields = {"quantization_config", "compression_config",
-                                                             "num_experts", "num_local_experts"};
+constexpr std::array<absl::string_view, 2> kRefusedFields = {"quantization_config", "compression_config"};
+// Likewise in families that have no experts.
+constexpr std::array<absl::string_view, 2> kExpertFields = {"num_experts", "num_local_experts"};
 
-absl::Status CheckRefusedFields(const JsonFields& fields) {
+absl::Status CheckRefusedFields(const JsonFields& fields, const Family& family) {
   for (absl::string_view name : kRefusedFields) {
+    if (family.reads_quantization && name == "quantization_config") continue;
     if (fields.Find(name) != nullptr) return fields.Unsupported(name, "none");
   }
   TANDEM_ASSIGN_OR_RETURN(const bool several_axes, fields.BoolOr("use_mrope", false));
@@ -49,8 +51,12 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const Json& object, absl::string_vie
   TANDEM_ASSIGN_OR_RETURN(const Family family, FindFamily(fields));
   ModelConfig config;
   config.architecture = std::string(family.architecture);
-  TANDEM_RETURN_IF_ERROR(CheckRefusedFields(fields));
+  TANDEM_RETURN_IF_ERROR(CheckRefusedFields(fields, family));
   TANDEM_RETURN_IF_ERROR(family.read(fields, config));
+  for (const absl::string_view name : kExpertFields) {
+    if (!config.block.experts.exist() && fields.Find(name) != nullptr)
+      return fields.Unsupported(name, "none");
+  }
   TANDEM_ASSIGN_OR_RETURN(config.num_next_token_modules,
                           fields.IntOr("num_nextn_predict_layers", 0, kMostModules, 0));
   return config;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/model/family_fixture.h"
 #include "common/model/model.h"
 #include "common/model/model_folder_fixture.h"
 #include "common/model/tensor_convert.h"
@@ -75,6 +76,17 @@ double SumOfWeights(const Model& model) {
                                    &layer.attention_out, &layer.post_attention_norm, &layer.gate, &layer.up,
                                    &layer.down, &layer.query_bias, &layer.query_norm, &layer.gate_bias}) {
       add(*view);
+    }
+  }
+  for (const LayerWeights& layer : model.layers()) {
+    for (const TensorView* view : {&layer.router, &layer.router_bias, &layer.shared_gate, &layer.sinks}) {
+      add(*view);
+    }
+    for (const ExpertWeights& expert : layer.experts) {
+      for (const TensorView* view :
+           {&expert.gate, &expert.up, &expert.down, &expert.gate_bias, &expert.up_bias, &expert.down_bias}) {
+        add(*view);
+      }
     }
   }
   const HeadWeights& head = model.head();
@@ -179,6 +191,33 @@ TEST(MutationTest, SpoiltHeadsNeverCrash) {
     const Outcome spoilt_weights =
         LoadMutated(folder, files.weights, weights, 150, 5, /*mutable_bytes=*/2048);
     EXPECT_GT(spoilt_weights.refused, 75) << files.folder;
+  }
+}
+
+TEST(MutationTest, SpoiltMixturesNeverCrash) {
+  for (const char* const family : {"mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss"}) {
+    nlohmann::json golden = FamilyGolden(family);
+    const std::string config = golden.at("config").dump();
+    Random random(6);
+    int num_loaded = 0, num_refused = 0;
+    double sum = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const std::string text = Mutated(config, random);
+      absl::Status status = ParseModelConfig(text, "folder/config.json").status();
+      if (status.ok() && i % 8 == 0) {
+        // What is valid by itself may still not be what the tensors are.
+        golden["config"] = nlohmann::json::parse(text);
+        const auto model = LoadFamilyModel(golden, 1, TensorView::DType::kBF16);
+        if (model.ok()) sum += SumOfWeights(**model);
+        status = model.status();
+      } else if (!status.ok()) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr("folder/config.json"));
+      }
+      ++(status.ok() ? num_loaded : num_refused);
+    }
+    EXPECT_GT(num_loaded, 20) << family;
+    EXPECT_GT(num_refused, 500) << family;
+    ::testing::Test::RecordProperty(family, std::to_string(sum));
   }
 }
 

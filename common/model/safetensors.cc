@@ -234,6 +234,20 @@ absl::StatusOr<TensorView> SafetensorsFile::Tensor(absl::string_view name) const
   return view;
 }
 
+absl::StatusOr<const char*> SafetensorsFile::Bytes(absl::string_view name,
+                                                   const std::vector<int64_t>& shape) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return absl::NotFoundError(absl::StrCat(path(), ": tensor \"", name, "\" is missing"));
+  }
+  const Entry& entry = found->second;
+  if (entry.dtype != "U8" || entry.shape != shape) {
+    return TensorPlace{path(), name}.Error(entry.dtype, " ", ShapeText(entry.shape), ", expected U8 ",
+                                           ShapeText(shape));
+  }
+  return file_.bytes().data() + entry.begin;
+}
+
 absl::StatusOr<std::vector<int64_t>> SafetensorsFile::Integers(absl::string_view name, int64_t count) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {

@@ -35,6 +35,8 @@ class SafetensorsFile {
   // NotFound when there is no such tensor; Unimplemented when its dtype is one that weights cannot have here
   // (the format knows integers and 8-bit floats too).
   absl::StatusOr<TensorView> Tensor(absl::string_view name) const;
+  // Bytes of a tensor of that shape, in U8; errors likewise, InvalidArgument when it has another shape.
+  absl::StatusOr<const char*> Bytes(absl::string_view name, const std::vector<int64_t>& shape) const;
   // A vector of 64-bit integers; errors likewise, InvalidArgument when it has another shape.
   absl::StatusOr<std::vector<int64_t>> Integers(absl::string_view name, int64_t count) const;
 

@@ -2,7 +2,9 @@
 
 #include <bit>
 #include <cassert>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace tandem {
 namespace {
@@ -41,6 +43,21 @@ void ConvertElements(TensorView::DType dtype, const char* in, int64_t stride, ab
     case TensorView::DType::kBF16:
       return stride == 1 ? Convert16<BFloat16ToFloat>(in, 1, out)
                          : Convert16<BFloat16ToFloat>(in, stride, out);
+    case TensorView::DType::kMxFp4:
+      // They have scales: ConvertScaled.
+      assert(false);
+  }
+}
+
+// kMxFp4, of whole groups of numbers.
+void ConvertScaled(const uint8_t* numbers, const uint8_t* scales, absl::Span<float> out) {
+  constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  constexpr size_t kGroup = TensorView::kScaledNumbers;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const uint32_t bits = numbers[i / 2] >> (4 * (i % 2)) & 0xf;
+    const float number = bits < 8 ? kMagnitudes[bits] : -kMagnitudes[bits - 8];
+    const int scale = scales[i / kGroup];
+    out[i] = scale == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(number, scale - 127);
   }
 }
 
@@ -66,7 +83,7 @@ int64_t RowElements(const TensorView& tensor) {
   return count;
 }
 
-void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, [[maybe_unused]] int64_t num_rows,
+void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, int64_t num_rows,
                         absl::Span<float> out) {
   const int64_t row_elements = RowElements(tensor);
   assert(first_row >= 0 && num_rows >= 0);
@@ -74,15 +91,28 @@ void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, [[maybe_unu
   assert(static_cast<int64_t>(out.size()) == num_rows * row_elements);
   if (out.empty()) return;
   const auto* const data = static_cast<const char*>(tensor.data);
+  if (tensor.dtype == TensorView::DType::kMxFp4) {
+    const TensorView::Strides packed = {.group_stride = row_elements};
+    const TensorView::Strides strides = tensor.strides.value_or(packed);
+    for (int64_t row = first_row; row < first_row + num_rows; ++row) {
+      const int64_t begin =
+          row / strides.group_rows * strides.group_stride + row % strides.group_rows * strides.row_stride;
+      ConvertScaled(reinterpret_cast<const uint8_t*>(data) + tensor.offset_of(begin),
+                    static_cast<const uint8_t*>(tensor.scales) + begin / TensorView::kScaledNumbers,
+                    out.subspan(static_cast<size_t>((row - first_row) * row_elements),
+                                static_cast<size_t>(row_elements)));
+    }
+    return;
+  }
   if (!tensor.strides.has_value()) {
-    ConvertElements(tensor.dtype, data + first_row * row_elements * tensor.element_bytes(), 1, out);
+    ConvertElements(tensor.dtype, data + tensor.offset_of(first_row * row_elements), 1, out);
     return;
   }
   const TensorView::Strides& strides = *tensor.strides;
   for (int64_t row = first_row; row < first_row + num_rows; ++row) {
     const int64_t begin =
         row / strides.group_rows * strides.group_stride + row % strides.group_rows * strides.row_stride;
-    ConvertElements(tensor.dtype, data + begin * tensor.element_bytes(), strides.column_stride,
+    ConvertElements(tensor.dtype, data + tensor.offset_of(begin), strides.column_stride,
                     out.subspan(static_cast<size_t>((row - first_row) * row_elements),
                                 static_cast<size_t>(row_elements)));
   }

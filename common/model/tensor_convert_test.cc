@@ -5,8 +5,11 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem {
 namespace {
@@ -77,6 +80,50 @@ TEST(TensorConvertTest, AVectorsRowsAreItsElementsAndAScalarHasOne) {
   float scalar = 0;
   ConvertToFloat({TensorView::DType::kF32, {}, values}, absl::MakeSpan(&scalar, 1));
   EXPECT_EQ(scalar, 7);
+}
+
+TEST(TensorConvertTest, MxFp4IsWhatTheReferenceMakesOfIt) {
+  const absl::StatusOr<std::string> text =
+      ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/mxfp4_matrices.json"), 1 << 20);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const nlohmann::json golden = nlohmann::json::parse(*text);
+  std::vector<uint8_t> blocks, scales;
+  std::vector<float> numbers;
+  for (const nlohmann::json& expert : golden.at("blocks")) {
+    for (const nlohmann::json& output : expert) {
+      for (const nlohmann::json& group : output) {
+        for (const nlohmann::json& byte : group) blocks.push_back(byte.get<uint8_t>());
+      }
+    }
+  }
+  for (const nlohmann::json& expert : golden.at("scales")) {
+    for (const nlohmann::json& output : expert) {
+      for (const nlohmann::json& byte : output) scales.push_back(byte.get<uint8_t>());
+    }
+  }
+  for (const nlohmann::json& expert : golden.at("numbers")) {
+    for (const nlohmann::json& output : expert) {
+      for (const nlohmann::json& number : output) numbers.push_back(number.get<float>());
+    }
+  }
+  const TensorView view = {.dtype = TensorView::DType::kMxFp4,
+                           .shape = {2, 3, 64},
+                           .data = blocks.data(),
+                           .scales = scales.data()};
+  ASSERT_EQ(numbers.size(), static_cast<size_t>(view.num_elements()));
+  EXPECT_EQ(view.num_bytes(), blocks.size() + scales.size());
+  std::vector<float> out(numbers.size());
+  ConvertToFloat(view, absl::MakeSpan(out));
+  EXPECT_EQ(out, numbers);
+  // A matrix, of which every third row, and a row of that.
+  const TensorView part = RowsOfGroups(MatrixOf(view, 1), 3, 2, 1);
+  std::vector<float> row(64);
+  ConvertRowsToFloat(part, 0, 1, absl::MakeSpan(row));
+  EXPECT_EQ(row, std::vector<float>(numbers.end() - 64, numbers.end()));
+  scales.back() = 255;
+  ConvertRowsToFloat(part, 0, 1, absl::MakeSpan(row));
+  EXPECT_TRUE(std::isnan(row.back()));
+  EXPECT_FALSE(std::isnan(row.front()));
 }
 
 }  // namespace

@@ -14,7 +14,10 @@ TensorView::Strides StridesOf(const TensorView& tensor) {
 
 TensorView From(const TensorView& tensor, int64_t element) {
   TensorView part = tensor;
-  part.data = static_cast<const char*>(tensor.data) + element * tensor.element_bytes();
+  part.data = static_cast<const char*>(tensor.data) + tensor.offset_of(element);
+  if (tensor.scales != nullptr) {
+    part.scales = static_cast<const char*>(tensor.scales) + element / TensorView::kScaledNumbers;
+  }
   return part;
 }
 
@@ -37,6 +40,13 @@ TensorView RowsOfGroups(const TensorView& tensor, int64_t group_rows, int64_t fi
                   .group_stride = group_rows * strides.group_stride,
                   .row_stride = strides.group_stride,
                   .column_stride = strides.column_stride};
+  return part;
+}
+
+TensorView MatrixOf(const TensorView& tensor, int64_t index) {
+  assert(tensor.shape.size() >= 2 && !tensor.strides.has_value() && index < tensor.shape[0]);
+  TensorView part = From(tensor, index * (tensor.num_elements() / tensor.shape[0]));
+  part.shape.erase(part.shape.begin());
   return part;
 }
 

@@ -14,7 +14,16 @@ namespace tandem {
 // One tensor as it lies in the mapped file: not converted, not copied. Or a part of one: the matrix of all
 // queries, say, in a tensor that has queries, keys and values of each head side by side.
 struct TensorView {
-  enum class DType { kF32, kF16, kBF16 };
+  enum class DType {
+    kF32,
+    kF16,
+    kBF16,
+    // Numbers of 4 bits (a sign, two bits of exponent, one of mantissa), the first of two in the low ones,
+    // and for each kScaledNumbers of a row a byte, the exponent of a power of two plus 127; 255 is not a
+    // number (OCP Microscaling Formats, 2023). Rows are whole groups of these and their numbers side by side.
+    kMxFp4,
+  };
+  static constexpr int64_t kScaledNumbers = 32;
   // Where rows (of a vector: elements) lie, in elements from `data`: row r begins at (r / group_rows) *
   // group_stride + r % group_rows * row_stride, and its elements are `column_stride` apart.
   struct Strides {
@@ -24,12 +33,16 @@ struct TensorView {
     int64_t column_stride = 1;
   };
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // Row-major, as in the file.
-  const void* data = nullptr;  // May be unaligned. Never null for a tensor that exists, even an empty one.
+  std::vector<int64_t> shape;    // Row-major, as in the file.
+  const void* data = nullptr;    // May be unaligned. Never null for a tensor that exists, even an empty one.
+  const void* scales = nullptr;  // kMxFp4: [elements / kScaledNumbers], in the order of `data`.
   std::optional<Strides> strides;  // Of a part of at most two dimensions; else all is one block, row-major.
 
   bool exists() const { return data != nullptr; }
-  int64_t element_bytes() const { return dtype == DType::kF32 ? 4 : 2; }
+  // So many elements further on, in bytes of `data`.
+  int64_t offset_of(int64_t element) const {
+    return dtype == DType::kMxFp4 ? element / 2 : element * (dtype == DType::kF32 ? 4 : 2);
+  }
 
   // Never overflows for a view that a safetensors file handed out.
   int64_t num_elements() const {
@@ -37,9 +50,10 @@ struct TensorView {
     for (int64_t size : shape) count *= size;
     return count;
   }
-  // num_elements() times the element size.
+  // Of all elements, and their scales.
   uint64_t num_bytes() const {
-    return static_cast<uint64_t>(num_elements()) * static_cast<uint64_t>(element_bytes());
+    const int64_t scale_bytes = dtype == DType::kMxFp4 ? num_elements() / kScaledNumbers : 0;
+    return static_cast<uint64_t>(offset_of(num_elements()) + scale_bytes);
   }
 };
 
@@ -48,6 +62,8 @@ TensorView RowsOf(const TensorView& tensor, int64_t begin, int64_t count);
 // Of a matrix or vector whose outputs come in groups of `group_rows`, the `part_rows` from `first` on of each
 // group.
 TensorView RowsOfGroups(const TensorView& tensor, int64_t group_rows, int64_t first, int64_t part_rows);
+// Of a tensor [matrices, rows, columns] one matrix, or of a matrix one row as a vector.
+TensorView MatrixOf(const TensorView& tensor, int64_t index);
 // A matrix [inputs, outputs] as [outputs, inputs].
 TensorView TransposeOf(const TensorView& tensor);
 

@@ -165,6 +165,15 @@ OrderedJson CompletionAnswer::Usage() const {
             {"rejected_prediction_tokens", drafted - std::min(accepted, drafted)}}}};
 }
 
+OrderedJson CompletionAnswer::UsageSoFar(size_t index) const {
+  if (!request_.usage_so_far) return nullptr;
+  const Choice& choice = choices_[index];
+  const uint64_t prompt = choice.started.prompt_tokens();
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", choice.num_tokens},
+          {"total_tokens", prompt + choice.num_tokens}};
+}
+
 OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::SpeculationStats& stats) {
   OrderedJson json = {{"seed", started.seed()},
                       {"drafter", started.drafter().empty() ? OrderedJson() : OrderedJson(started.drafter())},
@@ -318,6 +327,7 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();
     const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
+    choice.num_tokens += tokens.size();
     OrderedJson logprobs = Logprobs(chunk, choice.text.size(), encoder);
     for (const v1::OutputDelta& delta : chunk.deltas()) choice.parsed.Add(delta);
     if (request_.stream) {
@@ -374,8 +384,8 @@ std::string CompletionAnswer::Chunk(size_t index, OrderedJson said, OrderedJson 
   if (request_.return_token_ids && !first) choice["token_ids"] = tokens;
   OrderedJson frame = Frame(/*chunk=*/true);
   frame["choices"] = OrderedJson::array({std::move(choice)});
-  // With include_usage every event but the last has the field, and nothing in it.
-  if (request_.include_usage) frame["usage"] = nullptr;
+  // With include_usage every event but the last has the field, and nothing in it where no more was asked for.
+  if (request_.include_usage) frame["usage"] = UsageSoFar(index);
   return ServerSentEvent(frame);
 }
 
@@ -394,7 +404,7 @@ std::string CompletionAnswer::LastChunk(size_t index) const {
   choice["tandem"] = TandemJson(ended.started, ended.speculation);
   OrderedJson frame = Frame(/*chunk=*/true);
   frame["choices"] = OrderedJson::array({std::move(choice)});
-  if (request_.include_usage) frame["usage"] = nullptr;
+  if (request_.include_usage) frame["usage"] = UsageSoFar(index);
   return ServerSentEvent(frame);
 }
 

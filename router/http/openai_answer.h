@@ -48,6 +48,7 @@ class CompletionAnswer final : public AnswerWriter {
     ParsedChoice parsed;  // Of a chat; its text is here and not below.
     std::string text;
     std::vector<uint32_t> tokens;
+    uint64_t num_tokens = 0;      // So far.
     OrderedJson logprobs;         // Entries, in the shape of the API; null when none were asked for.
     OrderedJson prompt_logprobs;  // As vLLM has them; null when none were asked for.
     size_t echoed_bytes = 0;      // Of a prompt that is echoed with log probabilities, so far.
@@ -61,6 +62,8 @@ class CompletionAnswer final : public AnswerWriter {
   // The frame of an answer or of an event, without choices.
   OrderedJson Frame(bool chunk) const;
   OrderedJson Usage() const;
+  // The field `usage` of an event that is not the last: null unless it was asked for.
+  OrderedJson UsageSoFar(size_t index) const;
   // What a stream is sent of a chunk, or of what was held back until the end.
   std::string Pieces(size_t index, const std::string& text,
                      const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas, OrderedJson logprobs,

@@ -1,5 +1,6 @@
 #include "router/http/openai_api.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -78,6 +79,24 @@ TEST_F(OpenAiApiTest, AStreamHasTheSameText) {
   EXPECT_EQ(Json::parse(events.back())["choices"][0]["finish_reason"], "stop");
 }
 
+TEST_F(OpenAiApiTest, AStreamCountsAsItGoes) {
+  const Answer answer =
+      Chat(R"(, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  std::vector<int> counts;
+  for (const std::string& event : answer.events()) {
+    if (event == "[DONE]") continue;
+    const Json usage = Json::parse(event)["usage"];
+    EXPECT_EQ(usage["prompt_tokens"], 5);
+    EXPECT_EQ(usage["total_tokens"].get<int>(), 5 + usage["completion_tokens"].get<int>());
+    counts.push_back(usage["completion_tokens"]);
+  }
+  ASSERT_GE(counts.size(), 4u);
+  EXPECT_EQ(counts.front(), 0);
+  EXPECT_TRUE(std::is_sorted(counts.begin(), counts.end()));
+  EXPECT_EQ(counts.back(), 6);
+}
+
 TEST_F(OpenAiApiTest, FieldsReachTheVerifier) {
   verifier_.SetScript([this](StubVerifier::Call& call) {
     asked_ = call.request();
@@ -134,11 +153,22 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
       {R"("top_logprobs": 2)", "top_logprobs: set, but logprobs is not"},
       {R"("stream_options": {"include_usage": true})", "stream_options: set, but stream is not"},
       {R"("stream": true, "stream_options": {"more": true})", "stream_options.more"},
+      {R"("stream": true, "stream_options": {"continuous_usage_stats": true})",
+       "stream_options.continuous_usage_stats: set, but include_usage is not"},
       {R"("tandem": {"depth": 3})", "tandem.depth"},
       {R"("tandem": 3)", "tandem: expected an object"},
       {R"("continue_final_message": true, "add_generation_prompt": true)", "add_generation_prompt: "},
       {R"("temperature": 1000)", "sampling.temperature"},
       {R"("temperature": 0.5, "temperature": 0.7)", "temperature"},
+      {R"("cache_salt": "s")", "cache_salt: "},
+      {R"("length_penalty": 0.5)", "length_penalty: expected 1"},
+      {R"("truncate_prompt_tokens": 8)", "truncate_prompt_tokens: "},
+      {R"("return_tokens_as_token_ids": true)", "return_tokens_as_token_ids: "},
+      {R"("kv_transfer_params": {})", "kv_transfer_params: "},
+      {R"("vllm_xargs": {})", "vllm_xargs: "},
+      {R"("moderation": {"model": "m"})", "moderation: "},
+      {R"("include_reasoning": false)", "include_reasoning: expected true"},
+      {R"("add_special_tokens": true)", "add_special_tokens: expected false"},
   };
   for (const auto& [field, message] : refused) {
     const Answer answer = Chat(", " + field);
@@ -149,7 +179,9 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
   EXPECT_EQ(verifier_.num_calls(), 0);
   EXPECT_EQ(
       Chat(
-          R"(, "n": 1, "temperature": null, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"})")
+          R"(, "n": 1, "temperature": null, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"},
+             "length_penalty": 1.0, "include_reasoning": true, "spaces_between_special_tokens": true,
+             "prompt_cache_options": {}, "add_special_tokens": false, "return_tokens_as_token_ids": false)")
           .status,
       200);
 }

@@ -92,6 +92,14 @@ void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& 
                          choice.mode() != v1::ToolChoice::MODE_NONE);
 }
 
+OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields) {
+  const Json* const given = fields.Find("chat_template_kwargs");
+  if (given == nullptr) return OrderedJson::object();
+  if (given->is_object()) return Ordered(body, "chat_template_kwargs");
+  fields.Fail("chat_template_kwargs", "expected an object");
+  return OrderedJson::object();
+}
+
 void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
   if (const Json* const messages = fields.Find("messages")) {
     fields.Update(ReadMessages(*messages, chat));
@@ -103,14 +111,7 @@ void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) 
   fields.Refuse("functions", "not to be had here; expected tools", Json::array());
   fields.Refuse("function_call", "not to be had here; expected tool_choice", "none");
   chat.set_continue_final_message(fields.Flag("continue_final_message").value_or(false));
-  OrderedJson variables = OrderedJson::object();
-  if (const Json* const given = fields.Find("chat_template_kwargs")) {
-    if (given->is_object()) {
-      variables = Ordered(body, "chat_template_kwargs");
-    } else {
-      fields.Fail("chat_template_kwargs", "expected an object");
-    }
-  }
+  OrderedJson variables = ReadTemplateVariables(body, fields);
   if (const auto opens = fields.Flag("add_generation_prompt"); opens.has_value()) {
     if (*opens && chat.continue_final_message())
       fields.Fail("add_generation_prompt", "true, and continue_final_message as well; expected one of them");

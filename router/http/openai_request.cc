@@ -31,26 +31,13 @@ void ReadTokens(JsonFields& fields, absl::string_view name,
   }
 }
 
-void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
+void ReadTokenLimit(JsonFields& fields, v1::StopConditions& stopping) {
   const auto max_tokens = fields.Integer("max_tokens", 0, kMaxInt);
   const auto max_completion_tokens = fields.Integer("max_completion_tokens", 0, kMaxInt);
   if (max_tokens.has_value() && max_completion_tokens.has_value() && *max_tokens != *max_completion_tokens)
     fields.Fail("max_tokens", "differs from max_completion_tokens; expected one of them");
   if (const auto most = max_completion_tokens.has_value() ? max_completion_tokens : max_tokens)
     stopping.set_max_tokens(static_cast<uint32_t>(*most));
-  if (const auto least = fields.Integer("min_tokens", 0, kMaxInt))
-    stopping.set_min_tokens(static_cast<uint32_t>(*least));
-  fields.Refuse("include_stop_str_in_output", "expected false: outputs end before a stop string");
-  if (const auto ignore_eos = fields.Flag("ignore_eos")) stopping.set_ignore_eos(*ignore_eos);
-  if (const Json* const stop = fields.Find("stop")) {
-    const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-    if (!list.is_array()) return fields.Fail("stop", "expected a string or a list of strings");
-    for (const Json& text : list) {
-      if (!text.is_string()) return fields.Fail("stop", "expected a string or a list of strings");
-      stopping.add_stop(text.get<std::string>());
-    }
-  }
-  ReadTokens(fields, "stop_token_ids", *stopping.mutable_stop_token_ids());
 }
 
 void ReadNumOutputs(JsonFields& fields, CompletionRequest& completion, v1::GenerateRequest& request) {
@@ -69,11 +56,22 @@ void ReadPromptLogprobs(JsonFields& fields, CompletionRequest& completion, v1::G
   request.mutable_output()->set_prompt_logprobs(*completion.prompt_logprobs);
 }
 
+// OpenAI's and vLLM's fields that would change an answer, and are not to be had.
+void RefuseOthers(JsonFields& fields) {
+  fields.Refuse("moderation", "not to be had here");
+  fields.Refuse("cache_salt", "not to be had here: no tenant's cache serves another");
+  fields.Refuse("length_penalty", "expected 1: it is of beam search", 1);
+  fields.Refuse("truncate_prompt_tokens", "not to be had here: prompts are never cut");
+  fields.Refuse("return_tokens_as_token_ids", "expected false; return_token_ids has them");
+  for (const char* name : {"kv_transfer_params", "vllm_xargs"}) fields.Refuse(name, "not to be had here");
+}
+
 // What both kinds of request have.
 void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                 v1::GenerateRequest& request) {
   if (auto model = fields.Text("model")) request.set_model(*std::move(model));
   ReadSampling(fields, *request.mutable_sampling());
+  ReadTokenLimit(fields, *request.mutable_stopping());
   ReadStopping(fields, *request.mutable_stopping());
   ReadTandem(fields, request);
   if (const auto stream = fields.Flag("stream")) completion.stream = *stream;
@@ -81,7 +79,9 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
     JsonFields own(*options, "stream_options.");
     if (const auto usage = own.Flag("include_usage")) completion.include_usage = *usage;
     own.Ignore("include_obfuscation");
-    own.Refuse("continuous_usage_stats", "expected false: the usage comes once, in the end");
+    if (const auto each = own.Flag("continuous_usage_stats")) completion.usage_so_far = *each;
+    if (completion.usage_so_far && !completion.include_usage)
+      own.Fail("continuous_usage_stats", "set, but include_usage is not");
     fields.Update(own.Finish());
     if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
   }
@@ -94,10 +94,12 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
   if (const auto ids = fields.Flag("return_token_ids")) completion.return_token_ids = *ids;
   ReadConstraint(body, fields, request);
   // What they are for is on the caller's side, or in services beside a model.
-  for (const char* name : {"user", "metadata", "store", "service_tier", "safety_identifier",
-                           "prompt_cache_key", "prompt_cache_retention", "request_id"}) {
+  for (const char* name :
+       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention", "request_id", "spaces_between_special_tokens"}) {
     fields.Ignore(name);
   }
+  RefuseOthers(fields);
 }
 
 bool IsTokenList(const Json& list) {
@@ -177,6 +179,22 @@ void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
   }
 }
 
+void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
+  if (const auto least = fields.Integer("min_tokens", 0, kMaxInt))
+    stopping.set_min_tokens(static_cast<uint32_t>(*least));
+  fields.Refuse("include_stop_str_in_output", "expected false: outputs end before a stop string");
+  if (const auto ignore_eos = fields.Flag("ignore_eos")) stopping.set_ignore_eos(*ignore_eos);
+  ReadTokens(fields, "stop_token_ids", *stopping.mutable_stop_token_ids());
+  const Json* const stop = fields.Find("stop");
+  if (stop == nullptr) return;
+  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
+  if (!list.is_array()) return fields.Fail("stop", "expected a string or a list of strings");
+  for (const Json& text : list) {
+    if (!text.is_string()) return fields.Fail("stop", "expected a string or a list of strings");
+    stopping.add_stop(text.get<std::string>());
+  }
+}
+
 void ReadPriority(JsonFields& fields, v1::GenerateRequest& request) {
   if (const auto priority = fields.Integer("priority", -kMostPriority, kMostPriority))
     request.set_priority(static_cast<int32_t>(*priority));
@@ -235,6 +253,9 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
                            "verbosity", "mm_processor_kwargs"}) {
     fields.Refuse(name, "not to be had here", Json::object());
   }
+  if (fields.Flag("include_reasoning") == false)
+    fields.Fail("include_reasoning", "expected true: what is generated is answered");
+  fields.Refuse("add_special_tokens", "expected false: the template says which a prompt has");
   fields.Refuse("modalities", "expected [\"text\"]", Json::array({"text"}));
   fields.Refuse("echo", "expected false");
   TANDEM_RETURN_IF_ERROR(fields.Finish());

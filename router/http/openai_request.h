@@ -18,7 +18,8 @@ struct CompletionRequest {
   std::vector<v1::GenerateRequest> prompts;
   uint32_t num_outputs = 1;  // Of each prompt: as many choices, which follow one another.
   bool stream = false;
-  bool include_usage = false;     // A last chunk with the usage of the whole.
+  bool include_usage = false;     // A last chunk with the usage of the whole,
+  bool usage_so_far = false;      // and in the others, that of their choice so far: vLLM's field.
   bool return_token_ids = false;  // vLLM's field.
   bool echo = false;              // Prompts stand before their outputs.
   // Log probabilities were asked for, and of how many tokens besides the chosen one.
@@ -44,6 +45,8 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
 
 // The parts of both that the Responses API has as well.
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
+// Where an output ends, but for its token limit, which has several names.
+void ReadStopping(JsonFields& fields, v1::StopConditions& stopping);
 void ReadTandem(JsonFields& fields, v1::GenerateRequest& request);
 // What belongs to a request's place in the queue and to its drafts.
 void ReadPriority(JsonFields& fields, v1::GenerateRequest& request);

@@ -191,6 +191,20 @@ TEST_F(OpenAiToolsTest, AStreamOfAResponseAddsUpToIt) {
   EXPECT_EQ(output[2]["arguments"], texts[2]);
 }
 
+TEST_F(OpenAiToolsTest, AResponseEndsWhereItIsAskedTo) {
+  Say("x");
+  const Answer answer = Respond(
+      R"("input": "hi", "min_tokens": 2, "max_output_tokens": 7, "stop": ["END", "FIN"], "stop_token_ids": [66],
+         "ignore_eos": true, "prompt_cache_options": {"mode": "explicit"})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const v1::StopConditions stopping = Asked().stopping();
+  EXPECT_EQ(stopping.min_tokens(), 2u);
+  EXPECT_EQ(stopping.max_tokens(), 7u);
+  EXPECT_THAT(stopping.stop(), ::testing::ElementsAre("END", "FIN"));
+  EXPECT_THAT(stopping.stop_token_ids(), ::testing::ElementsAre(66));
+  EXPECT_TRUE(stopping.ignore_eos());
+}
+
 TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
   Say("x");
   const std::pair<std::string, std::string> kRefused[] = {
@@ -206,6 +220,12 @@ TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
        "input[0].content[0].type: found"},
       {R"("input": "x", "text": {"format": {"type": "xml"}})", "text.format.type: found \"xml\""},
       {R"("input": "x", "temperature": 1000)", "sampling.temperature"},
+      {R"("input": "x", "min_tokens": -1)", "min_tokens: found -1"},
+      {R"("input": "x", "min_tokens": 9, "max_output_tokens": 8)", "stopping.min_tokens: 9"},
+      {R"("input": "x", "stop": [1])", "stop: expected a string or a list of strings"},
+      {R"("input": "x", "include_stop_str_in_output": true)", "include_stop_str_in_output: "},
+      {R"("input": "x", "chat_template_kwargs": [])", "chat_template_kwargs: expected an object"},
+      {R"("input": "x", "moderation": {"model": "m"})", "moderation: not to be had here"},
   };
   for (const auto& [fields, problem] : kRefused) {
     const Answer answer = Ask("POST", "/v1/responses", absl::StrCat("{", fields, "}"));

@@ -74,11 +74,13 @@ OrderedJson ResponsesAnswer::Response(const char* status) const {
     response["incomplete_details"] = {{"reason", "max_output_tokens"}};
   if (absl::string_view(status) == "failed") return response;
   const v1::Usage& usage = finished_.usage();
-  response["usage"] = {{"input_tokens", usage.prompt_tokens()},
-                       {"input_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}},
-                       {"output_tokens", usage.completion_tokens()},
-                       {"output_tokens_details", {{"reasoning_tokens", 0}}},
-                       {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
+  response["usage"] = {
+      {"input_tokens", usage.prompt_tokens()},
+      // What is written to a cache has no price here.
+      {"input_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}, {"cache_write_tokens", 0}}},
+      {"output_tokens", usage.completion_tokens()},
+      {"output_tokens_details", {{"reasoning_tokens", 0}}},
+      {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
   response["tandem"] = TandemJson(started_, finished_.speculation());
   return response;
 }

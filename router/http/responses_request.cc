@@ -176,6 +176,8 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
   }
   ReadToolFields(body, fields, chat);
   chat.set_parse_output(true);
+  const OrderedJson variables = ReadTemplateVariables(body, fields);
+  if (!variables.empty()) chat.set_template_variables(variables.dump());
   ReadSampling(fields, *request.mutable_sampling());
   ReadTandem(fields, request);
   ReadPriority(fields, request);
@@ -183,18 +185,19 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
   ReadTextField(body, fields, request);
   if (const auto most = fields.Integer("max_output_tokens", 0, kMostOutputTokens))
     request.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(*most));
-  if (const auto ignore_eos = fields.Flag("ignore_eos"))
-    request.mutable_stopping()->set_ignore_eos(*ignore_eos);
+  ReadStopping(fields, *request.mutable_stopping());
   completion.stream = fields.Flag("stream").value_or(false);
   fields.Refuse("background", "expected false: responses are not kept");
+  for (const char* name : {"access_programs", "background_options", "image", "moderation"})
+    fields.Refuse(name, "not to be had here");
   for (const char* name : {"previous_response_id", "conversation", "prompt"})
     fields.Refuse(name, "not to be had here: nothing is kept from one response to the next");
   fields.Refuse("truncation", "expected \"disabled\"", "disabled");
   fields.Refuse("top_logprobs", "not to be had here; chat completions have them", 0);
   fields.Refuse("max_tool_calls", "not to be had here");
-  for (const char* name :
-       {"store", "metadata", "user", "include", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "reasoning", "stream_options", "context_management"}) {
+  for (const char* name : {"store", "metadata", "user", "include", "service_tier", "safety_identifier",
+                           "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning",
+                           "stream_options", "context_management"}) {
     fields.Ignore(name);
   }
   TANDEM_RETURN_IF_ERROR(fields.Finish());

@@ -1,4 +1,5 @@
-"""Clients that people have already, against a router: LiteLLM, LangChain, and the command `llm`. Answers are gRPC's.
+"""Clients that people have already, against a router: OpenAI's in a crowd, LiteLLM, LangChain, and the command `llm`.
+Answers are gRPC's, and have OpenAI's shape.
 
 Their packages are large: tests/run.sh --clients installs them (tests/clients/requirements.txt) and runs this.
 """
@@ -16,31 +17,66 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["no_proxy"] = "127.0.0.1"
 
 import litellm  # noqa: E402 pylint: disable=wrong-import-position
+import openai  # noqa: E402 pylint: disable=wrong-import-position
+from http_stack import HttpStackTest  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_core.messages import HumanMessage, SystemMessage  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_openai import ChatOpenAI, OpenAI  # noqa: E402 pylint: disable=wrong-import-position
-from processes import PATIENCE_SECONDS, TARGET, ProcessTest, request_for  # noqa: E402 pylint: disable=wrong-import-position
+from processes import PATIENCE_SECONDS, TARGET, request_for  # noqa: E402 pylint: disable=wrong-import-position
 
 PROMPT = "Tell me a story."
 SEED = 11
 TOKENS = 32
 CROWD = 40
+OPENAI_CROWD = 200
 CITIES = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
 CITIES = {"title": "weather", "description": "The weather of a city.", **CITIES, "additionalProperties": False}
 
 
-class ClientsTest(ProcessTest):
+class ClientsTest(HttpStackTest):
     def setUp(self):
         super().setUp()
-        self.start_stack()
-        self.url = f"http://127.0.0.1:{self.router.http_port}/v1"
+        self.start_stack(max_queued_requests=OPENAI_CROWD)
         request = request_for(max_tokens=TOKENS)
         request.stopping.ignore_eos = False
         request.chat.messages.add(role="user", content=PROMPT)
         self.chat = self.undrafted(request)[1]
         self.assertTrue(self.chat)
 
-    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
-        return super().start_router(verifiers, drafter_address, ("--http-listen", "127.0.0.1:0", *flags), **tenant)
+    def test_openai(self):
+        """200 at a time, half of them streams, by each of the three APIs."""
+        fields = {"model": TARGET, "temperature": 0.8, "extra_body": {"seed": SEED}}
+        messages = {"messages": [{"role": "user", "content": PROMPT}], "max_completion_tokens": TOKENS}
+        text = {"prompt": "Once upon a time", "max_tokens": TOKENS}
+        request = request_for(max_tokens=TOKENS)
+        request.stopping.ignore_eos = False
+        plain = self.undrafted(request)[1]
+
+        async def one(client, i):
+            stream = i % 2 == 0
+            if i % 3 == 0:
+                answer = await client.chat.completions.create(stream=stream, **messages, **fields)
+                if not stream:
+                    return answer.choices[0].message.content == self.chat
+                return "".join([c.choices[0].delta.content or "" async for c in answer if c.choices]) == self.chat
+            if i % 3 == 1:
+                answer = await client.completions.create(stream=stream, **text, **fields)
+                if not stream:
+                    return answer.choices[0].text == plain
+                return "".join([c.choices[0].text async for c in answer]) == plain
+            answer = await client.responses.create(input=PROMPT, max_output_tokens=TOKENS, stream=stream, **fields)
+            if not stream:
+                return answer.output_text == self.chat
+            events = [event async for event in answer]
+            return "".join(e.delta for e in events if e.type == "response.output_text.delta") == self.chat
+
+        async def crowd():
+            async with self.client(openai.AsyncOpenAI) as client:
+                return await asyncio.gather(*(one(client, i) for i in range(OPENAI_CROWD)))
+
+        self.assertEqual(asyncio.run(crowd()).count(True), OPENAI_CROWD)
+        answers, findings = self.tap.findings()
+        self.assertGreaterEqual(answers, OPENAI_CROWD)
+        self.assertEqual(findings, [])
 
     def test_litellm(self):
         fields = {"model": f"openai/{TARGET}", "api_base": self.url, "api_key": "secret", "timeout": PATIENCE_SECONDS}

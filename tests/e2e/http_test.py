@@ -1,5 +1,5 @@
 """OpenAI's own client against a router: the text is gRPC's, through streams, crowds, and the loss of a verifier. vLLM's
-gRPC service gives the same tokens.
+gRPC service gives the same tokens. Every answer is held against OpenAI's schema (openai_schema.py).
 
 Longer: TANDEM_MALFORMED and TANDEM_KILLS are numbers of malformed requests and of verifiers killed in mid-stream.
 """
@@ -13,13 +13,34 @@ import unittest
 
 import grpc
 import openai
-from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, ProcessTest, bearer, fixed_port, request_for, wait_until
+from http_stack import HttpStackTest
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import response_create_params as response_params
+from openai_schema import check_stream, check_whole
+from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, bearer, fixed_port, request_for, wait_until
 from tandem.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ("Once upon a time", "def reverse_words(sentence):\n    ", "Question: what is 12 + 30?")
 TOKENS = 48
 SEED = 11
 CROWD = 64
+# vLLM's fields beside OpenAI's.
+VLLM = {
+    "top_k", "min_p", "repetition_penalty", "length_penalty", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
+    "min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens", "prompt_logprobs",
+    "allowed_token_ids", "bad_words", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "priority", "request_id", "return_tokens_as_token_ids", "return_token_ids", "cache_salt", "kv_transfer_params",
+    "vllm_xargs", "use_beam_search", "response_format",
+}  # fmt: skip
+VLLM_CHAT = {
+    "echo", "add_generation_prompt", "continue_final_message", "add_special_tokens", "documents", "chat_template",
+    "chat_template_kwargs", "mm_processor_kwargs", "include_reasoning",
+}  # fmt: skip
+VLLM_RESPONSES = {
+    "top_k", "min_p", "repetition_penalty", "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos",
+    "include_stop_str_in_output", "priority", "chat_template_kwargs", "logit_bias", "allowed_token_ids",
+}  # fmt: skip
 MALFORMED = int(os.environ.get("TANDEM_MALFORMED", "400"))
 KILLS = int(os.environ.get("TANDEM_KILLS", "1"))
 
@@ -31,19 +52,7 @@ def tokens_of(channel, prompt):
     return stub.Tokenize(request, metadata=bearer("secret"), timeout=PATIENCE_SECONDS).tokens.ids
 
 
-class HttpTest(ProcessTest):
-    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
-        flags = ("--http-listen", "127.0.0.1:0", *flags)
-        return super().start_router(verifiers, drafter_address, flags, **tenant)
-
-    def client(self, kind=openai.OpenAI, token="secret"):
-        return kind(
-            base_url=f"http://127.0.0.1:{self.router.http_port}/v1",
-            api_key=token,
-            max_retries=0,
-            timeout=PATIENCE_SECONDS,
-        )
-
+class HttpTest(HttpStackTest):
     def complete(
         self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, return_token_ids=False, **fields
     ):
@@ -74,6 +83,24 @@ class HttpTest(ProcessTest):
         many = self.complete(list(PROMPTS), temperature=0.0)
         expected = [self.expected(prompt, temperature=0.0) for prompt in PROMPTS]
         self.assertEqual([choice.text for choice in many.choices], expected)
+
+    def test_the_schema_finds_what_is_wrong(self):
+        error = '{"error": {"message": "m", "type": "t", "param": null, "code": null}}'
+        self.assertEqual(check_whole("/v1/completions", 400, error), [])
+        self.assertTrue(check_whole("/v1/completions", 400, error.replace(', "code": null', "")))
+        usage = '"usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}'
+        choice = '{"index": 0, "text": "x", "logprobs": null, "finish_reason": %s}'
+        answer = '{"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [%s], %s}'
+        whole = answer % (choice % '"stop"', usage)
+        event = answer % (choice % "null", usage)
+        self.assertEqual(check_whole("/v1/completions", 200, whole), [])
+        self.assertEqual(check_stream("/v1/completions", f"data: {event}\n\ndata: [DONE]\n\n", True), [])
+        for wrong in (event, whole.replace('"created": 1', '"created": "1"'), whole.replace('"text"', '"txt"')):
+            self.assertTrue(check_whole("/v1/completions", 200, wrong), wrong)
+        for wrong in (f"data: {event}\n\n", f"{event}\n\ndata: [DONE]\n\n", f"data: {event}\n\ndata: [DONE]"):
+            self.assertTrue(check_stream("/v1/completions", wrong, True), wrong)
+        created = 'event: response.created\ndata: {"type": "response.created", "sequence_number": 0, "response": {}}\n\n'
+        self.assertTrue(check_stream("/v1/responses", created, True))
 
     def test_three_doors_give_the_same_tokens(self):
         sys.path.append(str(REPOSITORY / "proto"))
@@ -215,6 +242,24 @@ class HttpTest(ProcessTest):
             self.complete(n=17)
         self.assertEqual(caught.exception.param, "n")
         self.assertEqual([model.id for model in self.client().models.list()], [TARGET])
+
+    def test_every_field_is_known_and_documented(self):
+        """OpenAI's as its package has them, and vLLM's: each is read or refused for a reason, and docs/http.md says which."""
+        self.start_stack()
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        apis = (
+            ("chat/completions", chat, chat_params.CompletionCreateParamsBase, VLLM | VLLM_CHAT),
+            ("completions", {"prompt": "x"}, text_params.CompletionCreateParamsBase, VLLM | {"add_special_tokens"}),
+            ("responses", {"input": "x"}, response_params.ResponseCreateParamsBase, VLLM_RESPONSES),
+        )
+        page = (REPOSITORY / "docs" / "http.md").read_text()
+        for path, body, params, more in apis:
+            names = params.__annotations__.keys() | more
+            self.assertEqual([name for name in sorted(names) if f"`{name}" not in page and f".{name}`" not in page], [])
+            limit = "max_output_tokens" if path == "responses" else "max_tokens"
+            # What is null counts as absent where it is known.
+            answer = self.client().post(f"/{path}", cast_to=object, body={**dict.fromkeys(names), **body, limit: 1})
+            self.assertIn("usage", answer)
 
     def test_a_verifier_is_lost_in_the_middle(self):
         self.drafter = self.start_drafter().wait_ready()

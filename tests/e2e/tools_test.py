@@ -7,7 +7,8 @@ import unittest
 
 import jsonschema
 import openai
-from processes import BIN_DIR, PATIENCE_SECONDS, TARGET, ProcessTest, clean_environment, request_for
+from http_stack import HttpStackTest
+from processes import BIN_DIR, PATIENCE_SECONDS, TARGET, clean_environment, request_for
 
 import grpc
 
@@ -29,9 +30,8 @@ QUESTION = "What is the weather in Bern?"
 SEED = 5
 
 
-class ToolsTest(ProcessTest):
+class ToolsTest(HttpStackTest):
     def start_router(self, verifiers, drafter_address, flags=(), **tenant):
-        flags = ("--http-listen", "127.0.0.1:0", *flags)
         path = self.folder / "router.yaml"
         start = self.start
 
@@ -47,10 +47,6 @@ class ToolsTest(ProcessTest):
             return super().start_router(verifiers, drafter_address, flags, **tenant)
         finally:
             self.start = start
-
-    def client(self):
-        url = f"http://127.0.0.1:{self.router.http_port}/v1"
-        return openai.OpenAI(base_url=url, api_key="secret", max_retries=0, timeout=PATIENCE_SECONDS)
 
     def ask(self, **fields):
         fields = {"tools": TOOLS, "tool_choice": NAMED, "seed": SEED, "temperature": 1.0, **fields}

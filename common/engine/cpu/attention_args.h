@@ -47,6 +47,7 @@ struct AttentionArgs {
   float scale = 1.0f;
   float score_cap = 0.0f;         // score = cap * tanh(score / cap); 0: none.
   const float* slopes = nullptr;  // [num_heads]: score -= slope * distance (ALiBi); null: none.
+  const float* sinks = nullptr;   // [num_heads]: scores beside those of positions (kernel); null: none.
   KvFormat format = KvFormat::kF32;
   const char* keys = nullptr;    // [num_blocks][head_dim][16], blocks `key_block_bytes` apart.
   const char* values = nullptr;  // [num_blocks][16][value_stride], likewise.

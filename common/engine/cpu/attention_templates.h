@@ -17,6 +17,8 @@
 //     sum[d] = one chain of fused multiply-adds of weight[p] * value[p][d] over p ascending
 //   output[d] = sum[d] / (totals, added in halves)
 //
+// A sink is a score that comes before all positions: `greatest` begins with it and totals[0] with 1.
+//
 // A step's work is to load keys and values, so rows that share blocks go through them together: a few blocks
 // at a time, which stay in the first-level cache for all queries.
 
@@ -472,8 +474,10 @@ void Attend(const AttentionArgs& args) {
   }
   const V zero = V::Broadcast(0.0f);
   for (uint32_t query = 0; query < args.num_rows * args.num_heads; ++query) {
-    args.greatest[query] = kNoScore;
+    const float sink = args.sinks == nullptr ? kNoScore : args.sinks[query % args.num_heads];
+    args.greatest[query] = sink;
     V::Store(zero, args.totals + query * kLanes);
+    if (sink != kNoScore) args.totals[query * kLanes] = 1.0f;
     for (uint32_t d = 0; d < args.value_stride; d += kLanes) {
       V::Store(zero, args.sums + query * args.value_stride + d);
     }

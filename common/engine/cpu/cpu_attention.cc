@@ -225,7 +225,7 @@ void CpuAttention::Prepare(int thread, uint32_t layer, absl::Span<const ActiveRo
   }
 }
 
-void CpuAttention::Attend(int thread, uint32_t layer) {
+void CpuAttention::Attend(int thread, uint32_t layer, const std::vector<float>& sinks) {
   ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
   AttentionArgs args;
   args.head_dim = static_cast<uint32_t>(config_.head_dim);
@@ -241,11 +241,12 @@ void CpuAttention::Attend(int thread, uint32_t layer) {
   for (;;) {
     const uint32_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
     if (item >= num_items) return;
-    AttendItem(layer, item, &args);
+    AttendItem(layer, sinks, item, &args);
   }
 }
 
-void CpuAttention::AttendItem(uint32_t layer, uint32_t item, AttentionArgs* args) const {
+void CpuAttention::AttendItem(uint32_t layer, const std::vector<float>& sinks, uint32_t item,
+                              AttentionArgs* args) const {
   const uint32_t part = item % parts_per_kv_;
   const uint32_t kv_head = item / parts_per_kv_ % num_kv_heads_;
   const Group& group = groups_[item / parts_per_kv_ / num_kv_heads_];
@@ -255,6 +256,7 @@ void CpuAttention::AttendItem(uint32_t layer, uint32_t item, AttentionArgs* args
   args->first_head = kv_head * heads_per_kv_ + first_head;
   args->num_heads = std::min(heads_per_item_, heads_per_kv_ - first_head);
   if (!slopes_.empty()) args->slopes = &slopes_[args->first_head];
+  if (!sinks.empty()) args->sinks = &sinks[args->first_head];
   kv_.Locate(layer, kv_head, args);
   kernels_.attend(*args);
 }

@@ -59,8 +59,9 @@ class CpuAttention {
                const RowBuffer& query_key_value);
 
   // output[row] = softmax(scores) v over what the layer sees of the row's context, for the rows and buffers
-  // of Plan, [rows, query_size]. Scores are q k / sqrt(head_dim), or as the configuration's block has them.
-  void Attend(int thread, uint32_t layer);
+  // of Plan, [rows, query_size]. Scores are q k / sqrt(head_dim), or as the configuration's block has them,
+  // and beside them those of `sinks`, [num_heads] or empty.
+  void Attend(int thread, uint32_t layer, const std::vector<float>& sinks);
 
   // The keys and values of one slot, in every layer.
   void Copy(SlotId from, SlotId to) { kv_.Copy(from, to); }
@@ -96,7 +97,7 @@ class CpuAttention {
   void OrderRows(absl::Span<const ActiveRow> rows);
   void SplitHeads(uint32_t num_rows);
   void GroupRows();
-  void AttendItem(uint32_t layer, uint32_t item, AttentionArgs* args) const;
+  void AttendItem(uint32_t layer, const std::vector<float>& sinks, uint32_t item, AttentionArgs* args) const;
 
   const ModelConfig config_;
   const KernelTable& kernels_;

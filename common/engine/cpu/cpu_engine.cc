@@ -10,6 +10,8 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_attention.h"
 #include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/expert_stage.h"
+#include "common/engine/cpu/feed_forward.h"
 #include "common/engine/cpu/head_stage.h"
 #include "common/engine/cpu/kv_store.h"
 #include "common/engine/cpu/medusa_engine.h"
@@ -23,12 +25,10 @@ namespace {
 
 static_assert(kNumActivationKernels == kNumActivations);
 
-void AddBias(const std::vector<float>& bias, const KernelTable& kernels, uint32_t begin, uint32_t end,
-             uint32_t num_rows, float* const* rows) {
-  if (bias.empty()) return;
-  for (uint32_t row = 0; row < num_rows; ++row) {
-    kernels.add(bias.data() + begin, end - begin, rows[row] + begin);
-  }
+// The outputs of some tiles of a matrix.
+Share OutputsOf(Share tiles, const PackedMatrix& matrix) {
+  const uint32_t end = std::min(tiles.end * kTileOutputs, matrix.num_outputs());
+  return {std::min(tiles.begin * kTileOutputs, end), end};
 }
 
 class CpuEngine final : public Engine {
@@ -42,11 +42,13 @@ class CpuEngine final : public Engine {
   bool has_features() const override { return true; }
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+  uint64_t experts_read() const { return experts_ == nullptr ? 0 : experts_->num_read(); }
 
  private:
   CpuEngine() = default;
 
   absl::Status AllocateScratch();
+  absl::Status AllocateFeedForward();
 
   // The step, as each thread of the team runs it. Functions below end where the others' results are needed
   // next: the caller puts the barrier.
@@ -80,11 +82,20 @@ class CpuEngine final : public Engine {
   // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
   // theirs. Whether there was anything to do.
   bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
-  // The feed-forward part as far as the product with `down`.
-  void GateAndUp(int thread, const CpuWeights::Layer& weights);
+  // The end of it, of one row: norms and adds `addend` to the stream.
+  void AddRow(const Addition& addition, uint32_t row, float* addend) const;
+  // The feed-forward part as far as the product with `down`, that of experts to their sums. Has barriers of
+  // its own where there are experts.
+  void FeedForward(int thread, const CpuWeights::Layer& weights);
+  // Its outputs into the stream.
+  void AddFeedForward(int thread, const CpuWeights::Layer& weights);
+  FeedForwardScratch& ScratchOf(const CpuWeights::Layer& weights) {
+    return weights.experts.exist() ? shared_ : middle_;
+  }
   void ComputeLogits(int thread);
-  const PackedMatrix& first_of(const CpuWeights::Layer& weights) const {
-    return config_.block.gated ? weights.gate : weights.up;
+  // What a feed-forward part prepares its inputs for. A router takes them as they are.
+  static const PackedMatrix& FirstOf(const CpuWeights::Layer& weights) {
+    return weights.mlp.up.num_outputs() > 0 ? weights.mlp.up : weights.experts.router;
   }
   absl::Span<const ActiveRow> ActiveRows() const { return {active_.data(), num_active_}; }
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
@@ -96,6 +107,7 @@ class CpuEngine final : public Engine {
   std::unique_ptr<HeadStage> head_;      // Of a draft head.
   std::shared_ptr<const Model> mapped_;  // Likewise: rows of its embedding are read from the file.
   std::unique_ptr<CpuAttention> attention_;
+  std::unique_ptr<ExpertStage> experts_;  // Of a model with experts.
   uint32_t num_blocks_ = 0;
   uint32_t max_rows_ = 0;
   uint32_t max_context_ = 0;
@@ -114,8 +126,8 @@ class CpuEngine final : public Engine {
   RowBuffer projected_;        // [max_rows, hidden]
   ProductInputs attended_;     // [max_rows, query_size]
   RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
-  ProductInputs gate_;         // [max_rows, intermediate]
-  RowBuffer up_;               // [max_rows, intermediate]
+  FeedForwardScratch middle_;  // [max_rows, intermediate], where layers are dense
+  FeedForwardScratch shared_;  // [max_rows, shared_size], where there is a shared expert
   ProductInputs narrow_;       // [max_rows, embedding_size], where that is another width than hidden's
 };
 
@@ -164,14 +176,12 @@ absl::Status CpuEngine::AllocateScratch() {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   const auto query = static_cast<uint32_t>(config_.query_size());
   const auto kv = static_cast<uint32_t>(config_.kv_size());
-  const auto intermediate = static_cast<uint32_t>(config_.intermediate_size);
   TANDEM_ASSIGN_OR_RETURN(hidden_, RowBuffer::Allocate(max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(normed_, ProductInputs::Allocate(*kernels_, max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(projected_, RowBuffer::Allocate(max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(attended_, ProductInputs::Allocate(*kernels_, max_rows_, query));
   TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
-  TANDEM_ASSIGN_OR_RETURN(gate_, ProductInputs::Allocate(*kernels_, max_rows_, intermediate));
-  TANDEM_ASSIGN_OR_RETURN(up_, RowBuffer::Allocate(max_rows_, intermediate));
+  TANDEM_RETURN_IF_ERROR(AllocateFeedForward());
   if (config_.block.embedding_size > 0) {
     const auto narrow = static_cast<uint32_t>(config_.block.embedding_size);
     TANDEM_ASSIGN_OR_RETURN(narrow_, ProductInputs::Allocate(*kernels_, max_rows_, narrow));
@@ -189,6 +199,26 @@ absl::Status CpuEngine::AllocateScratch() {
   return absl::OkStatus();
 }
 
+absl::Status CpuEngine::AllocateFeedForward() {
+  const auto allocate = [this](int32_t size, FeedForwardScratch* scratch) -> absl::Status {
+    const auto width = static_cast<uint32_t>(size);
+    TANDEM_ASSIGN_OR_RETURN(scratch->gate, ProductInputs::Allocate(*kernels_, max_rows_, width));
+    if (!config_.block.gated) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(scratch->up, RowBuffer::Allocate(max_rows_, width));
+    return absl::OkStatus();
+  };
+  bool is_dense = false;
+  for (size_t i = 0; i < static_cast<size_t>(config_.num_layers); ++i) {
+    if (!config_.block.has_experts(i)) is_dense = true;
+  }
+  if (is_dense) TANDEM_RETURN_IF_ERROR(allocate(config_.intermediate_size, &middle_));
+  const ExpertsDescription& experts = config_.block.experts;
+  if (!experts.exist()) return absl::OkStatus();
+  if (experts.shared_size > 0) TANDEM_RETURN_IF_ERROR(allocate(experts.shared_size, &shared_));
+  TANDEM_ASSIGN_OR_RETURN(experts_, ExpertStage::Create(config_, *kernels_, team_.get(), max_rows_));
+  return absl::OkStatus();
+}
+
 absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
   TANDEM_RETURN_IF_ERROR(validator_->CheckRows(rows));
   if (rows.empty()) return absl::OkStatus();
@@ -203,6 +233,7 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
     if (rows[i].features != nullptr) asks_for_features_ = true;
     if (IsComputedToTheEnd(rows[i])) ++num_last_;
   }
+  if (experts_ != nullptr) experts_->BeginStep();
   if (head_ != nullptr) head_->Plan(ActiveRows(), hidden_);
   attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
   team_->Run([this](int thread) { RunStep(thread); });
@@ -304,8 +335,8 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   const Share tiles = MyShare(projection.num_tiles(), thread);
   projection.Multiply(tiles, head_ == nullptr ? normed_ : head_->attention_inputs(), num_active_,
                       query_key_value_.rows());
-  AddBias(weights.query_key_value_bias, *kernels_, tiles.begin * kTileOutputs,
-          std::min(tiles.end * kTileOutputs, projection.num_outputs()), num_active_, query_key_value_.rows());
+  AddBias(weights.query_key_value_bias, *kernels_, OutputsOf(tiles, projection), {0, num_active_},
+          query_key_value_.rows());
   team_->Barrier();
   attention_->Prepare(thread, layer, ActiveRows(), weights.query_norm, weights.key_norm, query_key_value_);
   team_->Barrier();
@@ -314,7 +345,7 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
     if (num_last_ == 0) return;
     if (num_last_ < num_rows_) DropFinishedRows(thread);
   }
-  attention_->Attend(thread, layer);
+  attention_->Attend(thread, layer, weights.sinks);
   team_->Barrier();
   if (PrepareRows(thread, weights.attention_out, &attended_)) team_->Barrier();
   if (config_.block.parallel) {
@@ -330,26 +361,24 @@ void CpuEngine::RunSequential(int thread, const CpuWeights::Layer& weights) {
                weights.attention_sum_norm},
               attended_);
   team_->Barrier();
-  Normalise(thread, weights.mlp_norm, first_of(weights));
+  Normalise(thread, weights.mlp_norm, FirstOf(weights));
   team_->Barrier();
-  GateAndUp(thread, weights);
+  FeedForward(thread, weights);
   team_->Barrier();
-  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm},
-              gate_);
+  AddFeedForward(thread, weights);
 }
 
-// Both additions are of the same outputs: no thread waits for another between them.
+// Both additions are of the same outputs, but for experts: no thread waits for another between them.
 void CpuEngine::RunParallel(int thread, const CpuWeights::Layer& weights) {
-  Normalise(thread, weights.mlp_norm, first_of(weights));
+  Normalise(thread, weights.mlp_norm, FirstOf(weights));
   team_->Barrier();
-  GateAndUp(thread, weights);
+  FeedForward(thread, weights);
   team_->Barrier();
   AddToStream(thread,
               {weights.attention_out, weights.attention_out_bias, weights.attention_output_norm,
                weights.attention_sum_norm},
               attended_);
-  AddToStream(thread, {weights.down, weights.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm},
-              gate_);
+  AddFeedForward(thread, weights);
 }
 
 void CpuEngine::Normalise(int thread, const NormWeights& norm, const PackedMatrix& next) {
@@ -439,59 +468,71 @@ void CpuEngine::AddToStream(int thread, const Addition& addition, const ProductI
   const float scale = config_.block.residual_scale;
   const Share tiles = MyShare(matrix.num_tiles(), thread);
   matrix.Multiply(tiles, inputs, num_active_, projected_.rows());
-  const uint32_t begin = tiles.begin * kTileOutputs;
-  const uint32_t end = std::min(tiles.end * kTileOutputs, matrix.num_outputs());
-  AddBias(addition.bias, *kernels_, begin, end, num_active_, projected_.rows());
-  const auto add = [&](uint32_t row, uint32_t from, uint32_t to) {
-    if (scale != 1.0f) kernels_->scale(scale, to - from, projected_.row(row) + from);
-    kernels_->add(projected_.row(row) + from, to - from, hidden_.row(row) + from);
-  };
-  const bool norms_outputs = addition.output_norm.exists();
-  if (!norms_outputs) {
-    for (uint32_t i = 0; i < num_active_ && begin < end; ++i) add(i, begin, end);
+  const Share outputs = OutputsOf(tiles, matrix);
+  AddBias(addition.bias, *kernels_, outputs, {0, num_active_}, projected_.rows());
+  if (!addition.output_norm.exists()) {
+    const uint32_t size = outputs.end - outputs.begin;
+    for (uint32_t i = 0; i < num_active_ && size > 0; ++i) {
+      float* const projected = projected_.row(i) + outputs.begin;
+      if (scale != 1.0f) kernels_->scale(scale, size, projected);
+      kernels_->add(projected, size, hidden_.row(i) + outputs.begin);
+    }
     if (!addition.sum_norm.exists()) return;
   }
   team_->Barrier();
   const Share rows = MyShare(num_active_, thread);
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
-    if (norms_outputs) {
-      NormaliseRow(addition.output_norm, projected_.row(i), projected_.row(i));
-      add(i, 0, hidden_.width());
+    if (addition.output_norm.exists()) {
+      AddRow(addition, i, projected_.row(i));
+    } else {
+      NormaliseRow(addition.sum_norm, hidden_.row(i), hidden_.row(i));
     }
-    if (addition.sum_norm.exists()) NormaliseRow(addition.sum_norm, hidden_.row(i), hidden_.row(i));
   }
 }
 
-// gate = activation(gate) * up, or activation(up) where nothing gates, each thread for the same outputs of
-// both, in whole groups that it can prepare for the next product.
-void CpuEngine::GateAndUp(int thread, const CpuWeights::Layer& weights) {
-  constexpr uint32_t kGroupTiles = kInputGroup / kTileOutputs;
-  const uint32_t num_tiles = weights.up.num_tiles();
-  const Share groups = MyShare((num_tiles + kGroupTiles - 1) / kGroupTiles, thread);
-  const Share tiles = {groups.begin * kGroupTiles, std::min(groups.end * kGroupTiles, num_tiles)};
-  const BlockDescription& block = config_.block;
-  const uint32_t begin = tiles.begin * kTileOutputs;
-  const uint32_t end = std::min(tiles.end * kTileOutputs, weights.up.num_outputs());
-  RowBuffer& gate = gate_.floats();
-  const RowBuffer& up = block.gated ? up_ : gate;
-  if (block.gated) {
-    weights.gate.Multiply(tiles, normed_, num_active_, gate.rows());
-    AddBias(weights.gate_bias, *kernels_, begin, end, num_active_, gate.rows());
+void CpuEngine::AddRow(const Addition& addition, uint32_t row, float* addend) const {
+  const float scale = config_.block.residual_scale;
+  const uint32_t width = hidden_.width();
+  if (addition.output_norm.exists()) NormaliseRow(addition.output_norm, addend, addend);
+  if (scale != 1.0f) kernels_->scale(scale, width, addend);
+  kernels_->add(addend, width, hidden_.row(row));
+  if (addition.sum_norm.exists()) NormaliseRow(addition.sum_norm, hidden_.row(row), hidden_.row(row));
+}
+
+// Each thread makes the same outputs of gate and up, in whole groups that it can prepare for the next
+// product.
+void CpuEngine::FeedForward(int thread, const CpuWeights::Layer& weights) {
+  if (weights.mlp.up.num_outputs() > 0) {
+    MultiplyGateAndUp(config_.block, *kernels_, weights.mlp,
+                      GroupedTiles(weights.mlp, thread, team_->num_threads()), {0, num_active_}, normed_,
+                      &ScratchOf(weights));
   }
-  weights.up.Multiply(tiles, normed_, num_active_, up.rows());
-  AddBias(weights.up_bias, *kernels_, begin, end, num_active_, up.rows());
-  const bool is_fused = block.gated && block.activation == Activation::kSilu;
-  const auto activate = kernels_->activations[static_cast<size_t>(block.activation)];
-  for (uint32_t i = 0; i < num_active_ && begin < end; ++i) {
-    float* const values = gate.row(i) + begin;
-    if (is_fused) {
-      kernels_->silu_multiply(up.row(i) + begin, end - begin, values);
-      continue;
+  if (weights.experts.exist()) experts_->Run(thread, weights.experts, normed_, num_active_);
+}
+
+void CpuEngine::AddFeedForward(int thread, const CpuWeights::Layer& weights) {
+  const PackedMatrix& down = weights.mlp.down;
+  const Addition addition = {down, weights.mlp.down_bias, weights.mlp_output_norm, weights.mlp_sum_norm};
+  if (!weights.experts.exist()) {
+    AddToStream(thread, addition, middle_.gate);
+    return;
+  }
+  const bool is_shared = down.num_outputs() > 0;
+  if (is_shared) {
+    const Share tiles = MyShare(down.num_tiles(), thread);
+    down.Multiply(tiles, shared_.gate, num_active_, projected_.rows());
+    AddBias(addition.bias, *kernels_, OutputsOf(tiles, down), {0, num_active_}, projected_.rows());
+  }
+  team_->Barrier();
+  const Share rows = MyShare(num_active_, thread);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) {
+    float* const sum = experts_->sum(i);
+    if (is_shared) {
+      kernels_->scale(experts_->SharedWeight(i), hidden_.width(), projected_.row(i));
+      kernels_->add(projected_.row(i), hidden_.width(), sum);
     }
-    activate(end - begin, values);
-    if (block.gated) kernels_->multiply(up.row(i) + begin, end - begin, values);
+    AddRow(addition, i, sum);
   }
-  gate_.Prepare(weights.down.kernel(), {0, num_active_}, {begin, end});
 }
 
 }  // namespace
@@ -508,6 +549,11 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Mo
   const std::optional<HeadConfig>& head = model->config().head;
   if (head.has_value() && head->kind == HeadConfig::Kind::kMedusa) return CreateMedusaEngine(*model, options);
   return CpuEngine::Create(std::move(model), options);
+}
+
+uint64_t ExpertsRead(const Engine& engine) {
+  const auto* const cpu_engine = dynamic_cast<const CpuEngine*>(&engine);
+  return cpu_engine == nullptr ? 0 : cpu_engine->experts_read();
 }
 
 }  // namespace tandem

@@ -44,4 +44,8 @@ struct CpuEngineOptions {
 absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
                                                         const CpuEngineOptions& options);
 
+// Experts whose weights the last step read, over all layers, each once for all rows of a layer that took it;
+// 0 of a model that has none, or of another engine.
+uint64_t ExpertsRead(const Engine& engine);
+
 }  // namespace tandem

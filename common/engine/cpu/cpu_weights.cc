@@ -46,13 +46,37 @@ class Packer {
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
     return Matrix(parts, FormatFor(type_, parts));
   }
-  // Two matrices that take the same inputs, in one format: inputs are prepared for one.
-  absl::Status Pair(const TensorView& first, const TensorView& second, PackedMatrix* packed_first,
-                    PackedMatrix* packed_second) {
-    const WeightFormat format = FormatFor(type_, {first, second});
-    TANDEM_ASSIGN_OR_RETURN(*packed_first, Matrix({first}, format));
-    TANDEM_ASSIGN_OR_RETURN(*packed_second, Matrix({second}, format));
-    return absl::OkStatus();
+  // Experts are chosen by what comes out of it: it is not rounded.
+  absl::StatusOr<PackedMatrix> Router(const LayerWeights& from) {
+    if (from.shared_gate.exists()) return Matrix({from.router, from.shared_gate}, WeightFormat::kF32);
+    return Matrix({from.router}, WeightFormat::kF32);
+  }
+  // A dense layer's feed-forward part, or a shared expert.
+  absl::StatusOr<CpuWeights::Mlp> Mlp(const LayerWeights& from) {
+    const ExpertWeights mlp = {.gate = from.gate,
+                               .up = from.up,
+                               .down = from.down,
+                               .gate_bias = from.gate_bias,
+                               .up_bias = from.up_bias,
+                               .down_bias = from.down_bias};
+    if (!mlp.up.exists()) return CpuWeights::Mlp();
+    const WeightFormat format =
+        mlp.gate.exists() ? FormatFor(type_, {mlp.gate, mlp.up}) : FormatFor(type_, {mlp.up});
+    return Mlp(mlp, format, FormatFor(type_, {mlp.down}));
+  }
+  absl::StatusOr<std::vector<CpuWeights::Mlp>> Experts(const std::vector<ExpertWeights>& experts) {
+    std::vector<TensorView> inner, outer;
+    for (const ExpertWeights& expert : experts) {
+      inner.push_back(expert.gate);
+      inner.push_back(expert.up);
+      outer.push_back(expert.down);
+    }
+    std::vector<CpuWeights::Mlp> packed;
+    for (const ExpertWeights& expert : experts) {
+      TANDEM_ASSIGN_OR_RETURN(packed.emplace_back(),
+                              Mlp(expert, FormatFor(type_, inner), FormatFor(type_, outer)));
+    }
+    return packed;
   }
   // Of tokens: the embedding or the output head.
   absl::StatusOr<PackedMatrix> TokenMatrix(const TensorView& tensor) {
@@ -94,6 +118,19 @@ class Packer {
   }
 
  private:
+  // Gate and up take the same inputs and have one format: inputs are prepared for both.
+  absl::StatusOr<CpuWeights::Mlp> Mlp(const ExpertWeights& from, WeightFormat inner, WeightFormat outer) {
+    CpuWeights::Mlp to;
+    if (from.gate.exists()) {
+      TANDEM_ASSIGN_OR_RETURN(to.gate, Matrix({from.gate}, inner));
+    }
+    TANDEM_ASSIGN_OR_RETURN(to.up, Matrix({from.up}, inner));
+    TANDEM_ASSIGN_OR_RETURN(to.down, Matrix({from.down}, outer));
+    to.gate_bias = Vector(from.gate_bias);
+    to.up_bias = Vector(from.up_bias);
+    to.down_bias = Vector(from.down_bias);
+    return to;
+  }
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts, WeightFormat format) {
     TANDEM_RETURN_IF_ERROR(status_);
     TANDEM_ASSIGN_OR_RETURN(PackedMatrix matrix, PackedMatrix::Pack(parts, format, kernels_, team_));
@@ -128,15 +165,13 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, const Bloc
   to.attention_out_bias = packer->Vector(from.attention_out_bias);
   to.attention_output_norm = packer->Norm(from.attention_output_norm, from.attention_output_norm_bias);
   second_norm = packer->Norm(from.post_attention_norm, from.post_attention_norm_bias);
-  if (from.gate.exists()) {
-    TANDEM_RETURN_IF_ERROR(packer->Pair(from.gate, from.up, &to.gate, &to.up));
-  } else {
-    TANDEM_ASSIGN_OR_RETURN(to.up, packer->Matrix({from.up}));
+  to.sinks = packer->Vector(from.sinks);
+  TANDEM_ASSIGN_OR_RETURN(to.mlp, packer->Mlp(from));
+  if (!from.experts.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(to.experts.router, packer->Router(from));
+    to.experts.router_bias = packer->Vector(from.router_bias);
+    TANDEM_ASSIGN_OR_RETURN(to.experts.each, packer->Experts(from.experts));
   }
-  TANDEM_ASSIGN_OR_RETURN(to.down, packer->Matrix({from.down}));
-  to.gate_bias = packer->Vector(from.gate_bias);
-  to.up_bias = packer->Vector(from.up_bias);
-  to.down_bias = packer->Vector(from.down_bias);
   to.mlp_output_norm = packer->Norm(from.mlp_output_norm, from.mlp_output_norm_bias);
   return to;
 }
@@ -222,10 +257,19 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
        {model.head().projection, model.outer().project_in, model.outer().project_out}) {
     sum += bytes(matrix, type);
   }
+  const auto num_chosen = static_cast<uint64_t>(model.config().block.experts.num_chosen);
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix :
          {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
       sum += bytes(matrix, type);
+    }
+    for (const TensorView& matrix : {layer.router, layer.shared_gate}) {
+      if (matrix.exists()) sum += sizeof(float) * static_cast<uint64_t>(matrix.num_elements());
+    }
+    if (layer.experts.empty()) continue;
+    const ExpertWeights& expert = layer.experts.front();
+    for (const TensorView& matrix : {expert.gate, expert.up, expert.down}) {
+      sum += num_chosen * bytes(matrix, type);
     }
   }
   return sum;

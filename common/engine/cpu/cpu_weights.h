@@ -21,6 +21,27 @@ struct NormWeights {
 
 // A model's weights as the CPU engine uses them. Independent of the files they came from.
 struct CpuWeights {
+  // A feed-forward part: a dense layer's, or one expert's.
+  struct Mlp {
+    PackedMatrix gate;             // [intermediate, hidden]; empty where nothing gates
+    PackedMatrix up;               // [intermediate, hidden]
+    PackedMatrix down;             // [hidden, intermediate]
+    std::vector<float> gate_bias;  // Empty when there is none, as are all biases.
+    std::vector<float> up_bias;
+    std::vector<float> down_bias;
+  };
+
+  // What a layer with experts has.
+  struct Experts {
+    // [num_experts, hidden] in float32, with one output more where there is a shared expert: its gate.
+    PackedMatrix router;
+    std::vector<float> router_bias;  // [num_experts]
+    // [num_experts]; gates and ups of all in one format, and so are downs: inputs are prepared for them all.
+    std::vector<Mlp> each;
+
+    bool exist() const { return !each.empty(); }
+  };
+
   struct Layer {
     // Before attention and before the feed-forward part; over what each of them adds to the stream; and over
     // the stream behind each sum. Draft heads but MTP have no input norm.
@@ -31,17 +52,14 @@ struct CpuWeights {
     NormWeights attention_sum_norm;
     NormWeights mlp_sum_norm;
     PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]; EAGLE-3: [.., 2 * hidden]
-    std::vector<float> query_key_value_bias;  // Likewise; empty when there is none, as are all biases.
+    std::vector<float> query_key_value_bias;  // Likewise.
     std::vector<float> query_norm;            // [head_dim], or of all heads [query_size]; empty without
     std::vector<float> key_norm;
     PackedMatrix attention_out;  // [hidden, query_size]
     std::vector<float> attention_out_bias;
-    PackedMatrix gate;  // [intermediate, hidden]; empty where nothing gates
-    PackedMatrix up;    // [intermediate, hidden]
-    PackedMatrix down;  // [hidden, intermediate]
-    std::vector<float> gate_bias;
-    std::vector<float> up_bias;
-    std::vector<float> down_bias;
+    std::vector<float> sinks;  // [num_heads]; empty without
+    Mlp mlp;                   // With experts: the shared one, or empty.
+    Experts experts;
   };
 
   // What a draft head has besides its layer.
@@ -83,8 +101,8 @@ struct CpuWeights {
 absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
                                        ThreadTeam* team, LoadProgress* progress);
 
-// Bytes of packed matrices that a forward pass reads, whatever its number of rows: all but a separate
-// embedding.
+// Bytes of packed matrices that a forward pass of one row reads: all but a separate embedding and the experts
+// that the row does not take. More rows read no more, but for experts that others take.
 uint64_t BytesReadPerStep(const Model& model, WeightType type);
 
 }  // namespace tandem

@@ -9,7 +9,10 @@ namespace tandem {
 
 WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts) {
   for (const TensorView& part : parts) {
-    if (part.dtype != TensorView::DType::kBF16) return WeightFormat::kF32;
+    // bfloat16 holds MXFP4's numbers as they are.
+    if (part.dtype != TensorView::DType::kBF16 && part.dtype != TensorView::DType::kMxFp4) {
+      return WeightFormat::kF32;
+    }
   }
   return WeightFormat::kBf16;
 }
@@ -49,18 +52,18 @@ void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile) {
   }
 }
 
-void PackedMatrix::Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows,
+void PackedMatrix::Multiply(Share tiles, const ProductInputs& inputs, Share rows,
                             float* const* outputs) const {
-  if (tiles.begin == tiles.end || num_rows == 0) return;
+  if (tiles.begin == tiles.end || rows.begin == rows.end) return;
   ProductArgs args;
   args.tiles = tile(tiles.begin);
   args.num_tiles = tiles.end - tiles.begin;
   args.depth = depth_;
-  args.inputs = inputs.floats().row(0);
+  args.inputs = inputs.floats().row(rows.begin);
   args.input_stride = inputs.floats().stride();
-  args.prepared = inputs.prepared();
-  args.num_rows = num_rows;
-  args.outputs = outputs;
+  args.prepared = inputs.prepared(*kernel_, rows.begin);
+  args.num_rows = rows.end - rows.begin;
+  args.outputs = outputs + rows.begin;
   args.first_output = tiles.begin * kTileOutputs;
   args.end_output = num_outputs_;
   kernel_->multiply(args);

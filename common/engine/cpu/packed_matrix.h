@@ -20,7 +20,8 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // The format that holds all of `parts` and rounds nothing: bfloat16 if all of them are, else float32.
+  // The format that holds all of `parts` and rounds nothing: bfloat16 if it holds all their numbers, else
+  // float32.
   static WeightFormat FormatOf(absl::Span<const TensorView> parts);
 
   // Stacks `parts`, each [outputs, depth] with one depth, on top of one another, in `format`: theirs, or
@@ -36,9 +37,13 @@ class PackedMatrix {
   // How its products are made; the inputs are to be prepared for it.
   const ProductKernel& kernel() const { return *kernel_; }
 
-  // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and the first `num_rows` rows of
-  // `inputs`; see ProductArgs.
-  void Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows, float* const* outputs) const;
+  // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and some rows of `inputs`, of which
+  // the first is a multiple of kRowAlignment; see ProductArgs.
+  void Multiply(Share tiles, const ProductInputs& inputs, Share rows, float* const* outputs) const;
+  // Likewise, the first `num_rows` rows.
+  void Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows, float* const* outputs) const {
+    Multiply(tiles, inputs, Share{0, num_rows}, outputs);
+  }
 
   // The weights of one output, [depth]: a row of the matrix that was packed, rounded if to integers.
   void CopyOutput(uint32_t output, float* weights) const;

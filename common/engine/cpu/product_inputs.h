@@ -21,7 +21,13 @@ class ProductInputs {
 
   RowBuffer& floats() { return floats_; }
   const RowBuffer& floats() const { return floats_; }
-  const void* prepared() const { return prepared_.data<char>(); }
+  // Rows as they are laid out for products of `kernel`, from `first_row` on: a multiple of kRowAlignment.
+  const void* prepared(const ProductKernel& kernel, uint32_t first_row = 0) const {
+    const char* const all = prepared_.data<char>();
+    return first_row == 0 || kernel.prepare == nullptr
+               ? all
+               : all + kernel.prepared_bytes(first_row, floats_.width());
+  }
 
   // Lays out some rows and columns for products of `kernel`; nothing to do for many kernels. Column ranges
   // begin at multiples of kInputGroup. Threads may prepare different parts at the same time.

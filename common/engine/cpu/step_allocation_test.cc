@@ -69,10 +69,7 @@ std::vector<std::vector<StepRow>> MakeSteps(const std::vector<BlockId>& blocks,
   return steps;
 }
 
-TEST(StepAllocation, OnlyTheFirstStepAllocates) {
-#ifndef TANDEM_COUNTS_ALLOCATIONS
-  GTEST_SKIP() << "needs the C library's allocator";
-#endif
+RandomModelOptions SmallModel() {
   RandomModelOptions options;
   options.config.architecture = "LlamaForCausalLM";
   options.config.hidden_size = 48;
@@ -83,8 +80,10 @@ TEST(StepAllocation, OnlyTheFirstStepAllocates) {
   options.config.intermediate_size = 64;
   options.config.vocab_size = 131;
   options.config.max_context = 256;
-  const auto model = MakeRandomModel(options);
-  ASSERT_NE(model, nullptr);
+  return options;
+}
+
+void ExpectNoAllocations(const std::shared_ptr<const Model>& model) {
   for (const auto& [num_threads, weight_type] : {std::pair(1, WeightType::kAsInFile),
                                                  {3, WeightType::kAsInFile},
                                                  {3, WeightType::kInt8},
@@ -113,6 +112,26 @@ TEST(StepAllocation, OnlyTheFirstStepAllocates) {
           << num_threads << " threads, weights in " << WeightTypeName(weight_type) << ", round " << round;
     }
   }
+}
+
+TEST(StepAllocation, OnlyTheFirstStepAllocates) {
+#ifndef TANDEM_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "needs the C library's allocator";
+#endif
+  const auto model = MakeRandomModel(SmallModel());
+  ASSERT_NE(model, nullptr);
+  ExpectNoAllocations(model);
+}
+
+TEST(StepAllocation, OnlyTheFirstStepOfAMixtureAllocates) {
+#ifndef TANDEM_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "needs the C library's allocator";
+#endif
+  ModelConfig config = SmallModel().config;
+  config.block.experts = {.num_experts = 5, .num_chosen = 2, .intermediate_size = 24, .shared_size = 40};
+  const auto model = Model::Random(config, 1);
+  ASSERT_TRUE(model.ok()) << model.status();
+  ExpectNoAllocations(*model);
 }
 
 }  // namespace

@@ -50,7 +50,9 @@ absl::Status CheckBlock(const Model& model, const TensorParallel& parallel) {
   const BlockDescription& block = config.block;
   std::string found;
   std::string supported = "norms before sums";
-  if (parallel.world_size > 1) {
+  if (found = OnlyOnProcessors(block); !found.empty()) {
+    supported = "dense blocks without sinks";
+  } else if (parallel.world_size > 1) {
     found = BeyondLlama(block);
     supported = "on several GPUs blocks as Llama's";
   } else if (block.norms_follow_sums) {

@@ -16,6 +16,8 @@ struct Family {
   absl::string_view model_type;
   // Fills in everything but `architecture`. Errors are those of ParseModelConfig.
   absl::Status (*read)(const JsonFields& fields, ModelConfig& config) = nullptr;
+  // Whether it looks at quantization_config; others have none.
+  bool reads_quantization = false;
 };
 
 // The family that `fields` names. InvalidArgument for a name that is none or that contradicts `model_type`,
@@ -29,6 +31,10 @@ absl::Status ReadLlama(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadMistral(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadQwen2(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadQwen3(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadMixtral(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadQwen2Moe(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadQwen3Moe(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadGptOss(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadOpt(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadBloom(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadGptNeoX(const JsonFields& fields, ModelConfig& config);

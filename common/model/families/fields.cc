@@ -304,6 +304,25 @@ void SetWindows(const std::vector<bool>& slides, int32_t window, ModelConfig& co
   for (size_t i = 0; i < slides.size(); ++i) config.block.layers[i].has_window = slides[i];
 }
 
+absl::Status ReadExpertCounts(const JsonFields& fields, absl::string_view name, int32_t default_experts,
+                              int32_t default_chosen, ModelConfig& config) {
+  ExpertsDescription& experts = config.block.experts;
+  TANDEM_ASSIGN_OR_RETURN(experts.num_experts, fields.IntOr(name, 1, kMostExperts, default_experts));
+  TANDEM_ASSIGN_OR_RETURN(experts.num_chosen,
+                          fields.IntOr("num_experts_per_tok", 1, kMostExperts, default_chosen));
+  if (experts.num_chosen > experts.num_experts) {
+    return fields.Unexpected("num_experts_per_tok",
+                             absl::StrCat("at most ", name, ", which is ", experts.num_experts));
+  }
+  return absl::OkStatus();
+}
+
+void SetSparseLayers(const std::vector<bool>& sparse, ModelConfig& config) {
+  if (std::count(sparse.begin(), sparse.end(), false) == 0) return;
+  config.block.layers.resize(sparse.size());
+  for (size_t i = 0; i < sparse.size(); ++i) config.block.layers[i].is_sparse = sparse[i];
+}
+
 absl::Status ReadEnds(const JsonFields& fields, bool tied_when_absent, ModelConfig& config) {
   TANDEM_ASSIGN_OR_RETURN(config.tied_embeddings, fields.BoolOr("tie_word_embeddings", tied_when_absent));
   TANDEM_ASSIGN_OR_RETURN(config.eos_tokens, fields.Tokens("eos_token_id"));

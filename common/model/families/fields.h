@@ -16,6 +16,7 @@ namespace tandem {
 inline constexpr int32_t kMostContext = 1 << 24;
 inline constexpr int32_t kMostHidden = 65536;
 inline constexpr int32_t kMostIntermediate = 1 << 20;
+inline constexpr int32_t kMostExperts = 4096;
 
 // Where a family spells a size its own way, and what its absence means.
 struct SizeFields {
@@ -75,6 +76,12 @@ absl::Status ReadRopeObject(const JsonFields& fields, const JsonFields& rope, co
 absl::StatusOr<std::vector<bool>> ReadLayerTypes(const JsonFields& fields, int32_t num_layers);
 // Gives the layers that slide a window of so many positions, those that do not none.
 void SetWindows(const std::vector<bool>& slides, int32_t window, ModelConfig& config);
+
+// How many experts there are, in the field `name`, and num_experts_per_tok, how many of them a row takes.
+absl::Status ReadExpertCounts(const JsonFields& fields, absl::string_view name, int32_t default_experts,
+                              int32_t default_chosen, ModelConfig& config);
+// Says of each layer whether it has experts.
+void SetSparseLayers(const std::vector<bool>& sparse, ModelConfig& config);
 
 // tie_word_embeddings and eos_token_id.
 absl::Status ReadEnds(const JsonFields& fields, bool tied_when_absent, ModelConfig& config);

@@ -15,7 +15,8 @@ which bfloat16 holds exactly. Each file holds
                 follow (end-of-sequence tokens do not stop it) with the smallest gap between best and second best
 
 Logits are computed in float32 arithmetic, with eager attention and without a cache, and written with 6
-significant digits. Sequences are longer than windows and original contexts. Needs torch and transformers 5; the
+significant digits. Sequences are longer than windows and original contexts. Experts are chosen by numbers that lie
+well apart, so that rounding does not choose others. Needs torch and transformers 5; the
 output depends on their versions, which is why it is checked in. Run: make_family_models.py [NAME ...]
 """
 
@@ -34,6 +35,8 @@ GREEDY_TOKENS = 12
 # the number of different tokens is at least this.
 MIN_MARGIN = 0.004
 MIN_DISTINCT = 4
+# Between the last expert that a router takes and the next one.
+MIN_ROUTER_GAP = 0.05
 NUM_SEEDS = 2
 
 ENDS = dict(pad_token_id=None, bos_token_id=1, eos_token_id=2)
@@ -109,6 +112,21 @@ MODELS = {
     "granite": (transformers.GraniteConfig(max_position_embeddings=64, embedding_multiplier=6.0,
                                            attention_multiplier=0.2, residual_multiplier=0.6, logits_scaling=1.5,
                                            attention_bias=True, mlp_bias=True, **GATED), [5, 40], True),
+    "mixtral": (transformers.MixtralConfig(num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=64,
+                                           sliding_window=12, **GATED), [5, 40], True),
+    # A dense layer first, and three of six experts beside a shared one.
+    "qwen2-moe": (transformers.Qwen2MoeConfig(
+        moe_intermediate_size=24, shared_expert_intermediate_size=40, num_experts=6, num_experts_per_tok=3,
+        mlp_only_layers=[0], max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    # Experts in every other layer, of whose weights the sum is 1.
+    "qwen3-moe": (transformers.Qwen3MoeConfig(
+        head_dim=16, moe_intermediate_size=24, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
+        decoder_sparse_step=2, max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    # Gates beyond their limit, too.
+    "gpt-oss": (transformers.GptOssConfig(
+        head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=8, swiglu_limit=0.75,
+        rope_parameters=rope("yarn", 150000.0, factor=4.0, original_max_position_embeddings=16, truncate=False),
+        max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3, "intermediate_size": 32}), [5, 40], True),
     "glm4": (transformers.Glm4Config(max_position_embeddings=64, head_dim=16, **GATED), [5, 40], True),
 }
 
@@ -138,13 +156,27 @@ def distribution(name, shape, config):
     if any(part in name for part in ("embed", "wte", "wpe")):
         tied = config.tie_word_embeddings and "pos" not in name and "wpe" not in name
         return 0.0, 2.0 ** (-10 if tied else -8), 8
+    # Routers decide by a wide margin.
+    if name.endswith(("block_sparse_moe.gate.weight", "mlp.gate.weight", "mlp.router.weight")):
+        return 0.0, 2.0 ** -8, 8
     if any(part in name for part in ("q_proj", "k_proj", "query_key_value", "qkv_proj", "c_attn")):
         return 0.0, 2.0 ** -9, 8
-    return 0.0, 2.0 ** -10 if "mlp" in name or "fc" in name else 2.0 ** -9, 8
+    is_inner = any(part in name for part in ("mlp", "fc", "block_sparse_moe"))
+    return 0.0, 2.0 ** -10 if is_inner else 2.0 ** -9, 8
 
 
 def rounded(numbers):
     return [float(f"{number:.6g}") for number in numbers]
+
+
+def router_gap(model, tokens):
+    """The least that a row of experts lies before the next in any layer; infinite where there are none."""
+    chosen = getattr(model.config, "num_experts_per_tok", 0)
+    if not chosen:
+        return float("inf")
+    routers = model(torch.tensor([tokens]), use_cache=False, output_router_logits=True).router_logits
+    best = [logits.topk(chosen + 1).values for logits in routers if logits is not None]
+    return min((each[:, -2] - each[:, -1]).min().item() for each in best)
 
 
 def sequence_case(model, tokens, continues):
@@ -155,9 +187,10 @@ def sequence_case(model, tokens, continues):
             best = model(torch.tensor([tokens + greedy]), use_cache=False).logits[0, -1].topk(2)
             margins.append((best.values[0] - best.values[1]).item())
             greedy.append(best.indices[0].item())
+        gap = router_gap(model, tokens + greedy)
     positions = sorted({0, len(tokens) // 3, len(tokens) - 1})
     return dict(tokens=tokens, positions=positions, logits=[rounded(logits[p].tolist()) for p in positions],
-                greedy=greedy, margin=min(margins, default=1.0))
+                greedy=greedy, margin=min(margins, default=1.0), router_gap=gap)
 
 
 def cases_of(config, folder, tensors, names, lengths, continues, seed):
@@ -175,7 +208,9 @@ def cases_of(config, folder, tensors, names, lengths, continues, seed):
         case = sequence_case(model.eval(), tokens, continues)
         if case["margin"] < MIN_MARGIN or continues and len(set(case["greedy"])) < MIN_DISTINCT:
             return None
-        del case["margin"]
+        if case["router_gap"] < MIN_ROUTER_GAP:
+            return None
+        del case["margin"], case["router_gap"]
         sequences.append(case)
     return dict(seed=seed, sequences=sequences)
 

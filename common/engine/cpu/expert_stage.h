@@ -1,0 +1,100 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/feed_forward.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/product_inputs.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// The experts of a CpuEngine's layers (ExpertsDescription has the equations). Rows are gathered by the
+// experts they take, so that the weights of each expert that any row takes are read once, and those of the
+// others not at all.
+//
+// Law 1: a product's outputs do not depend on the other rows, the router is held and multiplied in float32
+// whatever the weights' type, equal numbers go to the expert of the lower number, and a row adds up its
+// experts in the order of their numbers, not in that in which they were computed.
+class ExpertStage {
+ public:
+  // Everything that is pointed to outlives this. ResourceExhausted without memory.
+  static absl::StatusOr<std::unique_ptr<ExpertStage>> Create(const ModelConfig& config,
+                                                             const KernelTable& kernels, ThreadTeam* team,
+                                                             uint32_t max_rows);
+
+  // One thread calls it before a step.
+  void BeginStep() { num_read_ = 0; }
+
+  // Every thread of the team calls it for one layer, when the first `num_rows` rows of `inputs` are complete;
+  // what the sums of this thread's rows need is complete when it returns. Has barriers of its own.
+  void Run(int thread, const CpuWeights::Experts& experts, const ProductInputs& inputs, uint32_t num_rows);
+
+  // What a row's experts add up to, [hidden], without the shared one; overwritten by the next Run.
+  float* sum(uint32_t row) { return sums_.row(row); }
+  // What the shared expert's output is to be multiplied with.
+  float SharedWeight(uint32_t row) const;
+
+  // Experts whose weights the step has read, over all layers.
+  uint64_t num_read() const { return num_read_; }
+
+ private:
+  // One expert that a row takes.
+  struct Choice {
+    uint32_t expert = 0;
+    uint32_t slot = 0;  // The row's place among gathered ones.
+    float weight = 0.0f;
+  };
+  // Rows of one expert, in slots [begin, end).
+  struct Group {
+    uint32_t expert = 0;
+    Share slots;
+  };
+
+  ExpertStage(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team);
+
+  absl::Status Allocate(uint32_t max_rows);
+  Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
+  absl::Span<Choice> ChoicesOf(uint32_t row);
+  // Fills in all but the slots.
+  void Choose(int thread, uint32_t row);
+  void GroupRows(uint32_t num_rows);
+  void Gather(int thread, const PackedMatrix& next, const ProductInputs& inputs, uint32_t num_rows);
+  // Work is shared out as threads are done with what they have: items are parts of experts.
+  void MultiplyGatesAndUps(const CpuWeights::Experts& experts);
+  void MultiplyDowns(const CpuWeights::Experts& experts);
+  void Sum(uint32_t row);
+
+  const BlockDescription& block_;
+  const uint32_t num_experts_;
+  const uint32_t num_chosen_;
+  const uint32_t hidden_size_;
+  const KernelTable& kernels_;
+  ThreadTeam* const team_;
+
+  RowBuffer router_outputs_;                          // [max_rows, num_experts + shared gate]
+  std::vector<std::vector<float>> thread_exponents_;  // [num_experts]
+  std::vector<Choice> choices_;                       // [max_rows, num_chosen]
+  // The plan, by the first thread.
+  std::vector<uint32_t> next_slot_;  // [num_experts]
+  std::vector<Group> groups_;        // In the order of their experts.
+  uint32_t parts_per_group_ = 1;
+  std::atomic<uint32_t> next_gate_item_{0};
+  std::atomic<uint32_t> next_down_item_{0};
+  uint64_t num_read_ = 0;
+
+  ProductInputs gathered_;     // [slots, hidden]
+  FeedForwardScratch middle_;  // [slots, intermediate]
+  RowBuffer outputs_;          // [slots, hidden]
+  RowBuffer sums_;             // [max_rows, hidden]
+};
+
+}  // namespace tandem
