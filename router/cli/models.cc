@@ -12,7 +12,7 @@
 namespace tandem::cli {
 namespace {
 
-using Action = ModelsCommand::Action;
+using ModelsAction = ModelsCommand::Action;
 using VerifierStub = v1::Verifier::Stub;
 
 std::string ModelsTable(const v1::ServerInfo& info) {
@@ -74,13 +74,13 @@ int RunModels(const ModelsCommand& command, Terminal& terminal, Interrupts& inte
   Client client(command.connection, interrupts);
   absl::Status status;
   switch (command.action) {
-    case Action::kList:
+    case ModelsAction::kList:
       status = ListModels(command, client, terminal.out);
       break;
-    case Action::kLoad:
+    case ModelsAction::kLoad:
       status = LoadModel(command, client, terminal.out);
       break;
-    case Action::kUnload:
+    case ModelsAction::kUnload:
       status = UnloadModel(command, client);
       break;
   }
