@@ -299,7 +299,10 @@ absl::StatusOr<v1::UnloadModelResponse> ModelPool::UnloadModel(const v1::UnloadM
   directory_.Withdraw(request.name());
   // Where the process ends meanwhile, it drains this one as well, with the earlier deadline.
   model->Drain(absl::Now() + times.grace);
-  model->AwaitNoCalls();
+  // Its calls end with the process at the latest, which does not wait for them.
+  while (!model->AwaitNoCalls(kLook)) {
+    if (ending_) return absl::UnavailableError("the verifier is shutting down");
+  }
   std::unique_ptr<ModelServer> gone;
   {
     absl::MutexLock lock(&mutex_);

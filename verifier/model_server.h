@@ -69,8 +69,8 @@ class ModelServer {
   void Leave();
   // Refuses new requests; returns when nothing runs or the deadline has passed.
   void Drain(absl::Time deadline);
-  // After Drain, and once nobody can find its service any more.
-  void AwaitNoCalls() { service_.AwaitNoCalls(); }
+  // VerifierService::AwaitNoCalls. After Drain, and once nobody can find its service any more.
+  bool AwaitNoCalls(absl::Duration timeout) { return service_.AwaitNoCalls(timeout); }
 
  private:
   ModelServer(const Context& context, OpenedTarget target, v1::ServerInfo fixed, std::string registered_as);

@@ -2,9 +2,9 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
@@ -118,7 +118,7 @@ TEST_F(ModelsServiceTest, AWithdrawnModelSendsRequestsElsewhere) {
   EXPECT_EQ(code, absl::StatusCode::kUnavailable);
   EXPECT_EQ(GenerateOf("first"), "first");
   // Nothing of the calls is left: the model may go.
-  second_.service->AwaitNoCalls();
+  EXPECT_TRUE(second_.service->AwaitNoCalls(absl::Seconds(60)));
   second_.service.reset();
   second_.loop.reset();
   EXPECT_THAT(GenerateOf("second"), HasSubstr("has been unloaded here"));
@@ -127,14 +127,9 @@ TEST_F(ModelsServiceTest, AWithdrawnModelSendsRequestsElsewhere) {
 TEST_F(ModelsServiceTest, ACallThatIsHeldIsWaitedFor) {
   directory_.Add("first", first_.service.get());
   std::shared_ptr<void> held = first_.service->Hold();
-  bool done = false;
-  std::thread waiting([&] {
-    first_.service->AwaitNoCalls();
-    EXPECT_TRUE(done);
-  });
-  done = true;
+  EXPECT_FALSE(first_.service->AwaitNoCalls(absl::Milliseconds(1)));
   held.reset();
-  waiting.join();
+  EXPECT_TRUE(first_.service->AwaitNoCalls(absl::ZeroDuration()));
 }
 
 TEST_F(ModelsServiceTest, SwapsAreSums) {

@@ -219,10 +219,10 @@ std::shared_ptr<void> VerifierService::Hold() {
   });
 }
 
-void VerifierService::AwaitNoCalls() {
+bool VerifierService::AwaitNoCalls(absl::Duration timeout) {
   const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(calls_mutex_) { return calls_ == 0; };
   absl::MutexLock lock(&calls_mutex_);
-  calls_mutex_.Await(absl::Condition(&none));
+  return calls_mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/grammar/constraint_compiler.h"
 #include "common/tracing/span.h"
 #include "tandem/v1/admin.pb.h"
@@ -43,8 +44,9 @@ class VerifierService final : public v1::Verifier::CallbackService {
 
   // From now on calls are refused with UNAVAILABLE.
   void StopAdmission() { draining_ = true; }
-  // Returns once nobody calls, or is called back, any more. After StopAdmission, and when nothing runs.
-  void AwaitNoCalls();
+  // Returns once nobody calls, or is called back, any more; false if `timeout` has passed before. After
+  // StopAdmission, and when nothing runs: what is left are clients that do not read their last messages.
+  bool AwaitNoCalls(absl::Duration timeout);
 
   // SwapDrafter without its RPC. `done` is called once, from any thread; what could not be understood is
   // returned instead.
