@@ -3,7 +3,8 @@
 // Logits are made up. `flat`: normal with a standard deviation of 2.5, so that thousands of tokens have a
 // chance, as where a model knows nothing. `peaked`: of 2.0, and twenty tokens far above, as where it knows
 // what comes. `masked`: under a constraint, where the output stands in the middle of a JSON string (most
-// tokens may come) or in a number (few may): the mask is made, put on the logits, and the token chosen. The
+// tokens may come) or in a number (few may): the mask is made, put on the logits, and the token chosen.
+// `masked/first` makes the mask of a state that nobody has been in before, the others one that is kept. The
 // vocabulary of constraints is made up too, of syllables.
 #include <chrono>
 #include <cstdint>
@@ -114,11 +115,15 @@ void RegisterMasked(int32_t vocab_size) {
   const std::shared_ptr<const GrammarVocabulary> vocabulary = MakeVocabulary(vocab_size);
   const std::string bytes = CompileConstraint({.text = kSchema}, *vocabulary).value();
   const std::shared_ptr<const CompiledConstraint> compiled = LoadConstraint(bytes, vocabulary).value();
+  const std::shared_ptr<const CompiledConstraint> forgetful =
+      LoadConstraint(bytes, vocabulary, /*masks_kept=*/0).value();
   for (const auto& [place, before] :
        {std::pair("string", R"({"name": "An)"), {"number", R"({"name": "An", "age": 4)"}}) {
     const std::shared_ptr<ConstraintState> state = CompiledConstraint::Begin(compiled);
+    const std::shared_ptr<ConstraintState> first = CompiledConstraint::Begin(forgetful);
     for (const char* byte = before; *byte != '\0'; ++byte) {
-      if (!state->Accept(static_cast<unsigned char>(*byte))) std::abort();
+      const auto token = static_cast<unsigned char>(*byte);
+      if (!state->Accept(token) || !first->Accept(token)) std::abort();
     }
     const auto mask = std::make_shared<std::vector<uint32_t>>(MaskWords(vocab_size));
     const std::string suffix = std::string("/") + place + "/" + std::to_string(vocab_size);
@@ -129,6 +134,10 @@ void RegisterMasked(int32_t vocab_size) {
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     };
+    add("masked/first", [=](absl::Span<float>, uint32_t) {
+      first->FillMask(absl::MakeSpan(*mask));
+      return mask->front();
+    });
     add("masked/make", [=](absl::Span<float>, uint32_t) {
       state->FillMask(absl::MakeSpan(*mask));
       return mask->front();

@@ -120,11 +120,12 @@ class Stack:
     """
 
     def __init__(self, bin_dir, work_dir, targets, drafters, verifier_flags=(), drafter_flags=(), merged=None,
-                 cores=Cores):  # fmt: skip
+                 cores=Cores, router_flags=()):  # fmt: skip
         self.token = secrets.token_hex(16)
         self.verifiers = {}
         self._merged = merged or {}
         self._stop = contextlib.ExitStack()
+        self._router_flags = router_flags
         self._bin_dir = pathlib.Path(bin_dir)
         self._work_dir = pathlib.Path(work_dir)
         self._work_dir.mkdir(parents=True, exist_ok=True)
@@ -171,7 +172,7 @@ class Stack:
         }
         path = self._work_dir / "router.yaml"
         path.write_text(json.dumps(config, indent=1), encoding="utf-8")
-        self.router = self._launch("router", "router", "tandem-router", "--config", str(path)).wait_ready()
+        self.router = self._launch("router", "router", "tandem-router", "--config", str(path), *self._router_flags).wait_ready()
 
     def run(self, binary, *arguments, **options):
         """Runs a client on its core, with address and token in its environment."""

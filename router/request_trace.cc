@@ -4,20 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/speculation/source_attributes.h"
 #include "router/source_kind.h"
 
 namespace tandem::router {
-namespace {
-
-// Names of attributes, by SourceKind: spans keep no copies.
-constexpr std::array<absl::string_view, kNumSourceKinds> kDraftTokensOf = {
-    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens",
-    "tandem.prediction.draft_tokens"};
-constexpr std::array<absl::string_view, kNumSourceKinds> kAcceptedTokensOf = {
-    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens",
-    "tandem.prediction.accepted_tokens"};
-
-}  // namespace
 
 RequestTrace::RequestTrace(const Tracer& tracer, const TraceContext& parent, absl::Time now)
     : arrival_(now),
@@ -98,8 +88,8 @@ void RequestTrace::OnFinished(const v1::GenerationFinished& finished) {
     accepted_tokens[by] += source.accepted_tokens();
   }
   for (size_t i = 0; i < kNumSourceKinds; ++i) {
-    call_.Set(kDraftTokensOf[i], draft_tokens[i]);
-    call_.Set(kAcceptedTokensOf[i], accepted_tokens[i]);
+    call_.Set(kDraftTokensAttributes[i], draft_tokens[i]);
+    call_.Set(kAcceptedTokensAttributes[i], accepted_tokens[i]);
   }
 }
 

@@ -125,12 +125,6 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
     return absl::FailedPreconditionError(
         "chat.tool_choice: the model's calls have no format that an output can be held to (output_format)");
   }
-  if (!forced && model.has_special_call_marks) {
-    return absl::FailedPreconditionError(
-        "chat.tools: strict and single_call: this model begins calls with a special token, which no "
-        "constraint "
-        "allows; expected tool_choice REQUIRED or a name, or neither");
-  }
   v1::Constraint constraint;
   v1::StructuralTags& tags = *constraint.mutable_structural_tags();
   for (const v1::Tool& tool : chat.tools()) {

@@ -120,6 +120,11 @@ TEST(ToolChoiceTest, HoldsStrictToolsAlone) {
   EXPECT_THAT(tags.tags(0).content().json_schema().schema(), HasSubstr("required"));
   EXPECT_THAT(tags.tags(1).content().json_schema().schema(), HasSubstr("additionalProperties"));
   EXPECT_FALSE(tags.at_least_one());
+
+  const v1::StructuralTags marked = (**ConstraintOfTools(chat, ModelOf("mistral-args"))).structural_tags();
+  EXPECT_THAT(marked.triggers(), ::testing::ElementsAre("[TOOL_CALLS]"));
+  EXPECT_EQ(marked.tags(1).begin(), "[TOOL_CALLS]g[ARGS]");
+  EXPECT_EQ(marked.tags(1).end(), "");
 }
 
 TEST(ToolChoiceTest, RefusesWhatTheModelCannotDo) {
@@ -131,7 +136,7 @@ TEST(ToolChoiceTest, RefusesWhatTheModelCannotDo) {
   EXPECT_TRUE(absl::IsFailedPrecondition(ConstraintOfTools(forced, model).status()));
   model = ModelOf("mistral");
   model.has_special_call_marks = true;
-  EXPECT_TRUE(absl::IsFailedPrecondition(ConstraintOfTools(strict, model).status()));
+  EXPECT_TRUE(ConstraintOfTools(strict, model).ok());
   EXPECT_TRUE(ConstraintOfTools(forced, model).ok());
   model.lays_out_tools = false;
   EXPECT_TRUE(

@@ -63,7 +63,10 @@ struct RoundReport {
   uint32_t accepted = 0;
   uint32_t committed = 0;
   uint32_t masked = 0;             // Candidates that the request's constraint does not allow.
-  double mask_seconds = 0.0;       // What the masks of the round's rows took.
+  double mask_seconds = 0.0;       // What the masks of the round's rows took,
+  uint32_t masks = 0;              // how many of them were made,
+  absl::Time masks_start;          // and from when
+  absl::Time masks_end;            // to when.
   uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
   double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
   double wait_seconds = 0.0;  // For drafters; what the verifier takes to guess is told in its share alone.

@@ -504,8 +504,11 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   report.masked = num_masked_;
   if (request_.constraint != nullptr) {
     summary_.masked_draft_tokens += request_.constraint->num_dropped();
-    const absl::Duration mask_time = request_.constraint->mask_time();
-    report.mask_seconds = absl::ToDoubleSeconds(mask_time - std::exchange(mask_time_before_, mask_time));
+    const MaskWork work = request_.constraint->TakeMaskWork();
+    report.mask_seconds = absl::ToDoubleSeconds(work.time);
+    report.masks = work.masks;
+    report.masks_start = work.start;
+    report.masks_end = work.end;
   }
   for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
   report.nodes = static_cast<uint32_t>(selected_.size());

@@ -458,7 +458,6 @@ class Session {
   std::array<uint32_t, kNumDraftOrigins> offered_ = {};        // Nodes credited to each, before KeepNodes.
   uint32_t num_masked_ = 0;                                    // Candidates that may not come.
   std::vector<std::pair<DraftOrigin, ForbiddenNode>> masked_;  // Where trees are traced.
-  absl::Duration mask_time_before_;                            // Of earlier rounds.
   std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.
   std::vector<SlotId> slots_;     // Of each selected node.
   std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.

@@ -144,6 +144,12 @@ void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
   }
 }
 
+void SessionConstraint::CountMasks(uint32_t masks, absl::Time start) {
+  if (mask_work_.masks == 0) mask_work_.start = start;
+  mask_work_.masks += masks;
+  mask_work_.end = Now();
+}
+
 void SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
   const absl::Time start = Now();
   SetLinks(nodes);
@@ -153,7 +159,8 @@ void SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
     masks_ahead_[row].resize(mask_.size());
     FillMask(static_cast<int32_t>(row) - 1, absl::MakeSpan(masks_ahead_[row]));
   }
-  mask_time_ += Now() - start;
+  CountMasks(static_cast<uint32_t>(num_masks_ahead_), start);
+  mask_work_.time += mask_work_.end - start;
 }
 
 void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
@@ -163,9 +170,10 @@ void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> log
     mask = masks_ahead_[node.has_value() ? 1 + *node : 0];
   } else {
     FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
+    CountMasks(1, start);
   }
   ApplyMask(mask, logits);
-  mask_time_ += Now() - start;
+  mask_work_.time += Now() - start;
 }
 
 void SessionConstraint::EndWalk() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,15 @@ namespace tandem {
 struct ForbiddenNode {
   TokenIds path;  // From the root's child down, its own token last.
   float score = 0.0f;
+};
+
+// What the masks of one round's rows took.
+struct MaskWork {
+  absl::Duration time;  // To make them, and to apply them.
+  uint32_t masks = 0;   // That were made.
+  // From the first to the last that was made: where the walk makes them, choices lie in between.
+  absl::Time start;
+  absl::Time end;
 };
 
 // The constraint of one request, as its session needs it: where the output stands, which candidates may come
@@ -71,8 +81,8 @@ class SessionConstraint {
 
   // Candidates dropped so far.
   uint32_t num_dropped() const { return num_dropped_; }
-  // What the masks of rows have taken so far: to make them, and to apply them.
-  absl::Duration mask_time() const { return mask_time_; }
+  // What the masks of rows have taken since it was asked last.
+  MaskWork TakeMaskWork() { return std::exchange(mask_work_, {}); }
 
  private:
   static constexpr int32_t kRoot = -1;
@@ -88,6 +98,8 @@ class SessionConstraint {
   void SetLinks(absl::Span<const TreeNode> nodes);
   absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }
   void FillMask(int32_t place, absl::Span<uint32_t> mask);
+  // Masks were made, since `start`.
+  void CountMasks(uint32_t masks, absl::Time start);
 
   ConstraintCursor cursor_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
@@ -99,7 +111,7 @@ class SessionConstraint {
   std::vector<Link> links_;  // The tree we are in.
   uint32_t num_dropped_ = 0;
   const Clock* clock_ = nullptr;
-  absl::Duration mask_time_;
+  MaskWork mask_work_;
 };
 
 }  // namespace tandem

@@ -4,6 +4,8 @@
 #include "verifier/session_constraint.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -244,6 +246,49 @@ TEST_F(SessionConstraintTest, GoesOnFromWhatWasEmitted) {
   const absl::Status refused = replay(taken);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("emitted.ids[7]"));
+}
+
+// A second later whenever it is looked at.
+class TickingClock final : public Clock {
+ public:
+  absl::Time Now() const override { return now_ += absl::Seconds(1); }
+
+ private:
+  mutable absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(SessionConstraintTest, TellsWhatItsMasksTook) {
+  const TickingClock clock;
+  SessionConstraint constraint(std::make_unique<FakeConstraint>(OfTheTarget()), TestTokenizer(), kVocabSize);
+  constraint.TimeBy(&clock);
+  TokenId child = 1;
+  while (!Allows({}, child)) ++child;
+  const std::vector<TreeNode> nodes = {{.id = 1, .parent = 0, .token = child, .depth = 1, .score = 0.5f}};
+  const auto logits_after = [&](std::optional<uint32_t> node) {
+    std::vector<float> logits(kVocabSize, 1.0f);
+    constraint.Mask(node, absl::MakeSpan(logits));
+    return logits;
+  };
+  // As the walk comes by: the root's and the child's.
+  constraint.BeginWalk(nodes);
+  const std::vector<float> root = logits_after(std::nullopt);
+  const std::vector<float> below = logits_after(0);
+  constraint.EndWalk();
+  const MaskWork walked = constraint.TakeMaskWork();
+  EXPECT_EQ(walked.masks, 2u);
+  EXPECT_GE(walked.time, absl::Seconds(2));
+  EXPECT_GE(walked.end - walked.start, absl::Seconds(2));
+  EXPECT_EQ(constraint.TakeMaskWork().masks, 0u);
+  // Ahead: what is applied later is not made again.
+  constraint.MaskAhead(nodes);
+  constraint.BeginWalk(nodes);
+  EXPECT_EQ(logits_after(std::nullopt), root);
+  EXPECT_EQ(logits_after(0), below);
+  constraint.EndWalk();
+  const MaskWork ahead = constraint.TakeMaskWork();
+  EXPECT_EQ(ahead.masks, 2u);
+  EXPECT_GT(ahead.start, walked.end);
+  EXPECT_GT(ahead.time, ahead.end - ahead.start) << "applied as well";
 }
 
 TEST_F(SessionConstraintTest, DropsWholeBranches) {

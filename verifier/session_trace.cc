@@ -1,20 +1,13 @@
 #include "verifier/session_trace.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <variant>
 
+#include "common/speculation/source_attributes.h"
+
 namespace tandem {
 namespace {
-
-// Names of attributes, by SourceKind: spans keep no copies.
-constexpr std::array<absl::string_view, kNumSourceKinds> kDraftTokensOf = {
-    "tandem.drafter.draft_tokens", "tandem.local.draft_tokens", "tandem.grammar.draft_tokens",
-    "tandem.prediction.draft_tokens"};
-constexpr std::array<absl::string_view, kNumSourceKinds> kAcceptedTokensOf = {
-    "tandem.drafter.accepted_tokens", "tandem.local.accepted_tokens", "tandem.grammar.accepted_tokens",
-    "tandem.prediction.accepted_tokens"};
 
 absl::string_view KindText(RoundKind kind) {
   switch (kind) {
@@ -56,6 +49,11 @@ void SessionTrace::OnRound(const RoundReport& report, absl::Time now) {
   Span round = call_.Child("round", SpanKind::kInternal, start);
   if (report.wait_seconds > 0.0) {
     round.Child("draft wait", SpanKind::kInternal, start).End(report.forward_start);
+  }
+  if (report.masks > 0) {
+    Span masks = round.Child("masks", SpanKind::kInternal, report.masks_start);
+    masks.Set("tandem.masks", report.masks);
+    masks.End(report.masks_end);
   }
   round.Set("tandem.round.index", num_rounds_ - 1);
   round.Set("tandem.round.kind", KindText(report.kind));
@@ -166,8 +164,8 @@ void SessionTrace::OnFinished(const absl::Status& status, const SessionSummary& 
     if (source == SourceKind::kGrammar && !constrained_) continue;
     const DraftTotals totals = TotalsBy(summary, source);
     if (source == SourceKind::kPrediction && totals.draft_tokens == 0) continue;
-    call_.Set(kDraftTokensOf[i], totals.draft_tokens);
-    call_.Set(kAcceptedTokensOf[i], totals.accepted_tokens);
+    call_.Set(kDraftTokensAttributes[i], totals.draft_tokens);
+    call_.Set(kAcceptedTokensAttributes[i], totals.accepted_tokens);
   }
   if (constrained_) call_.Set("tandem.masked_draft_tokens", summary.masked_draft_tokens);
   call_.SetStatus(status.code());

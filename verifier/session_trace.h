@@ -28,6 +28,7 @@ inline constexpr size_t kMaxDraftSpans = 16;
 //     draft session     opened at a drafter to closed there; the drafter's own spans are below it
 //     round             wait for drafts, forward pass and commit
 //       draft wait      of rounds that waited
+//       masks           of rounds under a constraint: from the first mask that was made to the last
 //
 // Where the trace is not recorded nothing is kept, and drafters are told the context all the same. Belongs to
 // one thread at a time.

@@ -80,6 +80,35 @@ TEST_F(SessionTraceTest, TellsWhereTheTimeWent) {
   EXPECT_EQ(*AttributeOf<int64_t>(call, "tandem.rounds.without_span"), 0);
 }
 
+TEST_F(SessionTraceTest, TellsOfConstraintsAndMasks) {
+  SessionTrace trace = Begin();
+  trace.OnConstraint(At(0.1));
+  trace.OnCompiled(absl::StatusCode::kOk, At(0.9));
+  trace.OnStarted(At(1));
+  RoundReport masked = Round(2.0, 0.0);
+  masked.masks = 3;
+  masked.mask_seconds = 0.02;
+  masked.masks_start = At(2.01);
+  masked.masks_end = At(2.05);
+  trace.OnRound(masked, At(2.2));
+  trace.OnRound(Round(3.0, 0.0), At(3.2));
+  trace.OnFinished(absl::OkStatus(), {}, At(4));
+  const SpanRecord call = collector_.spans(kCall).at(0);
+  const SpanRecord compile = collector_.spans("constraint compile").at(0);
+  EXPECT_EQ(compile.parent_id, call.context.span_id);
+  EXPECT_EQ(compile.start, At(0.1));
+  EXPECT_EQ(compile.end, At(0.9));
+  const std::vector<SpanRecord> rounds = collector_.spans("round");
+  ASSERT_THAT(rounds, SizeIs(2));
+  const std::vector<SpanRecord> masks = collector_.spans("masks");
+  ASSERT_THAT(masks, SizeIs(1)) << "a round without masks has none";
+  EXPECT_EQ(masks[0].parent_id, rounds[0].context.span_id);
+  EXPECT_EQ(masks[0].start, At(2.01));
+  EXPECT_EQ(masks[0].end, At(2.05));
+  EXPECT_EQ(*AttributeOf<int64_t>(masks[0], "tandem.masks"), 3);
+  EXPECT_EQ(*AttributeOf<double>(rounds[0], "tandem.round.mask_seconds"), 0.02);
+}
+
 TEST_F(SessionTraceTest, APrefillThatSharesAForwardPassWithTheFirstRoundEndsWithIt) {
   SessionTrace trace = Begin();
   trace.OnStarted(At(1));

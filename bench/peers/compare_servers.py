@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Sets Tandem's services against a server that speaks llama.cpp's HTTP API: same models, same prompts, greedy, in turns.
+"""Sets Tandem's services against servers that speak OpenAI's HTTP API: same weights, prompts and client, in turns.
 
-Prints tokens per second of every configuration as a Markdown table: Tandem with speculation off and on, the other
-server plain and with each number of draft tokens. See README.md.
+A configuration is a server, or one of Tandem's drafters, and is named after what drafts. Every configuration answers the
+same prompts with so many requests at a time, streamed; who begins changes from turn to turn. Prints a Markdown table for
+every number of requests at a time. See README.md.
 """
 
 import argparse
+import collections
 import contextlib
 import http.client
 import json
@@ -19,15 +21,23 @@ import sys
 import time
 import urllib.request
 
+import completions
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import serve  # noqa: E402  In the folder above.
 
-START_SECONDS = 60
-REQUEST_SECONDS = 300
+START_SECONDS = 120
 STOP_SECONDS = 10
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# What llama.cpp calls the types that Tandem keeps weights in.
+FILE_TYPES = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
+METRICS = ("tokens_per_second", "first_token_ms", "between_tokens_ms")
+
+
+class Configuration(collections.namedtuple("Configuration", "name url key fields")):
+    """Where requests of a configuration go, and the fields that theirs have beside the common ones."""
 
 
 def free_port():
@@ -37,19 +47,18 @@ def free_port():
 
 
 class HttpServer:
-    """The other server, listening on a port of its own."""
+    """Another server, on a port of its own."""
 
-    def __init__(self, command, log_path):
+    def __init__(self, command, files, log_path):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log_path = log_path
+        words = [word.format(port=port, **files) for word in shlex.split(command)]
+        if os.sep in words[0]:
+            words[0] = os.path.abspath(words[0])
         with open(log_path, "w", encoding="utf-8") as log:
             # Beside its log, since it may leave files where it is started.
-            self._process = subprocess.Popen(
-                [os.path.abspath(command[0]) if os.sep in command[0] else command[0], *command[1:],
-                 "--host", "127.0.0.1", "--port", str(port)],
-                stdout=log, stderr=subprocess.STDOUT, cwd=log_path.parent,
-            )  # fmt: skip
+            self._process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=log_path.parent)
 
     def wait_ready(self):
         for _ in range(10 * START_SECONDS):
@@ -62,19 +71,6 @@ class HttpServer:
             time.sleep(0.1)
         tail = self._log_path.read_text(encoding="utf-8", errors="replace")[-2000:]
         raise RuntimeError(f"{shlex.join(self._process.args)} does not serve; the end of its output:\n{tail}")
-
-    def complete(self, prompt, max_tokens, window):
-        """(tokens, seconds, text) of a greedy completion with at most `window` draft tokens a round; None: as it is."""
-        body = {"prompt": prompt, "n_predict": max_tokens, "temperature": 0, "top_k": 1, "cache_prompt": False}
-        if window is not None:
-            body |= {"speculative.n_max": window, "speculative.n_min": 0, "speculative.p_min": 0.0}
-        request = urllib.request.Request(
-            f"{self.url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        start = time.perf_counter()
-        with OPENER.open(request, timeout=REQUEST_SECONDS) as reply:
-            answer = json.load(reply)
-        return answer["tokens_predicted"], time.perf_counter() - start, answer["content"]
 
     def stop(self):
         self._process.terminate()
@@ -100,119 +96,180 @@ def read_prompts(folder, number):
     return prompts
 
 
-def tandem_rates(stack, args, kind, texts, folder):
-    """{configuration: tokens per second} of Tandem."""
-    prompts, results = folder / f"{kind}.jsonl", folder / "tandem.json"
-    lines = [json.dumps({"task_id": f"{kind}/{i}", "prompt": text}) for i, text in enumerate(texts)]
-    prompts.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = ["serve", "--prompts", f"{kind}={prompts}", "--num-prompts", len(texts), "--max-tokens", args.max_tokens]
-    command += ["--drafter", f"off,{args.drafter}", "--repetitions", 2, "--json", results]
-    run = stack.run("tandem-bench", *command, capture_output=True, text=True)
-    if run.returncode != 0:
-        raise RuntimeError(f"tandem-bench {shlex.join(map(str, command))} failed:\n{run.stdout}{run.stderr}")
-    sums = {}
-    for request in json.loads(results.read_text(encoding="utf-8"))["requests"]:
-        tokens, seconds = sums.get(request["configuration"], (0, 0.0))
-        sums[request["configuration"]] = (tokens + len(request["tokens"]), seconds + request["total_seconds"])
-    return {f"tandem, {name}": tokens / seconds for name, (tokens, seconds) in sums.items()}
+def rotated(items, turn):
+    """`items` with another one first in every turn, and every other turn backwards."""
+    first = turn % len(items)
+    items = items[first:] + items[:first]
+    return items if turn % 2 == 0 else items[::-1]
 
 
-def server_rates(server, name, windows, texts, max_tokens):
-    """{configuration: tokens per second} of the other server."""
-    rates = {}
-    for window in windows:
-        answers = [server.complete(text, max_tokens, window) for text in texts]
-        label = name if window is None else f"{name}, {window} draft tokens"
-        rates[label] = sum(answer[0] for answer in answers) / sum(answer[1] for answer in answers)
-    return rates
+def take_turn(configurations, prompts, concurrency, args, turn):
+    """({configuration: figures}, {configuration: texts}) of one turn over all prompts."""
+    bodies = [
+        {"prompt": text, "max_tokens": args.max_tokens, "temperature": args.temperature, "seed": 1 + i}
+        for i, text in enumerate(text for texts in prompts.values() for text in texts)
+    ]
+    bodies *= -(-concurrency // len(bodies))  # So many at least that all can run at once.
+    found, texts = {}, {}
+    for one in rotated(configurations, turn):
+        done, seconds = completions.run(one.url, one.key, [body | one.fields for body in bodies], concurrency)
+        found[one.name] = completions.figures(done, seconds)
+        texts[one.name] = [completion.text for completion in done]
+    return found, texts
 
 
-def summarise(turns):
-    """{configuration: {kind: median, "all": median of the harmonic means}} of [{kind: {configuration: rate}}]."""
+def equal_texts(texts, reference):
+    """{configuration: how many of its texts are those of `reference`}."""
+    return {name: sum(map(str.__eq__, own, texts[reference])) for name, own in texts.items()}
+
+
+def summarise(turns, baseline):
+    """{configuration: medians of its figures, and of its tokens a second over those of `baseline` in the same turn}."""
     summary = {}
-    for name in next(iter(turns[0].values())):
-        row = {kind: statistics.median(turn[kind][name] for turn in turns) for kind in turns[0]}
-        row["all"] = statistics.median(
-            statistics.harmonic_mean([rates[name] for rates in turn.values()]) for turn in turns
+    for name in turns[0]:
+        row = {metric: statistics.median(turn[name][metric] for turn in turns) for metric in METRICS}
+        row["ratio"] = statistics.median(
+            turn[name]["tokens_per_second"] / turn[baseline]["tokens_per_second"] for turn in turns
         )
         summary[name] = row
     return summary
 
 
-def markdown(summary):
-    kinds = list(next(iter(summary.values())))
-    lines = ["| tokens/s | " + " | ".join(kinds) + " |", "| " + " | ".join(["---"] * (len(kinds) + 1)) + " |"]
-    lines += [
-        f"| {name} | " + " | ".join(f"{row[kind]:.0f}" for kind in kinds) + " |" for name, row in summary.items()
+def markdown(summary, order):
+    lines = [
+        "| what drafts | tokens/s | to the first | first token, ms | between tokens, ms |",
+        "| --- | --- | --- | --- | --- |",
     ]
+    for name in order:
+        row = summary[name]
+        times = f"{row['first_token_ms']:.1f} | {row['between_tokens_ms']:.2f}"
+        lines.append(f"| {name} | {row['tokens_per_second']:.0f} | {row['ratio']:.2f}x | {times} |")
     return "\n".join(lines)
 
 
+def tandem_configurations(args, folder, stack):
+    """Starts Tandem on `stack`; a configuration for each of --drafter."""
+    names = [name for name in args.drafter if name != "off"]
+    drafters = {name: pathlib.Path(folder or serve.MODELS / f"tandem-draft-{name}")
+                for name, folder in ((name, args.draft_model.get(name)) for name in names)}  # fmt: skip
+    port = free_port()
+    flags = ["--no-prefix-cache", "--threads", str(args.threads), "--weight-dtype", args.weights]
+    tandem = stack.enter_context(
+        serve.Stack(args.bin_dir, folder, {"target": (args.target, shlex.split(args.verifier_flags))}, drafters, flags,
+                    shlex.split(args.drafter_flags), router_flags=["--http-listen", f"127.0.0.1:{port}"],
+                    cores=serve.SharedCores if args.share_cores else serve.Cores)
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}/v1"
+    local = "none" not in args.verifier_flags
+    label = {name: f"Tandem: {'prompt lookup and ' if local else ''}{name}" for name in names} | {"off": "Tandem: nothing"}
+    how = {name: {"drafter": name} for name in names} | {"off": {"speculation": False}}
+    return [
+        Configuration(label[name], url, tandem.token, {"model": "target", "tandem": how[name]}) for name in args.drafter
+    ]
+
+
+def other_configurations(args, folder, stack):
+    """Starts the --server commands on `stack`; a configuration for each, and for each of --url."""
+    files = {"target": args.target, "draft": args.draft}
+    if any("{target}" in command or "{draft}" in command for _, command in args.server) and not args.folders:
+        import export_gguf
+
+        for part, model in list(files.items()):
+            files[part] = folder / f"{model.name}.{FILE_TYPES[args.weights]}.gguf"
+            export_gguf.export(model, files[part], FILE_TYPES[args.weights], vocabulary=True)
+    found = []
+    for number, (name, command) in enumerate(args.server):
+        server = HttpServer(command, files, folder / f"server-{number}.log")
+        stack.callback(server.stop)
+        found.append(Configuration(name, server.wait_ready().url + "/v1", "none", {"model": "target"}))
+    fields = json.loads(args.fields)
+    return [one._replace(fields=one.fields | fields) for one in found] + [
+        Configuration(name, url.rstrip("/"), args.api_key, {"model": args.model} | fields) for name, url in args.url
+    ]
+
+
 def measure(args, folder):
-    import export_gguf
-
-    draft = serve.MODELS / f"tandem-draft-{args.drafter}"
-    files = {}
-    for part, model in (("target", args.target), ("draft", draft)):
-        files[part] = folder / f"{model.name}.gguf"
-        export_gguf.export(model, files[part], "bf16", vocabulary=True)
+    """{requests at a time: [{configuration: figures}]}, {requests at a time: {configuration: equal texts}} and the
+    names of the configurations in the order of the command line."""
     prompts = read_prompts(args.prompts, args.num_prompts)
-    cores = serve.SharedCores if args.share_cores else serve.Cores
-    flags = ["--no-prefix-cache", "--threads", str(args.threads)]
     with contextlib.ExitStack() as stack:
-        servers = []
-        for name, command in (("plain", args.plain), ("speculative", args.speculative)):
-            words = [word.format(**files) for word in shlex.split(command)]
-            server = HttpServer(words, folder / f"{name}.log")
-            stack.callback(server.stop)
-            servers.append(server.wait_ready())
-        drafters = {args.drafter: draft}
-        targets = {"target": (args.target, [])}
-        tandem = stack.enter_context(serve.Stack(args.bin_dir, folder, targets, drafters, flags, cores=cores))
-        turns = []
+        tandem = tandem_configurations(args, folder, stack)
+        configurations = tandem + other_configurations(args, folder, stack)
+        turns, equal = collections.defaultdict(list), {}
         for turn in range(args.turns + 1):
-            rates = {}
-            for kind, texts in prompts.items():
-                sides = [
-                    lambda kind=kind, texts=texts: tandem_rates(tandem, args, kind, texts, folder),
-                    lambda texts=texts: server_rates(servers[0], "server", [None], texts, args.max_tokens),
-                    lambda texts=texts: server_rates(servers[1], "server", args.windows, texts, args.max_tokens),
-                ]
-                found = {}
-                for side in sides if turn % 2 == 0 else sides[::-1]:
-                    found |= side()
-                rates[kind] = dict(sorted(found.items(), reverse=True))
-            if turn > 0:  # The first warms up.
-                turns.append(rates)
-        return turns
+            for concurrency in args.concurrency:
+                found, texts = take_turn(configurations, prompts, concurrency, args, turn)
+                equal[concurrency] = equal_texts(texts, tandem[0].name)
+                for one in tandem:
+                    if texts[one.name] != texts[tandem[0].name]:
+                        raise RuntimeError(f"outputs of '{one.name}' are not those of '{tandem[0].name}': no result")
+                if turn > 0:  # The first warms up.
+                    turns[concurrency].append(found)
+        return turns, equal, [one.name for one in configurations]
 
 
-def main():
+def named(example):
+    def parse(text):
+        name, separator, value = text.partition("=")
+        if not (name and separator and value):
+            raise argparse.ArgumentTypeError(f"expected NAME=VALUE such as {example}, not '{text}'")
+        return name, value
+
+    return parse
+
+
+def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--plain", required=True, metavar="COMMAND", help="the other server without drafts; {target} is the GGUF file")
-    add("--speculative", required=True, metavar="COMMAND", help="the other server with drafts; {target} and {draft}")
-    add("--windows", default="1,2,3,4,8", help="its numbers of draft tokens (default %(default)s)")
+    add("--server", action="append", default=[], type=named("'plain=llama-server -m {target} --port {port}'"),
+        metavar="NAME=COMMAND", help="a server to start (repeatable); {port}, and {target} and {draft}, files in GGUF")  # fmt: skip
+    add("--folders", action="store_true", help="{target} and {draft} are the model folders, not files in GGUF")
+    add("--url", action="append", default=[], type=named("vllm=http://host:8000/v1"), metavar="NAME=URL",
+        help="a server that runs already (repeatable)")  # fmt: skip
+    add("--model", default="target", help="what servers of --url call the model (default %(default)s)")
+    add("--api-key", default="none", help="for servers of --url")
+    add("--fields", default="{}", metavar="JSON", help="fields of requests to the other servers, beside the common ones")
     add("--bin-dir", type=pathlib.Path, default=ROOT / "build/release/bin", help="Tandem's binaries")
     add("--target", type=pathlib.Path, default=serve.MODELS / "tandem-target-15m", help="model folder")
-    add("--drafter", default="general-1m", help="of the demo models (default %(default)s)")
+    add("--draft", type=pathlib.Path, default=serve.MODELS / "tandem-draft-general-1m",
+        help="folder of the other servers' draft model (default general-1m)")  # fmt: skip
+    add("--drafter", default="off,general-1m", help="Tandem's drafters, 'off' for none (default %(default)s)")
+    add("--draft-model", type=named("eagle3=folder"), action="append", default=[], metavar="NAME=FOLDER",
+        help="the folder of a drafter that is not bundled (repeatable)")  # fmt: skip
+    add("--weights", choices=sorted(FILE_TYPES), default="bf16",
+        help="of the target; GGUF has Q8_0 for int8 and Q4_0 for int4 (default %(default)s)")  # fmt: skip
     add("--threads", type=int, default=1, help="of Tandem's verifier (default %(default)s)")
     add("--share-cores", action="store_true", help="Tandem's parts may use all cores, not one each")
+    add("--verifier-flags", default="", help="further flags of the verifier")
+    add("--drafter-flags", default="", help="further flags of the drafter")
+    add("--concurrency", default="1", help="requests at a time, such as 1,4,16 (default %(default)s)")
+    add("--temperature", type=float, default=0.0, help="(default %(default)s)")
     add("--prompts", type=pathlib.Path, default=serve.PROMPTS, help="folder of prompts")
     add("--num-prompts", type=int, default=3, help="of each kind (default %(default)s)")
     add("--max-tokens", type=int, default=128, help="of an output, which ends at end of text too (default %(default)s)")
     add("--turns", type=int, default=4, help="after one that warms up (default %(default)s)")
     add("--work", type=pathlib.Path, default=ROOT / "build/peers/servers", help="for models and logs")
-    add("--json", type=pathlib.Path, help="write every turn's rates to this file")
-    args = parser.parse_args()
-    args.windows = [int(window) for window in args.windows.split(",")]
-    args.work, args.target = args.work.resolve(), args.target.resolve()
+    add("--json", type=pathlib.Path, help="write every turn's figures to this file")
+    args = parser.parse_args(arguments)
+    args.drafter = args.drafter.split(",")
+    args.draft_model = dict(args.draft_model)
+    args.concurrency = [int(number) for number in args.concurrency.split(",")]
+    args.work, args.target, args.draft = args.work.resolve(), args.target.resolve(), args.draft.resolve()
+    return args
+
+
+def main():
+    args = parse_arguments(sys.argv[1:])
     args.work.mkdir(parents=True, exist_ok=True)
-    turns = measure(args, args.work)
-    print(markdown(summarise(turns)))
+    turns, equal, names = measure(args, args.work)
+    for concurrency in args.concurrency:
+        print(f"\n{concurrency} at a time, {args.weights}, temperature {args.temperature:g}, medians of {args.turns} turns\n")
+        print(markdown(summarise(turns[concurrency], names[0]), names))
+        print(f"\ntexts equal to the first's: {', '.join(f'{equal[concurrency][name]} of {name}' for name in names[1:])}")
     if args.json:
         options = {name: str(value) for name, value in vars(args).items()}
-        args.json.write_text(json.dumps({"options": options, "turns": turns}, indent=1), encoding="utf-8")
+        report = {"options": options, "configurations": names, "turns": turns, "equal_texts": equal}
+        args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """Tests of what compare.py and compare_servers.py compute, without llama.cpp: a small script plays the programs."""
 
+import contextlib
+import http.server
+import io
+import json
 import pathlib
 import sys
 import tempfile
+import threading
 import unittest
 
 import compare
 import compare_servers
+import completions
 
 ECHO = """
 import json, sys
@@ -63,12 +69,87 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(compare.common_prefix([1, 2], [1, 2, 4]), 2)
 
 
+class FakeServer(http.server.BaseHTTPRequestHandler):
+    """Streams "a b c", a word a chunk, and what the class says of the usage."""
+
+    usage = {"completion_tokens": 3}
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["prompt"] == "refuse":
+            self.send_error(400, "no such model")
+            return
+        self.send_response(200)
+        self.end_headers()
+        for word in ("a ", "b ", "c"):
+            self._send({"choices": [{"text": word}]})
+        self._send({"choices": [], "usage": self.usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _send(self, chunk):
+        self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+
+
+class CompletionsTest(unittest.TestCase):
+    def setUp(self):
+        self.handler = type("Handler", (FakeServer,), {})
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+
+    def test_tokens_are_those_of_the_usage_and_times_those_of_the_text(self):
+        done, seconds = completions.run(self.url, "key", [{"prompt": "one"}] * 5, 2)
+        self.assertEqual([(one.text, one.tokens) for one in done], [("a b c", 3)] * 5)
+        for one in done:
+            self.assertGreater(one.first_token, 0)
+            self.assertGreaterEqual(one.end, one.first_token)
+            self.assertGreater(seconds, one.end)
+        self.assertAlmostEqual(completions.figures(done, seconds)["tokens_per_second"], 15 / seconds)
+
+    def test_a_stream_without_usage_is_no_result(self):
+        self.handler.usage = None
+        with self.assertRaisesRegex(RuntimeError, "no usage"):
+            completions.complete(self.url, "key", {"prompt": "one"})
+
+    def test_a_refusal_has_its_reason(self):
+        with self.assertRaisesRegex(RuntimeError, "(?s)HTTP 400.*no such model"):
+            completions.complete(self.url, "key", {"prompt": "refuse"})
+
+    def test_one_token_has_no_time_between(self):
+        self.assertEqual(completions.Completion("a", 1, 0.5, 0.5).between_tokens, 0)
+        self.assertEqual(completions.Completion("abc", 3, 0.5, 1.5).between_tokens, 0.5)
+
+
 class CompareServersTest(unittest.TestCase):
-    def test_a_summary_has_medians_of_the_turns(self):
-        turns = [{"code": {"ours": 30.0}, "story": {"ours": rate}} for rate in (10.0, 30.0, 60.0)]
-        self.assertEqual(compare_servers.summarise(turns), {"ours": {"code": 30.0, "story": 30.0, "all": 30.0}})
-        table = compare_servers.markdown(compare_servers.summarise(turns)).split("\n")
-        self.assertEqual(table, ["| tokens/s | code | story | all |", "| --- | --- | --- | --- |", "| ours | 30 | 30 | 30 |"])
+    @staticmethod
+    def figures(rate):
+        return {"tokens_per_second": rate, "first_token_ms": 1.0, "between_tokens_ms": 2.0}
+
+    def test_ratios_are_of_the_same_turn(self):
+        turns = [{"off": self.figures(off), "drafts": self.figures(own)} for off, own in ((10, 30), (20, 30), (10, 20))]
+        summary = compare_servers.summarise(turns, "off")
+        self.assertEqual((summary["drafts"]["tokens_per_second"], summary["drafts"]["ratio"]), (30, 2.0))
+        table = compare_servers.markdown(summary, ["off", "drafts"]).split("\n")
+        self.assertEqual(table[2:], ["| off | 10 | 1.00x | 1.0 | 2.00 |", "| drafts | 30 | 2.00x | 1.0 | 2.00 |"])
+
+    def test_every_configuration_begins_in_turn(self):
+        orders = [compare_servers.rotated(["a", "b", "c"], turn) for turn in range(4)]
+        self.assertEqual(orders, [["a", "b", "c"], ["a", "c", "b"], ["c", "a", "b"], ["c", "b", "a"]])
+
+    def test_equal_texts_are_counted_against_the_first(self):
+        texts = {"off": ["a", "b"], "other": ["a", "x"]}
+        self.assertEqual(compare_servers.equal_texts(texts, "off"), {"off": 2, "other": 1})
+
+    def test_a_server_needs_a_name_and_a_command(self):
+        args = compare_servers.parse_arguments(["--server", "plain, -np 4=server -m {target} --x=1"])
+        self.assertEqual(args.server, [("plain, -np 4", "server -m {target} --x=1")])
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            compare_servers.parse_arguments(["--url", "http://host"])
 
     def test_prompts_of_every_kind(self):
         prompts = compare_servers.read_prompts(compare_servers.serve.PROMPTS, 2)
@@ -77,9 +158,9 @@ class CompareServersTest(unittest.TestCase):
 
     def test_a_server_that_ends_is_reported_with_its_output(self):
         with tempfile.TemporaryDirectory() as folder:
-            script = "import sys; sys.exit('no such model')"
-            server = compare_servers.HttpServer([sys.executable, "-c", script], pathlib.Path(folder) / "log")
-            with self.assertRaisesRegex(RuntimeError, "no such model"):
+            command = f"""{sys.executable} -c "import sys; sys.exit('no such model ' + sys.argv[1])" {{target}}"""
+            server = compare_servers.HttpServer(command, {"target": "t.gguf"}, pathlib.Path(folder) / "log")
+            with self.assertRaisesRegex(RuntimeError, "no such model t.gguf"):
                 server.wait_ready()
             server.stop()
 

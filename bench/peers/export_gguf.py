@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a model folder (Llama, Qwen2 or Qwen3, one safetensors file) as GGUF, in bfloat16 or Q8_0.
+"""Writes a model folder (Llama, Qwen2 or Qwen3, one safetensors file) as GGUF, in bfloat16, float16, Q8_0 or Q4_0.
 
 The same weights, so that llama.cpp and Tandem can be measured side by side. With --vocabulary the file has the
 tokenizer too, which servers need; what measures the engine takes token ids.
@@ -17,7 +17,10 @@ import numpy as np
 import model_folder
 
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}
-FILE_TYPES = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
+FILE_TYPES = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "f16": gguf.LlamaFileType.MOSTLY_F16,
+              "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0}  # fmt: skip
+KINDS = {"bf16": gguf.GGMLQuantizationType.BF16, "f16": gguf.GGMLQuantizationType.F16,
+         "q8_0": gguf.GGMLQuantizationType.Q8_0, "q4_0": gguf.GGMLQuantizationType.Q4_0}  # fmt: skip
 
 
 def rotary_order(array, num_heads):
@@ -85,7 +88,8 @@ def add_tensor(writer, name, array, source_dtype, dtype):
     if array.ndim == 1:
         writer.add_tensor(name, values)
         return
-    kind = gguf.GGMLQuantizationType.BF16 if dtype == "bf16" else gguf.GGMLQuantizationType.Q8_0
+    # The embedding, which is the output head too where they are tied, keeps 8 bits, as llama.cpp's own files do.
+    kind = KINDS["q8_0" if dtype == "q4_0" and name.startswith(("token_embd", "output.")) else dtype]
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 

@@ -13,16 +13,14 @@ constexpr absl::string_view kThinkSuffix = "+think";
 struct NamedFormat {
   const char* name;
   CallSyntax calls;
-  bool fenced;
+  bool fenced = false;
+  bool marks_arguments = false;
 };
 constexpr NamedFormat kFormats[] = {
-    {"hermes", CallSyntax::kHermes, false},
-    {"llama", CallSyntax::kLlama, false},
-    {"mistral", CallSyntax::kMistral, false},
-    {"deepseek", CallSyntax::kDeepSeek, false},
-    {"deepseek-fenced", CallSyntax::kDeepSeek, true},
-    {"json", CallSyntax::kJson, false},
-    {"none", CallSyntax::kNone, false},
+    {"hermes", CallSyntax::kHermes},     {"llama", CallSyntax::kLlama},
+    {"mistral", CallSyntax::kMistral},   {"mistral-args", CallSyntax::kMistral, false, true},
+    {"deepseek", CallSyntax::kDeepSeek}, {"deepseek-fenced", CallSyntax::kDeepSeek, true},
+    {"json", CallSyntax::kJson},         {"none", CallSyntax::kNone},
 };
 
 constexpr absl::string_view kHermesMarks[] = {"<tool_call>"};
@@ -40,6 +38,7 @@ OutputFormat FindOutputFormat(absl::string_view chat_template) {
     format.fenced = has("```json");
   } else if (has("[TOOL_CALLS]")) {
     format.calls = CallSyntax::kMistral;
+    format.marks_arguments = has("[ARGS]");
   } else if (has("<tool_call>")) {
     format.calls = has("<function=") || has("<arg_key>") ? CallSyntax::kNone : CallSyntax::kHermes;
   } else if (has("<|python_tag|>") || has("ipython")) {
@@ -54,7 +53,10 @@ absl::StatusOr<OutputFormat> OutputFormatOf(absl::string_view name) {
   std::string known;
   for (const NamedFormat& format : kFormats) {
     if (calls == format.name)
-      return OutputFormat{.calls = format.calls, .fenced = format.fenced, .reasons = reasons};
+      return OutputFormat{.calls = format.calls,
+                          .fenced = format.fenced,
+                          .marks_arguments = format.marks_arguments,
+                          .reasons = reasons};
     absl::StrAppend(&known, known.empty() ? "" : ", ", format.name);
   }
   return absl::InvalidArgumentError(
@@ -63,7 +65,8 @@ absl::StatusOr<OutputFormat> OutputFormatOf(absl::string_view name) {
 
 std::string NameOf(const OutputFormat& format) {
   for (const NamedFormat& named : kFormats) {
-    if (named.calls == format.calls && named.fenced == format.fenced)
+    if (named.calls == format.calls && named.fenced == format.fenced &&
+        named.marks_arguments == format.marks_arguments)
       return absl::StrCat(named.name, format.reasons ? kThinkSuffix : "");
   }
   return "none";
@@ -75,6 +78,7 @@ CallFrame FrameOfCall(const OutputFormat& format, absl::string_view name) {
     case CallSyntax::kHermes:
       return {"<tool_call>", absl::StrCat("<tool_call>\n", object, R"(arguments": )"), "}\n</tool_call>"};
     case CallSyntax::kMistral:
+      if (format.marks_arguments) return {"[TOOL_CALLS]", absl::StrCat("[TOOL_CALLS]", name, "[ARGS]"), ""};
       return {"[TOOL_CALLS]", absl::StrCat("[TOOL_CALLS][", object, R"(arguments": )"), "}]"};
     case CallSyntax::kDeepSeek: {
       const absl::string_view begin = "<｜tool▁calls▁begin｜>";

@@ -14,7 +14,8 @@ enum class CallSyntax {
   kNone,      // Not at all.
   kHermes,    // <tool_call>{"name": "f", "arguments": {}}</tool_call>, as Hermes and Qwen.
   kLlama,     // {"name": "f", "parameters": {}}, with or without <|python_tag|> in front; ";" between two.
-  kMistral,   // [TOOL_CALLS][{"name": "f", "arguments": {}}], or [TOOL_CALLS]f[ARGS]{} for each.
+  kMistral,   // [TOOL_CALLS][{"name": "f", "arguments": {}}], or [TOOL_CALLS]f[ARGS]{} for each: both are
+              // read.
   kDeepSeek,  // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>,
               // or with "function" for f, and f and a fence around the arguments behind the separator.
   kJson,      // {"name": "f", "arguments": {}}, or a list of these, and nothing else.
@@ -24,6 +25,8 @@ struct OutputFormat {
   CallSyntax calls = CallSyntax::kJson;
   // Of kDeepSeek: the arguments stand in a fence, as with V3 and R1, and unlike V3.1.
   bool fenced = false;
+  // Of kMistral: made to call, it does so in the second way, as its templates do that know [ARGS].
+  bool marks_arguments = false;
   // What the model thinks before it answers stands between <think> and </think>.
   bool reasons = false;
 
@@ -33,15 +36,15 @@ struct OutputFormat {
 // The format that a chat template lays messages out in, by the marks that its text has:
 //
 //   tool▁call▁begin             DeepSeek, with fences where it has "```json"
-//   [TOOL_CALLS]                Mistral
+//   [TOOL_CALLS]                Mistral, with marked arguments where it has [ARGS]
 //   <tool_call>                 Hermes; but none where <function= or <arg_key> say that calls are no JSON
 //   <|python_tag|>, ipython     Llama
 //   none of these               JSON
 //   </think>                    reasoning
 OutputFormat FindOutputFormat(absl::string_view chat_template);
 
-// "hermes", "llama", "mistral", "deepseek", "deepseek-fenced", "json" or "none", each with "+think" behind it
-// where the model reasons. InvalidArgument for other names, with these.
+// "hermes", "llama", "mistral", "mistral-args", "deepseek", "deepseek-fenced", "json" or "none", each with
+// "+think" behind it where the model reasons. InvalidArgument for other names, with these.
 absl::StatusOr<OutputFormat> OutputFormatOf(absl::string_view name);
 std::string NameOf(const OutputFormat& format);
 
@@ -49,7 +52,7 @@ std::string NameOf(const OutputFormat& format);
 struct CallFrame {
   std::string trigger;  // The beginning of `begin` that no free text has.
   std::string begin;    // Up to the arguments.
-  std::string end;      // Behind them; not empty.
+  std::string end;      // Behind them; may be empty.
 };
 // `format.calls` is not kNone. The name has nothing that JSON would escape.
 CallFrame FrameOfCall(const OutputFormat& format, absl::string_view name);

@@ -17,13 +17,14 @@ TEST(OutputFormatTest, IsFoundByTheTemplatesMarks) {
   EXPECT_EQ(NameOf(FindOutputFormat("<tool_call>\n<function=f>")), "none");
   EXPECT_EQ(NameOf(FindOutputFormat("<|start_header_id|>ipython<|end_header_id|>")), "llama");
   EXPECT_EQ(NameOf(FindOutputFormat("[AVAILABLE_TOOLS] [TOOL_CALLS]")), "mistral");
+  EXPECT_EQ(NameOf(FindOutputFormat("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}")), "mistral-args");
   EXPECT_EQ(NameOf(FindOutputFormat("<｜tool▁call▁begin｜>```json</think>")), "deepseek-fenced+think");
   EXPECT_EQ(NameOf(FindOutputFormat("<｜tool▁call▁begin｜>")), "deepseek");
 }
 
 TEST(OutputFormatTest, HasNames) {
-  for (const char* name :
-       {"hermes", "llama+think", "mistral", "deepseek", "deepseek-fenced+think", "json", "none+think"}) {
+  for (const char* name : {"hermes", "llama+think", "mistral", "mistral-args+think", "deepseek",
+                           "deepseek-fenced+think", "json", "none+think"}) {
     const absl::StatusOr<OutputFormat> format = OutputFormatOf(name);
     ASSERT_TRUE(format.ok()) << format.status();
     EXPECT_EQ(NameOf(*format), name);

@@ -72,14 +72,17 @@ class ConstraintState {
   virtual std::string ForcedBytes() = 0;
 };
 
-// A constraint for one vocabulary. Immutable; any number of outputs share it, on any threads.
+// A constraint for one vocabulary. Immutable but for masks that it keeps; any number of outputs share it, on
+// any threads.
 class CompiledConstraint {
  public:
   virtual ~CompiledConstraint() = default;
   // At the beginning of `constraint`, which LoadConstraint made and the state keeps.
   static std::unique_ptr<ConstraintState> Begin(std::shared_ptr<const CompiledConstraint> constraint);
-  // About what it takes.
+  // About what it takes, with as many masks as it keeps.
   virtual size_t memory_bytes() const = 0;
+  // How many masks were found among those that it keeps.
+  virtual uint64_t masks_found() const = 0;
 };
 
 // Compiles, and returns what LoadConstraint reads. There is no bound on the time, memory or stack that this
@@ -87,8 +90,12 @@ class CompiledConstraint {
 // cannot be compiled, or not exactly; Unimplemented without HasGrammars.
 absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
                                               const GrammarVocabulary& vocabulary);
-// `compiled` comes from CompileConstraint of the same build, for the same vocabulary.
+// Masks that a constraint keeps for states that come again.
+inline constexpr size_t kMasksKept = 128;
+// `compiled` comes from CompileConstraint of the same build, for the same vocabulary. Its states share up to
+// `masks_kept` masks, which change no mask: of a string's states only the first one costs what a mask costs.
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
-    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary);
+    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary,
+    size_t masks_kept = kMasksKept);
 
 }  // namespace tandem

@@ -31,7 +31,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource&, const Gra
 }
 
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
-    absl::string_view, std::shared_ptr<const GrammarVocabulary>) {
+    absl::string_view, std::shared_ptr<const GrammarVocabulary>, size_t) {
   return Absent();
 }
 

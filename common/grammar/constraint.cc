@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/grammar/call_marks.h"
 #include "common/grammar/json_schema_check.h"
 #include "common/model/strict_json.h"
 
@@ -150,7 +151,7 @@ absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags,
     const StructuralTag& tag = tags.tags[i];
     const std::string field = absl::StrCat("tags[", i, "]");
     TANDEM_RETURN_IF_ERROR(CheckTagText(tag.begin, field + ".begin"));
-    TANDEM_RETURN_IF_ERROR(CheckTagText(tag.end, field + ".end"));
+    if (!tag.end.empty()) TANDEM_RETURN_IF_ERROR(CheckTagText(tag.end, field + ".end"));
     const bool triggered =
         std::any_of(tags.triggers.begin(), tags.triggers.end(),
                     [&](const std::string& trigger) { return absl::StartsWith(tag.begin, trigger); });
@@ -177,8 +178,14 @@ absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const Toke
                                                                       absl::Span<const TokenId> end_tokens) {
   std::vector<std::string> bytes(static_cast<size_t>(logits_width));
   for (TokenId token = 0; token < std::min(logits_width, tokenizer.vocab_size()); ++token) {
-    if (tokenizer.HasToken(token) && !tokenizer.IsSpecial(token)) {
-      bytes[static_cast<size_t>(token)] = std::string(tokenizer.TokenBytes(token));
+    if (!tokenizer.HasToken(token)) continue;
+    const absl::string_view text = tokenizer.TokenBytes(token);
+    std::string& known = bytes[static_cast<size_t>(token)];
+    if (!tokenizer.IsSpecial(token)) {
+      known = std::string(text);
+    } else if (const auto mark = std::find(kCallMarks.begin(), kCallMarks.end(), text);
+               mark != kCallMarks.end()) {
+      known = CallMarkBytes(static_cast<size_t>(mark - kCallMarks.begin()));
     }
   }
   return GrammarVocabulary::Create(std::move(bytes), {end_tokens.begin(), end_tokens.end()});

@@ -29,10 +29,10 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
 // An output that is a JSON object, whatever is in it.
 ConstraintSource AnyJsonObject(bool any_whitespace);
 
-// Free text with constrained parts: each begins with a tag's `begin` and ends with its `end`, and is what
-// `content` says in between, where JSON may have a blank or a line end wherever JSON does, and several of
-// them in a row with any_whitespace. Free text ends where one of the `triggers` stands, each of which is a
-// beginning of one or more tags.
+// Free text with constrained parts: each begins with a tag's `begin` and ends with its `end`, which may be
+// empty, and is what `content` says in between, where JSON may have a blank or a line end wherever JSON does,
+// and several of them in a row with any_whitespace. Free text ends where one of the `triggers` stands, each
+// of which is a beginning of one or more tags.
 struct StructuralTag {
   std::string begin;
   ConstraintSource content;
@@ -46,8 +46,8 @@ struct StructuralTags {
 };
 absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags, const ConstraintLimits& limits);
 
-// What a model's tokens are to constraints: those with a text, whatever else its tokenizer has. `end_tokens`
-// end an output.
+// What a model's tokens are to constraints: those with a text, whatever else its tokenizer has, and of its
+// special tokens the marks of calls (call_marks.h). `end_tokens` end an output.
 absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const Tokenizer& tokenizer,
                                                                       int32_t logits_width,
                                                                       absl::Span<const TokenId> end_tokens);

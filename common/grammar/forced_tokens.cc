@@ -1,10 +1,13 @@
 #include "common/grammar/forced_tokens.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/grammar/call_marks.h"
 
 namespace tandem {
 namespace {
@@ -39,7 +42,10 @@ bool Spells(const Tokenizer& tokenizer, absl::Span<const TokenId> tokens, absl::
 
 }  // namespace
 
-TokenIds SpellForced(const Tokenizer& tokenizer, absl::Span<const TokenId> before, absl::string_view forced) {
+namespace {
+
+// `forced` has no marks.
+TokenIds SpellText(const Tokenizer& tokenizer, absl::Span<const TokenId> before, absl::string_view forced) {
   std::string context;
   const size_t num_before = std::min(before.size(), kMostTokensBefore);
   for (const TokenId token : before.last(num_before)) {
@@ -56,6 +62,35 @@ TokenIds SpellForced(const Tokenizer& tokenizer, absl::Span<const TokenId> befor
   absl::StatusOr<TokenIds> alone = Spell(tokenizer, forced);
   if (alone.ok() && Spells(tokenizer, *alone, forced)) return *std::move(alone);
   return {};
+}
+
+// Where the first mark in `forced` begins.
+size_t FindMark(absl::string_view forced) {
+  size_t at = 0;
+  while (at < forced.size() && FindCallMark(forced.substr(at)) == kCallMarks.size()) ++at;
+  return at;
+}
+
+}  // namespace
+
+TokenIds SpellForced(const Tokenizer& tokenizer, absl::Span<const TokenId> before, absl::string_view forced) {
+  TokenIds all(before.begin(), before.end());
+  while (!forced.empty()) {
+    const size_t at = FindMark(forced);
+    if (at > 0) {
+      const TokenIds text = SpellText(tokenizer, all, forced.substr(0, at));
+      all.insert(all.end(), text.begin(), text.end());
+      forced.remove_prefix(at);
+      // What comes behind bytes without a spelling is not known.
+      if (text.empty()) break;
+      continue;
+    }
+    const std::optional<TokenId> mark = tokenizer.FindToken(kCallMarks[FindCallMark(forced)]);
+    if (!mark.has_value()) break;
+    all.push_back(*mark);
+    forced.remove_prefix(kCallMarkBytes);
+  }
+  return {all.begin() + static_cast<ptrdiff_t>(before.size()), all.end()};
 }
 
 }  // namespace tandem

@@ -13,7 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
+#include "common/grammar/call_marks.h"
 #include "common/grammar/compiled.h"
+#include "common/grammar/mask_cache.h"
+#include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
 #include "common/grammar/xgrammar_vocabulary.h"
 
@@ -66,6 +69,12 @@ absl::Status CheckRules(const xgrammar::Grammar& grammar) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<xgrammar::Grammar> ReadGrammar(const std::string& json) {
+  auto read = xgrammar::Grammar::DeserializeJSON(json);
+  if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
+  return absl::InternalError("a grammar of XGrammar's cannot be read back");
+}
+
 // XGrammar lets strings whose length is bounded have control characters, which JSON does not: the class of
 // characters that are neither quote, backslash, line feed nor carriage return becomes that of characters that
 // are neither quote, backslash nor control characters. Both have four ranges.
@@ -76,9 +85,7 @@ absl::StatusOr<xgrammar::Grammar> WithoutControlCharacters(const xgrammar::Gramm
     const std::string begin = absl::StrCat(",", kind, ",9,1,34,34,92,92,");
     json = absl::StrReplaceAll(json, {{begin + "13,13,10,10,", begin + "0,31,0,31,"}});
   }
-  auto read = xgrammar::Grammar::DeserializeJSON(json);
-  if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
-  return absl::InternalError("a grammar of XGrammar's cannot be read back");
+  return ReadGrammar(json);
 }
 
 class Mask {
@@ -104,15 +111,21 @@ class Mask {
 
 class XGrammarConstraint final : public CompiledConstraint {
  public:
-  XGrammarConstraint(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary)
-      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)) {}
+  XGrammarConstraint(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
+                     size_t masks_kept)
+      : grammar_(std::move(grammar)),
+        vocabulary_(std::move(vocabulary)),
+        masks_(masks_kept, MaskWords(vocabulary_->size())) {}
 
-  size_t memory_bytes() const override { return grammar_.MemorySizeBytes(); }
+  size_t memory_bytes() const override { return grammar_.MemorySizeBytes() + masks_.max_bytes(); }
   const xgrammar::CompiledGrammar& grammar() const { return grammar_; }
+  uint64_t masks_found() const override { return masks_.num_found(); }
+  MaskCache& masks() const { return masks_; }
 
  private:
   const xgrammar::CompiledGrammar grammar_;
   const std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  mutable MaskCache masks_;
 };
 
 // XGrammar throws where it meets what it did not expect. Such a state takes no more tokens.
@@ -143,7 +156,11 @@ class XGrammarState final : public ConstraintState {
   void FillMask(absl::Span<uint32_t> mask) override {
     if (!broken_ && !matcher_.IsTerminated()) {
       try {
+        // By our patch the name of the state (xgrammar_state_key.inc), empty if it has none.
+        const std::string state = matcher_._DebugPrintInternalState();
+        if (!state.empty() && constraint_->masks().Find(state, mask)) return;
         matcher_.FillNextTokenBitmask(Mask(mask).tensor());
+        if (!state.empty()) constraint_->masks().Put(state, mask);
         return;
       } catch (const std::exception&) {
         broken_ = true;
@@ -188,13 +205,21 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
   const xgrammar::TokenizerInfo& info = XGrammarVocabulary::InfoOf(vocabulary);
   const XGrammarWarnings warnings;
   try {
-    xgrammar::Grammar grammar = MakeGrammar(source, info);
+    ConstraintSource spelled = source;
+    const bool is_tags = source.form == ConstraintSource::Form::kStructuralTags;
+    if (is_tags) {
+      TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(source.text, vocabulary));
+    }
+    xgrammar::Grammar grammar = MakeGrammar(spelled, info);
     // What it warns of it takes no notice of, and then outputs may break the constraint.
     if (!warnings.texts().empty()) return Invalid(warnings.texts().front());
     TANDEM_RETURN_IF_ERROR(CheckRules(grammar));
-    if (source.form == ConstraintSource::Form::kJsonSchema ||
-        source.form == ConstraintSource::Form::kStructuralTags) {
+    if (is_tags || source.form == ConstraintSource::Form::kJsonSchema) {
       TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
+    }
+    if (spelled.text != source.text) {
+      TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
+      TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(marked));
     }
     xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
     const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
@@ -210,7 +235,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
 }
 
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
-    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+    absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary, size_t masks_kept) {
   try {
     auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(std::string(compiled),
                                                              XGrammarVocabulary::InfoOf(*vocabulary));
@@ -220,7 +245,7 @@ absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
           std::visit([](const auto& error) { return std::string(error.what()); }, std::get<1>(loaded))));
     }
     return std::make_shared<const XGrammarConstraint>(std::get<xgrammar::CompiledGrammar>(std::move(loaded)),
-                                                      std::move(vocabulary));
+                                                      std::move(vocabulary), masks_kept);
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("a compiled constraint cannot be read: ", error.what()));
   }

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/speculation/source_attributes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,6 +38,13 @@ std::vector<TokenId> Tokens(const std::vector<TreeNode>& nodes) {
   std::vector<TokenId> tokens;
   for (const TreeNode& node : nodes) tokens.push_back(node.token);
   return tokens;
+}
+
+TEST(SourceAttributesTest, AreNamedAfterTheirSources) {
+  for (size_t i = 0; i < kNumSourceKinds; ++i) {
+    EXPECT_EQ(kDraftTokensAttributes[i], absl::StrCat("tandem.", kSourceNames[i], ".draft_tokens"));
+    EXPECT_EQ(kAcceptedTokensAttributes[i], absl::StrCat("tandem.", kSourceNames[i], ".accepted_tokens"));
+  }
 }
 
 TEST(MergedTreeTest, ATokenOfTwoIsTheFirstOnes) {

@@ -3,6 +3,7 @@ Python's own, at temperature 1 with a target that knows no JSON: the constraint 
 
 import concurrent.futures
 import json
+import math
 import os
 import random
 import re
@@ -14,9 +15,11 @@ from processes import BIN_DIR, PATIENCE_SECONDS, ProcessTest, clean_environment,
 
 import grpc
 
-# The long form: TANDEM_STRUCTURED_SCHEMAS=500.
-NUM_SCHEMAS = int(os.environ.get("TANDEM_STRUCTURED_SCHEMAS", "12"))
-OUTPUTS_EACH = int(os.environ.get("TANDEM_STRUCTURED_OUTPUTS", "2"))
+# The long form: TANDEM_GENERATIONS=10000, of 500 random schemas, or as many as TANDEM_STRUCTURED_SCHEMAS says. Another
+# TANDEM_STRUCTURED_SEED has other schemas and other outputs.
+GENERATIONS = int(os.environ.get("TANDEM_GENERATIONS", "0"))
+NUM_SCHEMAS = int(os.environ.get("TANDEM_STRUCTURED_SCHEMAS", "500" if GENERATIONS else "12"))
+FIRST_SEED = int(os.environ.get("TANDEM_STRUCTURED_SEED", "20"))
 MOST_TOKENS = 320
 # Some outputs are cut by that limit, and are no JSON then.
 LEAST_WHOLE = 0.8
@@ -137,20 +140,25 @@ class StructuredTest(ProcessTest):
 
     def test_every_json_output_validates(self):
         self.start_stack(("--simulate-target-ms", 0.1, "--local-drafter", "ngram"))
-        rng = random.Random(20)
+        rng = random.Random(FIRST_SEED)
         schemas = [*HAND_WRITTEN]
         schemas += [random_schema(rng) for _ in range(NUM_SCHEMAS)]
-        cases = [(schema, structured(seed)) for schema in schemas for seed in range(OUTPUTS_EACH)]
+        outputs_each = max(2, math.ceil(GENERATIONS / len(schemas)))
+        seeds = range(1000 * FIRST_SEED, 1000 * FIRST_SEED + outputs_each)
+        cases = [(schema, structured(seed)) for schema in schemas for seed in seeds]
         requests = [
             with_schema(request, schema, any_whitespace=i % 5 == 0) for i, (schema, request) in enumerate(cases)
         ]
-        whole = 0
+        whole = invalid = 0
         for (schema, request), generation in zip(cases, self.generate_all(requests)):
             if not is_whole(generation):
                 continue
             whole += 1
+            invalid += 1
             with self.subTest(schema=json.dumps(schema), seed=request.sampling.seed, text=generation.text):
                 jsonschema.Draft202012Validator(schema).validate(json.loads(generation.text))
+                invalid -= 1
+        print(f"{len(cases)} generations of {len(schemas)} schemas: {whole} whole, of which {invalid} invalid")
         self.assertGreaterEqual(whole, LEAST_WHOLE * len(cases))
 
     def test_every_output_of_a_regular_expression_matches(self):

@@ -4,9 +4,11 @@ way to ask tells of the same calls. The clients are OpenAI's own, gRPC and the c
 import json
 import subprocess
 import unittest
+import unittest.mock
 
 import jsonschema
 import openai
+import processes
 from http_stack import HttpStackTest
 from processes import BIN_DIR, PATIENCE_SECONDS, TARGET, clean_environment, request_for
 
@@ -228,6 +230,82 @@ class ToolsTest(HttpStackTest):
         shown = run("--tool-choice", "get_weather")
         self.assertEqual(shown.stdout, f"get_weather {expected[2]}\n")
         self.assertIn("chat.tool_choice.name", run("--tool-choice", "nobody").stderr)
+
+
+# Of the demo models: what ends messages and what pads become what marks calls.
+TOOL_CALLS, ARGS = 4094, 4095
+MARKED_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>\\n' + message['content'] + '\\n' }}"
+    "{% endfor %}{{ '<|assistant|>\\n' }}{# tools are called by [TOOL_CALLS]name[ARGS]{} #}"
+)
+
+
+class MarkedToolsTest(ToolsTest):
+    """The same target with a tokenizer that has special tokens for Mistral's marks. It ends what it says with one of
+    them, and so it calls by itself."""
+
+    def setUp(self):
+        super().setUp()
+        models = self.folder / "models"
+        for model in processes.MODELS.iterdir():
+            if not (model / "tokenizer.json").exists():
+                continue
+            (models / model.name).mkdir(parents=True)
+            for file in model.iterdir():
+                (models / model.name / file.name).symlink_to(file.resolve())
+            for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+                path = models / model.name / name
+                text = path.read_text().replace("<|end|>", "[TOOL_CALLS]").replace("<|pad|>", "[ARGS]")
+                config = json.loads(text)
+                if name == "tokenizer_config.json":
+                    config["chat_template"] = MARKED_TEMPLATE
+                if name == "generation_config.json":
+                    config["eos_token_id"] = [token for token in config["eos_token_id"] if token != TOOL_CALLS]
+                path.unlink()
+                path.write_text(json.dumps(config))
+        patch = unittest.mock.patch.object(processes, "MODELS", models)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def start_router(self, verifiers, drafter_address, flags=(), **tenant):
+        return HttpStackTest.start_router(self, verifiers, drafter_address, flags, **tenant)
+
+    def test_tools(self):
+        """Strict functions of a target that calls by itself, after what it likes to say."""
+        self.start_stack()
+        spoken = called = 0
+        for seed in range(8):
+            request = self.request(seed)
+            request.chat.tool_choice.Clear()
+            request.chat.tool_choice.single_call = True
+            for tool in request.chat.tools:
+                tool.strict = True
+            content, reasoning, calls, tokens = self.deltas(request)
+            self.assertNotIn("[TOOL_CALLS]", content)
+            plain = self.request(seed)
+            plain.CopyFrom(request)
+            plain.speculation.mode = 1
+            self.assertEqual(self.deltas(plain), (content, reasoning, calls, tokens))
+            if not calls:
+                continue  # It had not said all by the end.
+            self.assertEqual([token for token in tokens if token >= TOOL_CALLS], [TOOL_CALLS, ARGS])
+            ((_, name, arguments),) = calls
+            schema = next(t["function"]["parameters"] for t in TOOLS if t["function"]["name"] == name)
+            jsonschema.validate(json.loads(arguments), schema)
+            called += 1
+            spoken += bool(content)
+            mark = tokens.index(TOOL_CALLS)
+            for at in (mark, mark + 1, tokens.index(ARGS) + 1):
+                resumed = self.request(seed)
+                resumed.CopyFrom(request)
+                resumed.resume.emitted.ids.extend(tokens[:at])
+                self.assertEqual(tokens[:at] + self.deltas(resumed)[3], tokens)
+        self.assertGreater(called, 3)
+        self.assertGreater(spoken, 0)
+        # Made to call it does so with the marks as well.
+        content, _, calls, tokens = self.deltas(self.request())
+        self.assertEqual((content, len(calls), tokens[0]), ("", 1, TOOL_CALLS))
+        jsonschema.validate(json.loads(calls[0][2]), PARAMETERS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,17 @@
+# cmake -DSOURCE=DIR -DSTATE_KEY=FILE -P patch_xgrammar.cmake: makes the matcher of XGrammar's sources in DIR tell the
+# state that it is in by the function in FILE, in place of a text for debugging that nothing of ours reads.
+set(matcher ${SOURCE}/cpp/grammar_matcher.cc)
+set(before "  std::string _DebugPrintInternalState() const { return PrintStates(); }\n")
+set(after "  std::string _DebugPrintInternalState() const { return StateKey(); }\n#include \"tandem_state_key.inc\"\n")
+configure_file(${STATE_KEY} ${SOURCE}/cpp/tandem_state_key.inc COPYONLY)
+file(READ ${matcher} text)
+string(FIND "${text}" "${after}" patched)
+if(patched GREATER_EQUAL 0)
+  return()
+endif()
+string(FIND "${text}" "${before}" found)
+if(found LESS 0)
+  message(FATAL_ERROR "${matcher}: not the source that this patch is for, expected: ${before}")
+endif()
+string(REPLACE "${before}" "${after}" text "${text}")
+file(WRITE ${matcher} "${text}")

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+
+namespace tandem {
+
+// Masks of one constraint by the name of the state that they belong to: in the middle of a string an output
+// is in the same state after every word. Those that were used longest ago make room for others. Safe from any
+// thread.
+class MaskCache {
+ public:
+  // Keeps `max_masks` of `words` words each; 0: none.
+  MaskCache(size_t max_masks, size_t words) : max_masks_(max_masks), words_(words) {}
+
+  // Copies the mask of that state. False if it is not known. `mask` [words].
+  bool Find(absl::string_view state, absl::Span<uint32_t> mask);
+  // `mask` [words]. Does nothing if it is known.
+  void Put(absl::string_view state, absl::Span<const uint32_t> mask);
+
+  // Of as many masks as it keeps.
+  size_t max_bytes() const { return max_masks_ * words_ * sizeof(uint32_t); }
+  uint64_t num_found() const;
+
+ private:
+  struct Entry {
+    std::string state;
+    std::vector<uint32_t> mask;
+  };
+
+  const size_t max_masks_;
+  const size_t words_;
+  mutable absl::Mutex mutex_;
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // Used last in front. Their texts are the keys below.
+  absl::flat_hash_map<absl::string_view, std::list<Entry>::iterator> places_ ABSL_GUARDED_BY(mutex_);
+  uint64_t num_found_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tandem
