@@ -202,6 +202,26 @@ grpc::ServerUnaryReactor* RouterAdminService::DrainDrafter(grpc::CallbackServerC
   });
 }
 
+grpc::ServerUnaryReactor* RouterAdminService::ListVerifiers(grpc::CallbackServerContext* context,
+                                                            const v1::ListVerifiersRequest*,
+                                                            v1::ListVerifiersResponse* response) {
+  return Answer(context, response, [this] { return router::ListVerifiers(router_.routing()); });
+}
+
+grpc::ServerUnaryReactor* RouterAdminService::AddVerifier(grpc::CallbackServerContext* context,
+                                                          const v1::AddVerifierRequest* request,
+                                                          v1::VerifierInfo* response) {
+  return Answer(context, response,
+                [this, request] { return router::AddVerifier(router_.routing(), request->config()); });
+}
+
+grpc::ServerUnaryReactor* RouterAdminService::RemoveVerifier(grpc::CallbackServerContext* context,
+                                                             const v1::RemoveVerifierRequest* request,
+                                                             v1::RemoveVerifierResponse* response) {
+  return Answer(context, response,
+                [this, request] { return router::RemoveVerifier(router_.routing(), request->config()); });
+}
+
 grpc::ServerUnaryReactor* RouterAdminService::ListServers(grpc::CallbackServerContext* context,
                                                           const v1::ListServersRequest*,
                                                           v1::ListServersResponse* response) {

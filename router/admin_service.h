@@ -53,6 +53,15 @@ class RouterAdminService final : public v1::RouterAdmin::CallbackService {
   grpc::ServerUnaryReactor* DrainDrafter(grpc::CallbackServerContext* context,
                                          const v1::DrainDrafterRequest* request,
                                          v1::DrafterInfo* response) override;
+  grpc::ServerUnaryReactor* ListVerifiers(grpc::CallbackServerContext* context,
+                                          const v1::ListVerifiersRequest* request,
+                                          v1::ListVerifiersResponse* response) override;
+  grpc::ServerUnaryReactor* AddVerifier(grpc::CallbackServerContext* context,
+                                        const v1::AddVerifierRequest* request,
+                                        v1::VerifierInfo* response) override;
+  grpc::ServerUnaryReactor* RemoveVerifier(grpc::CallbackServerContext* context,
+                                           const v1::RemoveVerifierRequest* request,
+                                           v1::RemoveVerifierResponse* response) override;
   grpc::ServerUnaryReactor* ListServers(grpc::CallbackServerContext* context,
                                         const v1::ListServersRequest* request,
                                         v1::ListServersResponse* response) override;

@@ -50,9 +50,15 @@ Router::Router(Options options)
       policies_(options_.policies != nullptr ? options_.policies : &own_policies_),
       workers_(options_.tokenizer_threads) {
   assert(options_.models.size() == snapshot()->table().models.size());
+  options_.routing->TellVerifiers([this](const RoutingTable& table) {
+    for (size_t model = 0; model < table.models.size(); ++model) {
+      verifiers_.SetConfigured(model, table.models[model].verifiers);
+    }
+  });
 }
 
 Router::~Router() {
+  options_.routing->TellVerifiers(nullptr);
   const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return leases_ == 0; };
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&none_left));

@@ -28,6 +28,7 @@ struct Versioned {
 struct Records {
   std::map<std::string, Versioned<v1::TenantRecord>> tenants;
   std::map<std::string, Versioned<v1::DrafterRecord>> drafters;
+  std::map<std::string, Versioned<v1::VerifierRecord>> verifiers;  // By model and endpoint.
 };
 
 template <class Record>
@@ -46,6 +47,7 @@ absl::StatusOr<Records> ReadRecords(const RoutingStore::Listing& listing) {
   for (const StoredEntry& entry : listing.entries) {
     TANDEM_RETURN_IF_ERROR(ReadRecord(entry, kTenantPrefix, &records.tenants));
     TANDEM_RETURN_IF_ERROR(ReadRecord(entry, kDrafterPrefix, &records.drafters));
+    TANDEM_RETURN_IF_ERROR(ReadRecord(entry, kVerifierPrefix, &records.verifiers));
   }
   return records;
 }
@@ -178,6 +180,41 @@ absl::Status CheckEndpoint(const std::string& endpoint) {
                    "the configuration file"));
 }
 
+// NotFound for a model that is not served here. The rest ResolveConfig looks at.
+absl::Status CheckVerifier(const v1::VerifierConfig& verifier, const v1::RouterConfig& base) {
+  std::vector<std::string> names;
+  for (const v1::TargetModelConfig& model : base.models()) {
+    if (model.name() == verifier.model()) return absl::OkStatus();
+    names.push_back(model.name());
+  }
+  const absl::Status missing = NotFound("model", verifier.model());
+  return absl::NotFoundError(
+      absl::StrCat(missing.message(), ", expected one of: ", absl::StrJoin(names, ", ")));
+}
+
+bool IsInFile(const v1::VerifierConfig& verifier, const v1::RouterConfig& base) {
+  return std::any_of(base.models().begin(), base.models().end(), [&verifier](const auto& model) {
+    return model.name() == verifier.model() &&
+           std::count(model.verifiers().begin(), model.verifiers().end(), verifier.endpoint()) > 0;
+  });
+}
+
+// What was said of it at run time; null for nothing.
+const v1::VerifierRecord* SaidOf(const v1::VerifierConfig& verifier, const Records& records) {
+  const auto found = records.verifiers.find(VerifierKey(verifier).substr(kVerifierPrefix.size()));
+  return found == records.verifiers.end() ? nullptr : &found->second.record;
+}
+
+v1::VerifierInfo Describe(const v1::VerifierConfig& verifier, const v1::RouterConfig& base,
+                          const Records& records) {
+  v1::VerifierInfo info;
+  *info.mutable_config() = verifier;
+  info.set_in_file(IsInFile(verifier, base));
+  const v1::VerifierRecord* said = SaidOf(verifier, records);
+  info.set_removed(said != nullptr && said->removed());
+  return info;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ListTenantsResponse> ListTenants(RoutingState& state) {
@@ -300,6 +337,65 @@ absl::StatusOr<v1::DrafterInfo> DrainDrafter(RoutingState& state, const std::str
   return SetDrafter(state, request);
 }
 
+absl::StatusOr<v1::ListVerifiersResponse> ListVerifiers(RoutingState& state) {
+  TANDEM_ASSIGN_OR_RETURN(const Records records, ReadRecords(state));
+  v1::ListVerifiersResponse response;
+  for (const v1::TargetModelConfig& model : state.base().models()) {
+    for (const std::string& endpoint : model.verifiers()) {
+      v1::VerifierConfig verifier;
+      verifier.set_model(model.name());
+      verifier.set_endpoint(endpoint);
+      *response.add_verifiers() = Describe(verifier, state.base(), records);
+    }
+    for (const auto& [name, added] : records.verifiers) {
+      const v1::VerifierConfig& verifier = added.record.config();
+      if (verifier.model() != model.name() || IsInFile(verifier, state.base())) continue;
+      if (!added.record.removed()) *response.add_verifiers() = Describe(verifier, state.base(), records);
+    }
+  }
+  return response;
+}
+
+absl::StatusOr<v1::VerifierInfo> AddVerifier(RoutingState& state, const v1::VerifierConfig& verifier) {
+  TANDEM_RETURN_IF_ERROR(CheckVerifier(verifier, state.base()));
+  const bool in_file = IsInFile(verifier, state.base());
+  if (!in_file) TANDEM_RETURN_IF_ERROR(CheckEndpoint(verifier.endpoint()));
+  const absl::Status edited = state.Edit([&](const RoutingStore::Listing& listing) -> Changes {
+    TANDEM_ASSIGN_OR_RETURN(const Records records, ReadRecords(listing));
+    const v1::VerifierRecord* said = SaidOf(verifier, records);
+    // A router with another file may have said that it is gone.
+    if (said == nullptr ? in_file : !said->removed()) return std::vector<StoreChange>();
+    if (in_file) return std::vector<StoreChange>{{.key = VerifierKey(verifier)}};
+    v1::VerifierRecord record;
+    *record.mutable_config() = verifier;
+    return std::vector<StoreChange>{{.key = VerifierKey(verifier), .value = record.SerializeAsString()}};
+  });
+  TANDEM_RETURN_IF_ERROR(edited);
+  v1::VerifierInfo info;
+  *info.mutable_config() = verifier;
+  info.set_in_file(in_file);
+  return info;
+}
+
+absl::Status RemoveVerifier(RoutingState& state, const v1::VerifierConfig& verifier) {
+  TANDEM_RETURN_IF_ERROR(CheckVerifier(verifier, state.base()));
+  const bool in_file = IsInFile(verifier, state.base());
+  return state.Edit([&](const RoutingStore::Listing& listing) -> Changes {
+    TANDEM_ASSIGN_OR_RETURN(const Records records, ReadRecords(listing));
+    const v1::VerifierRecord* said = SaidOf(verifier, records);
+    if (said == nullptr ? !in_file : said->removed()) {
+      return absl::NotFoundError(absl::StrCat(
+          "model \"", verifier.model(), "\" has no verifier \"", absl::CHexEscape(verifier.endpoint()),
+          "\" of the configuration or of AddVerifier; one that registered leaves by itself"));
+    }
+    if (!in_file) return std::vector<StoreChange>{{.key = VerifierKey(verifier)}};
+    v1::VerifierRecord record;
+    *record.mutable_config() = verifier;
+    record.set_removed(true);
+    return std::vector<StoreChange>{{.key = VerifierKey(verifier), .value = record.SerializeAsString()}};
+  });
+}
+
 absl::StatusOr<v1::SwapTenantDrafterResponse> SwapTenantDrafter(RoutingState& state,
                                                                 const std::string& tenant,
                                                                 const std::string& drafter) {
@@ -356,6 +452,25 @@ absl::StatusOr<std::vector<v1::WatchEvent>> ChangeFeed::Next(RoutingState& state
   TANDEM_ASSIGN_OR_RETURN(const RoutingStore::Listing listing, state.List());
   TANDEM_ASSIGN_OR_RETURN(const Records records, ReadRecords(listing));
   std::vector<v1::WatchEvent> events;
+  std::map<std::string, v1::VerifierInfo> verifiers;
+  for (const auto& [key, versioned] : records.verifiers) {
+    v1::VerifierInfo& info = verifiers[key];
+    info = Describe(versioned.record.config(), state.base(), records);
+    const auto told = verifiers_.find(key);
+    if (told != verifiers_.end() && told->second.SerializeAsString() == info.SerializeAsString()) continue;
+    *events.emplace_back().mutable_verifier() = info;
+  }
+  for (const auto& [key, told] : verifiers_) {
+    if (verifiers.count(key) > 0) continue;
+    if (told.in_file()) {
+      v1::VerifierInfo& info = *events.emplace_back().mutable_verifier();
+      info = told;
+      info.set_removed(false);
+    } else {
+      *events.emplace_back().mutable_deleted_verifier() = told.config();
+    }
+  }
+  verifiers_ = std::move(verifiers);
   std::map<std::string, std::string> drafters;
   for (const auto& [name, drafter] : records.drafters) {
     v1::WatchEvent event;

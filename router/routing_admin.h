@@ -28,6 +28,10 @@ absl::StatusOr<v1::DrafterInfo> SetDrafter(RoutingState& state, const v1::SetDra
 absl::Status DeleteDrafter(RoutingState& state, const std::string& name);
 absl::StatusOr<v1::DrafterInfo> DrainDrafter(RoutingState& state, const std::string& name, bool undo);
 
+absl::StatusOr<v1::ListVerifiersResponse> ListVerifiers(RoutingState& state);
+absl::StatusOr<v1::VerifierInfo> AddVerifier(RoutingState& state, const v1::VerifierConfig& verifier);
+absl::Status RemoveVerifier(RoutingState& state, const v1::VerifierConfig& verifier);
+
 // Pins the tenant to the drafter. The answer has the tenant and the drafter before.
 absl::StatusOr<v1::SwapTenantDrafterResponse> SwapTenantDrafter(RoutingState& state,
                                                                 const std::string& tenant,
@@ -44,8 +48,8 @@ absl::StatusOr<bool> EndCanary(RoutingState& state, const std::string& tenant, c
 // Turns the state, read again and again, into events. Not thread-safe.
 class ChangeFeed {
  public:
-  // What changed since the call before; the first time everything, and `synced`. Drafters come before
-  // tenants.
+  // What changed since the call before; the first time everything, and `synced`. Verifiers come before
+  // drafters, and these before tenants; of verifiers, those of which something was said at run time.
   absl::StatusOr<std::vector<v1::WatchEvent>> Next(RoutingState& state);
 
  private:
@@ -53,6 +57,7 @@ class ChangeFeed {
   // Of what was told, serialized, by name.
   std::map<std::string, std::string> tenants_;
   std::map<std::string, std::string> drafters_;
+  std::map<std::string, v1::VerifierInfo> verifiers_;  // By key.
 };
 
 }  // namespace tandem::router

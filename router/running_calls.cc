@@ -1,9 +1,10 @@
 #include "router/running_calls.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/release.h"
@@ -68,17 +69,21 @@ void RunningCalls::EndAll(const absl::Status& status) {
 void RunningCalls::SwapRunning(const std::string& tenant, const std::string& from,
                                const v1::DrafterTarget& to, Done done) {
   const std::vector<std::shared_ptr<RunningCall>> calls = Held();
-  absl::flat_hash_set<std::shared_ptr<Verifier>> verifiers;
+  // A verifier may serve several models, and be in use for each.
+  absl::flat_hash_map<std::string, std::shared_ptr<Verifier>> verifiers;
   for (const std::shared_ptr<RunningCall>& call : calls) {
     if (call->tenant() != tenant) continue;
-    if (std::shared_ptr<Verifier> verifier = call->Rebind(from, to)) verifiers.insert(std::move(verifier));
+    if (std::shared_ptr<Verifier> verifier = call->Rebind(from, to)) {
+      const std::string endpoint = verifier->endpoint;
+      verifiers.emplace(endpoint, std::move(verifier));
+    }
   }
   auto swap = std::make_shared<Swap>();
   swap->done = std::move(done);
   swap->request.set_tenant(tenant);
   swap->request.set_from(from);
   *swap->request.mutable_to() = to;
-  for (const std::shared_ptr<Verifier>& verifier : verifiers) Ask(*verifier, swap);
+  for (const auto& [endpoint, verifier] : verifiers) Ask(*verifier, swap);
 }
 
 void RunningCalls::Ask(Verifier& verifier, std::shared_ptr<Swap> swap) {

@@ -1,8 +1,6 @@
 #include "router/verifier_pool.h"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -10,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/release.h"
 #include "common/rpc/status.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "router/verifier_pool_model.h"
 #include "tandem/v1/admin.grpc.pb.h"
 
 namespace tandem::router {
@@ -34,14 +32,20 @@ constexpr absl::Duration kHurriedLookUpPeriod = absl::Milliseconds(500);
 constexpr uint32_t kRunningPerOneOnTheWay = 8;
 constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
 constexpr absl::Duration kShortestTick = absl::Milliseconds(5);
-// HealthCheckRequest{service: "tandem.v1.Verifier"} and HealthCheckResponse{status: SERVING}, one field each.
+// HealthCheckResponse{status: SERVING}, its one field.
 constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
-constexpr absl::string_view kHealthRequest("\x0a\x12tandem.v1.Verifier", 20);
 constexpr absl::string_view kServing("\x08\x01", 2);
 
-// In place of a name's index: of those that are configured, and of those that registered.
-constexpr size_t kNoName = static_cast<size_t>(-1);
-constexpr size_t kRegistered = static_cast<size_t>(-2);
+// HealthCheckRequest{service}, likewise.
+grpc::ByteBuffer HealthRequest(absl::string_view service) {
+  std::string bytes = "\x0a";
+  size_t length = service.size();
+  for (; length >= 0x80; length >>= 7) bytes.push_back(static_cast<char>((length & 0x7f) | 0x80));
+  bytes.push_back(static_cast<char>(length));
+  bytes.append(service.data(), service.size());
+  grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
 
 absl::Status NoneKnown() {
   return absl::UnavailableError(
@@ -56,45 +60,11 @@ std::string Content(const grpc::ByteBuffer& buffer) {
 
 }  // namespace
 
-struct VerifierPool::Attempt::Entry {
-  size_t model = 0;
-  size_t index = 0;
-  std::atomic<int64_t> heard_nanos{0};  // When something last came from it, or a request began there.
-  // Guarded by the model's mutex.
-  std::shared_ptr<Verifier> verifier;
-  size_t name = kNoName;  // Among the model's names.
-  bool probing = false;
-  bool serving = true;
-  bool confirmed = false;  // `serving` is what it said, and not what is hoped.
-  bool asked = false;      // For its capacity, since it last began to serve.
-  // What it said of it; 0 if nothing.
-  uint32_t max_running = 0;
-  uint32_t max_waiting = 0;
-  VerifierTraits traits;
-  absl::Time probed = absl::InfinitePast();
-  absl::Time looked_up = absl::InfinitePast();
-  absl::flat_hash_map<const Attempt*, std::shared_ptr<const OnLost>> attempts;
-};
-
-struct VerifierPool::Model {
-  size_t index = 0;
-  std::string name;
-  std::vector<DnsName> names;
-  std::unique_ptr<absl::Mutex> mutex = std::make_unique<absl::Mutex>();
-  // Guarded by it. Entries are never removed.
-  std::unique_ptr<VerifierChoice> choice;
-  std::vector<std::unique_ptr<Attempt::Entry>> entries;
-  std::map<size_t, std::set<std::string>> wanted;  // By name or kRegistered, addresses as last told.
-  std::map<std::string, uint32_t> room;            // Of those that registered, by address.
-  absl::flat_hash_map<const Wait*, std::shared_ptr<const std::function<void()>>> waits;
-};
-
 VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index)
     : pool_(pool), entry_(entry), verifier_(entry.verifier), model_(model), index_(index) {}
 
 VerifierPool::VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock)
     : options_(options), clock_(clock), budget_(options.retries, clock->Now()) {
-  bool any_name = false;
   // Threads and entries point to them.
   models_.reserve(table.models.size());
   for (size_t m = 0; m < table.models.size(); ++m) {
@@ -102,145 +72,17 @@ VerifierPool::VerifierPool(const RoutingTable& table, const Options& options, co
     model.index = m;
     model.name = table.models[m].name;
     model.choice = std::make_unique<VerifierChoice>(options.choice, std::vector<std::string>());
-    for (const std::string& endpoint : table.models[m].verifiers) {
-      absl::StatusOr<std::optional<DnsName>> name = ParseDnsName(endpoint);
-      if (name.ok() && name->has_value()) {
-        model.names.push_back(*std::move(*name));
-        any_name = true;
-      } else {
-        absl::MutexLock lock(model.mutex.get());
-        AddEntry(model, endpoint, kNoName);
-        // Until it is known to be otherwise.
-        model.choice->SetServing(model.entries.size() - 1, true);
-        model.entries.back()->serving = true;
-      }
+    SetConfigured(m, table.models[m].verifiers);
+    absl::MutexLock lock(model.mutex.get());
+    for (const auto& entry : model.entries) {
+      // Until it is known to be otherwise.
+      model.choice->SetServing(entry->index, true);
+      entry->serving = true;
+      entry->told = true;
     }
   }
   monitor_ = std::thread([this] { Monitor(); });
-  if (any_name) resolver_ = std::thread([this] { ResolveNames(); });
-}
-
-size_t VerifierPool::AddEntry(Model& model, const std::string& endpoint, size_t name) {
-  auto verifier = std::make_shared<Verifier>();
-  verifier->endpoint = endpoint;
-  // A certificate has the name and not the address. Who registers says how it is called.
-  verifier->channel = tandem::CreateChannel(endpoint, options_.credentials,
-                                            name < model.names.size() ? model.names[name].host : "");
-  verifier->stub = v1::Verifier::NewStub(verifier->channel);
-  size_t index = 0;
-  for (; index < model.entries.size(); ++index) {
-    const Attempt::Entry& entry = *model.entries[index];
-    if (!model.choice->listed(index) && entry.attempts.empty() && !entry.probing) break;
-  }
-  if (index == model.entries.size()) model.entries.push_back(std::make_unique<Attempt::Entry>());
-  Attempt::Entry& entry = *model.entries[index];
-  entry.model = model.index;
-  entry.index = index;
-  entry.verifier = std::move(verifier);
-  entry.name = name;
-  entry.serving = false;
-  entry.confirmed = false;
-  entry.asked = false;
-  entry.max_running = entry.max_waiting = 0;
-  entry.traits = {};
-  entry.probed = absl::InfinitePast();
-  model.choice->Replace(index, endpoint);
-  return index;
-}
-
-void VerifierPool::ResolveNames() {
-  // By name, to log what is new only.
-  std::map<std::pair<size_t, size_t>, std::string> errors;
-  const auto stopping = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_; };
-  while (true) {
-    for (Model& model : models_) {
-      for (size_t name = 0; name < model.names.size(); ++name) {
-        {
-          // A name server that does not answer holds up the end for one name, not for all.
-          absl::MutexLock lock(&mutex_);
-          if (stopping_) return;
-        }
-        const absl::StatusOr<std::vector<std::string>> addresses = options_.resolve(model.names[name]);
-        std::string& error = errors[{model.index, name}];
-        if (addresses.ok()) {
-          error.clear();
-          SetAddresses(model, name, *addresses);
-        } else if (std::exchange(error, std::string(addresses.status().message())) != error) {
-          LogError("a verifier's name cannot be resolved; those that are known stay", {{"error", error}});
-        }
-      }
-    }
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping), options_.resolve_period)) return;
-  }
-}
-
-void VerifierPool::SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses) {
-  absl::MutexLock lock(model.mutex.get());
-  model.wanted[name] = std::set<std::string>(addresses.begin(), addresses.end());
-  ListWanted(model);
-}
-
-void VerifierPool::SetRegistered(size_t model_index, const std::vector<RegisteredEndpoint>& verifiers) {
-  Model& model = models_[model_index];
-  absl::MutexLock lock(model.mutex.get());
-  std::set<std::string>& wanted = model.wanted[kRegistered];
-  wanted.clear();
-  model.room.clear();
-  for (const RegisteredEndpoint& verifier : verifiers) {
-    wanted.insert(verifier.address);
-    model.room[verifier.address] = verifier.max_in_flight;
-  }
-  ListWanted(model);
-}
-
-void VerifierPool::ListWanted(Model& model) {
-  // An address counts for the first that has it: the configuration, then its names, then who registered.
-  std::set<std::string> taken;
-  for (const auto& entry : model.entries) {
-    if (entry->name == kNoName) taken.insert(entry->verifier->endpoint);
-  }
-  for (const auto& [name, addresses] : model.wanted) {
-    std::set<std::string> free;
-    std::set_difference(addresses.begin(), addresses.end(), taken.begin(), taken.end(),
-                        std::inserter(free, free.begin()));
-    taken.insert(free.begin(), free.end());
-    ListOnly(model, name, std::move(free));
-  }
-}
-
-void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wanted) {
-  for (size_t i = 0; i < model.entries.size(); ++i) {
-    Attempt::Entry& entry = *model.entries[i];
-    if (entry.name != name) continue;
-    const std::string& endpoint = entry.verifier->endpoint;
-    const bool was_listed = model.choice->listed(i);
-    const bool is_listed = wanted.erase(endpoint) > 0;
-    model.choice->SetListed(i, is_listed);
-    if (is_listed) SetRoom(model, i);
-    if (was_listed != is_listed) {
-      LogInfo(is_listed ? "verifier is back" : "verifier is gone", {{"verifier", endpoint}});
-    }
-    // Perhaps another process by now.
-    if (is_listed && !was_listed) {
-      entry.probed = absl::InfinitePast();
-      entry.confirmed = false;
-    }
-  }
-  for (const std::string& endpoint : wanted) {
-    LogInfo("verifier is new",
-            {{"verifier", endpoint}, {"name", name == kRegistered ? "registered" : model.names[name].host}});
-    SetRoom(model, AddEntry(model, endpoint, name));
-  }
-}
-
-void VerifierPool::SetRoom(Model& model, size_t index) {
-  const Attempt::Entry& entry = *model.entries[index];
-  const auto room = model.room.find(entry.verifier->endpoint);
-  uint64_t most = options_.choice.max_in_flight;
-  if (room != model.room.end()) most = std::min<uint64_t>(most, room->second);
-  if (entry.max_running > 0) most = std::min(most, uint64_t{entry.max_running} + entry.max_waiting);
-  model.choice->SetMaxInFlight(index, static_cast<uint32_t>(most));
+  resolver_ = std::thread([this] { ResolveNames(); });
 }
 
 VerifierPool::~VerifierPool() {
@@ -249,7 +91,7 @@ VerifierPool::~VerifierPool() {
     stopping_ = true;
   }
   monitor_.join();
-  if (resolver_.joinable()) resolver_.join();
+  resolver_.join();
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(
       +[](VerifierPool* pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool->mutex_) { return pool->probes_ == 0; },
@@ -441,28 +283,38 @@ absl::Duration VerifierPool::Quiet(const Attempt::Entry& entry, absl::Time now) 
   return now - absl::FromUnixNanos(entry.heard_nanos.load(std::memory_order_relaxed));
 }
 
-// One question to one verifier; lives until it is answered.
+// One question to one verifier; lives until it is answered. Asks for the model's health first and, where
+// nobody knows of that, for the server's: a verifier with one model may tell of itself only.
 class VerifierPool::Probe {
  public:
   static void Send(VerifierPool& pool, Attempt::Entry& entry, const std::shared_ptr<grpc::Channel>& channel,
-                   absl::Time now, absl::Duration patience) {
+                   absl::Time deadline, bool of_model) {
     auto probe = std::make_shared<Probe>();
+    probe->channel = channel;
     probe->stub = std::make_unique<grpc::GenericStub>(channel);
-    grpc::Slice slice(kHealthRequest.data(), kHealthRequest.size());
-    probe->request = grpc::ByteBuffer(&slice, 1);
-    probe->context.set_deadline(absl::ToChronoTime(now + patience));
-    probe->stub->UnaryCall(&probe->context, kHealthMethod, grpc::StubOptions(), &probe->request,
-                           &probe->response, [probe, at = &pool, &entry](grpc::Status status) mutable {
-                             VerifierPool& answered_to = *at;
-                             answered_to.OnProbed(entry, FromGrpcStatus(status),
-                                                  Content(probe->response) == kServing);
-                             // What is captured may go with it.
-                             ReleaseElsewhere(std::move(probe));
-                             absl::MutexLock lock(&answered_to.mutex_);
-                             --answered_to.probes_;
-                           });
+    const char* const server = v1::Verifier::service_full_name();
+    probe->request =
+        HealthRequest(of_model ? absl::StrCat(server, "/", pool.models_[entry.model].name) : server);
+    probe->context.set_deadline(absl::ToChronoTime(deadline));
+    probe->stub->UnaryCall(
+        &probe->context, kHealthMethod, grpc::StubOptions(), &probe->request, &probe->response,
+        [probe, at = &pool, &entry, deadline, of_model](grpc::Status status) mutable {
+          VerifierPool& answered_to = *at;
+          const bool again = of_model && status.error_code() == grpc::StatusCode::NOT_FOUND;
+          if (again) {
+            Send(answered_to, entry, probe->channel, deadline, /*of_model=*/false);
+          } else {
+            answered_to.OnProbed(entry, FromGrpcStatus(status), Content(probe->response) == kServing);
+          }
+          // What is captured may go with it.
+          ReleaseElsewhere(std::move(probe));
+          if (again) return;
+          absl::MutexLock lock(&answered_to.mutex_);
+          --answered_to.probes_;
+        });
   }
 
+  std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<grpc::GenericStub> stub;
   grpc::ClientContext context;
   grpc::ByteBuffer request;
@@ -485,8 +337,8 @@ class VerifierPool::Question {
         &question->context, &question->request, &question->response,
         [question, at = &pool, &entry](const grpc::Status& status) mutable {
           VerifierPool& answered_to = *at;
-          // One that does not tell is taken for as large as the options say.
           if (status.ok()) answered_to.OnInfo(entry, *question->verifier, question->response);
+          answered_to.OnTold(entry, *question->verifier);
           ReleaseElsewhere(std::move(question));
           absl::MutexLock lock(&answered_to.mutex_);
           --answered_to.probes_;
@@ -500,11 +352,23 @@ class VerifierPool::Question {
   v1::ServerInfo response;
 };
 
-void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& info) {
+void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told) {
   Model& model = models_[entry.model];
-  if (options_.on_info) options_.on_info(entry.model, info);
+  const bool lacks_model = LacksModel(told, model.name);
+  const v1::ServerInfo info = InfoOfModel(told, model.name);
+  if (options_.on_info && !lacks_model) options_.on_info(entry.model, info);
   absl::MutexLock lock(model.mutex.get());
   if (entry.verifier.get() != &verifier) return;
+  if (std::exchange(entry.lacks_model, lacks_model) != lacks_model && lacks_model) {
+    LogWarning("verifier does not hold the model and gets no requests for it",
+               {{"verifier", verifier.endpoint}, {"model", model.name}});
+  }
+  if (lacks_model) {
+    model.choice->SetServing(entry.index, false);
+    entry.serving = false;
+    entry.asked = false;  // It may be loaded there.
+    return;
+  }
   entry.max_running = info.capacity().max_running();
   entry.max_waiting = info.capacity().max_waiting();
   entry.traits = TraitsOf(info, model.name);
@@ -516,6 +380,14 @@ void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const
         {{verifier.endpoint, entry.traits.computes}, {other->verifier->endpoint, other->traits.computes}});
     break;
   }
+}
+
+// One that does not tell is taken for as large as the options say, and to hold the model.
+void VerifierPool::OnTold(Attempt::Entry& entry, const Verifier& verifier) {
+  absl::MutexLock lock(models_[entry.model].mutex.get());
+  if (entry.verifier.get() != &verifier || entry.told) return;
+  entry.told = true;
+  entry.probed = absl::InfinitePast();  // It need not wait for its turn.
 }
 
 void VerifierPool::ProbeDue(absl::Time now) {
@@ -540,7 +412,7 @@ void VerifierPool::ProbeDue(absl::Time now) {
         absl::MutexLock lock(&mutex_);
         ++probes_;
       }
-      Probe::Send(*this, *entry, channel, now, options_.stall_timeout / 2);
+      Probe::Send(*this, *entry, channel, now + options_.stall_timeout / 2, /*of_model=*/true);
     }
   }
 }
@@ -556,7 +428,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
   // A server without health service has answered as well.
   const bool answered = status.ok() || absl::IsUnimplemented(status) || absl::IsNotFound(status);
   if (answered) entry.heard_nanos.store(absl::ToUnixNanos(clock_->Now()), std::memory_order_relaxed);
-  const bool fit = answered && (serving || !status.ok());
+  const bool healthy = answered && (serving || !status.ok());
   std::vector<std::shared_ptr<const OnLost>> lost;
   std::vector<std::shared_ptr<const std::function<void()>>> waits;
   const absl::Time now = clock_->Now();
@@ -570,10 +442,12 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
       entry.looked_up = now;
       to_look_up = entry.verifier->channel;
     }
+    const bool fit = healthy && entry.told && !entry.lacks_model;
     model.choice->SetServing(entry.index, fit);
     entry.confirmed = true;
     // Perhaps another process by now, with other flags.
-    if (!std::exchange(entry.asked, fit) && fit) to_ask = entry.verifier;
+    if (!std::exchange(entry.asked, healthy) && healthy) to_ask = entry.verifier;
+    if (!healthy) entry.lacks_model = false;
     if (fit && model.choice->listed(entry.index)) {
       for (const auto& [wait, on_serving] : model.waits) waits.push_back(on_serving);
     }

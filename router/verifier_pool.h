@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -53,8 +54,10 @@ struct Verifier {
 // every `resolve_period`: new ones get requests once their health service says that they serve, and those
 // that are gone get no more; what runs there goes on. A name that cannot be resolved keeps what it had.
 //
-// Those that registered come and go likewise, by SetRegistered. One that is configured or behind a name as
-// well counts once.
+// Those that registered come and go likewise, by SetRegistered, and those that are configured by
+// SetConfigured. One that is several of these counts once. A verifier may serve several models: it is asked
+// for the health of each ("tandem.v1.Verifier/MODEL"), and one that says that it holds other models only gets
+// no requests.
 //
 // Thread-safe. Destroy it after the last Attempt.
 class VerifierPool {
@@ -160,6 +163,9 @@ class VerifierPool {
   // How many verifiers a model has now.
   size_t size(size_t model) const;
 
+  // Those of a model that are configured, addresses and names, in place of those before. They get requests
+  // once they say that they serve; what runs on those that are gone goes on.
+  void SetConfigured(size_t model, const std::vector<std::string>& endpoints);
   // The verifiers of a model that have registered, in place of those before.
   void SetRegistered(size_t model, const std::vector<RegisteredEndpoint>& verifiers);
 
@@ -174,10 +180,14 @@ class VerifierPool {
 
   // The thread that asks for names.
   void ResolveNames();
+  // With their places among the model's.
+  static std::vector<std::pair<size_t, DnsName>> UsedNames(const Model& model);
   void SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses);
-  // What follows is under the model's lock. Lists what names and registrations say, each address once.
+  // What follows is under the model's lock. Lists what the configuration, names and registrations say, each
+  // address once.
   void ListWanted(Model& model);
-  // Lists these addresses of a name, or of those that registered, and no others of it.
+  // Lists these addresses of a name, of those that registered or of those that are configured, and no others
+  // of it.
   void ListOnly(Model& model, size_t name, std::set<std::string> wanted);
   void SetRoom(Model& model, size_t index);
   // A verifier of the model, in the place of one that is gone or in a new one. `name`: which of its names, or
@@ -186,7 +196,8 @@ class VerifierPool {
   void Monitor();
   void ProbeDue(absl::Time now);
   void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);
-  void OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& info);
+  void OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told);
+  void OnTold(Attempt::Entry& entry, const Verifier& verifier);
   static bool OtherServes(const Model& model, size_t index);
   // How often to ask a verifier for its health and, while it does not answer, for its address.
   static absl::Duration ProbePeriod(const Model& model, const Attempt::Entry& entry);
@@ -200,7 +211,8 @@ class VerifierPool {
   RetryBudget budget_ ABSL_GUARDED_BY(budget_mutex_);
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  int probes_ ABSL_GUARDED_BY(mutex_) = 0;  // Under way.
+  bool names_changed_ ABSL_GUARDED_BY(mutex_) = false;  // Some are to be asked for at once.
+  int probes_ ABSL_GUARDED_BY(mutex_) = 0;              // Under way.
   std::thread monitor_;
   std::thread resolver_;
 };

@@ -14,6 +14,24 @@ bool HasRoom(const VerifierTraits& traits, const VerifierNeeds& needs) {
 
 }  // namespace
 
+v1::ServerInfo InfoOfModel(v1::ServerInfo info, absl::string_view model) {
+  for (const v1::HeldModel& held : info.held_models()) {
+    if (held.name() != model) continue;
+    const v1::HeldModel own = held;
+    *info.mutable_capacity() = own.capacity();
+    info.set_arithmetic(own.arithmetic());
+    *info.mutable_end_tokens() = own.end_tokens();
+    *info.mutable_round_seconds() = own.round_seconds();
+    break;
+  }
+  return info;
+}
+
+bool LacksModel(const v1::ServerInfo& info, absl::string_view model) {
+  return !info.models().empty() && std::none_of(info.models().begin(), info.models().end(),
+                                                [model](const auto& held) { return held.name() == model; });
+}
+
 VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model) {
   VerifierTraits traits;
   for (const v1::ModelInfo& held : info.models()) {

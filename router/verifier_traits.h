@@ -23,6 +23,13 @@ struct VerifierTraits {
   uint64_t arithmetic = 0;
 };
 
+// What a server says of itself as the verifier of one model: where it serves several, with what it says of
+// that one in place of what is of all.
+v1::ServerInfo InfoOfModel(v1::ServerInfo info, absl::string_view model);
+// Whether it says which models it holds, and this is none of them.
+bool LacksModel(const v1::ServerInfo& info, absl::string_view model);
+
+// `info` is of the model (InfoOfModel).
 VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model);
 
 // What a request asks of a verifier.

@@ -31,8 +31,10 @@ void DeclareGpu(VerifierFlags& options, Flags& flags) {
 
 void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
   flags.Group("Model")
-      .Add("model", &options.model,
-           "Target model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME.")
+      .Add("model", &options.models,
+           "Target model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. Repeat for several, "
+           "which "
+           "have the threads or the device in turns; what flags say of requests is of each.")
       .Required()
       .Add("threads", &options.threads, "Threads of the engine.")
       .InRange(1, 1024)
@@ -53,8 +55,19 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
           "of f32's memory, int8 a quarter. Outputs are the same again only with the same choice.")
       .Add("kv-tokens", &options.kv_tokens,
            "Tokens of keys and values to hold, over all requests and the cache. Requests take what they need "
-           "as they grow; when it runs out, the youngest give theirs up and compute them again later.")
+           "as they grow; when it runs out, the youngest give theirs up and compute them again later. Of "
+           "several "
+           "models, each has its share.")
       .InRange(256, 1e9)
+      .Add(
+          "kv-share", &options.kv_shares,
+          "NAME=WEIGHT: the model's share of --kv-tokens, as its weight over the sum of all. 1 where none is "
+          "given. Repeat for several.")
+      .Add("models-folder", &options.models_folder,
+           "Folder below which more models may be loaded from while this runs, and models unloaded "
+           "(`tandem models`); empty for neither.")
+      .Add("max-models", &options.max_models, "Models held at once, with --models-folder.")
+      .InRange(1, 64)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.")
       .Add(

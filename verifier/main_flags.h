@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/config/flags.h"
@@ -16,7 +17,7 @@ namespace tandem {
 
 // What tandem-verifier is told at its start; --help says what each is.
 struct VerifierFlags {
-  std::string model;
+  std::vector<std::string> models;
   ServerFlags server{.listen = "127.0.0.1:7002",
                      .metrics_listen = "127.0.0.1:9102",
                      // A router has one connection for all its requests.
@@ -29,6 +30,9 @@ struct VerifierFlags {
   std::string weight_dtype = "auto";
   std::string kv_type = "auto";
   uint64_t kv_tokens = 65536;
+  std::vector<std::string> kv_shares;
+  std::string models_folder;  // Empty: models are not loaded at run time.
+  uint32_t max_models = 8;
   uint64_t feature_memory_mib = 4096;
   uint32_t max_running = 64;
   uint32_t max_waiting = 256;
@@ -54,6 +58,11 @@ struct VerifierFlags {
   RegistrationFlags registration;
   ConstraintFlags constraints;
 };
+
+// Whether a verifier may serve more than one model, now or later.
+inline bool ServesSeveral(const VerifierFlags& options) {
+  return options.models.size() > 1 || !options.models_folder.empty();
+}
 
 void DeclareVerifierFlags(VerifierFlags& options, Flags& flags);
 

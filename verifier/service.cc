@@ -1,6 +1,7 @@
 #include "verifier/service.h"
 
 #include <chrono>
+#include <cstddef>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -179,26 +180,49 @@ grpc::ServerUnaryReactor* VerifierService::SwapDrafter(grpc::CallbackServerConte
                                                        const v1::SwapDrafterRequest* request,
                                                        v1::SwapDrafterResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  absl::StatusOr<DrafterSwap> swap = MakeSwap(*request);
-  if (!swap.ok()) {
-    reactor->Finish(ToGrpcStatus(swap.status()));
-    return reactor;
-  }
-  LogInfo("swapping drafters", {{"tenant", request->tenant()},
-                                {"requests", absl::StrCat(request->request_ids_size())},
-                                {"from", request->from()},
-                                {"to", request->to().name()}});
-  loop_.load()->SwapDrafter(*std::move(swap),
-                            [reactor, response](const absl::StatusOr<DrafterSwapResult>& result) {
-                              if (result.ok()) {
-                                response->set_swapped(result->swapped);
-                                response->set_refused(result->refused);
-                                response->set_ended(result->ended);
-                                response->set_refusal(result->refusal);
-                              }
-                              reactor->Finish(ToGrpcStatus(result.status()));
-                            });
+  const absl::Status asked =
+      Swap(*request, [reactor, response](const absl::StatusOr<DrafterSwapResult>& result) {
+        if (result.ok()) *response = SwapResultToProto(*result);
+        reactor->Finish(ToGrpcStatus(result.status()));
+      });
+  if (!asked.ok()) reactor->Finish(ToGrpcStatus(asked));
   return reactor;
+}
+
+absl::Status VerifierService::Swap(const v1::SwapDrafterRequest& request, OnSwapped done) {
+  TANDEM_ASSIGN_OR_RETURN(DrafterSwap swap, MakeSwap(request));
+  LogInfo("swapping drafters", {{"tenant", request.tenant()},
+                                {"requests", absl::StrCat(request.request_ids_size())},
+                                {"from", request.from()},
+                                {"to", request.to().name()}});
+  loop_.load()->SwapDrafter(std::move(swap), std::move(done));
+  return absl::OkStatus();
+}
+
+v1::SwapDrafterResponse SwapResultToProto(const DrafterSwapResult& result) {
+  v1::SwapDrafterResponse response;
+  response.set_swapped(result.swapped);
+  response.set_refused(result.refused);
+  response.set_ended(result.ended);
+  response.set_refusal(result.refusal);
+  return response;
+}
+
+std::shared_ptr<void> VerifierService::Hold() {
+  {
+    absl::MutexLock lock(&calls_mutex_);
+    ++calls_;
+  }
+  return std::shared_ptr<void>(nullptr, [this](std::nullptr_t) {
+    absl::MutexLock lock(&calls_mutex_);
+    --calls_;
+  });
+}
+
+bool VerifierService::AwaitNoCalls(absl::Duration timeout) {
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(calls_mutex_) { return calls_ == 0; };
+  absl::MutexLock lock(&calls_mutex_);
+  return calls_mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
@@ -210,7 +234,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   EngineLoop* const loop = loop_;
   const SessionId id = loop == nullptr ? SessionId{} : loop->NewSession();
   std::shared_ptr<GenerateStream> stream = GenerateStream::Create();
-  auto* reactor = stream->Start({.on_cancelled = [loop, id](absl::Status reason) {
+  // Held until the call is over for gRPC too.
+  auto* reactor = stream->Start({.on_cancelled = [loop, id, held = Hold()](absl::Status reason) {
     if (loop != nullptr) loop->Cancel(id, std::move(reason));
   }});
   const bool bounded = context->deadline() != std::chrono::system_clock::time_point::max();
@@ -270,7 +295,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   session->wire_constraint = std::make_shared<const std::string>(request->constraint().SerializeAsString());
   constraints_->Compile(
       **constraint, request->tenant(), deadline,
-      [this, loop, id, session = *std::move(session),
+      [this, loop, id, held = Hold(), session = *std::move(session),
        call = std::move(call)](absl::StatusOr<ConstraintCompiler::Compiled> compiled) mutable {
         BeginConstrained(loop, id, std::move(session), std::move(call), std::move(compiled));
       });

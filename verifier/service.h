@@ -1,10 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/grammar/constraint_compiler.h"
 #include "common/tracing/span.h"
 #include "tandem/v1/admin.pb.h"
@@ -15,8 +19,8 @@
 
 namespace tandem {
 
-// The RPC shell of a verifier: checks a call, hands it to the engine thread as a session, and relays what
-// comes back.
+// The RPC shell of a verifier's model: checks a call, hands it to the engine thread as a session, and relays
+// what comes back. Served by itself, or behind a ModelsService.
 class VerifierService final : public v1::Verifier::CallbackService {
  public:
   // All outlive the service, as the tracer does what it serves. Without a loop calls are refused with
@@ -40,6 +44,16 @@ class VerifierService final : public v1::Verifier::CallbackService {
 
   // From now on calls are refused with UNAVAILABLE.
   void StopAdmission() { draining_ = true; }
+  // Returns once nobody calls, or is called back, any more; false if `timeout` has passed before. After
+  // StopAdmission, and when nothing runs: what is left are clients that do not read their last messages.
+  bool AwaitNoCalls(absl::Duration timeout);
+
+  // SwapDrafter without its RPC. `done` is called once, from any thread; what could not be understood is
+  // returned instead.
+  absl::Status Swap(const v1::SwapDrafterRequest& request, OnSwapped done);
+
+  // Keeps AwaitNoCalls waiting while it lives.
+  std::shared_ptr<void> Hold();
 
  private:
   // A drafter by its address, connected to if it is not. InvalidArgument names `field`.
@@ -61,6 +75,10 @@ class VerifierService final : public v1::Verifier::CallbackService {
   VerifierMetrics* const metrics_;
   const Tracer& tracer_;
   std::atomic<bool> draining_{false};
+  absl::Mutex calls_mutex_;
+  int calls_ ABSL_GUARDED_BY(calls_mutex_) = 0;  // That are held.
 };
+
+v1::SwapDrafterResponse SwapResultToProto(const DrafterSwapResult& result);
 
 }  // namespace tandem

@@ -213,8 +213,12 @@ template <class Handle>
 struct MetricFamily<Handle>::State {
   using Metric = typename PrometheusType<Handle>::Type;
 
-  State(prometheus::Family<Metric>* prometheus_family, std::vector<std::string> label_keys)
-      : family(prometheus_family), keys(std::move(label_keys)), seen(keys.size()) {}
+  State(prometheus::Family<Metric>* prometheus_family, std::vector<std::string> label_keys,
+        prometheus::Labels fixed_labels)
+      : family(prometheus_family),
+        keys(std::move(label_keys)),
+        fixed(std::move(fixed_labels)),
+        seen(keys.size()) {}
 
   // The value itself, or "other" when the key has had its share.
   absl::string_view Bound(size_t key_index, absl::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -229,7 +233,7 @@ struct MetricFamily<Handle>::State {
   Metric& Series(const std::vector<std::string>& values) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     auto found = series.find(values);
     if (found != series.end()) return *found->second;
-    prometheus::Labels labels;
+    prometheus::Labels labels = fixed;
     for (size_t i = 0; i < keys.size(); ++i) labels.emplace(keys[i], values[i]);
     Metric* metric = nullptr;
     if constexpr (std::is_same_v<Metric, prometheus::Histogram>) {
@@ -243,6 +247,7 @@ struct MetricFamily<Handle>::State {
 
   prometheus::Family<Metric>* const family;
   const std::vector<std::string> keys;
+  const prometheus::Labels fixed;
   std::vector<double> buckets;  // Histograms only; set before use.
   absl::Mutex mutex;
   std::vector<absl::flat_hash_set<std::string>> seen ABSL_GUARDED_BY(mutex);
@@ -274,22 +279,49 @@ template class MetricFamily<Gauge>;
 template class MetricFamily<Histogram>;
 
 struct MetricsRegistry::State {
-  const std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>();
-  const std::shared_ptr<CallbackGauges> callbacks = std::make_shared<CallbackGauges>();
+  // Of every series of the definition.
+  prometheus::Labels FixedOf(const MetricDefinition& definition) const {
+    for (const std::string& label : definition.labels) {
+      if (std::find(instead.begin(), instead.end(), label) != instead.end()) return {};
+    }
+    return fixed;
+  }
+
+  std::shared_ptr<prometheus::Registry> registry;
+  std::shared_ptr<CallbackGauges> callbacks;
+  // Of a part.
+  prometheus::Labels fixed;
+  std::vector<std::string> instead;
   absl::Mutex mutex;
   std::vector<std::unique_ptr<CounterFamily>> counters ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<GaugeFamily>> gauges ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<HistogramFamily>> histograms ABSL_GUARDED_BY(mutex);
 };
 
-MetricsRegistry::MetricsRegistry() : state_(std::make_unique<State>()) {}
+MetricsRegistry::MetricsRegistry() : state_(std::make_unique<State>()) {
+  state_->registry = std::make_shared<prometheus::Registry>();
+  state_->callbacks = std::make_shared<CallbackGauges>();
+}
+
+MetricsRegistry::MetricsRegistry(MetricsRegistry* whole, std::string key, std::string value,
+                                 std::vector<std::string> instead)
+    : state_(std::make_unique<State>()) {
+  assert(IsIdentifier(key) && "label keys are identifiers");
+  state_->registry = whole->state_->registry;
+  state_->callbacks = whole->state_->callbacks;
+  state_->fixed = whole->state_->fixed;
+  state_->fixed.emplace(std::move(key), IsUsableLabel(value) ? std::move(value) : std::string(kOtherLabel));
+  state_->instead = std::move(instead);
+}
+
 MetricsRegistry::~MetricsRegistry() = default;
 
 CounterFamily& MetricsRegistry::AddCounter(MetricDefinition definition) {
   AssertValid(definition, /*counter=*/true);
   auto& family =
       prometheus::BuildCounter().Name(definition.name).Help(definition.help).Register(*state_->registry);
-  auto state = std::make_unique<CounterFamily::State>(&family, std::move(definition.labels));
+  auto state =
+      std::make_unique<CounterFamily::State>(&family, definition.labels, state_->FixedOf(definition));
   absl::MutexLock lock(&state_->mutex);
   state_->counters.push_back(std::unique_ptr<CounterFamily>(new CounterFamily(std::move(state))));
   return *state_->counters.back();
@@ -299,7 +331,7 @@ GaugeFamily& MetricsRegistry::AddGauge(MetricDefinition definition) {
   AssertValid(definition, /*counter=*/false);
   auto& family =
       prometheus::BuildGauge().Name(definition.name).Help(definition.help).Register(*state_->registry);
-  auto state = std::make_unique<GaugeFamily::State>(&family, std::move(definition.labels));
+  auto state = std::make_unique<GaugeFamily::State>(&family, definition.labels, state_->FixedOf(definition));
   absl::MutexLock lock(&state_->mutex);
   state_->gauges.push_back(std::unique_ptr<GaugeFamily>(new GaugeFamily(std::move(state))));
   return *state_->gauges.back();
@@ -310,7 +342,8 @@ HistogramFamily& MetricsRegistry::AddHistogram(MetricDefinition definition, std:
   assert(!buckets.empty() && std::is_sorted(buckets.begin(), buckets.end(), std::less_equal<double>()));
   auto& family =
       prometheus::BuildHistogram().Name(definition.name).Help(definition.help).Register(*state_->registry);
-  auto state = std::make_unique<HistogramFamily::State>(&family, std::move(definition.labels));
+  auto state =
+      std::make_unique<HistogramFamily::State>(&family, definition.labels, state_->FixedOf(definition));
   state->buckets = std::move(buckets);
   absl::MutexLock lock(&state_->mutex);
   state_->histograms.push_back(std::unique_ptr<HistogramFamily>(new HistogramFamily(std::move(state))));

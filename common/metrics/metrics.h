@@ -105,6 +105,11 @@ std::vector<double> ExponentialBuckets(double first, double factor, int count);
 class MetricsRegistry {
  public:
   MetricsRegistry();
+  // A part of another registry, which outlives it, for what a process has several of: families are added once
+  // in each part, and their series, which are the whole's, have the label `key` with `value` besides, unless
+  // the definition has one of the labels `instead` that say the same. They stay when the part ends.
+  MetricsRegistry(MetricsRegistry* whole, std::string key, std::string value,
+                  std::vector<std::string> instead);
   ~MetricsRegistry();
   MetricsRegistry(const MetricsRegistry&) = delete;
   MetricsRegistry& operator=(const MetricsRegistry&) = delete;

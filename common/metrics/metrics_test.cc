@@ -50,6 +50,38 @@ std::string HttpGet(int port, const std::string& path) {
   return response;
 }
 
+TEST(MetricsTest, PartsOfARegistryHaveALabelMore) {
+  MetricsRegistry whole;
+  whole.AddGauge({.name = "tandem_test_whole", .help = "Of all."}).With({}).Set(1.0);
+  for (const char* model : {"a", "b"}) {
+    MetricsRegistry part(&whole, "model", model, {"target"});
+    part.AddCounter({.name = "tandem_test_rounds_total", .help = "Rounds.", .labels = {"tenant"}})
+        .With({"acme"})
+        .Increment(2.0);
+    part.AddCounter({.name = "tandem_test_drafts_total", .help = "Drafts.", .labels = {"target"}})
+        .With({model})
+        .Increment(3.0);
+    part.AddHistogram({.name = "tandem_test_step_seconds", .help = "Steps."}, {1.0}).With({}).Observe(0.5);
+    EXPECT_EQ(part.Expose(), whole.Expose());
+  }
+  // What a part counted stays, and goes on in the next of its kind.
+  MetricsRegistry again(&whole, "model", "a", {"target"});
+  again.AddCounter({.name = "tandem_test_rounds_total", .help = "Rounds.", .labels = {"tenant"}})
+      .With({"acme"})
+      .Increment();
+  const std::string text = whole.Expose();
+  for (const char* line :
+       {"tandem_test_whole 1\n", "tandem_test_rounds_total{model=\"a\",tenant=\"acme\"} 3\n",
+        "tandem_test_rounds_total{model=\"b\",tenant=\"acme\"} 2\n",
+        "tandem_test_drafts_total{target=\"a\"} 3\n", "tandem_test_drafts_total{target=\"b\"} 3\n",
+        "tandem_test_step_seconds_count{model=\"a\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  // One family each.
+  const std::string type = "# TYPE tandem_test_rounds_total counter";
+  EXPECT_EQ(text.find(type), text.rfind(type));
+}
+
 TEST(MetricsTest, ExposesEveryKindWithHelpAndLabels) {
   MetricsRegistry registry;
   CounterFamily& requests = registry.AddCounter(

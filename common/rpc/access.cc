@@ -38,6 +38,9 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/tandem.v1.RouterAdmin/DeleteDrafter", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/SwapTenantDrafter", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/DrainDrafter", kTenants},
+    {kRouter, "/tandem.v1.RouterAdmin/ListVerifiers", kTenants},
+    {kRouter, "/tandem.v1.RouterAdmin/AddVerifier", kTenants},
+    {kRouter, "/tandem.v1.RouterAdmin/RemoveVerifier", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/ListServers", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/Watch", kTenants},
     // The service looks whether the role is that of what is registered.
@@ -46,6 +49,8 @@ constexpr AccessRule kRules[] = {
     // A verifier believes what its caller says about tenants.
     {kVerifier, "/tandem.v1.Verifier/Generate", kRouterRole},
     {kVerifier, "/tandem.v1.Verifier/SwapDrafter", kRouterRole | kOperatorRole},
+    {kVerifier, "/tandem.v1.Verifier/LoadModel", kOperatorRole},
+    {kVerifier, "/tandem.v1.Verifier/UnloadModel", kOperatorRole},
     {kVerifier, "/tandem.v1.Admin/GetServerInfo", kRouterRole | kOperatorRole},
     {kDrafter, "/tandem.v1.Drafter/Draft", kVerifierRole},
     {kDrafter, "/tandem.v1.Drafter/Score", kRouterRole},

@@ -232,7 +232,7 @@ RouterRegistration::RouterRegistration(Options options) : options_(std::move(opt
 }
 
 RouterRegistration::~RouterRegistration() {
-  if (options_.metric != nullptr) options_.metric->Show(nullptr);
+  if (options_.metric != nullptr) options_.metric->Hide(this);
   Leave();
   links_.clear();
 }
@@ -251,13 +251,23 @@ RegistrationMetric::RegistrationMetric(MetricsRegistry* registry) {
       {"tandem_registered_routers", "Routers with which this server is registered (--register).", {}},
       [this] {
         absl::MutexLock lock(&mutex_);
-        return registration_ == nullptr ? 0.0 : static_cast<double>(registration_->num_registered());
+        if (registrations_.empty()) return 0.0;
+        size_t fewest = std::numeric_limits<size_t>::max();
+        for (const RouterRegistration* registration : registrations_) {
+          fewest = std::min(fewest, registration->num_registered());
+        }
+        return static_cast<double>(fewest);
       });
 }
 
 void RegistrationMetric::Show(const RouterRegistration* registration) {
   absl::MutexLock lock(&mutex_);
-  registration_ = registration;
+  registrations_.insert(registration);
+}
+
+void RegistrationMetric::Hide(const RouterRegistration* registration) {
+  absl::MutexLock lock(&mutex_);
+  registrations_.erase(registration);
 }
 
 }  // namespace tandem

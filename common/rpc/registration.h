@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,7 +42,8 @@ v1::ServerRegistration BeginRegistration(const RegistrationFlags& options, const
 
 class RouterRegistration;
 
-// tandem_registered_routers: how many routers know the server, 0 of one that does not register.
+// tandem_registered_routers: how many routers know the server, 0 of one that does not register. Of a server
+// that registers as several (a verifier with several models), those that know it as each of them.
 class RegistrationMetric {
  public:
   // `registry` is not scraped any more when this is destroyed.
@@ -50,9 +52,10 @@ class RegistrationMetric {
  private:
   friend class RouterRegistration;
   void Show(const RouterRegistration* registration);
+  void Hide(const RouterRegistration* registration);
 
   mutable absl::Mutex mutex_;
-  const RouterRegistration* registration_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::set<const RouterRegistration*> registrations_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Keeps a server registered with routers, from its construction on:

@@ -290,7 +290,9 @@ void ServerRunner::SetServing(bool serving) {
 
 void ServerRunner::SetServing(const std::string& service, bool serving) {
   absl::MutexLock lock(&mutex_);
-  if (!draining_) SetHealth(service, serving);
+  if (draining_) return;
+  other_names_.insert(service);
+  SetHealth(service, serving);
 }
 
 void ServerRunner::WatchLiveness(const std::function<absl::Duration()>& stalled, absl::Duration timeout) {
@@ -320,6 +322,7 @@ void ServerRunner::Drain(const DrainTimes& times, const std::function<void(absl:
     if (draining_) return;
     SetHealth("", false);
     for (const std::string& name : service_names_) SetHealth(name, false);
+    for (const std::string& name : other_names_) SetHealth(name, false);
     // From here on SetServing is ignored.
     draining_ = true;
   }

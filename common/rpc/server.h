@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -143,7 +144,8 @@ class ServerRunner {
   int health_port() const { return health_port_.number(); }
 
   // Health, overall and of every service, or of one, the empty name being that of the server as a whole.
-  // Everything but what the options name is serving after Start. Ignored after Drain.
+  // Everything but what the options name is serving after Start. Ignored after Drain. A name that is no
+  // service's is told of from then on; the first of the two says nothing of it.
   void SetServing(bool serving);
   void SetServing(const std::string& service, bool serving);
 
@@ -191,6 +193,7 @@ class ServerRunner {
   Port health_port_;
   std::string address_;
   absl::Mutex mutex_;
+  std::set<std::string> other_names_ ABSL_GUARDED_BY(mutex_);  // That SetServing was told of.
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread liveness_;

@@ -20,6 +20,7 @@ namespace tandem::cli {
 namespace {
 
 using Action = AdminCommand::Action;
+using Kind = AdminCommand::Kind;
 using Stub = v1::RouterAdmin::Stub;
 
 // An edit is done at once, but moving running sessions takes as long as verifiers do.
@@ -69,6 +70,24 @@ std::string Table(const v1::ListDraftersResponse& list) {
                     drafter.draining() ? "draining" : "ok", OrDash(absl::StrJoin(info.tenants(), ","))});
   }
   return FormatTable(rows);
+}
+
+std::string StateText(const v1::VerifierInfo& info) {
+  if (info.removed()) return "removed";
+  return info.in_file() ? "configured" : "added";
+}
+
+std::string Table(const v1::ListVerifiersResponse& list) {
+  std::vector<std::vector<std::string>> rows = {{"MODEL", "ADDRESS", "STATE"}};
+  for (const v1::VerifierInfo& info : list.verifiers()) {
+    rows.push_back({info.config().model(), info.config().endpoint(), StateText(info)});
+  }
+  return FormatTable(rows);
+}
+
+std::string Table(const v1::VerifierInfo& info) {
+  return FormatTable(
+      {{"model", info.config().model()}, {"address", info.config().endpoint()}, {"state", StateText(info)}});
 }
 
 std::string Table(const v1::TenantInfo& info) {
@@ -130,6 +149,12 @@ std::string EventText(const v1::WatchEvent& event) {
                           " draft_model=", drafter.draft_model(), drafter.draining() ? " draining" : "",
                           "\n");
     }
+    case v1::WatchEvent::kVerifier:
+      return absl::StrCat("verifier ", event.verifier().config().endpoint(), " of ",
+                          event.verifier().config().model(), " ", StateText(event.verifier()), "\n");
+    case v1::WatchEvent::kDeletedVerifier:
+      return absl::StrCat("verifier ", event.deleted_verifier().endpoint(), " of ",
+                          event.deleted_verifier().model(), " removed\n");
     case v1::WatchEvent::kDeletedTenant:
       return absl::StrCat("tenant ", event.deleted_tenant(), " deleted\n");
     case v1::WatchEvent::kDeletedDrafter:
@@ -139,29 +164,40 @@ std::string EventText(const v1::WatchEvent& event) {
   }
 }
 
-// Whether `tandem tenants watch` shows the event, or `tandem drafters watch` does.
-bool Concerns(const v1::WatchEvent& event, bool tenants) {
-  if (event.has_synced()) return false;
-  const bool is_tenant = event.has_tenant() || event.event_case() == v1::WatchEvent::kDeletedTenant;
-  return is_tenant == tenants;
+// Whether `watch` of that kind shows the event.
+bool Concerns(const v1::WatchEvent& event, Kind kind) {
+  switch (event.event_case()) {
+    case v1::WatchEvent::kTenant:
+    case v1::WatchEvent::kDeletedTenant:
+      return kind == Kind::kTenants;
+    case v1::WatchEvent::kDrafter:
+    case v1::WatchEvent::kDeletedDrafter:
+      return kind == Kind::kDrafters;
+    case v1::WatchEvent::kVerifier:
+    case v1::WatchEvent::kDeletedVerifier:
+      return kind == Kind::kVerifiers;
+    default:
+      return false;
+  }
 }
 
 class AdminRun {
  public:
   AdminRun(const AdminCommand& command, Client& client, std::ostream& out)
-      : command_(command), client_(client), out_(out) {}
+      : command_(command), of_tenants_(command.kind == Kind::kTenants), client_(client), out_(out) {}
 
   absl::Status Run() {
     switch (command_.action) {
       case Action::kList:
-        return command_.tenants
-                   ? Show<v1::ListTenantsResponse>(&Stub::ListTenants, v1::ListTenantsRequest())
-                   : Show<v1::ListDraftersResponse>(&Stub::ListDrafters, v1::ListDraftersRequest());
+        if (command_.kind == Kind::kVerifiers)
+          return Show<v1::ListVerifiersResponse>(&Stub::ListVerifiers, v1::ListVerifiersRequest());
+        return of_tenants_ ? Show<v1::ListTenantsResponse>(&Stub::ListTenants, v1::ListTenantsRequest())
+                           : Show<v1::ListDraftersResponse>(&Stub::ListDrafters, v1::ListDraftersRequest());
       case Action::kGet:
-        return command_.tenants ? Show<v1::TenantInfo>(&Stub::GetTenant, Named<v1::GetTenantRequest>())
-                                : Show<v1::DrafterInfo>(&Stub::GetDrafter, Named<v1::GetDrafterRequest>());
+        return of_tenants_ ? Show<v1::TenantInfo>(&Stub::GetTenant, Named<v1::GetTenantRequest>())
+                           : Show<v1::DrafterInfo>(&Stub::GetDrafter, Named<v1::GetDrafterRequest>());
       case Action::kSet:
-        return command_.tenants ? SetTenant() : SetDrafter();
+        return of_tenants_ ? SetTenant() : SetDrafter();
       case Action::kDelete:
         return Delete();
       case Action::kSwap:
@@ -173,6 +209,12 @@ class AdminRun {
       }
       case Action::kWatch:
         return Watch();
+      case Action::kAdd:
+        return Show<v1::VerifierInfo>(&Stub::AddVerifier, OfVerifier<v1::AddVerifierRequest>());
+      case Action::kRemove: {
+        v1::RemoveVerifierResponse response;
+        return Call(&Stub::RemoveVerifier, OfVerifier<v1::RemoveVerifierRequest>(), &response);
+      }
     }
     return absl::InternalError("unknown command");
   }
@@ -182,6 +224,13 @@ class AdminRun {
   Request Named() const {
     Request request;
     request.set_name(command_.name);
+    return request;
+  }
+
+  template <class Request>
+  Request OfVerifier() const {
+    Request request;
+    *request.mutable_config() = command_.verifier;
     return request;
   }
 
@@ -236,8 +285,8 @@ class AdminRun {
   absl::Status Delete() {
     v1::DeleteTenantResponse tenant;
     v1::DeleteDrafterResponse drafter;
-    return command_.tenants ? Call(&Stub::DeleteTenant, Named<v1::DeleteTenantRequest>(), &tenant)
-                            : Call(&Stub::DeleteDrafter, Named<v1::DeleteDrafterRequest>(), &drafter);
+    return of_tenants_ ? Call(&Stub::DeleteTenant, Named<v1::DeleteTenantRequest>(), &tenant)
+                       : Call(&Stub::DeleteDrafter, Named<v1::DeleteDrafterRequest>(), &drafter);
   }
 
   absl::Status Swap() {
@@ -263,7 +312,7 @@ class AdminRun {
       const auto reader = stub.Watch(&context, v1::WatchRequest());
       v1::WatchEvent event;
       while (reader->Read(&event)) {
-        if (!Concerns(event, command_.tenants)) continue;
+        if (!Concerns(event, command_.kind)) continue;
         out_ << (command_.json ? MessageJson(event, false) : EventText(event)) << std::flush;
       }
       return reader->Finish();
@@ -271,6 +320,7 @@ class AdminRun {
   }
 
   const AdminCommand& command_;
+  const bool of_tenants_;  // Otherwise of drafters, where both have the action.
   Client& client_;
   std::ostream& out_;
 };

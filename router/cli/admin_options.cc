@@ -29,7 +29,23 @@ constexpr char kDrafterExamples[] = R"(Examples:
   tandem drafters drain code --undo
   tandem drafters watch --json)";
 
+constexpr char kVerifierExamples[] = R"(Examples:
+  tandem verifiers list
+  tandem verifiers add llama verifier-1:7002
+  tandem verifiers remove llama verifier-0:7002
+
+What runs on a verifier that is removed goes on there; `tandem servers` shows how much that is.)";
+
+constexpr char kModelsExamples[] = R"(Examples:
+  tandem models list --endpoint verifier-0:7002
+  tandem models load qwen-1b --name qwen --endpoint verifier-0:7002
+  tandem models unload qwen --endpoint verifier-0:7002
+
+The verifier loads models from its --models-folder only. With TLS the caller needs a certificate of the role
+operator. A router that the verifier registers with hears of it; others are told by `tandem verifiers add`.)";
+
 using Action = AdminCommand::Action;
+using Kind = AdminCommand::Kind;
 
 // A subcommand that stands for an action; its flags are the caller's to add.
 CLI::App* AddAction(CLI::App* app, AdminCommand* command, Action action, const std::string& name,
@@ -153,6 +169,34 @@ void AddDrafterSettings(CLI::App* app, AdminCommand* command) {
       "true or false: whether verifiers may believe the probabilities that it sends");
 }
 
+void AddVerifierCommands(CLI::App* app, AdminCommand* command,
+                         const std::function<void(CLI::App*)>& add_connection) {
+  CLI::App* group =
+      app->add_subcommand("verifiers", "Show and change the verifiers of a running router's models");
+  group->footer(kVerifierExamples);
+  group->require_subcommand(1);
+  group->parse_complete_callback([command] { command->kind = Kind::kVerifiers; });
+  const auto add = [&](Action action, const std::string& name, const std::string& help) {
+    return AddAction(group, command, action, name, help, add_connection);
+  };
+  const auto add_with_names = [&](Action action, const std::string& name, const std::string& help) {
+    CLI::App* added = add(action, name, help);
+    added
+        ->add_option_function<std::string>(
+            "MODEL", [command](const std::string& v) { command->verifier.set_model(v); }, "Target model")
+        ->required();
+    added
+        ->add_option_function<std::string>(
+            "ADDRESS", [command](const std::string& v) { command->verifier.set_endpoint(v); },
+            "Where routers reach it: host:port, or dns:///host:port for every address of a name")
+        ->required();
+  };
+  add(Action::kList, "list", "List them");
+  add_with_names(Action::kAdd, "add", "Have a model use one more");
+  add_with_names(Action::kRemove, "remove", "Give one no more requests of a model");
+  add(Action::kWatch, "watch", "Show what was said of them at run time, then every change as it happens");
+}
+
 constexpr absl::string_view kCanaryPrefix = "canary.";
 
 bool IsCanaryField(const std::string& field) {
@@ -170,7 +214,8 @@ void AddAdminCommands(CLI::App* app, AdminCommand* command,
                                                 : "Show and change drafters of a running router");
     group->footer(tenants ? kTenantExamples : kDrafterExamples);
     group->require_subcommand(1);
-    group->parse_complete_callback([command, tenants] { command->tenants = tenants; });
+    group->parse_complete_callback(
+        [command, tenants] { command->kind = tenants ? Kind::kTenants : Kind::kDrafters; });
     const auto add = [&](Action action, const std::string& name, const std::string& help) {
       return AddAction(group, command, action, name, help, add_connection);
     };
@@ -195,6 +240,38 @@ void AddAdminCommands(CLI::App* app, AdminCommand* command,
       drain->add_flag("--undo", command->undo, "Give it sessions again");
     }
   }
+  AddVerifierCommands(app, command, add_connection);
+}
+
+CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
+                            const std::function<void(CLI::App*)>& add_connection) {
+  CLI::App* group = app->add_subcommand("models", "Show, load and unload the models of a running verifier");
+  group->footer(kModelsExamples);
+  group->require_subcommand(1);
+  const auto add = [&](ModelsCommand::Action action, const std::string& name, const std::string& help) {
+    CLI::App* added = group->add_subcommand(name, help);
+    added->parse_complete_callback([command, action] { command->action = action; });
+    added->add_flag("--json", command->json, "Print JSON")->group("Output");
+    add_connection(added);
+    return added;
+  };
+  v1::LoadModelRequest* request = &command->load;
+  add(ModelsCommand::Action::kList, "list", "List those that are loaded");
+  CLI::App* load = add(ModelsCommand::Action::kLoad, "load", "Load one more, and wait until it serves");
+  load->add_option_function<std::string>(
+          "FOLDER", [request](const std::string& v) { request->set_folder(v); },
+          "The model's folder below the verifier's --models-folder")
+      ->required();
+  load->add_option_function<std::string>(
+      "--name", [request](const std::string& v) { request->set_name(v); },
+      "Name to serve it under; the folder's by default");
+  load->add_option_function<uint64_t>(
+      "--kv-tokens", [request](uint64_t v) { request->set_kv_tokens(v); },
+      "Tokens of keys and values to hold; the share of a model at the start by default");
+  CLI::App* unload =
+      add(ModelsCommand::Action::kUnload, "unload", "End the serving of one, and wait until it has gone");
+  unload->add_option("NAME", command->name, "The model's name")->required();
+  return group;
 }
 
 absl::Status FinishAdminCommand(AdminCommand& command) {

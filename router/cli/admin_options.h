@@ -9,10 +9,15 @@
 
 namespace tandem::cli {
 
-// Adds `tandem tenants ...` and `tandem drafters ...` to the command line; parsing fills `command`.
+// Adds `tandem tenants ...`, `tandem drafters ...` and `tandem verifiers ...` to the command line; parsing
+// fills `command`.
 // `add_connection` adds the flags that every command has.
 void AddAdminCommands(CLI::App* app, AdminCommand* command,
                       const std::function<void(CLI::App*)>& add_connection);
+
+// Likewise `tandem models ...`, which is returned.
+CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
+                            const std::function<void(CLI::App*)>& add_connection);
 
 // What the parser cannot check. InvalidArgument names the flag.
 absl::Status FinishAdminCommand(AdminCommand& command);

@@ -164,6 +164,16 @@ absl::Status Client::CallAdmin(
   return Explain(call(*stub, context));
 }
 
+absl::Status Client::CallVerifier(
+    const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& call) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
+  grpc::ClientContext context;
+  Prepare(context, absl::Now() + connection_.timeout);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  const auto stub = v1::Verifier::NewStub(channel_);
+  return Explain(call(*stub, context));
+}
+
 absl::StatusOr<v1::ChoiceExplanation> Client::ExplainChoice(const v1::ExplainChoiceRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckConnection());
   TANDEM_RETURN_IF_ERROR(CheckTexts(request.request()));

@@ -16,6 +16,7 @@
 #include "tandem/v1/admin.grpc.pb.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/routing.grpc.pb.h"
+#include "tandem/v1/verifier.grpc.pb.h"
 
 namespace tandem::cli {
 
@@ -62,6 +63,10 @@ class Client {
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::ChoiceExplanation> ExplainChoice(const v1::ExplainChoiceRequest& request);
   absl::StatusOr<v1::CalibrateResponse> Calibrate(const v1::CalibrateRequest& request);
+
+  // Runs a call of a verifier's; an interrupt cancels it. Errors as in Generate.
+  absl::Status CallVerifier(
+      const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& call);
 
   // Runs a call of v1::RouterAdmin; an interrupt cancels it. Errors as in Generate.
   absl::Status CallAdmin(

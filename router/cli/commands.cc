@@ -21,6 +21,9 @@ int Run(const std::vector<std::string>& arguments, Terminal& terminal, const Clo
   if (const auto* servers = std::get_if<ServersCommand>(&command)) {
     return RunServers(*servers, terminal, interrupts);
   }
+  if (const auto* models = std::get_if<ModelsCommand>(&command)) {
+    return RunModels(*models, terminal, interrupts);
+  }
   if (const auto* explain = std::get_if<ExplainCommand>(&command)) {
     return RunExplain(*explain, terminal, interrupts);
   }

@@ -30,6 +30,7 @@ int RunGenerate(const GenerateCommand& command, Terminal& terminal, const Clock&
 int RunChat(const ChatCommand& command, Terminal& terminal, const Clock& clock, Interrupts& interrupts);
 int RunInfo(const InfoCommand& command, Terminal& terminal, Interrupts& interrupts);
 int RunServers(const ServersCommand& command, Terminal& terminal, Interrupts& interrupts);
+int RunModels(const ModelsCommand& command, Terminal& terminal, Interrupts& interrupts);
 int RunAdmin(const AdminCommand& command, Terminal& terminal, Interrupts& interrupts);
 int RunExplain(const ExplainCommand& command, Terminal& terminal, Interrupts& interrupts);
 int RunHashToken(const HashTokenCommand& command, Terminal& terminal);

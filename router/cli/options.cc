@@ -435,14 +435,17 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
 
   AdminCommand admin;
   AddAdminCommands(&app, &admin, [&](CLI::App* added) { AddConnection(added, &admin.connection, &raw); });
+  ModelsCommand models;
+  CLI::App* models_app = AddModelsCommands(
+      &app, &models, [&](CLI::App* added) { AddConnection(added, &models.connection, &raw); });
 
   // CLI11 would only say that a subcommand is missing.
   const bool is_word = !arguments.empty() && !arguments[0].empty() && arguments[0][0] != '-';
   const auto is_first = [&](CLI::App* command) { return command->get_name() == arguments[0]; };
   if (is_word && app.get_subcommands(is_first).empty()) {
     err << "unknown command \"" << arguments[0]
-        << "\"; there are generate, chat, info, explain, calibrate, hash-token, servers, tenants and "
-           "drafters\n"
+        << "\"; there are generate, chat, info, explain, calibrate, hash-token, servers, tenants, drafters, "
+           "verifiers and models\n"
         << "Run `tandem --help` for more information.\n";
     return kExitUsage;
   }
@@ -474,6 +477,9 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   } else if (servers_app->parsed()) {
     status = Finish(raw, servers.connection);
     command = servers;
+  } else if (models_app->parsed()) {
+    status = Finish(raw, models.connection);
+    command = models;
   } else if (info_app->parsed()) {
     status = Finish(raw, info.connection);
     command = info;

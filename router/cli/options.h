@@ -13,6 +13,7 @@
 #include "common/rpc/tls_files.h"
 #include "tandem/v1/config.pb.h"
 #include "tandem/v1/generation.pb.h"
+#include "tandem/v1/verifier.pb.h"
 
 namespace tandem::cli {
 
@@ -62,14 +63,16 @@ struct ServersCommand {
   bool json = false;
 };
 
-// `tandem tenants ...` or `tandem drafters ...`.
+// `tandem tenants ...`, `tandem drafters ...` or `tandem verifiers ...`.
 struct AdminCommand {
-  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch };
+  enum class Kind { kTenants, kDrafters, kVerifiers };
+  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch, kAdd, kRemove };
 
   ConnectionOptions connection;
-  bool tenants = true;  // Otherwise drafters.
+  Kind kind = Kind::kTenants;
   Action action = Action::kList;
   std::string name;
+  v1::VerifierConfig verifier;  // For kAdd and kRemove.
   // For kSet: the settings that were given, and the fields of the configuration that they are.
   v1::TenantConfig tenant;
   v1::DrafterConfig drafter;
@@ -79,6 +82,17 @@ struct AdminCommand {
   std::string swap_to;
   bool running = false;
   bool undo = false;
+  bool json = false;
+};
+
+// `tandem models ...`, of a verifier.
+struct ModelsCommand {
+  enum class Action { kList, kLoad, kUnload };
+
+  ConnectionOptions connection;
+  Action action = Action::kList;
+  v1::LoadModelRequest load;
+  std::string name;  // For kUnload.
   bool json = false;
 };
 
@@ -106,7 +120,7 @@ struct HashTokenCommand {
 };
 
 using Command = std::variant<GenerateCommand, ChatCommand, InfoCommand, ExplainCommand, CalibrateCommand,
-                             HashTokenCommand, ServersCommand, AdminCommand>;
+                             HashTokenCommand, ServersCommand, AdminCommand, ModelsCommand>;
 
 // Parses `arguments`, without the program's name. Where there is nothing to run, the exit code instead:
 // kExitOk after writing help or the version to `out`, kExitUsage after writing what is wrong to `err`. Flags

@@ -11,7 +11,8 @@ namespace tandem::router {
 // Everything that routing goes by, as of one version of the store. Immutable and shared: a call holds the
 // snapshot it began with for its life, so that what changes meanwhile changes nothing for it, and indices and
 // pointers into the table stay good. Drafters and tenants differ between snapshots, in number and order too;
-// the target models are the same in all of them, so an index of a model is good for every snapshot.
+// the target models are the same in all of them, so an index of a model is good for every snapshot, though
+// not which verifiers they have.
 class RoutingSnapshot {
  public:
   // `before` is the snapshot that this one takes over from, if there is one; not kept.

@@ -72,11 +72,27 @@ absl::StatusOr<uint64_t> EditStore(const v1::RouterConfig& base, RoutingStore& s
 bool IsReadable(const StoredEntry& entry) {
   if (absl::StartsWith(entry.key, kTenantPrefix)) return v1::TenantRecord().ParseFromString(entry.value);
   if (absl::StartsWith(entry.key, kDrafterPrefix)) return v1::DrafterRecord().ParseFromString(entry.value);
+  if (absl::StartsWith(entry.key, kVerifierPrefix)) return v1::VerifierRecord().ParseFromString(entry.value);
   if (absl::StartsWith(entry.key, kAppliedPrefix)) return v1::AppliedConfig().ParseFromString(entry.value);
   return true;
 }
 
+// What was said at run time of a verifier of one of the models.
+void ApplyVerifier(const v1::VerifierRecord& record, v1::RouterConfig* config) {
+  for (v1::TargetModelConfig& model : *config->mutable_models()) {
+    if (model.name() != record.config().model()) continue;
+    auto& verifiers = *model.mutable_verifiers();
+    const auto found = std::find(verifiers.begin(), verifiers.end(), record.config().endpoint());
+    if (record.removed() && found != verifiers.end()) verifiers.erase(found);
+    if (!record.removed() && found == verifiers.end()) *verifiers.Add() = record.config().endpoint();
+  }
+}
+
 }  // namespace
+
+std::string VerifierKey(const v1::VerifierConfig& verifier) {
+  return absl::StrCat(kVerifierPrefix, verifier.model(), " ", verifier.endpoint());
+}
 
 std::string WithNames(const v1::RouterConfig& config, absl::string_view message) {
   std::vector<std::pair<std::string, std::string>> names;
@@ -85,6 +101,7 @@ std::string WithNames(const v1::RouterConfig& config, absl::string_view message)
     names.emplace_back(absl::StrCat(list, "[", index, "]"),
                        absl::StrCat(what, " \"", absl::CHexEscape(name.substr(0, kShownName)), "\""));
   };
+  for (int i = 0; i < config.models_size(); ++i) add("models", i, "model", config.models(i).name());
   for (int i = 0; i < config.tenants_size(); ++i) add("tenants", i, "tenant", config.tenants(i).name());
   for (int i = 0; i < config.drafters_size(); ++i) add("drafters", i, "drafter", config.drafters(i).name());
   return absl::StrReplaceAll(message, names);
@@ -106,6 +123,10 @@ absl::StatusOr<v1::RouterConfig> ConfigOf(const v1::RouterConfig& base,
       v1::DrafterRecord record;
       if (!record.ParseFromString(entry.value)) return damaged(entry);
       *config.add_drafters() = std::move(*record.mutable_config());
+    } else if (absl::StartsWith(entry.key, kVerifierPrefix)) {
+      v1::VerifierRecord record;
+      if (!record.ParseFromString(entry.value)) return damaged(entry);
+      ApplyVerifier(record, &config);
     }
   }
   return config;
@@ -211,11 +232,20 @@ void RoutingState::Follow() {
 
 absl::Status RoutingState::Reload() {
   absl::MutexLock reload_lock(&reload_mutex_);
-  absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> snapshot = Read();
-  absl::MutexLock lock(&mutex_);
-  condition_.stale = !snapshot.ok();
-  if (snapshot.ok()) snapshot_ = *std::move(snapshot);
+  const absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> snapshot = Read();
+  {
+    absl::MutexLock lock(&mutex_);
+    condition_.stale = !snapshot.ok();
+    if (snapshot.ok()) snapshot_ = *snapshot;
+  }
+  if (snapshot.ok() && tell_verifiers_) tell_verifiers_((*snapshot)->table());
   return snapshot.status();
+}
+
+void RoutingState::TellVerifiers(std::function<void(const RoutingTable&)> tell) {
+  absl::MutexLock lock(&reload_mutex_);
+  tell_verifiers_ = std::move(tell);
+  if (tell_verifiers_) tell_verifiers_(snapshot()->table());
 }
 
 absl::StatusOr<std::shared_ptr<const RoutingSnapshot>> RoutingState::Read() {

@@ -22,13 +22,19 @@ namespace tandem::router {
 inline constexpr absl::string_view kRoutingPrefix = "routing/";
 inline constexpr absl::string_view kTenantPrefix = "routing/tenants/";
 inline constexpr absl::string_view kDrafterPrefix = "routing/drafters/";
+inline constexpr absl::string_view kVerifierPrefix = "routing/verifiers/";
 inline constexpr absl::string_view kAppliedPrefix = "routing/applied/";
 
+// The key of what was said at run time of a model's verifier. Neither name holds a blank.
+std::string VerifierKey(const v1::VerifierConfig& verifier);
+
 // The routing in force: target models and limits from the configuration file, tenants and drafters from the
-// store. Follows the store: whatever is changed there, by this process or another, becomes a new snapshot at
-// once. What does not resolve (ResolveConfig) is logged and leaves the snapshot before in force. A record
-// that cannot be read is logged and taken as it was when it last could be, so that others can still change,
-// and it can be written anew; at the start it is an error.
+// store. Models' verifiers are those of the file, without those that were taken away at run time, and those
+// that were added, both of which the store knows; routers that share a store may have different files.
+// Follows the store: whatever is changed there, by this process or another, becomes a new snapshot at once.
+// What does not resolve (ResolveConfig) is logged and leaves the snapshot before in force. A record that
+// cannot be read is logged and taken as it was when it last could be, so that others can still change, and it
+// can be written anew; at the start it is an error.
 //
 // The file and the store are reconciled by Open and ApplyFile, with what the file said last time as the
 // common ancestor:
@@ -56,12 +62,12 @@ class RoutingState {
   // The latest snapshot; never null.
   std::shared_ptr<const RoutingSnapshot> snapshot() const;
 
-  // Changes tenants and drafters: `decide` is given what is there (every key below kRoutingPrefix) and
-  // returns what is to be done, perhaps nothing. It is called again when another change came between. Changes
-  // are made one after the other, by however many processes, and only when the outcome resolves. They are in
-  // force when this returns; if the store can be written but not read again just then, as soon as it can be.
-  // InvalidArgument as ResolveConfig, but naming tenants and drafters by their names; the errors of `decide`
-  // and of the store.
+  // Changes tenants, drafters and verifiers: `decide` is given what is there (every key below kRoutingPrefix)
+  // and returns what is to be done, perhaps nothing. It is called again when another change came between.
+  // Changes are made one after the other, by however many processes, and only when the outcome resolves. They
+  // are in force when this returns; if the store can be written but not read again just then, as soon as it
+  // can be. InvalidArgument as ResolveConfig, but naming tenants and drafters by their names; the errors of
+  // `decide` and of the store.
   using Decide = std::function<absl::StatusOr<std::vector<StoreChange>>(const RoutingStore::Listing&)>;
   absl::Status Edit(const Decide& decide);
 
@@ -72,6 +78,11 @@ class RoutingState {
   // What the store holds under kRoutingPrefix, damaged records as they were when they could be read. Errors
   // of the store.
   absl::StatusOr<RoutingStore::Listing> List();
+
+  // Told of every routing table that may have other verifiers than the one before, beginning with that in
+  // force; from any thread, one call after the other. Not to call back. Null: nobody any more; no call is
+  // under way when this returns.
+  void TellVerifiers(std::function<void(const RoutingTable&)> tell);
 
   // Drafters that registered, in place of those before, in force when this returns. They are not in the
   // store: they last as long as they are heard of.
@@ -114,6 +125,7 @@ class RoutingState {
   const std::unique_ptr<RoutingStore> store_;
   mutable absl::Mutex reload_mutex_;  // One at a time, so that an older reading never follows a newer one.
   std::vector<Drafter> registered_ ABSL_GUARDED_BY(reload_mutex_);
+  std::function<void(const RoutingTable&)> tell_verifiers_ ABSL_GUARDED_BY(reload_mutex_);
   v1::RouterConfig resolved_ ABSL_GUARDED_BY(reload_mutex_);  // What the snapshot was made of.
   mutable absl::Mutex mutex_;
   std::shared_ptr<const RoutingSnapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
@@ -123,12 +135,13 @@ class RoutingState {
   std::unique_ptr<RoutingStore::Watch> watch_;
 };
 
-// The configuration that `listing`, of kRoutingPrefix, amounts to, with `base` for everything but tenants
-// and drafters. DataLoss for a record that cannot be read.
+// The configuration that `listing`, of kRoutingPrefix, amounts to, with `base` for everything but tenants,
+// drafters and what was said of verifiers; of models that `base` has not, nothing counts. DataLoss for a
+// record that cannot be read.
 absl::StatusOr<v1::RouterConfig> ConfigOf(const v1::RouterConfig& base, const RoutingStore::Listing& listing);
 
-// `message`, of ResolveConfig about `config`, with the names of tenants and drafters in place of where they
-// stand in it.
+// `message`, of ResolveConfig about `config`, with the names of models, tenants and drafters in place of
+// where they stand in it.
 std::string WithNames(const v1::RouterConfig& config, absl::string_view message);
 
 }  // namespace tandem::router

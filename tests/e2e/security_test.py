@@ -40,6 +40,7 @@ SERVERS = {"verifier", "drafter"}
 GENERATION_METHODS = ("Generate", "GenerateOnce", "Tokenize", "Detokenize", "ListModels")
 ADMIN_METHODS = ("ListTenants", "GetTenant", "SetTenant", "DeleteTenant", "ListDrafters", "GetDrafter") + (
     *("SetDrafter", "DeleteDrafter", "SwapTenantDrafter", "DrainDrafter", "ListServers", "Watch"),
+    *("ListVerifiers", "AddVerifier", "RemoveVerifier"),
 )
 # Who may call which RPC, written down a second time.
 ALLOWED = {
@@ -54,6 +55,7 @@ ALLOWED = {
     "verifier": {
         "/tandem.v1.Verifier/Generate": {"router"},
         "/tandem.v1.Verifier/SwapDrafter": {"router", "operator"},
+        **{f"/tandem.v1.Verifier/{method}": {"operator"} for method in ("LoadModel", "UnloadModel")},
         "/tandem.v1.Admin/GetServerInfo": {"router", "operator"},
     },
     "drafter": {
