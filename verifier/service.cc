@@ -210,19 +210,20 @@ v1::SwapDrafterResponse SwapResultToProto(const DrafterSwapResult& result) {
 
 std::shared_ptr<void> VerifierService::Hold() {
   {
-    absl::MutexLock lock(&calls_mutex_);
-    ++calls_;
+    absl::MutexLock lock(&calls_->mutex);
+    ++calls_->held;
   }
-  return std::shared_ptr<void>(nullptr, [this](std::nullptr_t) {
-    absl::MutexLock lock(&calls_mutex_);
-    --calls_;
+  return std::shared_ptr<void>(nullptr, [calls = calls_](std::nullptr_t) {
+    absl::MutexLock lock(&calls->mutex);
+    --calls->held;
   });
 }
 
 bool VerifierService::AwaitNoCalls(absl::Duration timeout) {
-  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(calls_mutex_) { return calls_ == 0; };
-  absl::MutexLock lock(&calls_mutex_);
-  return calls_mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
+  Calls& calls = *calls_;
+  const auto none = [&calls]() ABSL_SHARED_LOCKS_REQUIRED(calls.mutex) { return calls.held == 0; };
+  absl::MutexLock lock(&calls.mutex);
+  return calls.mutex.AwaitWithTimeout(absl::Condition(&none), timeout);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(

@@ -75,8 +75,12 @@ class VerifierService final : public v1::Verifier::CallbackService {
   VerifierMetrics* const metrics_;
   const Tracer& tracer_;
   std::atomic<bool> draining_{false};
-  absl::Mutex calls_mutex_;
-  int calls_ ABSL_GUARDED_BY(calls_mutex_) = 0;  // That are held.
+  struct Calls {
+    absl::Mutex mutex;
+    int held ABSL_GUARDED_BY(mutex) = 0;
+  };
+  // Shared with what is held: gRPC may let go of a call after the server, and the service, have ended.
+  const std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
 };
 
 v1::SwapDrafterResponse SwapResultToProto(const DrafterSwapResult& result);
