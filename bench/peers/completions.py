@@ -27,8 +27,8 @@ class Completion:
 
 
 def complete(url, key, body):
-    """A Completion of POST `url`/completions with `body`, streamed. RuntimeError where the server refuses it, or does
-    not say in `usage` how many tokens it made: chunks are no tokens."""
+    """A Completion of POST `url`/completions with `body`, streamed. RuntimeError where the server refuses it, ends the
+    connection, or does not say in `usage` how many tokens it made: chunks are no tokens."""
     parts = urllib.parse.urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=REQUEST_SECONDS)
@@ -52,6 +52,8 @@ def complete(url, key, body):
                 end = time.perf_counter()
                 first = first or end
                 text += [choice.get("text", "") for choice in chunk["choices"]]
+    except (OSError, http.client.HTTPException) as error:
+        raise RuntimeError(f"{url}: {error}") from error
     finally:
         connection.close()
     if not usage:

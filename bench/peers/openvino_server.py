@@ -139,6 +139,7 @@ def main():
     add("--threads", type=int, default=2, help="(default %(default)s)")
     add("--port", type=int, required=True)
     Handler.engine = Engine(parser.parse_args())
+    http.server.ThreadingHTTPServer.request_queue_size = 128  # Many may call at once.
     http.server.ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler).serve_forever()
 
 
