@@ -160,7 +160,7 @@ def tandem_configurations(args, folder, stack):
                     cores=serve.SharedCores if args.share_cores else serve.Cores)
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}/v1"
-    local = "none" not in args.verifier_flags
+    local = "--local-drafter none" not in args.verifier_flags
     label = {name: f"Tandem: {'prompt lookup and ' if local else ''}{name}" for name in names} | {"off": "Tandem: nothing"}
     how = {name: {"drafter": name} for name in names} | {"off": {"speculation": False}}
     return [
