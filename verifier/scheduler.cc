@@ -81,7 +81,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
     queued->ChooseInEngine();
   }
   if (local_drafters_ != nullptr && asked.speculate) {
-    queued->SetLocalDrafter(local_drafters_->NewSession(asked.cache_salt, options_.vocabulary_fingerprint),
+    queued->SetLocalDrafter(local_drafters_->NewSession(DraftSalt(asked), options_.vocabulary_fingerprint),
                             &local_calibration_, clock_);
   }
   if (asked.prediction != nullptr && asked.speculate)
