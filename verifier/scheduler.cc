@@ -90,7 +90,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
     asked.constraint->TimeBy(clock_);
     // What a constraint leaves no choice about needs no drafter to guess it.
     if (asked.speculate) {
-      asked.constraint->SpellBy(&forced_spellings_, asked.cache_salt);
+      asked.constraint->SpellBy(&forced_spellings_, DraftSalt(asked));
       queued->DraftForced(&forced_calibration_, clock_);
     }
   }
