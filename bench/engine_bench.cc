@@ -40,6 +40,7 @@ EngineRunner::Options RunnerOptions(const EngineBenchOptions& options, int threa
   runner.instruction_set = options.instruction_set;
   runner.weight_dtype = options.weight_dtype;
   runner.kv_type = options.kv_type;
+  runner.adapter = options.adapter;
   runner.device = options.device;
   runner.tree = options.tree;
   runner.most_rows = options.rows.empty() ? 1 : *std::max_element(options.rows.begin(), options.rows.end());

@@ -23,7 +23,8 @@ struct EngineBenchOptions {
   InstructionSet instruction_set = InstructionSet::kAuto;
   WeightDtype weight_dtype = WeightDtype::kBf16;
   KvType kv_type = KvType::kAuto;
-  DeviceSpec device;  // On a GPU, threads and instruction set do not matter.
+  std::string adapter;  // Folder of a LoRA adapter that all rows have; empty: none.
+  DeviceSpec device;    // On a GPU, threads and instruction set do not matter.
   // Repetitions of every pass; fewer, but at least 3, once a context took `most_seconds`.
   int repetitions = 50;
   double most_seconds = 20.0;

@@ -82,6 +82,11 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   } else {
     TANDEM_ASSIGN_OR_RETURN(runner->engine_, CreateCpuEngine(model, engine_options));
   }
+  if (!options.adapter.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const LoraAdapter> adapter,
+                            LoraAdapter::Load(options.adapter, model->config()));
+    TANDEM_ASSIGN_OR_RETURN(runner->adapter_, runner->engine_->AddAdapter(*adapter));
+  }
   const bool is_f32 = model->output().dtype == TensorView::DType::kF32 || HoldsQuantized(*model);
   runner->stored_dtype_ =
       is_f32 && options.weight_dtype == WeightDtype::kBf16 ? WeightDtype::kF32 : options.weight_dtype;
@@ -126,7 +131,8 @@ absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, Seque
   for (uint32_t position = 0; position < length; ++position) {
     rows.push_back({.token = tokens[position],
                     .context = kv->CommittedRow(position),
-                    .state = config().head.has_value() ? &target_state_ : nullptr});
+                    .state = config().head.has_value() ? &target_state_ : nullptr,
+                    .adapter = adapter_});
     if (position + 1 == length) rows.back().logits = logits_.data();
     if (rows.size() == kPromptRows || position + 1 == length) {
       TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
@@ -177,7 +183,8 @@ absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
                     .context = {.blocks = kv_->blocks(), .num_committed = context_, .tail = paths_[i]},
                     .logits = &logits_[i * vocab],
                     .features = is_head ? &output_requests_[i] : nullptr,
-                    .state = is_head ? &own_state_ : nullptr});
+                    .state = is_head ? &own_state_ : nullptr,
+                    .adapter = adapter_});
   }
   const absl::Time start = absl::Now();
   TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
@@ -218,8 +225,10 @@ absl::StatusOr<TokenIds> EngineRunner::Greedy(absl::Span<const TokenId> prompt, 
   while (tokens.size() < num_tokens) {
     const auto best = std::max_element(logits_.begin(), logits_.begin() + static_cast<ptrdiff_t>(vocab));
     tokens.push_back(static_cast<TokenId>(best - logits_.begin()));
-    const StepRow row = {
-        .token = tokens.back(), .context = kv.CommittedRow(position++), .logits = logits_.data()};
+    const StepRow row = {.token = tokens.back(),
+                         .context = kv.CommittedRow(position++),
+                         .logits = logits_.data(),
+                         .adapter = adapter_};
     TANDEM_RETURN_IF_ERROR(engine_->Step(absl::MakeConstSpan(&row, 1)));
   }
   return tokens;

@@ -39,6 +39,7 @@ class EngineRunner {
     WeightDtype weight_dtype = WeightDtype::kBf16;
     KvType kv_type = KvType::kAuto;
     DeviceSpec device;
+    std::string adapter;  // Folder of one that all rows have; empty: none.
     RowTree tree = RowTree::kBinary;
     uint32_t most_rows = 64;      // Of a tree.
     uint32_t most_context = 128;  // Of a tree's context, and of a prompt.
@@ -83,6 +84,7 @@ class EngineRunner {
   WeightDtype stored_dtype_ = WeightDtype::kBf16;
   uint32_t context_ = 0;
   std::unique_ptr<Engine> engine_;
+  AdapterId adapter_ = kNoAdapter;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<SequenceKv> kv_;
   std::vector<std::vector<SlotId>> paths_;  // Per row, from its tree's root to itself.

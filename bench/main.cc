@@ -71,6 +71,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--kv-type", flags->kv_type,
                   "Of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")
       ->capture_default_str();
+  app->add_option("--adapter", options.adapter,
+                  "Folder of a LoRA adapter that all rows are computed with; the floor does not count it.");
   app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Passes of each size.")
       ->check(CLI::Range(1, 100000))

@@ -20,6 +20,9 @@ constexpr absl::Duration kHandOverTime = absl::Seconds(1);
 // What a client that found the queue full is told to wait.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
+// How often to look whether an adapter that is to go is still in use.
+constexpr absl::Duration kAdapterLook = absl::Milliseconds(100);
+
 template <class... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -197,6 +200,27 @@ void EngineLoop::SetWindowPolicy(std::string name, WindowPolicyOptions options) 
   inbox_.Push(PolicyEvent{std::move(name), std::move(options)});
 }
 
+void EngineLoop::AddAdapter(std::shared_ptr<const LoraAdapter> adapter, OnAdapterAdded done) {
+  inbox_.Push(AdapterEvent{std::move(adapter), std::move(done)});
+}
+
+void EngineLoop::DropAdapter(AdapterHandle adapter) {
+  inbox_.Push(DropEvent{std::move(adapter)});
+}
+
+void EngineLoop::ChangeAdapters() {
+  for (const AdapterEvent& added : std::exchange(new_adapters_, {})) {
+    added.done(engine_->AddAdapter(*added.adapter));
+  }
+  std::erase_if(dropped_adapters_, [this](const AdapterHandle& adapter) {
+    // Nobody can take another handle from one that nobody else has.
+    if (adapter.use_count() > 1) return false;
+    const absl::Status dropped = engine_->DropAdapter(adapter->id);
+    LogInfo("adapter dropped", {{"adapter", adapter->name}, {"status", dropped.ToString()}});
+    return true;
+  });
+}
+
 void EngineLoop::WaitUntilIdle(absl::Time deadline) {
   absl::MutexLock lock(&load_mutex_);
   load_mutex_.AwaitWithDeadline(absl::Condition(
@@ -248,12 +272,15 @@ void EngineLoop::Run() {
     events.clear();
   };
   for (;;) {
-    const absl::Time wake = std::min(scheduler_.NextWake(), pools_.NextPlan());
+    absl::Time wake = std::min(scheduler_.NextWake(), pools_.NextPlan());
+    // Who lets go of one last does not say so.
+    if (!dropped_adapters_.empty()) wake = std::min(wake, clock_->Now() + kAdapterLook);
     if (wake > clock_->Now()) Deliver();
     if (!inbox_.WaitUntil(wake, &events)) break;
     busy_time_.Begin(clock_->Now());
     handle_all();
     MoveSessions();
+    ChangeAdapters();
     if (scheduler_.Forward()) {
       Deliver();
       inbox_.Drain(&events);
@@ -329,6 +356,8 @@ void EngineLoop::Handle(Event event) {
                    links_->Acknowledge(malformed.link);
                  },
                  [&](SwapEvent& swap) { HandleSwap(swap); }, [&](HandOverEvent&) { HandOver(); },
+                 [&](AdapterEvent& added) { new_adapters_.push_back(std::move(added)); },
+                 [&](DropEvent& dropped) { dropped_adapters_.push_back(std::move(dropped.adapter)); },
                  [&](PolicyEvent& policy) {
                    const absl::Status set = scheduler_.SetWindowPolicy(policy.name, policy.options);
                    if (set.ok()) {

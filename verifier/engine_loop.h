@@ -100,6 +100,13 @@ class EngineLoop final : private SchedulerListener {
   // See Scheduler::SetWindowPolicy; a name that is not known is logged and changes nothing.
   void SetWindowPolicy(std::string name, WindowPolicyOptions options);
 
+  // Takes an adapter in between two steps. `done` is called on the engine thread; not at all if the loop ends
+  // first.
+  using OnAdapterAdded = std::function<void(absl::StatusOr<AdapterId>)>;
+  void AddAdapter(std::shared_ptr<const LoraAdapter> adapter, OnAdapterAdded done);
+  // Gives its memory back as soon as nobody has a handle of it; nobody is given one any more.
+  void DropAdapter(AdapterHandle adapter);
+
   // Blocks until nothing runs or waits, or the deadline has passed. Shortly before that, what there still is
   // ends with UNAVAILABLE, by which routers know to go on with it elsewhere.
   void Drain(absl::Time deadline);
@@ -169,9 +176,16 @@ class EngineLoop final : private SchedulerListener {
     WindowPolicyOptions options;
   };
   struct HandOverEvent {};
+  struct AdapterEvent {
+    std::shared_ptr<const LoraAdapter> adapter;
+    OnAdapterAdded done;
+  };
+  struct DropEvent {
+    AdapterHandle adapter;
+  };
   using Event = std::variant<BeginEvent, CancelEvent, LinkUpEvent, LinkDownEvent, LinkGoneEvent,
                              LinkRoomEvent, MembersEvent, PoolGoneEvent, DraftEvent, MalformedEvent,
-                             SwapEvent, PolicyEvent, HandOverEvent>;
+                             SwapEvent, PolicyEvent, HandOverEvent, AdapterEvent, DropEvent>;
 
   // What the scheduler said and has not been carried on yet.
   struct Started {};
@@ -206,6 +220,8 @@ class EngineLoop final : private SchedulerListener {
   bool Swap(SessionId session, absl::string_view from, const DrafterBinding& to,
             const std::shared_ptr<SwapCount>& count);
   void MoveSessions();
+  // Between steps: takes in what came, and drops what nobody uses.
+  void ChangeAdapters();
   // One line that finds the request again; never its prompt or output.
   static void LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary);
   // Ends every session with UNAVAILABLE.
@@ -242,7 +258,9 @@ class EngineLoop final : private SchedulerListener {
   std::vector<News> news_;
   // Oldest first: a new swap of a session ends the one before.
   absl::flat_hash_map<SessionId, std::deque<std::shared_ptr<SwapCount>>> swaps_;
-  absl::flat_hash_set<LinkId> down_links_;  // Whose last stream ended and that have not answered since.
+  std::vector<AdapterEvent> new_adapters_;
+  std::vector<AdapterHandle> dropped_adapters_;  // Until nobody else has them.
+  absl::flat_hash_set<LinkId> down_links_;       // Whose last stream ended and that have not answered since.
 
   mutable absl::Mutex load_mutex_;
   Load load_ ABSL_GUARDED_BY(load_mutex_);

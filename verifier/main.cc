@@ -111,10 +111,11 @@ int Main(int argc, const char* const* argv) {
   const absl::StatusOr<TreeShape> shape = ParseTreeShape(options.tree_shape);
   const absl::StatusOr<VerificationRuleKind> rule = ParseVerificationRule(options.verification_rule);
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_VERIFIER);
-  const absl::StatusOr<std::vector<ModelPlan>> plans =
+  absl::StatusOr<std::vector<ModelPlan>> plans =
       PlanModels(options.models, options.kv_tokens, options.kv_shares);
   absl::Status status = shape.status();
   status.Update(plans.status());
+  if (plans.ok()) status.Update(PlanAdapters(options.adapters, &*plans));
   if (options.num_gpus > 1 && ServesSeveral(options)) {
     status.Update(
         absl::InvalidArgumentError("--gpus: several share one model, expected one --model and no "

@@ -68,6 +68,14 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
            "(`tandem models`); empty for neither.")
       .Add("max-models", &options.max_models, "Models held at once, with --models-folder.")
       .InRange(1, 64)
+      .Add("adapter", &options.adapters,
+           "NAME=FOLDER: a LoRA adapter, in a folder as PEFT writes it, that requests may name; of several "
+           "models MODEL:NAME=FOLDER. Repeat for several. On a CPU.")
+      .Add("adapters-folder", &options.adapters_folder,
+           "Folder below which more adapters may be loaded from while this runs, and adapters unloaded "
+           "(`tandem adapters`); empty for neither.")
+      .Add("max-adapters", &options.max_adapters, "Adapters held at once, of each model.")
+      .InRange(1, 4096)
       .Add("prefix-cache", &options.prefix_cache,
            "Keep keys and values of finished requests for later prompts.")
       .Add(

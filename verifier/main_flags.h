@@ -33,6 +33,9 @@ struct VerifierFlags {
   std::vector<std::string> kv_shares;
   std::string models_folder;  // Empty: models are not loaded at run time.
   uint32_t max_models = 8;
+  std::vector<std::string> adapters;
+  std::string adapters_folder;  // Empty: adapters are not loaded at run time.
+  uint32_t max_adapters = 32;
   uint64_t feature_memory_mib = 4096;
   uint32_t max_running = 64;
   uint32_t max_waiting = 256;

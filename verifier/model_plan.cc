@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -70,6 +71,34 @@ absl::StatusOr<std::vector<ModelPlan>> PlanModels(absl::Span<const std::string> 
                                                    kFewestKvTokens));
   }
   return plans;
+}
+
+absl::Status PlanAdapters(absl::Span<const std::string> adapters, std::vector<ModelPlan>* plans) {
+  for (const std::string& adapter : adapters) {
+    const auto refuse = [&](absl::string_view expected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--adapter: \"", adapter.substr(0, 200), "\", expected ", expected));
+    };
+    const size_t equals = adapter.find('=');
+    if (equals == std::string::npos || equals + 1 == adapter.size()) {
+      return refuse("NAME=FOLDER or MODEL:NAME=FOLDER");
+    }
+    std::string name = adapter.substr(0, equals);
+    ModelPlan* of = plans->size() == 1 ? &plans->front() : nullptr;
+    for (ModelPlan& plan : *plans) {
+      if (!absl::StartsWith(name, absl::StrCat(plan.spec.name, ":"))) continue;
+      of = &plan;
+      name.erase(0, plan.spec.name.size() + 1);
+      break;
+    }
+    if (of == nullptr) return refuse("MODEL:NAME=FOLDER, with the name of a --model, as there are several");
+    if (name.empty()) return refuse("a name for it");
+    for (const ModelSpec& other : of->adapters) {
+      if (other.name == name) return refuse("a name of its own");
+    }
+    of->adapters.push_back({.name = std::move(name), .folder = adapter.substr(equals + 1)});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem

@@ -44,5 +44,29 @@ TEST(ModelPlanTest, RefusesWhatMakesNoSense) {
   }
 }
 
+// "model/name folder" of each, or what is wrong.
+std::vector<std::string> AdaptersOf(const std::vector<std::string>& models,
+                                    const std::vector<std::string>& adapters) {
+  auto plans = PlanModels(models, 65536, {}).value();
+  const absl::Status status = PlanAdapters(adapters, &plans);
+  if (!status.ok()) return {std::string(status.message())};
+  std::vector<std::string> lines;
+  for (const ModelPlan& plan : plans) {
+    for (const ModelSpec& adapter : plan.adapters)
+      lines.push_back(plan.spec.name + "/" + adapter.name + " " + adapter.folder);
+  }
+  return lines;
+}
+
+TEST(ModelPlanTest, AdaptersAreOfTheOneModelOrOfTheOneThatIsNamed) {
+  EXPECT_THAT(AdaptersOf({"/m/a"}, {"x=/l/x", "a:y=/l/y"}), ElementsAre("a/x /l/x", "a/y /l/y"));
+  EXPECT_THAT(AdaptersOf({"/m/a", "/m/b"}, {"b:x=/l/x", "a:x=/l/y"}), ElementsAre("a/x /l/y", "b/x /l/x"));
+  EXPECT_THAT(AdaptersOf({"/m/a", "/m/b"}, {"x=/l/x"}), ElementsAre(HasSubstr("there are several")));
+  EXPECT_THAT(AdaptersOf({"/m/a"}, {"x=/l/x", "x=/l/y"}), ElementsAre(HasSubstr("name of its own")));
+  for (const char* const wrong : {"x", "x=", "=/l/x", "a:=/l/x"}) {
+    EXPECT_THAT(AdaptersOf({"/m/a"}, {wrong}), ElementsAre(HasSubstr("--adapter"))) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -29,18 +29,18 @@ absl::Status CheckName(const std::string& name) {
                                                  " printable ASCII characters without blanks"));
 }
 
-// The folder below `root` that `path` names, whatever links and dots are in it.
-absl::StatusOr<std::string> FolderBelow(const std::string& root, const std::string& path) {
+// The folder below `root`, which `flag` names, that `path` names, whatever links and dots are in it.
+absl::StatusOr<std::string> FolderBelow(absl::string_view flag, const std::string& root,
+                                        const std::string& path) {
   std::error_code error;
   const std::filesystem::path base = std::filesystem::canonical(root, error);
-  if (error)
-    return absl::FailedPreconditionError(absl::StrCat("--models-folder ", root, ": ", error.message()));
+  if (error) return absl::FailedPreconditionError(absl::StrCat(flag, " ", root, ": ", error.message()));
   const std::filesystem::path folder = std::filesystem::canonical(base / path, error);
   const auto [end, at] = std::mismatch(base.begin(), base.end(), folder.begin(), folder.end());
   // What is elsewhere is not told from what is not there.
   if (error || path.empty() || end != base.end() || at == folder.end()) {
     return absl::InvalidArgumentError(absl::StrCat("folder: \"", absl::CHexEscape(path.substr(0, 200)),
-                                                   "\" is nothing below the verifier's --models-folder"));
+                                                   "\" is nothing below the verifier's ", flag));
   }
   return folder.string();
 }
@@ -51,22 +51,23 @@ ModelPool::ModelPool(ModelServer::Context context)
     : context_(std::move(context)), several_(ServesSeveral(*context_.options)) {
   if (several_) context_.turns = std::make_shared<EngineTurns>();
   context_.stopped = [this, stopped = context_.stopped] { return ending_ || stopped(); };
+  // Has the worker do what a request asks for.
+  const auto posted = [this](auto work) {
+    return [this, work](const auto& request, const auto& done) {
+      const absl::Status status = Post([this, work, request, done] { done((this->*work)(request)); });
+      if (!status.ok()) done(status);
+    };
+  };
+  ModelsService::Changes changes;
   if (!context_.options->models_folder.empty()) {
-    directory_.SetChanges({.load =
-                               [this](const v1::LoadModelRequest& request,
-                                      const ModelsService::Done<v1::LoadModelResponse>& done) {
-                                 const absl::Status posted =
-                                     Post([this, request, done] { done(LoadModel(request)); });
-                                 if (!posted.ok()) done(posted);
-                               },
-                           .unload =
-                               [this](const v1::UnloadModelRequest& request,
-                                      const ModelsService::Done<v1::UnloadModelResponse>& done) {
-                                 const absl::Status posted =
-                                     Post([this, request, done] { done(UnloadModel(request)); });
-                                 if (!posted.ok()) done(posted);
-                               }});
+    changes.load = posted(&ModelPool::LoadModel);
+    changes.unload = posted(&ModelPool::UnloadModel);
   }
+  if (!context_.options->adapters_folder.empty()) {
+    changes.load_adapter = posted(&ModelPool::LoadAdapter);
+    changes.unload_adapter = posted(&ModelPool::UnloadAdapter);
+  }
+  directory_.SetChanges(std::move(changes));
 }
 
 absl::StatusOr<std::unique_ptr<ModelPool>> ModelPool::Open(ModelServer::Context context,
@@ -170,7 +171,8 @@ absl::Status ModelPool::Load(ServerRunner* server) {
     SetServing(model->name(), true);
   }
   // Models change once those of the start are there.
-  if (!context_.options->models_folder.empty()) worker_ = std::thread([this] { Work(); });
+  if (!context_.options->models_folder.empty() || !context_.options->adapters_folder.empty())
+    worker_ = std::thread([this] { Work(); });
   return absl::OkStatus();
 }
 
@@ -223,7 +225,8 @@ absl::Status ModelPool::Post(std::function<void()> job) {
 absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request) const {
   const VerifierFlags& options = *context_.options;
   ModelPlan plan;
-  TANDEM_ASSIGN_OR_RETURN(plan.spec.folder, FolderBelow(options.models_folder, request.folder()));
+  TANDEM_ASSIGN_OR_RETURN(plan.spec.folder,
+                          FolderBelow("--models-folder", options.models_folder, request.folder()));
   plan.spec.name =
       request.name().empty() ? std::filesystem::path(plan.spec.folder).filename().string() : request.name();
   TANDEM_RETURN_IF_ERROR(CheckName(plan.spec.name));
@@ -272,6 +275,36 @@ absl::StatusOr<v1::LoadModelResponse> ModelPool::LoadModel(const v1::LoadModelRe
   SetServing(loaded->name(), true);
   loaded->Register();
   return response;
+}
+
+absl::StatusOr<ModelServer*> ModelPool::FindModel(const std::string& name) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  if (name.empty() && models_.size() == 1) return models_.front().get();
+  for (const auto& model : models_) {
+    if (model->name() == name) return model.get();
+  }
+  if (name.empty())
+    return absl::InvalidArgumentError("model: expected a name, as this verifier holds several");
+  return absl::NotFoundError(absl::StrCat("model: this verifier holds no model \"",
+                                          absl::CHexEscape(name.substr(0, kMostNameBytes)), "\""));
+}
+
+absl::StatusOr<v1::LoadAdapterResponse> ModelPool::LoadAdapter(const v1::LoadAdapterRequest& request) {
+  if (ending_) return absl::UnavailableError("the verifier is shutting down");
+  TANDEM_ASSIGN_OR_RETURN(ModelServer* const model, FindModel(request.model()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::string folder,
+      FolderBelow("--adapters-folder", context_.options->adapters_folder, request.folder()));
+  const std::string name =
+      request.name().empty() ? std::filesystem::path(folder).filename().string() : request.name();
+  TANDEM_RETURN_IF_ERROR(CheckName(name));
+  return model->LoadAdapter(name, folder);
+}
+
+absl::StatusOr<v1::UnloadAdapterResponse> ModelPool::UnloadAdapter(const v1::UnloadAdapterRequest& request) {
+  if (ending_) return absl::UnavailableError("the verifier is shutting down");
+  TANDEM_ASSIGN_OR_RETURN(ModelServer* const model, FindModel(request.model()));
+  return model->UnloadAdapter(request.name());
 }
 
 absl::StatusOr<v1::UnloadModelResponse> ModelPool::UnloadModel(const v1::UnloadModelRequest& request) {

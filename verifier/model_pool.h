@@ -60,6 +60,10 @@ class ModelPool {
   absl::Status Post(std::function<void()> job);
   absl::StatusOr<v1::LoadModelResponse> LoadModel(const v1::LoadModelRequest& request);
   absl::StatusOr<v1::UnloadModelResponse> UnloadModel(const v1::UnloadModelRequest& request);
+  absl::StatusOr<v1::LoadAdapterResponse> LoadAdapter(const v1::LoadAdapterRequest& request);
+  absl::StatusOr<v1::UnloadAdapterResponse> UnloadAdapter(const v1::UnloadAdapterRequest& request);
+  // The worker's: nobody else takes models away. Empty: the only one.
+  absl::StatusOr<ModelServer*> FindModel(const std::string& name) const;
   absl::StatusOr<ModelPlan> PlanOf(const v1::LoadModelRequest& request) const;
   void SetServing(const std::string& model, bool serving);
   // "tandem.v1.Verifier/NAME".

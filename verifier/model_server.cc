@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/config/version.h"
@@ -99,6 +100,15 @@ v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const 
   return server;
 }
 
+v1::AdapterInfo AdapterToProto(const HeldAdapter& adapter) {
+  v1::AdapterInfo info;
+  info.set_name(adapter.name);
+  info.set_rank(adapter.rank);
+  info.set_parameters(adapter.num_parameters);
+  info.set_fingerprint(adapter.fingerprint);
+  return info;
+}
+
 // Said once: without features, heads are refused request by request.
 void WarnWithoutFeatures(const VerifierFlags& options, const Engine& engine) {
   const FeatureStore::Options store = FeatureStore::OptionsFor(engine, options.feature_memory_mib << 20);
@@ -180,6 +190,42 @@ absl::Status ModelServer::Load() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<v1::LoadAdapterResponse> ModelServer::LoadAdapter(const std::string& name,
+                                                                 const std::string& folder) {
+  HeldAdapters* const adapters = target_.served.adapters.get();
+  if (adapters == nullptr) return absl::UnimplementedError("this verifier's device has no adapters");
+  TANDEM_RETURN_IF_ERROR(adapters->CheckRoom(name));
+  absl::StatusOr<std::shared_ptr<const LoraAdapter>> adapter =
+      LoraAdapter::Load(folder, target_.model->config());
+  if (!adapter.ok()) return absl::InvalidArgumentError(absl::StrCat("folder: ", adapter.status().message()));
+  absl::Notification done;
+  absl::StatusOr<AdapterId> id;
+  loop_->AddAdapter(*adapter, [&](absl::StatusOr<AdapterId> added) {
+    id = std::move(added);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  TANDEM_RETURN_IF_ERROR(id.status());
+  const AdapterHandle handle = HandleOf(name, **adapter, *id);
+  TANDEM_RETURN_IF_ERROR(adapters->Add(handle));
+  LogInfo("adapter loaded", {{"model", this->name()}, {"adapter", name}, {"folder", folder}});
+  v1::LoadAdapterResponse response;
+  *response.mutable_adapter() = AdapterToProto(*handle);
+  return response;
+}
+
+absl::StatusOr<v1::UnloadAdapterResponse> ModelServer::UnloadAdapter(const std::string& name) {
+  HeldAdapters* const adapters = target_.served.adapters.get();
+  if (adapters == nullptr) return absl::UnimplementedError("this verifier's device has no adapters");
+  TANDEM_ASSIGN_OR_RETURN(AdapterHandle adapter, adapters->Remove(name));
+  v1::UnloadAdapterResponse response;
+  response.set_requests(static_cast<uint32_t>(adapter.use_count() - 1));
+  loop_->DropAdapter(std::move(adapter));
+  LogInfo("adapter unloaded",
+          {{"model", this->name()}, {"adapter", name}, {"requests", absl::StrCat(response.requests())}});
+  return response;
+}
+
 void ModelServer::Register() {
   if (!context_.options->registration.any()) return;
   registration_ = std::make_unique<RouterRegistration>(
@@ -195,6 +241,11 @@ v1::ServerInfo ModelServer::Describe() const {
   if (serving == nullptr) return info;
   const EngineLoop::Load load = serving->load();
   info.set_serving(true);
+  if (target_.served.adapters != nullptr) {
+    for (const AdapterHandle& adapter : target_.served.adapters->List()) {
+      *info.mutable_models(0)->add_adapters() = AdapterToProto(*adapter);
+    }
+  }
   info.set_kv_tokens_total(kv_tokens_total_);
   *info.mutable_round_seconds() = round_seconds_;
   info.set_window_policy(load.window_policy);

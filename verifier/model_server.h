@@ -14,6 +14,7 @@
 #include "common/rpc/security.h"
 #include "common/tracing/span.h"
 #include "tandem/v1/admin.pb.h"
+#include "tandem/v1/verifier.pb.h"
 #include "verifier/engine_loop.h"
 #include "verifier/metrics.h"
 #include "verifier/policy_file.h"
@@ -56,6 +57,10 @@ class ModelServer {
   const v1::ModelInfo& info() const { return fixed_.models(0); }
   uint64_t kv_tokens() const { return target_.kv_tokens; }
   VerifierService* service() { return &service_; }
+
+  // What LoadAdapter and UnloadAdapter ask for, once it serves. The folder is one.
+  absl::StatusOr<v1::LoadAdapterResponse> LoadAdapter(const std::string& name, const std::string& folder);
+  absl::StatusOr<v1::UnloadAdapterResponse> UnloadAdapter(const std::string& name);
 
   // Until it serves. Cancelled as Context says.
   absl::Status Load();

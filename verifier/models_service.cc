@@ -40,14 +40,18 @@ class SwapSum {
   absl::Status status_;
 };
 
-// Answers a call when what was asked for is done; at once where models do not change.
+constexpr absl::string_view kFixedModels =
+    "models cannot be loaded or unloaded here: the verifier was started without --models-folder";
+constexpr absl::string_view kFixedAdapters =
+    "adapters cannot be loaded or unloaded here: the verifier was started without --adapters-folder";
+
+// Answers a call when what was asked for is done; at once, with `fixed`, where that does not change.
 template <class Request, class Response, class Change>
 grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, const Change& change,
-                              const Request* request, Response* response) {
+                              absl::string_view fixed, const Request* request, Response* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   if (!change) {
-    reactor->Finish(ToGrpcStatus(absl::FailedPreconditionError(
-        "models cannot be loaded or unloaded here: the verifier was started without --models-folder")));
+    reactor->Finish(ToGrpcStatus(absl::FailedPreconditionError(fixed)));
     return reactor;
   }
   change(*request, [reactor, response](absl::StatusOr<Response> result) {
@@ -141,13 +145,25 @@ grpc::ServerUnaryReactor* ModelsService::SwapDrafter(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ModelsService::LoadModel(grpc::CallbackServerContext* context,
                                                    const v1::LoadModelRequest* request,
                                                    v1::LoadModelResponse* response) {
-  return Ask(context, changes_.load, request, response);
+  return Ask(context, changes_.load, kFixedModels, request, response);
 }
 
 grpc::ServerUnaryReactor* ModelsService::UnloadModel(grpc::CallbackServerContext* context,
                                                      const v1::UnloadModelRequest* request,
                                                      v1::UnloadModelResponse* response) {
-  return Ask(context, changes_.unload, request, response);
+  return Ask(context, changes_.unload, kFixedModels, request, response);
+}
+
+grpc::ServerUnaryReactor* ModelsService::LoadAdapter(grpc::CallbackServerContext* context,
+                                                     const v1::LoadAdapterRequest* request,
+                                                     v1::LoadAdapterResponse* response) {
+  return Ask(context, changes_.load_adapter, kFixedAdapters, request, response);
+}
+
+grpc::ServerUnaryReactor* ModelsService::UnloadAdapter(grpc::CallbackServerContext* context,
+                                                       const v1::UnloadAdapterRequest* request,
+                                                       v1::UnloadAdapterResponse* response) {
+  return Ask(context, changes_.unload_adapter, kFixedAdapters, request, response);
 }
 
 }  // namespace tandem

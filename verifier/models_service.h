@@ -17,7 +17,7 @@
 namespace tandem {
 
 // The gRPC service of a verifier with one model or several: a call goes to the service of the model that it
-// names, and LoadModel and UnloadModel to who does that. With a single model every call goes to it, which
+// names, and LoadModel and its like to who does that. With a single model every call goes to it, which
 // says itself what it does not hold.
 //
 //   Add --> calls for the name go to its service --Withdraw--> UNAVAILABLE, so that routers go elsewhere
@@ -31,8 +31,11 @@ class ModelsService final : public v1::Verifier::CallbackService {
   struct Changes {
     std::function<void(const v1::LoadModelRequest&, Done<v1::LoadModelResponse> done)> load;
     std::function<void(const v1::UnloadModelRequest&, Done<v1::UnloadModelResponse> done)> unload;
+    // Likewise.
+    std::function<void(const v1::LoadAdapterRequest&, Done<v1::LoadAdapterResponse> done)> load_adapter;
+    std::function<void(const v1::UnloadAdapterRequest&, Done<v1::UnloadAdapterResponse> done)> unload_adapter;
   };
-  // Unset: models do not change while this serves. Before the server starts.
+  // What is not set: models, or adapters, do not change while this serves. Before the server starts.
   void SetChanges(Changes changes) { changes_ = std::move(changes); }
 
   // `service` outlives its place here, and then until its AwaitNoCalls.
@@ -51,6 +54,12 @@ class ModelsService final : public v1::Verifier::CallbackService {
   grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
                                         const v1::UnloadModelRequest* request,
                                         v1::UnloadModelResponse* response) override;
+  grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* context,
+                                        const v1::LoadAdapterRequest* request,
+                                        v1::LoadAdapterResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* context,
+                                          const v1::UnloadAdapterRequest* request,
+                                          v1::UnloadAdapterResponse* response) override;
 
  private:
   // A model's service, which stays as long as this does.

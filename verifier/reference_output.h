@@ -22,12 +22,13 @@ struct ReferenceOutput {
 // anything.
 inline ReferenceOutput GenerateReference(const FakeEngine& target, const TokenIds& prompt,
                                          const SamplingParameters& sampling, OutputAssembler output,
-                                         const FakeConstraint::Options* constraint = nullptr) {
+                                         const FakeConstraint::Options* constraint = nullptr,
+                                         AdapterId adapter = kNoAdapter) {
   ReferenceOutput reference;
   TargetSampler sampler(sampling, target.config().vocab_size, prompt);
   TokenIds all = prompt;
   while (true) {
-    std::vector<float> logits = target.ReferenceLogits(all);
+    std::vector<float> logits = target.ReferenceLogits(all, adapter);
     if (constraint != nullptr) FakeConstraint::Mask(*constraint, reference.tokens, absl::MakeSpan(logits));
     const TokenId token = sampler.Choose(absl::MakeSpan(logits), static_cast<uint32_t>(all.size())).token;
     sampler.Append(token);

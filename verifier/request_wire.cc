@@ -145,6 +145,13 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   SessionRequest request;
   request.deadline = deadline;
   request.cache_salt = proto.cache_salt();
+  if (!proto.adapter().empty()) {
+    if (target.adapters == nullptr) {
+      return absl::UnimplementedError(
+          "adapter: this verifier's device has none, expected one with --device=cpu");
+    }
+    TANDEM_ASSIGN_OR_RETURN(request.adapter, target.adapters->Find(proto.adapter()));
+  }
   TANDEM_ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(proto, target));
   TANDEM_ASSIGN_OR_RETURN(request.prompt, CheckedTokens(proto.prompt(), "prompt", target.config.vocab_size));
   TANDEM_ASSIGN_OR_RETURN(request.emitted,

@@ -81,7 +81,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
     queued->ChooseInEngine();
   }
   if (local_drafters_ != nullptr && asked.speculate) {
-    queued->SetLocalDrafter(local_drafters_->NewSession(asked.cache_salt, options_.vocabulary_fingerprint),
+    queued->SetLocalDrafter(local_drafters_->NewSession(DraftSalt(asked), options_.vocabulary_fingerprint),
                             &local_calibration_, clock_);
   }
   if (asked.prediction != nullptr && asked.speculate)
@@ -89,7 +89,10 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   if (asked.constraint != nullptr) {
     asked.constraint->TimeBy(clock_);
     // What a constraint leaves no choice about needs no drafter to guess it.
-    if (asked.speculate) queued->DraftForced(&forced_calibration_, clock_);
+    if (asked.speculate) {
+      asked.constraint->SpellBy(&forced_spellings_, DraftSalt(asked));
+      queued->DraftForced(&forced_calibration_, clock_);
+    }
   }
   Enqueue(std::move(queued));
   return absl::OkStatus();

@@ -70,6 +70,7 @@ struct Ask {
   SamplingParameters sampling = {.temperature = 0.0f};
   StopRules rules = {.max_tokens = 20};
   uint64_t cache_salt = 0;
+  AdapterHandle adapter;
   absl::Time deadline = absl::InfiniteFuture();
   bool drafted = false;
   bool trusted = false;
@@ -137,6 +138,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
                                              : std::make_unique<SessionConstraint>(
                                                    ask.constraint(), TestTokenizer(), kVocabSize),
                            .cache_salt = ask.cache_salt,
+                           .adapter = ask.adapter,
                            .tenant = ask.tenant,
                            .priority = ask.priority,
                            .deadline = ask.deadline,
@@ -151,7 +153,8 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
   }
 
   ReferenceOutput Reference(const Ask& ask) const {
-    return GenerateReference(*model_, ask.prompt, ask.sampling, OutputAssembler(TestTokenizer(), ask.rules));
+    return GenerateReference(*model_, ask.prompt, ask.sampling, OutputAssembler(TestTokenizer(), ask.rules),
+                             /*constraint=*/nullptr, ask.adapter == nullptr ? kNoAdapter : ask.adapter->id);
   }
 
   void ExpectReference(SessionId id, const Ask& ask) {

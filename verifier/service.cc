@@ -28,6 +28,7 @@ void Describe(const v1::VerifierGenerateRequest& request, const std::string& mod
   span.Set("gen_ai.response.model", model);
   span.Set("tandem.request_id", request.request_id());
   span.Set("tandem.tenant", request.tenant());
+  if (!request.adapter().empty()) span.Set("tandem.adapter", request.adapter());
   span.Set("tandem.emitted_tokens", request.emitted().ids_size());
 }
 
@@ -265,6 +266,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   started.set_seed(session->sampling.seed);
   started.set_prompt_tokens(static_cast<uint32_t>(session->prompt.size()));
   started.set_max_tokens(session->max_tokens);
+  if (session->adapter != nullptr) started.set_adapter(session->adapter->name);
   if (session->replayed_end.has_value()) {  // Nothing is left to generate.
     SessionSummary summary{.end = *std::move(session->replayed_end)};
     summary.prompt_tokens = static_cast<uint32_t>(session->prompt.size());

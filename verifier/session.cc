@@ -12,8 +12,9 @@ namespace tandem {
 namespace {
 
 // A prompt whose log probabilities are wanted is computed as a whole: its blocks are nobody else's.
-uint64_t CacheSalt(const SessionRequest& request, SessionId id) {
-  return request.num_prompt_logprobs < 0 ? request.cache_salt : HashCombine(request.cache_salt, ~id);
+PrefixSpace SpaceOf(const SessionRequest& request, SessionId id) {
+  return {request.num_prompt_logprobs < 0 ? request.cache_salt : HashCombine(request.cache_salt, ~id),
+          request.adapter == nullptr ? kNoAdapter : request.adapter->id};
 }
 
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
@@ -34,8 +35,9 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
       policy_(std::move(policy)),
       record_(record),
       vocab_size_(vocab_size),
+      adapter_(request_.adapter == nullptr ? kNoAdapter : request_.adapter->id),
       sampler_(request_.sampling, vocab_size, request_.prompt),
-      kv_(pool, CacheSalt(request_, id)),
+      kv_(pool, SpaceOf(request_, id)),
       mirror_(vocab_size),
       draft_seconds_per_level_(kDraftSecondsHistory),
       verified_per_level_(kBreadthHistory) {
@@ -81,7 +83,8 @@ uint32_t Session::PlanPrefill(uint32_t max_rows, uint32_t max_logit_rows, std::v
   if (wants_prompt_logits()) end = PlanPromptLogits(static_cast<uint32_t>(rows.size()), max_logit_rows, end);
   const uint32_t count = end - planned_;
   for (; planned_ < end; ++planned_) {
-    rows.push_back({.token = kv_.tokens()[planned_], .context = kv_.CommittedRow(planned_)});
+    rows.push_back(
+        {.token = kv_.tokens()[planned_], .context = kv_.CommittedRow(planned_), .adapter = adapter_});
   }
   if (count > 0) ReadLocally();
   return count;
@@ -124,7 +127,7 @@ OpenSession Session::MakeOpen(uint32_t epoch, const std::string& draft_model, ui
           .prefix_hash = prefix_hash_,
           .sampling = request_.sampling,
           .prompt_length = static_cast<uint32_t>(request_.prompt.size()),
-          .cache_salt = request_.cache_salt,
+          .cache_salt = DraftSalt(request_),
           .budget = budget,
           .sampled_drafts = samples_drafts(),
           .predict_acceptance = policy_->stop_below() > 0.0,
@@ -382,7 +385,7 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
 
   const auto root = static_cast<uint32_t>(kv_.tokens().size()) - 1;
   first_row_ = static_cast<uint32_t>(rows.size());
-  rows.push_back({.token = kv_.tokens()[root], .context = kv_.CommittedRow(root)});
+  rows.push_back({.token = kv_.tokens()[root], .context = kv_.CommittedRow(root), .adapter = adapter_});
   // A node's context beyond the committed prefix is its parent's, then its own slot.
   size_t total = 0;
   for (const TreeNode& node : selected_) total += node.depth;
@@ -401,7 +404,8 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
     rows.push_back({.token = selected_[i].token,
                     .context = {.blocks = kv_.blocks(),
                                 .num_committed = root + 1,
-                                .tail = absl::MakeConstSpan(tails_).subspan(begin)}});
+                                .tail = absl::MakeConstSpan(tails_).subspan(begin)},
+                    .adapter = adapter_});
   }
   if (!chooses_in_engine_) return;
   absl::Span<const std::vector<uint32_t>> allowed;

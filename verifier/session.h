@@ -382,6 +382,7 @@ class Session {
   DrafterRecord* record_;
   DrafterRecord* round_record_ = nullptr;  // Of the drafter that drafted what is being verified.
   const int32_t vocab_size_;
+  const AdapterId adapter_;
   TargetSampler sampler_;
   SequenceKv kv_;
   uint32_t planned_ = 0;  // Tokens that are computed or planned in the coming step.

@@ -10,11 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/hash.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
 #include "common/speculation/merged_tree.h"
 #include "common/speculation/sampling_parameters.h"
 #include "common/speculation/target_sampler.h"
+#include "verifier/held_adapters.h"
 #include "verifier/output_assembler.h"
 #include "verifier/round_report.h"
 #include "verifier/session_constraint.h"
@@ -46,8 +48,9 @@ struct SessionRequest {
       constraint;  // What the output may be, `emitted` taken in; none: anything.
   std::shared_ptr<const std::string> wire_constraint;  // The same, for drafters: OpenSession.
   uint64_t cache_salt = 0;
-  std::string tenant;    // Whose waiting requests
-  int32_t priority = 0;  // go by this, the lowest first.
+  AdapterHandle adapter;  // That computes it, or none.
+  std::string tenant;     // Whose waiting requests
+  int32_t priority = 0;   // go by this, the lowest first.
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
   std::vector<DrafterBinding> alternates;  // In whose stead to take them; only with a drafter.
@@ -61,6 +64,13 @@ struct SessionRequest {
   bool trace_rounds = false;
   bool trace_trees = false;  // With trace_rounds.
 };
+
+// What keeps texts apart in what drafters and sources remember: of tenants, and of one tenant's adapters,
+// whose outputs differ, as do the features that heads are fed with.
+inline uint64_t DraftSalt(const SessionRequest& request) {
+  return request.adapter == nullptr ? request.cache_salt
+                                    : HashCombine(request.cache_salt, request.adapter->fingerprint);
+}
 
 // A part of a prompt with its log probabilities. The prompt's first token has none.
 struct PromptPart {

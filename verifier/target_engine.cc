@@ -80,7 +80,37 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options,
   return CreateCpuEngine(target.model, engine_options);
 }
 
+absl::Status OpenAdapters(const VerifierFlags& options, const ModelPlan& plan, const DeviceSpec& device,
+                          OpenedTarget* target) {
+  if (device.is_cuda) {
+    if (plan.adapters.empty() && options.adapters_folder.empty()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(plan.adapters.empty() ? "--adapters-folder" : "--adapter",
+                                                 ": --device=", options.device,
+                                                 " has no adapters, expected --device=cpu"));
+  }
+  if (plan.adapters.size() > options.max_adapters) {
+    return absl::InvalidArgumentError(absl::StrCat("--adapter: ", plan.adapters.size(), " for \"",
+                                                   plan.spec.name, "\", expected at most --max-adapters, ",
+                                                   options.max_adapters));
+  }
+  target->served.adapters = std::make_shared<HeldAdapters>(options.max_adapters);
+  for (const ModelSpec& spec : plan.adapters) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const LoraAdapter> adapter,
+                            LoraAdapter::Load(spec.folder, target->model->config()));
+    target->adapters.push_back({.name = spec.name, .adapter = std::move(adapter)});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+AdapterHandle HandleOf(const std::string& name, const LoraAdapter& adapter, AdapterId id) {
+  return std::make_shared<const HeldAdapter>(HeldAdapter{.name = name,
+                                                         .id = id,
+                                                         .fingerprint = adapter.fingerprint(),
+                                                         .rank = adapter.greatest_rank(),
+                                                         .num_parameters = adapter.num_parameters()});
+}
 
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const ModelPlan& plan) {
   TANDEM_RETURN_IF_ERROR(PinnedCpus(options).status());
@@ -113,6 +143,7 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const Mode
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer,
                           Tokenizer::LoadForModel(plan.spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
+  TANDEM_RETURN_IF_ERROR(OpenAdapters(options, plan, device, &target));
   return target;
 }
 
@@ -130,6 +161,10 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
     engine = PaceEngine(std::move(engine), pace);
   }
   if (turns != nullptr) engine = TakeTurns(std::move(engine), turns);
+  for (const OpenedTarget::Adapter& each : target.adapters) {
+    TANDEM_ASSIGN_OR_RETURN(const AdapterId id, engine->AddAdapter(*each.adapter));
+    TANDEM_RETURN_IF_ERROR(target.served.adapters->Add(HandleOf(each.name, *each.adapter, id)));
+  }
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
   TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get(), stopped));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,8 +13,10 @@
 #include "common/engine/engine_turns.h"
 #include "common/engine/kv_type.h"
 #include "common/engine/weight_type.h"
+#include "common/model/lora_adapter.h"
 #include "common/model/model.h"
 #include "common/speculation/round_time_model.h"
+#include "verifier/held_adapters.h"
 #include "verifier/main_flags.h"
 #include "verifier/model_plan.h"
 #include "verifier/request_wire.h"
@@ -29,7 +32,15 @@ struct OpenedTarget {
   ServedTarget served;
   uint64_t vocabulary_fingerprint = 0;
   uint64_t kv_tokens = 0;  // To hold.
+  struct Adapter {
+    std::string name;
+    std::shared_ptr<const LoraAdapter> adapter;
+  };
+  std::vector<Adapter> adapters;  // That it begins with.
 };
+
+// What requests go by, of an adapter that the engine holds by this id.
+AdapterHandle HandleOf(const std::string& name, const LoraAdapter& adapter, AdapterId id);
 
 // Opens and checks what `plan` names. Errors name the flag, or the file.
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const ModelPlan& plan);

@@ -47,11 +47,12 @@ void BlockPool::Release(BlockId block) {
   }
 }
 
-uint64_t BlockPool::Publish(BlockId block, uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens) {
+uint64_t BlockPool::Publish(BlockId block, PrefixSpace space, uint64_t parent,
+                            absl::Span<const TokenId> tokens) {
   assert(block < blocks_.size() && blocks_[block].num_holders > 0);
   if (!prefix_cache_) return 0;
   Block& entry = blocks_[block];
-  Name name = MakeName(salt, parent, tokens);
+  Name name = MakeName(space, parent, tokens);
   const auto [it, inserted] = named_.try_emplace(name, block);
   if (!inserted) return blocks_[it->second].number;
   // A block has one name: publishing it under a second one would leave the first pointing at a block that no
@@ -62,11 +63,11 @@ uint64_t BlockPool::Publish(BlockId block, uint64_t salt, uint64_t parent, absl:
   return entry.number;
 }
 
-BlockPool::Match BlockPool::MatchPrefix(uint64_t salt, absl::Span<const TokenId> tokens) {
+BlockPool::Match BlockPool::MatchPrefix(PrefixSpace space, absl::Span<const TokenId> tokens) {
   Match match;
   uint64_t parent = 0;
   while (tokens.size() >= kBlockTokens) {
-    const auto it = named_.find(MakeName(salt, parent, tokens.first(kBlockTokens)));
+    const auto it = named_.find(MakeName(space, parent, tokens.first(kBlockTokens)));
     if (it == named_.end()) break;
     Block& entry = blocks_[it->second];
     if (entry.num_holders++ == 0) RemoveFromCached(it->second);
@@ -115,9 +116,9 @@ absl::Status BlockPool::CheckConserved(absl::Span<const BlockId> held) const {
   return absl::OkStatus();
 }
 
-BlockPool::Name BlockPool::MakeName(uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens) {
+BlockPool::Name BlockPool::MakeName(PrefixSpace space, uint64_t parent, absl::Span<const TokenId> tokens) {
   assert(tokens.size() == kBlockTokens);
-  Name name{.salt = salt, .parent = parent};
+  Name name{.space = space, .parent = parent};
   std::copy(tokens.begin(), tokens.end(), name.tokens.begin());
   return name;
 }

@@ -14,15 +14,31 @@
 
 namespace tandem {
 
+// Whose prefixes these are: what one space has computed is never found in another.
+struct PrefixSpace {
+  // NOLINTNEXTLINE(google-explicit-constructor): most have no adapter.
+  PrefixSpace(uint64_t tenant_salt = 0, AdapterId used_adapter = kNoAdapter)
+      : salt(tenant_salt), adapter(used_adapter) {}
+
+  uint64_t salt;      // Of the tenant.
+  AdapterId adapter;  // That computed them.
+
+  bool operator==(const PrefixSpace&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const PrefixSpace& space) {
+    return H::combine(std::move(state), space.salt, space.adapter);
+  }
+};
+
 // Who owns which block of keys and values: reference counts, the free list and the prefix cache.
 //
 // A block is free, or held by one or more sequences, or cached: complete, held by nobody, kept for a later
 // prompt with the same prefix until it is the least recently used and someone needs a block. Blocks are
 // conserved: num_free() + num_held() + num_cached() == num_blocks() at all times (CheckConserved).
 //
-// The cache is a trie: a named block is found by its salt, its parent and its tokens, all compared in full,
-// and the number that stands for it as a parent is never given out twice. So a hash collision is a miss, and
-// one tenant (one salt) can neither read nor time another's prompts.
+// The cache is a trie: a named block is found by its space, its parent and its tokens, all compared in full,
+// and the number that stands for it as a parent is never given out twice. So a hash collision is a miss,
+// one tenant (one salt) can neither read nor time another's prompts, and no two adapters share a block.
 //
 // Plain state, no locks: belongs to the thread that owns the engine.
 class BlockPool {
@@ -47,7 +63,7 @@ class BlockPool {
   // `parent` stands for (0 for the first block). Returns the number that stands for the prefix including this
   // block, to be the next block's parent. When the same content is already named, the earlier block stays the
   // named one. Whoever named a block must not write to it any more. Without a prefix cache this returns 0.
-  uint64_t Publish(BlockId block, uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens);
+  uint64_t Publish(BlockId block, PrefixSpace space, uint64_t parent, absl::Span<const TokenId> tokens);
 
   struct Match {
     std::vector<BlockId> blocks;    // Each held once for the caller, who may read but never write them.
@@ -57,7 +73,7 @@ class BlockPool {
   // what follows it. Who holds blocks keeps them; those that were only cached are free.
   void ForgetPrefixes();
   // The longest cached prefix of `tokens` in whole blocks.
-  Match MatchPrefix(uint64_t salt, absl::Span<const TokenId> tokens);
+  Match MatchPrefix(PrefixSpace space, absl::Span<const TokenId> tokens);
 
   uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t num_free() const { return static_cast<uint32_t>(free_.size()); }
@@ -75,14 +91,14 @@ class BlockPool {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   struct Name {
-    uint64_t salt = 0;
+    PrefixSpace space;
     uint64_t parent = 0;
     std::array<TokenId, kBlockTokens> tokens{};
 
     bool operator==(const Name&) const = default;
     template <typename H>
     friend H AbslHashValue(H state, const Name& name) {
-      return H::combine(std::move(state), name.salt, name.parent, name.tokens);
+      return H::combine(std::move(state), name.space, name.parent, name.tokens);
     }
   };
   struct Block {
@@ -93,7 +109,7 @@ class BlockPool {
     uint32_t newer = kNone;
   };
 
-  static Name MakeName(uint64_t salt, uint64_t parent, absl::Span<const TokenId> tokens);
+  static Name MakeName(PrefixSpace space, uint64_t parent, absl::Span<const TokenId> tokens);
   void AddToCached(BlockId block);
   void RemoveFromCached(BlockId block);
 

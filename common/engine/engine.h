@@ -4,8 +4,11 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
+#include "common/model/lora_adapter.h"
 #include "common/model/model_config.h"
 #include "common/speculation/sampling_parameters.h"
 
@@ -67,6 +70,10 @@ struct InputState {
   bool own = false;
 };
 
+// An adapter that an engine holds: a number that it gives to no other, ever.
+using AdapterId = uint64_t;
+inline constexpr AdapterId kNoAdapter = 0;
+
 // One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot
 // of the last entry of its context before any row attends.
 struct StepRow {
@@ -80,6 +87,8 @@ struct StepRow {
   const FeatureRequest* features = nullptr;
   // Of a draft head, and of no other model.
   const InputState* state = nullptr;
+  // Computed with this adapter of the engine's; so has to be whatever its context names.
+  AdapterId adapter = kNoAdapter;
 };
 
 // Copies the keys and values of one token, in every layer.
@@ -91,10 +100,10 @@ struct KvCopy {
 // The model's forward pass over paged keys and values (DESIGN.md section 6).
 //
 // Law 1, row invariance: what Step writes for a row (logits or choice, features, keys and values) depends bit
-// for bit only on the tokens of the row's own context (and, of a draft head, on the states that came with
-// them): not on the other rows, their number or order, on how a
+// for bit only on the tokens of the row's own context and on its adapter (and, of a draft head, on the states
+// that came with them): not on the other rows, their number, order or adapters, on how a
 // prompt was cut into steps, on whether an ancestor sits in a committed block or in a tail, or on the number
-// of threads.
+// of threads. A row without adapter has the bits that it has in an engine which never held one.
 //
 // Thread rule: one thread owns an engine and makes all calls.
 class Engine {
@@ -114,9 +123,10 @@ class Engine {
   // Runs one forward pass. Rows may depend on one another (a chunk of a prompt, a tree): whatever a row's
   // context names must have been written by an earlier step or be written by a row of this one.
   // InvalidArgument, before anything was written, when a token, slot, block or length is out of range,
-  // a row asks for a choice of an engine that makes none, or for logits as well, or for features of an engine
-  // that has none or of layers that there are not, or when it comes without the state that a draft head
-  // reads, or with one of another size, or with one that no other model reads.
+  // when a row names an adapter that the engine does not hold, asks for a choice of an engine that makes
+  // none, or for logits as well, or for features of an engine that has none or of layers that there are not,
+  // or when it comes without the state that a draft head reads, or with one of another size, or with one that
+  // no other model reads.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
   // Step in two halves, for callers with something else to do while a device computes: what rows ask for is
@@ -134,6 +144,20 @@ class Engine {
   // Copies in order; ranges are checked first. Later steps and copies find the copies done; an error of a
   // device that does them meanwhile may be theirs.
   virtual absl::Status CopyKv(absl::Span<const KvCopy> copies) = 0;
+
+  // Whether adapters can be added.
+  virtual bool has_adapters() const { return false; }
+  // Takes an adapter in, from where it is (the object need not live on): rows may name it from then on.
+  // Between steps. Unimplemented by an engine that has none, InvalidArgument for an adapter of another model,
+  // ResourceExhausted without memory.
+  virtual absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& /*adapter*/) {
+    return absl::UnimplementedError("this engine has no adapters, expected one of a CPU");
+  }
+  // Gives an adapter's memory back. Between steps; no row names it any more. NotFound for one that it does
+  // not hold.
+  virtual absl::Status DropAdapter(AdapterId adapter) {
+    return absl::NotFoundError(absl::StrCat("adapter ", adapter, ": this engine holds none"));
+  }
 
  private:
   absl::Span<const StepRow> started_;

@@ -17,6 +17,11 @@ class TurnEngine final : public Engine {
   bool has_features() const override { return engine_->has_features(); }
   bool overlaps() const override { return engine_->overlaps(); }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
+  bool has_adapters() const override { return engine_->has_adapters(); }
+  absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override {
+    return engine_->AddAdapter(adapter);
+  }
+  absl::Status DropAdapter(AdapterId adapter) override { return engine_->DropAdapter(adapter); }
 
   absl::Status Step(absl::Span<const StepRow> rows) override {
     turns_->Take();

@@ -52,6 +52,11 @@ class PacedEngine final : public Engine {
   absl::Status Finish() override;
   bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
+  bool has_adapters() const override { return engine_->has_adapters(); }
+  absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override {
+    return engine_->AddAdapter(adapter);
+  }
+  absl::Status DropAdapter(AdapterId adapter) override { return engine_->DropAdapter(adapter); }
 
  private:
   const std::unique_ptr<Engine> engine_;

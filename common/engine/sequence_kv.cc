@@ -19,7 +19,7 @@ constexpr size_t NumBlocksFor(uint32_t length) {
 
 }  // namespace
 
-SequenceKv::SequenceKv(BlockPool* pool, uint64_t salt) : pool_(pool), salt_(salt) {}
+SequenceKv::SequenceKv(BlockPool* pool, PrefixSpace space) : pool_(pool), space_(space) {}
 
 SequenceKv::~SequenceKv() {
   ReleaseAll();
@@ -27,7 +27,7 @@ SequenceKv::~SequenceKv() {
 
 SequenceKv::SequenceKv(SequenceKv&& other) noexcept
     : pool_(std::exchange(other.pool_, nullptr)),
-      salt_(other.salt_),
+      space_(other.space_),
       tokens_(std::move(other.tokens_)),
       blocks_(std::move(other.blocks_)),
       parents_(std::move(other.parents_)),
@@ -39,7 +39,7 @@ SequenceKv& SequenceKv::operator=(SequenceKv&& other) noexcept {
   if (this == &other) return *this;
   ReleaseAll();
   pool_ = std::exchange(other.pool_, nullptr);
-  salt_ = other.salt_;
+  space_ = other.space_;
   tokens_ = std::move(other.tokens_);
   blocks_ = std::move(other.blocks_);
   parents_ = std::move(other.parents_);
@@ -65,7 +65,7 @@ void SequenceKv::Suspend() {
 void SequenceKv::Resume() {
   assert(blocks_.empty() && scratch_.empty());
   if (tokens_.empty()) return;
-  BlockPool::Match match = pool_->MatchPrefix(salt_, absl::MakeConstSpan(tokens_).first(tokens_.size() - 1));
+  BlockPool::Match match = pool_->MatchPrefix(space_, absl::MakeConstSpan(tokens_).first(tokens_.size() - 1));
   blocks_.assign(match.blocks.begin(), match.blocks.end());
   parents_ = std::move(match.parents);
   num_computed_ = static_cast<uint32_t>(blocks_.size()) * kBlockTokens;
@@ -115,7 +115,7 @@ void SequenceKv::MarkComputed(uint32_t length) {
     const size_t block = parents_.size();
     const uint64_t parent = block == 0 ? 0 : parents_.back();
     parents_.push_back(
-        pool_->Publish(blocks_[block], salt_, parent,
+        pool_->Publish(blocks_[block], space_, parent,
                        absl::MakeConstSpan(tokens_).subspan(block * kBlockTokens, kBlockTokens)));
   }
 }

@@ -27,8 +27,8 @@ namespace tandem {
 // Destroying it returns every block. The pool must outlive it. Belongs to the thread that owns the engine.
 class SequenceKv {
  public:
-  // `salt` separates tenants in the prefix cache.
-  SequenceKv(BlockPool* pool, uint64_t salt);
+  // `space` separates tenants, and adapters, in the prefix cache.
+  SequenceKv(BlockPool* pool, PrefixSpace space);
   ~SequenceKv();
   // What was moved from may only be destroyed or assigned to.
   SequenceKv(SequenceKv&& other) noexcept;
@@ -90,7 +90,7 @@ class SequenceKv {
   void ReleaseAll();
 
   BlockPool* pool_;
-  uint64_t salt_;
+  PrefixSpace space_;
   TokenIds tokens_;
   std::vector<BlockId> blocks_;
   std::vector<uint64_t> parents_;  // Of the complete, computed blocks: what stands for the prefix they end.

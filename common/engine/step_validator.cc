@@ -48,7 +48,13 @@ absl::Status StepValidator::CheckRow(const StepRow& row, size_t index) const {
     }
   }
   for (SlotId slot : context.tail) TANDEM_RETURN_IF_ERROR(CheckSlot(slot, "row", index));
-  return absl::OkStatus();
+  if (row.adapter == kNoAdapter ||
+      std::find(adapters_.begin(), adapters_.end(), row.adapter) != adapters_.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("row ", index, " names adapter ", row.adapter,
+                                                 "; this engine holds ", adapters_.size(),
+                                                 " adapters, not that one"));
 }
 
 absl::Status StepValidator::CheckCounts(absl::Span<const TokenCount> counts, size_t index) const {

@@ -36,6 +36,10 @@ class StepValidator {
   absl::Status CheckRows(absl::Span<const StepRow> rows);
   absl::Status CheckCopies(absl::Span<const KvCopy> copies) const;
 
+  // Rows may name this adapter from now on, or not any more.
+  void AllowAdapter(AdapterId adapter) { adapters_.push_back(adapter); }
+  void ForbidAdapter(AdapterId adapter) { std::erase(adapters_, adapter); }
+
  private:
   absl::Status CheckRow(const StepRow& row, size_t index) const;
   absl::Status CheckChoice(const StepRow& row, const StepRow* before, size_t index) const;
@@ -48,6 +52,7 @@ class StepValidator {
   // In which step each slot was last written, so that two rows of one step cannot write the same.
   std::vector<uint32_t> slot_step_;
   uint32_t step_ = 0;
+  std::vector<AdapterId> adapters_;
 };
 
 }  // namespace tandem

@@ -57,12 +57,11 @@ nlohmann::json FamilyGolden(const std::string& name) {
   return nlohmann::json::parse(*text);
 }
 
-absl::StatusOr<std::shared_ptr<const Model>> LoadFamilyModel(const nlohmann::json& golden, uint64_t seed,
-                                                             TensorView::DType dtype) {
+std::string GoldenTensorFile(const nlohmann::json& tensors, uint64_t seed, TensorView::DType dtype) {
   nlohmann::json header;
   std::string data;
   uint64_t index = 0;
-  for (const nlohmann::json& tensor : golden.at("tensors")) {
+  for (const nlohmann::json& tensor : tensors) {
     uint64_t count = 1;
     for (const nlohmann::json& size : tensor.at(1)) count *= size.get<uint64_t>();
     const size_t begin = data.size();
@@ -74,10 +73,14 @@ absl::StatusOr<std::shared_ptr<const Model>> LoadFamilyModel(const nlohmann::jso
   }
   const std::string text = header.dump();
   const uint64_t size = text.size();
+  return absl::StrCat(std::string(reinterpret_cast<const char*>(&size), sizeof(size)), text, data);
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> LoadFamilyModel(const nlohmann::json& golden, uint64_t seed,
+                                                             TensorView::DType dtype) {
   const TemporaryFolder folder;
   folder.Write("config.json", golden.at("config").dump());
-  folder.Write("model.safetensors",
-               absl::StrCat(std::string(reinterpret_cast<const char*>(&size), sizeof(size)), text, data));
+  folder.Write("model.safetensors", GoldenTensorFile(golden.at("tensors"), seed, dtype));
   // The weights stay mapped.
   return Model::Load(folder.path());
 }

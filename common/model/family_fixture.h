@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ std::vector<std::string> FamilyModelNames();
 
 // The file of one: config, tensors, and the reference values of its models.
 nlohmann::json FamilyGolden(const std::string& name);
+
+// The bytes of a safetensors file of tensors as make_family_models.py lists them, which follow from the seed.
+std::string GoldenTensorFile(const nlohmann::json& tensors, uint64_t seed, TensorView::DType dtype);
 
 // Writes the model of that seed to a temporary folder, with weights in F32 or BF16, which hold the same
 // numbers, and loads it from there. Errors are Model::Load's.

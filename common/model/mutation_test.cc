@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/model/family_fixture.h"
+#include "common/model/lora_fixture.h"
 #include "common/model/model.h"
 #include "common/model/model_folder_fixture.h"
 #include "common/model/quantized_fixture.h"
@@ -245,8 +246,14 @@ TEST(MutationTest, SpoiltQuantizedModelsNeverCrash) {
       folder.Write("config.json", absl::StrCat(text.substr(0, at), Mutated(quantization, random),
                                                text.substr(at + quantization.size())));
       const auto model = Model::Load(folder.path());
-      if (model.ok()) sum += SumOfWeights(**model);
-      ++(model.ok() ? num_loaded : num_refused);
+      if (model.ok()) {
+        sum += SumOfWeights(**model);
+        ++num_loaded;
+      } else {
+        EXPECT_THAT(std::string(model.status().message()), HasSubstr(folder.path()));
+        EXPECT_LT(model.status().message().size(), 2000u);
+        ++num_refused;
+      }
     }
     EXPECT_GT(num_loaded, 0);
     EXPECT_GT(num_refused, 20);
@@ -263,6 +270,51 @@ TEST(MutationTest, SpoiltQuantizedModelsNeverCrash) {
       if (model.ok()) sum += SumOfWeights(**model);
     }
     ::testing::Test::RecordProperty(name, std::to_string(sum));
+  }
+}
+
+TEST(MutationTest, SpoiltAdaptersNeverCrash) {
+  for (const char* const name : {"llama", "phi3"}) {
+    const nlohmann::json golden = AdapterGolden(name);
+    const auto model = MakeAdaptedModel(golden);
+    ASSERT_NE(model, nullptr);
+    for (const char* const file : {"adapter_config.json", "adapter_model.safetensors"}) {
+      const TemporaryFolder folder;
+      WriteAdapter(golden, 1, folder, TensorView::DType::kBF16);
+      const std::string valid = ReadFile(folder.PathOf(file), 1 << 24).value();
+      // The header and some numbers: the tensors are most of the file.
+      const size_t num_mutable = std::min<size_t>(valid.size(), 4096);
+      Random random(7);
+      int num_loaded = 0, num_refused = 0;
+      double sum = 0;
+      for (int i = 0; i < 1000; ++i) {
+        folder.Write(file, Mutated(valid.substr(0, num_mutable), random) + valid.substr(num_mutable));
+        const auto adapter = LoraAdapter::Load(folder.path(), model->config());
+        if (!adapter.ok()) {
+          EXPECT_THAT(std::string(adapter.status().message()), HasSubstr(folder.path()));
+          EXPECT_LT(adapter.status().message().size(), 2000u);
+          ++num_refused;
+          continue;
+        }
+        for (const LoraLayer& layer : (*adapter)->layers()) {
+          for (const LoraPair* pair : {&layer.query, &layer.key, &layer.value, &layer.attention_out,
+                                       &layer.gate, &layer.up, &layer.down}) {
+            if (!pair->exists()) continue;
+            for (const TensorView* view : {&pair->a, &pair->b}) {
+              std::vector<float> numbers(static_cast<size_t>(view->num_elements()));
+              ConvertToFloat(*view, absl::MakeSpan(numbers));
+              for (const float number : numbers) sum += number;
+            }
+          }
+        }
+        ++num_loaded;
+      }
+      EXPECT_GT(num_refused, 300) << name << ", " << file;
+      if (file == std::string("adapter_config.json")) {
+        EXPECT_GT(num_loaded, 20) << name;
+      }
+      ::testing::Test::RecordProperty(absl::StrCat(name, file), std::to_string(sum));
+    }
   }
 }
 

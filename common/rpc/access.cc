@@ -51,6 +51,8 @@ constexpr AccessRule kRules[] = {
     {kVerifier, "/tandem.v1.Verifier/SwapDrafter", kRouterRole | kOperatorRole},
     {kVerifier, "/tandem.v1.Verifier/LoadModel", kOperatorRole},
     {kVerifier, "/tandem.v1.Verifier/UnloadModel", kOperatorRole},
+    {kVerifier, "/tandem.v1.Verifier/LoadAdapter", kOperatorRole},
+    {kVerifier, "/tandem.v1.Verifier/UnloadAdapter", kOperatorRole},
     {kVerifier, "/tandem.v1.Admin/GetServerInfo", kRouterRole | kOperatorRole},
     {kDrafter, "/tandem.v1.Drafter/Draft", kVerifierRole},
     {kDrafter, "/tandem.v1.Drafter/Score", kRouterRole},

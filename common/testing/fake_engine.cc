@@ -21,8 +21,9 @@ constexpr uint64_t kEmptyState = 0x66616b65;
 uint64_t Attend(uint64_t seen, uint64_t slot) {
   return HashCombine(seen, slot);
 }
-uint64_t KeysAndValues(uint64_t seen, TokenId token) {
-  return HashCombine(~seen, static_cast<uint32_t>(token));
+uint64_t KeysAndValues(uint64_t seen, TokenId token, AdapterId adapter) {
+  const uint64_t plain = HashCombine(~seen, static_cast<uint32_t>(token));
+  return adapter == kNoAdapter ? plain : HashCombine(plain, adapter);
 }
 
 // In [0, 1), from the 53 highest bits.
@@ -81,6 +82,10 @@ absl::Status FakeEngine::CheckRow(const StepRow& row) const {
       return absl::InvalidArgumentError(
           absl::StrCat("block ", block, ", expected below ", options_.num_blocks));
     }
+  }
+  if (row.adapter > options_.num_adapters) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("adapter ", row.adapter, ", expected at most ", options_.num_adapters));
   }
   for (SlotId slot : row.context.tail) {
     if (slot >= slots_.size()) {
@@ -157,7 +162,7 @@ absl::Status FakeEngine::Step(absl::Span<const StepRow> rows) {
     for (uint32_t position = 0; position + 1 < row.context.length(); ++position) {
       seen = Attend(seen, *slots_[Slot(row.context, position)]);
     }
-    const uint64_t state = KeysAndValues(seen, row.token);
+    const uint64_t state = KeysAndValues(seen, row.token, row.adapter);
     slots_[Slot(row.context, row.context.length() - 1)] = state;
     if (row.logits != nullptr) {
       WriteLogits(state, absl::MakeSpan(row.logits, static_cast<size_t>(options_.vocab_size)));
@@ -206,13 +211,13 @@ void FakeEngine::WriteLogits(uint64_t state, absl::Span<float> logits) const {
   }
 }
 
-uint64_t FakeEngine::StateAfter(absl::Span<const TokenId> tokens) {
+uint64_t FakeEngine::StateAfter(absl::Span<const TokenId> tokens, AdapterId adapter) {
   assert(!tokens.empty());
   uint64_t seen = kEmptyState;
   uint64_t state = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0) seen = Attend(seen, state);
-    state = KeysAndValues(seen, tokens[i]);
+    state = KeysAndValues(seen, tokens[i], adapter);
   }
   return state;
 }
@@ -229,9 +234,9 @@ void FakeEngine::WriteFeatures(uint64_t state, const FeatureRequest& request) {
   }
 }
 
-std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens) const {
+std::vector<float> FakeEngine::ReferenceLogits(absl::Span<const TokenId> tokens, AdapterId adapter) const {
   std::vector<float> logits(static_cast<size_t>(options_.vocab_size));
-  WriteLogits(StateAfter(tokens), absl::MakeSpan(logits));
+  WriteLogits(StateAfter(tokens, adapter), absl::MakeSpan(logits));
   return logits;
 }
 
@@ -248,8 +253,8 @@ std::vector<float> FakeEngine::ReferenceFeatures(absl::Span<const TokenId> token
   return states;
 }
 
-TokenId FakeEngine::ReferenceChoice(absl::Span<const TokenId> tokens) const {
-  const std::vector<float> logits = ReferenceLogits(tokens);
+TokenId FakeEngine::ReferenceChoice(absl::Span<const TokenId> tokens, AdapterId adapter) const {
+  const std::vector<float> logits = ReferenceLogits(tokens, adapter);
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 

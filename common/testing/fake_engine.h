@@ -42,6 +42,8 @@ class FakeEngine final : public Engine {
     // Whether it makes seeded choices (reference_choice.h).
     bool chooses = false;
     bool has_features = true;
+    // It holds adapters 1 to this from the start; each computes what no other does.
+    AdapterId num_adapters = 0;
   };
   explicit FakeEngine(const Options& options);
 
@@ -60,11 +62,11 @@ class FakeEngine final : public Engine {
   static constexpr int32_t kHiddenSize = 4;
   static constexpr int32_t kNumLayers = 6;
 
-  // What Step would give for the last of `tokens` if all of them were computed; at least one token.
-  // [vocab_size]
-  std::vector<float> ReferenceLogits(absl::Span<const TokenId> tokens) const;
+  // What Step would give for the last of `tokens` if all of them were computed with the adapter; at least one
+  // token. [vocab_size]
+  std::vector<float> ReferenceLogits(absl::Span<const TokenId> tokens, AdapterId adapter = kNoAdapter) const;
   // The first of the most likely ones after `tokens`.
-  TokenId ReferenceChoice(absl::Span<const TokenId> tokens) const;
+  TokenId ReferenceChoice(absl::Span<const TokenId> tokens, AdapterId adapter = kNoAdapter) const;
   // States likewise. [layers and the final norm's, kHiddenSize]
   std::vector<float> ReferenceFeatures(absl::Span<const TokenId> tokens, absl::Span<const uint32_t> layers,
                                        bool final_norm) const;
@@ -87,7 +89,7 @@ class FakeEngine final : public Engine {
   absl::Status CheckChoice(const StepRow& row) const;
   absl::Status CheckFeatures(const FeatureRequest& request) const;
   SlotId Slot(const RowContext& context, uint32_t position) const;
-  static uint64_t StateAfter(absl::Span<const TokenId> tokens);
+  static uint64_t StateAfter(absl::Span<const TokenId> tokens, AdapterId adapter = kNoAdapter);
   static void WriteFeatures(uint64_t state, const FeatureRequest& request);
   void WriteLogits(uint64_t state, absl::Span<float> logits) const;
 

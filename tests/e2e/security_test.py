@@ -55,7 +55,7 @@ ALLOWED = {
     "verifier": {
         "/tandem.v1.Verifier/Generate": {"router"},
         "/tandem.v1.Verifier/SwapDrafter": {"router", "operator"},
-        **{f"/tandem.v1.Verifier/{method}": {"operator"} for method in ("LoadModel", "UnloadModel")},
+        **{f"/tandem.v1.Verifier/{method}": {"operator"} for method in ("LoadModel", "UnloadModel", "LoadAdapter", "UnloadAdapter")},
         "/tandem.v1.Admin/GetServerInfo": {"router", "operator"},
     },
     "drafter": {

@@ -2,81 +2,19 @@
 // tokens, and law 1 by bits.
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/golden_sequences.h"
 #include "common/engine/cpu/row_invariance_simulation.h"
-#include "common/engine/sequence_kv.h"
 #include "common/model/family_fixture.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-// Relative to 1 + the logit's magnitude, in float32.
-constexpr double kTolerance = 1e-4;
-
-// One text on an engine of its own.
-class Text {
- public:
-  explicit Text(Engine* engine)
-      : engine_(engine), pool_({.num_blocks = engine->num_blocks()}), sequence_(&pool_, 0) {}
-
-  // Appends and computes `tokens` in one step. [tokens, vocab]
-  std::vector<std::vector<float>> Add(const TokenIds& tokens) {
-    const uint32_t begin = sequence_.num_computed();
-    sequence_.Append(tokens);
-    const auto length = static_cast<uint32_t>(sequence_.tokens().size());
-    EXPECT_TRUE(sequence_.Reserve(length).ok());
-    std::vector<std::vector<float>> logits(
-        tokens.size(), std::vector<float>(static_cast<size_t>(engine_->config().vocab_size)));
-    std::vector<StepRow> rows;
-    for (uint32_t position = begin; position < length; ++position) {
-      rows.push_back({.token = sequence_.tokens()[position],
-                      .context = sequence_.CommittedRow(position),
-                      .logits = logits[position - begin].data()});
-    }
-    const absl::Status status = engine_->Step(rows);
-    EXPECT_TRUE(status.ok()) << status;
-    sequence_.MarkComputed(length);
-    return logits;
-  }
-
- private:
-  Engine* engine_;
-  BlockPool pool_;
-  SequenceKv sequence_;
-};
-
-void CompareSequence(Engine* engine, const nlohmann::json& sequence, double tolerance) {
-  Text text(engine);
-  const auto tokens = sequence.at("tokens").get<TokenIds>();
-  std::vector<std::vector<float>> logits = text.Add(tokens);
-  const auto positions = sequence.at("positions").get<std::vector<size_t>>();
-  const auto expected = sequence.at("logits").get<std::vector<std::vector<float>>>();
-  ASSERT_FALSE(positions.empty());
-  for (size_t i = 0; i < positions.size(); ++i) {
-    ASSERT_EQ(expected[i].size(), logits[positions[i]].size());
-    for (size_t token = 0; token < expected[i].size(); ++token) {
-      const float want = expected[i][token];
-      ASSERT_NEAR(logits[positions[i]][token], want, tolerance * (1 + std::abs(want)))
-          << "position " << positions[i] << " of " << tokens.size() << ", token " << token;
-    }
-  }
-  if (tolerance > kTolerance) return;
-  TokenIds greedy;
-  const auto expected_greedy = sequence.at("greedy").get<TokenIds>();
-  std::vector<float> last = logits.back();
-  while (greedy.size() < expected_greedy.size()) {
-    greedy.push_back(static_cast<TokenId>(std::max_element(last.begin(), last.end()) - last.begin()));
-    last = text.Add({greedy.back()}).back();
-  }
-  EXPECT_EQ(greedy, expected_greedy);
-}
 
 class FamilyTest : public testing::TestWithParam<std::string> {
  protected:
@@ -102,7 +40,7 @@ TEST_P(FamilyTest, GivesTheReferenceLogitsAndGreedyTokens) {
       const auto engine = Open(model.at("seed").get<uint64_t>(), TensorView::DType::kF32, instruction_set);
       ASSERT_NE(engine, nullptr);
       for (const nlohmann::json& sequence : model.at("sequences")) {
-        CompareSequence(engine.get(), sequence, kTolerance);
+        CompareSequence(engine.get(), sequence, kGoldenTolerance);
         if (HasFatalFailure()) return;
       }
     }
@@ -115,7 +53,7 @@ TEST_P(FamilyTest, GivesTheReferenceLogitsWithBf16Weights) {
     SCOPED_TRACE(InstructionSetName(instruction_set));
     const KernelTable* const kernels = SelectKernels(instruction_set).value();
     const uint32_t bits = kernels->products[static_cast<size_t>(WeightFormat::kBf16)].input_bits;
-    const double tolerance = bits == 24 ? kTolerance : bits >= 16 ? 1e-3 : 0.1;
+    const double tolerance = bits == 24 ? kGoldenTolerance : bits >= 16 ? 1e-3 : 0.1;
     const nlohmann::json& model = golden_.at("models").at(0);
     const auto engine = Open(model.at("seed").get<uint64_t>(), TensorView::DType::kBF16, instruction_set);
     ASSERT_NE(engine, nullptr);

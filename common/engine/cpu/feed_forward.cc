@@ -35,18 +35,25 @@ void AddBias(const std::vector<float>& bias, const KernelTable& kernels, Share o
 }
 
 void MultiplyGateAndUp(const BlockDescription& block, const KernelTable& kernels, const CpuWeights::Mlp& mlp,
-                       Share tiles, Share rows, const ProductInputs& inputs, FeedForwardScratch* scratch) {
+                       Share tiles, Share rows, const ProductInputs& inputs, FeedForwardScratch* scratch,
+                       const LoraCall& adapters) {
   const uint32_t begin = tiles.begin * kTileOutputs;
   const uint32_t end = std::min(tiles.end * kTileOutputs, mlp.up.num_outputs());
   if (begin >= end) return;
   RowBuffer& gate = scratch->gate.floats();
   const RowBuffer& up = block.gated ? scratch->up : gate;
+  const auto adapt = [&](LoraProduct product, const RowBuffer& outputs) {
+    if (adapters.stage == nullptr) return;
+    adapters.stage->Add(adapters.thread, adapters.layer, product, tiles, outputs.rows());
+  };
   if (block.gated) {
     mlp.gate.Multiply(tiles, inputs, rows, gate.rows());
     AddBias(mlp.gate_bias, kernels, {begin, end}, rows, gate.rows());
+    adapt(LoraProduct::kGate, gate);
   }
   mlp.up.Multiply(tiles, inputs, rows, up.rows());
   AddBias(mlp.up_bias, kernels, {begin, end}, rows, up.rows());
+  adapt(LoraProduct::kUp, up);
   const bool is_fused = block.gated && block.activation == Activation::kSilu;
   const auto activate = kernels.activations[static_cast<size_t>(block.activation)];
   for (uint32_t row = rows.begin; row < rows.end; ++row) {

@@ -5,6 +5,7 @@
 
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/lora_stage.h"
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
@@ -27,8 +28,16 @@ void AddBias(const std::vector<float>& bias, const KernelTable& kernels, Share o
 // with `down`. `rows.begin` is 0 or a multiple of kRowAlignment.
 //
 //   gate(x) * up(x) as BlockDescription::gate says, or activation(up(x))
+//
+// What adapters add to the products, if there are any: LoraCall says of which layer, and in which thread.
+struct LoraCall {
+  const LoraStage* stage = nullptr;  // Null: nothing.
+  int thread = 0;
+  size_t layer = 0;
+};
 void MultiplyGateAndUp(const BlockDescription& block, const KernelTable& kernels, const CpuWeights::Mlp& mlp,
-                       Share tiles, Share rows, const ProductInputs& inputs, FeedForwardScratch* scratch);
+                       Share tiles, Share rows, const ProductInputs& inputs, FeedForwardScratch* scratch,
+                       const LoraCall& adapters = {});
 
 // Tiles of `mlp.up`, in whole groups of inputs of `mlp.down`, that fall to part `part` of `num_parts`.
 Share GroupedTiles(const CpuWeights::Mlp& mlp, int part, int num_parts);

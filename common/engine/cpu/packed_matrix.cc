@@ -1,6 +1,7 @@
 #include "common/engine/cpu/packed_matrix.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "common/base/status_macros.h"
 #include "common/model/tensor_convert.h"
@@ -72,6 +73,21 @@ void PackedMatrix::Multiply(Share tiles, const ProductInputs& inputs, Share rows
   args.outputs = outputs + rows.begin;
   args.first_output = tiles.begin * kTileOutputs;
   args.end_output = num_outputs_;
+  kernel_->multiply(args);
+}
+
+void PackedMatrix::MultiplyTile(uint32_t index, const float* inputs, size_t stride, uint32_t num_rows,
+                                float* const* outputs) const {
+  assert(kernel_->prepare == nullptr);
+  ProductArgs args;
+  args.tiles = tile(index);
+  args.num_tiles = 1;
+  args.depth = depth_;
+  args.inputs = inputs;
+  args.input_stride = stride;
+  args.num_rows = num_rows;
+  args.outputs = outputs;
+  args.end_output = std::min(kTileOutputs, num_outputs_ - index * kTileOutputs);
   kernel_->multiply(args);
 }
 

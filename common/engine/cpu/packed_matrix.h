@@ -38,12 +38,17 @@ class PackedMatrix {
   const ProductKernel& kernel() const { return *kernel_; }
 
   // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and some rows of `inputs`, of which
-  // the first is a multiple of kRowAlignment; see ProductArgs.
+  // the first is a multiple of kRowAlignment where inputs are prepared; see ProductArgs.
   void Multiply(Share tiles, const ProductInputs& inputs, Share rows, float* const* outputs) const;
   // Likewise, the first `num_rows` rows.
   void Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows, float* const* outputs) const {
     Multiply(tiles, inputs, Share{0, num_rows}, outputs);
   }
+
+  // outputs[row][0 .. kTileOutputs) for the outputs of one tile, and inputs [num_rows, depth], rows `stride`
+  // floats apart. Of kF32 alone, whose inputs are read as they are.
+  void MultiplyTile(uint32_t tile, const float* inputs, size_t stride, uint32_t num_rows,
+                    float* const* outputs) const;
 
   // The weights of one output, [depth]: a row of the matrix that was packed, rounded if to integers.
   void CopyOutput(uint32_t output, float* weights) const;

@@ -66,7 +66,7 @@ inline std::vector<float> StateFor(const ModelConfig& config, const TokenIds& to
 class Reference {
  public:
   Reference(std::shared_ptr<const Model> model, InstructionSet instruction_set, WeightType weight_type,
-            KvType kv_type) {
+            KvType kv_type, const LoraAdapter* adapter = nullptr) {
     auto engine = CreateCpuEngine(std::move(model), {.num_blocks = 48,
                                                      .max_rows = 1,
                                                      .instruction_set = instruction_set,
@@ -74,6 +74,10 @@ class Reference {
                                                      .kv_type = kv_type});
     EXPECT_TRUE(engine.ok()) << engine.status();
     Use(*std::move(engine));
+    if (adapter == nullptr) return;
+    const absl::StatusOr<AdapterId> added = engine_->AddAdapter(*adapter);
+    EXPECT_TRUE(added.ok()) << added.status();
+    if (added.ok()) adapter_ = *added;
   }
   // Of another engine, that takes one row a step and has room for the longest context.
   explicit Reference(std::unique_ptr<Engine> engine) { Use(std::move(engine)); }
@@ -98,7 +102,8 @@ class Reference {
       StepRow row = {.token = token,
                      .context = {.blocks = blocks_, .num_committed = static_cast<uint32_t>(computed_.size())},
                      .logits = result.logits.data(),
-                     .features = &features};
+                     .features = &features,
+                     .adapter = adapter_};
       std::vector<float> values;
       InputState state;
       if (engine_->config().head.has_value()) {
@@ -123,6 +128,7 @@ class Reference {
   std::unique_ptr<Engine> engine_;
   std::vector<BlockId> blocks_;
   std::vector<uint32_t> layers_;
+  AdapterId adapter_ = kNoAdapter;
   TokenIds computed_;
   std::map<TokenIds, RowResult> known_;
 };
@@ -156,8 +162,10 @@ inline bool HasBitsOfPairs(InstructionSet instruction_set) {
 // but products with other bits those of the fastest of the other instruction sets.
 class References {
  public:
-  References(std::shared_ptr<const Model> model, WeightType weight_type, KvType kv_type = KvType::kAuto)
-      : model_(std::move(model)), weight_type_(weight_type), kv_type_(kv_type) {}
+  // `adapter`, which lives on, is what all rows are computed with; null: none.
+  References(std::shared_ptr<const Model> model, WeightType weight_type, KvType kv_type = KvType::kAuto,
+             const LoraAdapter* adapter = nullptr)
+      : model_(std::move(model)), weight_type_(weight_type), kv_type_(kv_type), adapter_(adapter) {}
 
   Reference* For(InstructionSet instruction_set) {
     const std::vector<InstructionSet> supported = SupportedInstructionSets();
@@ -169,7 +177,7 @@ class References {
     }
     std::unique_ptr<Reference>& reference = references_[instruction_set];
     if (reference == nullptr) {
-      reference = std::make_unique<Reference>(model_, instruction_set, weight_type_, kv_type_);
+      reference = std::make_unique<Reference>(model_, instruction_set, weight_type_, kv_type_, adapter_);
     }
     return reference.get();
   }
@@ -178,6 +186,7 @@ class References {
   std::shared_ptr<const Model> model_;
   WeightType weight_type_;
   KvType kv_type_;
+  const LoraAdapter* const adapter_;
   std::map<InstructionSet, std::unique_ptr<Reference>> references_;
 };
 
@@ -188,6 +197,12 @@ struct SimulationOptions {
   size_t max_tokens = 90;
   size_t max_sessions = 4;
   int max_chunk = 20;
+  // Of the engine, and what each gives; a session has one of them or none.
+  struct Adapter {
+    AdapterId id = kNoAdapter;
+    Reference* reference = nullptr;
+  };
+  std::vector<Adapter> adapters;
 };
 
 // Some sessions on one engine, doing what drafters and verifiers do, in random order and company.
@@ -219,6 +234,8 @@ class Simulation {
   int num_states_compared() const { return num_states_compared_; }
   int num_cache_hits() const { return num_cache_hits_; }
   int num_copied() const { return num_copied_; }
+  // Of rows with adapters.
+  int num_adapted_compared() const { return num_adapted_compared_; }
 
  private:
   struct Node {
@@ -229,11 +246,13 @@ class Simulation {
   struct Session {
     SequenceKv kv;
     std::vector<Node> tree;
+    SimulationOptions::Adapter adapter;  // Or that of those without.
   };
   // What one row of the step under way needs to stay alive until the step, and to be checked after it.
   struct Planned {
     TokenId token = 0;
     RowContext context;
+    SimulationOptions::Adapter adapter;
     std::vector<SlotId> tail;
     TokenIds tokens;  // The whole context.
     std::optional<Logits> logits;
@@ -263,7 +282,11 @@ class Simulation {
       prompt.push_back(RandomToken());
     }
     prompts_.push_back(prompt);
-    Session session{.kv = SequenceKv(&pool_, 7)};
+    SimulationOptions::Adapter adapter = {.reference = reference_};
+    if (!options_.adapters.empty() && Chance(0.7)) {
+      adapter = options_.adapters[static_cast<size_t>(Below(static_cast<int>(options_.adapters.size())))];
+    }
+    Session session{.kv = SequenceKv(&pool_, PrefixSpace(7, adapter.id)), .adapter = adapter};
     session.kv.Start(prompt);
     num_cache_hits_ += session.kv.num_cached() > 0;
     sessions_.push_back(std::move(session));
@@ -283,7 +306,8 @@ class Simulation {
         planned.logits->resize(static_cast<size_t>(engine_->config().vocab_size));
       rows.push_back({.token = planned.token,
                       .context = planned.context,
-                      .logits = planned.logits.has_value() ? planned.logits->data() : nullptr});
+                      .logits = planned.logits.has_value() ? planned.logits->data() : nullptr,
+                      .adapter = planned.adapter.id});
       rows.back().context.tail = planned.tail;
       if (AskForFeatures(planned)) rows.back().features = &planned.features;
       if (!engine_->config().head.has_value()) continue;
@@ -301,7 +325,8 @@ class Simulation {
       CompareStates(planned);
       if (!planned.logits.has_value()) continue;
       ++num_compared_;
-      ASSERT_TRUE(SameLogits(*planned.logits, reference_->After(planned.tokens).logits))
+      num_adapted_compared_ += planned.adapter.id != kNoAdapter;
+      ASSERT_TRUE(SameLogits(*planned.logits, planned.adapter.reference->After(planned.tokens).logits))
           << "a context of " << planned.tokens.size() << " tokens, " << planned.tail.size()
           << " of them in the tail, in a step of " << plan.size() << " rows";
     }
@@ -323,7 +348,7 @@ class Simulation {
   void CompareStates(const Planned& planned) {
     const uint32_t num_states = planned.features.num_states();
     if (num_states == 0) return;
-    const RowResult& expected = reference_->After(planned.tokens);
+    const RowResult& expected = planned.adapter.reference->After(planned.tokens);
     for (uint32_t i = 0; i < num_states; ++i) {
       // The one behind the last layer's is the normed one.
       const size_t state =
@@ -350,7 +375,8 @@ class Simulation {
     end = std::min<uint32_t>(end, kv.num_computed() + static_cast<uint32_t>(room));
     ASSERT_TRUE(kv.Reserve(end).ok());
     for (uint32_t position = kv.num_computed(); position < end; ++position) {
-      Planned row = {.token = kv.tokens()[position], .context = kv.CommittedRow(position)};
+      Planned row = {
+          .token = kv.tokens()[position], .context = kv.CommittedRow(position), .adapter = session->adapter};
       row.tokens.assign(kv.tokens().begin(), kv.tokens().begin() + position + 1);
       if (Chance(0.5)) row.logits.emplace();
       plan->push_back(std::move(row));
@@ -368,7 +394,7 @@ class Simulation {
       session->tree.push_back({.parent = Below(static_cast<int>(session->tree.size()) + 1) - 1,
                                .token = RandomToken(),
                                .slot = *slot});
-      Planned row = {.token = session->tree.back().token};
+      Planned row = {.token = session->tree.back().token, .adapter = session->adapter};
       row.context = {.blocks = kv.blocks(), .num_committed = static_cast<uint32_t>(kv.tokens().size())};
       row.tokens.assign(kv.tokens().begin(), kv.tokens().end());
       for (int node : PathTo(*session, static_cast<int>(session->tree.size()) - 1)) {
@@ -433,6 +459,7 @@ class Simulation {
   int num_states_compared_ = 0;
   int num_cache_hits_ = 0;
   int num_copied_ = 0;
+  int num_adapted_compared_ = 0;
 };
 
 inline RandomModelOptions LlamaModel() {

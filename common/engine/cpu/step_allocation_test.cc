@@ -10,6 +10,7 @@
 
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/random_model.h"
+#include "common/model/lora_fixture.h"
 #include "gtest/gtest.h"
 
 namespace {
@@ -83,7 +84,8 @@ RandomModelOptions SmallModel() {
   return options;
 }
 
-void ExpectNoAllocations(const std::shared_ptr<const Model>& model) {
+// With an adapter, where one is given, for some of the rows.
+void ExpectNoAllocations(const std::shared_ptr<const Model>& model, const LoraAdapter* adapter = nullptr) {
   for (const auto& [num_threads, weight_type] : {std::pair(1, WeightType::kAsInFile),
                                                  {3, WeightType::kAsInFile},
                                                  {3, WeightType::kInt8},
@@ -95,8 +97,16 @@ void ExpectNoAllocations(const std::shared_ptr<const Model>& model) {
     std::iota(blocks.begin(), blocks.end(), 0);
     std::vector<SlotId> slots(12);
     std::iota(slots.begin(), slots.end(), 10 * kBlockTokens);
-    std::vector<float> logits(12 * size_t{131});
-    const auto steps = MakeSteps(blocks, slots, &logits, 131);
+    const auto vocab_size = static_cast<size_t>(model->config().vocab_size);
+    std::vector<float> logits(12 * vocab_size);
+    auto steps = MakeSteps(blocks, slots, &logits, vocab_size);
+    if (adapter != nullptr) {
+      const absl::StatusOr<AdapterId> id = (*engine)->AddAdapter(*adapter);
+      ASSERT_TRUE(id.ok()) << id.status();
+      for (auto& rows : steps) {
+        for (size_t i = 0; i < rows.size(); i += 2) rows[i].adapter = *id;
+      }
+    }
     // The counter counts.
     const uint64_t before_new = num_allocations.load();
     void* volatile memory = ::operator new(16);
@@ -132,6 +142,18 @@ TEST(StepAllocation, OnlyTheFirstStepOfAMixtureAllocates) {
   const auto model = Model::Random(config, 1);
   ASSERT_TRUE(model.ok()) << model.status();
   ExpectNoAllocations(*model);
+}
+
+TEST(StepAllocation, OnlyTheFirstStepWithAnAdapterAllocates) {
+#ifndef TANDEM_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "needs the C library's allocator";
+#endif
+  const nlohmann::json golden = AdapterGolden("llama");
+  const auto model = MakeAdaptedModel(golden, TensorView::DType::kBF16);
+  ASSERT_NE(model, nullptr);
+  const auto adapter = MakeAdapter(golden, 1, model->config());
+  ASSERT_NE(adapter, nullptr);
+  ExpectNoAllocations(model, adapter.get());
 }
 
 }  // namespace

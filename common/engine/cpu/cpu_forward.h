@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/cpu_attention.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/expert_stage.h"
+#include "common/engine/cpu/feed_forward.h"
+#include "common/engine/cpu/head_stage.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/lora_stage.h"
+#include "common/engine/cpu/product_inputs.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/engine/engine.h"
+#include "common/engine/step_validator.h"
+#include "common/model/model.h"
+
+namespace tandem {
+
+// The engine of cpu_engine.h: cpu_engine.cc makes it and begins steps, cpu_forward.cc is what every thread of
+// its team computes in one.
+class CpuEngine final : public Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Model> model,
+                                                        const CpuEngineOptions& options);
+
+  const ModelConfig& config() const override { return config_; }
+  uint32_t num_blocks() const override { return num_blocks_; }
+  uint32_t max_rows() const override { return max_rows_; }
+  bool has_features() const override { return true; }
+  absl::Status Step(absl::Span<const StepRow> rows) override;
+  absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+  // A draft head has none.
+  bool has_adapters() const override { return head_ == nullptr; }
+  absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
+  absl::Status DropAdapter(AdapterId adapter) override;
+  uint64_t experts_read() const { return experts_ == nullptr ? 0 : experts_->num_read(); }
+
+ private:
+  CpuEngine() = default;
+
+  absl::Status AllocateScratch();
+  absl::Status AllocateFeedForward();
+
+  // The step, as each thread of the team runs it. Functions below end where the others' results are needed
+  // next: the caller puts the barrier.
+  void RunStep(int thread);
+  void Embed(int thread);
+  void ProjectEmbedding(int thread);
+  void RunLayer(int thread, uint32_t layer);
+  // Attention's outputs into the stream, then what the feed-forward part makes of it.
+  void RunSequential(int thread, uint32_t layer);
+  // Both from the same stream, and then both into it.
+  void RunParallel(int thread, uint32_t layer);
+  // Into normed_, prepared for the product with `next`.
+  void Normalise(int thread, const NormWeights& norm, const PackedMatrix& next);
+  // Without weights the row stays as it is.
+  void NormaliseRow(const NormWeights& norm, const float* row, float* out) const;
+  // Moves the rows that are computed to the end to the front, and there is nothing left of the others.
+  void DropFinishedRows(int thread);
+  void KeepRowsWithLogits(int thread);
+  // Hands out the states after so many layers, of this thread's rows.
+  void TakeFeatures(int thread, uint32_t num_layers);
+  bool IsComputedToTheEnd(const StepRow& row) const;
+  // What a part of a layer ends in.
+  struct Addition {
+    const PackedMatrix& matrix;
+    const std::vector<float>& bias;
+    const NormWeights& output_norm;
+    const NormWeights& sum_norm;
+    LoraProduct product;  // That it is to adapters, and in which layer.
+    uint32_t layer;
+  };
+  Addition AttentionOf(uint32_t layer) const;
+  // Before a product, once its inputs are complete: what adapters make of them. Has a barrier of its own if
+  // there are any.
+  void Reduce(int thread, uint32_t layer, LoraProduct product, const ProductInputs& inputs);
+  // After it.
+  void Adapt(int thread, uint32_t layer, LoraProduct product, Share tiles, float* const* outputs) const {
+    if (adapts_) lora_->Add(thread, layer, product, tiles, outputs);
+  }
+  // Has barriers of its own where there are norms.
+  void AddToStream(int thread, const Addition& addition, const ProductInputs& inputs);
+  // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
+  // theirs. Whether there was anything to do.
+  bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
+  // The end of it, of one row: norms and adds `addend` to the stream.
+  void AddRow(const Addition& addition, uint32_t row, float* addend) const;
+  // The feed-forward part as far as the product with `down`, that of experts to their sums. Has barriers of
+  // its own where there are experts.
+  void FeedForward(int thread, uint32_t layer);
+  // Its outputs into the stream.
+  void AddFeedForward(int thread, uint32_t layer);
+  FeedForwardScratch& ScratchOf(const CpuWeights::Layer& weights) {
+    return weights.experts.exist() ? shared_ : middle_;
+  }
+  void ComputeLogits(int thread);
+  // What a feed-forward part prepares its inputs for. A router takes them as they are.
+  static const PackedMatrix& FirstOf(const CpuWeights::Layer& weights) {
+    return weights.mlp.up.num_outputs() > 0 ? weights.mlp.up : weights.experts.router;
+  }
+  absl::Span<const ActiveRow> ActiveRows() const { return {active_.data(), num_active_}; }
+  Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
+
+  ModelConfig config_;
+  const KernelTable* kernels_ = nullptr;
+  std::unique_ptr<ThreadTeam> team_;
+  CpuWeights weights_;
+  std::unique_ptr<HeadStage> head_;      // Of a draft head.
+  std::shared_ptr<const Model> mapped_;  // Likewise: rows of its embedding are read from the file.
+  std::unique_ptr<CpuAttention> attention_;
+  std::unique_ptr<ExpertStage> experts_;  // Of a model with experts.
+  std::unique_ptr<LoraStage> lora_;       // Since there has been an adapter.
+  bool adapts_ = false;                   // A row of the step has one.
+  uint32_t num_blocks_ = 0;
+  uint32_t max_rows_ = 0;
+  uint32_t max_context_ = 0;
+
+  std::optional<StepValidator> validator_;
+
+  std::vector<ActiveRow> active_;
+  uint32_t num_rows_ = 0;    // Of the step,
+  uint32_t num_last_ = 0;    // of these through all of the last layer,
+  uint32_t num_wanted_ = 0;  // with logits,
+  uint32_t num_active_ = 0;  // and still to be computed.
+  bool asks_for_features_ = false;
+  std::vector<float*> logits_;
+  RowBuffer hidden_;           // [max_rows, hidden]
+  ProductInputs normed_;       // [max_rows, hidden]
+  RowBuffer projected_;        // [max_rows, hidden]
+  ProductInputs attended_;     // [max_rows, query_size]
+  RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
+  FeedForwardScratch middle_;  // [max_rows, intermediate], where layers are dense
+  FeedForwardScratch shared_;  // [max_rows, shared_size], where there is a shared expert
+  ProductInputs narrow_;       // [max_rows, embedding_size], where that is another width than hidden's
+};
+
+}  // namespace tandem

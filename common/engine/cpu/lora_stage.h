@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/cpu_attention.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/packed_matrix.h"
+#include "common/engine/cpu/product_inputs.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/engine/engine.h"
+#include "common/model/lora_adapter.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// The products of a layer that adapters may have a part in, as a CpuEngine makes them: query, key and value
+// in one. kGate and kUp have the same inputs.
+enum class LoraProduct : uint8_t { kQueryKeyValue, kAttentionOut, kGate, kUp, kDown };
+
+// The adapters of a CpuEngine, and their part in its steps. A step's rows lie in the order of their adapters,
+// those without first, so that the rows of one adapter go through its matrices together and nothing is copied
+// for it:
+//
+//   reduced = a * input                                    Reduce, for all products with that input
+//   output  = output + scale * (b * reduced)               Add, once the product and its bias are there
+//
+// Law 1: every sum is one chain of multiply-adds in float32 over inputs ascending, whatever type the model's
+// own matrices have and whatever instruction set this is, and no row's depends on another's.
+//
+// Thread rule: AddAdapter, DropAdapter and Plan by one thread between steps, or between two barriers; Reduce
+// and Add by every thread of the team.
+class LoraStage {
+ public:
+  // Everything that is pointed to outlives this. ResourceExhausted without memory.
+  static absl::StatusOr<std::unique_ptr<LoraStage>> Create(const ModelConfig& config,
+                                                           const KernelTable& kernels, ThreadTeam* team,
+                                                           uint32_t max_rows);
+
+  // As Engine has them.
+  absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter);
+  absl::Status DropAdapter(AdapterId adapter);
+
+  // Rows of the step under way, in the order of their adapters.
+  void Plan(absl::Span<const ActiveRow> rows);
+
+  // Of the rows with adapters, once all of `inputs` is complete. A barrier comes behind it.
+  void Reduce(int thread, size_t layer, LoraProduct product, const ProductInputs& inputs);
+  // To the outputs of these tiles of the product.
+  void Add(int thread, size_t layer, LoraProduct product, Share tiles, float* const* outputs) const;
+
+ private:
+  static constexpr size_t kNumInputs = 4;
+  // Products with the same inputs have the same.
+  static size_t InputOf(LoraProduct product);
+
+  // A pair's outputs, among those of a product.
+  struct Part {
+    LoraProduct product = LoraProduct::kQueryKeyValue;
+    uint32_t first_reduced = 0;  // Where what it multiplies begins in the reduced row.
+    uint32_t first_tile = 0;     // Of the product.
+    uint32_t skipped = 0;        // Outputs in that tile that are before its own.
+    float scale = 0.0f;
+    PackedMatrix b;  // [skipped + outputs, rank], of which the first are zeros.
+  };
+  // What an adapter does with one input.
+  struct Input {
+    PackedMatrix a;  // [sum of ranks, inputs]; empty where it does nothing
+    std::vector<Part> parts;
+  };
+  struct Packed {
+    std::vector<std::array<Input, kNumInputs>> layers;
+  };
+  // Rows of one adapter.
+  struct Group {
+    const Packed* adapter = nullptr;
+    Share rows;
+  };
+  struct ThreadScratch {
+    RowBuffer products;  // [max_rows, kTileOutputs]
+  };
+
+  LoraStage(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team, uint32_t max_rows);
+
+  absl::Status CheckFits(const LoraAdapter& adapter) const;
+  struct PlacedPair;
+  absl::StatusOr<Input> PackInput(absl::Span<const PlacedPair> pairs);
+  absl::Status MakeRoom(const Packed& adapter);
+  void AddPart(const Part& part, size_t input, Share rows, Share tiles, const RowBuffer& products,
+               float* const* outputs) const;
+
+  const ModelConfig& config_;
+  const KernelTable& kernels_;
+  ThreadTeam* const team_;
+  const uint32_t max_rows_;
+  AdapterId last_ = kNoAdapter;
+  std::map<AdapterId, Packed> adapters_;
+  std::vector<Group> groups_;
+  std::array<RowBuffer, kNumInputs> reduced_;  // [max_rows, the greatest sum of ranks]
+  std::vector<ThreadScratch> scratch_;
+};
+
+}  // namespace tandem
