@@ -97,7 +97,10 @@ TEST(CudaFamilyTest, WhatDoesNotRunIsRefusedByName) {
 }
 
 TEST(CudaFamilyTest, QuantisedFilesAreRoundedToWhatIsAskedForAndNotSilently) {
-  const nlohmann::json golden = QuantizedGolden("awq");
+  nlohmann::json golden = QuantizedGolden("awq");
+  for (nlohmann::json& tensor : golden.at("tensors")) {
+    if (tensor.at(0).get<std::string>().ends_with(".weight")) tensor.at(1) = "BF16";
+  }
   const TemporaryFolder folder;
   WriteQuantizedModel(golden, folder);
   const auto model = Model::Load(folder.path());
