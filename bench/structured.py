@@ -8,6 +8,9 @@ Every prompt is generated in turns, one configuration right after the other, so 
     forced        the same, with nothing but forced tokens drafted (--local-drafter none)
     NAME          the same, with that drafter
 
+The verifier learns how the target spells what is forced, so that each configuration with drafts profits from those before it
+in the same turn: --only measures one alone, from outputs that are all new with --turns 1.
+
 Prints tokens per second of each and the median over turns of its ratio to `plain`; to compare a token's time without a
 constraint, `free` over `plain`. With --batch, masks are measured with so many requests at once. With --hostile, schemas that are hard to compile are sent meanwhile, and the rate of
 unconstrained requests beside them is compared with their rate alone. Needs nothing but the standard library.
@@ -63,6 +66,13 @@ PROMPTS = (
     "Once upon a time, there was a little girl named Lucy. She had a red",
     "The old man came slowly down the road, and when he",
     "Tom has 12 apples. He gives 5 apples to Mary. As JSON: ",
+    "The ship left the harbour in the early morning. Its captain",
+    "A small dog ran into the shop and sat down beside",
+    "def total(orders):\n    \"\"\"Adds up what all orders cost.\"\"\"\n",
+    "Anna sold 48 clips in April and half as many in May. In all",
+    "The minister said on Tuesday that the new law",
+    "It was a dark night, and the two brothers could not find the",
+    "List three colours and say why you like them.",
 )
 # Hard to compile, each in its own way, and different every time that it is sent.
 HOSTILE = (
@@ -244,6 +254,7 @@ def main():
     add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/structured", help="for results and logs")
     add("--drafter", action="append", metavar="NAME", help="of the demo models (repeatable; default general-1m)")
     add("--head", action="store_true", help="the demo's EAGLE-3 head as well, named eagle3")
+    add("--only", metavar="CONFIGURATION", help="beside free and plain: forced, or a drafter's name")
     add("--turns", type=int, default=3, help="turns of each prompt and schema")
     add("--max-tokens", type=int, default=160)
     add("--temperature", type=float, default=0.0)
@@ -267,6 +278,10 @@ def main():
     if args.simulate_draft_ms:
         drafter_flags += ["--simulate-draft-ms", args.simulate_draft_ms]
     configurations = ["free", "plain", "forced", *drafters]
+    if args.only:
+        if args.only not in configurations:
+            parser.error(f"--only: {args.only}, expected forced or one of {', '.join(drafters)}")
+        configurations = ["free", "plain", args.only]
     targets = {"target": (serve.MODELS / "tandem-target-15m", [])}
     with StructuredStack(
         args.bin_dir, args.out, targets, drafters, verifier_flags, drafter_flags, cores=serve.SharedCores

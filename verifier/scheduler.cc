@@ -89,7 +89,10 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   if (asked.constraint != nullptr) {
     asked.constraint->TimeBy(clock_);
     // What a constraint leaves no choice about needs no drafter to guess it.
-    if (asked.speculate) queued->DraftForced(&forced_calibration_, clock_);
+    if (asked.speculate) {
+      asked.constraint->SpellBy(&forced_spellings_, DraftSalt(asked));
+      queued->DraftForced(&forced_calibration_, clock_);
+    }
   }
   Enqueue(std::move(queued));
   return absl::OkStatus();

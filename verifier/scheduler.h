@@ -26,6 +26,7 @@
 #include "verifier/drafter_record.h"
 #include "verifier/feature_step.h"
 #include "verifier/feature_store.h"
+#include "verifier/forced_spellings.h"
 #include "verifier/session.h"
 
 namespace tandem {
@@ -299,6 +300,7 @@ class Scheduler {
   std::unique_ptr<SourceHost> local_drafters_;  // None: rounds without a drafter's candidates are undrafted.
   ScoreCalibration local_calibration_;          // What their scores are worth,
   ScoreCalibration forced_calibration_;         // those of what constraints force,
+  ForcedSpellings forced_spellings_;            // how the target spells it,
   ScoreCalibration prediction_calibration_;     // and those of what requests predict.
 
   std::deque<std::unique_ptr<Session>> waiting_;  // Without keys and values yet.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/grammar/forced_tokens.h"
 #include "common/grammar/token_mask.h"
@@ -115,20 +116,56 @@ uint32_t SessionConstraint::DropForbidden(std::vector<ProposedNode>* nodes) {
   return dropped;
 }
 
-std::vector<ProposedNode> SessionConstraint::Forced(const ProposalLimits& limits) {
-  std::vector<ProposedNode> forced;
-  cursor_.MoveTo({});
-  const std::string bytes = cursor_.ForcedBytes();
-  if (bytes.empty()) return forced;
-  const TokenIds tokens = SpellForced(*tokenizer_, last_tokens_, bytes);
-  const size_t most = std::min({size_t{limits.depth}, size_t{limits.nodes}, tokens.size()});
-  // What spells the bytes may not come where the constraint tells tokens of one text apart.
-  for (size_t i = 0; i < most && cursor_.MoveTo(absl::MakeConstSpan(tokens).first(i + 1)); ++i) {
-    forced.push_back({.parent = static_cast<int32_t>(i) - 1,
-                      .token = tokens[i],
-                      .score = i + 1 == tokens.size() ? kLastForcedScore : kForcedScore});
+std::vector<GrowthBranch<SessionConstraint::Spelled>> SessionConstraint::NextForced(absl::string_view forced,
+                                                                                    const Spelled& spelled) {
+  std::vector<GrowthBranch<Spelled>> branches;
+  const absl::string_view left = forced.substr(std::min(spelled.bytes, forced.size()));
+  if (left.empty()) return branches;
+  const auto add = [&](TokenId token, float score, TokenIds rest) {
+    TokenIds path = spelled.path;
+    path.push_back(token);
+    // What spells the bytes may not come where the constraint tells tokens of one text apart.
+    if (!cursor_.MoveTo(path)) return;
+    const size_t bytes = spelled.bytes + tokenizer_->TokenBytes(token).size();
+    branches.push_back({.token = token,
+                        .score = score,
+                        .state = {.bytes = bytes, .path = std::move(path), .rest = std::move(rest)}});
+  };
+  if (spellings_ != nullptr) {
+    for (const ForcedSpellings::Guess& guess : spellings_->Likely(salt_, left))
+      add(guess.token, guess.score, {});
   }
-  return forced;
+  if (!branches.empty()) return branches;
+  TokenIds tokens = spelled.rest;
+  if (tokens.empty()) {
+    TokenIds before = last_tokens_;
+    before.insert(before.end(), spelled.path.begin(), spelled.path.end());
+    tokens = SpellForced(*tokenizer_, before, left);
+  }
+  if (tokens.empty()) return branches;
+  add(tokens.front(), tokens.size() == 1 ? kLastForcedScore : kForcedScore,
+      {tokens.begin() + 1, tokens.end()});
+  return branches;
+}
+
+std::vector<ProposedNode> SessionConstraint::Forced(const ProposalLimits& limits) {
+  cursor_.MoveTo({});
+  forced_ = cursor_.ForcedBytes();
+  if (forced_.empty()) return {};
+  return GrowBestFirst(Spelled{}, limits,
+                       [this](const Spelled& spelled) { return NextForced(forced_, spelled); });
+}
+
+// The bytes that must come are taken down when candidates are made, not at every token.
+void SessionConstraint::LearnSpelling(TokenId token) {
+  if (forced_.empty()) return;
+  const absl::string_view bytes = tokenizer_->TokenBytes(token);
+  const bool is_part = absl::StartsWith(forced_, bytes);
+  // A token may go on beyond them.
+  if (spellings_ != nullptr && !bytes.empty() && (is_part || absl::StartsWith(bytes, forced_))) {
+    spellings_->Learn(salt_, forced_, token);
+  }
+  forced_.erase(0, is_part && !bytes.empty() ? bytes.size() : std::string::npos);
 }
 
 void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
@@ -183,6 +220,7 @@ void SessionConstraint::EndWalk() {
 
 bool SessionConstraint::Commit(TokenId token) {
   if (!cursor_.Commit(token)) return false;
+  LearnSpelling(token);
   if (last_tokens_.size() == kLastTokens) last_tokens_.erase(last_tokens_.begin());
   last_tokens_.push_back(token);
   return true;

@@ -3,19 +3,23 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
 #include "common/base/token.h"
+#include "common/drafting/best_first.h"
 #include "common/drafting/draft_source.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/constraint_cursor.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/tokenizer/tokenizer.h"
+#include "verifier/forced_spellings.h"
 
 namespace tandem {
 
@@ -52,6 +56,12 @@ class SessionConstraint {
 
   // Times masks by this clock, which outlives the constraint; without one they count as no time.
   void TimeBy(const Clock* clock) { clock_ = clock; }
+  // Spells what is forced as the target has done before, for constraints with this salt, and takes down how
+  // it does. `spellings` outlive the constraint.
+  void SpellBy(ForcedSpellings* spellings, uint64_t salt) {
+    spellings_ = spellings;
+    salt_ = salt;
+  }
 
   // Takes out of a tree, a parent before its children, the nodes that the constraint forbids, with all that
   // is below them, and returns how many. Ids stay. `forbidden`, unless null, gets those of them below the
@@ -59,8 +69,9 @@ class SessionConstraint {
   uint32_t DropForbidden(std::vector<TreeNode>* nodes, std::vector<ForbiddenNode>* forbidden = nullptr);
   // The same of a proposal.
   uint32_t DropForbidden(std::vector<ProposedNode>* nodes);
-  // What the constraint leaves no choice about: the bytes that must come, as the tokenizer spells them after
-  // the output so far, each token at the score that a guess of the target's spelling is worth.
+  // What the constraint leaves no choice about: the bytes that must come, as the target spelled them before
+  // or, where they never came, as the tokenizer does after the output so far, each token at the score that a
+  // guess of the target's spelling is worth.
   std::vector<ProposedNode> Forced(const ProposalLimits& limits);
 
   // Makes the masks of all rows of the round's tree, which Mask then takes: while a device computes this
@@ -91,6 +102,16 @@ class SessionConstraint {
     TokenId token = 0;
   };
 
+  // How far a spelling of forced bytes has come.
+  struct Spelled {
+    size_t bytes = 0;
+    TokenIds path;
+    TokenIds rest;  // The tokenizer's spelling of what is left, if it is known.
+  };
+  // What may come next of `forced`, as the constraint allows it.
+  std::vector<GrowthBranch<Spelled>> NextForced(absl::string_view forced, const Spelled& spelled);
+  void LearnSpelling(TokenId token);
+
   // The tokens from the root's child down to `place`.
   TokenIds PathTo(int32_t place) const;
   // For every link whether the constraint allows it and what is above it.
@@ -104,6 +125,9 @@ class SessionConstraint {
   ConstraintCursor cursor_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   TokenIds last_tokens_;  // Of the output, as many as the spelling of the next ones may depend on.
+  ForcedSpellings* spellings_ = nullptr;
+  uint64_t salt_ = 0;
+  std::string forced_;  // Bytes that must come now, as far as it is known.
   std::vector<uint32_t> mask_;
   std::vector<std::vector<uint32_t>>
       masks_ahead_;  // Of the root and of each node; kept to reuse their memory.

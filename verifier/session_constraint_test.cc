@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/testing/fake_constraint.h"
 #include "gmock/gmock.h"
 #include "verifier/scheduler_test_fixture.h"
@@ -141,6 +142,95 @@ TEST_F(SessionConstraintTest, WhatIsForcedIsDraftedWithoutADrafter) {
   EXPECT_EQ(summary.accepted_tokens, summary.draft_tokens) << "what is forced is always right";
   ASSERT_EQ(summary.by_origin.size(), 1u);
   EXPECT_EQ(summary.by_origin[0].origin, DraftOrigin::kGrammar);
+}
+
+// One text and no other, in any tokens.
+class OneText final : public ConstraintState {
+ public:
+  explicit OneText(std::string text) : text_(std::move(text)) {}
+  bool Accept(TokenId token) override {
+    const absl::string_view bytes = TestTokenizer()->TokenBytes(token);
+    if (bytes.empty() || !absl::StartsWith(absl::string_view(text_).substr(at_), bytes)) return false;
+    at_ += bytes.size();
+    taken_.push_back(bytes.size());
+    return true;
+  }
+  void Rollback(uint32_t count) override {
+    for (; count > 0; --count, taken_.pop_back()) at_ -= taken_.back();
+  }
+  void FillMask(absl::Span<uint32_t> mask) override { std::fill(mask.begin(), mask.end(), ~0u); }
+  std::string ForcedBytes() override { return text_.substr(at_); }
+
+ private:
+  const std::string text_;
+  size_t at_ = 0;
+  std::vector<size_t> taken_;
+};
+
+TokenIds ChainOf(const std::vector<ProposedNode>& nodes) {
+  TokenIds chain;
+  int32_t last = -1;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].parent != last) continue;
+    chain.push_back(nodes[i].token);
+    last = static_cast<int32_t>(i);
+  }
+  return chain;
+}
+
+TEST(ForcedTest, IsSpelledAsTheTargetDidBefore) {
+  const std::string text = "\"favourite_colour\":";
+  const TokenIds usual =
+      *TestTokenizer()->Encode(text, {.parse_special = false, .add_special_tokens = false, .max_tokens = 64});
+  // The target goes byte by byte.
+  TokenIds own;
+  for (const char byte : text) own.push_back(*TestTokenizer()->FindToken(std::string(1, byte)));
+  ASSERT_NE(own, usual);
+  const ProposalLimits limits{.depth = 32, .nodes = 64, .branching = 4};
+  ForcedSpellings spellings;
+  const auto begin = [&](uint64_t salt) {
+    auto constraint =
+        std::make_unique<SessionConstraint>(std::make_unique<OneText>(text), TestTokenizer(), kVocabSize);
+    constraint->SpellBy(&spellings, salt);
+    return constraint;
+  };
+  const std::unique_ptr<SessionConstraint> first = begin(1);
+  EXPECT_EQ(ChainOf(first->Forced(limits)), usual);
+  // What was taken down once goes on by itself, whatever the target makes of it.
+  for (const TokenId token : own) ASSERT_TRUE(first->Commit(token));
+  const std::unique_ptr<SessionConstraint> second = begin(1);
+  const std::vector<ProposedNode> nodes = second->Forced(limits);
+  EXPECT_EQ(ChainOf(nodes), own);
+  for (const ProposedNode& node : nodes) EXPECT_LT(node.score, 1.0f);
+  // In the middle of it as well.
+  ASSERT_TRUE(second->Commit(own[0]));
+  ASSERT_TRUE(second->Commit(own[1]));
+  EXPECT_EQ(ChainOf(second->Forced(limits)), TokenIds(own.begin() + 2, own.end()));
+  EXPECT_EQ(second->Forced({.depth = 3, .nodes = 2, .branching = 1}).size(), 2u);
+  EXPECT_EQ(ChainOf(begin(2)->Forced(limits)), usual) << "another salt's";
+}
+
+TEST(ForcedTest, ATreeHoldsTheWaysOfSpelling) {
+  const std::string text = "ab";
+  const TokenId a = *TestTokenizer()->FindToken("a");
+  const TokenId b = *TestTokenizer()->FindToken("b");
+  const TokenId ab = *TestTokenizer()->FindToken("ab");
+  ForcedSpellings spellings;
+  for (const TokenIds& way : {TokenIds{a, b}, TokenIds{a, b}, TokenIds{ab}}) {
+    SessionConstraint constraint(std::make_unique<OneText>(text), TestTokenizer(), kVocabSize);
+    constraint.SpellBy(&spellings, 0);
+    constraint.Forced({.depth = 4, .nodes = 4, .branching = 4});
+    for (const TokenId token : way) ASSERT_TRUE(constraint.Commit(token));
+  }
+  SessionConstraint constraint(std::make_unique<OneText>(text), TestTokenizer(), kVocabSize);
+  constraint.SpellBy(&spellings, 0);
+  const std::vector<ProposedNode> nodes = constraint.Forced({.depth = 4, .nodes = 4, .branching = 4});
+  ASSERT_EQ(nodes.size(), 3u);
+  EXPECT_EQ(nodes[0].token, a);
+  EXPECT_EQ(nodes[1].token, b);
+  EXPECT_EQ(nodes[1].parent, 0);
+  EXPECT_EQ(nodes[2].token, ab);
+  EXPECT_EQ(nodes[2].parent, -1);
 }
 
 TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
