@@ -208,6 +208,7 @@ class Resolver {
     ResolvePolicy(path, tenant, resolved);
     CheckWindowPolicy(path + ".window_policy", tenant.window_policy());
     ResolveWindowPolicies(path, tenant, resolved);
+    ResolveAdapters(path, tenant, resolved);
     ResolveTenantDrafters(path, {tenant.allowed_drafters().begin(), tenant.allowed_drafters().end()},
                           resolved);
     table_.tenants.push_back(std::move(resolved));
@@ -316,6 +317,25 @@ class Resolver {
     // A request that names what it would get anyway is harmless.
     if (!resolved.allowed_window_policies.empty() && !tenant.window_policy().empty()) {
       resolved.allowed_window_policies.push_back(tenant.window_policy());
+    }
+  }
+
+  // Which adapters there are, verifiers say.
+  void ResolveAdapters(const std::string& path, const v1::TenantConfig& tenant, Tenant& resolved) {
+    const auto check = [&](const std::string& field, const std::string& name) {
+      if (IsGoodName(name)) return;
+      Error(absl::StrCat(path, ".", field), Quoted(name), ", expected at most ", kMaxNameBytes,
+            " printable ASCII characters without blanks");
+    };
+    resolved.adapter = tenant.adapter();
+    if (!tenant.adapter().empty()) check("adapter", tenant.adapter());
+    for (int i = 0; i < tenant.allowed_adapters_size(); ++i) {
+      check(absl::StrCat("allowed_adapters[", i, "]"), tenant.allowed_adapters(i));
+      resolved.allowed_adapters.push_back(tenant.allowed_adapters(i));
+    }
+    // A request that names what it would get anyway is harmless.
+    if (!resolved.allowed_adapters.empty() && !tenant.adapter().empty()) {
+      resolved.allowed_adapters.push_back(tenant.adapter());
     }
   }
 

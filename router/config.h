@@ -67,7 +67,9 @@ struct Tenant {
   std::string window_policy;             // Empty: the verifier's.
   // Those that its requests may name, its own included; empty: all.
   std::vector<std::string> allowed_window_policies;
-  uint32_t max_concurrent_requests = 0;  // 0: no limit of its own.
+  std::string adapter;                        // Of requests that name none, with its default model; or none.
+  std::vector<std::string> allowed_adapters;  // What its requests may name, its own included; empty: all.
+  uint32_t max_concurrent_requests = 0;       // 0: no limit of its own.
   uint32_t max_queued_requests = kDefaultMaxQueuedRequests;
   uint32_t tokens_per_minute = 0;  // 0: no limit.
   uint32_t weight = 1;             // At least 1.

@@ -28,6 +28,8 @@ constexpr char kValid[] = R"pb(
     drafter: "code"
     window_policy: "analytic"
     allowed_window_policies: "goodput"
+    adapter: "own"
+    allowed_adapters: "other"
     max_concurrent_requests: 4
   }
   tenants { name: "zeta" token: "secret-z" models: "small" drafter: "math" allowed_drafters: "general" }
@@ -57,6 +59,8 @@ TEST(ConfigTest, ResolvesReferences) {
   EXPECT_EQ(acme.max_concurrent_requests, 4u);
   EXPECT_EQ(acme.window_policy, "analytic");
   EXPECT_THAT(acme.allowed_window_policies, ElementsAre("goodput", "analytic")) << "its own too";
+  EXPECT_EQ(acme.adapter, "own");
+  EXPECT_THAT(acme.allowed_adapters, ElementsAre("other", "own")) << "its own too";
   const Tenant& zeta = table->tenants[1];
   EXPECT_THAT(zeta.models, ElementsAre(1));
   EXPECT_THAT(zeta.allowed_drafters, ElementsAre(1, 2)) << "its own drafter and the listed one";
@@ -201,6 +205,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"EmptyAllowedPolicy",
                   [](auto& c) { c.mutable_tenants(1)->add_allowed_window_policies(""); },
                   "tenants[1].allowed_window_policies[0]: empty, expected a window policy"},
+        BadConfig{"BadAdapter", [](auto& c) { c.mutable_tenants(1)->set_adapter("a b"); },
+                  "tenants[1].adapter: \"a b\", expected at most 128 printable"},
+        BadConfig{"EmptyAllowedAdapter", [](auto& c) { c.mutable_tenants(1)->add_allowed_adapters(""); },
+                  "tenants[1].allowed_adapters[0]: \"\", expected at most 128 printable"},
         BadConfig{"PinnedToNothing",
                   [](auto& c) {
                     c.mutable_tenants(0)->clear_drafter();

@@ -114,6 +114,7 @@ absl::Status GenerateCall::Admit(const v1::GenerateRequest& request, size_t tena
   trace_.Describe(request, tenant_->name);
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
   TANDEM_ASSIGN_OR_RETURN(model_, SelectModel(routing_->table(), *tenant_, request.model()));
+  TANDEM_ASSIGN_OR_RETURN(adapter_, SelectAdapter(*tenant_, model_, request));
   record_.SetModel(router_.model(model_).name);
   request_id_ = request.request_id();
   if (request_id_.empty()) request_id_ = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
@@ -177,6 +178,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   prepared_.set_request_id(request_id_);
   prepared_.set_tenant(tenant_->name);
   prepared_.set_cache_salt(tenant_->cache_salt);
+  prepared_.set_adapter(adapter_);
   v1::SpeculationOptions& speculation = *prepared_.mutable_speculation();
   if (speculation.window_policy().empty()) speculation.set_window_policy(tenant_->window_policy);
   std::string drafter_name;
@@ -198,10 +200,11 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
     speculation.set_mode(v1::SPECULATION_MODE_OFF);
     prepared_.clear_prediction();
   }
-  policy_key_ = {.tenant = tenant_->name,
-                 .model = prepared_.model(),
-                 .drafter = drafter_name,
-                 .window_policy = speculation.window_policy()};
+  policy_key_ = {
+      .tenant = tenant_->name,
+      .model = adapter_.empty() ? prepared_.model() : absl::StrCat(prepared_.model(), "+", adapter_),
+      .drafter = drafter_name,
+      .window_policy = speculation.window_policy()};
   prepared_.set_policy_state(router_.policies().Find(policy_key_));
   TracePreparation(now, choosing);
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
@@ -255,7 +258,8 @@ void GenerateCall::AddAlternates(size_t drafter) {
 void GenerateCall::ChooseDrafter(const v1::VerifierGenerateRequest& prepared) {
   if (drafter_.candidates.empty() && !drafter_.drafter.has_value()) return;
   const TokenIds prompt(prepared.prompt().ids().begin(), prepared.prompt().ids().end());
-  prompt_ = router_.chooser().Prepare(model_, prompt, tenant_->name);
+  prompt_ = router_.chooser().Prepare(
+      model_, prompt, adapter_.empty() ? tenant_->name : absl::StrCat(tenant_->name, "+", adapter_));
   if (drafter_.candidates.empty()) return;
   std::vector<std::string> names;
   for (size_t drafter : drafter_.candidates) names.push_back(routing_->table().drafters[drafter].name);

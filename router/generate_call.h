@@ -168,6 +168,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   // Set by Start and Prepare, one after the other, and constant from then on.
   const Tenant* tenant_ = nullptr;  // In routing_.
   size_t model_ = 0;
+  std::string adapter_;  // Empty: none.
   std::string request_id_;
   DrafterSelection drafter_;
   PromptHandle prompt_;                                // Of requests that may be drafted.

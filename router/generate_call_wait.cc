@@ -23,7 +23,7 @@ VerifierNeeds GenerateCall::Needs() const {
   // Without a limit a verifier gives as much as it has room for, and its answer sets the limit.
   const uint64_t output =
       stopping.has_max_tokens() ? uint64_t{stopping.max_tokens()} : uint64_t{relay_->tokens().size()} + 1;
-  return {.tokens = prompt + output, .arithmetic = arithmetic_};
+  return {.tokens = prompt + output, .arithmetic = arithmetic_, .adapter = adapter_};
 }
 
 void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
@@ -41,7 +41,8 @@ absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
 void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {
   // One that suits may come back, and those that are full may have room soon.
   if (absl::IsUnavailable(reason) && WaitForVerifier(reason)) return;
-  End(absl::IsInvalidArgument(reason) ? reason : WithRetryAfter(reason, kRetryDelay));
+  const bool is_final = absl::IsInvalidArgument(reason) || absl::IsNotFound(reason);
+  End(is_final ? reason : WithRetryAfter(reason, kRetryDelay));
 }
 
 bool GenerateCall::WaitForVerifier(const absl::Status& reason) {

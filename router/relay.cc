@@ -230,6 +230,12 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
               .status = num_tokens() == 0 ? absl::InvalidArgumentError(status.message())
                                           : absl::UnavailableError(absl::StrCat(
                                                 verifier, " has no room for the rest: ", status.message()))};
+    // The adapter is not there any more; another verifier may hold it.
+    case absl::StatusCode::kNotFound:
+      return {.retry = current_.rounds() == 0,
+              .status = num_tokens() == 0
+                            ? status
+                            : absl::UnavailableError(absl::StrCat(verifier, ": ", status.message()))};
     default:
       return {.status = absl::InternalError(absl::StrCat(verifier, " failed with ",
                                                          absl::StatusCodeToString(status.code()), " after ",

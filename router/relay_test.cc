@@ -207,7 +207,7 @@ TEST(RelayTest, MapsStatuses) {
   }
   EXPECT_EQ(mapped(absl::CancelledError("draining")).code(), absl::StatusCode::kUnavailable);
   for (const absl::Status& hidden : {absl::UnauthenticatedError("x"), absl::UnimplementedError("x"),
-                                     absl::UnknownError("x"), absl::NotFoundError("x")}) {
+                                     absl::UnknownError("x"), absl::AbortedError("x")}) {
     EXPECT_EQ(mapped(hidden).code(), absl::StatusCode::kInternal);
     EXPECT_THAT(mapped(hidden).message(), HasSubstr("verifier v0:1 failed with"));
   }
@@ -224,6 +224,19 @@ TEST(RelayTest, AVerifierThatIsTooSmallIsPassedOver) {
   const Relay::End later = relay.OnEnd(too_small, /*in_time=*/true);
   EXPECT_TRUE(later.retry);
   EXPECT_TRUE(absl::IsUnavailable(later.status)) << "the request had room where it began: " << later.status;
+}
+
+TEST(RelayTest, AVerifierThatHasLostTheAdapterIsPassedOver) {
+  const absl::Status gone = absl::NotFoundError("adapter: \"x\", but this verifier's model has none");
+  const Relay::End first = AfterEvents({}).OnEnd(gone, /*in_time=*/true);
+  EXPECT_TRUE(first.retry);
+  EXPECT_EQ(first.status, gone) << "what the client is told if nobody has it";
+
+  Relay relay = AfterEvents({Started(), Chunk(0, 2)});
+  relay.OnAttempt("v1:1");
+  const Relay::End later = relay.OnEnd(gone, /*in_time=*/true);
+  EXPECT_TRUE(later.retry);
+  EXPECT_TRUE(absl::IsUnavailable(later.status)) << later.status;
 }
 
 TEST(RelayTest, ProtocolViolations) {

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/sampling_wire.h"
 #include "common/speculation/window_policy.h"
+#include "router/config.h"
 #include "router/tool_choice.h"
 
 namespace tandem::router {
@@ -286,6 +287,9 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
   }
   if (!std::all_of(id.begin(), id.end(), [](char c) { return absl::ascii_isgraph(c); })) {
     return Invalid("request_id: expected printable ASCII characters without blanks");
+  }
+  if (!request.adapter().empty() && !IsGoodName(request.adapter())) {
+    return Invalid("adapter: expected at most ", kMaxNameBytes, " printable ASCII characters without blanks");
   }
   TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
   TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));

@@ -10,6 +10,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "router/drafter_policy.h"
+#include "router/verifier_traits.h"
 
 namespace tandem::router {
 namespace {
@@ -47,6 +48,18 @@ absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tena
     if (table.models[model].name == name) return model;
   }
   return absl::NotFoundError(absl::StrCat("model: \"", Shown(name), "\" is not served here"));
+}
+
+bool MayUseAdapter(const Tenant& tenant, absl::string_view name) {
+  const std::vector<std::string>& allowed = tenant.allowed_adapters;
+  return allowed.empty() || std::find(allowed.begin(), allowed.end(), name) != allowed.end();
+}
+
+absl::StatusOr<std::string> SelectAdapter(const Tenant& tenant, size_t model,
+                                          const v1::GenerateRequest& request) {
+  if (!request.has_adapter()) return model == tenant.models.front() ? tenant.adapter : std::string();
+  if (request.adapter().empty() || MayUseAdapter(tenant, request.adapter())) return request.adapter();
+  return NoAdapter(request.adapter());
 }
 
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,

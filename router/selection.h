@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "router/config.h"
+#include "tandem/v1/generation.pb.h"
 #include "tandem/v1/types.pb.h"
 
 namespace tandem::router {
@@ -18,6 +19,15 @@ namespace tandem::router {
 // The model a request runs on, as an index into the table's models: the one it names, or its tenant's
 // default. NotFound for an unknown one; one the tenant may not use is indistinguishable from that.
 absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tenant, absl::string_view name);
+
+// Whether the tenant's requests may name an adapter of that name.
+bool MayUseAdapter(const Tenant& tenant, absl::string_view name);
+
+// The adapter of a request for `model`, one of the table's: that which it names, or else its tenant's if the
+// model is the tenant's default one; empty for none. NotFound for one that the tenant may not use, which is
+// indistinguishable from one that nobody holds.
+absl::StatusOr<std::string> SelectAdapter(const Tenant& tenant, size_t model,
+                                          const v1::GenerateRequest& request);
 
 struct DrafterSelection {
   std::optional<size_t> drafter;  // Index into the table's drafters; absent: plain decoding.

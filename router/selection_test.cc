@@ -39,6 +39,29 @@ TEST(SelectModelTest, NamedDefaultOrNotFound) {
   EXPECT_EQ(SelectModel(table, small_only, "big").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(SelectAdapterTest, RequestThenTenantThenNone) {
+  v1::GenerateRequest request;
+  const Tenant open{.models = {1, 0}, .adapter = "own"};
+  EXPECT_EQ(*SelectAdapter(open, 1, request), "own");
+  EXPECT_EQ(*SelectAdapter(open, 0, request), "") << "another model than the tenant's default";
+  EXPECT_EQ(*SelectAdapter(Tenant{.models = {1}}, 1, request), "");
+  request.set_adapter("x");
+  EXPECT_EQ(*SelectAdapter(open, 0, request), "x");
+  request.set_adapter("");
+  EXPECT_EQ(*SelectAdapter(open, 1, request), "") << "without any";
+}
+
+TEST(SelectAdapterTest, OnesThatATenantMayNotUseAreAsIfTheyWereNotThere) {
+  const Tenant listed{.models = {0}, .adapter = "own", .allowed_adapters = {"x", "own"}};
+  v1::GenerateRequest request;
+  request.set_adapter("x");
+  EXPECT_EQ(*SelectAdapter(listed, 0, request), "x");
+  request.set_adapter("y");
+  const absl::Status refused = SelectAdapter(listed, 0, request).status();
+  EXPECT_TRUE(absl::IsNotFound(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("adapter: \"y\" is held by no verifier"));
+}
+
 TEST(SelectDrafterTest, ATenantsWindowPoliciesAreThoseThatAreListed) {
   const RoutingTable table = Table();
   const Tenant open{.allowed_drafters = {0, 1}};

@@ -43,7 +43,7 @@ v1::ServerInfo DescribeRouter(Router& router, const RoutingSnapshot& routing, co
   info.set_version(std::string(Version().data(), Version().size()));
   info.set_uptime_seconds(absl::ToDoubleSeconds(router.clock().Now() - started_at));
   for (size_t i = 0; i < routing.table().models.size(); ++i) {
-    *info.add_models() = DescribeModel(router.model(i));
+    *info.add_models() = DescribeModel(router, tenant, i);
   }
   DescribeDrafters(routing.table(), tenant, info);
   for (const Readiness::Model& model : ModelsOf(router)) {

@@ -60,21 +60,42 @@ absl::Status Detokenize(Router& router, const RoutingSnapshot& routing, size_t t
 absl::Status ListModels(Router& router, const RoutingSnapshot& routing, size_t tenant_index,
                         v1::ListModelsResponse& response) {
   const RoutingTable& table = routing.table();
-  const absl::StatusOr<size_t> first = SelectModel(table, table.tenants[tenant_index], "");
-  if (first.ok()) *response.add_models() = DescribeModel(router.model(*first));
+  const Tenant& tenant = table.tenants[tenant_index];
+  const absl::StatusOr<size_t> first = SelectModel(table, tenant, "");
+  if (first.ok()) *response.add_models() = DescribeModel(router, tenant, *first);
   for (size_t i = 0; i < table.models.size(); ++i) {
-    if (!first.ok() || i != *first) *response.add_models() = DescribeModel(router.model(i));
+    if (!first.ok() || i != *first) *response.add_models() = DescribeModel(router, tenant, i);
   }
   return absl::OkStatus();
 }
 
-v1::ModelInfo DescribeModel(const ServedModel& model) {
+void TakeAdapterForModel(Router& router, const RoutingTable& table, const Tenant& tenant,
+                         v1::GenerateRequest& request) {
+  if (request.model().empty() || request.has_adapter() || SelectModel(table, tenant, request.model()).ok()) {
+    return;
+  }
+  if (!MayUseAdapter(tenant, request.model())) return;
+  for (const size_t model : tenant.models) {
+    for (const v1::AdapterInfo& adapter : router.verifiers().Adapters(model)) {
+      if (adapter.name() != request.model()) continue;
+      request.set_adapter(request.model());
+      request.set_model(table.models[model].name);
+      return;
+    }
+  }
+}
+
+v1::ModelInfo DescribeModel(Router& router, const Tenant& tenant, size_t index) {
+  const ServedModel& model = router.model(index);
   v1::ModelInfo described;
   described.set_name(model.name);
   described.set_vocabulary_fingerprint(model.vocabulary_fingerprint);
   described.set_vocabulary_size(static_cast<uint32_t>(model.vocab_size));
   described.set_context_length(static_cast<uint32_t>(model.context_length));
   described.set_architecture(model.architecture);
+  for (const v1::AdapterInfo& adapter : router.verifiers().Adapters(index)) {
+    if (MayUseAdapter(tenant, adapter.name())) *described.add_adapters() = adapter;
+  }
   return described;
 }
 

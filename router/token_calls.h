@@ -21,7 +21,12 @@ absl::Status Detokenize(Router& router, const RoutingSnapshot& routing, size_t t
 absl::Status ListModels(Router& router, const RoutingSnapshot& routing, size_t tenant,
                         v1::ListModelsResponse& response);
 
-// What a router knows of a model that it serves.
-v1::ModelInfo DescribeModel(const ServedModel& model);
+// What a router knows of a model that it serves, with the adapters that the tenant may name.
+v1::ModelInfo DescribeModel(Router& router, const Tenant& tenant, size_t model);
+
+// A request that names an adapter of one of the tenant's models as its model, and no adapter, as OpenAI's
+// clients do: becomes one for that model, with the adapter.
+void TakeAdapterForModel(Router& router, const RoutingTable& table, const Tenant& tenant,
+                         v1::GenerateRequest& request);
 
 }  // namespace tandem::router

@@ -30,6 +30,8 @@ constexpr absl::Duration kHurriedLookUpPeriod = absl::Milliseconds(500);
 // Of the requests that a verifier runs, one in so many is replaced while its successor is still tokenized and
 // on its way.
 constexpr uint32_t kRunningPerOneOnTheWay = 8;
+// How often to ask one that serves what it holds.
+constexpr absl::Duration kAskPeriod = absl::Seconds(5);
 constexpr absl::Duration kLongestTick = absl::Milliseconds(250);
 constexpr absl::Duration kShortestTick = absl::Milliseconds(5);
 // HealthCheckResponse{status: SERVING}, its one field.
@@ -60,8 +62,14 @@ std::string Content(const grpc::ByteBuffer& buffer) {
 
 }  // namespace
 
-VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index)
-    : pool_(pool), entry_(entry), verifier_(entry.verifier), model_(model), index_(index) {}
+VerifierPool::Attempt::Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index,
+                               std::string adapter)
+    : pool_(pool),
+      entry_(entry),
+      verifier_(entry.verifier),
+      model_(model),
+      index_(index),
+      adapter_(std::move(adapter)) {}
 
 VerifierPool::VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock)
     : options_(options), clock_(clock), budget_(options.retries, clock->Now()) {
@@ -110,13 +118,18 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(
   if (order.empty()) {
     std::vector<VerifierTraits> listed;
     for (const auto& entry : model.entries) {
-      if (model.choice->listed(entry->index)) listed.push_back(entry->traits);
+      if (!model.choice->listed(entry->index)) continue;
+      listed.push_back(entry->traits);
+      if (needs.adapter.empty()) continue;
+      // One may have been loaded just now.
+      entry->asked_at = entry->probed = absl::InfinitePast();
     }
     TANDEM_RETURN_IF_ERROR(CheckAnySuits(listed, needs));
     return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
   }
   Attempt::Entry& entry = *model.entries[order.front()];
-  auto attempt = std::unique_ptr<Attempt>(new Attempt(*this, entry, model_index, order.front()));
+  auto attempt =
+      std::unique_ptr<Attempt>(new Attempt(*this, entry, model_index, order.front(), needs.adapter));
   model.choice->OnBegin(order.front());
   // Silence before there was anything to say is no stall.
   if (entry.attempts.empty()) entry.heard_nanos.store(absl::ToUnixNanos(now), std::memory_order_relaxed);
@@ -133,7 +146,7 @@ VerifierPool::Attempt::~Attempt() {
 
 uint64_t VerifierPool::Attempt::arithmetic() const {
   absl::MutexLock lock(pool_.models_[model_].mutex.get());
-  return entry_.verifier == verifier_ ? entry_.traits.arithmetic : 0;
+  return entry_.verifier == verifier_ ? entry_.traits.ArithmeticWith(adapter_) : 0;
 }
 
 void VerifierPool::Attempt::OnEvent() {
@@ -245,6 +258,21 @@ std::vector<VerifierPool::Status> VerifierPool::List(size_t model_index) const {
   return list;
 }
 
+std::vector<v1::AdapterInfo> VerifierPool::Adapters(size_t model_index) const {
+  const Model& model = models_[model_index];
+  std::map<std::string, v1::AdapterInfo> adapters;
+  {
+    absl::MutexLock lock(model.mutex.get());
+    for (const auto& entry : model.entries) {
+      if (!model.choice->listed(entry->index)) continue;
+      adapters.insert(entry->traits.adapters.begin(), entry->traits.adapters.end());
+    }
+  }
+  std::vector<v1::AdapterInfo> list;
+  for (auto& [name, adapter] : adapters) list.push_back(std::move(adapter));
+  return list;
+}
+
 size_t VerifierPool::size(size_t model) const {
   absl::MutexLock lock(models_[model].mutex.get());
   return models_[model].choice->num_listed();
@@ -321,10 +349,12 @@ class VerifierPool::Probe {
   grpc::ByteBuffer response;
 };
 
-// What a verifier that begins to serve has room for and how it computes; lives until it is answered.
+// What a verifier has room for and holds, and how it computes; lives until it is answered. `first`: since it
+// began to serve.
 class VerifierPool::Question {
  public:
-  static void Send(VerifierPool& pool, Attempt::Entry& entry, std::shared_ptr<Verifier> verifier) {
+  static void Send(VerifierPool& pool, Attempt::Entry& entry, std::shared_ptr<Verifier> verifier,
+                   bool first) {
     auto question = std::make_shared<Question>();
     question->stub = v1::Admin::NewStub(verifier->channel);
     question->verifier = std::move(verifier);
@@ -335,9 +365,9 @@ class VerifierPool::Question {
     }
     question->stub->async()->GetServerInfo(
         &question->context, &question->request, &question->response,
-        [question, at = &pool, &entry](const grpc::Status& status) mutable {
+        [question, at = &pool, &entry, first](const grpc::Status& status) mutable {
           VerifierPool& answered_to = *at;
-          if (status.ok()) answered_to.OnInfo(entry, *question->verifier, question->response);
+          if (status.ok()) answered_to.OnInfo(entry, *question->verifier, question->response, first);
           answered_to.OnTold(entry, *question->verifier);
           ReleaseElsewhere(std::move(question));
           absl::MutexLock lock(&answered_to.mutex_);
@@ -352,11 +382,12 @@ class VerifierPool::Question {
   v1::ServerInfo response;
 };
 
-void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told) {
+void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told,
+                          bool first) {
   Model& model = models_[entry.model];
   const bool lacks_model = LacksModel(told, model.name);
   const v1::ServerInfo info = InfoOfModel(told, model.name);
-  if (options_.on_info && !lacks_model) options_.on_info(entry.model, info);
+  if (options_.on_info && !lacks_model && first) options_.on_info(entry.model, info);
   absl::MutexLock lock(model.mutex.get());
   if (entry.verifier.get() != &verifier) return;
   if (std::exchange(entry.lacks_model, lacks_model) != lacks_model && lacks_model) {
@@ -373,6 +404,7 @@ void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const
   entry.max_waiting = info.capacity().max_waiting();
   entry.traits = TraitsOf(info, model.name);
   SetRoom(model, entry.index);
+  if (!first) return;
   for (const auto& other : model.entries) {
     if (!model.choice->listed(other->index) || !Differ(entry.traits, other->traits)) continue;
     LogWarning(
@@ -434,6 +466,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
   const absl::Time now = clock_->Now();
   std::shared_ptr<grpc::Channel> to_look_up;
   std::shared_ptr<Verifier> to_ask;
+  bool first = false;
   {
     absl::MutexLock lock(models_[entry.model].mutex.get());
     const Model& model = models_[entry.model];
@@ -446,7 +479,11 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
     model.choice->SetServing(entry.index, fit);
     entry.confirmed = true;
     // Perhaps another process by now, with other flags.
-    if (!std::exchange(entry.asked, healthy) && healthy) to_ask = entry.verifier;
+    first = !std::exchange(entry.asked, healthy) && healthy;
+    if (first || (healthy && now - entry.asked_at >= kAskPeriod)) {
+      to_ask = entry.verifier;
+      entry.asked_at = now;
+    }
     if (!healthy) entry.lacks_model = false;
     if (fit && model.choice->listed(entry.index)) {
       for (const auto& [wait, on_serving] : model.waits) waits.push_back(on_serving);
@@ -462,7 +499,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
       for (const auto& [attempt, on_lost] : entry.attempts) lost.push_back(on_lost);
     }
   }
-  if (to_ask != nullptr) Question::Send(*this, entry, std::move(to_ask));
+  if (to_ask != nullptr) Question::Send(*this, entry, std::move(to_ask), first);
   if (to_look_up != nullptr) grpc::experimental::ChannelResetConnectionBackoff(to_look_up.get());
   const absl::Status reason = absl::UnavailableError(
       absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",

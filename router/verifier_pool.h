@@ -57,7 +57,8 @@ struct Verifier {
 // Those that registered come and go likewise, by SetRegistered, and those that are configured by
 // SetConfigured. One that is several of these counts once. A verifier may serve several models: it is asked
 // for the health of each ("tandem.v1.Verifier/MODEL"), and one that says that it holds other models only gets
-// no requests.
+// no requests. What it holds it is asked when it begins to serve and every few seconds after that, and at
+// once when a request has named an adapter in vain: adapters come and go.
 //
 // Thread-safe. Destroy it after the last Attempt.
 class VerifierPool {
@@ -90,7 +91,7 @@ class VerifierPool {
     Verifier& verifier() const { return *verifier_; }
     const std::shared_ptr<Verifier>& shared_verifier() const { return verifier_; }
     size_t index() const { return index_; }  // Among the model's.
-    // VerifierTraits::arithmetic, as far as is known by now.
+    // VerifierTraits::ArithmeticWith, as far as is known by now.
     uint64_t arithmetic() const;
     // Something came from the verifier.
     void OnEvent();
@@ -101,12 +102,13 @@ class VerifierPool {
    private:
     friend class VerifierPool;
     struct Entry;
-    Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index);
+    Attempt(VerifierPool& pool, Entry& entry, size_t model, size_t index, std::string adapter);
     VerifierPool& pool_;
     Entry& entry_;
     const std::shared_ptr<Verifier> verifier_;
     const size_t model_;
     const size_t index_;
+    const std::string adapter_;
   };
 
   // Where to run a request, `tried` being the verifiers (by index) that failed it already: VerifierChoice.
@@ -160,6 +162,10 @@ class VerifierPool {
   // Those of a model, by endpoint.
   std::vector<Status> List(size_t model) const;
 
+  // Adapters that a verifier of the model holds that is listed, by name. Of adapters of one name that differ,
+  // one.
+  std::vector<v1::AdapterInfo> Adapters(size_t model) const;
+
   // How many verifiers a model has now.
   size_t size(size_t model) const;
 
@@ -196,7 +202,7 @@ class VerifierPool {
   void Monitor();
   void ProbeDue(absl::Time now);
   void OnProbed(Attempt::Entry& entry, const absl::Status& status, bool serving);
-  void OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told);
+  void OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told, bool first);
   void OnTold(Attempt::Entry& entry, const Verifier& verifier);
   static bool OtherServes(const Model& model, size_t index);
   // How often to ask a verifier for its health and, while it does not answer, for its address.

@@ -32,10 +32,11 @@ struct VerifierPool::Attempt::Entry {
   size_t name = kNoName;  // Among the model's names.
   bool probing = false;
   bool serving = true;
-  bool confirmed = false;    // `serving` is what it said, and not what is hoped.
-  bool asked = false;        // For its capacity, since it last began to serve.
-  bool told = false;         // It has said what it holds, or does not, since it was added.
-  bool lacks_model = false;  // It has said that it holds others.
+  bool confirmed = false;                      // `serving` is what it said, and not what is hoped.
+  bool asked = false;                          // For its capacity, since it last began to serve,
+  absl::Time asked_at = absl::InfinitePast();  // and when.
+  bool told = false;                           // It has said what it holds, or does not, since it was added.
+  bool lacks_model = false;                    // It has said that it holds others.
   // What it said of it; 0 if nothing.
   uint32_t max_running = 0;
   uint32_t max_waiting = 0;

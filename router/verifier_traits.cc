@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 
@@ -10,6 +11,10 @@ namespace {
 
 bool HasRoom(const VerifierTraits& traits, const VerifierNeeds& needs) {
   return !traits.most_tokens.has_value() || needs.tokens <= *traits.most_tokens;
+}
+
+bool HasAdapter(const VerifierTraits& traits, const VerifierNeeds& needs) {
+  return needs.adapter.empty() || traits.adapters.count(needs.adapter) > 0;
 }
 
 }  // namespace
@@ -46,12 +51,25 @@ VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model) {
                                    held.target_fingerprint(), ", ", info.arithmetic(), ", ends with");
     for (const uint32_t token : info.end_tokens()) absl::StrAppend(&traits.computes, " ", token);
     traits.arithmetic = std::max<uint64_t>(HashBytes(traits.computes), 1);
+    for (const v1::AdapterInfo& adapter : held.adapters()) traits.adapters[adapter.name()] = adapter;
   }
   return traits;
 }
 
+uint64_t VerifierTraits::ArithmeticWith(const std::string& adapter) const {
+  const auto held = adapters.find(adapter);
+  if (arithmetic == 0 || held == adapters.end()) return arithmetic;
+  return std::max<uint64_t>(HashCombine(arithmetic, held->second.fingerprint()), 1);
+}
+
 bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs) {
-  return HasRoom(traits, needs) && (needs.arithmetic == 0 || needs.arithmetic == traits.arithmetic);
+  return HasRoom(traits, needs) && HasAdapter(traits, needs) &&
+         (needs.arithmetic == 0 || needs.arithmetic == traits.ArithmeticWith(needs.adapter));
+}
+
+absl::Status NoAdapter(absl::string_view adapter) {
+  return absl::NotFoundError(absl::StrCat("adapter: \"", absl::CHexEscape(adapter.substr(0, 128)),
+                                          "\" is held by no verifier of the model"));
 }
 
 bool Differ(const VerifierTraits& a, const VerifierTraits& b) {
@@ -61,9 +79,13 @@ bool Differ(const VerifierTraits& a, const VerifierTraits& b) {
 absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const VerifierNeeds& needs) {
   uint64_t most = 0;
   bool any_room = false;
+  bool any_adapter = false;
+  bool all_known = !verifiers.empty();
   for (const VerifierTraits& traits : verifiers) {
     if (Suits(traits, needs)) return absl::OkStatus();
     any_room = any_room || HasRoom(traits, needs);
+    any_adapter = any_adapter || HasAdapter(traits, needs);
+    all_known = all_known && traits.most_tokens.has_value();
     most = std::max(most, traits.most_tokens.value_or(0));
   }
   if (needs.arithmetic == 0 && !any_room) {
@@ -71,8 +93,10 @@ absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const Ver
                                                    " tokens, expected at most the ", most,
                                                    " that the model's largest verifier has room for"));
   }
+  if (needs.arithmetic == 0 && !any_adapter && all_known) return NoAdapter(needs.adapter);
   return absl::UnavailableError(absl::StrCat(
       "no verifier is known that has room for ", needs.tokens, " tokens",
+      needs.adapter.empty() ? "" : absl::StrCat(", holds the adapter \"", needs.adapter, "\""),
       needs.arithmetic == 0 ? ""
                             : " and computes as the one where the output began, so that it would go on"));
 }

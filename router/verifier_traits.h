@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -21,6 +22,11 @@ struct VerifierTraits {
   // another's.
   std::string computes;
   uint64_t arithmetic = 0;
+  // The adapters of the model that it holds, by name.
+  std::map<std::string, v1::AdapterInfo> adapters;
+
+  // As `arithmetic`, of outputs with this adapter, which it holds; empty: without one. 0 if nothing is known.
+  uint64_t ArithmeticWith(const std::string& adapter) const;
 };
 
 // What a server says of itself as the verifier of one model: where it serves several, with what it says of
@@ -36,16 +42,20 @@ VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model);
 struct VerifierNeeds {
   uint64_t tokens = 0;  // Prompt and output together: what is asked for, or one of output where nothing is.
   uint64_t arithmetic = 0;  // Of the verifier where the output began; 0 if there is none, or nothing known.
+  std::string adapter;      // Empty: none.
 };
 
 // Whether a verifier can take the request, as far as is known. One of which nothing is known may be too
 // small, which it says itself; but it does not go on with an output that began elsewhere, since nobody would
-// notice that it changed.
+// notice that it changed, and is given no request with an adapter.
 bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs);
 
 // OK if one of these suits. Else why none does: InvalidArgument, if all are known to be too small and no
-// output began elsewhere; else Unavailable.
+// output began elsewhere; NotFound, likewise, if none of them holds the adapter; else Unavailable.
 absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const VerifierNeeds& needs);
+
+// That no verifier has an adapter of the name, or none that the tenant may use: which, is not told.
+absl::Status NoAdapter(absl::string_view adapter);
 
 // Whether both are known and compute differently.
 bool Differ(const VerifierTraits& a, const VerifierTraits& b);

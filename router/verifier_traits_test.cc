@@ -74,5 +74,46 @@ TEST(VerifierTraitsTest, OnesThatAreTooSmallAreNotAsked) {
   EXPECT_TRUE(absl::IsUnavailable(CheckAnySuits({small}, {.tokens = 513, .arithmetic = small.arithmetic})));
 }
 
+v1::ServerInfo WithAdapter(const std::string& name, uint64_t fingerprint) {
+  v1::ServerInfo info = Info();
+  v1::AdapterInfo& adapter = *info.mutable_models(0)->add_adapters();
+  adapter.set_name(name);
+  adapter.set_fingerprint(fingerprint);
+  return info;
+}
+
+TEST(VerifierTraitsTest, RequestsGoWhereTheirAdapterIs) {
+  const VerifierTraits bare = TraitsOf(Info(), "letters");
+  const VerifierTraits holds = TraitsOf(WithAdapter("x", 5), "letters");
+  EXPECT_TRUE(Suits(holds, {.tokens = 100, .adapter = "x"}));
+  EXPECT_TRUE(Suits(holds, {.tokens = 100}));
+  EXPECT_FALSE(Suits(bare, {.tokens = 100, .adapter = "x"}));
+  EXPECT_FALSE(Suits(holds, {.tokens = 100, .adapter = "y"}));
+  EXPECT_FALSE(Suits(VerifierTraits(), {.tokens = 100, .adapter = "x"})) << "nothing is known of it";
+  const absl::Status none = CheckAnySuits({bare, holds}, {.tokens = 100, .adapter = "y"});
+  EXPECT_TRUE(absl::IsNotFound(none)) << none;
+  EXPECT_THAT(none.message(), HasSubstr("adapter: \"y\" is held by no verifier of the model"));
+  // One that has not told yet may hold it.
+  const absl::Status unknown = CheckAnySuits({bare, VerifierTraits()}, {.tokens = 100, .adapter = "y"});
+  EXPECT_TRUE(absl::IsUnavailable(unknown)) << unknown;
+}
+
+TEST(VerifierTraitsTest, OutputsGoOnWithTheSameAdapterOnly) {
+  const VerifierTraits bare = TraitsOf(Info(), "letters");
+  const VerifierTraits began = TraitsOf(WithAdapter("x", 5), "letters");
+  const VerifierTraits same = TraitsOf(WithAdapter("x", 5), "letters");
+  const VerifierTraits other = TraitsOf(WithAdapter("x", 6), "letters");
+  // Without an adapter, which ones there are makes no difference.
+  EXPECT_EQ(began.ArithmeticWith(""), bare.ArithmeticWith(""));
+  EXPECT_NE(began.ArithmeticWith("x"), began.ArithmeticWith(""));
+  const VerifierNeeds needs{.tokens = 100, .arithmetic = began.ArithmeticWith("x"), .adapter = "x"};
+  EXPECT_TRUE(Suits(same, needs));
+  EXPECT_FALSE(Suits(other, needs));
+  EXPECT_FALSE(Suits(bare, needs));
+  const absl::Status none = CheckAnySuits({bare, other}, needs);
+  EXPECT_TRUE(absl::IsUnavailable(none)) << none;
+  EXPECT_THAT(none.message(), HasSubstr("holds the adapter \"x\""));
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -99,6 +99,9 @@ std::string Table(const v1::TenantInfo& info) {
        {"canary", CanaryText(tenant)},
        {"allowed drafters",
         tenant.allowed_drafters().empty() ? "all" : absl::StrJoin(tenant.allowed_drafters(), ",")},
+       {"adapter", OrDash(tenant.adapter())},
+       {"allowed adapters",
+        tenant.allowed_adapters().empty() ? "all" : absl::StrJoin(tenant.allowed_adapters(), ",")},
        {"models", tenant.models().empty() ? "all" : absl::StrJoin(tenant.models(), ",")},
        {"window policy", OrDash(tenant.window_policy())},
        {"allowed window policies", tenant.allowed_window_policies().empty()

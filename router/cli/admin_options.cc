@@ -44,6 +44,14 @@ constexpr char kModelsExamples[] = R"(Examples:
 The verifier loads models from its --models-folder only. With TLS the caller needs a certificate of the role
 operator. A router that the verifier registers with hears of it; others are told by `tandem verifiers add`.)";
 
+constexpr char kAdaptersExamples[] = R"(Examples:
+  tandem adapters list --endpoint verifier-0:7002
+  tandem adapters load acme-2026-11 --name acme --endpoint verifier-0:7002
+  tandem adapters unload acme --endpoint verifier-0:7002
+
+The verifier loads adapters (LoRA, folders as PEFT writes them) from its --adapters-folder only. With TLS the caller
+needs a certificate of the role operator. Routers find out within seconds.)";
+
 using Action = AdminCommand::Action;
 using Kind = AdminCommand::Kind;
 
@@ -100,6 +108,11 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<std::string>(
       app, command, "--partner", "partner", [=](const std::string& v) { tenant->set_partner(v); },
       "A second drafter, which drafts along; empty: none");
+  AddSetting<std::string>(
+      app, command, "--adapter", "adapter", [=](const std::string& v) { tenant->set_adapter(v); },
+      "Adapter of its requests with its default model; empty: none");
+  AddNames(app, command, "--allowed-adapters", "allowed_adapters", tenant->mutable_allowed_adapters(),
+           "Adapters that requests may name, A,B; empty: all");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(
@@ -271,6 +284,51 @@ CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
   CLI::App* unload =
       add(ModelsCommand::Action::kUnload, "unload", "End the serving of one, and wait until it has gone");
   unload->add_option("NAME", command->name, "The model's name")->required();
+  return group;
+}
+
+CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
+                              const std::function<void(CLI::App*)>& add_connection) {
+  CLI::App* group =
+      app->add_subcommand("adapters", "Show, load and unload the adapters of a running verifier");
+  group->footer(kAdaptersExamples);
+  group->require_subcommand(1);
+  const auto add = [&](ModelsCommand::Action action, const std::string& name, const std::string& help) {
+    CLI::App* added = group->add_subcommand(name, help);
+    added->parse_complete_callback([command, action] { command->action = action; });
+    added->add_flag("--json", command->json, "Print JSON")->group("Output");
+    add_connection(added);
+    return added;
+  };
+  const auto add_model = [command](CLI::App* added) {
+    added->add_option_function<std::string>(
+        "--model",
+        [command](const std::string& v) {
+          command->load_adapter.set_model(v);
+          command->unload_adapter.set_model(v);
+        },
+        "Of which model, where the verifier has several");
+  };
+  v1::LoadAdapterRequest* request = &command->load_adapter;
+  add(ModelsCommand::Action::kListAdapters, "list", "List those that requests may name");
+  CLI::App* load =
+      add(ModelsCommand::Action::kLoadAdapter, "load", "Load one more, and wait until requests may name it");
+  load->add_option_function<std::string>(
+          "FOLDER", [request](const std::string& v) { request->set_folder(v); },
+          "The adapter's folder below the verifier's --adapters-folder")
+      ->required();
+  load->add_option_function<std::string>(
+      "--name", [request](const std::string& v) { request->set_name(v); },
+      "Name to serve it under; the folder's by default");
+  add_model(load);
+  CLI::App* unload = add(ModelsCommand::Action::kUnloadAdapter, "unload",
+                         "Refuse new requests for one; those that run go on with it");
+  unload
+      ->add_option_function<std::string>(
+          "NAME", [command](const std::string& v) { command->unload_adapter.set_name(v); },
+          "The adapter's name")
+      ->required();
+  add_model(unload);
   return group;
 }
 

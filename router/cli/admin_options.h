@@ -18,6 +18,8 @@ void AddAdminCommands(CLI::App* app, AdminCommand* command,
 // Likewise `tandem models ...`, which is returned.
 CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
                             const std::function<void(CLI::App*)>& add_connection);
+CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
+                              const std::function<void(CLI::App*)>& add_connection);
 
 // What the parser cannot check. InvalidArgument names the flag.
 absl::Status FinishAdminCommand(AdminCommand& command);

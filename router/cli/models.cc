@@ -68,6 +68,47 @@ absl::Status UnloadModel(const ModelsCommand& command, Client& client) {
   });
 }
 
+std::string AdaptersTable(const v1::ServerInfo& info) {
+  std::vector<std::vector<std::string>> rows = {{"ADAPTER", "MODEL", "RANK", "PARAMETERS"}};
+  for (const v1::ModelInfo& model : info.models()) {
+    for (const v1::AdapterInfo& adapter : model.adapters()) {
+      rows.push_back(
+          {adapter.name(), model.name(), absl::StrCat(adapter.rank()), absl::StrCat(adapter.parameters())});
+    }
+  }
+  return FormatTable(rows);
+}
+
+absl::Status ListAdapters(const ModelsCommand& command, Client& client, std::ostream& out) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::ServerInfo info, client.GetServerInfo());
+  out << (command.json ? MessageJson(info, true) : AdaptersTable(info)) << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status LoadAdapter(const ModelsCommand& command, Client& client, std::ostream& out) {
+  v1::LoadAdapterResponse response;
+  TANDEM_RETURN_IF_ERROR(client.CallVerifier([&](VerifierStub& stub, grpc::ClientContext& context) {
+    return stub.LoadAdapter(&context, command.load_adapter, &response);
+  }));
+  const v1::AdapterInfo& adapter = response.adapter();
+  out << (command.json ? MessageJson(response, true)
+                       : absl::StrCat(adapter.name(), " is served: ", adapter.parameters(),
+                                      " parameters, rank ", adapter.rank(), "\n"))
+      << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status UnloadAdapter(const ModelsCommand& command, Client& client, std::ostream& out) {
+  v1::UnloadAdapterResponse response;
+  TANDEM_RETURN_IF_ERROR(client.CallVerifier([&](VerifierStub& stub, grpc::ClientContext& context) {
+    return stub.UnloadAdapter(&context, command.unload_adapter, &response);
+  }));
+  out << (command.json ? MessageJson(response, true)
+                       : absl::StrCat(response.requests(), " requests go on with it\n"))
+      << std::flush;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int RunModels(const ModelsCommand& command, Terminal& terminal, Interrupts& interrupts) {
@@ -82,6 +123,15 @@ int RunModels(const ModelsCommand& command, Terminal& terminal, Interrupts& inte
       break;
     case ModelsAction::kUnload:
       status = UnloadModel(command, client);
+      break;
+    case ModelsAction::kListAdapters:
+      status = ListAdapters(command, client, terminal.out);
+      break;
+    case ModelsAction::kLoadAdapter:
+      status = LoadAdapter(command, client, terminal.out);
+      break;
+    case ModelsAction::kUnloadAdapter:
+      status = UnloadAdapter(command, client, terminal.out);
       break;
   }
   if (status.ok()) return kExitOk;

@@ -141,6 +141,9 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
   AddField<std::string>(
       app, "--model", [=](const std::string& v) { request->set_model(v); },
       "Target model; default: the tenant's", "Generation");
+  AddField<std::string>(
+      app, "--adapter", [=](const std::string& v) { request->set_adapter(v); },
+      "Adapter of the model, by name; empty: none; default: the tenant's", "Generation");
   AddField<uint32_t>(
       app, "--max-tokens", [=](uint32_t v) { request->mutable_stopping()->set_max_tokens(v); },
       "Generate at most this many tokens", "Generation");
@@ -438,6 +441,8 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   ModelsCommand models;
   CLI::App* models_app = AddModelsCommands(
       &app, &models, [&](CLI::App* added) { AddConnection(added, &models.connection, &raw); });
+  CLI::App* adapters_app = AddAdaptersCommands(
+      &app, &models, [&](CLI::App* added) { AddConnection(added, &models.connection, &raw); });
 
   // CLI11 would only say that a subcommand is missing.
   const bool is_word = !arguments.empty() && !arguments[0].empty() && arguments[0][0] != '-';
@@ -445,7 +450,7 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   if (is_word && app.get_subcommands(is_first).empty()) {
     err << "unknown command \"" << arguments[0]
         << "\"; there are generate, chat, info, explain, calibrate, hash-token, servers, tenants, drafters, "
-           "verifiers and models\n"
+           "verifiers, models and adapters\n"
         << "Run `tandem --help` for more information.\n";
     return kExitUsage;
   }
@@ -477,7 +482,7 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   } else if (servers_app->parsed()) {
     status = Finish(raw, servers.connection);
     command = servers;
-  } else if (models_app->parsed()) {
+  } else if (models_app->parsed() || adapters_app->parsed()) {
     status = Finish(raw, models.connection);
     command = models;
   } else if (info_app->parsed()) {

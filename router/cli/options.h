@@ -85,14 +85,16 @@ struct AdminCommand {
   bool json = false;
 };
 
-// `tandem models ...`, of a verifier.
+// `tandem models ...` and `tandem adapters ...`, of a verifier.
 struct ModelsCommand {
-  enum class Action { kList, kLoad, kUnload };
+  enum class Action { kList, kLoad, kUnload, kListAdapters, kLoadAdapter, kUnloadAdapter };
 
   ConnectionOptions connection;
   Action action = Action::kList;
   v1::LoadModelRequest load;
   std::string name;  // For kUnload.
+  v1::LoadAdapterRequest load_adapter;
+  v1::UnloadAdapterRequest unload_adapter;
   bool json = false;
 };
 

@@ -155,6 +155,7 @@ double Transcript::TokensPerSecond() const {
 json Transcript::ToJson(bool with_logprobs, const absl::Status& status) const {
   json result = {{"request_id", started_.request_id()},
                  {"model", started_.model()},
+                 {"adapter", started_.adapter()},
                  {"seed", started_.seed()},
                  {"drafter", started_.drafter()},
                  {"partner", started_.partner()},
@@ -254,13 +255,10 @@ json OneEventJson(const v1::GenerateResponse& event, bool with_logprobs) {
   }
   if (event.has_started()) {
     const v1::GenerationStarted& started = event.started();
-    return {{"event", "started"},
-            {"request_id", started.request_id()},
-            {"model", started.model()},
-            {"seed", started.seed()},
-            {"drafter", started.drafter()},
-            {"partner", started.partner()},
-            {"prompt_tokens", started.prompt_tokens()}};
+    return {{"event", "started"},           {"request_id", started.request_id()},
+            {"model", started.model()},     {"adapter", started.adapter()},
+            {"seed", started.seed()},       {"drafter", started.drafter()},
+            {"partner", started.partner()}, {"prompt_tokens", started.prompt_tokens()}};
   }
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();

@@ -312,7 +312,7 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   Choice& choice = choices_[index];
   std::string out;
   if (event.has_started()) {
-    model_ = event.started().model();
+    model_ = NameOfModel(event.started());
     choice.started = event.started();
     if (request_.logprobs.has_value()) choice.logprobs = OrderedJson::array();
     if (request_.prompt_logprobs.has_value()) choice.prompt_logprobs = OrderedJson::array();

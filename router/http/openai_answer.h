@@ -91,4 +91,9 @@ class CompletionAnswer final : public AnswerWriter {
   std::vector<Choice> choices_;
 };
 
+// What answers call the model: by its adapter, where it has one.
+inline const std::string& NameOfModel(const v1::GenerationStarted& started) {
+  return started.adapter().empty() ? started.model() : started.adapter();
+}
+
 }  // namespace tandem::router

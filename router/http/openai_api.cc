@@ -217,6 +217,13 @@ void OpenAiApi::ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionR
     answer.fields.insert(answer.fields.end(), fields.begin(), fields.end());
     return exchange->Answer(std::move(answer));
   }
+  // Who the caller is, is for the call to judge.
+  const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), head.Field("authorization"));
+  if (tenant.ok()) {
+    for (v1::GenerateRequest& request : completion->prompts)
+      TakeAdapterForModel(router_, routing->table(), routing->table().tenants[*tenant], request);
+  }
   ServeCompletion(router_, CallHeadOf(head), *std::move(completion), std::move(id), std::move(fields),
                   std::move(exchange));
 }
@@ -225,16 +232,24 @@ void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> e
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
   const absl::string_view path = request.head.path;
   const std::string wanted(path.substr(std::min(path.size(), kModels.size() + 1)));
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), request.head.Field("authorization"));
+  if (!tenant.ok()) return Send(request.head, ErrorAnswer(tenant.status()), *exchange);
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < routing->table().models.size(); ++i) {
-    const ServedModel& model = router_.model(i);
-    OrderedJson described = {{"id", model.name},
-                             {"object", "model"},
-                             {"created", created_},
-                             {"owned_by", "tandem"},
-                             {"max_model_len", model.context_length}};
-    if (model.name == wanted) return Send(request.head, JsonAnswer(described), *exchange);
-    list.push_back(std::move(described));
+    const v1::ModelInfo model = DescribeModel(router_, routing->table().tenants[*tenant], i);
+    const auto add = [&](const std::string& name) -> OrderedJson& {
+      list.push_back({{"id", name},
+                      {"object", "model"},
+                      {"created", created_},
+                      {"owned_by", "tandem"},
+                      {"max_model_len", model.context_length()}});
+      return list.back();
+    };
+    add(model.name());
+    for (const v1::AdapterInfo& adapter : model.adapters()) add(adapter.name())["parent"] = model.name();
+  }
+  for (const OrderedJson& described : list) {
+    if (described["id"] == wanted) return Send(request.head, JsonAnswer(described), *exchange);
   }
   if (!wanted.empty()) {
     return Send(
@@ -265,8 +280,10 @@ namespace {
 
 absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant, JsonFields& fields) {
   const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
-  TANDEM_ASSIGN_OR_RETURN(const size_t model,
-                          SelectModel(routing->table(), tenant, fields.Text("model").value_or("")));
+  v1::GenerateRequest named;
+  named.set_model(fields.Text("model").value_or(""));
+  TakeAdapterForModel(router, routing->table(), tenant, named);
+  TANDEM_ASSIGN_OR_RETURN(const size_t model, SelectModel(routing->table(), tenant, named.model()));
   return &router.model(model);
 }
 

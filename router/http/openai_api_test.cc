@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -389,6 +390,54 @@ TEST_F(OpenAiApiTest, ATenantHasSoManyConnectionsAtOnce) {
   const absl::Time end = absl::Now() + absl::Seconds(30);
   while (server_->num_connections() > 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(Ask("GET", "/v1/models").status, 200);
+}
+
+TEST_F(OpenAiApiTest, AnAdapterIsAModelWithAParent) {
+  v1::ServerInfo info;
+  v1::ModelInfo& held = *info.add_models();
+  held.set_name("letters");
+  held.set_context_length(32);
+  held.add_adapters()->set_name("own");
+  held.add_adapters()->set_name("others");
+  verifier_.SetInfo(info);
+  verifier_.SetServing(true);
+  verifier_.SetScript([this](StubVerifier::Call& call) {
+    asked_ = call.request();
+    v1::GenerateResponse started = StartedEvent(call.request());
+    started.mutable_started()->set_adapter(call.request().adapter());
+    call.Send(started);
+    call.Send(ChunkEvent(0, "answer"));
+    call.Send(FinishedEvent(call.request(), 6));
+    call.Finish(absl::OkStatus());
+  });
+  v1::RouterConfig config = LettersConfig({verifier_.endpoint()});
+  config.mutable_tenants(1)->add_allowed_adapters("own");
+  router_ = std::make_unique<TestRouter>(config);
+  api_ = std::make_unique<OpenAiApi>(OpenAiApi::Options{}, &router_->router(), nullptr);
+  server_ = HttpServer::Start({.address = "127.0.0.1:0"}, api_.get()).value();
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (router_->router().verifiers().Adapters(0).empty() && absl::Now() < end) std::this_thread::yield();
+
+  const Json models = Ask("GET", "/v1/models").json();
+  ASSERT_EQ(models["data"].size(), 2u) << models;
+  EXPECT_EQ(models["data"][0].count("parent"), 0u);
+  EXPECT_EQ(models["data"][1]["id"], "own");
+  EXPECT_EQ(models["data"][1]["parent"], "letters");
+  EXPECT_EQ(Ask("GET", "/v1/models/own").json()["parent"], "letters");
+  EXPECT_EQ(Ask("GET", "/v1/models/others").status, 404);
+
+  Answer answer = Ask("POST", "/v1/completions", R"({"model": "own", "prompt": "a"})");
+  EXPECT_EQ(answer.json()["model"], "own") << answer.body;
+  EXPECT_EQ(asked_.model(), "letters");
+  EXPECT_EQ(asked_.adapter(), "own");
+  answer = Ask("POST", "/v1/completions", R"({"model": "letters", "prompt": "a"})");
+  EXPECT_EQ(answer.json()["model"], "letters") << answer.body;
+  EXPECT_EQ(asked_.adapter(), "");
+  answer =
+      Ask("POST", "/v1/completions", R"({"model": "letters", "prompt": "a", "tandem": {"adapter": "own"}})");
+  EXPECT_EQ(asked_.adapter(), "own");
+  EXPECT_EQ(Ask("POST", "/v1/completions", R"({"model": "others", "prompt": "a"})").status, 404);
+  EXPECT_EQ(Ask("POST", "/tokenize", R"({"model": "own", "prompt": "ab"})").json()["count"], 3);
 }
 
 TEST_F(OpenAiApiTest, ModelsAndTokensAreTold) {

@@ -228,6 +228,7 @@ void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
   if (const auto mode = own.Flag("speculation"))
     speculation.set_mode(*mode ? v1::SPECULATION_MODE_ON : v1::SPECULATION_MODE_OFF);
   if (auto drafter = own.Text("drafter")) speculation.set_drafter(*std::move(drafter));
+  if (auto adapter = own.Text("adapter")) request.set_adapter(*std::move(adapter));
   if (auto partner = own.Text("partner")) speculation.set_partner(*std::move(partner));
   if (auto policy = own.Text("window_policy")) speculation.set_window_policy(*std::move(policy));
   if (const auto window = own.Integer("max_window", 0, kMaxInt))

@@ -61,7 +61,7 @@ OrderedJson ResponsesAnswer::Response(const char* status) const {
                           {"background", false},
                           {"error", nullptr},
                           {"incomplete_details", nullptr},
-                          {"model", started_.model()},
+                          {"model", NameOfModel(started_)},
                           {"output", OrderedJson::array()},
                           {"previous_response_id", nullptr},
                           {"store", false},

@@ -11,6 +11,8 @@ namespace {
 
 // Rows of one item of work.
 constexpr uint32_t kReducedRows = 16;
+// As many as kernels go through together.
+constexpr uint32_t kTilesAtOnce = 4;
 
 // A matrix of zeros with so many outputs, for what comes before a part's own.
 TensorView ZerosLike(const TensorView& b, uint32_t outputs, std::vector<float>* zeros) {
@@ -37,7 +39,7 @@ absl::StatusOr<std::unique_ptr<LoraStage>> LoraStage::Create(const ModelConfig& 
   std::unique_ptr<LoraStage> stage(new LoraStage(config, kernels, team, max_rows));
   for (int i = 0; i < team->num_threads(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(stage->scratch_.emplace_back().products,
-                            RowBuffer::Allocate(max_rows, kTileOutputs));
+                            RowBuffer::Allocate(max_rows, kTilesAtOnce * kTileOutputs));
   }
   return stage;
 }
@@ -175,14 +177,16 @@ void LoraStage::Plan(absl::Span<const ActiveRow> rows) {
 void LoraStage::Reduce(int thread, size_t layer, LoraProduct product, const ProductInputs& inputs) {
   const auto num_threads = static_cast<uint32_t>(team_->num_threads());
   const size_t which = InputOf(product);
+  // One thread has nothing to share out, and kernels like several tiles.
+  const uint32_t at_once = num_threads == 1 ? kTilesAtOnce : 1;
   uint32_t item = 0;
   for (const Group& group : groups_) {
     const PackedMatrix& a = group.adapter->layers[layer][which].a;
-    for (uint32_t tile = 0; tile < a.num_tiles(); ++tile) {
+    for (uint32_t tile = 0; tile < a.num_tiles(); tile += at_once) {
       for (uint32_t row = group.rows.begin; row < group.rows.end; row += kReducedRows) {
         if (item++ % num_threads != static_cast<uint32_t>(thread)) continue;
-        a.Multiply({tile, tile + 1}, inputs, Share{row, std::min(row + kReducedRows, group.rows.end)},
-                   reduced_[which].rows());
+        a.Multiply({tile, std::min(tile + at_once, a.num_tiles())}, inputs,
+                   Share{row, std::min(row + kReducedRows, group.rows.end)}, reduced_[which].rows());
       }
     }
   }
@@ -203,12 +207,13 @@ void LoraStage::AddPart(const Part& part, size_t input, Share rows, Share tiles,
   const uint32_t begin = std::max(tiles.begin, part.first_tile);
   const uint32_t end = std::min(tiles.end, part.first_tile + part.b.num_tiles());
   const RowBuffer& reduced = reduced_[input];
-  for (uint32_t tile = begin; tile < end; ++tile) {
-    const uint32_t own = tile - part.first_tile;
-    part.b.MultiplyTile(own, reduced.row(rows.begin) + part.first_reduced, reduced.stride(),
-                        rows.end - rows.begin, products.rows());
-    const uint32_t first = own == 0 ? part.skipped : 0;
-    const uint32_t size = std::min(kTileOutputs, part.b.num_outputs() - own * kTileOutputs) - first;
+  for (uint32_t tile = begin; tile < end; tile += kTilesAtOnce) {
+    const Share own = {tile - part.first_tile, std::min(tile + kTilesAtOnce, end) - part.first_tile};
+    part.b.MultiplyFloats(own, reduced.row(rows.begin) + part.first_reduced, reduced.stride(),
+                          rows.end - rows.begin, products.rows());
+    const uint32_t first = own.begin == 0 ? part.skipped : 0;
+    const uint32_t size =
+        std::min(own.end * kTileOutputs, part.b.num_outputs()) - own.begin * kTileOutputs - first;
     for (uint32_t row = rows.begin; row < rows.end; ++row) {
       float* const addend = products.row(row - rows.begin) + first;
       if (part.scale != 1.0f) kernels_.scale(part.scale, size, addend);

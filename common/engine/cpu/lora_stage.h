@@ -85,7 +85,7 @@ class LoraStage {
     Share rows;
   };
   struct ThreadScratch {
-    RowBuffer products;  // [max_rows, kTileOutputs]
+    RowBuffer products;  // [max_rows, outputs of some tiles]
   };
 
   LoraStage(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team, uint32_t max_rows);

@@ -76,18 +76,19 @@ void PackedMatrix::Multiply(Share tiles, const ProductInputs& inputs, Share rows
   kernel_->multiply(args);
 }
 
-void PackedMatrix::MultiplyTile(uint32_t index, const float* inputs, size_t stride, uint32_t num_rows,
-                                float* const* outputs) const {
+void PackedMatrix::MultiplyFloats(Share tiles, const float* inputs, size_t stride, uint32_t num_rows,
+                                  float* const* outputs) const {
   assert(kernel_->prepare == nullptr);
   ProductArgs args;
-  args.tiles = tile(index);
-  args.num_tiles = 1;
+  args.tiles = tile(tiles.begin);
+  args.num_tiles = tiles.end - tiles.begin;
   args.depth = depth_;
   args.inputs = inputs;
   args.input_stride = stride;
   args.num_rows = num_rows;
   args.outputs = outputs;
-  args.end_output = std::min(kTileOutputs, num_outputs_ - index * kTileOutputs);
+  args.end_output =
+      std::min(tiles.end * kTileOutputs, num_outputs_) - std::min(tiles.begin * kTileOutputs, num_outputs_);
   kernel_->multiply(args);
 }
 

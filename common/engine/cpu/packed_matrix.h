@@ -45,10 +45,10 @@ class PackedMatrix {
     Multiply(tiles, inputs, Share{0, num_rows}, outputs);
   }
 
-  // outputs[row][0 .. kTileOutputs) for the outputs of one tile, and inputs [num_rows, depth], rows `stride`
-  // floats apart. Of kF32 alone, whose inputs are read as they are.
-  void MultiplyTile(uint32_t tile, const float* inputs, size_t stride, uint32_t num_rows,
-                    float* const* outputs) const;
+  // outputs[row][0 ..] for the outputs of these tiles, and inputs [num_rows, depth], rows `stride` floats
+  // apart. Of kF32 alone, whose inputs are read as they are.
+  void MultiplyFloats(Share tiles, const float* inputs, size_t stride, uint32_t num_rows,
+                      float* const* outputs) const;
 
   // The weights of one output, [depth]: a row of the matrix that was packed, rounded if to integers.
   void CopyOutput(uint32_t output, float* weights) const;

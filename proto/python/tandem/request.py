@@ -18,6 +18,7 @@ class Options(TypedDict, total=False):
     # Of the request.
     request_id: str
     model: str
+    adapter: str
     num_outputs: int
     priority: int
     prediction: str | Sequence[int]
@@ -78,7 +79,7 @@ _PARTS: dict[str, Any] = {
 }
 # Which part of a request has the field of this name.
 _PART_OF = {field: part for part, message in _PARTS.items() for field in message.DESCRIPTOR.fields_by_name}
-_OWN = ("request_id", "model", "num_outputs", "priority", "prediction")
+_OWN = ("request_id", "model", "adapter", "num_outputs", "priority", "prediction")
 
 
 def _text_of(value: Any) -> str:
