@@ -83,7 +83,7 @@ void Declare(DrafterFlags& options, Flags& flags) {
                  "Kernels to use; auto takes the best this machine has.")
       .AddChoice("weight-dtype", &options.weight_dtype, WeightTypeNames(),
                  "Numbers to keep each model's matrices in; auto is int8 on a CPU for models whose files "
-                 "hold 16 bits, "
+                 "hold 16 bits or fewer, "
                  "and else as in the files. int8 and int4 take 8.25 and 4.25 bits a weight, w8a8 and w4a8, "
                  "on a CPU, besides round inputs to 8 bits, and on a "
                  "GPU fp8 (a scale for each output) and fp8-tensor (one for "

@@ -69,8 +69,8 @@ class ModelHost {
   };
 
   // What Load keeps the matrices of `model` in: as asked, but where it is left to the drafter and the files
-  // hold 16 bits, int8 on a CPU. A step reads half of the bytes then, and what is rounded away decides about
-  // one guess in a hundred; no output depends on it (DESIGN law 3).
+  // hold 16 bits or fewer, int8 on a CPU. A step reads half of the bytes then, and what is rounded away
+  // decides about one guess in a hundred; no output depends on it (DESIGN law 3).
   static WeightType WeightTypeOf(const Model& model, const Options& options);
 
   // `head_target`: the folder of the target that draft heads among the models read, and share tensors and

@@ -1,6 +1,8 @@
 #include "drafter/model_host.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/model/family_fixture.h"
+#include "common/model/quantized_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -45,6 +47,20 @@ TEST(ModelHostTest, LoadsSeveralModels) {
   EXPECT_EQ(general.name, "general");
   EXPECT_EQ(general.vocabulary_fingerprint, models[1].vocabulary_fingerprint);
   EXPECT_EQ(general.model->config().vocab_size, models[1].engine->config().vocab_size);
+}
+
+TEST(ModelHostTest, WhatHasFewBitsIsInt8OnACpuWhereNothingIsSaid) {
+  const TemporaryFolder folder;
+  WriteQuantizedModel(QuantizedGolden("awq"), folder);
+  const auto quantized = Model::Load(folder.path());
+  ASSERT_TRUE(quantized.ok()) << quantized.status();
+  EXPECT_EQ(ModelHost::WeightTypeOf(**quantized, {}), WeightType::kInt8);
+  const auto bf16 = MakeFamilyModel("llama-yarn", TensorView::DType::kBF16);
+  EXPECT_EQ(ModelHost::WeightTypeOf(*bf16, {}), WeightType::kInt8);
+  const auto f32 = MakeFamilyModel("llama-yarn", TensorView::DType::kF32);
+  EXPECT_EQ(ModelHost::WeightTypeOf(*f32, {}), WeightType::kAsInFile);
+  EXPECT_EQ(ModelHost::WeightTypeOf(**quantized, {.weight_type = WeightType::kInt4}), WeightType::kInt4);
+  EXPECT_EQ(ModelHost::WeightTypeOf(**quantized, {.device = {.is_cuda = true}}), WeightType::kAsInFile);
 }
 
 TEST(ModelHostTest, LoadingStopsWhenItShould) {
