@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
                             LoraAdapter::Load(options.adapter, model->config()));
     TANDEM_ASSIGN_OR_RETURN(runner->adapter_, runner->engine_->AddAdapter(*adapter));
   }
-  const bool is_f32 = model->output().dtype == TensorView::DType::kF32;
+  const bool is_f32 = model->output().dtype == TensorView::DType::kF32 || HoldsQuantized(*model);
   runner->stored_dtype_ =
       is_f32 && options.weight_dtype == WeightDtype::kBf16 ? WeightDtype::kF32 : options.weight_dtype;
   runner->pool_ = std::make_unique<BlockPool>(

@@ -21,6 +21,8 @@ absl::string_view DTypeName(TensorView::DType dtype) {
       return "bf16";
     case TensorView::DType::kMxFp4:
       return "mxfp4";
+    case TensorView::DType::kQuantized:
+      return "integers or floats with scales";
   }
   return "unknown";
 }
@@ -75,8 +77,26 @@ absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
       absl::StrCat("weight type \"", name, "\", expected one of ", absl::StrJoin(WeightTypeNames(), ", ")));
 }
 
+bool HoldsQuantized(const Model& model) {
+  const auto is_quantized = [](const TensorView& matrix) {
+    return matrix.dtype == TensorView::DType::kQuantized;
+  };
+  if (is_quantized(model.output())) return true;
+  for (const LayerWeights& layer : model.layers()) {
+    for (const TensorView& matrix :
+         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
+      if (is_quantized(matrix)) return true;
+    }
+    for (const ExpertWeights& expert : layer.experts) {
+      if (is_quantized(expert.gate) || is_quantized(expert.up) || is_quantized(expert.down)) return true;
+    }
+  }
+  return false;
+}
+
 absl::string_view KeptWeightType(const Model& model, WeightType type) {
   if (type != WeightType::kAsInFile && type != WeightType::kBf16) return WeightTypeName(type);
+  if (HoldsQuantized(model)) return DTypeName(TensorView::DType::kF32);
   return DTypeName(model.embedding().exists() ? model.embedding().dtype : model.output().dtype);
 }
 

@@ -33,8 +33,12 @@ std::vector<std::string> WeightTypeNames();
 absl::StatusOr<WeightType> ParseWeightType(absl::string_view name);
 absl::string_view WeightTypeName(WeightType type);
 
+// Whether files hold any of the model's matrices in integers or 8-bit floats with scales
+// (TensorView::DType::kQuantized), which engines convert.
+bool HoldsQuantized(const Model& model);
+
 // What an engine keeps the matrices of `model` in: "int8", "int4", "w8a8", "w4a8", "fp8", "fp8-tensor", or
-// what its files hold: "bf16", "f16" or "f32".
+// what its files hold: "bf16", "f16" or "f32", which also holds what is quantised there.
 absl::string_view KeptWeightType(const Model& model, WeightType type);
 
 // Whether only engines on GPUs have it.

@@ -2,19 +2,17 @@
 
 #include <cstring>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
 #include "common/model/block_tensors.h"
+#include "common/model/file_tensors.h"
 #include "common/model/gguf_model.h"
+#include "common/model/quantized_tensors.h"
 #include "common/model/random_weights.h"
-#include "common/model/strict_json.h"
 #include "common/model/target_fingerprint.h"
 #include "common/model/weight_files.h"
 
@@ -63,107 +61,10 @@ absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& fol
   return defaults;
 }
 
-// Older checkpoints carry the rotary frequencies, which follow from the configuration.
-bool IsRotaryBuffer(absl::string_view name) {
-  return absl::EndsWith(name, ".rotary_emb.inv_freq");
-}
-
 bool SameContent(const TensorView& a, const TensorView& b) {
-  return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.num_bytes()) == 0;
+  return a.dtype != TensorView::DType::kQuantized && a.dtype == b.dtype && a.shape == b.shape &&
+         std::memcmp(a.data, b.data, a.num_bytes()) == 0;
 }
-
-// Tensors of a folder's files, keeping count of those taken.
-class FileTensors final : public TensorSource {
- public:
-  explicit FileTensors(WeightFiles files) : files_(std::move(files)) {}
-
-  bool Contains(const std::string& name) const override { return files_.Contains(name); }
-
-  absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override {
-    const absl::StatusOr<TensorView> found = files_.Tensor(name);
-    if (absl::IsNotFound(found.status())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          files_.path(), ": tensor \"", name, "\" is missing, expected with shape ", ShapeText(shape)));
-    }
-    if (!found.ok()) return found.status();
-    if (found->shape != shape) {
-      return absl::InvalidArgumentError(absl::StrCat(files_.FileOf(name), ": tensor \"", name, "\": shape ",
-                                                     ShapeText(found->shape), ", expected ", ShapeText(shape),
-                                                     " as in config.json"));
-    }
-    taken_.insert(name);
-    return found;
-  }
-
-  absl::StatusOr<TensorView> TakeMxFp4(const std::string& name, const std::vector<int64_t>& shape) override {
-    constexpr int64_t kGroup = TensorView::kScaledNumbers;
-    const std::string blocks_name = name + "_blocks", scales_name = name + "_scales";
-    if (shape.at(2) % kGroup != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(files_.FileOf(blocks_name), ": tensor \"", blocks_name,
-                                                     "\": expected with a number of inputs that ", kGroup,
-                                                     " divides, not ", shape.at(2)));
-    }
-    const int64_t groups = shape.at(2) / kGroup;
-    TANDEM_ASSIGN_OR_RETURN(const char* const blocks,
-                            Bytes(blocks_name, {shape.at(0), shape.at(1), groups, kGroup / 2}));
-    TANDEM_ASSIGN_OR_RETURN(const char* const scales, Bytes(scales_name, {shape.at(0), shape.at(1), groups}));
-    ++num_mxfp4_;
-    return TensorView{.dtype = TensorView::DType::kMxFp4, .shape = shape, .data = blocks, .scales = scales};
-  }
-
-  absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) override {
-    absl::StatusOr<std::vector<int64_t>> found = files_.Integers(name, count);
-    if (absl::IsNotFound(found.status())) {
-      return absl::InvalidArgumentError(absl::StrCat(files_.path(), ": tensor \"", name,
-                                                     "\" is missing, expected with ", count, " integers"));
-    }
-    if (found.ok()) taken_.insert(name);
-    return found;
-  }
-
-  void Ignore(const std::string& name) override { taken_.insert(name); }
-
-  void IgnoreBelow(absl::string_view prefix, bool others) override {
-    for (const std::string& name : files_.names()) {
-      if (absl::StartsWith(name, prefix) != others) taken_.insert(name);
-    }
-  }
-
-  // A tensor that nobody asked for means that config.json does not describe this model.
-  absl::Status Finish(const std::string& architecture) override {
-    for (const std::string& name : files_.names()) {
-      if (taken_.contains(name) || IsRotaryBuffer(name)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(files_.FileOf(name), ": tensor \"", PrintableText(name),
-                                                     "\": expected only the tensors of the ", architecture,
-                                                     " that config.json describes"));
-    }
-    if (num_mxfp4_ > 0) {
-      LogInfo("MXFP4 weights become those of --weight-dtype when an engine loads them (auto: bf16)",
-              {{"file", files_.path()}, {"tensors", absl::StrCat(num_mxfp4_)}});
-    }
-    return absl::OkStatus();
-  }
-
-  // Scales, which lie elsewhere, are a sixteenth of it.
-  void Release(const TensorView& tensor) const override {
-    DropMappedPages(tensor.data, static_cast<uint64_t>(tensor.offset_of(tensor.num_elements())));
-  }
-
- private:
-  absl::StatusOr<const char*> Bytes(const std::string& name, const std::vector<int64_t>& shape) {
-    absl::StatusOr<const char*> found = files_.Bytes(name, shape);
-    if (absl::IsNotFound(found.status())) {
-      return absl::InvalidArgumentError(absl::StrCat(files_.path(), ": tensor \"", name,
-                                                     "\" is missing, expected as U8 ", ShapeText(shape)));
-    }
-    if (found.ok()) taken_.insert(name);
-    return found;
-  }
-
-  WeightFiles files_;
-  absl::flat_hash_set<std::string> taken_;
-  int num_mxfp4_ = 0;
-};
 
 bool IsSameFolder(absl::string_view a, absl::string_view b) {
   return !a.empty() && absl::StripSuffix(a, "/") == absl::StripSuffix(b, "/");
@@ -447,9 +348,20 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadHead(const std::string& 
     return absl::InvalidArgumentError(
         absl::StrCat(folder, "/config.json: expected a draft head's, for the target in ", target->folder()));
   }
+  if (config.head.has_value() && config.quantization.has_value()) {
+    return absl::UnimplementedError(
+        absl::StrCat(folder, "/config.json: field quantization_config.quant_method: found \"",
+                     config.quantization->method, "\", supported for a draft head: none"));
+  }
+  std::unique_ptr<TensorSource> source;
+  if (config.quantization.has_value()) {
+    source = MakeQuantizedTensors(std::move(weights), *config.quantization,
+                                  absl::StrCat(config.block.names.embedding, ".weight"));
+  } else {
+    source = std::make_unique<FileTensors>(std::move(weights));
+  }
   // Not make_shared: the constructor is private.
-  std::shared_ptr<Model> model(new Model(folder, std::move(config), std::move(defaults),
-                                         std::make_unique<FileTensors>(std::move(weights))));
+  std::shared_ptr<Model> model(new Model(folder, std::move(config), std::move(defaults), std::move(source)));
   model->target_ = std::move(target);
   TANDEM_RETURN_IF_ERROR(Reader(*model).ReadAll());
   return model;

@@ -21,19 +21,27 @@ constexpr int32_t kMostModules = 1024;
 // What Medusa heads say to have: they read one state, of however long a text.
 constexpr int32_t kContextOfMedusa = 1 << 20;
 
-// Fields which change the result when they are set and which nothing here implements.
-constexpr std::array<absl::string_view, 2> kRefusedFields = {"quantization_config", "compression_config"};
-// Likewise in families that have no experts.
+// In families that have no experts.
 constexpr std::array<absl::string_view, 2> kExpertFields = {"num_experts", "num_local_experts"};
 
-absl::Status CheckRefusedFields(const JsonFields& fields, const Family& family) {
-  for (absl::string_view name : kRefusedFields) {
-    if (family.reads_quantization && name == "quantization_config") continue;
-    if (fields.Find(name) != nullptr) return fields.Unsupported(name, "none");
-  }
+// Fields which change the result when they are set and which nothing here implements.
+absl::Status CheckRefusedFields(const JsonFields& fields) {
+  if (fields.Find("compression_config") != nullptr) return fields.Unsupported("compression_config", "none");
   TANDEM_ASSIGN_OR_RETURN(const bool several_axes, fields.BoolOr("use_mrope", false));
   if (several_axes) return fields.Unsupported("use_mrope", "false");
   return absl::OkStatus();
+}
+
+absl::Status ReadQuantizationOf(const JsonFields& fields, ModelConfig& config) {
+  constexpr char kField[] = "quantization_config";
+  const Json* const object = fields.Find(kField);
+  if (object == nullptr) return absl::OkStatus();
+  if (!object->is_object()) return fields.Unexpected(kField, "an object or null");
+  const JsonFields inner = fields.Inner(*object, kField);
+  TANDEM_ASSIGN_OR_RETURN(config.quantization, ReadQuantization(inner));
+  if (!config.block.matrices_transposed) return absl::OkStatus();
+  return inner.Unsupported(
+      "quant_method", absl::StrCat("none for a ", config.architecture, ", whose matrices are transposed"));
 }
 
 absl::StatusOr<Json> ParseObject(absl::string_view json, absl::string_view path) {
@@ -51,8 +59,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const Json& object, absl::string_vie
   TANDEM_ASSIGN_OR_RETURN(const Family family, FindFamily(fields));
   ModelConfig config;
   config.architecture = std::string(family.architecture);
-  TANDEM_RETURN_IF_ERROR(CheckRefusedFields(fields, family));
+  TANDEM_RETURN_IF_ERROR(CheckRefusedFields(fields));
   TANDEM_RETURN_IF_ERROR(family.read(fields, config));
+  if (!family.reads_quantization) TANDEM_RETURN_IF_ERROR(ReadQuantizationOf(fields, config));
   for (const absl::string_view name : kExpertFields) {
     if (!config.block.experts.exist() && fields.Find(name) != nullptr)
       return fields.Unsupported(name, "none");

@@ -10,6 +10,7 @@
 #include "common/base/token.h"
 #include "common/model/architecture.h"
 #include "common/model/head_config.h"
+#include "common/model/quantization.h"
 
 namespace tandem {
 
@@ -40,6 +41,7 @@ struct ModelConfig {
   // `num_nextn_predict_layers`: modules in the model's files that guess one token further (MTP). The model
   // itself does not use them: Model::LoadHead does.
   int32_t num_next_token_modules = 0;
+  std::optional<Quantization> quantization;  // Of its files; engines do not need it.
   TokenIds eos_tokens;  // `eos_token_id`; counts where generation_config.json names none.
   // Of a draft head, which has one layer, or of Medusa heads none, and computes nothing without the states of
   // its target.

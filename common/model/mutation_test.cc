@@ -13,6 +13,7 @@
 #include "common/model/lora_fixture.h"
 #include "common/model/model.h"
 #include "common/model/model_folder_fixture.h"
+#include "common/model/quantized_fixture.h"
 #include "common/model/tensor_convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -219,6 +220,56 @@ TEST(MutationTest, SpoiltMixturesNeverCrash) {
     EXPECT_GT(num_loaded, 20) << family;
     EXPECT_GT(num_refused, 500) << family;
     ::testing::Test::RecordProperty(family, std::to_string(sum));
+  }
+}
+
+// Their configurations, their headers, and in turn the numbers in small integer tensors, such as the groups
+// of inputs, which are where others are read.
+TEST(MutationTest, SpoiltQuantizedModelsNeverCrash) {
+  for (const std::string& name : QuantizedModelNames()) {
+    SCOPED_TRACE(name);
+    const nlohmann::json golden = QuantizedGolden(name);
+    const TemporaryFolder folder;
+    WriteQuantizedModel(golden, folder);
+    const std::string text = golden.at("config").dump();
+    const Outcome configs = LoadMutated(folder, "config.json", text, 50, 7);
+    EXPECT_GT(configs.loaded, 0);
+    EXPECT_GT(configs.refused, 20);
+    const std::string quantization = golden.at("config").at("quantization_config").dump();
+    Random random(8);
+    int num_loaded = 0, num_refused = 0;
+    double sum = 0;
+    for (int i = 0; i < 60; ++i) {
+      // Only what says how matrices are kept.
+      const size_t at = text.find(quantization);
+      ASSERT_NE(at, std::string::npos);
+      folder.Write("config.json", absl::StrCat(text.substr(0, at), Mutated(quantization, random),
+                                               text.substr(at + quantization.size())));
+      const auto model = Model::Load(folder.path());
+      if (model.ok()) {
+        sum += SumOfWeights(**model);
+        ++num_loaded;
+      } else {
+        EXPECT_THAT(std::string(model.status().message()), HasSubstr(folder.path()));
+        EXPECT_LT(model.status().message().size(), 2000u);
+        ++num_refused;
+      }
+    }
+    EXPECT_GT(num_loaded, 0);
+    EXPECT_GT(num_refused, 20);
+    folder.Write("config.json", text);
+    const std::string weights = QuantizedWeights(golden);
+    const Outcome headers = LoadMutated(folder, "model.safetensors", weights, 30, 9, /*mutable_bytes=*/4096);
+    EXPECT_GT(headers.refused, 15);
+    // Anywhere: lengths stay as they are, or nearly nothing would load.
+    for (int i = 0; i < 30; ++i) {
+      std::string spoilt = weights;
+      for (int j = 0; j < 200; ++j) spoilt[spoilt.size() - 1 - Below(random, spoilt.size() / 2)] = '\x7f';
+      folder.Write("model.safetensors", spoilt);
+      const auto model = Model::Load(folder.path());
+      if (model.ok()) sum += SumOfWeights(**model);
+    }
+    ::testing::Test::RecordProperty(name, std::to_string(sum));
   }
 }
 

@@ -234,6 +234,17 @@ absl::StatusOr<TensorView> SafetensorsFile::Tensor(absl::string_view name) const
   return view;
 }
 
+absl::StatusOr<StoredTensor> SafetensorsFile::Stored(absl::string_view name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return absl::NotFoundError(absl::StrCat(path(), ": tensor \"", name, "\" is missing"));
+  }
+  const Entry& entry = found->second;
+  return StoredTensor{.dtype = entry.dtype,
+                      .shape = entry.shape,
+                      .bytes = file_.bytes().substr(entry.begin, entry.end - entry.begin)};
+}
+
 absl::StatusOr<const char*> SafetensorsFile::Bytes(absl::string_view name,
                                                    const std::vector<int64_t>& shape) const {
   const auto found = entries_.find(name);

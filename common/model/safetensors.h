@@ -12,6 +12,13 @@
 
 namespace tandem {
 
+// A tensor as it lies in a file, whatever its dtype.
+struct StoredTensor {
+  absl::string_view dtype;  // The format's name: "I32". Static storage.
+  std::vector<int64_t> shape;
+  absl::string_view bytes;  // What dtype and shape need.
+};
+
 // A file in the safetensors format, mapped and checked:
 //
 //   8 bytes: length of the header, little endian | header: a JSON object | data
@@ -35,6 +42,8 @@ class SafetensorsFile {
   // NotFound when there is no such tensor; Unimplemented when its dtype is one that weights cannot have here
   // (the format knows integers and 8-bit floats too).
   absl::StatusOr<TensorView> Tensor(absl::string_view name) const;
+  // NotFound when there is no such tensor.
+  absl::StatusOr<StoredTensor> Stored(absl::string_view name) const;
   // Bytes of a tensor of that shape, in U8; errors likewise, InvalidArgument when it has another shape.
   absl::StatusOr<const char*> Bytes(absl::string_view name, const std::vector<int64_t>& shape) const;
   // A vector of 64-bit integers; errors likewise, InvalidArgument when it has another shape.

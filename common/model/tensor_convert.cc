@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "common/model/quantized_matrix.h"
+
 namespace tandem {
 namespace {
 
@@ -44,7 +46,8 @@ void ConvertElements(TensorView::DType dtype, const char* in, int64_t stride, ab
       return stride == 1 ? Convert16<BFloat16ToFloat>(in, 1, out)
                          : Convert16<BFloat16ToFloat>(in, stride, out);
     case TensorView::DType::kMxFp4:
-      // They have scales: ConvertScaled.
+    case TensorView::DType::kQuantized:
+      // They have scales: ConvertScaled and QuantizedMatrix.
       assert(false);
   }
 }
@@ -91,16 +94,25 @@ void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, int64_t num
   assert(static_cast<int64_t>(out.size()) == num_rows * row_elements);
   if (out.empty()) return;
   const auto* const data = static_cast<const char*>(tensor.data);
-  if (tensor.dtype == TensorView::DType::kMxFp4) {
+  if (tensor.dtype == TensorView::DType::kQuantized && !tensor.strides.has_value()) {
+    assert(row_elements == tensor.quantized->num_inputs() && tensor.quantized_begin % row_elements == 0);
+    tensor.quantized->ReadOutputs(tensor.quantized_begin / row_elements + first_row, num_rows, out);
+    return;
+  }
+  if (tensor.dtype == TensorView::DType::kMxFp4 || tensor.dtype == TensorView::DType::kQuantized) {
     const TensorView::Strides packed = {.group_stride = row_elements};
     const TensorView::Strides strides = tensor.strides.value_or(packed);
     for (int64_t row = first_row; row < first_row + num_rows; ++row) {
       const int64_t begin =
           row / strides.group_rows * strides.group_stride + row % strides.group_rows * strides.row_stride;
+      const absl::Span<float> to = out.subspan(static_cast<size_t>((row - first_row) * row_elements),
+                                               static_cast<size_t>(row_elements));
+      if (tensor.dtype == TensorView::DType::kQuantized) {
+        tensor.quantized->ReadOutputs((tensor.quantized_begin + begin) / row_elements, 1, to);
+        continue;
+      }
       ConvertScaled(reinterpret_cast<const uint8_t*>(data) + tensor.offset_of(begin),
-                    static_cast<const uint8_t*>(tensor.scales) + begin / TensorView::kScaledNumbers,
-                    out.subspan(static_cast<size_t>((row - first_row) * row_elements),
-                                static_cast<size_t>(row_elements)));
+                    static_cast<const uint8_t*>(tensor.scales) + begin / TensorView::kScaledNumbers, to);
     }
     return;
   }

@@ -13,8 +13,8 @@ int64_t RowElements(const TensorView& tensor);
 // Converts rows [first_row, first_row + num_rows) to float32 into `out`, which holds num_rows *
 // RowElements(tensor). A vector's rows are its elements. Exact: every bfloat16 and every half (subnormals,
 // infinities and NaN included) is a float32, and so is every kMxFp4 but those beyond 3 * 2^126, which become
-// infinite. The range must lie in the tensor and `out` must have the right
-// size.
+// infinite; kQuantized is as QuantizedMatrix says. The range must lie in the tensor and `out` must have the
+// right size.
 void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, int64_t num_rows, absl::Span<float> out);
 
 // The same for the whole tensor; `out` holds num_elements().

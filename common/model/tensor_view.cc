@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "common/model/quantized_matrix.h"
+
 namespace tandem {
 namespace {
 
@@ -14,6 +16,10 @@ TensorView::Strides StridesOf(const TensorView& tensor) {
 
 TensorView From(const TensorView& tensor, int64_t element) {
   TensorView part = tensor;
+  if (tensor.dtype == TensorView::DType::kQuantized) {
+    part.quantized_begin += element;
+    return part;
+  }
   part.data = static_cast<const char*>(tensor.data) + tensor.offset_of(element);
   if (tensor.scales != nullptr) {
     part.scales = static_cast<const char*>(tensor.scales) + element / TensorView::kScaledNumbers;
@@ -22,6 +28,12 @@ TensorView From(const TensorView& tensor, int64_t element) {
 }
 
 }  // namespace
+
+uint64_t TensorView::bytes_of(int64_t elements) const {
+  if (dtype == DType::kQuantized) return quantized->bytes_of(elements);
+  const int64_t scale_bytes = dtype == DType::kMxFp4 ? elements / kScaledNumbers : 0;
+  return static_cast<uint64_t>(offset_of(elements) + scale_bytes);
+}
 
 TensorView RowsOf(const TensorView& tensor, int64_t begin, int64_t count) {
   const TensorView::Strides strides = StridesOf(tensor);
@@ -52,6 +64,7 @@ TensorView MatrixOf(const TensorView& tensor, int64_t index) {
 
 TensorView TransposeOf(const TensorView& tensor) {
   assert(tensor.shape.size() == 2 && !tensor.strides.has_value());
+  assert(tensor.dtype != TensorView::DType::kQuantized);
   TensorView transposed = tensor;
   transposed.shape = {tensor.shape[1], tensor.shape[0]};
   transposed.strides = {

@@ -11,6 +11,8 @@
 
 namespace tandem {
 
+class QuantizedMatrix;
+
 // One tensor as it lies in the mapped file: not converted, not copied. Or a part of one: the matrix of all
 // queries, say, in a tensor that has queries, keys and values of each head side by side.
 struct TensorView {
@@ -22,6 +24,8 @@ struct TensorView {
     // and for each kScaledNumbers of a row a byte, the exponent of a power of two plus 127; 255 is not a
     // number (OCP Microscaling Formats, 2023). Rows are whole groups of these and their numbers side by side.
     kMxFp4,
+    // Numbers that `quantized` makes of what the files hold when they are read.
+    kQuantized,
   };
   static constexpr int64_t kScaledNumbers = 32;
   // Where rows (of a vector: elements) lie, in elements from `data`: row r begins at (r / group_rows) *
@@ -37,10 +41,15 @@ struct TensorView {
   const void* data = nullptr;    // May be unaligned. Never null for a tensor that exists, even an empty one.
   const void* scales = nullptr;  // kMxFp4: [elements / kScaledNumbers], in the order of `data`.
   std::optional<Strides> strides;  // Of a part of at most two dimensions; else all is one block, row-major.
+  // kQuantized: the matrix that this is or is rows of, from its element `quantized_begin` on. Positions count
+  // from there, and `data`, which is the matrix' own, stays where it is.
+  const QuantizedMatrix* quantized = nullptr;
+  int64_t quantized_begin = 0;
 
   bool exists() const { return data != nullptr; }
   // So many elements further on, in bytes of `data`.
   int64_t offset_of(int64_t element) const {
+    if (dtype == DType::kQuantized) return 0;
     return dtype == DType::kMxFp4 ? element / 2 : element * (dtype == DType::kF32 ? 4 : 2);
   }
 
@@ -50,11 +59,10 @@ struct TensorView {
     for (int64_t size : shape) count *= size;
     return count;
   }
-  // Of all elements, and their scales.
-  uint64_t num_bytes() const {
-    const int64_t scale_bytes = dtype == DType::kMxFp4 ? num_elements() / kScaledNumbers : 0;
-    return static_cast<uint64_t>(offset_of(num_elements()) + scale_bytes);
-  }
+  // Of so many elements in the files, their scales included; of kQuantized in proportion.
+  uint64_t bytes_of(int64_t elements) const;
+  // Of all elements.
+  uint64_t num_bytes() const { return bytes_of(num_elements()); }
 };
 
 // Of a matrix [outputs, inputs], some outputs; or of a vector [outputs]. The caller has checked the range.

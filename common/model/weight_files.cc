@@ -124,6 +124,14 @@ absl::StatusOr<TensorView> WeightFiles::Tensor(absl::string_view name) const {
   return files_[found->second].Tensor(name);
 }
 
+absl::StatusOr<StoredTensor> WeightFiles::Stored(absl::string_view name) const {
+  const auto found = file_index_.find(name);
+  if (found == file_index_.end()) {
+    return absl::NotFoundError(absl::StrCat(path_, ": tensor \"", name, "\" is missing"));
+  }
+  return files_[found->second].Stored(name);
+}
+
 absl::StatusOr<const char*> WeightFiles::Bytes(absl::string_view name,
                                                const std::vector<int64_t>& shape) const {
   const auto found = file_index_.find(name);

@@ -35,6 +35,8 @@ class WeightFiles {
 
   // As SafetensorsFile::Tensor.
   absl::StatusOr<TensorView> Tensor(absl::string_view name) const;
+  // As SafetensorsFile::Stored.
+  absl::StatusOr<StoredTensor> Stored(absl::string_view name) const;
   // As SafetensorsFile::Bytes.
   absl::StatusOr<const char*> Bytes(absl::string_view name, const std::vector<int64_t>& shape) const;
   // As SafetensorsFile::Integers.

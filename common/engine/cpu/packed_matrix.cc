@@ -41,13 +41,19 @@ void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile) {
   char* const to = data_.data<char>() + tile * tile_bytes_;
   const uint32_t begin = tile * kTileOutputs;
   const uint32_t end = std::min(begin + kTileOutputs, num_outputs_);
-  std::vector<float> weights(depth_);
+  std::vector<float> weights;
   uint32_t part_begin = 0;
   for (const TensorView& part : parts) {
     const uint32_t part_end = part_begin + static_cast<uint32_t>(part.shape[0]);
-    for (uint32_t output = std::max(begin, part_begin); output < std::min(end, part_end); ++output) {
-      ConvertRowsToFloat(part, output - part_begin, 1, absl::MakeSpan(weights));
-      kernel_->layout.pack(weights.data(), depth_, output - begin, to);
+    // Codes of outputs that lie side by side are read together.
+    const uint32_t most = part.dtype == TensorView::DType::kQuantized ? kTileOutputs : 1;
+    for (uint32_t output = std::max(begin, part_begin); output < std::min(end, part_end);) {
+      const uint32_t count = std::min({most, end - output, part_end - output});
+      weights.resize(size_t{count} * depth_);
+      ConvertRowsToFloat(part, output - part_begin, count, absl::MakeSpan(weights));
+      for (uint32_t i = 0; i < count; ++i, ++output) {
+        kernel_->layout.pack(weights.data() + size_t{i} * depth_, depth_, output - begin, to);
+      }
     }
     part_begin = part_end;
   }

@@ -9,6 +9,7 @@
 #include "common/engine/cpu/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
 #include "common/model/family_fixture.h"
+#include "common/model/quantized_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -93,6 +94,26 @@ TEST(CudaFamilyTest, WhatDoesNotRunIsRefusedByName) {
       refusal("mixtral", {}),
       testing::HasSubstr("config.json: field architectures: found MixtralForCausalLM with a mixture of "
                          "experts (num_experts 4), supported on the device cuda: dense blocks"));
+}
+
+TEST(CudaFamilyTest, QuantisedFilesAreRoundedToWhatIsAskedForAndNotSilently) {
+  const nlohmann::json golden = QuantizedGolden("awq");
+  const TemporaryFolder folder;
+  WriteQuantizedModel(golden, folder);
+  const auto model = Model::Load(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto engine =
+      Open(**model, {.num_blocks = 24, .weight_type = WeightType::kInt8, .use_graphs = false});
+  ASSERT_NE(engine, nullptr);
+  const nlohmann::json& sequence = golden.at("sequence");
+  const auto got = LogitsOf(engine.get(), sequence.at("tokens").get<TokenIds>(),
+                            sequence.at("positions").get<std::vector<size_t>>());
+  EXPECT_LT(RelativeError(got, sequence.at("logits").get<std::vector<Logits>>()), 0.05);
+  const auto refused =
+      CudaEngine::Create(**model, {.num_blocks = 8}, std::make_unique<HostOps>(HostOps::Options()));
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::HasSubstr("in integers or floats with scales; bfloat16 does not hold its numbers, and "
+                                 "nothing is rounded silently: expected --weight-dtype int8 or int4"));
 }
 
 }  // namespace

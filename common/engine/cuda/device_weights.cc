@@ -66,6 +66,12 @@ struct RowPart {
 
 absl::Status CheckType(const TensorView& tensor) {
   if (tensor.dtype == TensorView::DType::kBF16) return absl::OkStatus();
+  if (tensor.dtype == TensorView::DType::kQuantized) {
+    return absl::UnimplementedError(
+        absl::StrCat("the model's files hold a matrix ", ShapeText(tensor.shape),
+                     " in integers or floats with scales; bfloat16 does not hold its numbers, and nothing is "
+                     "rounded silently: expected --weight-dtype int8 or int4"));
+  }
   return absl::UnimplementedError(
       absl::StrCat("the model's files hold a matrix ", ShapeText(tensor.shape), " in ",
                    tensor.dtype == TensorView::DType::kF32 ? "float32" : "float16",
@@ -228,8 +234,8 @@ class Uploader {
 
   // Numbers of a tensor have been copied.
   absl::Status Report(const TensorView& tensor, uint64_t count) {
-    const uint64_t number_bytes = tensor.dtype == TensorView::DType::kF32 ? 4 : 2;
-    return progress_ == nullptr ? absl::OkStatus() : progress_->Add(count * number_bytes);
+    return progress_ == nullptr ? absl::OkStatus()
+                                : progress_->Add(tensor.bytes_of(static_cast<int64_t>(count)));
   }
 
   static uint32_t NumRows(std::initializer_list<RowPart> parts) {

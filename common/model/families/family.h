@@ -16,7 +16,7 @@ struct Family {
   absl::string_view model_type;
   // Fills in everything but `architecture`. Errors are those of ParseModelConfig.
   absl::Status (*read)(const JsonFields& fields, ModelConfig& config) = nullptr;
-  // Whether it looks at quantization_config; others have none.
+  // Whether it looks at quantization_config itself; that of others is Quantization's.
   bool reads_quantization = false;
 };
 
