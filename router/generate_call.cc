@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "common/base/hash.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/release.h"
@@ -221,6 +222,11 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   if (router_.feedback() != nullptr && emitted.empty()) {
     feedback_ = router_.feedback()->Sample(prepared_, router_.model(model_).vocabulary_fingerprint,
                                            decision_.learning);
+    // Under which drafters remember what they have seen.
+    if (feedback_.has_value() && !adapter_.empty()) {
+      feedback_->cache_salt =
+          HashCombine(feedback_->cache_salt, router_.verifiers().FingerprintOf(model_, adapter_));
+    }
     if (feedback_.has_value() && prompt_.feature_model != nullptr) {
       feedback_->features = feedback_features_ = std::make_shared<ChoiceFeatures>(model_, prompt_);
     }

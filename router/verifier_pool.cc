@@ -273,6 +273,13 @@ std::vector<v1::AdapterInfo> VerifierPool::Adapters(size_t model_index) const {
   return list;
 }
 
+uint64_t VerifierPool::FingerprintOf(size_t model, const std::string& adapter) const {
+  for (const v1::AdapterInfo& held : Adapters(model)) {
+    if (held.name() == adapter) return held.fingerprint();
+  }
+  return 0;
+}
+
 size_t VerifierPool::size(size_t model) const {
   absl::MutexLock lock(models_[model].mutex.get());
   return models_[model].choice->num_listed();

@@ -165,6 +165,8 @@ class VerifierPool {
   // Adapters that a verifier of the model holds that is listed, by name. Of adapters of one name that differ,
   // one.
   std::vector<v1::AdapterInfo> Adapters(size_t model) const;
+  // Of the one of that name, as Adapters has it; 0 if there is none.
+  uint64_t FingerprintOf(size_t model, const std::string& adapter) const;
 
   // How many verifiers a model has now.
   size_t size(size_t model) const;

@@ -56,7 +56,10 @@ json InfoJson(const v1::ServerInfo& info) {
                                 {"target_hidden_size", model.target_hidden_size()},
                                 {"level_seconds", model.level_seconds()},
                                 {"parameters", model.parameters()},
-                                {"weight_type", model.weight_type()}});
+                                {"weight_type", model.weight_type()},
+                                {"adapters", json::array()}});
+    for (const v1::AdapterInfo& adapter : model.adapters())
+      result["models"].back()["adapters"].push_back(adapter.name());
   }
   for (const v1::DrafterTarget& drafter : info.drafters()) {
     result["drafters"].push_back(

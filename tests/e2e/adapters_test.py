@@ -17,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from adapter_folder import make_adapter  # noqa: E402
 from processes import (  # noqa: E402
     BIN_DIR,
+    DRAFTERS,
     MODELS,
     OFF,
     TARGET,
@@ -100,6 +101,21 @@ class AdaptersTest(ProcessTest):
         self.connect_router([bare.address], self.drafter.address)
         for prompt in PROMPTS:
             self.assertEqual(self.generate(self.request(prompt=prompt)).read().output, expected["", prompt])
+
+    def test_a_head_drafts_for_the_adapted_target(self):
+        """It was trained for the plain one, and reads the features of the one that there is."""
+        head = MODELS / "tandem-eagle3-15m"
+        self.drafter = self.start(
+            "tandem-drafter", "--model", f"{DRAFTERS[0]}={head}", "--head-target", MODELS / TARGET
+        ).wait_ready()
+        self.verifier = self.start_verifier(*self.flags(*NAMES)).wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address)
+        self.await_adapters(*NAMES)
+        expected = self.outputs(plain=True)
+        self.assertEqual(self.outputs(), expected)
+        for adapter in NAMES:
+            self.assertEqual(self.drafted(self.request(adapter))[-1].output, expected[adapter, PROMPTS[0]])
+        self.assertGreater(self.verifier.metric("tandem_feature_bytes_total", drafter=DRAFTERS[0]), 0)
 
     def test_the_prefix_cache_keeps_adapters_apart(self):
         self.start_stack(self.flags(*NAMES))
