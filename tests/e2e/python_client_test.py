@@ -212,7 +212,7 @@ class OptionsTest(unittest.TestCase):
     """Without a router: what becomes of arguments."""
 
     def test_every_field_has_an_option(self):
-        known = {"request_id", "model", "num_outputs", "priority", "prediction", "speculation"}
+        known = {"request_id", "model", "adapter", "num_outputs", "priority", "prediction", "speculation"}
         parts = (types_pb2.SamplingParameters, types_pb2.StopConditions, types_pb2.OutputOptions)
         parts += (types_pb2.SpeculationOptions, types_pb2.Constraint, generation_pb2.ChatPrompt)
         for part in parts:
@@ -220,7 +220,7 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual(set(tandem.Options.__annotations__), known - {"mode", "messages"})
         own = set(generation_pb2.GenerateRequest.DESCRIPTOR.fields_by_name)
         covered = {"text", "token_ids", "chat", "sampling", "stopping", "output", "constraint", "resume"}
-        self.assertEqual(own - covered, {"request_id", "model", "num_outputs", "priority", "prediction", "speculation"})
+        self.assertEqual(own - covered, {"request_id", "model", "adapter", "num_outputs", "priority", "prediction", "speculation"})
 
     def test_options_that_nobody_knows(self):
         for options in (
