@@ -56,7 +56,8 @@ using Action = AdminCommand::Action;
 using Kind = AdminCommand::Kind;
 
 // A subcommand that stands for an action; its flags are the caller's to add.
-CLI::App* AddAction(CLI::App* app, AdminCommand* command, Action action, const std::string& name,
+template <class Command>
+CLI::App* AddAction(CLI::App* app, Command* command, typename Command::Action action, const std::string& name,
                     const std::string& help, const std::function<void(CLI::App*)>& add_connection) {
   CLI::App* added = app->add_subcommand(name, help);
   added->parse_complete_callback([command, action] { command->action = action; });
@@ -262,11 +263,7 @@ CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
   group->footer(kModelsExamples);
   group->require_subcommand(1);
   const auto add = [&](ModelsCommand::Action action, const std::string& name, const std::string& help) {
-    CLI::App* added = group->add_subcommand(name, help);
-    added->parse_complete_callback([command, action] { command->action = action; });
-    added->add_flag("--json", command->json, "Print JSON")->group("Output");
-    add_connection(added);
-    return added;
+    return AddAction(group, command, action, name, help, add_connection);
   };
   v1::LoadModelRequest* request = &command->load;
   add(ModelsCommand::Action::kList, "list", "List those that are loaded");
@@ -294,11 +291,7 @@ CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
   group->footer(kAdaptersExamples);
   group->require_subcommand(1);
   const auto add = [&](ModelsCommand::Action action, const std::string& name, const std::string& help) {
-    CLI::App* added = group->add_subcommand(name, help);
-    added->parse_complete_callback([command, action] { command->action = action; });
-    added->add_flag("--json", command->json, "Print JSON")->group("Output");
-    add_connection(added);
-    return added;
+    return AddAction(group, command, action, name, help, add_connection);
   };
   const auto add_model = [command](CLI::App* added) {
     added->add_option_function<std::string>(

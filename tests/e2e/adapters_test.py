@@ -3,7 +3,6 @@ whichever verifier holds its adapter."""
 
 import json
 import pathlib
-import subprocess
 import sys
 import threading
 import unittest
@@ -23,7 +22,6 @@ from processes import (  # noqa: E402
     TARGET,
     ProcessTest,
     check_config,
-    clean_environment,
     request_for,
     wait_until,
 )
@@ -67,14 +65,6 @@ class AdaptersTest(ProcessTest):
             thread.join()
         self.assertEqual(len(results), len(adapters) * len(PROMPTS))
         return results
-
-    def command(self, server, *arguments, fails=False):
-        command = [str(BIN_DIR / "tandem"), *map(str, arguments), "--endpoint", server.address, "--token", "secret"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=clean_environment()
-        )
-        self.assertEqual(done.returncode != 0, fails, done.stdout + done.stderr)
-        return done.stderr if fails else done.stdout
 
     def await_adapters(self, *names):
         """Until the router knows of them."""

@@ -3,7 +3,6 @@ given and loses while it runs: outputs are those of processes of their own, and 
 
 import json
 import pathlib
-import subprocess
 import sys
 import threading
 import unittest
@@ -21,7 +20,6 @@ from processes import (  # noqa: E402
     Generation,
     ProcessTest,
     check_config,
-    clean_environment,
     request_for,
     wait_until,
 )
@@ -79,15 +77,6 @@ class ModelsTest(ProcessTest):
                 thread.join()
         self.assertEqual(len(results), len(models) * len(PROMPTS))
         return results
-
-    def command(self, server, *arguments, fails=False):
-        """What `tandem` prints, with the admin's token."""
-        command = [str(BIN_DIR / "tandem"), *map(str, arguments), "--endpoint", server.address, "--token", "secret"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=clean_environment()
-        )
-        self.assertEqual(done.returncode != 0, fails, done.stdout + done.stderr)
-        return done.stderr if fails else done.stdout
 
     def test_two_models_give_what_processes_of_their_own_give(self):
         alone = [self.start_verifier_of(MODELS / TARGET), self.start_verifier_of(f"{SMALL}={SMALL_FOLDER}")]

@@ -328,6 +328,15 @@ class ProcessTest(unittest.TestCase):
         self.channel = self.router.channel()
         self.addCleanup(self.channel.close)
 
+    def command(self, server, *arguments, fails=False):
+        """What `tandem` prints, with the admin's token; with `fails`, on standard error."""
+        command = [str(BIN_DIR / "tandem"), *map(str, arguments), "--endpoint", server.address, "--token", "secret"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, env=clean_environment()
+        )
+        self.assertEqual(done.returncode != 0, fails, done.stdout + done.stderr)
+        return done.stderr if fails else done.stdout
+
     def generate(self, request, **options):
         """A call to the router that has begun."""
         return Generation(self.channel, request, **options)
