@@ -181,7 +181,7 @@ def cancels(run):
         report.promise("of them with another one than CANCELLED", counted - cancelled, "==", 0)
         for error in errors[:3]:
             report.note(error)
-    _served_meanwhile(run, records, unloaded, expected, 2.0, 4.0)
+    _served_meanwhile(run, records, unloaded, expected, 3.0, 4.0)
     run.lateness(records)
 
 
