@@ -49,7 +49,8 @@ uint64_t DenseWeights(const ModelConfig& config, size_t layer) {
   const uint64_t matrices = block.gated ? 3 : 2;
   if (!block.has_experts(layer)) return matrices * static_cast<uint64_t>(config.intermediate_size) * hidden;
   const auto shared = static_cast<uint64_t>(block.experts.shared_size);
-  const uint64_t router = static_cast<uint64_t>(block.experts.num_experts) + (shared > 0 ? 1 : 0);
+  const bool has_gate = shared > 0 && block.experts.shared_gate;
+  const uint64_t router = static_cast<uint64_t>(block.experts.num_experts) + (has_gate ? 1 : 0);
   return (matrices * shared + router) * hidden;
 }
 
@@ -79,6 +80,16 @@ Weights CountWeights(const ModelConfig& config, bool reads_target) {
                      .key_value = 2 * kv * attended,
                      .rest = query * attended + query * hidden,
                      .output = static_cast<uint64_t>(num_outputs) * hidden};
+  if (const LatentDescription& latent = config.block.latent; latent.exists()) {
+    const auto heads = static_cast<uint64_t>(config.num_heads);
+    const auto queries = heads * static_cast<uint64_t>(latent.query_dim());
+    const auto query_rank = static_cast<uint64_t>(latent.query_rank);
+    const auto up = heads * static_cast<uint64_t>(latent.unturned_dim + latent.value_dim);
+    weights.key_value = kv * hidden;
+    weights.rest = (query_rank > 0 ? query_rank * (hidden + queries) : hidden * queries) +
+                   up * static_cast<uint64_t>(latent.kv_rank) +
+                   static_cast<uint64_t>(config.attended_size()) * hidden;
+  }
   for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) {
     weights.last_dense = DenseWeights(config, i);
     weights.dense += weights.last_dense;
@@ -110,8 +121,9 @@ StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtyp
   const uint64_t last_sparse = config.block.has_experts(layers - 1) ? 1 : 0;
   products += num_chosen * weights.expert *
               (num_rows * (CountSparseLayers(config) - last_sparse) + num_wanted * last_sparse);
-  // Scores and the sum of values: two products of a query's size per position.
-  products += 2 * query * ((layers - 1) * sum_lengths + wanted_lengths);
+  // Scores and the sum of values: products of the size of queries and of what is summed up, per position.
+  const auto summed = static_cast<uint64_t>(config.num_heads) * static_cast<uint64_t>(config.value_dim());
+  products += (query + summed) * ((layers - 1) * sum_lengths + wanted_lengths);
   work.operations = 2 * products;
   return work;
 }

@@ -22,6 +22,9 @@ std::vector<float> AlibiSlopes(int32_t num_heads) {
 }
 
 std::string OnlyOnProcessors(const BlockDescription& block) {
+  if (block.latent.exists()) {
+    return absl::StrCat("latent attention (kv_lora_rank ", block.latent.kv_rank, ")");
+  }
   if (block.experts.exist()) {
     return absl::StrCat("a mixture of experts (num_experts ", block.experts.num_experts, ")");
   }

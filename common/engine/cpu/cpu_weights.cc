@@ -51,6 +51,33 @@ class Packer {
     if (from.shared_gate.exists()) return Matrix({from.router, from.shared_gate}, WeightFormat::kF32);
     return Matrix({from.router}, WeightFormat::kF32);
   }
+  absl::StatusOr<CpuWeights::Latent> Latent(const LayerWeights& from) {
+    const LatentDescription& latent = model_.config().block.latent;
+    CpuWeights::Latent to;
+    if (latent.query_rank > 0) {
+      to.query_norm = Vector(from.query_latent_norm);
+      TANDEM_ASSIGN_OR_RETURN(to.query_up, Matrix({from.query_up}));
+    }
+    to.kv_norm = Vector(from.kv_latent_norm);
+    TANDEM_RETURN_IF_ERROR(status_);
+    // Quantised files have no transposed matrices: all are made of the numbers.
+    const std::vector<float> numbers = Vector(from.kv_up);
+    const TensorView up = {
+        .dtype = TensorView::DType::kF32, .shape = from.kv_up.shape, .data = numbers.data()};
+    const WeightFormat format = FormatFor(type_, {from.kv_up});
+    const auto pack = [&](const TensorView& matrix) {
+      return PackedMatrix::Pack({matrix}, format, kernels_, team_);
+    };
+    int64_t row = 0;
+    for (int32_t head = 0; head < model_.config().num_heads; ++head) {
+      TANDEM_ASSIGN_OR_RETURN(to.key_up.emplace_back(),
+                              pack(TransposeOf(RowsOf(up, row, latent.unturned_dim))));
+      row += latent.unturned_dim;
+      TANDEM_ASSIGN_OR_RETURN(to.value_up.emplace_back(), pack(RowsOf(up, row, latent.value_dim)));
+      row += latent.value_dim;
+    }
+    return to;
+  }
   // A dense layer's feed-forward part, or a shared expert.
   absl::StatusOr<CpuWeights::Mlp> Mlp(const LayerWeights& from) {
     const ExpertWeights mlp = {.gate = from.gate,
@@ -157,7 +184,13 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, const Bloc
   NormWeights& first_norm = block.norms_follow_sums ? to.attention_sum_norm : to.input_norm;
   NormWeights& second_norm = block.norms_follow_sums ? to.mlp_sum_norm : to.mlp_norm;
   first_norm = packer->Norm(from.input_norm, from.input_norm_bias);
-  TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({from.query, from.key, from.value}));
+  if (block.latent.exists()) {
+    const TensorView& query = block.latent.query_rank > 0 ? from.query_down : from.query;
+    TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({query, from.kv_down}));
+    TANDEM_ASSIGN_OR_RETURN(to.latent, packer->Latent(from));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({from.query, from.key, from.value}));
+  }
   to.query_key_value_bias = packer->Vectors({from.query_bias, from.key_bias, from.value_bias});
   to.query_norm = packer->NormVector(from.query_norm);
   to.key_norm = packer->NormVector(from.key_norm);
@@ -170,6 +203,7 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, const Bloc
   if (!from.experts.empty()) {
     TANDEM_ASSIGN_OR_RETURN(to.experts.router, packer->Router(from));
     to.experts.router_bias = packer->Vector(from.router_bias);
+    to.experts.selection_bias = packer->Vector(from.selection_bias);
     TANDEM_ASSIGN_OR_RETURN(to.experts.each, packer->Experts(from.experts));
   }
   to.mlp_output_norm = packer->Norm(from.mlp_output_norm, from.mlp_output_norm_bias);
@@ -259,10 +293,7 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
   }
   const auto num_chosen = static_cast<uint64_t>(model.config().block.experts.num_chosen);
   for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView& matrix :
-         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
-      sum += bytes(matrix, type);
-    }
+    for (const TensorView& matrix : DenseMatrices(layer)) sum += bytes(matrix, type);
     for (const TensorView& matrix : {layer.router, layer.shared_gate}) {
       if (matrix.exists()) sum += sizeof(float) * static_cast<uint64_t>(matrix.num_elements());
     }

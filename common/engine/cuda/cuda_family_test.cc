@@ -94,6 +94,9 @@ TEST(CudaFamilyTest, WhatDoesNotRunIsRefusedByName) {
       refusal("mixtral", {}),
       testing::HasSubstr("config.json: field architectures: found MixtralForCausalLM with a mixture of "
                          "experts (num_experts 4), supported on the device cuda: dense blocks"));
+  EXPECT_THAT(refusal("deepseek-v3", {}),
+              testing::HasSubstr("config.json: field architectures: found DeepseekV3ForCausalLM with latent "
+                                 "attention (kv_lora_rank 20), supported on the device cuda: dense blocks"));
 }
 
 TEST(CudaFamilyTest, QuantisedFilesAreRoundedToWhatIsAskedForAndNotSilently) {
