@@ -49,17 +49,12 @@ absl::Status CheckBlock(const Model& model, const TensorParallel& parallel) {
   const ModelConfig& config = model.config();
   const BlockDescription& block = config.block;
   std::string found;
-  std::string supported = "norms before sums";
-  if (found = OnlyOnProcessors(block); !found.empty()) {
-    supported = "dense blocks without sinks";
-  } else if (parallel.world_size > 1) {
+  std::string supported = "";
+  if (parallel.world_size > 1) {
     found = BeyondLlama(block);
-    supported = "on several GPUs blocks as Llama's";
-  } else if (block.norms_follow_sums) {
-    found = "norms behind the sums (do_layer_norm_before false)";
-  } else if (block.embedding_size > 0) {
-    found = "an embedding of another width (word_embed_proj_dim)";
-    supported = "hidden_size";
+    supported = "on several GPUs blocks as Llama's, with experts or without";
+  } else if (found = OnlyOnProcessors(block); !found.empty()) {
+    supported = "norms before sums, an embedding of hidden_size, experts behind attention";
   } else if (config.qk_norm && block.qk_norm == QkNorm::kAll && config.attention_bias) {
     found = "biases under norms over all queries or keys at once (attention_bias true)";
     supported = "false";

@@ -88,6 +88,9 @@ class CudaEngine final : public Engine {
   bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
 
+  // Experts whose weights the last step read, over all layers. Waits for the device; between steps.
+  absl::StatusOr<uint64_t> CountExpertsRead();
+
   // For ranks other than 0: takes part in what rank 0 does, and returns when that is over.
   absl::Status Follow();
 
@@ -117,6 +120,7 @@ class CudaEngine final : public Engine {
   absl::Status AllocateScratch();
   absl::Status AllocateLogits();
   absl::Status AllocateHeadScratch();
+  absl::Status AllocateExpertScratch();
   absl::Status UploadRotations();
   absl::Status UploadRotation(const RotaryTable& table, DeviceSpan<float>* to);
   absl::Status CaptureCommonBuckets();
@@ -180,16 +184,24 @@ class CudaEngine final : public Engine {
   absl::Status PrepareAttention(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket);
   absl::Status ComputeParallel(const DeviceWeights::Layer& weights, const Bucket& bucket);
+  // A feed-forward part that is experts, and the two halves of it: which experts a row takes, and what they
+  // give.
+  absl::Status ComputeExperts(uint32_t layer, const Bucket& bucket);
+  absl::Status ChooseExperts(uint32_t layer, const Bucket& bucket);
+  absl::Status MultiplyExperts(const DeviceWeights::Experts& experts, const Bucket& bucket);
   // Into normed_. Between layers it says how many the stream has been through, for rows that ask for features
-  // of that; none within a layer.
+  // of that; none within a layer. `exact`: the same before it is rounded, or empty.
   absl::Status Norm(const DeviceNorm& weights, const Residual& stream, std::optional<uint32_t> num_layers,
-                    const Bucket& bucket);
+                    const Bucket& bucket, DeviceSpan<float> exact = {});
   absl::Status Embed(DeviceSpan<float> to, const Bucket& bucket);
   // Where norms put features; empty for steps without.
   DeviceSpan<float> FeaturesOf(const Bucket& bucket) const;
   // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
+  GateLimits Limits() const;
+  // With several ranks, everybody's `size` addends.
+  absl::Status GatherAddends(uint64_t size);
   // Product and, with several ranks, everybody's: what the next norm adds.
   absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                  const Bucket& bucket);
@@ -261,6 +273,23 @@ class CudaEngine final : public Engine {
   DeviceSpan<uint32_t> vocab_begins_;  // [ranks + 1]
   DeviceSpan<uint32_t> chosen_;        // [max_rows], by their place among the wanted.
   DeviceSpan<float> features_;         // [states, hidden]
+  // Of experts, a step's rows and their choices: [padded rows, num_chosen] of these.
+  struct ExpertScratch {
+    DeviceSpan<float> inputs;      // [padded rows, hidden], as the router reads them.
+    DeviceSpan<float> routed;      // [padded rows, what the router gives]
+    DeviceSpan<uint32_t> experts;  // Of choices.
+    DeviceSpan<float> weights;     // Of choices.
+    ExpertPlan plan;
+    DeviceSpan<uint64_t> num_read;  // [1]
+    DeviceSpan<float> gate_up;      // [choices, 2 * intermediate]
+    DeviceSpan<Bf16> gated;         // [choices, intermediate]
+    DeviceSpan<float> outputs;      // [choices, hidden]
+  };
+  ExpertSizes expert_sizes() const {
+    const ExpertsDescription& experts = config_.block.experts;
+    return {static_cast<uint32_t>(experts.num_experts), static_cast<uint32_t>(experts.num_chosen)};
+  }
+  ExpertScratch experts_;
   // Of a draft head alone.
   DeviceSpan<float> embedded_;         // [padded rows, hidden]
   DeviceSpan<Bf16> joined_;            // [padded rows, the projection's inputs]

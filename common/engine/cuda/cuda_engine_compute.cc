@@ -157,12 +157,14 @@ absl::Status CudaEngine::TakeFinalFeatures(const Bucket& bucket) {
 }
 
 absl::Status CudaEngine::Norm(const DeviceNorm& weights, const Residual& stream,
-                              std::optional<uint32_t> num_layers, const Bucket& bucket) {
+                              std::optional<uint32_t> num_layers, const Bucket& bucket,
+                              DeviceSpan<float> exact) {
   NormKernel norm;
   norm.step = step_;
   norm.residual = stream;
   norm.norm = NormOf(weights);
   norm.normed = normed_;
+  norm.exact = exact;
   norm.epsilon = config_.rms_norm_epsilon;
   if (num_layers.has_value()) {
     norm.features = FeaturesOf(bucket);
@@ -179,10 +181,13 @@ absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const B
 absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                            const Bucket& bucket) {
   TANDEM_RETURN_IF_ERROR(Multiply(matrix, inputs, addends_, bucket.rows));
+  return GatherAddends(uint64_t{bucket.rows} * matrix.outputs);
+}
+
+absl::Status CudaEngine::GatherAddends(uint64_t size) {
   if (is_alone()) return absl::OkStatus();
   // Not a sum over ranks: its order would change with a row's place in the message. The next norm adds them
   // up.
-  const uint64_t size = uint64_t{bucket.rows} * matrix.outputs;
   return ops_->AllGather(addends_.Part(0, size), gathered_.Part(0, parallel_.world_size * size));
 }
 
@@ -206,9 +211,15 @@ absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
     TANDEM_RETURN_IF_ERROR(NormInPlace(addends_, bias, weights.attention_output_norm, bucket));
     bias = {};
   }
-  TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, Stream(bias, true, bucket), std::nullopt, bucket));
-  TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
-  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.down, gated_, bucket));
+  const Residual stream = Stream(bias, true, bucket);
+  if (weights.experts.exist()) {
+    TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, stream, std::nullopt, bucket, experts_.inputs));
+    TANDEM_RETURN_IF_ERROR(ComputeExperts(layer, bucket));
+  } else {
+    TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, stream, std::nullopt, bucket));
+    TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
+    TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.down, gated_, bucket));
+  }
   if (!weights.mlp_output_norm.exists()) return absl::OkStatus();
   return NormInPlace(addends_, weights.down_bias, weights.mlp_output_norm, bucket);
 }
@@ -222,16 +233,22 @@ absl::Status CudaEngine::ComputeParallel(const DeviceWeights::Layer& weights, co
   return Multiply(weights.down, gated_, addends_.Part(size, size), bucket.rows);
 }
 
+GateLimits CudaEngine::Limits() const {
+  const GateDescription& gate = config_.block.gate;
+  return {.limit = gate.limit, .alpha = gate.alpha, .up_offset = gate.up_offset};
+}
+
 absl::Status CudaEngine::ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket) {
   TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
-  const uint32_t width = shard_.intermediate.size();
+  const uint32_t width = weights.gate_up.outputs / (config_.block.gated ? 2 : 1);
   const GateKernel gate = {.step = step_,
                            .gate_up = gate_up_,
                            .bias = weights.gate_up_bias,
                            .output = gated_,
                            .width = width,
                            .activation = static_cast<uint32_t>(config_.block.activation),
-                           .gated = config_.block.gated};
+                           .gated = config_.block.gated,
+                           .limits = Limits()};
   return ops_->Launch(gate, GateShape(bucket.rows, width));
 }
 
@@ -286,8 +303,9 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
     attend.first_row = first;
     TANDEM_RETURN_IF_ERROR(ops_->Launch(attend, shape));
     const uint32_t count = std::min(bucket.rows - first, kAttendRows);
-    TANDEM_RETURN_IF_ERROR(ops_->Launch(FoldKernel{step_, parts_, attended_, first},
-                                        FoldShape(count, shard_.heads.size(), head_dim)));
+    TANDEM_RETURN_IF_ERROR(
+        ops_->Launch(FoldKernel{step_, parts_, attended_, first, weights_.layers[layer].sinks},
+                     FoldShape(count, shard_.heads.size(), head_dim)));
   }
   return absl::OkStatus();
 }
