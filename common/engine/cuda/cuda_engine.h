@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/engine/cuda/device_adapters.h"
 #include "common/engine/cuda/device_ops.h"
 #include "common/engine/cuda/device_weights.h"
 #include "common/engine/cuda/shard.h"
@@ -87,6 +88,10 @@ class CudaEngine final : public Engine {
   absl::Status Finish() override;
   bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+  // Of one GPU, and not of draft heads.
+  bool has_adapters() const override { return !is_head() && is_alone(); }
+  absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
+  absl::Status DropAdapter(AdapterId adapter) override;
 
   // Experts whose weights the last step read, over all layers. Waits for the device; between steps.
   absl::StatusOr<uint64_t> CountExpertsRead();
@@ -105,13 +110,14 @@ class CudaEngine final : public Engine {
     bool has_features = false;  // Of rank 0,
     // and whether some are of the stream behind the last layer: this every rank has to know.
     bool has_final_features = false;
+    bool has_adapters = false;  // Of some rows.
     // Past the last layer's keys and values.
     bool reaches_end() const { return wanted > 0 || has_final_features; }
     friend auto operator<=>(const Bucket&, const Bucket&) = default;
   };
 
   CudaEngine(const ModelConfig& config, const Options& options, std::unique_ptr<DeviceOps> ops)
-      : config_(config), options_(options), ops_(std::move(ops)) {}
+      : config_(config), options_(options), ops_(std::move(ops)), adapters_(config_, ops_.get()) {}
 
   // While a call is under way.
   class Use;
@@ -141,6 +147,7 @@ class CudaEngine final : public Engine {
     uint32_t logits = 0;  // The first so many of the wanted.
     uint32_t states = 0;  // Features of all rows.
     bool has_final_features = false;
+    bool has_adapters = false;
   };
   static StepSize SizeOf(const uint32_t* words);
   // What is captured of it, with its first 64 wanted rows.
@@ -182,8 +189,8 @@ class CudaEngine final : public Engine {
   // Parts of a layer: keys and values of its rows, the feed-forward part as far as the product with `down`,
   // and all behind attention of a block that is parallel.
   absl::Status PrepareAttention(uint32_t layer, const Bucket& bucket);
-  absl::Status ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket);
-  absl::Status ComputeParallel(const DeviceWeights::Layer& weights, const Bucket& bucket);
+  absl::Status ComputeGate(uint32_t layer, const Bucket& bucket);
+  absl::Status ComputeParallel(uint32_t layer, const Bucket& bucket);
   // A feed-forward part that is experts, and the two halves of it: which experts a row takes, and what they
   // give.
   absl::Status ComputeExperts(uint32_t layer, const Bucket& bucket);
@@ -199,12 +206,23 @@ class CudaEngine final : public Engine {
   // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
+  // What a product of a layer is, as far as adapters have a part in it.
+  struct LayerProduct {
+    uint32_t layer = 0;
+    uint32_t input = 0;  // kQueryKeyValueInput, ...
+  };
+  // The product, and what the rows' adapters add to it.
+  absl::Status MultiplyAdapted(const LayerProduct& product, const DeviceMatrix& matrix,
+                               DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                               const Bucket& bucket);
+  // What kernels read of adapters may have moved, or be wider.
+  absl::Status FollowAdapters();
   GateLimits Limits() const;
   // With several ranks, everybody's `size` addends.
   absl::Status GatherAddends(uint64_t size);
   // Product and, with several ranks, everybody's: what the next norm adds.
-  absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                 const Bucket& bucket);
+  absl::Status MultiplyAndGather(const LayerProduct& product, const DeviceMatrix& matrix,
+                                 DeviceSpan<const Bf16> inputs, const Bucket& bucket);
   absl::Status ReplayOrCompute(const Bucket& bucket);
   // Captured when it is not yet.
   absl::StatusOr<uint32_t> GraphFor(const Bucket& bucket);
@@ -230,6 +248,11 @@ class CudaEngine final : public Engine {
   TensorParallel parallel_;
   Shard shard_;
   DeviceWeights weights_;
+  DeviceAdapters adapters_;
+  // What graphs know of them: where the table is, and how wide reduced rows are.
+  const void* adapter_table_ = nullptr;
+  uint32_t adapter_width_ = 0;
+  DeviceSpan<float> reduced_;  // [padded rows, adapter_width_]
   uint32_t num_blocks_ = 0;
   uint32_t max_context_ = 0;
   uint32_t padded_rows_ = 0;  // max_rows in whole tiles of rows.

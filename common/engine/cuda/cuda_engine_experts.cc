@@ -69,7 +69,7 @@ absl::Status CudaEngine::ComputeExperts(uint32_t layer, const Bucket& bucket) {
   TANDEM_RETURN_IF_ERROR(ChooseExperts(layer, bucket));
   const bool is_shared = weights.gate_up.outputs > 0;
   if (is_shared) {
-    TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
+    TANDEM_RETURN_IF_ERROR(ComputeGate(layer, bucket));
     TANDEM_RETURN_IF_ERROR(Multiply(weights.down, gated_, addends_, bucket.rows));
   }
   TANDEM_RETURN_IF_ERROR(MultiplyExperts(experts, bucket));

@@ -93,6 +93,10 @@ LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items) {
           .shared_bytes = MultiplySharedBytes(grid.num_rows)};
 }
 
+LaunchShape ReduceShape(uint32_t rows) {
+  return {.grid_x = rows, .grid_y = kReduceBlocks, .threads = 8 * kWarpThreads};
+}
+
 LaunchShape RouteShape(uint32_t rows, uint32_t num_outputs) {
   const uint32_t warps = std::min(num_outputs, 8u);
   return {.grid_x = DivideRoundingUp(num_outputs, warps),

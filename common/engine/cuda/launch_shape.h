@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/engine/cuda/kernels/adapter_kernels.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/expert_kernels.h"
 #include "common/engine/cuda/kernels/product_kernels.h"
@@ -39,6 +40,8 @@ uint32_t MostItems(uint32_t rows, const ExpertSizes& experts);
 ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const ExpertSizes& experts,
                        uint32_t outputs, uint32_t depth);
 LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items);
+// Of an adapter's first product. Its second has GateShape, of the outputs.
+LaunchShape ReduceShape(uint32_t rows);
 LaunchShape RouteShape(uint32_t rows, uint32_t num_outputs);
 LaunchShape ChooseExpertsShape(uint32_t rows, const ExpertSizes& experts);
 LaunchShape GroupExpertsShape(const ExpertSizes& experts);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "common/engine/cuda/kernels/adapter_kernels.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/choice_kernels.h"
 #include "common/engine/cuda/kernels/expert_kernels.h"
@@ -27,6 +28,8 @@
   X(MultiplyInt4ExpertsKernel)    \
   X(MultiplyFp8ExpertsKernel)     \
   X(SumExpertsKernel)             \
+  X(ReduceKernel)                 \
+  X(AddAdapterKernel)             \
   X(NormKernel)                   \
   X(GateKernel)                   \
   X(NormInPlaceKernel)            \
