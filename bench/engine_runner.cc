@@ -12,6 +12,7 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/cuda/cuda_engine.h"
 
 namespace tandem {
 namespace {
@@ -37,6 +38,13 @@ WeightType EngineWeightType(WeightDtype dtype) {
       break;
   }
   return WeightType::kAsInFile;
+}
+
+// Of the last step, on either kind of device.
+absl::StatusOr<uint64_t> ExpertsReadBy(Engine* engine) {
+  auto* const cuda_engine = dynamic_cast<CudaEngine*>(engine);
+  if (cuda_engine != nullptr) return cuda_engine->CountExpertsRead();
+  return ExpertsRead(*engine);
 }
 
 }  // namespace
@@ -151,7 +159,8 @@ absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, Seque
     if (position + 1 == length) rows.back().logits = logits_.data();
     if (rows.size() == kPromptRows || position + 1 == length) {
       TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
-      prompt_experts_[length].push_back(ExpertsRead(*engine_));
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t num_experts, ExpertsReadBy(engine_.get()));
+      prompt_experts_[length].push_back(num_experts);
       rows.clear();
     }
   }
@@ -204,7 +213,7 @@ absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
   const absl::Time start = absl::Now();
   TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  tree_experts_[num_rows] = ExpertsRead(*engine_);
+  TANDEM_ASSIGN_OR_RETURN(tree_experts_[num_rows], ExpertsReadBy(engine_.get()));
   return seconds;
 }
 

@@ -264,12 +264,13 @@ struct BlockDescription {
 // By how much a score falls with each position between query and key, of every head.
 std::vector<float> AlibiSlopes(int32_t num_heads);
 
-// What latent attention, experts, sinks and gates a description has that only the processor runs, in words
-// and with the field of config.json that asks for them; empty if there are none.
+// The first thing in a description that only the processor runs, in words and with the field of config.json
+// that asks for it; empty if there is none.
 std::string OnlyOnProcessors(const BlockDescription& block);
 
-// The first thing in a description that goes beyond what a Llama block has, in words and with the field of
-// config.json that asks for it; empty if there is none. For engines that run only such blocks.
+// The first thing in a description that goes beyond what a Llama block has, with a dense feed-forward part or
+// experts, in words and with the field of config.json that asks for it; empty if there is none. For engines
+// that run only such blocks.
 std::string BeyondLlama(const BlockDescription& block);
 
 }  // namespace tandem
