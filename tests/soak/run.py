@@ -1,0 +1,91 @@
+"""What scenarios share: how long they take, with which bounds, and what every one of them promises."""
+
+import dataclasses
+import pathlib
+
+from cluster import TOKEN, Cluster
+from load import Load
+from measure import Report, quantile
+
+SKIPPED = 77
+PROMPTS = ("Once upon a time", "The history of", "def add(a, b):", "What is 3 + 4?", "In the morning", "She said")
+
+
+class Skipped(Exception):
+    """What the scenario needs is not on this machine."""
+
+
+@dataclasses.dataclass
+class Run:
+    """One run of a scenario."""
+
+    report: Report
+    folder: pathlib.Path
+    minutes: float = 10.0
+    short: bool = False
+    count: int | None = None
+    old_bin_dir: pathlib.Path | None = None
+    seed: int = 1
+
+    @property
+    def step_ms(self):
+        """How long a target step lasts: more than one of a full batch takes a busy machine."""
+        return 10.0 if self.short else 40.0
+
+    @property
+    def tail(self):
+        """The quantile that is promised. What a few requests of a second met on a busy machine tells nothing."""
+        return 0.5 if self.short else 0.99
+
+    def seconds(self, short):
+        """Of the main part."""
+        return short if self.short else self.minutes * 60
+
+    def bound(self, strict, short):
+        """The strict figure is what is promised; the other one what a busy machine may make of it in seconds."""
+        return short if self.short else strict
+
+    def times(self, short, long):
+        return self.count or (short if self.short else long)
+
+    def cluster(self, settings, **options):
+        return Cluster(settings, self.folder, **options)
+
+    def failures(self, what, failed):
+        self.report.promise(f"failed {what}", len(failed), "==", 0)
+        for record in failed[:3]:
+            self.report.note(f"{what}: {record.code} after {record.seconds:.2f} s: {record.message}")
+
+    def outputs(self, records, expected):
+        """None may differ from the reference."""
+        wrong = records.wrong(expected)
+        self.report.promise("outputs that differ from the reference", len(wrong), "==", 0)
+        self.report.figure("outputs compared", len(records.ok))
+        for record in wrong[:3]:
+            self.report.note(f"request {record.request} by {record.calls}: {record.tokens} tokens, {record.digest}")
+
+    def lateness(self, records):
+        """How much of the latencies is the client's own."""
+        self.report.figure("the client's event loop is late, p99", 1e3 * quantile(records.late, 0.99), "ms")
+
+
+def requests(max_tokens, **fields):
+    """Seeded ones that go on to their token limit."""
+    common = {"max_tokens": max_tokens, "temperature": 0.8, "seed": 11, "ignore_eos": True}
+    return [{"prompt": prompt, **common, **fields} for prompt in PROMPTS]
+
+
+def closed(cluster, asked, clients, seconds=600.0, **options):
+    """Records of a closed loop on the cluster, for this time or until `count` requests are over."""
+    options.setdefault("token", TOKEN)
+    with Load(addresses=cluster.routers, requests=asked, clients=clients, seconds=seconds, **options) as load:
+        return load.wait(seconds + 120)
+
+
+def reference(cluster, asked, **options):
+    """The digest of each request's output, with speculation off and nothing happening. Outputs may depend on nothing else."""
+    plain = [{**request, "speculation": False} for request in asked]
+    records = closed(cluster, plain, 1, count=len(plain), **options)
+    if len(records.ok) != len(plain):
+        raise AssertionError(f"no reference: {records.all}")
+    return [record.digest for record in sorted(records.ok, key=lambda record: record.request)]

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Tries what Tandem promises under load, overload and faults, on real processes; says what it measured, and fails when a
+promise is broken.
+
+    tests/soak/run.sh SCENARIO [--minutes N] [--report FILE] [--short] [--old-bin-dir DIR] [--seed N]
+
+The short form, of seconds, is what continuous integration runs: its bounds hold on a machine that does other things as
+well. Figures of the long forms are in docs/failures.md.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "e2e"), str(HERE.parent / "hostile")]
+
+import callers  # noqa: E402  (their folders are put on the path above)
+import faults  # noqa: E402
+import overload  # noqa: E402
+import upgrades  # noqa: E402
+from measure import Report  # noqa: E402
+from run import SKIPPED, Run, Skipped  # noqa: E402
+
+SCENARIOS = {
+    "overload": overload.overload,
+    "fairness": overload.fairness,
+    "long-prompts": overload.long_prompts,
+    "cancels": callers.cancels,
+    "connections": callers.connections,
+    "slow-reader": callers.slow_reader,
+    "kills": faults.kills,
+    "routers": faults.routers,
+    "etcd": faults.etcd_members,
+    "certificates": upgrades.certificates,
+    "upgrade": upgrades.upgrade,
+}
+
+
+def run_scenario(name, **options):
+    """The Report of one run."""
+    with tempfile.TemporaryDirectory(prefix="tandem-soak-") as folder:
+        run = Run(report=Report(name, strict=not options.get("short", False)), folder=pathlib.Path(folder), **options)
+        SCENARIOS[name](run)
+        return run.report
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenario", choices=SCENARIOS, metavar=f"SCENARIO ({', '.join(SCENARIOS)})")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long, roughly (default 10)")
+    parser.add_argument("--report", type=pathlib.Path, help="write figures and promises to this file, as JSON")
+    parser.add_argument("--short", action="store_true", help="seconds, and bounds for a busy machine")
+    parser.add_argument("--count", type=int, help="so many cancels, connections, kills or rotations, not so many minutes")
+    parser.add_argument("--old-bin-dir", type=pathlib.Path, help="upgrade: binaries to go from and back to")
+    parser.add_argument("--seed", type=int, default=1, help="of arrivals and faults")
+    arguments = parser.parse_args()
+    options = {key: value for key, value in vars(arguments).items() if key not in ("scenario", "report")}
+    try:
+        report = run_scenario(arguments.scenario, **options)
+    except Skipped as reason:
+        print(f"skipped: {reason}")
+        return SKIPPED
+    print(report.table(), flush=True)
+    if arguments.report:
+        arguments.report.write_text(json.dumps(report.as_json(), indent=1))
+    for promise in report.broken:
+        print(
+            f"soak.py: {report.scenario} breaks a promise: {promise.name} is {promise.value:.4g} {promise.unit}, "
+            f"expected {promise.comparison} {promise.bound:.4g}",
+            file=sys.stderr,
+        )
+    return 1 if report.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
