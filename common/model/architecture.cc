@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem {
 
 // With a power of two of heads, 2^(-8/n), 2^(-16/n), ...; heads beyond the last power of two take every
@@ -22,6 +24,11 @@ std::vector<float> AlibiSlopes(int32_t num_heads) {
 std::string OnlyOnProcessors(const BlockDescription& block) {
   if (block.latent.exists()) {
     return absl::StrCat("latent attention (kv_lora_rank ", block.latent.kv_rank, ")");
+  }
+  const ExpertsDescription& experts = block.experts;
+  if (experts.exist() && (experts.score != ExpertScore::kSoftmax || experts.selection_bias ||
+                          experts.num_groups > 1 || experts.scale != 1.0f || !experts.shared_gate)) {
+    return "experts chosen or weighed as DeepSeek's";
   }
   if (block.norms_follow_sums) return "norms behind the sums (do_layer_norm_before false)";
   if (block.embedding_size > 0) return "an embedding of another width (word_embed_proj_dim)";

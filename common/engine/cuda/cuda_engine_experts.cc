@@ -111,7 +111,7 @@ absl::Status CudaEngine::ChooseExperts(uint32_t layer, const Bucket& bucket) {
   choose.num_experts = sizes.num_experts;
   choose.num_routed = route.num_outputs;
   choose.num_chosen = sizes.num_chosen;
-  choose.over_chosen = config_.block.experts.softmax_over_chosen;
+  choose.over_chosen = config_.block.experts.scores_add_up_to_one;
   TANDEM_RETURN_IF_ERROR(ops_->Launch(choose, ChooseExpertsShape(bucket.rows, sizes)));
   GroupExpertsKernel group;
   group.step = step_;

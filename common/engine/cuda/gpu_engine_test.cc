@@ -63,7 +63,7 @@ std::shared_ptr<const Model> SomeMixture() {
   config.block.experts = {.num_experts = 24,
                           .num_chosen = 4,
                           .intermediate_size = 192,
-                          .softmax_over_chosen = false,
+                          .scores_add_up_to_one = false,
                           .shared_size = 320};
   config.block.layers.resize(3);
   config.block.layers[0].is_sparse = false;
