@@ -11,6 +11,7 @@ namespace {
 uint64_t MatrixBytes(uint64_t values, WeightDtype dtype) {
   switch (dtype) {
     case WeightDtype::kF32:
+    case WeightDtype::kQuantized:
       return 4 * values;
     case WeightDtype::kBf16:
       return 2 * values;
@@ -149,17 +150,20 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
       return "w4a8";
     case WeightDtype::kFp8:
       return "fp8";
+    case WeightDtype::kQuantized:
+      return "auto";
   }
   return "unknown";
 }
 
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
-  for (const WeightDtype known : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4,
-                                  WeightDtype::kW8A8, WeightDtype::kW4A8, WeightDtype::kFp8}) {
+  for (const WeightDtype known :
+       {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4, WeightDtype::kW8A8, WeightDtype::kW4A8,
+        WeightDtype::kFp8, WeightDtype::kQuantized}) {
     if (name == WeightDtypeName(known)) return known;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8 or fp8"));
+      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8, fp8 or auto"));
 }
 
 absl::string_view RowTreeName(RowTree shape) {

@@ -142,7 +142,7 @@ TEST(ParseTest, NamesOfDtypesAndTrees) {
   EXPECT_EQ(*ParseWeightDtype("int8"), WeightDtype::kInt8);
   EXPECT_EQ(*ParseWeightDtype("fp8"), WeightDtype::kFp8);
   EXPECT_THAT(std::string(ParseWeightDtype("fp4").status().message()),
-              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8 or fp8"));
+              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8, fp8 or auto"));
   EXPECT_EQ(*ParseRowTree("chain"), RowTree::kChain);
   EXPECT_THAT(std::string(ParseRowTree("star").status().message()),
               HasSubstr("\"star\", expected binary, chain or siblings"));
