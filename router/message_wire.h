@@ -16,9 +16,11 @@ namespace tandem::router {
 
 // The message of a call that came as bytes: gRPC itself would refuse one whose text is not UTF-8 with
 // UNIMPLEMENTED and no message. InvalidArgument names the field that is not UTF-8, where that is what is
-// wrong.
+// wrong. Cancelled when there is no message: gRPC begins a call also when it was reset before its message was
+// read, and then there is nobody whose mistake it could be.
 template <class Message>
 absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuffer& bytes) {
+  if (!bytes.Valid()) return absl::CancelledError("the call ended before its message came");
   auto message = std::make_shared<Message>();
   grpc::ByteBuffer consumed = bytes;  // A reference to the same bytes, which parsing uses up.
   if (grpc::SerializationTraits<Message>::Deserialize(&consumed, message.get()).ok()) {

@@ -284,6 +284,32 @@ TEST(ServiceTest, TextThatIsNotUtf8IsNamed) {
       << "what can be read is taken as ever";
 }
 
+TEST(ServiceTest, CallsThatEndBeforeTheirMessageAreCancelled) {
+  StubVerifier verifier;
+  TestRouter router(LettersConfig({verifier.endpoint()}));
+  grpc::GenericStub stub(CreateChannel(router.endpoint()));
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret-z");
+  grpc::CompletionQueue queue;
+  void* tag = nullptr;
+  bool ok = false;
+  const auto call = stub.PrepareCall(&context, "/tandem.v1.Generation/Generate", &queue);
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  call->WritesDone(nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
+  EXPECT_EQ(status.error_message(), "the call ended before its message came");
+  EXPECT_EQ(router.MetricValue(R"(tandem_router_requests_total{code="CANCELLED",model="",tenant="zeta"})"),
+            1);
+}
+
 TEST(ServiceTest, WhatIsRefusedIsPaidFor) {
   StubVerifier verifier;
   verifier.SetScript(Saying("x", 1));

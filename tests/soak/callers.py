@@ -282,6 +282,8 @@ def slow_reader(run):
         records = closed(cluster, asked, 3, seconds - 1.0)
         readers.wait(60)
         dawdled = dawdler.wait()
+        slow = _router_calls(cluster, "other")
+        run.report.promise("calls whose client reads slowly, that are over", slow, ">=", 1)
         most = max(memory.between("router-0", began, float("inf")))
         run.report.promise("memory of router-0, most above before", most - before[0]["router-0"], "<=", 64, "MiB")
         _recovered(run, cluster, *before)

@@ -9,14 +9,47 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 
+from cluster import MetricsWatch, series  # noqa: E402
+from load import Record, Records  # noqa: E402
 from run import SKIPPED  # noqa: E402
 
 SCENARIOS = ("kills", "upgrade", "overload", "etcd", "certificates", "slow-reader", "long-prompts", "fairness",
              "routers", "cancels", "connections")  # fmt: skip
 AT_A_TIME = 3
 PATIENCE_SECONDS = 240
+
+
+def record(code, begin=0.0, end=1.0, digest="right"):
+    return Record(0, begin, begin, end, code, "", None, 1, digest, [], 0.0)
+
+
+class JudgeTest(unittest.TestCase):
+    """What looks at processes and clients finds what it is to find."""
+
+    def test_lost_metrics(self):
+        watch = MetricsWatch(None)
+        first = series('# HELP a_total x\na_total{code="OK"} 5\na_total{code="NO"} 2\ng 7\n')
+        self.assertEqual(first, {'a_total{code="OK"}': 5, 'a_total{code="NO"}': 2, "g": 7})
+        watch.take("router-0", 1, first)
+        watch.take("router-0", 1, {'a_total{code="OK"}': 6, 'a_total{code="NO"}': 2, "g": 1})
+        self.assertEqual(watch.findings, [])
+        # Another process of the same part begins anew.
+        watch.take("router-0", 2, {'a_total{code="OK"}': 1})
+        self.assertEqual(watch.findings, [])
+        watch.take("router-0", 1, {'a_total{code="OK"}': 5, "g": 1})
+        self.assertEqual(len(watch.findings), 2)
+        self.assertIn("went from 6 to 5", watch.findings[0])
+        self.assertIn('a_total{code="NO"} has gone', watch.findings[1])
+
+    def test_records(self):
+        records = Records([record("OK"), record("RESOURCE_EXHAUSTED"), record("UNAVAILABLE"), record("OK", 5, 7, "wrong")], [])
+        self.assertEqual(len(records.ok), 2)
+        self.assertEqual([failed.code for failed in records.failed], ["UNAVAILABLE"])
+        self.assertEqual(len(records.wrong(["right"])), 1)
+        self.assertEqual(records.rate(0, 2), 0.5)
+        self.assertEqual(records.p(0.99), 2)
 
 
 class SoakTest(unittest.TestCase):
