@@ -10,7 +10,9 @@
 #include "bench/model_shapes.h"
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/cuda/cuda_engine.h"
 
 namespace tandem {
 namespace {
@@ -32,9 +34,17 @@ WeightType EngineWeightType(WeightDtype dtype) {
       return WeightType::kFp8;
     case WeightDtype::kF32:
     case WeightDtype::kBf16:
+    case WeightDtype::kQuantized:
       break;
   }
   return WeightType::kAsInFile;
+}
+
+// Of the last step, on either kind of device.
+absl::StatusOr<uint64_t> ExpertsReadBy(Engine* engine) {
+  auto* const cuda_engine = dynamic_cast<CudaEngine*>(engine);
+  if (cuda_engine != nullptr) return cuda_engine->CountExpertsRead();
+  return ExpertsRead(*engine);
 }
 
 }  // namespace
@@ -65,6 +75,14 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
     return absl::InvalidArgumentError(
         "Medusa heads have no rows in trees, expected a head that reads tokens");
   }
+  const bool is_quantized = HoldsQuantized(*model);
+  if (is_quantized ? options.weight_dtype == WeightDtype::kBf16
+                   : options.weight_dtype == WeightDtype::kQuantized) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "weight dtype ", WeightDtypeName(options.weight_dtype), " of ", model->folder(), ", whose files are ",
+        is_quantized ? "quantised: expected auto, int8, int4, w8a8 or w4a8"
+                     : "not quantised: expected bf16, int8, int4, w8a8, w4a8 or fp8"));
+  }
   std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
   CpuEngineOptions engine_options;
   engine_options.weight_type = EngineWeightType(options.weight_dtype);
@@ -87,12 +105,17 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
                             LoraAdapter::Load(options.adapter, model->config()));
     TANDEM_ASSIGN_OR_RETURN(runner->adapter_, runner->engine_->AddAdapter(*adapter));
   }
-  const bool is_f32 = model->output().dtype == TensorView::DType::kF32 || HoldsQuantized(*model);
+  const bool is_f32 = model->output().dtype == TensorView::DType::kF32;
   runner->stored_dtype_ =
       is_f32 && options.weight_dtype == WeightDtype::kBf16 ? WeightDtype::kF32 : options.weight_dtype;
   runner->pool_ = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = runner->engine_->num_blocks(), .prefix_cache = false});
   runner->logits_.resize(size_t{options.most_rows} * static_cast<size_t>(model->config().vocab_size));
+  if (options.weight_dtype == WeightDtype::kQuantized) {
+    const StepWork floats = TreeStepWork(model->config(), WeightDtype::kQuantized, 1, 1, options.tree);
+    runner->stored_share_ = static_cast<double>(BytesReadPerStep(*model, WeightType::kAsInFile)) /
+                            static_cast<double>(floats.weight_bytes);
+  }
   if (model->config().head.has_value()) runner->MakeStates();
   TANDEM_RETURN_IF_ERROR(runner->SetContext(options.most_context));
   return runner;
@@ -136,7 +159,8 @@ absl::Status EngineRunner::ComputePrompt(absl::Span<const TokenId> tokens, Seque
     if (position + 1 == length) rows.back().logits = logits_.data();
     if (rows.size() == kPromptRows || position + 1 == length) {
       TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
-      prompt_experts_[length].push_back(ExpertsRead(*engine_));
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t num_experts, ExpertsReadBy(engine_.get()));
+      prompt_experts_[length].push_back(num_experts);
       rows.clear();
     }
   }
@@ -189,7 +213,7 @@ absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
   const absl::Time start = absl::Now();
   TANDEM_RETURN_IF_ERROR(engine_->Step(rows));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  tree_experts_[num_rows] = ExpertsRead(*engine_);
+  TANDEM_ASSIGN_OR_RETURN(tree_experts_[num_rows], ExpertsReadBy(engine_.get()));
   return seconds;
 }
 
@@ -234,10 +258,15 @@ absl::StatusOr<TokenIds> EngineRunner::Greedy(absl::Span<const TokenId> prompt, 
   return tokens;
 }
 
+StepWork EngineRunner::AsStored(StepWork work) const {
+  work.weight_bytes = static_cast<uint64_t>(static_cast<double>(work.weight_bytes) * stored_share_);
+  return work;
+}
+
 StepWork EngineRunner::TreeWork(uint32_t num_rows) const {
   const auto found = tree_experts_.find(num_rows);
-  return TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree, options_.kv_type,
-                      found == tree_experts_.end() ? std::nullopt : std::optional(found->second));
+  return AsStored(TreeStepWork(config(), stored_dtype_, num_rows, context_, options_.tree, options_.kv_type,
+                               found == tree_experts_.end() ? std::nullopt : std::optional(found->second)));
 }
 
 std::vector<StepWork> EngineRunner::PrefillWork(uint32_t num_tokens) const {
@@ -246,9 +275,9 @@ std::vector<StepWork> EngineRunner::PrefillWork(uint32_t num_tokens) const {
   for (uint32_t first = 0; first < num_tokens; first += kPromptRows) {
     const uint32_t count = std::min(kPromptRows, num_tokens - first);
     const bool known = found != prompt_experts_.end() && passes.size() < found->second.size();
-    passes.push_back(PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens,
-                                    options_.kv_type,
-                                    known ? std::optional(found->second[passes.size()]) : std::nullopt));
+    passes.push_back(AsStored(
+        PromptStepWork(config(), stored_dtype_, first, count, first + count == num_tokens, options_.kv_type,
+                       known ? std::optional(found->second[passes.size()]) : std::nullopt)));
   }
   return passes;
 }

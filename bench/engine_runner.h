@@ -78,10 +78,13 @@ class EngineRunner {
 
   void MakeStates();
   absl::Status ComputePrompt(absl::Span<const TokenId> tokens, SequenceKv* kv);
+  StepWork AsStored(StepWork work) const;
   TokenIds SomeTokens(uint32_t num_tokens) const;
 
   const Options options_;
   WeightDtype stored_dtype_ = WeightDtype::kBf16;
+  // What quantised weights take in memory, scales included, over what they would in float32.
+  double stored_share_ = 1;
   uint32_t context_ = 0;
   std::unique_ptr<Engine> engine_;
   AdapterId adapter_ = kNoAdapter;

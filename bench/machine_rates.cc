@@ -65,8 +65,12 @@ absl::StatusOr<PeakRate> PeakRateFor(absl::string_view kernels, absl::string_vie
                                      const std::vector<PeakRate>& rates) {
   const bool has_byte_inputs = absl::EndsWith(weight_dtype, "a8");
   const bool is_integer = absl::StartsWith(weight_dtype, "int") || has_byte_inputs;
+  // Quantised files' numbers are made in float32.
+  const bool is_float32 = weight_dtype == "auto";
   std::string name = "f32-portable";
-  if (absl::StrContains(kernels, "amx")) {
+  if (is_float32 && (absl::StrContains(kernels, "avx512") || absl::StrContains(kernels, "amx"))) {
+    name = "f32-avx512";
+  } else if (absl::StrContains(kernels, "amx")) {
     name = is_integer ? "int8-amx" : "bf16-amx";
   } else if (is_integer && absl::StrContains(kernels, "avx512") &&
              FindRate("int8-avx512", rates) != nullptr) {

@@ -66,7 +66,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtype, "bf16, int8, int4, w8a8, w4a8, or on a GPU fp8.")
+  app->add_option("--weight-dtype", flags->weight_dtype,
+                  "bf16, int8, int4, w8a8, w4a8, or on a GPU fp8; auto for quantised files as they are.")
       ->capture_default_str();
   app->add_option("--kv-type", flags->kv_type,
                   "Of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")

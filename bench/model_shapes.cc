@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-enum class Family { kLlama, kQwen2, kQwen3, kQwen3Moe };
+enum class Family { kLlama, kQwen2, kQwen3, kQwen3Moe, kDeepSeekV2Lite };
 
 struct Shape {
   const char* name = nullptr;
@@ -53,6 +53,9 @@ constexpr Shape kShapes[] = {
     // Qwen/Qwen3-30B-A3B, two layers of 48.
     {"qwen3-30b-a3b-2layers", Family::kQwen3Moe, 2048, 6144, 2, 32, 4, 128, 151936, 40960, false, 1000000,
      1e-6, 0, 128, 8, 768},
+    // deepseek-ai/DeepSeek-V2-Lite, two layers of 27: the dense one and one with experts.
+    {"deepseek-v2-lite-2layers", Family::kDeepSeekV2Lite, 2048, 10944, 2, 16, 16, 0, 102400, 163840, false,
+     10000, 1e-6, 0, 64, 6, 1408},
 };
 
 nlohmann::json ConfigOf(const Shape& shape) {
@@ -89,6 +92,30 @@ nlohmann::json ConfigOf(const Shape& shape) {
       config["num_experts_per_tok"] = shape.experts_per_token;
       config["moe_intermediate_size"] = shape.expert_intermediate;
       config["norm_topk_prob"] = true;
+      break;
+    case Family::kDeepSeekV2Lite:
+      config["architectures"] = {"DeepseekV2ForCausalLM"};
+      config["model_type"] = "deepseek_v2";
+      config.erase("head_dim");
+      config["kv_lora_rank"] = 512;
+      config["q_lora_rank"] = nullptr;
+      config["qk_nope_head_dim"] = 128;
+      config["qk_rope_head_dim"] = 64;
+      config["v_head_dim"] = 128;
+      config["n_routed_experts"] = shape.experts;
+      config["num_experts_per_tok"] = shape.experts_per_token;
+      config["moe_intermediate_size"] = shape.expert_intermediate;
+      config["n_shared_experts"] = 2;
+      config["first_k_dense_replace"] = 1;
+      config["topk_method"] = "greedy";
+      config["scoring_func"] = "softmax";
+      config["rope_scaling"] = {{"type", "yarn"},
+                                {"factor", 40},
+                                {"mscale", 0.707},
+                                {"mscale_all_dim", 0.707},
+                                {"beta_fast", 32},
+                                {"beta_slow", 1},
+                                {"original_max_position_embeddings", 4096}};
       break;
   }
   if (shape.rope_factor > 0) {

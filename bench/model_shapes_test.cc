@@ -59,6 +59,28 @@ TEST(ModelShapesTest, TwoLayersOfThirtyBillion) {
   EXPECT_EQ(24 * (CountParameters(without) - outside + 2 * layer) + outside, 30'532'122'624);
 }
 
+TEST(ModelShapesTest, TwoLayersOfSixteenBillionWithLatentAttention) {
+  const auto config = ModelShape("deepseek-v2-lite-2layers");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const LatentDescription& latent = config->block.latent;
+  const ExpertsDescription& experts = config->block.experts;
+  const int64_t hidden = config->hidden_size;
+  const int64_t up = int64_t{config->num_heads} * (latent.unturned_dim + latent.value_dim);
+  const int64_t attention =
+      hidden * (config->projected_size() + config->attended_size()) + latent.kv_rank * up;
+  const int64_t norms = 2 * hidden + latent.kv_rank;
+  const int64_t dense = 3 * int64_t{config->intermediate_size} * hidden;
+  const int64_t sparse = (experts.num_experts * (3 * int64_t{experts.intermediate_size} + 1) +
+                          3 * int64_t{experts.shared_size}) *
+                         hidden;
+  EXPECT_FALSE(config->block.has_experts(0));
+  EXPECT_TRUE(config->block.has_experts(1));
+  // The published number.
+  EXPECT_EQ(27 * (attention + norms) + dense + 26 * sparse + 2 * int64_t{102400} * hidden + hidden,
+            15'706'484'224);
+  EXPECT_EQ(config->max_context, 163840);
+}
+
 TEST(ModelShapesTest, EveryNameParses) {
   for (const std::string& name : ModelShapeNames()) EXPECT_TRUE(ModelShape(name).ok()) << name;
 }

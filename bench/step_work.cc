@@ -11,6 +11,7 @@ namespace {
 uint64_t MatrixBytes(uint64_t values, WeightDtype dtype) {
   switch (dtype) {
     case WeightDtype::kF32:
+    case WeightDtype::kQuantized:
       return 4 * values;
     case WeightDtype::kBf16:
       return 2 * values;
@@ -48,7 +49,8 @@ uint64_t DenseWeights(const ModelConfig& config, size_t layer) {
   const uint64_t matrices = block.gated ? 3 : 2;
   if (!block.has_experts(layer)) return matrices * static_cast<uint64_t>(config.intermediate_size) * hidden;
   const auto shared = static_cast<uint64_t>(block.experts.shared_size);
-  const uint64_t router = static_cast<uint64_t>(block.experts.num_experts) + (shared > 0 ? 1 : 0);
+  const bool has_gate = shared > 0 && block.experts.shared_gate;
+  const uint64_t router = static_cast<uint64_t>(block.experts.num_experts) + (has_gate ? 1 : 0);
   return (matrices * shared + router) * hidden;
 }
 
@@ -78,6 +80,16 @@ Weights CountWeights(const ModelConfig& config, bool reads_target) {
                      .key_value = 2 * kv * attended,
                      .rest = query * attended + query * hidden,
                      .output = static_cast<uint64_t>(num_outputs) * hidden};
+  if (const LatentDescription& latent = config.block.latent; latent.exists()) {
+    const auto heads = static_cast<uint64_t>(config.num_heads);
+    const auto queries = heads * static_cast<uint64_t>(latent.query_dim());
+    const auto query_rank = static_cast<uint64_t>(latent.query_rank);
+    const auto up = heads * static_cast<uint64_t>(latent.unturned_dim + latent.value_dim);
+    weights.key_value = kv * hidden;
+    weights.rest = (query_rank > 0 ? query_rank * (hidden + queries) : hidden * queries) +
+                   up * static_cast<uint64_t>(latent.kv_rank) +
+                   static_cast<uint64_t>(config.attended_size()) * hidden;
+  }
   for (size_t i = 0; i < static_cast<size_t>(config.num_layers); ++i) {
     weights.last_dense = DenseWeights(config, i);
     weights.dense += weights.last_dense;
@@ -109,8 +121,9 @@ StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtyp
   const uint64_t last_sparse = config.block.has_experts(layers - 1) ? 1 : 0;
   products += num_chosen * weights.expert *
               (num_rows * (CountSparseLayers(config) - last_sparse) + num_wanted * last_sparse);
-  // Scores and the sum of values: two products of a query's size per position.
-  products += 2 * query * ((layers - 1) * sum_lengths + wanted_lengths);
+  // Scores and the sum of values: products of the size of queries and of what is summed up, per position.
+  const auto summed = static_cast<uint64_t>(config.num_heads) * static_cast<uint64_t>(config.value_dim());
+  products += (query + summed) * ((layers - 1) * sum_lengths + wanted_lengths);
   work.operations = 2 * products;
   return work;
 }
@@ -137,17 +150,20 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
       return "w4a8";
     case WeightDtype::kFp8:
       return "fp8";
+    case WeightDtype::kQuantized:
+      return "auto";
   }
   return "unknown";
 }
 
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
-  for (const WeightDtype known : {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4,
-                                  WeightDtype::kW8A8, WeightDtype::kW4A8, WeightDtype::kFp8}) {
+  for (const WeightDtype known :
+       {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4, WeightDtype::kW8A8, WeightDtype::kW4A8,
+        WeightDtype::kFp8, WeightDtype::kQuantized}) {
     if (name == WeightDtypeName(known)) return known;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8 or fp8"));
+      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8, fp8 or auto"));
 }
 
 absl::string_view RowTreeName(RowTree shape) {

@@ -11,10 +11,12 @@
 
 namespace tandem {
 
-// What a weight matrix is held in. The floor counts the values alone, not scales.
-enum class WeightDtype { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8, kFp8 };
+// What a weight matrix is held in. The floor counts the values alone, not scales. kQuantized is "auto" of a
+// model whose files are quantised: what is counted here is float32.
+enum class WeightDtype { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8, kFp8, kQuantized };
 
-// "bf16", "int8", "int4", "w8a8", "w4a8" or "fp8", as on command lines; InvalidArgument for anything else.
+// "bf16", "int8", "int4", "w8a8", "w4a8", "fp8" or "auto", as on command lines; InvalidArgument for anything
+// else.
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name);
 absl::string_view WeightDtypeName(WeightDtype dtype);
 

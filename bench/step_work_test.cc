@@ -114,6 +114,24 @@ TEST(ExpertStepWorkTest, ReadsTheExpertsThatRowsTake) {
                                       uint64_t{2} * 2 * 16 * (21 + 22 + 23)));
 }
 
+TEST(LatentStepWorkTest, ReadsOneLatentOfEachToken) {
+  ModelConfig config = SmallConfig();
+  config.num_heads = 2;
+  config.head_dim = 12;
+  config.block.latent = {.kv_rank = 8, .query_rank = 6, .unturned_dim = 5, .turned_dim = 4, .value_dim = 3};
+  // Down and up to queries of 9, down to 8 and 4, of each head up to 5 and 3, and the output's 2 * 3 inputs.
+  const uint64_t attention = 16 * 6 + 6 * 2 * 9 + 16 * 12 + 8 * 2 * (5 + 3) + 6 * 16;
+  const StepWork work = TreeStepWork(config, WeightDtype::kBf16, 1, 20, RowTree::kChain);
+  const uint64_t weights = 2 * (attention + 3 * 32 * 16) + 160;
+  EXPECT_EQ(work.weight_bytes, 2 * (weights + 16));
+  // In whole vectors, 12 numbers as key and 8, of 16 that have room, as value.
+  EXPECT_EQ(work.kv_bytes, 21u * 2 * (12 + 16) * 4);
+  EXPECT_EQ(work.operations, 2 * (weights + uint64_t{2} * 2 * (12 + 8) * 21));
+  config.block.latent.query_rank = 0;
+  const StepWork direct = TreeStepWork(config, WeightDtype::kBf16, 1, 20, RowTree::kChain);
+  EXPECT_EQ(direct.weight_bytes - work.weight_bytes, 2u * 2 * (16 * 2 * 9 - (16 * 6 + 6 * 2 * 9)));
+}
+
 TEST(FloorSecondsTest, TheScarcerRateDecides) {
   const StepWork work = {.weight_bytes = 900, .kv_bytes = 100, .operations = 5000};
   EXPECT_DOUBLE_EQ(FloorSeconds(work, 10.0, 1e9), 100.0);
@@ -124,7 +142,7 @@ TEST(ParseTest, NamesOfDtypesAndTrees) {
   EXPECT_EQ(*ParseWeightDtype("int8"), WeightDtype::kInt8);
   EXPECT_EQ(*ParseWeightDtype("fp8"), WeightDtype::kFp8);
   EXPECT_THAT(std::string(ParseWeightDtype("fp4").status().message()),
-              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8 or fp8"));
+              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8, fp8 or auto"));
   EXPECT_EQ(*ParseRowTree("chain"), RowTree::kChain);
   EXPECT_THAT(std::string(ParseRowTree("star").status().message()),
               HasSubstr("\"star\", expected binary, chain or siblings"));

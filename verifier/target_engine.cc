@@ -80,13 +80,12 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options,
   return CreateCpuEngine(target.model, engine_options);
 }
 
-absl::Status OpenAdapters(const VerifierFlags& options, const ModelPlan& plan, const DeviceSpec& device,
-                          OpenedTarget* target) {
-  if (device.is_cuda) {
+absl::Status OpenAdapters(const VerifierFlags& options, const ModelPlan& plan, OpenedTarget* target) {
+  if (options.num_gpus > 1) {
     if (plan.adapters.empty() && options.adapters_folder.empty()) return absl::OkStatus();
     return absl::UnimplementedError(absl::StrCat(plan.adapters.empty() ? "--adapters-folder" : "--adapter",
-                                                 ": --device=", options.device,
-                                                 " has no adapters, expected --device=cpu"));
+                                                 ": ", options.num_gpus,
+                                                 " GPUs have no adapters, expected one, or --device=cpu"));
   }
   if (plan.adapters.size() > options.max_adapters) {
     return absl::InvalidArgumentError(absl::StrCat("--adapter: ", plan.adapters.size(), " for \"",
@@ -143,7 +142,7 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const Mode
   TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer,
                           Tokenizer::LoadForModel(plan.spec.folder, config.vocab_size));
   target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
-  TANDEM_RETURN_IF_ERROR(OpenAdapters(options, plan, device, &target));
+  TANDEM_RETURN_IF_ERROR(OpenAdapters(options, plan, &target));
   return target;
 }
 

@@ -14,8 +14,9 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# Tandem's name for a weight type, and llama.cpp's for the nearest one.
-DTYPES = {"bf16": "bf16", "int8": "q8_0"}
+# Tandem's name for a weight type, and llama.cpp's for the nearest one. Of those that have one name, both read the file.
+DTYPES = {"bf16": "bf16", "int8": "q8_0", "q8_0": "q8_0", "q4_0": "q4_0", "q4_k_m": "q4_k_m"}
+IN_FILE = ("q8_0", "q4_0", "q4_k_m")
 
 
 class Program:
@@ -130,16 +131,33 @@ def model_of(args):
     return folder
 
 
+def gguf_file(args, folder, kind):
+    """The model as GGUF of that kind, written where it is not there. Mixtures of types are llama.cpp's own work."""
+    path = pathlib.Path(args.work) / f"{folder.name}.{kind}.gguf"
+    if path.exists():
+        return path
+    if kind == "q4_k_m":
+        import llama_cpp
+
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M
+        source = gguf_file(args, folder, "bf16")
+        if llama_cpp.llama_model_quantize(bytes(source), bytes(path), params) != 0:
+            raise RuntimeError(f"llama.cpp could not quantise {source}")
+        return path
+    import export_gguf
+
+    export_gguf.export(folder, path, kind)
+    return path
+
+
 def start(args, folder, dtype):
     """The programs, Tandem's first; without it where it lacks the weight type."""
     sizes = ["--threads", str(args.threads), "--context", str(args.context), "--prefill", str(args.prefill)]
-    tandem = [args.bench, "engine", str(folder), "--turns", "--tree", "chain", "--weight-dtype", dtype]
+    path = gguf_file(args, folder, DTYPES[dtype])
+    tandem = [args.bench, "engine", str(path if dtype in IN_FILE else folder), "--turns", "--tree", "chain"]
+    tandem += ["--weight-dtype", "auto" if dtype in IN_FILE else dtype]
     tandem += ["--rows", ",".join(map(str, args.rows)), "--instruction-set", args.instruction_set] + sizes
-    import export_gguf
-
-    path = pathlib.Path(args.work) / f"{folder.name}.{DTYPES[dtype]}.gguf"
-    if not path.exists():
-        export_gguf.export(folder, path, DTYPES[dtype])
     peer = [sys.executable, str(HERE / "llama_cpp_turns.py"), str(path), "--rows", str(max(args.rows))] + sizes
     if args.no_repack:
         peer.append("--no-repack")
@@ -178,7 +196,7 @@ def main():
     parser.add_argument("--shape", help="random weights, a name that `tandem-bench shapes` lists")
     parser.add_argument("--bench", default=str(ROOT / "build/release/bin/tandem-bench"))
     parser.add_argument("--work", default=str(ROOT / "build/peers"), help="where models are written")
-    parser.add_argument("--dtypes", default="bf16,int8", help="of bf16 and int8 (llama.cpp's Q8_0)")
+    parser.add_argument("--dtypes", default="bf16,int8", help="of bf16, int8 (llama.cpp's Q8_0), and of GGUF files that both read, q8_0, q4_0, q4_k_m")
     parser.add_argument("--instruction-set", default="auto", help="Tandem's")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=128)

@@ -151,7 +151,8 @@ class Engine {
   // Between steps. Unimplemented by an engine that has none, InvalidArgument for an adapter of another model,
   // ResourceExhausted without memory.
   virtual absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& /*adapter*/) {
-    return absl::UnimplementedError("this engine has no adapters, expected one of a CPU");
+    return absl::UnimplementedError(
+        "this engine has no adapters, expected that of a target on a CPU or on one GPU");
   }
   // Gives an adapter's memory back. Between steps; no row names it any more. NotFound for one that it does
   // not hold.

@@ -83,8 +83,7 @@ bool HoldsQuantized(const Model& model) {
   };
   if (is_quantized(model.output())) return true;
   for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView& matrix :
-         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
+    for (const TensorView& matrix : DenseMatrices(layer)) {
       if (is_quantized(matrix)) return true;
     }
     for (const ExpertWeights& expert : layer.experts) {
@@ -131,8 +130,7 @@ absl::Status ValidateWeightType(const Model& model, WeightType type) {
     for (const TensorView& block : position.blocks) TANDEM_RETURN_IF_ERROR(ExpectBf16(model, block, type));
   }
   for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView& matrix :
-         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
+    for (const TensorView& matrix : DenseMatrices(layer)) {
       TANDEM_RETURN_IF_ERROR(ExpectBf16(model, matrix, type));
     }
     for (const ExpertWeights& expert : layer.experts) {

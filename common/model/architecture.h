@@ -35,6 +35,8 @@ struct RopeScaling {
   std::vector<double> divisors;  // kLongRope, [d / 2].
   // Cosines and sines are multiplied by this (kYarn, kLongRope).
   double attention_factor = 1.0;
+  // kYarn: 0.1 * mscale_all_dim * ln(factor) + 1. Who has such a field says what to do with it (DeepSeek).
+  double all_dim_magnitude = 1.0;
 };
 
 enum class NormKind {
@@ -78,21 +80,61 @@ struct LayerVariant {
   bool is_sparse = true;   // Its feed-forward part is experts, where BlockDescription::experts has any.
 };
 
+// Attention over one short vector of each token, its latent, that the keys and values of all heads are made
+// of (multi-head latent attention; DeepSeek-AI, DeepSeek-V2, 2024, section 2.1). With [c, p] = kv_down * x, c
+// of kv_rank numbers and normed, p turned, and [n, t] the query of head h, t turned,
+//
+//   key_h = [key_up_h * c, p]        value_h = value_up_h * c
+//
+// so that a score is (transposed(key_up_h) * n) c + t p, and what attention gives value_up_h * (the weighted
+// sum of c). Engines keep of each token what is left of it: one KV head for all, with the key [c, p] and the
+// value c. That is what ModelConfig's num_kv_heads and head_dim say; the sizes of its heads are here.
+struct LatentDescription {
+  int32_t kv_rank = 0;       // 0: attention has no latent, and is what ModelConfig says.
+  int32_t query_rank = 0;    // Queries are query_up * norm(query_down * x); 0: query * x.
+  int32_t unturned_dim = 0;  // Of a query: numbers of n,
+  int32_t turned_dim = 0;    // and of t.
+  int32_t value_dim = 0;
+  float norm_epsilon = 1e-6f;  // Of the norms over latents.
+
+  bool exists() const { return kv_rank > 0; }
+  int32_t query_dim() const { return unturned_dim + turned_dim; }
+};
+
+// What a router says an expert is worth to a row, of its number r for the expert.
+enum class ExpertScore {
+  kSoftmax,  // exp(r) / the sum of exp(r) of all experts
+  kSigmoid,  // 1 / (1 + exp(-r))
+};
+
 // A feed-forward part made of experts (Shazeer et al., Outrageously large neural networks, 2017; Jiang et
 // al., Mixtral of experts, 2024). With r = router * x, a number for each expert, a row takes the `num_chosen`
-// experts with the greatest, of equal ones that of the lower number, and adds up in the order of their
+// experts with the greatest score, of equal ones that of the lower number, and adds up in the order of their
 // numbers
 //
-//   sum over those chosen of softmax(r)[expert] * f_expert(x)  +  sigmoid(shared_gate * x) * f_shared(x)
+//   sum over those chosen of scale * score[expert] * f_expert(x)  +  sigmoid(shared_gate * x) * f_shared(x)
 //
-// where the softmax is over all experts or over those chosen, and the second part is there if shared_size is
-// not 0. Each f is a gated feed-forward part as a dense layer has.
+// where the second part is there if shared_size is not 0, and its factor 1 without shared_gate. Each f is a
+// gated feed-forward part as a dense layer has.
+//
+// Where experts are in groups, those of one lie side by side, and a row takes experts of num_chosen_groups of
+// them alone: those with the greatest sums of the group_places greatest scores in each (of kSoftmax one), of
+// equal ones that of the lower number.
 struct ExpertsDescription {
   int32_t num_experts = 0;  // 0: all layers are dense.
   int32_t num_chosen = 0;
   int32_t intermediate_size = 0;  // Of each.
-  bool softmax_over_chosen = true;
-  int32_t shared_size = 0;   // The intermediate size of an expert that every row takes.
+  ExpertScore score = ExpertScore::kSoftmax;
+  bool scores_add_up_to_one = true;  // Scores of those chosen are divided by their sum.
+  // Each expert has a number that is added to its score where experts and groups are chosen, and only there
+  // (kSigmoid; DeepSeek-AI, DeepSeek-V3, 2024, section 2.1.2).
+  bool selection_bias = false;
+  int32_t num_groups = 1;
+  int32_t num_chosen_groups = 1;
+  int32_t group_places = 1;
+  float scale = 1.0f;
+  int32_t shared_size = 0;  // The intermediate size of an expert that every row takes.
+  bool shared_gate = true;
   bool router_bias = false;  // Biases on the router, and on every expert's matrices.
   bool biases = false;
 
@@ -133,6 +175,14 @@ struct TensorNames {
   std::string query_key_value;  // In place of the three, as QkvLayout says.
   std::string query_norm = "self_attn.q_norm";
   std::string key_norm = "self_attn.k_norm";
+  // Latent attention, beside `query` where queries have no latent. key_up_h and value_up_h of a head lie on
+  // top of one another, and those of heads likewise.
+  std::string query_down = "self_attn.q_a_proj";
+  std::string query_latent_norm = "self_attn.q_a_layernorm";
+  std::string query_up = "self_attn.q_b_proj";
+  std::string kv_down = "self_attn.kv_a_proj_with_mqa";
+  std::string kv_latent_norm = "self_attn.kv_a_layernorm";
+  std::string kv_up = "self_attn.kv_b_proj";
   std::string attention_out = "self_attn.o_proj";
   std::string attention_output_norm;  // Over what attention adds to the stream (Gemma 2, OLMo 2).
   std::string mlp_norm = "post_attention_layernorm";
@@ -142,6 +192,7 @@ struct TensorNames {
   std::string down = "mlp.down_proj";
   std::string mlp_output_norm;
   std::string router = "mlp.gate";
+  std::string selection_bias = "mlp.gate.e_score_correction_bias";  // No ".weight".
   // Of an expert, behind `experts`, its number and a dot.
   std::string experts = "mlp.experts.";
   std::string expert_gate = "gate_proj";
@@ -155,6 +206,8 @@ struct TensorNames {
   std::string shared_expert = "mlp.shared_expert.";
   std::string shared_gate = "mlp.shared_expert_gate";
   std::string sinks = "self_attn.sinks";  // No ".weight".
+  // Next-token modules have the names of layers behind the last one, not their own (MiMo).
+  bool next_token_modules_are_layers = false;
   // In a layer: tensors of older files that follow from the configuration, such as masks.
   std::vector<std::string> buffers;
 };
@@ -189,6 +242,7 @@ struct BlockDescription {
   // Each head has a score of its own beside those of positions, which takes its part of the softmax and adds
   // nothing (gpt-oss; Xiao et al., Efficient streaming language models with attention sinks, 2024).
   bool sinks = false;
+  LatentDescription latent;
 
   Activation activation = Activation::kSilu;
   bool gated = true;  // down(activation(gate(x)) * up(x)), else down(activation(up(x))).
@@ -210,12 +264,13 @@ struct BlockDescription {
 // By how much a score falls with each position between query and key, of every head.
 std::vector<float> AlibiSlopes(int32_t num_heads);
 
-// What experts, sinks and gates a description has that only the processor runs, in words and with the field
-// of config.json that asks for them; empty if there are none.
+// The first thing in a description that only the processor runs, in words and with the field of config.json
+// that asks for it; empty if there is none.
 std::string OnlyOnProcessors(const BlockDescription& block);
 
-// The first thing in a description that goes beyond what a Llama block has, in words and with the field of
-// config.json that asks for it; empty if there is none. For engines that run only such blocks.
+// The first thing in a description that goes beyond what a Llama block has, with a dense feed-forward part or
+// experts, in words and with the field of config.json that asks for it; empty if there is none. For engines
+// that run only such blocks.
 std::string BeyondLlama(const BlockDescription& block);
 
 }  // namespace tandem

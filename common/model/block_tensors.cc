@@ -92,12 +92,39 @@ absl::Status BlockTensors::ReadFused(const std::string& prefix, int64_t inputs, 
   return absl::OkStatus();
 }
 
+absl::Status BlockTensors::ReadLatent(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
+  const LatentDescription& latent = config_.block.latent;
+  const TensorNames& names = config_.block.names;
+  const int64_t heads = config_.num_heads, kv_rank = latent.kv_rank, query_rank = latent.query_rank;
+  const int64_t query = heads * latent.query_dim();
+  const auto take_norm = [&](const std::string& name, int64_t size, TensorView& norm) {
+    return taker_->Take(absl::StrCat(prefix, name, ".weight"), {size}, norm);
+  };
+  if (query_rank == 0) {
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.query, query, inputs, weights.query));
+  } else {
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.query_down, query_rank, inputs, weights.query_down));
+    TANDEM_RETURN_IF_ERROR(take_norm(names.query_latent_norm, query_rank, weights.query_latent_norm));
+    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.query_up, query, query_rank, weights.query_up));
+  }
+  TANDEM_RETURN_IF_ERROR(
+      ReadMatrix(prefix + names.kv_down, kv_rank + latent.turned_dim, inputs, weights.kv_down));
+  TANDEM_RETURN_IF_ERROR(take_norm(names.kv_latent_norm, kv_rank, weights.kv_latent_norm));
+  return ReadMatrix(prefix + names.kv_up, heads * (latent.unturned_dim + latent.value_dim), kv_rank,
+                    weights.kv_up);
+}
+
 absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
   const TensorNames& names = config_.block.names;
   const int64_t hidden = config_.hidden_size, query = config_.query_size();
-  TANDEM_RETURN_IF_ERROR(config_.block.qkv == QkvLayout::kSeparate ? ReadSeparate(prefix, inputs, weights)
-                                                                   : ReadFused(prefix, inputs, weights));
-  TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.attention_out, hidden, query, weights.attention_out));
+  if (config_.block.latent.exists()) {
+    TANDEM_RETURN_IF_ERROR(ReadLatent(prefix, inputs, weights));
+  } else {
+    TANDEM_RETURN_IF_ERROR(config_.block.qkv == QkvLayout::kSeparate ? ReadSeparate(prefix, inputs, weights)
+                                                                     : ReadFused(prefix, inputs, weights));
+  }
+  TANDEM_RETURN_IF_ERROR(
+      ReadMatrix(prefix + names.attention_out, hidden, config_.attended_size(), weights.attention_out));
   TANDEM_RETURN_IF_ERROR(taker_->TakeIf(config_.attention_output_bias,
                                         absl::StrCat(prefix, names.attention_out, ".bias"), {hidden},
                                         weights.attention_out_bias));
@@ -156,12 +183,16 @@ absl::Status BlockTensors::ReadExperts(const std::string& prefix, LayerWeights& 
   TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.router, count, hidden, weights.router));
   TANDEM_RETURN_IF_ERROR(taker_->TakeIf(experts.router_bias, absl::StrCat(prefix, names.router, ".bias"),
                                         {count}, weights.router_bias));
+  TANDEM_RETURN_IF_ERROR(
+      taker_->TakeIf(experts.selection_bias, prefix + names.selection_bias, {count}, weights.selection_bias));
   if (experts.shared_size > 0) {
     const std::string shared = prefix + names.shared_expert;
     TANDEM_RETURN_IF_ERROR(
         ReadMlp({shared + names.expert_gate, shared + names.expert_up, shared + names.expert_down},
                 experts.shared_size, experts.biases, weights));
-    TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.shared_gate, 1, hidden, weights.shared_gate));
+    if (experts.shared_gate) {
+      TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.shared_gate, 1, hidden, weights.shared_gate));
+    }
   }
   if (!names.experts_gate_up.empty()) return ReadFusedExperts(prefix, weights);
   for (int64_t i = 0; i < count; ++i) {

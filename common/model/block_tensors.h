@@ -61,6 +61,7 @@ class BlockTensors {
   absl::Status ReadMatrix(const std::string& name, int64_t outputs, int64_t inputs, TensorView& out);
   absl::Status ReadSeparate(const std::string& prefix, int64_t inputs, LayerWeights& weights);
   absl::Status ReadFused(const std::string& prefix, int64_t inputs, LayerWeights& weights);
+  absl::Status ReadLatent(const std::string& prefix, int64_t inputs, LayerWeights& weights);
   // A gated or plain feed-forward part under these names, without its norm.
   struct MlpNames {
     std::string gate, up, down;

@@ -123,18 +123,80 @@ TEST(FamiliesTest, ExpertsAreInTheLayersThatHaveThem) {
   ASSERT_TRUE(qwen2.ok()) << qwen2.status();
   EXPECT_THAT((std::vector<bool>{qwen2->block.has_experts(0), qwen2->block.has_experts(1)}),
               ElementsAre(false, true));
-  EXPECT_FALSE(qwen2->block.experts.softmax_over_chosen);
+  EXPECT_FALSE(qwen2->block.experts.scores_add_up_to_one);
   EXPECT_EQ(qwen2->block.experts.shared_size, 40);
   const auto qwen3 = ParseWith("qwen3-moe");
   ASSERT_TRUE(qwen3.ok()) << qwen3.status();
   EXPECT_THAT((std::vector<bool>{qwen3->block.has_experts(0), qwen3->block.has_experts(1),
                                  qwen3->block.has_experts(2)}),
               ElementsAre(false, true, false));
-  EXPECT_TRUE(qwen3->block.experts.softmax_over_chosen);
+  EXPECT_TRUE(qwen3->block.experts.scores_add_up_to_one);
   const auto model = MakeFamilyModel("qwen2-moe");
   ASSERT_NE(model, nullptr);
   EXPECT_TRUE(model->layers()[0].experts.empty());
   EXPECT_EQ(model->layers()[1].experts.size(), 6u);
+}
+
+TEST(FamiliesTest, MixturesSlideWhereTheySay) {
+  const auto windows = [](const absl::StatusOr<ModelConfig>& config) {
+    std::vector<int32_t> of_layers;
+    if (!config.ok()) ADD_FAILURE() << config.status();
+    for (size_t i = 0; config.ok() && i < static_cast<size_t>(config->num_layers); ++i) {
+      of_layers.push_back(config->window(i));
+    }
+    return of_layers;
+  };
+  EXPECT_THAT(windows(ParseWith("qwen2-moe-windows")), ElementsAre(8, 0, 8));
+  // What transformers makes of a file without a list.
+  EXPECT_THAT(windows(ParseWith("qwen2-moe-windows", {{"layer_types", nullptr}})), ElementsAre(8, 0, 8));
+  EXPECT_THAT(windows(ParseWith("qwen2-moe-windows", {{"layer_types", nullptr}, {"max_window_layers", 2}})),
+              ElementsAre(8, 0, 0));
+  EXPECT_THAT(windows(ParseWith("qwen3-moe-windows")), ElementsAre(8, 8));
+  EXPECT_THAT(windows(ParseWith("qwen3-moe-windows", {{"use_sliding_window", false}})), ElementsAre(0, 0));
+}
+
+TEST(FamiliesTest, LatentsAreKeptAsOneHead) {
+  const auto lite = ParseWith("deepseek-v2-lite");
+  ASSERT_TRUE(lite.ok()) << lite.status();
+  EXPECT_EQ(lite->num_kv_heads, 1);
+  EXPECT_EQ(lite->head_dim, 20 + 8);
+  EXPECT_EQ(lite->value_dim(), 20);
+  EXPECT_EQ(lite->rotary_dim(), 8);
+  EXPECT_EQ(lite->projected_size(), 4 * (12 + 8) + 20 + 8);
+  EXPECT_EQ(lite->attended_size(), 4 * 10);
+  // 0.1 * 0.707 * ln(4) + 1, squared.
+  EXPECT_NEAR(lite->block.attention_scale.value(), 1.20563 / std::sqrt(20.0), 1e-5);
+  EXPECT_DOUBLE_EQ(lite->rope_scaling.attention_factor, 1.0);
+  EXPECT_EQ(lite->block.experts.shared_size, 2 * 24);
+  EXPECT_FALSE(lite->block.experts.shared_gate);
+  EXPECT_FALSE(lite->block.has_experts(0));
+  EXPECT_TRUE(lite->block.has_experts(1));
+  const auto v3 = ParseWith("deepseek-v3");
+  ASSERT_TRUE(v3.ok()) << v3.status();
+  EXPECT_EQ(v3->projected_size(), 24 + 20 + 8);
+  EXPECT_EQ(v3->block.experts.score, ExpertScore::kSigmoid);
+  EXPECT_EQ(v3->block.experts.group_places, 2);
+  EXPECT_TRUE(v3->block.rotary_pairs_adjacent);
+  const auto alone = ParseWith("deepseek-v3", {{"n_shared_experts", nullptr}});
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->block.experts.shared_size, 0);
+}
+
+TEST(FamiliesTest, NextTokenModulesOfDeepSeekAreLeftAloneAndRefusedAsDraftHeads) {
+  Json golden = FamilyGolden("deepseek-v3");
+  golden.at("config")["num_nextn_predict_layers"] = 1;
+  golden.at("tensors").push_back({"model.layers.2.eh_proj.weight", {32, 64}, 0.0, 0.125, 4});
+  const TemporaryFolder folder;
+  folder.Write("config.json", golden.at("config").dump());
+  folder.Write("model.safetensors", GoldenTensorFile(golden.at("tensors"), 1, TensorView::DType::kBF16));
+  const auto model = Model::Load(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const absl::Status status = Model::LoadHead(folder.path(), *model).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("config.json: field architectures: found DeepseekV3ForCausalLM, whose next-token module "
+                "is layer 2, supported for a draft head"));
 }
 
 // gpt-oss with its experts in MXFP4, whose numbers follow from the place of each byte.
@@ -330,11 +392,78 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"shared_expert_intermediate_size", -1}},
                 kBad,
                 "shared_expert_intermediate_size: found -1"},
+        Refusal{"QwenMoeSlides",
+                "qwen2-moe-windows",
+                {{"use_sliding_window", false}},
+                kBad,
+                "use_sliding_window: found false, expected true, for sliding_attention layers"},
         Refusal{"QwenMoeWindow",
-                "qwen2-moe",
-                {{"use_sliding_window", true}},
+                "qwen2-moe-windows",
+                {{"sliding_window", nullptr}},
+                kBad,
+                "sliding_window: found nothing, expected a number, as use_sliding_window is true"},
+        Refusal{"Qwen3MoeLayers",
+                "qwen3-moe-windows",
+                {{"layer_types", {"full_attention", "sliding_attention"}}},
                 kOther,
-                "use_sliding_window: found true, supported: false"},
+                "supported: sliding_attention, as use_sliding_window is true"},
+        Refusal{"DeepSeekRank", "deepseek-v2", {{"kv_lora_rank", 0}}, kBad, "kv_lora_rank: found 0"},
+        Refusal{"DeepSeekQueryRank", "deepseek-v2", {{"q_lora_rank", -1}}, kBad, "q_lora_rank: found -1"},
+        Refusal{"DeepSeekTurns", "deepseek-v2", {{"qk_rope_head_dim", 7}}, kBad, "expected an even number"},
+        Refusal{
+            "DeepSeekValues", "deepseek-v3", {{"v_head_dim", 1 << 20}}, kBad, "v_head_dim: found 1048576"},
+        Refusal{"DeepSeekHeads",
+                "deepseek-v3",
+                {{"num_key_value_heads", 2}},
+                kBad,
+                "num_key_value_heads: found 2, expected num_attention_heads, which is 4"},
+        Refusal{"DeepSeekBiases",
+                "deepseek-v3",
+                {{"attention_bias", true}},
+                kOther,
+                "attention_bias: found true, supported: false"},
+        Refusal{"DeepSeekMethod",
+                "deepseek-v2",
+                {{"topk_method", "noaux_tc"}},
+                kOther,
+                "topk_method: found \"noaux_tc\", supported: greedy, group_limited_greedy"},
+        Refusal{"DeepSeekV3Method",
+                "deepseek-v3",
+                {{"topk_method", "greedy"}},
+                kOther,
+                "topk_method: found \"greedy\", supported: noaux_tc"},
+        Refusal{"DeepSeekScores",
+                "deepseek-v3",
+                {{"scoring_func", "softmax"}},
+                kOther,
+                "scoring_func: found \"softmax\", supported: sigmoid"},
+        Refusal{"DeepSeekNormalised",
+                "deepseek-v2",
+                {{"norm_topk_prob", true}},
+                kOther,
+                "norm_topk_prob: found true, supported: false"},
+        Refusal{"DeepSeekLayers",
+                "deepseek-v2",
+                {{"moe_layer_freq", 2}},
+                kOther,
+                "moe_layer_freq: found 2, supported: 1"},
+        Refusal{"DeepSeekGroups",
+                "deepseek-v3",
+                {{"n_group", 3}},
+                kBad,
+                "n_group: found 3, expected a number of groups of 2 or more experts each"},
+        Refusal{"DeepSeekSmallGroups", "deepseek-v3", {{"n_group", 8}}, kBad, "n_group: found 8"},
+        Refusal{"DeepSeekChosenGroups",
+                "deepseek-v3",
+                {{"topk_group", 5}},
+                kBad,
+                "topk_group: found 5, expected at most n_group, which is 4"},
+        Refusal{"DeepSeekTooFewExperts",
+                "deepseek-v3",
+                {{"num_experts_per_tok", 5}},
+                kBad,
+                "num_experts_per_tok: found 5, expected at most the experts of 2 groups, which are 4"},
+        Refusal{"DeepSeekChosen", "deepseek-v2", {{"num_experts_per_tok", nullptr}}, kBad, "found nothing"},
         Refusal{
             "SparseStep", "qwen3-moe", {{"decoder_sparse_step", 0}}, kBad, "decoder_sparse_step: found 0"},
         Refusal{"DenseLayers",

@@ -26,23 +26,41 @@ float HalfOfPower(uint8_t exponent) {
   return std::bit_cast<float>(bits);
 }
 
-void Q8_0(const uint8_t* in, float* out) {
-  const float scale = Half(in);
-  for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(in[2 + i])) * scale;
+// Of one block: where its values go, and the scales and minimums of each 16 of them.
+struct Block {
+  int8_t* values;
+  float* scales;
+  float* minimums;
+  int8_t* zeros;
+
+  // Of a group of 32 values.
+  void SetGroup(int group, float scale, float minimum = 0.0f) const {
+    for (int i = 2 * group; i < 2 * group + 2; ++i) {
+      scales[i] = scale;
+      minimums[i] = minimum;
+    }
+  }
+};
+
+void Q8_0(const uint8_t* in, const Block& out) {
+  out.SetGroup(0, Half(in));
+  std::memcpy(out.values, in + 2, 32);
 }
 
-void Q4_0(const uint8_t* in, float* out) {
-  const float scale = Half(in);
+void Q4_0(const uint8_t* in, const Block& out) {
+  out.SetGroup(0, Half(in));
+  out.zeros[0] = out.zeros[1] = 8;
   for (int i = 0; i < 16; ++i) {
-    out[i] = static_cast<float>((in[2 + i] & 0xF) - 8) * scale;
-    out[i + 16] = static_cast<float>((in[2 + i] >> 4) - 8) * scale;
+    out.values[i] = static_cast<int8_t>((in[2 + i] & 0xF) - 8);
+    out.values[i + 16] = static_cast<int8_t>((in[2 + i] >> 4) - 8);
   }
 }
 
-void FromTable(const int8_t (&values)[16], float scale, const uint8_t* in, float* out) {
+void FromTable(const int8_t (&values)[16], float scale, const uint8_t* in, const Block& out) {
+  out.SetGroup(0, scale);
   for (int i = 0; i < 16; ++i) {
-    out[i] = scale * static_cast<float>(values[in[i] & 0xF]);
-    out[i + 16] = scale * static_cast<float>(values[in[i] >> 4]);
+    out.values[i] = values[in[i] & 0xF];
+    out.values[i + 16] = values[in[i] >> 4];
   }
 }
 
@@ -59,76 +77,92 @@ ScaleAndMin GroupOf(int group, const uint8_t* packed) {
 }
 
 // Q4_K, and with the fifth bits in `high` Q5_K.
-void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, float* out) {
+void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const Block& out) {
   const float scale = Half(in);
   const float min = Half(in + 2);
   for (int group = 0; group < 8; ++group) {
     const ScaleAndMin of = GroupOf(group, in + 4);
-    const float group_scale = scale * static_cast<float>(of.scale);
-    const float group_min = min * static_cast<float>(of.min);
+    out.SetGroup(group, scale * static_cast<float>(of.scale), min * static_cast<float>(of.min));
     const uint8_t* const from = low + group / 2 * 32;
     for (int i = 0; i < 32; ++i) {
       int value = group % 2 == 0 ? from[i] & 0xF : from[i] >> 4;
       if (high != nullptr) value += ((high[i] >> group) & 1) * 16;
-      out[group * 32 + i] = group_scale * static_cast<float>(value) - group_min;
+      out.values[group * 32 + i] = static_cast<int8_t>(value);
     }
   }
 }
 
-void Q6_K(const uint8_t* in, float* out) {
+void Q6_K(const uint8_t* in, const Block& out) {
   const float scale = Half(in + 208);
+  const auto* const scales = reinterpret_cast<const int8_t*>(in + 192);
+  for (int i = 0; i < 16; ++i) out.scales[i] = scale * static_cast<float>(scales[i]);
   for (int half = 0; half < 2; ++half) {
     const uint8_t* const low = in + half * 64;
     const uint8_t* const high = in + 128 + half * 32;
-    const auto* const scales = reinterpret_cast<const int8_t*>(in + 192 + half * 8);
     for (int part = 0; part < 4; ++part) {
       for (int i = 0; i < 32; ++i) {
         const uint8_t pair = low[i + part % 2 * 32];
         const int value = ((part < 2 ? pair & 0xF : pair >> 4) | (((high[i] >> (2 * part)) & 3) << 4)) - 32;
-        out[half * 128 + part * 32 + i] =
-            scale * static_cast<float>(scales[part * 2 + i / 16]) * static_cast<float>(value);
+        out.values[half * 128 + part * 32 + i] = static_cast<int8_t>(value);
       }
     }
   }
 }
 
+void ReadBlock(GgufType type, const uint8_t* in, const Block& out) {
+  switch (type) {
+    case GgufType::kQ8_0:
+      return Q8_0(in, out);
+    case GgufType::kQ4_0:
+      return Q4_0(in, out);
+    case GgufType::kIq4Nl:
+      return FromTable(kIq4NlValues, Half(in), in + 2, out);
+    case GgufType::kMxfp4:
+      return FromTable(kMxfp4Values, HalfOfPower(in[0]), in + 1, out);
+    case GgufType::kQ4_K:
+      return QK(in, nullptr, in + 16, out);
+    case GgufType::kQ5_K:
+      return QK(in, in + 16, in + 48, out);
+    case GgufType::kQ6_K:
+      return Q6_K(in, out);
+    case GgufType::kF32:
+    case GgufType::kF16:
+    case GgufType::kBF16:
+      assert(false);
+  }
+}
+
 }  // namespace
 
-void DequantizeBlocks(GgufType type, absl::string_view bytes, absl::Span<float> out) {
+Coding CodingOf(GgufType type) {
+  Coding coding = {.is_coded = true};
+  coding.has_four_bits = type == GgufType::kQ4_0 || type == GgufType::kQ4_K;
+  coding.is_fine = type == GgufType::kQ6_K;
+  coding.has_minimums = type == GgufType::kQ4_K || type == GgufType::kQ5_K;
+  return coding;
+}
+
+void ReadBlocks(GgufType type, absl::string_view bytes, int64_t row, CodedRows* rows) {
   const GgufTypeInfo& info = InfoOf(type);
-  const auto block_bytes = static_cast<size_t>(info.block_bytes);
-  const auto block_size = static_cast<size_t>(info.block_size);
-  assert(bytes.size() / block_bytes * block_size == out.size());
   const auto* in = reinterpret_cast<const uint8_t*>(bytes.data());
-  for (size_t at = 0; at < out.size(); at += block_size, in += block_bytes) {
-    float* const to = out.data() + at;
-    switch (type) {
-      case GgufType::kQ8_0:
-        Q8_0(in, to);
-        break;
-      case GgufType::kQ4_0:
-        Q4_0(in, to);
-        break;
-      case GgufType::kIq4Nl:
-        FromTable(kIq4NlValues, Half(in), in + 2, to);
-        break;
-      case GgufType::kMxfp4:
-        FromTable(kMxfp4Values, HalfOfPower(in[0]), in + 1, to);
-        break;
-      case GgufType::kQ4_K:
-        QK(in, nullptr, in + 16, to);
-        break;
-      case GgufType::kQ5_K:
-        QK(in, in + 16, in + 48, to);
-        break;
-      case GgufType::kQ6_K:
-        Q6_K(in, to);
-        break;
-      case GgufType::kF32:
-      case GgufType::kF16:
-      case GgufType::kBF16:
-        assert(false);
-    }
+  assert(static_cast<int64_t>(bytes.size()) / info.block_bytes * info.block_size == rows->num_inputs);
+  const int64_t groups = info.block_size / CodedRows::kGroup;
+  for (int64_t block = 0; block < rows->num_inputs / info.block_size; ++block, in += info.block_bytes) {
+    const int64_t group = row * rows->num_groups + block * groups;
+    ReadBlock(type, in,
+              {.values = rows->values.data() + row * rows->num_inputs + block * info.block_size,
+               .scales = rows->scales.data() + group,
+               .minimums = rows->minimums.data() + group,
+               .zeros = rows->zeros.data() + group});
+  }
+}
+
+void DequantizeBlocks(GgufType type, absl::string_view bytes, absl::Span<float> out) {
+  CodedRows rows(1, static_cast<int64_t>(out.size()));
+  ReadBlocks(type, bytes, 0, &rows);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t group = i / CodedRows::kGroup;
+    out[i] = static_cast<float>(rows.values[i]) * rows.scales[group] - rows.minimums[group];
   }
 }
 

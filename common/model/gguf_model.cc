@@ -19,6 +19,7 @@
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
 #include "common/model/gguf_dequantize.h"
+#include "common/model/quantized_blocks.h"
 #include "common/model/strict_json.h"
 #include "common/model/tensor_convert.h"
 
@@ -376,16 +377,15 @@ class GgufTensors final : public TensorSource {
                                                      "\": expected only the tensors of the ", architecture,
                                                      " that the file's keys describe"));
     }
-    if (num_dequantized_ > 0) {
-      LogInfo("quantised weights are held in float32", {{"file", file_.path()},
-                                                        {"tensors", absl::StrCat(num_dequantized_)},
-                                                        {"file_bytes", absl::StrCat(quantized_bytes_)},
-                                                        {"bytes", absl::StrCat(dequantized_bytes_)}});
+    if (!quantized_.empty()) {
+      LogInfo("quantised weights become those of --weight-dtype; auto: kept as they are",
+              {{"file", file_.path()}, {"kept", absl::StrCat(quantized_.size())}});
     }
     return absl::OkStatus();
   }
 
   void Release(const TensorView& tensor) const override {
+    if (tensor.dtype == TensorView::DType::kQuantized) return tensor.quantized->Release();
     // Only what the mapping holds can be read again.
     const auto* const begin = static_cast<const char*>(tensor.data);
     for (const auto& copy : copies_) {
@@ -424,6 +424,14 @@ class GgufTensors final : public TensorSource {
   // In the file, or where that is not how it lies there, a copy.
   absl::StatusOr<TensorView> View(const GgufTensor& tensor, bool reordered) {
     const std::optional<TensorView::DType> plain = PlainType(tensor.type);
+    if (!plain.has_value() && tensor.shape.size() == 2) {
+      const QuantizedBlocks& matrix =
+          *quantized_.emplace_back(std::make_unique<QuantizedBlocks>(tensor, reordered ? head_dim_ : 0));
+      TensorView view = {
+          .dtype = TensorView::DType::kQuantized, .shape = tensor.shape, .data = matrix.codes()};
+      view.quantized = &matrix;
+      return view;
+    }
     if (plain.has_value() && !reordered) {
       return TensorView{.dtype = *plain, .shape = tensor.shape, .data = tensor.bytes.data()};
     }
@@ -442,7 +450,7 @@ class GgufTensors final : public TensorSource {
     return std::nullopt;
   }
 
-  // A copy in memory: rows in their order, quantised ones as float32.
+  // A copy in memory: rows in their order, a quantised vector as float32.
   absl::StatusOr<TensorView> Copy(const GgufTensor& tensor, bool reordered) {
     const std::optional<TensorView::DType> plain = PlainType(tensor.type);
     TensorView view{.dtype = plain.value_or(TensorView::DType::kF32), .shape = tensor.shape};
@@ -454,10 +462,8 @@ class GgufTensors final : public TensorSource {
     const int64_t num_rows = tensor.shape[0];
     const auto from_bytes = static_cast<int64_t>(tensor.bytes.size()) / num_rows;
     const auto to_bytes = static_cast<int64_t>(view.num_bytes()) / num_rows;
-    const int64_t half = head_dim_ / 2;
     for (int64_t row = 0; row < num_rows; ++row) {
-      const int64_t in_head = row % head_dim_;
-      const int64_t from = reordered ? row - in_head + in_head % half * 2 + in_head / half : row;
+      const int64_t from = reordered ? RowInPairs(row, head_dim_) : row;
       const absl::string_view bytes =
           tensor.bytes.substr(static_cast<size_t>(from * from_bytes), static_cast<size_t>(from_bytes));
       char* const to = copy.get() + row * to_bytes;
@@ -468,11 +474,6 @@ class GgufTensors final : public TensorSource {
             tensor.type, bytes,
             absl::MakeSpan(reinterpret_cast<float*>(to), static_cast<size_t>(to_bytes) / sizeof(float)));
       }
-    }
-    if (!plain.has_value()) {
-      ++num_dequantized_;
-      quantized_bytes_ += tensor.bytes.size();
-      dequantized_bytes_ += view.num_bytes();
     }
     view.data = copy.get();
     copies_.push_back(std::move(copy));
@@ -485,9 +486,7 @@ class GgufTensors final : public TensorSource {
   bool permuted_ = false;
   absl::flat_hash_set<std::string> taken_;
   std::vector<std::unique_ptr<char[]>> copies_;
-  int num_dequantized_ = 0;
-  uint64_t quantized_bytes_ = 0;
-  uint64_t dequantized_bytes_ = 0;
+  std::vector<std::unique_ptr<const QuantizedBlocks>> quantized_;
 };
 
 }  // namespace

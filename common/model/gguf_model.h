@@ -17,8 +17,8 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file);
 absl::StatusOr<ModelConfig> ReadGgufConfig(const std::string& path);
 
 // The file's tensors by the names and in the shapes of the Hugging Face folder that it was made from. Query
-// and key rows of Llama's, which the format keeps in another order, are put back in theirs; what is quantised
-// becomes float32 in memory, and a log line says so.
+// and key rows of Llama's, which the format keeps in another order, are put back in theirs; matrices that are
+// quantised stay so (kQuantized), and a log line says it.
 std::unique_ptr<TensorSource> MakeGgufTensors(GgufFile file, const ModelConfig& config);
 
 }  // namespace tandem

@@ -200,7 +200,7 @@ TEST(GgufModelTest, ExpertsAreSlicesOfTheirTensors) {
   const ExpertsDescription& experts = (*model)->config().block.experts;
   EXPECT_EQ(experts.num_experts, 3);
   EXPECT_EQ(experts.num_chosen, 2);
-  EXPECT_FALSE(experts.softmax_over_chosen);
+  EXPECT_FALSE(experts.scores_add_up_to_one);
   const LayerWeights& layer = (*model)->layers()[0];
   ExpectNumbers(layer.router, "ffn_gate_inp.weight");
   ExpectNumbers(layer.gate, "ffn_gate_shexp.weight");

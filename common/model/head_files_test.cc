@@ -241,7 +241,6 @@ TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
       {"medusa-vllm", "", "draft_vocab_size", 40},
       {"mimo", "", "num_nextn_predict_layers", 3},
       {"mimo", "", "use_mrope", true},
-      {"mimo", "", "architectures", {"DeepseekV3ForCausalLM"}},
       {"mimo", "", "architectures", {"Qwen3NextForCausalLM"}},
   };
   for (const Case& refused : cases) {

@@ -220,6 +220,11 @@ absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoraAdapter::Load(const std::
     return absl::UnimplementedError(
         absl::StrCat(config_path, ": an adapter of a draft head, supported: of ", "language models"));
   }
+  if (model.block.latent.exists()) {
+    return absl::UnimplementedError(absl::StrCat(
+        config_path, ": an adapter of a ", model.architecture, " with latent attention (kv_lora_rank ",
+        model.block.latent.kv_rank, "), supported: of models without"));
+  }
   const std::string path = absl::StrCat(folder, "/adapter_model.safetensors");
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
   if (absl::IsNotFound(file.status())) {

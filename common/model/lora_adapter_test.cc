@@ -239,6 +239,20 @@ TEST(LoraAdapterTest, RefusesAModuleThatIsNamedTwice) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("for the same module"));
 }
 
+TEST(LoraAdapterTest, RefusesAnAdapterOfLatentAttention) {
+  const nlohmann::json golden = AdapterGolden("llama");
+  ModelConfig model = ConfigOf(golden);
+  model.block.latent.kv_rank = 16;
+  const TemporaryFolder folder;
+  WriteAdapter(golden, 1, folder);
+  const absl::Status status = LoraAdapter::Load(folder.path(), model).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("adapter_config.json: an adapter of a LlamaForCausalLM with latent attention "
+                              "(kv_lora_rank 16)"),
+                    HasSubstr("supported: of models without")));
+}
+
 TEST(LoraAdapterTest, RefusesAnAdapterOfExperts) {
   nlohmann::json golden = AdapterGolden("mixtral");
   const ModelConfig model = ConfigOf(golden);

@@ -80,6 +80,14 @@ absl::Status UseNextTokenModule(const Model& target, ModelConfig* config) {
         "named ",
         kNextTokenModules, "0)"));
   }
+  const TensorNames& names = config->block.names;
+  if (names.next_token_modules_are_layers) {
+    return absl::UnimplementedError(absl::StrCat(
+        target.folder(), "/config.json: field architectures: found ", config->architecture,
+        ", whose next-token module is layer ", config->num_layers,
+        ", supported for a draft head that is read from its target's own folder: a module named ",
+        kNextTokenModules, "0"));
+  }
   config->num_layers = 1;
   config->head = NextTokenModule();
   config->head->target_fingerprint = TargetFingerprint(target);
@@ -114,7 +122,12 @@ class Model::Reader {
       TANDEM_RETURN_IF_ERROR(blocks_.ReadLayer(absl::StrCat(root, names.layers, i, "."),
                                                config_.block.has_experts(i), model_.layers_[i]));
     }
-    if (config_.num_next_token_modules > 0) model_.weights_->IgnoreBelow(kNextTokenModules, /*others=*/false);
+    for (int32_t i = 0; i < config_.num_next_token_modules; ++i) {
+      const std::string module = names.next_token_modules_are_layers
+                                     ? absl::StrCat(root, names.layers, config_.num_layers + i, ".")
+                                     : std::string(kNextTokenModules);
+      model_.weights_->IgnoreBelow(module, /*others=*/false);
+    }
     return model_.weights_->Finish(config_.architecture);
   }
 
@@ -299,6 +312,11 @@ class Model::Reader {
   TensorTaker taker_;
   BlockTensors blocks_;
 };
+
+std::vector<TensorView> DenseMatrices(const LayerWeights& layer) {
+  return {layer.query, layer.key,           layer.value, layer.query_down, layer.query_up, layer.kv_down,
+          layer.kv_up, layer.attention_out, layer.gate,  layer.up,         layer.down};
+}
 
 absl::StatusOr<bool> Model::IsHead(const std::string& folder, const std::string& target_folder) {
   if (GgufFile::IsPath(folder)) return false;

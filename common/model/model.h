@@ -27,19 +27,25 @@ struct ExpertWeights {
 // Weights of one transformer layer; `data == nullptr` where the configuration has none. Norms of kind kLayer
 // have biases.
 struct LayerWeights {
-  TensorView input_norm;                  // [hidden], before attention; or, norms_follow_sums, behind its sum
-  TensorView input_norm_bias;             // [hidden]
-  TensorView query;                       // [query_size, hidden]
-  TensorView key;                         // [kv_size, hidden]
-  TensorView value;                       // [kv_size, hidden]
-  TensorView query_bias;                  // [query_size]
-  TensorView key_bias;                    // [kv_size]
-  TensorView value_bias;                  // [kv_size]
-  TensorView query_norm;                  // [head_dim], or of all heads [query_size]
-  TensorView key_norm;                    // [head_dim], or [kv_size]
-  TensorView attention_out;               // [hidden, query_size]
-  TensorView attention_out_bias;          // [hidden]
-  TensorView attention_output_norm;       // [hidden], over what attention adds
+  TensorView input_norm;             // [hidden], before attention; or, norms_follow_sums, behind its sum
+  TensorView input_norm_bias;        // [hidden]
+  TensorView query;                  // [query_size, hidden]; of latent attention [num_heads * query_dim, ..]
+  TensorView key;                    // [kv_size, hidden]
+  TensorView value;                  // [kv_size, hidden]
+  TensorView query_bias;             // [query_size]
+  TensorView key_bias;               // [kv_size]
+  TensorView value_bias;             // [kv_size]
+  TensorView query_norm;             // [head_dim], or of all heads [query_size]
+  TensorView key_norm;               // [head_dim], or [kv_size]
+  TensorView query_down;             // [query_rank, hidden], of latent attention, as these six
+  TensorView query_latent_norm;      // [query_rank]
+  TensorView query_up;               // [num_heads * query_dim, query_rank]
+  TensorView kv_down;                // [kv_rank + turned_dim, hidden]
+  TensorView kv_latent_norm;         // [kv_rank]
+  TensorView kv_up;                  // [num_heads * (unturned_dim + value_dim), kv_rank]
+  TensorView attention_out;          // [hidden, attended_size]
+  TensorView attention_out_bias;     // [hidden]
+  TensorView attention_output_norm;  // [hidden], over what attention adds
   TensorView attention_output_norm_bias;  // [hidden]
   TensorView post_attention_norm;         // [hidden], before the feed-forward part; or behind its sum
   TensorView post_attention_norm_bias;    // [hidden]
@@ -54,9 +60,14 @@ struct LayerWeights {
   TensorView mlp_output_norm_bias;        // [hidden]
   TensorView router;                      // [num_experts, hidden]
   TensorView router_bias;                 // [num_experts]
+  TensorView selection_bias;              // [num_experts]
   TensorView shared_gate;                 // [1, hidden]
   std::vector<ExpertWeights> experts;     // [num_experts], or none in a dense layer
 };
+
+// The matrices of a layer that every row takes, but for routers and gates of shared experts. Some may not
+// exist.
+std::vector<TensorView> DenseMatrices(const LayerWeights& layer);
 
 // What is before the first layer and behind the last one, beside embedding, final norm and output matrix;
 // `data == nullptr` where the configuration has none.

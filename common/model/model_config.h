@@ -22,7 +22,7 @@ struct ModelConfig {
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;  // Of queries and keys, and without block.latent of values.
   int32_t intermediate_size = 0;
   int32_t vocab_size = 0;          // The logits width: rows of the embedding and of the output projection.
   int32_t max_context = 0;         // Tokens, prompt and output together.
@@ -49,6 +49,18 @@ struct ModelConfig {
 
   int32_t query_size() const { return num_heads * head_dim; }
   int32_t kv_size() const { return num_kv_heads * head_dim; }
+  // Of a head's values as they are kept.
+  int32_t value_dim() const { return block.latent.exists() ? block.latent.kv_rank : head_dim; }
+  // What a layer's first product gives: queries, keys and values, or what latent attention makes them of.
+  int32_t projected_size() const {
+    const LatentDescription& latent = block.latent;
+    if (!latent.exists()) return query_size() + 2 * kv_size();
+    return (latent.query_rank > 0 ? latent.query_rank : num_heads * latent.query_dim()) + kv_size();
+  }
+  // What attention gives: inputs of its output matrix.
+  int32_t attended_size() const {
+    return block.latent.exists() ? num_heads * block.latent.value_dim : query_size();
+  }
   int32_t embedding_size() const { return block.embedding_size > 0 ? block.embedding_size : hidden_size; }
   // Numbers of a head that rotary positions turn.
   int32_t rotary_dim() const { return block.rotary_dim > 0 ? block.rotary_dim : head_dim; }

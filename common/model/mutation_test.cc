@@ -74,14 +74,17 @@ double SumOfWeights(const Model& model) {
   };
   for (const TensorView* view : {&model.embedding(), &model.output(), &model.final_norm()}) add(*view);
   for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView* view : {&layer.input_norm, &layer.query, &layer.key, &layer.value,
-                                   &layer.attention_out, &layer.post_attention_norm, &layer.gate, &layer.up,
-                                   &layer.down, &layer.query_bias, &layer.query_norm, &layer.gate_bias}) {
+    for (const TensorView* view :
+         {&layer.input_norm, &layer.query, &layer.key, &layer.value, &layer.attention_out,
+          &layer.post_attention_norm, &layer.gate, &layer.up, &layer.down, &layer.query_bias,
+          &layer.query_norm, &layer.gate_bias, &layer.query_down, &layer.query_latent_norm, &layer.query_up,
+          &layer.kv_down, &layer.kv_latent_norm, &layer.kv_up}) {
       add(*view);
     }
   }
   for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView* view : {&layer.router, &layer.router_bias, &layer.shared_gate, &layer.sinks}) {
+    for (const TensorView* view :
+         {&layer.router, &layer.router_bias, &layer.shared_gate, &layer.sinks, &layer.selection_bias}) {
       add(*view);
     }
     for (const ExpertWeights& expert : layer.experts) {
@@ -197,7 +200,8 @@ TEST(MutationTest, SpoiltHeadsNeverCrash) {
 }
 
 TEST(MutationTest, SpoiltMixturesNeverCrash) {
-  for (const char* const family : {"mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss"}) {
+  for (const char* const family :
+       {"mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "deepseek-v2", "deepseek-v3"}) {
     nlohmann::json golden = FamilyGolden(family);
     const std::string config = golden.at("config").dump();
     Random random(6);

@@ -6,95 +6,45 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/model/coded_rows.h"
 
 namespace tandem {
 
-// A matrix [outputs, inputs] of a quantised checkpoint in the form that its files have it in (Quantization):
-// codes, and for each output and each group of inputs a scale and a zero point. A number is
-//
-//   (code - zero point) * scale
-//
-// in float32, rounded once if at all: the difference is exact. A code that is a float and no number (F8_E4M3
-// has such) makes none.
-//
-// Whoever makes one has checked that all parts have the bytes for these sizes, and keeps them mapped.
+// A matrix [outputs, inputs] whose numbers follow from integers or small floats and scales in files.
 // Immutable: any thread may read.
 class QuantizedMatrix {
  public:
-  // Where the codes stand.
-  enum class Codes {
-    kWordsAlongOutputs,  // [inputs, outputs / n] words: kAwq, in its order
-    kWordsAlongInputs,   // [inputs / n, outputs] words
-    kWordsOfOutput,      // [outputs, inputs / n] words, the last one perhaps not full
-    kInt8,               // [outputs, inputs]
-    kFloat8,             // [outputs, inputs], F8_E4M3
-  };
-  // Of a value for each block of outputs and inputs: where that of a block stands, in elements.
-  struct Grid {
-    int64_t output_stride = 0;
-    int64_t input_stride = 0;
-  };
-  struct Scales {
-    enum class DType { kF32, kF16, kBF16 };
-    DType dtype = DType::kF32;
-    const char* data = nullptr;
-    Grid grid;
-  };
-  // Zero points: words with n of them in outputs that follow one another, whose `grid` counts words; or
-  // bytes, which have the scales' grid. Without `data` all are `constant`.
-  struct Zeros {
-    enum class Kind {
-      kConstant,
-      kWords,     // Unsigned.
-      kAwqWords,  // Likewise, in AWQ's order.
-      kInt8,
-    };
-    Kind kind = Kind::kConstant;
-    const char* data = nullptr;
-    Grid grid;
-    int32_t constant = 0;  // All of them, or added to them.
-  };
-  struct Parts {
-    int64_t num_outputs = 0;
-    int64_t num_inputs = 0;
-    Codes codes_kind = Codes::kWordsAlongOutputs;
-    int32_t bits = 4;  // Of a code or zero point in words, where there are n = 32 / bits.
-    const char* codes = nullptr;
-    int64_t outputs_per_scale = 1;
-    int64_t inputs_per_scale = 1;
-    Scales scales;
-    Zeros zeros;
-    // [inputs], the group of each, below num_groups; empty: in order, inputs_per_scale each.
-    std::vector<int32_t> group_of_input;
-    int64_t num_groups = 1;
-    std::vector<absl::string_view> stored;  // All that lies in files, to count and to let go.
-  };
+  virtual ~QuantizedMatrix() = default;
+  QuantizedMatrix(const QuantizedMatrix&) = delete;
+  QuantizedMatrix& operator=(const QuantizedMatrix&) = delete;
 
-  explicit QuantizedMatrix(Parts parts) : parts_(std::move(parts)) {}
+  int64_t num_outputs() const { return num_outputs_; }
+  int64_t num_inputs() const { return num_inputs_; }
+  // Where the integers or floats begin.
+  const char* codes() const { return codes_; }
 
-  int64_t num_outputs() const { return parts_.num_outputs; }
-  int64_t num_inputs() const { return parts_.num_inputs; }
-  const char* codes() const { return parts_.codes; }
-  // The numbers of some outputs, [count, num_inputs]. Several at once are read faster where words hold codes
-  // of outputs side by side.
-  void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const;
+  // The numbers of some outputs, [count, num_inputs].
+  virtual void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const = 0;
+  virtual Coding coding() const = 0;
+  // The same numbers as coding() says, if it is_coded. `rows` is for so many outputs of num_inputs.
+  virtual void ReadCodes(int64_t first, int64_t count, CodedRows* rows) const = 0;
+
   // Of so many numbers in the files, whole outputs of it: in proportion.
   uint64_t bytes_of(int64_t numbers) const;
   // Lets go of the memory that what has been read was mapped to.
   void Release() const;
 
+ protected:
+  // `stored`: all that lies in files.
+  QuantizedMatrix(int64_t num_outputs, int64_t num_inputs, const char* codes,
+                  std::vector<absl::string_view> stored)
+      : num_outputs_(num_outputs), num_inputs_(num_inputs), codes_(codes), stored_(std::move(stored)) {}
+
  private:
-  void ReadCodes(int64_t first, int64_t count, absl::Span<float> codes) const;
-  void ReadCodesOfAwq(int64_t first, int64_t count, absl::Span<float> codes) const;
-  void Scale(int64_t output, absl::Span<float> numbers) const;
-  float ScaleOf(int64_t output, int64_t group) const;
-  int32_t ZeroOf(int64_t output, int64_t group) const;
-
-  const Parts parts_;
+  const int64_t num_outputs_;
+  const int64_t num_inputs_;
+  const char* const codes_;
+  const std::vector<absl::string_view> stored_;
 };
-
-// What the bits of an F8_E4M3 stand for: a sign, four bits of exponent, three of mantissa; no infinities, and
-// a number is none where both fields are all ones.
-float Float8ToFloat(uint8_t bits);
 
 }  // namespace tandem

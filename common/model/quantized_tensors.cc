@@ -15,7 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/file_tensors.h"
-#include "common/model/quantized_matrix.h"
+#include "common/model/quantized_grid.h"
 
 namespace tandem {
 namespace {
@@ -54,10 +54,9 @@ class QuantizedTensors final : public TensorSource {
   absl::StatusOr<TensorView> Take(const std::string& name, const Shape& shape) override {
     const std::optional<std::string> stem = StemOf(name);
     if (!stem.has_value() || shape.size() != 2) return files_.Take(name, shape);
-    TANDEM_ASSIGN_OR_RETURN(QuantizedMatrix::Parts parts, Parts(*stem, shape[0], shape[1]));
+    TANDEM_ASSIGN_OR_RETURN(QuantizedGrid::Parts parts, Parts(*stem, shape[0], shape[1]));
     stems_.insert(*stem);
-    const QuantizedMatrix& matrix =
-        *matrices_.emplace_back(std::make_unique<QuantizedMatrix>(std::move(parts)));
+    const QuantizedGrid& matrix = *matrices_.emplace_back(std::make_unique<QuantizedGrid>(std::move(parts)));
     TensorView view = {.dtype = TensorView::DType::kQuantized, .shape = shape, .data = matrix.codes()};
     view.quantized = &matrix;
     return view;
@@ -77,10 +76,13 @@ class QuantizedTensors final : public TensorSource {
       if (IsUnused(name)) files_.Ignore(name);
     }
     TANDEM_RETURN_IF_ERROR(files_.Finish(architecture));
-    LogInfo("quantised weights become those of --weight-dtype when an engine loads them (auto: f32)",
+    const auto num_coded = std::count_if(matrices_.begin(), matrices_.end(),
+                                         [](const auto& matrix) { return matrix->coding().is_coded; });
+    LogInfo("quantised weights become those of --weight-dtype; auto: kept as they are, others in float32",
             {{"file", files_.files().path()},
              {"quant_method", quantization_.method},
-             {"tensors", absl::StrCat(matrices_.size())}});
+             {"kept", absl::StrCat(num_coded)},
+             {"others", absl::StrCat(static_cast<int64_t>(matrices_.size()) - num_coded)}});
     return absl::OkStatus();
   }
 
@@ -133,7 +135,7 @@ class QuantizedTensors final : public TensorSource {
 
   // A tensor that must have this dtype and one of these shapes, of which messages name the first.
   absl::StatusOr<StoredTensor> TakeAs(const std::string& name, absl::string_view dtype,
-                                      const std::vector<Shape>& shapes, QuantizedMatrix::Parts* parts) {
+                                      const std::vector<Shape>& shapes, QuantizedGrid::Parts* parts) {
     const std::string expected = absl::StrCat(dtype, " ", ShapeText(shapes.front()));
     TANDEM_ASSIGN_OR_RETURN(StoredTensor stored, files_.TakeStored(name, expected));
     const bool has_dtype = dtype == kAnyFloat ? IsPlainFloat(stored.dtype) : stored.dtype == dtype;
@@ -144,9 +146,9 @@ class QuantizedTensors final : public TensorSource {
     return stored;
   }
 
-  absl::Status TakeScales(const std::string& name, const std::vector<Shape>& shapes,
-                          QuantizedMatrix::Grid grid, QuantizedMatrix::Parts* parts) {
-    using DType = QuantizedMatrix::Scales::DType;
+  absl::Status TakeScales(const std::string& name, const std::vector<Shape>& shapes, QuantizedGrid::Grid grid,
+                          QuantizedGrid::Parts* parts) {
+    using DType = QuantizedGrid::Scales::DType;
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor scales, TakeAs(name, kAnyFloat, shapes, parts));
     parts->scales = {.dtype = scales.dtype == "F32"   ? DType::kF32
                               : scales.dtype == "F16" ? DType::kF16
@@ -157,7 +159,7 @@ class QuantizedTensors final : public TensorSource {
   }
 
   // The group of each input, which must be there if config.json asks for it.
-  absl::Status TakeGroups(const std::string& name, QuantizedMatrix::Parts* parts) {
+  absl::Status TakeGroups(const std::string& name, QuantizedGrid::Parts* parts) {
     if (!quantization_.needs_group_index && !files_.Contains(name)) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor stored, TakeAs(name, "I32", {{parts->num_inputs}}, parts));
     std::vector<int32_t> groups(static_cast<size_t>(parts->num_inputs));
@@ -183,8 +185,8 @@ class QuantizedTensors final : public TensorSource {
     return Error(name, "expected with a number of ", what, " that ", per_word, " divides, not ", size);
   }
 
-  absl::StatusOr<QuantizedMatrix::Parts> Parts(const std::string& stem, int64_t outputs, int64_t inputs) {
-    QuantizedMatrix::Parts parts;
+  absl::StatusOr<QuantizedGrid::Parts> Parts(const std::string& stem, int64_t outputs, int64_t inputs) {
+    QuantizedGrid::Parts parts;
     parts.num_outputs = outputs;
     parts.num_inputs = inputs;
     parts.bits = quantization_.bits;
@@ -210,7 +212,7 @@ class QuantizedTensors final : public TensorSource {
   }
 
   // kAwq and kGptq.
-  absl::Status FillWithGroupsFirst(const std::string& stem, QuantizedMatrix::Parts* parts) {
+  absl::Status FillWithGroupsFirst(const std::string& stem, QuantizedGrid::Parts* parts) {
     const bool is_awq = quantization_.layout == Layout::kAwq;
     const int64_t outputs = parts->num_outputs, inputs = parts->num_inputs, groups = parts->num_groups;
     const int64_t per_word = 32 / quantization_.bits;
@@ -221,11 +223,11 @@ class QuantizedTensors final : public TensorSource {
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor codes, TakeAs(codes_name, "I32", {shape}, parts));
     parts->codes = codes.bytes.data();
     parts->codes_kind =
-        is_awq ? QuantizedMatrix::Codes::kWordsAlongOutputs : QuantizedMatrix::Codes::kWordsAlongInputs;
+        is_awq ? QuantizedGrid::Codes::kWordsAlongOutputs : QuantizedGrid::Codes::kWordsAlongInputs;
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor zeros,
                             TakeAs(zeros_name, "I32", {{groups, outputs / per_word}}, parts));
     parts->zeros = {
-        .kind = is_awq ? QuantizedMatrix::Zeros::Kind::kAwqWords : QuantizedMatrix::Zeros::Kind::kWords,
+        .kind = is_awq ? QuantizedGrid::Zeros::Kind::kAwqWords : QuantizedGrid::Zeros::Kind::kWords,
         .data = zeros.bytes.data(),
         .grid = {.output_stride = 1, .input_stride = outputs / per_word},
         .constant = quantization_.zeros_less_one ? 1 : 0};
@@ -254,13 +256,13 @@ class QuantizedTensors final : public TensorSource {
                  ", as quantization_config.sym is true");
   }
 
-  absl::Status FillPacked(const std::string& stem, QuantizedMatrix::Parts* parts) {
+  absl::Status FillPacked(const std::string& stem, QuantizedGrid::Parts* parts) {
     const int64_t outputs = parts->num_outputs, inputs = parts->num_inputs;
     const int64_t per_word = 32 / quantization_.bits;
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor codes, TakeAs(stem + ".weight_packed", "I32",
                                                              {{outputs, DivideUp(inputs, per_word)}}, parts));
     parts->codes = codes.bytes.data();
-    parts->codes_kind = QuantizedMatrix::Codes::kWordsOfOutput;
+    parts->codes_kind = QuantizedGrid::Codes::kWordsOfOutput;
     TANDEM_RETURN_IF_ERROR(ExpectShape(stem + ".weight_shape", {outputs, inputs}));
     TANDEM_RETURN_IF_ERROR(TakeScalesOfBlocks(stem + ".weight_scale", parts));
     parts->zeros = {.constant = 1 << (quantization_.bits - 1)};
@@ -268,7 +270,7 @@ class QuantizedTensors final : public TensorSource {
       TANDEM_ASSIGN_OR_RETURN(const StoredTensor zeros,
                               TakeAs(stem + ".weight_zero_point", "I32",
                                      {{DivideUp(outputs, per_word), parts->num_groups}}, parts));
-      parts->zeros = {.kind = QuantizedMatrix::Zeros::Kind::kWords,
+      parts->zeros = {.kind = QuantizedGrid::Zeros::Kind::kWords,
                       .data = zeros.bytes.data(),
                       .grid = {.output_stride = parts->num_groups, .input_stride = 1}};
     }
@@ -292,13 +294,12 @@ class QuantizedTensors final : public TensorSource {
     return Error(name, ShapeText(found), ", expected ", ShapeText(shape), " as in config.json");
   }
 
-  absl::Status FillPlain(const std::string& stem, QuantizedMatrix::Parts* parts) {
+  absl::Status FillPlain(const std::string& stem, QuantizedGrid::Parts* parts) {
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor codes,
                             TakeAs(stem + ".weight", quantization_.is_float ? "F8_E4M3" : "I8",
                                    {{parts->num_outputs, parts->num_inputs}}, parts));
     parts->codes = codes.bytes.data();
-    parts->codes_kind =
-        quantization_.is_float ? QuantizedMatrix::Codes::kFloat8 : QuantizedMatrix::Codes::kInt8;
+    parts->codes_kind = quantization_.is_float ? QuantizedGrid::Codes::kFloat8 : QuantizedGrid::Codes::kInt8;
     const bool is_inverse = files_.Contains(stem + ".weight_scale_inv");
     TANDEM_RETURN_IF_ERROR(
         TakeScalesOfBlocks(stem + (is_inverse ? ".weight_scale_inv" : ".weight_scale"), parts));
@@ -312,17 +313,17 @@ class QuantizedTensors final : public TensorSource {
     TANDEM_ASSIGN_OR_RETURN(const StoredTensor zeros,
                             TakeAs(zeros_name, "I8", ShapesOfBlocks(*parts), parts));
     parts->zeros = {
-        .kind = QuantizedMatrix::Zeros::Kind::kInt8, .data = zeros.bytes.data(), .grid = parts->scales.grid};
+        .kind = QuantizedGrid::Zeros::Kind::kInt8, .data = zeros.bytes.data(), .grid = parts->scales.grid};
     return absl::OkStatus();
   }
 
-  absl::Status TakeScalesOfBlocks(const std::string& name, QuantizedMatrix::Parts* parts) {
-    const QuantizedMatrix::Grid grid = {.output_stride = parts->num_groups, .input_stride = 1};
+  absl::Status TakeScalesOfBlocks(const std::string& name, QuantizedGrid::Parts* parts) {
+    const QuantizedGrid::Grid grid = {.output_stride = parts->num_groups, .input_stride = 1};
     return TakeScales(name, ShapesOfBlocks(*parts), grid, parts);
   }
 
   // [outputs, inputs], each divided by what shares a scale; ones at the end may be left out.
-  static std::vector<Shape> ShapesOfBlocks(const QuantizedMatrix::Parts& parts) {
+  static std::vector<Shape> ShapesOfBlocks(const QuantizedGrid::Parts& parts) {
     const int64_t rows = DivideUp(parts.num_outputs, parts.outputs_per_scale);
     std::vector<Shape> shapes = {{rows, parts.num_groups}};
     if (parts.num_groups == 1) shapes.push_back({rows});
@@ -335,7 +336,7 @@ class QuantizedTensors final : public TensorSource {
   FileTensors files_;
   const Quantization quantization_;
   const std::string embedding_;
-  std::vector<std::unique_ptr<const QuantizedMatrix>> matrices_;
+  std::vector<std::unique_ptr<const QuantizedGrid>> matrices_;
   absl::flat_hash_set<std::string> stems_;  // Of their names.
 };
 

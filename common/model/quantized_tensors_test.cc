@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/model.h"
 #include "common/model/quantized_fixture.h"
-#include "common/model/quantized_matrix.h"
+#include "common/model/quantized_grid.h"
 #include "common/model/tensor_convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

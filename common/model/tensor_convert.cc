@@ -100,15 +100,12 @@ void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, int64_t num
     return;
   }
   if (tensor.dtype == TensorView::DType::kMxFp4 || tensor.dtype == TensorView::DType::kQuantized) {
-    const TensorView::Strides packed = {.group_stride = row_elements};
-    const TensorView::Strides strides = tensor.strides.value_or(packed);
     for (int64_t row = first_row; row < first_row + num_rows; ++row) {
-      const int64_t begin =
-          row / strides.group_rows * strides.group_stride + row % strides.group_rows * strides.row_stride;
+      const int64_t begin = tensor.row_begin(row);
       const absl::Span<float> to = out.subspan(static_cast<size_t>((row - first_row) * row_elements),
                                                static_cast<size_t>(row_elements));
       if (tensor.dtype == TensorView::DType::kQuantized) {
-        tensor.quantized->ReadOutputs((tensor.quantized_begin + begin) / row_elements, 1, to);
+        tensor.quantized->ReadOutputs(begin / row_elements, 1, to);
         continue;
       }
       ConvertScaled(reinterpret_cast<const uint8_t*>(data) + tensor.offset_of(begin),
@@ -120,11 +117,9 @@ void ConvertRowsToFloat(const TensorView& tensor, int64_t first_row, int64_t num
     ConvertElements(tensor.dtype, data + tensor.offset_of(first_row * row_elements), 1, out);
     return;
   }
-  const TensorView::Strides& strides = *tensor.strides;
   for (int64_t row = first_row; row < first_row + num_rows; ++row) {
-    const int64_t begin =
-        row / strides.group_rows * strides.group_stride + row % strides.group_rows * strides.row_stride;
-    ConvertElements(tensor.dtype, data + tensor.offset_of(begin), strides.column_stride,
+    const int64_t begin = tensor.row_begin(row);
+    ConvertElements(tensor.dtype, data + tensor.offset_of(begin), tensor.strides->column_stride,
                     out.subspan(static_cast<size_t>((row - first_row) * row_elements),
                                 static_cast<size_t>(row_elements)));
   }

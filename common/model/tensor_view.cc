@@ -10,7 +10,8 @@ namespace {
 // What a row-major tensor's strides are, spelled out.
 TensorView::Strides StridesOf(const TensorView& tensor) {
   if (tensor.strides.has_value()) return *tensor.strides;
-  const int64_t columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+  int64_t columns = 1;
+  for (size_t i = 1; i < tensor.shape.size(); ++i) columns *= tensor.shape[i];
   return {.group_rows = 1, .group_stride = columns, .row_stride = columns, .column_stride = 1};
 }
 
@@ -28,6 +29,12 @@ TensorView From(const TensorView& tensor, int64_t element) {
 }
 
 }  // namespace
+
+int64_t TensorView::row_begin(int64_t row) const {
+  const Strides from = StridesOf(*this);
+  return quantized_begin + row / from.group_rows * from.group_stride +
+         row % from.group_rows * from.row_stride;
+}
 
 uint64_t TensorView::bytes_of(int64_t elements) const {
   if (dtype == DType::kQuantized) return quantized->bytes_of(elements);

@@ -59,6 +59,8 @@ struct TensorView {
     for (int64_t size : shape) count *= size;
     return count;
   }
+  // Where row `row` begins, in elements from `data`, or of kQuantized in the whole matrix.
+  int64_t row_begin(int64_t row) const;
   // Of so many elements in the files, their scales included; of kQuantized in proportion.
   uint64_t bytes_of(int64_t elements) const;
   // Of all elements.

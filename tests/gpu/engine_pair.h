@@ -11,6 +11,7 @@
 #include "common/model/target_fingerprint.h"
 #include "drafter/draft_core.h"
 #include "gtest/gtest.h"
+#include "verifier/held_adapters.h"
 #include "verifier/scheduler.h"
 
 // For tests: requests from their submission to their last token, without the wire.
@@ -23,6 +24,7 @@ inline constexpr uint64_t kAnyVocabulary = 0xfeed;
 struct PairRequest {
   TokenIds prompt;
   SamplingParameters sampling;
+  AdapterHandle adapter = nullptr;  // Of the target's engine; null: none.
 };
 
 // What became of requests that ran side by side.
@@ -71,6 +73,7 @@ class EnginePair final : public SchedulerListener {
           .max_tokens = max_tokens,
           .sampling = requests[id].sampling,
           .output = std::make_unique<OutputAssembler>(tokenizer_, StopRules{.max_tokens = max_tokens})};
+      request.adapter = requests[id].adapter;
       if (drafted)
         request.drafter = DrafterBinding{.link = kPairLink, .name = "pair", .draft_model = "draft"};
       EXPECT_TRUE(scheduler.Submit(id, std::move(request)).ok());

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"
 #include "common/model/family_fixture.h"
+#include "common/model/lora_fixture.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/engine_pair.h"
 
@@ -50,8 +53,8 @@ std::vector<PairRequest> Requests(const ModelConfig& config) {
   return requests;
 }
 
-void ExpectSameWithDrafts(EnginePair pair, const ModelConfig& config) {
-  const std::vector<PairRequest> requests = Requests(config);
+void ExpectSameWithDrafts(EnginePair pair, const std::vector<PairRequest>& requests,
+                          uint32_t least_accepted) {
   std::vector<TokenIds> alone;
   for (const PairRequest& request : requests) {
     alone.push_back(pair.Run({request}, kMaxTokens, /*drafted=*/false).tokens.front());
@@ -60,7 +63,7 @@ void ExpectSameWithDrafts(EnginePair pair, const ModelConfig& config) {
   const PairOutputs drafted = pair.Run(requests, kMaxTokens, /*drafted=*/true);
   EXPECT_EQ(drafted.tokens, alone);
   // Of 24 tokens, or nothing was tested.
-  EXPECT_GT(drafted.accepted_tokens, 3u);
+  EXPECT_GT(drafted.accepted_tokens, least_accepted);
 }
 
 class FamilySpeculation : public testing::TestWithParam<std::string> {};
@@ -70,15 +73,38 @@ TEST_P(FamilySpeculation, OutputsAreThoseWithoutIt) {
   const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);
   ExpectSameWithDrafts({*model, OnCpu(model, WeightType::kAsInFile), OnCpu(model, WeightType::kInt8)},
-                       model->config());
+                       Requests(model->config()), /*least_accepted=*/3);
 }
 
 TEST_P(FamilySpeculation, OutputsOfAGpuAreThoseWithoutIt) {
   const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);
   const BlockDescription& block = model->config().block;
-  if (block.norms_follow_sums || !OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/models.md";
-  ExpectSameWithDrafts({*model, OnEmulatedGpu(*model), OnCpu(model, WeightType::kInt8)}, model->config());
+  if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/models.md";
+  ExpectSameWithDrafts({*model, OnEmulatedGpu(*model), OnCpu(model, WeightType::kInt8)},
+                       Requests(model->config()), /*least_accepted=*/3);
+}
+
+// Each with its own adapter or none, in each other's company; the draft model has none.
+TEST(AdapterSpeculation, OutputsOfAGpuAreThoseWithoutIt) {
+  const nlohmann::json golden = AdapterGolden("llama");
+  const auto model = MakeAdaptedModel(golden, TensorView::DType::kBF16);
+  ASSERT_NE(model, nullptr);
+  auto engine = OnEmulatedGpu(*model);
+  ASSERT_NE(engine, nullptr);
+  std::vector<PairRequest> requests = Requests(model->config());
+  for (size_t i = 0; i < 2; ++i) {
+    const auto seed = golden.at("adapters").at(i).at("seed").get<uint64_t>();
+    const auto adapter = MakeAdapter(golden, seed, model->config());
+    ASSERT_NE(adapter, nullptr);
+    const absl::StatusOr<AdapterId> id = engine->AddAdapter(*adapter);
+    ASSERT_TRUE(id.ok()) << id.status();
+    // The first request has none, and the second the same prompt's beginning.
+    requests.at(i + 1).adapter = std::make_shared<const HeldAdapter>(
+        HeldAdapter{.name = absl::StrCat("adapter-", i), .id = *id, .fingerprint = adapter->fingerprint()});
+  }
+  ExpectSameWithDrafts({*model, std::move(engine), OnCpu(model, WeightType::kInt8)}, requests,
+                       /*least_accepted=*/0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamilySpeculation, testing::ValuesIn(FamilyModelNames()),

@@ -24,8 +24,8 @@ enum class KvFormat : uint8_t { kF32, kBf16, kInt8 };
 // A row and its context: position p is in block blocks[p / 16] at offset p % 16 below num_committed, then in
 // slot tail[p - num_committed].
 struct AttentionRow {
-  const float* queries = nullptr;  // [all query heads, head_dim]
-  float* outputs = nullptr;        // [all query heads, head_dim]
+  const float* queries = nullptr;  // [all query heads, head_dim], heads `query_stride` floats apart
+  float* outputs = nullptr;        // [all query heads, value_dim], heads `output_stride` floats apart
   const uint32_t* blocks = nullptr;
   const uint32_t* tail = nullptr;
   uint32_t num_committed = 0;
@@ -43,7 +43,10 @@ struct AttentionArgs {
   uint32_t num_rows = 0;
   uint32_t first_head = 0;  // Of queries and outputs.
   uint32_t num_heads = 0;   // num_rows * num_heads <= kMaxQueries.
-  uint32_t head_dim = 0;
+  uint32_t head_dim = 0;    // Of queries and keys.
+  uint32_t value_dim = 0;   // Of values and outputs.
+  size_t query_stride = 0;
+  size_t output_stride = 0;
   float scale = 1.0f;
   float score_cap = 0.0f;         // score = cap * tanh(score / cap); 0: none.
   const float* slopes = nullptr;  // [num_heads]: score -= slope * distance (ALiBi); null: none.
@@ -53,7 +56,7 @@ struct AttentionArgs {
   const char* values = nullptr;  // [num_blocks][16][value_stride], likewise.
   size_t key_block_bytes = 0;
   size_t value_block_bytes = 0;
-  size_t value_stride = 0;  // head_dim rounded up to 16; the padding holds numbers.
+  size_t value_stride = 0;  // value_dim rounded up to 16; the padding holds numbers.
   // Scratch. Keys and values of kAttentionBlocks blocks in float32; of other formats only.
   float* wide_keys = nullptr;
   float* wide_values = nullptr;

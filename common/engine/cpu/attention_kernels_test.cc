@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/engine/cpu/aligned_buffer.h"
@@ -16,6 +17,8 @@
 
 namespace tandem {
 namespace {
+
+constexpr float kUntouched = 12345.0f;
 
 // Rows over keys and values of one KV head in a pool of blocks.
 struct AttentionCase {
@@ -30,6 +33,8 @@ struct AttentionCase {
   uint32_t head_dim = 16;
   std::vector<Row> rows;
   KvFormat format = KvFormat::kF32;
+  uint32_t value_dim = 0;  // 0: head_dim.
+  uint32_t apart = 0;      // Numbers between a row's heads, of queries and of outputs.
 };
 
 // Keys or values of some blocks, [blocks][..][16], as a format has them, and what it makes of them.
@@ -75,9 +80,12 @@ KvNumbers InFormat(KvFormat format, const std::vector<float>& numbers, size_t bl
 class AttentionInputs {
  public:
   explicit AttentionInputs(const AttentionCase& shape) : shape_(shape) {
-    value_stride_ = (shape.head_dim + kLanes - 1) / kLanes * kLanes;
+    if (shape_.value_dim == 0) shape_.value_dim = shape.head_dim;
+    value_stride_ = (shape_.value_dim + kLanes - 1) / kLanes * kLanes;
+    query_stride_ = shape.head_dim + shape.apart;
+    output_stride_ = shape_.value_dim + shape.apart;
     constexpr uint32_t kNumBlocks = 128;
-    queries_ = Random(shape.rows.size() * shape.num_heads * shape.head_dim, 3);
+    queries_ = Random(shape.rows.size() * shape.num_heads * query_stride_, 3);
     const size_t value_stride = value_stride_;
     keys_ = InFormat(shape.format, Random(size_t{kNumBlocks} * shape.head_dim * kLanes, 4),
                      size_t{shape.head_dim} * kLanes, [](size_t i) { return i % kLanes; });
@@ -100,12 +108,12 @@ class AttentionInputs {
   // float32.
   std::vector<float> Attend(const KernelTable& kernels, size_t begin, size_t end,
                             bool rounded = false) const {
-    const size_t row_size = size_t{shape_.num_heads} * shape_.head_dim;
-    std::vector<float> outputs((end - begin) * row_size + 1, 12345.0f);
+    const size_t row_size = shape_.num_heads * output_stride_;
+    std::vector<float> outputs((end - begin) * row_size + 1, kUntouched);
     std::vector<AttentionRow> rows;
     for (size_t r = begin; r < end; ++r) {
       AttentionRow row;
-      row.queries = queries_.data() + r * row_size;
+      row.queries = queries_.data() + r * shape_.num_heads * query_stride_;
       row.outputs = outputs.data() + (r - begin) * row_size;
       row.blocks = blocks_[r].data();
       row.tail = tails_[r].data();
@@ -132,6 +140,9 @@ class AttentionInputs {
     args.num_rows = static_cast<uint32_t>(rows.size());
     args.num_heads = shape_.num_heads;
     args.head_dim = shape_.head_dim;
+    args.value_dim = shape_.value_dim;
+    args.query_stride = query_stride_;
+    args.output_stride = output_stride_;
     args.scale = 0.25f;
     args.format = rounded ? KvFormat::kF32 : shape_.format;
     args.keys = rounded ? reinterpret_cast<const char*>(keys_.rounded.data()) : keys_.bytes.data();
@@ -146,9 +157,17 @@ class AttentionInputs {
     args.totals = totals.data();
     args.greatest = greatest.data();
     kernels.attend(args);
-    EXPECT_EQ(outputs.back(), 12345.0f);
+    EXPECT_EQ(outputs.back(), kUntouched);
     outputs.pop_back();
-    return outputs;
+    std::vector<float> dense;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (i % output_stride_ < shape_.value_dim) {
+        dense.push_back(outputs[i]);
+      } else {
+        EXPECT_EQ(outputs[i], kUntouched);
+      }
+    }
+    return dense;
   }
 
   // The textbook, in double precision, for row `r`.
@@ -156,9 +175,9 @@ class AttentionInputs {
     std::vector<double> outputs;
     const AttentionCase::Row& row = shape_.rows[r];
     for (uint32_t head = 0; head < shape_.num_heads; ++head) {
-      const float* query = queries_.data() + (r * shape_.num_heads + head) * shape_.head_dim;
+      const float* query = queries_.data() + (r * shape_.num_heads + head) * query_stride_;
       double total = 0;
-      std::vector<double> sums(shape_.head_dim);
+      std::vector<double> sums(shape_.value_dim);
       for (uint32_t p = row.first_position; p < row.num_committed + row.num_tail; ++p) {
         const uint32_t slot = p < row.num_committed ? blocks_[r][p / kLanes] * kLanes + p % kLanes
                                                     : tails_[r][p - row.num_committed];
@@ -169,7 +188,7 @@ class AttentionInputs {
         }
         const double weight = std::exp(score * 0.25);
         total += weight;
-        for (uint32_t d = 0; d < shape_.head_dim; ++d)
+        for (uint32_t d = 0; d < shape_.value_dim; ++d)
           sums[d] += weight * values_.rounded[slot * value_stride_ + d];
       }
       for (double sum : sums) outputs.push_back(sum / total);
@@ -180,6 +199,8 @@ class AttentionInputs {
  private:
   AttentionCase shape_;
   size_t value_stride_ = 0;
+  size_t query_stride_ = 0;
+  size_t output_stride_ = 0;
   std::vector<float> queries_;
   KvNumbers keys_;
   KvNumbers values_;
@@ -225,6 +246,20 @@ TEST(Kernels, AttentionIsRightAndTheSameEverywhere) {
   for (const AttentionCase::Row& row : rows) {
     ExpectRightAndSame({.rows = {row}});
     ExpectRightAndSame({.num_heads = 3, .head_dim = 40, .rows = {row}});
+  }
+}
+
+// Keys with more numbers than values or fewer, as of latent attention, and heads that lie apart.
+TEST(Kernels, AttentionTakesValuesOfAnotherSize) {
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    for (const auto& [head_dim, value_dim] : {std::pair(28u, 20u), {24u, 16u}, {8u, 40u}, {72u, 64u}}) {
+      ExpectRightAndSame({.num_heads = 5,
+                          .head_dim = head_dim,
+                          .rows = {{161, 17}, {170, 3}, {300, 1, 20}, {0, 30}},
+                          .format = format,
+                          .value_dim = value_dim,
+                          .apart = 48});
+    }
   }
 }
 

@@ -36,7 +36,7 @@ TANDEM_INLINE void LocateQueries(const AttentionArgs& args, uint32_t first,
   for (int q = 0; q < kQueries; ++q) {
     const uint32_t query = first + static_cast<uint32_t>(q);
     queries[q] = args.rows[query / args.num_heads].queries +
-                 size_t{args.first_head + query % args.num_heads} * args.head_dim;
+                 (args.first_head + query % args.num_heads) * args.query_stride;
   }
 }
 
@@ -338,7 +338,7 @@ TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, co
   sums.Store(to, args.value_stride);
 }
 
-// All of head_dim from element `d` on, kVectors vectors at a time and then fewer.
+// All of value_dim from element `d` on, kVectors vectors at a time and then fewer.
 template <typename V, int kQueries, int kVectors, typename Values>
 TANDEM_INLINE void AddFrom(const AttentionArgs& args, const RowRun& run, const Values& values,
                            uint32_t first_query, Positions positions, uint32_t d) {
@@ -453,13 +453,13 @@ void StoreOutputs(const AttentionArgs& args) {
     const V total = V::Broadcast(SumLanes(V::Load(args.totals + query * kLanes)));
     const float* sums = args.sums + query * args.value_stride;
     float* output = args.rows[query / args.num_heads].outputs +
-                    size_t{args.first_head + query % args.num_heads} * args.head_dim;
-    for (uint32_t d = 0; d < args.head_dim; d += kLanes) {
+                    (args.first_head + query % args.num_heads) * args.output_stride;
+    for (uint32_t d = 0; d < args.value_dim; d += kLanes) {
       const V result = V::Divide(V::Load(sums + d), total);
-      if (d + kLanes <= args.head_dim) {
+      if (d + kLanes <= args.value_dim) {
         V::Store(result, output + d);
       } else {
-        StoreFirst(result, args.head_dim - d, output + d);
+        StoreFirst(result, args.value_dim - d, output + d);
       }
     }
   }

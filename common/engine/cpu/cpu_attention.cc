@@ -57,6 +57,10 @@ absl::StatusOr<std::unique_ptr<CpuAttention>> CpuAttention::Create(const ModelCo
                                                                    ThreadTeam* team, const Options& options) {
   std::unique_ptr<CpuAttention> attention(new CpuAttention(config, kernels, team));
   TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.kv_type, options.num_blocks, team));
+  attention->query_stride_ =
+      options.query_stride > 0 ? options.query_stride : static_cast<size_t>(config.head_dim);
+  attention->output_stride_ =
+      options.output_stride > 0 ? options.output_stride : static_cast<size_t>(config.value_dim());
   TANDEM_RETURN_IF_ERROR(attention->BuildRotations(options.max_context));
   attention->FindWindows(options.max_rows);
   TANDEM_RETURN_IF_ERROR(attention->AllocateScratch(options));
@@ -93,7 +97,7 @@ void CpuAttention::FindWindows(uint32_t max_rows) {
 
 absl::Status CpuAttention::AllocateScratch(const Options& options) {
   const auto head_dim = static_cast<uint64_t>(config_.head_dim);
-  const uint64_t value_stride = (head_dim + kLanes - 1) / kLanes * kLanes;
+  const uint64_t value_stride = (static_cast<uint64_t>(config_.value_dim()) + kLanes - 1) / kLanes * kLanes;
   const auto allocate = [](uint64_t num_floats) {
     return AlignedBuffer::Allocate(num_floats, sizeof(float), "attention's scratch");
   };
@@ -190,6 +194,10 @@ const RotaryTable* CpuAttention::RotationOf(uint32_t layer) const {
   return variant.is_local && config_.block.local_rope_theta.has_value() ? &local_rotary_ : &rotary_;
 }
 
+void CpuAttention::Turn(uint32_t layer, uint32_t position, float* numbers) const {
+  if (const RotaryTable* const rotation = RotationOf(layer)) rotation->Rotate(position, numbers);
+}
+
 void CpuAttention::NormaliseHeads(const std::vector<float>& norm, int32_t num_heads, float* heads) const {
   if (norm.empty()) return;
   const auto head_dim = static_cast<size_t>(config_.head_dim);
@@ -206,7 +214,7 @@ void CpuAttention::NormaliseHeads(const std::vector<float>& norm, int32_t num_he
 void CpuAttention::Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
                            const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                            const RowBuffer& query_key_value) {
-  if (thread == 0) next_item_.store(0, std::memory_order_relaxed);
+  BeginLayer(thread);
   const auto head_dim = static_cast<size_t>(config_.head_dim);
   const RotaryTable* const rotation = RotationOf(layer);
   const Share share = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
@@ -229,6 +237,9 @@ void CpuAttention::Attend(int thread, uint32_t layer, const std::vector<float>& 
   ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
   AttentionArgs args;
   args.head_dim = static_cast<uint32_t>(config_.head_dim);
+  args.value_dim = static_cast<uint32_t>(config_.value_dim());
+  args.query_stride = query_stride_;
+  args.output_stride = output_stride_;
   args.scale = scale_;
   args.score_cap = config_.block.score_cap;
   args.wide_keys = scratch.wide_keys.data<float>();

@@ -40,6 +40,9 @@ class CpuAttention {
     uint32_t num_blocks = 0;
     uint32_t max_rows = 0;
     uint32_t max_context = 0;  // Tokens.
+    // Floats from one head of a row to the next; 0: heads lie side by side.
+    size_t query_stride = 0;
+    size_t output_stride = 0;
   };
 
   // `team` does the work later and lays out the memory now: it must outlive this. ResourceExhausted without
@@ -58,9 +61,19 @@ class CpuAttention {
                const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                const RowBuffer& query_key_value);
 
+  // Of rows whose queries, keys and values others make (LatentStage), in place of Prepare: every thread calls
+  // BeginLayer, and for its rows the other two. Turn turns the first rotary_dim numbers, in layers that do.
+  void BeginLayer(int thread) {
+    if (thread == 0) next_item_.store(0, std::memory_order_relaxed);
+  }
+  void Turn(uint32_t layer, uint32_t position, float* numbers) const;
+  void Store(uint32_t layer, SlotId slot, const float* key, const float* value) {
+    kv_.Write(layer, slot, key, value);
+  }
+
   // output[row] = softmax(scores) v over what the layer sees of the row's context, for the rows and buffers
-  // of Plan, [rows, query_size]. Scores are q k / sqrt(head_dim), or as the configuration's block has them,
-  // and beside them those of `sinks`, [num_heads] or empty.
+  // of Plan, [rows, num_heads * value_dim]. Scores are q k / sqrt(head_dim), or as the configuration's block
+  // has them, and beside them those of `sinks`, [num_heads] or empty.
   void Attend(int thread, uint32_t layer, const std::vector<float>& sinks);
 
   // The keys and values of one slot, in every layer.
@@ -109,6 +122,8 @@ class CpuAttention {
   RotaryTable local_rotary_;
   std::vector<float> slopes_;  // [num_heads], of ALiBi, else empty.
   float scale_ = 1.0f;
+  size_t query_stride_ = 0;
+  size_t output_stride_ = 0;
   std::vector<ThreadScratch> thread_scratch_;
 
   // The plan: items of work are a group of rows times some heads of one KV head, numbered by group, KV head

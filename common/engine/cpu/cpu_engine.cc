@@ -40,12 +40,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const 
   TANDEM_ASSIGN_OR_RETURN(engine->num_blocks_, CountBlocks(engine->config_, options));
   engine->max_context_ =
       std::min(static_cast<uint32_t>(engine->config_.max_context), engine->num_blocks_ * kBlockTokens);
-  TANDEM_ASSIGN_OR_RETURN(engine->attention_,
-                          CpuAttention::Create(engine->config_, *engine->kernels_, engine->team_.get(),
-                                               {.kv_type = options.kv_type,
-                                                .num_blocks = engine->num_blocks_,
-                                                .max_rows = engine->max_rows_,
-                                                .max_context = engine->max_context_}));
+  TANDEM_RETURN_IF_ERROR(engine->CreateAttention(options.kv_type));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
   TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, options.weight_type, *engine->kernels_,
                                                         engine->team_.get(), options.progress));
@@ -57,15 +52,28 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const 
   return engine;
 }
 
+absl::Status CpuEngine::CreateAttention(KvType kv_type) {
+  CpuAttention::Options options = {
+      .kv_type = kv_type, .num_blocks = num_blocks_, .max_rows = max_rows_, .max_context = max_context_};
+  const auto attended = static_cast<uint32_t>(config_.attended_size());
+  TANDEM_ASSIGN_OR_RETURN(attended_, ProductInputs::Allocate(*kernels_, max_rows_, attended));
+  if (config_.block.latent.exists()) {
+    TANDEM_ASSIGN_OR_RETURN(
+        latent_, LatentStage::Create(config_, *kernels_, team_.get(), max_rows_, attended_.floats()));
+    options.query_stride = latent_->query_stride();
+    options.output_stride = latent_->sum_stride();
+  }
+  TANDEM_ASSIGN_OR_RETURN(attention_, CpuAttention::Create(config_, *kernels_, team_.get(), options));
+  return absl::OkStatus();
+}
+
 absl::Status CpuEngine::AllocateScratch() {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
-  const auto query = static_cast<uint32_t>(config_.query_size());
-  const auto kv = static_cast<uint32_t>(config_.kv_size());
+  const auto projected = static_cast<uint32_t>(config_.projected_size());
   TANDEM_ASSIGN_OR_RETURN(hidden_, RowBuffer::Allocate(max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(normed_, ProductInputs::Allocate(*kernels_, max_rows_, hidden));
   TANDEM_ASSIGN_OR_RETURN(projected_, RowBuffer::Allocate(max_rows_, hidden));
-  TANDEM_ASSIGN_OR_RETURN(attended_, ProductInputs::Allocate(*kernels_, max_rows_, query));
-  TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, query + 2 * kv));
+  TANDEM_ASSIGN_OR_RETURN(query_key_value_, RowBuffer::Allocate(max_rows_, projected));
   TANDEM_RETURN_IF_ERROR(AllocateFeedForward());
   if (config_.block.embedding_size > 0) {
     const auto narrow = static_cast<uint32_t>(config_.block.embedding_size);
@@ -131,7 +139,7 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
   }
   if (experts_ != nullptr) experts_->BeginStep();
   if (head_ != nullptr) head_->Plan(ActiveRows(), hidden_);
-  attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
+  PlanAttention();
   team_->Run([this](int thread) { RunStep(thread); });
   return absl::OkStatus();
 }

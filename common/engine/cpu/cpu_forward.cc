@@ -116,7 +116,11 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
           query_key_value_.rows());
   Adapt(thread, layer, LoraProduct::kQueryKeyValue, tiles, query_key_value_.rows());
   team_->Barrier();
-  attention_->Prepare(thread, layer, ActiveRows(), weights.query_norm, weights.key_norm, query_key_value_);
+  if (latent_ == nullptr) {
+    attention_->Prepare(thread, layer, ActiveRows(), weights.query_norm, weights.key_norm, query_key_value_);
+  } else {
+    latent_->Prepare(thread, layer, weights.latent, ActiveRows(), query_key_value_, attention_.get());
+  }
   team_->Barrier();
   if (layer + 1 == weights_.layers.size()) {
     // From here on a row computes only its own logits and features: its keys and values are written.
@@ -125,6 +129,10 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   }
   attention_->Attend(thread, layer, weights.sinks);
   team_->Barrier();
+  if (latent_ != nullptr) {
+    latent_->MultiplyValues(thread, weights.latent, num_active_);
+    team_->Barrier();
+  }
   if (PrepareRows(thread, weights.attention_out, &attended_)) team_->Barrier();
   if (config_.block.parallel) {
     RunParallel(thread, layer);
@@ -211,6 +219,22 @@ void CpuEngine::TakeFeatures(int thread, uint32_t num_layers) {
   }
 }
 
+void CpuEngine::PlanAttention() {
+  if (latent_ == nullptr) {
+    attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
+  } else {
+    attention_->Plan(ActiveRows(), latent_->queries(), latent_->sums());
+  }
+}
+
+void CpuEngine::MoveQueries(uint32_t from, uint32_t to) {
+  if (latent_ == nullptr) {
+    std::copy_n(query_key_value_.row(from), config_.query_size(), query_key_value_.row(to));
+  } else {
+    latent_->MoveQueries(from, to);
+  }
+}
+
 void CpuEngine::DropFinishedRows(int thread) {
   if (thread == 0) {
     uint32_t kept = 0;
@@ -219,12 +243,12 @@ void CpuEngine::DropFinishedRows(int thread) {
       if (kept != i) {
         active_[kept] = active_[i];
         std::copy_n(hidden_.row(i), hidden_.width(), hidden_.row(kept));
-        std::copy_n(query_key_value_.row(i), config_.query_size(), query_key_value_.row(kept));
+        MoveQueries(i, kept);
       }
       ++kept;
     }
     num_active_ = kept;
-    attention_->Plan(ActiveRows(), query_key_value_, attended_.floats());
+    PlanAttention();
     if (adapts_) lora_->Plan(ActiveRows());
   }
   team_->Barrier();
@@ -316,7 +340,9 @@ void CpuEngine::AddFeedForward(int thread, uint32_t layer) {
   for (uint32_t i = rows.begin; i < rows.end; ++i) {
     float* const sum = experts_->sum(i);
     if (is_shared) {
-      kernels_->scale(experts_->SharedWeight(i), hidden_.width(), projected_.row(i));
+      if (config_.block.experts.shared_gate) {
+        kernels_->scale(experts_->SharedWeight(i), hidden_.width(), projected_.row(i));
+      }
       kernels_->add(projected_.row(i), hidden_.width(), sum);
     }
     AddRow(addition, i, sum);

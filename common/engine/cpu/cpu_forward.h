@@ -15,6 +15,7 @@
 #include "common/engine/cpu/feed_forward.h"
 #include "common/engine/cpu/head_stage.h"
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/latent_stage.h"
 #include "common/engine/cpu/lora_stage.h"
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
@@ -38,8 +39,8 @@ class CpuEngine final : public Engine {
   bool has_features() const override { return true; }
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
-  // A draft head has none.
-  bool has_adapters() const override { return head_ == nullptr; }
+  // A draft head has none, nor has latent attention.
+  bool has_adapters() const override { return head_ == nullptr && latent_ == nullptr; }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
   absl::Status DropAdapter(AdapterId adapter) override;
   uint64_t experts_read() const { return experts_ == nullptr ? 0 : experts_->num_read(); }
@@ -47,6 +48,7 @@ class CpuEngine final : public Engine {
  private:
   CpuEngine() = default;
 
+  absl::Status CreateAttention(KvType kv_type);
   absl::Status AllocateScratch();
   absl::Status AllocateFeedForward();
 
@@ -56,6 +58,10 @@ class CpuEngine final : public Engine {
   void Embed(int thread);
   void ProjectEmbedding(int thread);
   void RunLayer(int thread, uint32_t layer);
+  // Decides which of the active rows attend together.
+  void PlanAttention();
+  // What a row attends with, to where another one's is.
+  void MoveQueries(uint32_t from, uint32_t to);
   // Attention's outputs into the stream, then what the feed-forward part makes of it.
   void RunSequential(int thread, uint32_t layer);
   // Both from the same stream, and then both into it.
@@ -117,6 +123,7 @@ class CpuEngine final : public Engine {
   std::unique_ptr<HeadStage> head_;      // Of a draft head.
   std::shared_ptr<const Model> mapped_;  // Likewise: rows of its embedding are read from the file.
   std::unique_ptr<CpuAttention> attention_;
+  std::unique_ptr<LatentStage> latent_;   // Of a model with latent attention.
   std::unique_ptr<ExpertStage> experts_;  // Of a model with experts.
   std::unique_ptr<LoraStage> lora_;       // Since there has been an adapter.
   bool adapts_ = false;                   // A row of the step has one.
@@ -136,8 +143,8 @@ class CpuEngine final : public Engine {
   RowBuffer hidden_;           // [max_rows, hidden]
   ProductInputs normed_;       // [max_rows, hidden]
   RowBuffer projected_;        // [max_rows, hidden]
-  ProductInputs attended_;     // [max_rows, query_size]
-  RowBuffer query_key_value_;  // [max_rows, query_size + 2 * kv_size]
+  ProductInputs attended_;     // [max_rows, attended_size]
+  RowBuffer query_key_value_;  // [max_rows, projected_size]
   FeedForwardScratch middle_;  // [max_rows, intermediate], where layers are dense
   FeedForwardScratch shared_;  // [max_rows, shared_size], where there is a shared expert
   ProductInputs narrow_;       // [max_rows, embedding_size], where that is another width than hidden's

@@ -34,6 +34,13 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
   return PackedMatrix::FormatOf(parts);
 }
 
+// Of the transposed part of latent attention's kv_up. The codes of a quantised one have no transposed form.
+WeightFormat KeyFormat(WeightType type, const TensorView& kv_up) {
+  TensorView numbers = kv_up;
+  if (numbers.dtype == TensorView::DType::kQuantized) numbers.dtype = TensorView::DType::kF32;
+  return FormatFor(type, {numbers});
+}
+
 // Turns views into packed matrices and vectors, and tells how far that is. When loading should stop, it packs
 // no further matrix; vectors are nothing beside them.
 class Packer {
@@ -50,6 +57,36 @@ class Packer {
   absl::StatusOr<PackedMatrix> Router(const LayerWeights& from) {
     if (from.shared_gate.exists()) return Matrix({from.router, from.shared_gate}, WeightFormat::kF32);
     return Matrix({from.router}, WeightFormat::kF32);
+  }
+  absl::StatusOr<CpuWeights::Latent> Latent(const LayerWeights& from) {
+    const LatentDescription& latent = model_.config().block.latent;
+    CpuWeights::Latent to;
+    if (latent.query_rank > 0) {
+      to.query_norm = Vector(from.query_latent_norm);
+      TANDEM_ASSIGN_OR_RETURN(to.query_up, Matrix({from.query_up}));
+    }
+    to.kv_norm = Vector(from.kv_latent_norm);
+    TANDEM_RETURN_IF_ERROR(status_);
+    int64_t row = 0;
+    const auto pack = [&](const TensorView& matrix, WeightFormat format) {
+      return PackedMatrix::Pack({matrix}, format, kernels_, team_);
+    };
+    const int32_t num_heads = model_.config().num_heads;
+    for (int32_t head = 0; head < num_heads; ++head, row += latent.unturned_dim + latent.value_dim) {
+      TANDEM_ASSIGN_OR_RETURN(to.value_up.emplace_back(),
+                              pack(RowsOf(from.kv_up, row + latent.unturned_dim, latent.value_dim),
+                                   FormatFor(type_, {from.kv_up})));
+    }
+    const std::vector<float> numbers = Vector(from.kv_up);
+    const TensorView up = {
+        .dtype = TensorView::DType::kF32, .shape = from.kv_up.shape, .data = numbers.data()};
+    row = 0;
+    for (int32_t head = 0; head < num_heads; ++head, row += latent.unturned_dim + latent.value_dim) {
+      TANDEM_ASSIGN_OR_RETURN(
+          to.key_up.emplace_back(),
+          pack(TransposeOf(RowsOf(up, row, latent.unturned_dim)), KeyFormat(type_, from.kv_up)));
+    }
+    return to;
   }
   // A dense layer's feed-forward part, or a shared expert.
   absl::StatusOr<CpuWeights::Mlp> Mlp(const LayerWeights& from) {
@@ -157,7 +194,13 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, const Bloc
   NormWeights& first_norm = block.norms_follow_sums ? to.attention_sum_norm : to.input_norm;
   NormWeights& second_norm = block.norms_follow_sums ? to.mlp_sum_norm : to.mlp_norm;
   first_norm = packer->Norm(from.input_norm, from.input_norm_bias);
-  TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({from.query, from.key, from.value}));
+  if (block.latent.exists()) {
+    const TensorView& query = block.latent.query_rank > 0 ? from.query_down : from.query;
+    TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({query, from.kv_down}));
+    TANDEM_ASSIGN_OR_RETURN(to.latent, packer->Latent(from));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(to.query_key_value, packer->Matrix({from.query, from.key, from.value}));
+  }
   to.query_key_value_bias = packer->Vectors({from.query_bias, from.key_bias, from.value_bias});
   to.query_norm = packer->NormVector(from.query_norm);
   to.key_norm = packer->NormVector(from.key_norm);
@@ -170,6 +213,7 @@ absl::StatusOr<CpuWeights::Layer> PackLayer(const LayerWeights& from, const Bloc
   if (!from.experts.empty()) {
     TANDEM_ASSIGN_OR_RETURN(to.experts.router, packer->Router(from));
     to.experts.router_bias = packer->Vector(from.router_bias);
+    to.experts.selection_bias = packer->Vector(from.selection_bias);
     TANDEM_ASSIGN_OR_RETURN(to.experts.each, packer->Experts(from.experts));
   }
   to.mlp_output_norm = packer->Norm(from.mlp_output_norm, from.mlp_output_norm_bias);
@@ -239,12 +283,13 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
 }
 
 uint64_t BytesReadPerStep(const Model& model, WeightType type) {
-  const auto bytes = [](const TensorView& matrix, WeightType matrix_type) -> uint64_t {
+  const auto bytes_in = [](WeightFormat format, int64_t outputs, int64_t depth) -> uint64_t {
+    const WeightLayout& layout = PortableKernels().products[static_cast<size_t>(format)].layout;
+    return layout.tile_bytes(static_cast<uint32_t>(depth)) * static_cast<uint64_t>(outputs) / kTileOutputs;
+  };
+  const auto bytes = [&](const TensorView& matrix, WeightType matrix_type) -> uint64_t {
     if (!matrix.exists()) return 0;
-    const WeightLayout& layout =
-        PortableKernels().products[static_cast<size_t>(FormatFor(matrix_type, {matrix}))].layout;
-    return layout.tile_bytes(static_cast<uint32_t>(matrix.shape.at(1))) *
-           static_cast<uint64_t>(matrix.shape.at(0)) / kTileOutputs;
+    return bytes_in(FormatFor(matrix_type, {matrix}), matrix.shape.at(0), matrix.shape.at(1));
   };
   uint64_t sum = 0;
   for (const HeadWeights::Position& position : model.head().positions) {
@@ -259,9 +304,14 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
   }
   const auto num_chosen = static_cast<uint64_t>(model.config().block.experts.num_chosen);
   for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView& matrix :
-         {layer.query, layer.key, layer.value, layer.attention_out, layer.gate, layer.up, layer.down}) {
-      sum += bytes(matrix, type);
+    for (const TensorView& matrix : DenseMatrices(layer)) sum += bytes(matrix, type);
+    if (layer.kv_up.exists()) {
+      // Its transposed part may be in another format.
+      const LatentDescription& latent = model.config().block.latent;
+      const int64_t rows = int64_t{model.config().num_heads} * latent.unturned_dim;
+      sum += bytes_in(KeyFormat(type, layer.kv_up), int64_t{model.config().num_heads} * latent.kv_rank,
+                      latent.unturned_dim);
+      sum -= bytes_in(FormatFor(type, {layer.kv_up}), rows, latent.kv_rank);
     }
     for (const TensorView& matrix : {layer.router, layer.shared_gate}) {
       if (matrix.exists()) sum += sizeof(float) * static_cast<uint64_t>(matrix.num_elements());

@@ -33,13 +33,23 @@ struct CpuWeights {
 
   // What a layer with experts has.
   struct Experts {
-    // [num_experts, hidden] in float32, with one output more where there is a shared expert: its gate.
+    // [num_experts, hidden] in float32, with one output more where a shared expert has a gate: that.
     PackedMatrix router;
-    std::vector<float> router_bias;  // [num_experts]
+    std::vector<float> router_bias;     // [num_experts]
+    std::vector<float> selection_bias;  // [num_experts]
     // [num_experts]; gates and ups of all in one format, and so are downs: inputs are prepared for them all.
     std::vector<Mlp> each;
 
     bool exist() const { return !each.empty(); }
+  };
+
+  // What latent attention has beside query_key_value, which is query or query_down on top of kv_down.
+  struct Latent {
+    std::vector<float> query_norm;       // [query_rank]; empty where queries have no latent
+    PackedMatrix query_up;               // [num_heads * query_dim, query_rank], likewise
+    std::vector<float> kv_norm;          // [kv_rank]
+    std::vector<PackedMatrix> key_up;    // Of each head, transposed: [kv_rank, unturned_dim]
+    std::vector<PackedMatrix> value_up;  // Of each head: [value_dim, kv_rank]
   };
 
   struct Layer {
@@ -51,11 +61,12 @@ struct CpuWeights {
     NormWeights mlp_output_norm;
     NormWeights attention_sum_norm;
     NormWeights mlp_sum_norm;
-    PackedMatrix query_key_value;             // [query_size + 2 * kv_size, hidden]; EAGLE-3: [.., 2 * hidden]
+    PackedMatrix query_key_value;             // [projected_size, hidden]; EAGLE-3: [.., 2 * hidden]
     std::vector<float> query_key_value_bias;  // Likewise.
     std::vector<float> query_norm;            // [head_dim], or of all heads [query_size]; empty without
     std::vector<float> key_norm;
-    PackedMatrix attention_out;  // [hidden, query_size]
+    Latent latent;
+    PackedMatrix attention_out;  // [hidden, attended_size]
     std::vector<float> attention_out_bias;
     std::vector<float> sinks;  // [num_heads]; empty without
     Mlp mlp;                   // With experts: the shared one, or empty.

@@ -40,20 +40,20 @@ absl::Status ExpertStage::Allocate(uint32_t max_rows) {
   const uint32_t most_groups = std::min(num_experts_, num_choices);
   const uint32_t num_slots = num_choices + most_groups * (kRowAlignment - 1);
   TANDEM_ASSIGN_OR_RETURN(router_outputs_,
-                          RowBuffer::Allocate(max_rows, num_experts_ + (experts.shared_size > 0 ? 1 : 0)));
+                          RowBuffer::Allocate(max_rows, num_experts_ + (experts.shared_gate ? 1 : 0)));
   TANDEM_ASSIGN_OR_RETURN(gathered_, ProductInputs::Allocate(kernels_, num_slots, hidden_size_));
   TANDEM_ASSIGN_OR_RETURN(middle_.gate, ProductInputs::Allocate(kernels_, num_slots, intermediate));
   TANDEM_ASSIGN_OR_RETURN(middle_.up, RowBuffer::Allocate(num_slots, intermediate));
   TANDEM_ASSIGN_OR_RETURN(outputs_, RowBuffer::Allocate(num_slots, hidden_size_));
   TANDEM_ASSIGN_OR_RETURN(sums_, RowBuffer::Allocate(max_rows, hidden_size_));
-  thread_exponents_.assign(static_cast<size_t>(team_->num_threads()), std::vector<float>(num_experts_));
+  for (int i = 0; i < team_->num_threads(); ++i) choosers_.emplace_back(experts, kernels_);
   choices_.resize(num_choices);
   next_slot_.resize(num_experts_);
   groups_.reserve(most_groups);
   return absl::OkStatus();
 }
 
-absl::Span<ExpertStage::Choice> ExpertStage::ChoicesOf(uint32_t row) {
+absl::Span<ExpertChoice> ExpertStage::ChoicesOf(uint32_t row) {
   return {&choices_[size_t{row} * num_chosen_], num_chosen_};
 }
 
@@ -67,7 +67,10 @@ void ExpertStage::Run(int thread, const CpuWeights::Experts& experts, const Prod
           router_outputs_.rows());
   team_->Barrier();
   const Share rows = MyShare(num_rows, thread);
-  for (uint32_t row = rows.begin; row < rows.end; ++row) Choose(thread, row);
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    choosers_[static_cast<size_t>(thread)].Choose(router_outputs_.row(row), experts.selection_bias,
+                                                  ChoicesOf(row));
+  }
   team_->Barrier();
   if (thread == 0) GroupRows(num_rows);
   team_->Barrier();
@@ -80,40 +83,10 @@ void ExpertStage::Run(int thread, const CpuWeights::Experts& experts, const Prod
   for (uint32_t row = rows.begin; row < rows.end; ++row) Sum(row);
 }
 
-void ExpertStage::Choose(int thread, uint32_t row) {
-  const float* const logits = router_outputs_.row(row);
-  const absl::Span<Choice> choices = ChoicesOf(row);
-  // The greatest so far, sorted. Equal ones stay behind those that came before them; what is not a number is
-  // taken only if nothing else is left.
-  uint32_t count = 0;
-  for (uint32_t expert = 0; expert < num_experts_; ++expert) {
-    const float logit = logits[expert];
-    if (count == num_chosen_ && !(logit > choices[count - 1].weight)) continue;
-    uint32_t place = count < num_chosen_ ? count++ : count - 1;
-    for (; place > 0 && logit > choices[place - 1].weight; --place) choices[place] = choices[place - 1];
-    choices[place] = {.expert = expert, .weight = logit};
-  }
-  const float greatest = choices.front().weight;
-  std::sort(choices.begin(), choices.end(),
-            [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
-  std::vector<float>& exponents = thread_exponents_[static_cast<size_t>(thread)];
-  const bool over_chosen = block_.experts.softmax_over_chosen;
-  const uint32_t size = over_chosen ? num_chosen_ : num_experts_;
-  for (uint32_t i = 0; i < size; ++i) {
-    exponents[i] = (over_chosen ? choices[i].weight : logits[i]) - greatest;
-  }
-  kernels_.exponential(size, exponents.data());
-  float total = 0.0f;
-  for (uint32_t i = 0; i < size; ++i) total += exponents[i];
-  for (uint32_t i = 0; i < num_chosen_; ++i) {
-    choices[i].weight = exponents[over_chosen ? i : choices[i].expert] / total;
-  }
-}
-
 void ExpertStage::GroupRows(uint32_t num_rows) {
-  const absl::Span<Choice> choices(choices_.data(), size_t{num_rows} * num_chosen_);
+  const absl::Span<ExpertChoice> choices(choices_.data(), size_t{num_rows} * num_chosen_);
   std::fill(next_slot_.begin(), next_slot_.end(), 0u);
-  for (const Choice& choice : choices) ++next_slot_[choice.expert];
+  for (const ExpertChoice& choice : choices) ++next_slot_[choice.expert];
   groups_.clear();
   uint32_t end = 0;
   for (uint32_t expert = 0; expert < num_experts_; ++expert) {
@@ -123,7 +96,7 @@ void ExpertStage::GroupRows(uint32_t num_rows) {
     groups_.push_back({expert, {begin, end}});
     next_slot_[expert] = begin;
   }
-  for (Choice& choice : choices) choice.slot = next_slot_[choice.expert]++;
+  for (ExpertChoice& choice : choices) choice.slot = next_slot_[choice.expert]++;
   num_read_ += groups_.size();
   const auto num_groups = static_cast<uint32_t>(groups_.size());
   const auto num_threads = static_cast<uint32_t>(team_->num_threads());
@@ -176,7 +149,7 @@ void ExpertStage::MultiplyDowns(const CpuWeights::Experts& experts) {
 void ExpertStage::Sum(uint32_t row) {
   float* const sum = sums_.row(row);
   std::fill_n(sum, hidden_size_, 0.0f);
-  for (const Choice& choice : ChoicesOf(row)) {
+  for (const ExpertChoice& choice : ChoicesOf(row)) {
     float* const output = outputs_.row(choice.slot);
     kernels_.scale(choice.weight, hidden_size_, output);
     kernels_.add(output, hidden_size_, sum);

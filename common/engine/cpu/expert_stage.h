@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/expert_chooser.h"
 #include "common/engine/cpu/feed_forward.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/product_inputs.h"
@@ -22,7 +23,7 @@ namespace tandem {
 // others not at all.
 //
 // Law 1: a product's outputs do not depend on the other rows, the router is held and multiplied in float32
-// whatever the weights' type, equal numbers go to the expert of the lower number, and a row adds up its
+// whatever the weights' type, equal scores go to the expert of the lower number, and a row adds up its
 // experts in the order of their numbers, not in that in which they were computed.
 class ExpertStage {
  public:
@@ -40,19 +41,13 @@ class ExpertStage {
 
   // What a row's experts add up to, [hidden], without the shared one; overwritten by the next Run.
   float* sum(uint32_t row) { return sums_.row(row); }
-  // What the shared expert's output is to be multiplied with.
+  // What the shared expert's output is to be multiplied with, where it has a gate.
   float SharedWeight(uint32_t row) const;
 
   // Experts whose weights the step has read, over all layers.
   uint64_t num_read() const { return num_read_; }
 
  private:
-  // One expert that a row takes.
-  struct Choice {
-    uint32_t expert = 0;
-    uint32_t slot = 0;  // The row's place among gathered ones.
-    float weight = 0.0f;
-  };
   // Rows of one expert, in slots [begin, end).
   struct Group {
     uint32_t expert = 0;
@@ -63,9 +58,7 @@ class ExpertStage {
 
   absl::Status Allocate(uint32_t max_rows);
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
-  absl::Span<Choice> ChoicesOf(uint32_t row);
-  // Fills in all but the slots.
-  void Choose(int thread, uint32_t row);
+  absl::Span<ExpertChoice> ChoicesOf(uint32_t row);
   void GroupRows(uint32_t num_rows);
   void Gather(int thread, const PackedMatrix& next, const ProductInputs& inputs, uint32_t num_rows);
   // Work is shared out as threads are done with what they have: items are parts of experts.
@@ -80,9 +73,9 @@ class ExpertStage {
   const KernelTable& kernels_;
   ThreadTeam* const team_;
 
-  RowBuffer router_outputs_;                          // [max_rows, num_experts + shared gate]
-  std::vector<std::vector<float>> thread_exponents_;  // [num_experts]
-  std::vector<Choice> choices_;                       // [max_rows, num_chosen]
+  RowBuffer router_outputs_;             // [max_rows, num_experts + shared gate]
+  std::vector<ExpertChooser> choosers_;  // One for each thread.
+  std::vector<ExpertChoice> choices_;    // [max_rows, num_chosen]
   // The plan, by the first thread.
   std::vector<uint32_t> next_slot_;  // [num_experts]
   std::vector<Group> groups_;        // In the order of their experts.

@@ -104,7 +104,7 @@ TEST(ExpertStage, WeighsExpertsByTheirSoftmax) {
     StageUnderTest stage({.num_experts = kExperts,
                           .num_chosen = 2,
                           .intermediate_size = kIntermediate,
-                          .softmax_over_chosen = over_chosen},
+                          .scores_add_up_to_one = over_chosen},
                          Router(logits), constants);
     double total = 0;
     for (const size_t expert : {0, 1, 2, 3}) {

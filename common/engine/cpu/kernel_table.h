@@ -43,6 +43,9 @@
 //
 //   output = fma(float(sum over k of weight[k] * input[k]), weight scale * input scale, output), from 0
 //
+// Those of the formats kCoded... are the products of kF32 with the numbers that the codes stand for, bit for
+// bit.
+//
 // Those of the formats kW8A8 and kW4A8 have kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
 //
 // This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
@@ -65,8 +68,32 @@ inline constexpr int kGreatestInput = 16256;
 inline constexpr int kGreatestShortInput = 127;
 
 // How the weights of a matrix are kept.
-enum class WeightFormat : uint8_t { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8 };
-inline constexpr uint32_t kNumWeightFormats = 6;
+enum class WeightFormat : uint8_t {
+  kF32,
+  kBf16,
+  kInt8,
+  kInt4,
+  kW8A8,
+  kW4A8,
+  // As quantised files have them; see coded_layouts.h.
+  kCoded4,
+  kCoded4Minimum,
+  kCoded8,
+  kCoded8Minimum,
+  kCoded8Fine,
+  kCoded8FineMinimum,
+  kCodedFloat8,
+};
+inline constexpr uint32_t kNumWeightFormats = 13;
+
+// The numbers of an output as integers or small floats, common/model/coded_rows.h: for every 16 of them a
+// scale, a minimum, and what makes values of four bits 0 to 15.
+struct CodedOutput {
+  const int8_t* values = nullptr;  // [depth]
+  const int8_t* zeros = nullptr;   // [depth / 16], rounded up, as the others.
+  const float* scales = nullptr;
+  const float* minimums = nullptr;
+};
 
 // How a tile of kTileOutputs outputs lies in memory. Plain code: it runs once per weight, when a model is
 // loaded, and for the embedding of a token.
@@ -75,6 +102,8 @@ struct WeightLayout {
   // Writes the weights [depth] of output `output` of the tile, which were zero, or reads them back. Reading
   // gives what a product multiplies with.
   void (*pack)(const float* weights, uint32_t depth, uint32_t output, void* tile) = nullptr;
+  // In its place for the formats kCoded....
+  void (*pack_codes)(const CodedOutput& weights, uint32_t depth, uint32_t output, void* tile) = nullptr;
   void (*unpack)(const void* tile, uint32_t depth, uint32_t output, float* weights) = nullptr;
 };
 

@@ -59,7 +59,7 @@ uint64_t PartBytes(KvFormat format, uint64_t width) {
 }
 
 uint64_t ValueStride(const ModelConfig& config) {
-  return (static_cast<uint64_t>(config.head_dim) + kLanes - 1) / kLanes * kLanes;
+  return (static_cast<uint64_t>(config.value_dim()) + kLanes - 1) / kLanes * kLanes;
 }
 
 // The nearest, ties to even; what is not a number stays so.
@@ -132,6 +132,7 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, 
   store.num_layers_ = static_cast<uint32_t>(config.num_layers);
   store.num_heads_ = static_cast<uint32_t>(config.num_kv_heads);
   store.head_dim_ = static_cast<uint32_t>(config.head_dim);
+  store.value_dim_ = static_cast<uint32_t>(config.value_dim());
   store.value_stride_ = ValueStride(config);
   store.key_bytes_ = PartBytes(store.format_, store.head_dim_);
   store.value_bytes_ = PartBytes(store.format_, store.value_stride_);
@@ -148,28 +149,28 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, 
 
 void KvStore::Write(uint32_t layer, SlotId slot, const float* key, const float* value) {
   const uint32_t offset = slot % kBlockTokens;
-  for (uint32_t head = 0; head < num_heads_; ++head, key += head_dim_, value += head_dim_) {
+  for (uint32_t head = 0; head < num_heads_; ++head, key += head_dim_, value += value_dim_) {
     char* const keys = KeysAt(layer, head, slot / kBlockTokens);
     char* const values = ValuesAt(layer, head, slot / kBlockTokens);
     const size_t value_at = offset * value_stride_;
     switch (format_) {
       case KvFormat::kF32:
         Store(key, head_dim_, kBlockTokens, reinterpret_cast<float*>(keys) + offset);
-        Store(value, head_dim_, 1, reinterpret_cast<float*>(values) + value_at);
+        Store(value, value_dim_, 1, reinterpret_cast<float*>(values) + value_at);
         break;
       case KvFormat::kBf16:
         Store(key, head_dim_, kBlockTokens, reinterpret_cast<uint16_t*>(keys) + offset);
-        Store(value, head_dim_, 1, reinterpret_cast<uint16_t*>(values) + value_at);
+        Store(value, value_dim_, 1, reinterpret_cast<uint16_t*>(values) + value_at);
         break;
       case KvFormat::kInt8: {
         const Int8Scale key_scale = ScaleOf(key, head_dim_);
-        const Int8Scale value_scale = ScaleOf(value, head_dim_);
+        const Int8Scale value_scale = ScaleOf(value, value_dim_);
         reinterpret_cast<float*>(keys)[offset] = key_scale.scale;
         reinterpret_cast<float*>(values)[offset] = value_scale.scale;
         auto* const key_integers = reinterpret_cast<int8_t*>(keys + kScaleBytes);
         auto* const value_integers = reinterpret_cast<int8_t*>(values + kScaleBytes);
         Store(key, head_dim_, kBlockTokens, key_scale.inverse, key_integers + offset);
-        Store(value, head_dim_, 1, value_scale.inverse, value_integers + value_at);
+        Store(value, value_dim_, 1, value_scale.inverse, value_integers + value_at);
         break;
       }
     }
@@ -182,7 +183,7 @@ void KvStore::CopyNumbers(const char* keys_from, char* keys_to, const char* valu
   const auto* const key_from = reinterpret_cast<const Number*>(keys_from) + offset_from;
   auto* const key_to = reinterpret_cast<Number*>(keys_to) + offset_to;
   for (size_t i = 0; i < size_t{head_dim_} * kBlockTokens; i += kBlockTokens) key_to[i] = key_from[i];
-  std::copy_n(reinterpret_cast<const Number*>(values_from) + offset_from * value_stride_, head_dim_,
+  std::copy_n(reinterpret_cast<const Number*>(values_from) + offset_from * value_stride_, value_dim_,
               reinterpret_cast<Number*>(values_to) + offset_to * value_stride_);
 }
 

@@ -15,7 +15,7 @@
 namespace tandem {
 
 // The memory behind slots: keys and values, per layer, block and head, in the layout of KvFormat. Keys are
-// stored [head_dim][slot] so that one vector holds an element of 16 positions' keys, values [slot][head_dim]
+// stored [head_dim][slot] so that one vector holds an element of 16 positions' keys, values [slot][value_dim]
 // so that one vector holds 16 elements of one position's value; both are then read without a sum across lanes
 // (law 1).
 class KvStore {
@@ -28,7 +28,8 @@ class KvStore {
   // All layers together. Nothing when it does not fit 64 bits.
   static std::optional<uint64_t> BytesPerBlock(const ModelConfig& config, KvType type);
 
-  // `key` and `value` are [num_kv_heads, head_dim]; they are rounded to what `type` holds.
+  // `key` is [num_kv_heads, head_dim], `value` [num_kv_heads, value_dim]; they are rounded to what `type`
+  // holds.
   void Write(uint32_t layer, SlotId slot, const float* key, const float* value);
   void Copy(SlotId from, SlotId to);
 
@@ -48,6 +49,7 @@ class KvStore {
   uint32_t num_layers_ = 0;
   uint32_t num_heads_ = 0;
   uint32_t head_dim_ = 0;
+  uint32_t value_dim_ = 0;
   size_t value_stride_ = 0;
   // Bytes of one head's part of a block, and of one layer.
   size_t key_bytes_ = 0;

@@ -133,6 +133,28 @@ TEST(KvStore, WhatIsNotFiniteStaysSo) {
   }
 }
 
+// As of latent attention: a value may be shorter than a key.
+TEST(KvStore, ValuesHaveASizeOfTheirOwn) {
+  ModelConfig config = Config();
+  config.num_kv_heads = 1;
+  config.block.latent = {.kv_rank = 4, .turned_dim = 2};
+  EXPECT_EQ(KvStore::BytesPerBlock(config, KvType::kAuto), uint64_t{2} * kBlockTokens * (6 + 16) * 4);
+  const auto team = ThreadTeam::Create(1).value();
+  auto store = KvStore::Create(config, KvType::kAuto, kNumBlocks, team.get());
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<float> numbers = Numbers(1);
+  store->Write(1, 18, numbers.data(), numbers.data());
+  store->Copy(18, 33);
+  AttentionArgs args;
+  store->Locate(1, 0, &args);
+  const auto* const key = reinterpret_cast<const float*>(args.keys + 2 * args.key_block_bytes) + 1;
+  const auto* const value =
+      reinterpret_cast<const float*>(args.values + 2 * args.value_block_bytes) + args.value_stride;
+  for (size_t d = 0; d < 6; ++d) EXPECT_EQ(key[d * kLanes], numbers[d]);
+  for (size_t d = 0; d < 4; ++d) EXPECT_EQ(value[d], numbers[d]);
+  EXPECT_EQ(value[4], 0.0f);
+}
+
 TEST(KvStore, RefusesSizesOutOfRange) {
   const auto team = ThreadTeam::Create(1).value();
   EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kAuto), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 4);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/engine/adapter_fit.h"
 
 namespace tandem {
 namespace {
@@ -59,40 +60,6 @@ size_t LoraStage::InputOf(LoraProduct product) {
   return 3;
 }
 
-absl::Status LoraStage::CheckFits(const LoraAdapter& adapter) const {
-  const auto misfit = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(adapter.folder(), ": an adapter of another model than this engine's: ", what));
-  };
-  if (adapter.layers().size() != static_cast<size_t>(config_.num_layers)) {
-    return misfit(absl::StrCat(adapter.layers().size(), " layers, expected ", config_.num_layers));
-  }
-  const int64_t hidden = config_.hidden_size, query = config_.query_size(), kv = config_.kv_size();
-  const int64_t intermediate = config_.intermediate_size;
-  for (size_t i = 0; i < adapter.layers().size(); ++i) {
-    const LoraLayer& layer = adapter.layers()[i];
-    struct Shape {
-      const LoraPair& pair;
-      int64_t outputs;
-      int64_t inputs;
-    };
-    for (const Shape& each :
-         {Shape{layer.query, query, hidden}, Shape{layer.key, kv, hidden}, Shape{layer.value, kv, hidden},
-          Shape{layer.attention_out, hidden, query}, Shape{layer.gate, intermediate, hidden},
-          Shape{layer.up, intermediate, hidden}, Shape{layer.down, hidden, intermediate}}) {
-      if (!each.pair.exists()) continue;
-      if (each.pair.a.shape[1] == each.inputs && each.pair.b.shape[0] == each.outputs) continue;
-      return misfit(absl::StrCat("layer ", i, " has a matrix of ", each.pair.b.shape[0], " outputs and ",
-                                 each.pair.a.shape[1], " inputs, expected ", each.outputs, " and ",
-                                 each.inputs));
-    }
-    const bool feeds_forward = layer.gate.exists() || layer.up.exists() || layer.down.exists();
-    if (feeds_forward && config_.block.has_experts(i))
-      return misfit(absl::StrCat("layer ", i, " has experts"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<LoraStage::Input> LoraStage::PackInput(absl::Span<const PlacedPair> pairs) {
   Input input;
   std::vector<TensorView> reductions;
@@ -136,7 +103,7 @@ absl::Status LoraStage::MakeRoom(const Packed& adapter) {
 }
 
 absl::StatusOr<AdapterId> LoraStage::AddAdapter(const LoraAdapter& adapter) {
-  TANDEM_RETURN_IF_ERROR(CheckFits(adapter));
+  TANDEM_RETURN_IF_ERROR(CheckAdapterFits(adapter, config_));
   const auto query = static_cast<uint32_t>(config_.query_size());
   const auto kv = static_cast<uint32_t>(config_.kv_size());
   Packed packed;

@@ -90,7 +90,6 @@ class LoraStage {
 
   LoraStage(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team, uint32_t max_rows);
 
-  absl::Status CheckFits(const LoraAdapter& adapter) const;
   struct PlacedPair;
   absl::StatusOr<Input> PackInput(absl::Span<const PlacedPair> pairs);
   absl::Status MakeRoom(const Packed& adapter);

@@ -4,11 +4,36 @@
 #include <cassert>
 
 #include "common/base/status_macros.h"
+#include "common/model/quantized_matrix.h"
 #include "common/model/tensor_convert.h"
 
 namespace tandem {
 
+namespace {
+
+bool IsQuantized(const TensorView& part) {
+  return part.dtype == TensorView::DType::kQuantized;
+}
+
+WeightFormat CodedFormatOf(const Coding& coding) {
+  if (coding.is_float) return WeightFormat::kCodedFloat8;
+  if (coding.has_four_bits && !coding.is_fine) {
+    return coding.has_minimums ? WeightFormat::kCoded4Minimum : WeightFormat::kCoded4;
+  }
+  if (coding.is_fine) {
+    return coding.has_minimums ? WeightFormat::kCoded8FineMinimum : WeightFormat::kCoded8Fine;
+  }
+  return coding.has_minimums ? WeightFormat::kCoded8Minimum : WeightFormat::kCoded8;
+}
+
+}  // namespace
+
 WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts) {
+  if (std::all_of(parts.begin(), parts.end(), IsQuantized)) {
+    Coding coding = parts.front().quantized->coding();
+    for (const TensorView& part : parts) coding = Join(coding, part.quantized->coding());
+    return coding.is_coded ? CodedFormatOf(coding) : WeightFormat::kF32;
+  }
   for (const TensorView& part : parts) {
     // bfloat16 holds MXFP4's numbers as they are.
     if (part.dtype != TensorView::DType::kBF16 && part.dtype != TensorView::DType::kMxFp4) {
@@ -41,21 +66,53 @@ void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile) {
   char* const to = data_.data<char>() + tile * tile_bytes_;
   const uint32_t begin = tile * kTileOutputs;
   const uint32_t end = std::min(begin + kTileOutputs, num_outputs_);
-  std::vector<float> weights;
   uint32_t part_begin = 0;
   for (const TensorView& part : parts) {
     const uint32_t part_end = part_begin + static_cast<uint32_t>(part.shape[0]);
-    // Codes of outputs that lie side by side are read together.
-    const uint32_t most = part.dtype == TensorView::DType::kQuantized ? kTileOutputs : 1;
-    for (uint32_t output = std::max(begin, part_begin); output < std::min(end, part_end);) {
-      const uint32_t count = std::min({most, end - output, part_end - output});
-      weights.resize(size_t{count} * depth_);
-      ConvertRowsToFloat(part, output - part_begin, count, absl::MakeSpan(weights));
-      for (uint32_t i = 0; i < count; ++i, ++output) {
-        kernel_->layout.pack(weights.data() + size_t{i} * depth_, depth_, output - begin, to);
-      }
+    const uint32_t first = std::max(begin, part_begin), last = std::min(end, part_end);
+    if (first < last) {
+      const auto pack =
+          kernel_->layout.pack_codes != nullptr ? &PackedMatrix::PackCodes : &PackedMatrix::PackNumbers;
+      (this->*pack)(part, first - part_begin, last - first, first - begin, to);
     }
     part_begin = part_end;
+  }
+}
+
+void PackedMatrix::PackNumbers(const TensorView& part, int64_t first, uint32_t count, uint32_t place,
+                               char* tile) const {
+  // Codes of outputs that lie side by side are read together.
+  const uint32_t most = IsQuantized(part) ? kTileOutputs : 1;
+  std::vector<float> weights(size_t{std::min(most, count)} * depth_);
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t now = std::min(most, count - done);
+    ConvertRowsToFloat(part, first + done, now, absl::MakeSpan(weights).first(size_t{now} * depth_));
+    for (uint32_t i = 0; i < now; ++i, ++done) {
+      kernel_->layout.pack(weights.data() + size_t{i} * depth_, depth_, place + done, tile);
+    }
+  }
+}
+
+void PackedMatrix::PackCodes(const TensorView& part, int64_t first, uint32_t count, uint32_t place,
+                             char* tile) const {
+  const auto pack = [&](const CodedRows& rows, size_t row, uint32_t output) {
+    const auto groups = static_cast<size_t>(rows.num_groups);
+    kernel_->layout.pack_codes({.values = rows.values.data() + row * depth_,
+                                .zeros = rows.zeros.data() + row * groups,
+                                .scales = rows.scales.data() + row * groups,
+                                .minimums = rows.minimums.data() + row * groups},
+                               depth_, output, tile);
+  };
+  if (!part.strides.has_value()) {
+    CodedRows rows(count, depth_);
+    part.quantized->ReadCodes(part.quantized_begin / depth_ + first, count, &rows);
+    for (uint32_t i = 0; i < count; ++i) pack(rows, i, place + i);
+    return;
+  }
+  CodedRows rows(1, depth_);
+  for (uint32_t i = 0; i < count; ++i) {
+    part.quantized->ReadCodes(part.row_begin(first + i) / depth_, 1, &rows);
+    pack(rows, 0, place + i);
   }
 }
 

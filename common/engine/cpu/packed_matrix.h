@@ -20,12 +20,13 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // The format that holds all of `parts` and rounds nothing: bfloat16 if it holds all their numbers, else
-  // float32.
+  // The format that holds all of `parts` and rounds nothing: bfloat16 if it holds all their numbers, integers
+  // where all are quantised and have a common Coding, else float32.
   static WeightFormat FormatOf(absl::Span<const TensorView> parts);
 
   // Stacks `parts`, each [outputs, depth] with one depth, on top of one another, in `format`: theirs, or
-  // integers. They are read during the call only. ResourceExhausted without memory. `kernels` lives forever.
+  // integers of whatever numbers. They are read during the call only. ResourceExhausted without memory.
+  // `kernels` lives forever.
   static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, WeightFormat format,
                                            const KernelTable& kernels, ThreadTeam* team);
 
@@ -56,6 +57,8 @@ class PackedMatrix {
  private:
   const char* tile(uint32_t index) const { return data_.data<char>() + index * tile_bytes_; }
   void PackTile(absl::Span<const TensorView> parts, uint32_t tile);
+  void PackNumbers(const TensorView& part, int64_t first, uint32_t count, uint32_t place, char* tile) const;
+  void PackCodes(const TensorView& part, int64_t first, uint32_t count, uint32_t place, char* tile) const;
 
   WeightFormat format_ = WeightFormat::kF32;
   const ProductKernel* kernel_ = nullptr;

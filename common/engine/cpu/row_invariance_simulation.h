@@ -73,14 +73,12 @@ class Reference {
                                                      .weight_type = weight_type,
                                                      .kv_type = kv_type});
     EXPECT_TRUE(engine.ok()) << engine.status();
-    Use(*std::move(engine));
-    if (adapter == nullptr) return;
-    const absl::StatusOr<AdapterId> added = engine_->AddAdapter(*adapter);
-    EXPECT_TRUE(added.ok()) << added.status();
-    if (added.ok()) adapter_ = *added;
+    Use(*std::move(engine), adapter);
   }
   // Of another engine, that takes one row a step and has room for the longest context.
-  explicit Reference(std::unique_ptr<Engine> engine) { Use(std::move(engine)); }
+  explicit Reference(std::unique_ptr<Engine> engine, const LoraAdapter* adapter = nullptr) {
+    Use(std::move(engine), adapter);
+  }
 
   // Of the last of `tokens`.
   const RowResult& After(const TokenIds& tokens) {
@@ -119,10 +117,14 @@ class Reference {
   }
 
  private:
-  void Use(std::unique_ptr<Engine> engine) {
+  void Use(std::unique_ptr<Engine> engine, const LoraAdapter* adapter) {
     engine_ = std::move(engine);
     for (BlockId block = 0; block < engine_->num_blocks(); ++block) blocks_.push_back(block);
     layers_ = AllFeatureLayers(*engine_);
+    if (adapter == nullptr) return;
+    const absl::StatusOr<AdapterId> added = engine_->AddAdapter(*adapter);
+    EXPECT_TRUE(added.ok()) << added.status();
+    if (added.ok()) adapter_ = *added;
   }
 
   std::unique_ptr<Engine> engine_;

@@ -144,6 +144,17 @@ TEST(StepAllocation, OnlyTheFirstStepOfAMixtureAllocates) {
   ExpectNoAllocations(*model);
 }
 
+TEST(StepAllocation, OnlyTheFirstStepOfLatentAttentionAllocates) {
+#ifndef TANDEM_COUNTS_ALLOCATIONS
+  GTEST_SKIP() << "needs the C library's allocator";
+#endif
+  for (const char* const name : {"deepseek-v2-lite", "deepseek-v3"}) {
+    const auto model = MakeFamilyModel(name, TensorView::DType::kBF16);
+    ASSERT_NE(model, nullptr);
+    ExpectNoAllocations(model);
+  }
+}
+
 TEST(StepAllocation, OnlyTheFirstStepWithAnAdapterAllocates) {
 #ifndef TANDEM_COUNTS_ALLOCATIONS
   GTEST_SKIP() << "needs the C library's allocator";

@@ -49,17 +49,12 @@ absl::Status CheckBlock(const Model& model, const TensorParallel& parallel) {
   const ModelConfig& config = model.config();
   const BlockDescription& block = config.block;
   std::string found;
-  std::string supported = "norms before sums";
-  if (found = OnlyOnProcessors(block); !found.empty()) {
-    supported = "dense blocks without sinks";
-  } else if (parallel.world_size > 1) {
+  std::string supported = "";
+  if (parallel.world_size > 1) {
     found = BeyondLlama(block);
-    supported = "on several GPUs blocks as Llama's";
-  } else if (block.norms_follow_sums) {
-    found = "norms behind the sums (do_layer_norm_before false)";
-  } else if (block.embedding_size > 0) {
-    found = "an embedding of another width (word_embed_proj_dim)";
-    supported = "hidden_size";
+    supported = "on several GPUs blocks as Llama's, with experts or without";
+  } else if (found = OnlyOnProcessors(block); !found.empty()) {
+    supported = "norms before sums, an embedding of hidden_size, experts behind attention";
   } else if (config.qk_norm && block.qk_norm == QkNorm::kAll && config.attention_bias) {
     found = "biases under norms over all queries or keys at once (attention_bias true)";
     supported = "false";
@@ -195,7 +190,8 @@ absl::Status CudaEngine::Start(absl::Span<const StepRow> rows) {
              config_.block.layers.empty() ? static_cast<uint32_t>(config_.sliding_window.value_or(0)) : 0,
          .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows),
          .num_layers = num_layers(),
-         .float_states = float_states()},
+         .float_states = float_states(),
+         .adapters = &adapters_.places()},
         &words_);
     started_size_ = SizeOf(words_.data());
     TANDEM_RETURN_IF_ERROR(EnsureFeatureRoom(started_size_.states));
@@ -217,13 +213,17 @@ absl::Status CudaEngine::Finish() {
 }
 
 CudaEngine::StepSize CudaEngine::SizeOf(const uint32_t* words) {
-  return {words[StepWords::kNumRows], words[StepWords::kNumWanted], words[StepWords::kNumLogits],
-          words[StepWords::kNumStates], words[StepWords::kHasFinalFeatures] != 0};
+  return {words[StepWords::kNumRows],
+          words[StepWords::kNumWanted],
+          words[StepWords::kNumLogits],
+          words[StepWords::kNumStates],
+          words[StepWords::kHasFinalFeatures] != 0,
+          words[StepWords::kHasAdapters] != 0};
 }
 
 CudaEngine::Bucket CudaEngine::FirstBucket(const StepSize& size) const {
   return {BucketOf(size.rows), size.wanted == 0 ? 0 : BucketOf(std::min(size.wanted, kRowTile)),
-          parallel_.rank == 0 && size.states > 0, size.has_final_features};
+          parallel_.rank == 0 && size.states > 0, size.has_final_features, size.has_adapters};
 }
 
 uint32_t CudaEngine::NumLogits(const StepSize& size, uint32_t first) {
@@ -338,6 +338,44 @@ absl::Status CudaEngine::CopyKv(absl::Span<const KvCopy> copies) {
     TANDEM_RETURN_IF_ERROR(RunCopies(static_cast<uint32_t>(count)));
     copies.remove_prefix(count);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AdapterId> CudaEngine::AddAdapter(const LoraAdapter& adapter) {
+  if (!has_adapters()) return Engine::AddAdapter(adapter);
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (is_started_) return absl::FailedPreconditionError("an adapter while a step has not been finished");
+  TANDEM_ASSIGN_OR_RETURN(const AdapterId id, adapters_.Add(adapter));
+  if (const absl::Status status = FollowAdapters(); !status.ok()) {
+    adapters_.Drop(id).IgnoreError();
+    return status;
+  }
+  validator_->AllowAdapter(id);
+  return id;
+}
+
+absl::Status CudaEngine::FollowAdapters() {
+  if (adapter_table_ == adapters_.table().data && adapter_width_ >= adapters_.width())
+    return absl::OkStatus();
+  ForgetGraphs();
+  adapter_table_ = adapters_.table().data;
+  if (adapter_width_ >= adapters_.width()) return absl::OkStatus();
+  const uint64_t size = uint64_t{padded_rows_} * adapters_.width();
+  TANDEM_ASSIGN_OR_RETURN(void* const memory,
+                          ops_->AllocateBlock(size * sizeof(float), "adapters' activations"));
+  if (!reduced_.empty()) ops_->FreeBlock(reduced_.data);
+  reduced_ = {static_cast<float*>(memory), size};
+  adapter_width_ = adapters_.width();
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::DropAdapter(AdapterId adapter) {
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (is_started_) return absl::FailedPreconditionError("an adapter while a step has not been finished");
+  TANDEM_RETURN_IF_ERROR(adapters_.Drop(adapter));
+  validator_->ForbidAdapter(adapter);
   return absl::OkStatus();
 }
 

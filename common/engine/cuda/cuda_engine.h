@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/engine/cuda/device_adapters.h"
 #include "common/engine/cuda/device_ops.h"
 #include "common/engine/cuda/device_weights.h"
 #include "common/engine/cuda/shard.h"
@@ -87,6 +88,13 @@ class CudaEngine final : public Engine {
   absl::Status Finish() override;
   bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+  // Of one GPU, and not of draft heads.
+  bool has_adapters() const override { return !is_head() && is_alone(); }
+  absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
+  absl::Status DropAdapter(AdapterId adapter) override;
+
+  // Experts whose weights the last step read, over all layers. Waits for the device; between steps.
+  absl::StatusOr<uint64_t> CountExpertsRead();
 
   // For ranks other than 0: takes part in what rank 0 does, and returns when that is over.
   absl::Status Follow();
@@ -102,13 +110,14 @@ class CudaEngine final : public Engine {
     bool has_features = false;  // Of rank 0,
     // and whether some are of the stream behind the last layer: this every rank has to know.
     bool has_final_features = false;
+    bool has_adapters = false;  // Of some rows.
     // Past the last layer's keys and values.
     bool reaches_end() const { return wanted > 0 || has_final_features; }
     friend auto operator<=>(const Bucket&, const Bucket&) = default;
   };
 
   CudaEngine(const ModelConfig& config, const Options& options, std::unique_ptr<DeviceOps> ops)
-      : config_(config), options_(options), ops_(std::move(ops)) {}
+      : config_(config), options_(options), ops_(std::move(ops)), adapters_(config_, ops_.get()) {}
 
   // While a call is under way.
   class Use;
@@ -117,6 +126,7 @@ class CudaEngine final : public Engine {
   absl::Status AllocateScratch();
   absl::Status AllocateLogits();
   absl::Status AllocateHeadScratch();
+  absl::Status AllocateExpertScratch();
   absl::Status UploadRotations();
   absl::Status UploadRotation(const RotaryTable& table, DeviceSpan<float>* to);
   absl::Status CaptureCommonBuckets();
@@ -137,6 +147,7 @@ class CudaEngine final : public Engine {
     uint32_t logits = 0;  // The first so many of the wanted.
     uint32_t states = 0;  // Features of all rows.
     bool has_final_features = false;
+    bool has_adapters = false;
   };
   static StepSize SizeOf(const uint32_t* words);
   // What is captured of it, with its first 64 wanted rows.
@@ -178,21 +189,40 @@ class CudaEngine final : public Engine {
   // Parts of a layer: keys and values of its rows, the feed-forward part as far as the product with `down`,
   // and all behind attention of a block that is parallel.
   absl::Status PrepareAttention(uint32_t layer, const Bucket& bucket);
-  absl::Status ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket);
-  absl::Status ComputeParallel(const DeviceWeights::Layer& weights, const Bucket& bucket);
+  absl::Status ComputeGate(uint32_t layer, const Bucket& bucket);
+  absl::Status ComputeParallel(uint32_t layer, const Bucket& bucket);
+  // A feed-forward part that is experts, and the two halves of it: which experts a row takes, and what they
+  // give.
+  absl::Status ComputeExperts(uint32_t layer, const Bucket& bucket);
+  absl::Status ChooseExperts(uint32_t layer, const Bucket& bucket);
+  absl::Status MultiplyExperts(const DeviceWeights::Experts& experts, const Bucket& bucket);
   // Into normed_. Between layers it says how many the stream has been through, for rows that ask for features
-  // of that; none within a layer.
+  // of that; none within a layer. `exact`: the same before it is rounded, or empty.
   absl::Status Norm(const DeviceNorm& weights, const Residual& stream, std::optional<uint32_t> num_layers,
-                    const Bucket& bucket);
+                    const Bucket& bucket, DeviceSpan<float> exact = {});
   absl::Status Embed(DeviceSpan<float> to, const Bucket& bucket);
   // Where norms put features; empty for steps without.
   DeviceSpan<float> FeaturesOf(const Bucket& bucket) const;
   // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
+  // What a product of a layer is, as far as adapters have a part in it.
+  struct LayerProduct {
+    uint32_t layer = 0;
+    uint32_t input = 0;  // kQueryKeyValueInput, ...
+  };
+  // The product, and what the rows' adapters add to it.
+  absl::Status MultiplyAdapted(const LayerProduct& product, const DeviceMatrix& matrix,
+                               DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                               const Bucket& bucket);
+  // What kernels read of adapters may have moved, or be wider.
+  absl::Status FollowAdapters();
+  GateLimits Limits() const;
+  // With several ranks, everybody's `size` addends.
+  absl::Status GatherAddends(uint64_t size);
   // Product and, with several ranks, everybody's: what the next norm adds.
-  absl::Status MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                 const Bucket& bucket);
+  absl::Status MultiplyAndGather(const LayerProduct& product, const DeviceMatrix& matrix,
+                                 DeviceSpan<const Bf16> inputs, const Bucket& bucket);
   absl::Status ReplayOrCompute(const Bucket& bucket);
   // Captured when it is not yet.
   absl::StatusOr<uint32_t> GraphFor(const Bucket& bucket);
@@ -218,6 +248,11 @@ class CudaEngine final : public Engine {
   TensorParallel parallel_;
   Shard shard_;
   DeviceWeights weights_;
+  DeviceAdapters adapters_;
+  // What graphs know of them: where the table is, and how wide reduced rows are.
+  const void* adapter_table_ = nullptr;
+  uint32_t adapter_width_ = 0;
+  DeviceSpan<float> reduced_;  // [padded rows, adapter_width_]
   uint32_t num_blocks_ = 0;
   uint32_t max_context_ = 0;
   uint32_t padded_rows_ = 0;  // max_rows in whole tiles of rows.
@@ -261,6 +296,23 @@ class CudaEngine final : public Engine {
   DeviceSpan<uint32_t> vocab_begins_;  // [ranks + 1]
   DeviceSpan<uint32_t> chosen_;        // [max_rows], by their place among the wanted.
   DeviceSpan<float> features_;         // [states, hidden]
+  // Of experts, a step's rows and their choices: [padded rows, num_chosen] of these.
+  struct ExpertScratch {
+    DeviceSpan<float> inputs;      // [padded rows, hidden], as the router reads them.
+    DeviceSpan<float> routed;      // [padded rows, what the router gives]
+    DeviceSpan<uint32_t> experts;  // Of choices.
+    DeviceSpan<float> weights;     // Of choices.
+    ExpertPlan plan;
+    DeviceSpan<uint64_t> num_read;  // [1]
+    DeviceSpan<float> gate_up;      // [choices, 2 * intermediate]
+    DeviceSpan<Bf16> gated;         // [choices, intermediate]
+    DeviceSpan<float> outputs;      // [choices, hidden]
+  };
+  ExpertSizes expert_sizes() const {
+    const ExpertsDescription& experts = config_.block.experts;
+    return {static_cast<uint32_t>(experts.num_experts), static_cast<uint32_t>(experts.num_chosen)};
+  }
+  ExpertScratch experts_;
   // Of a draft head alone.
   DeviceSpan<float> embedded_;         // [padded rows, hidden]
   DeviceSpan<Bf16> joined_;            // [padded rows, the projection's inputs]

@@ -157,12 +157,14 @@ absl::Status CudaEngine::TakeFinalFeatures(const Bucket& bucket) {
 }
 
 absl::Status CudaEngine::Norm(const DeviceNorm& weights, const Residual& stream,
-                              std::optional<uint32_t> num_layers, const Bucket& bucket) {
+                              std::optional<uint32_t> num_layers, const Bucket& bucket,
+                              DeviceSpan<float> exact) {
   NormKernel norm;
   norm.step = step_;
   norm.residual = stream;
   norm.norm = NormOf(weights);
   norm.normed = normed_;
+  norm.exact = exact;
   norm.epsilon = config_.rms_norm_epsilon;
   if (num_layers.has_value()) {
     norm.features = FeaturesOf(bucket);
@@ -176,13 +178,28 @@ absl::Status CudaEngine::Multiply(const DeviceMatrix& matrix, DeviceSpan<const B
   return MultiplyRows(matrix, inputs, outputs, num_rows, rounded_, ops_.get());
 }
 
-absl::Status CudaEngine::MultiplyAndGather(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                           const Bucket& bucket) {
-  TANDEM_RETURN_IF_ERROR(Multiply(matrix, inputs, addends_, bucket.rows));
+absl::Status CudaEngine::MultiplyAdapted(const LayerProduct& product, const DeviceMatrix& matrix,
+                                         DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                                         const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(Multiply(matrix, inputs, outputs, bucket.rows));
+  if (!bucket.has_adapters) return absl::OkStatus();
+  const AdapterTable table = {step_, adapters_.table(), product.layer * kAdapterInputs + product.input};
+  TANDEM_RETURN_IF_ERROR(ops_->Launch(ReduceKernel{table, inputs, reduced_, matrix.depth, adapter_width_},
+                                      ReduceShape(bucket.rows)));
+  return ops_->Launch(AddAdapterKernel{table, reduced_, outputs, adapter_width_, matrix.outputs},
+                      GateShape(bucket.rows, matrix.outputs));
+}
+
+absl::Status CudaEngine::MultiplyAndGather(const LayerProduct& product, const DeviceMatrix& matrix,
+                                           DeviceSpan<const Bf16> inputs, const Bucket& bucket) {
+  TANDEM_RETURN_IF_ERROR(MultiplyAdapted(product, matrix, inputs, addends_, bucket));
+  return GatherAddends(uint64_t{bucket.rows} * matrix.outputs);
+}
+
+absl::Status CudaEngine::GatherAddends(uint64_t size) {
   if (is_alone()) return absl::OkStatus();
   // Not a sum over ranks: its order would change with a row's place in the message. The next norm adds them
   // up.
-  const uint64_t size = uint64_t{bucket.rows} * matrix.outputs;
   return ops_->AllGather(addends_.Part(0, size), gathered_.Part(0, parallel_.world_size * size));
 }
 
@@ -193,45 +210,62 @@ absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
         layer == 0 ? Stream({}, false, bucket) : StreamAfter(weights_.layers[layer - 1], bucket);
     TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, stream, layer, bucket));
   }
-  TANDEM_RETURN_IF_ERROR(
-      Multiply(weights.query_key_value, is_head() ? attention_inputs_ : normed_, projected_, bucket.rows));
+  TANDEM_RETURN_IF_ERROR(MultiplyAdapted({layer, kQueryKeyValueInput}, weights.query_key_value,
+                                         is_head() ? attention_inputs_ : normed_, projected_, bucket));
   TANDEM_RETURN_IF_ERROR(PrepareAttention(layer, bucket));
   // From here on a row computes only its own logits and features: its keys and values are written.
   if (!bucket.reaches_end() && layer + 1 == weights_.layers.size()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
-  if (config_.block.parallel) return ComputeParallel(weights, bucket);
-  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.attention_out, attended_, bucket));
+  if (config_.block.parallel) return ComputeParallel(layer, bucket);
+  TANDEM_RETURN_IF_ERROR(
+      MultiplyAndGather({layer, kAttentionOutInput}, weights.attention_out, attended_, bucket));
   DeviceSpan<const float> bias = weights.attention_out_bias;
   if (weights.attention_output_norm.exists()) {
     TANDEM_RETURN_IF_ERROR(NormInPlace(addends_, bias, weights.attention_output_norm, bucket));
     bias = {};
   }
-  TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, Stream(bias, true, bucket), std::nullopt, bucket));
-  TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
-  TANDEM_RETURN_IF_ERROR(MultiplyAndGather(weights.down, gated_, bucket));
+  const Residual stream = Stream(bias, true, bucket);
+  if (weights.experts.exist()) {
+    TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, stream, std::nullopt, bucket, experts_.inputs));
+    TANDEM_RETURN_IF_ERROR(ComputeExperts(layer, bucket));
+  } else {
+    TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, stream, std::nullopt, bucket));
+    TANDEM_RETURN_IF_ERROR(ComputeGate(layer, bucket));
+    TANDEM_RETURN_IF_ERROR(MultiplyAndGather({layer, kDownInput}, weights.down, gated_, bucket));
+  }
   if (!weights.mlp_output_norm.exists()) return absl::OkStatus();
   return NormInPlace(addends_, weights.down_bias, weights.mlp_output_norm, bucket);
 }
 
 // What attention and feed-forward part add lies side by side until the next norm.
-absl::Status CudaEngine::ComputeParallel(const DeviceWeights::Layer& weights, const Bucket& bucket) {
+absl::Status CudaEngine::ComputeParallel(uint32_t layer, const Bucket& bucket) {
+  const DeviceWeights::Layer& weights = weights_.layers[layer];
   TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, Stream({}, false, bucket), std::nullopt, bucket));
-  TANDEM_RETURN_IF_ERROR(ComputeGate(weights, bucket));
+  TANDEM_RETURN_IF_ERROR(ComputeGate(layer, bucket));
   const uint64_t size = uint64_t{padded_rows_} * static_cast<uint64_t>(config_.hidden_size);
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.attention_out, attended_, addends_.Part(0, size), bucket.rows));
-  return Multiply(weights.down, gated_, addends_.Part(size, size), bucket.rows);
+  TANDEM_RETURN_IF_ERROR(MultiplyAdapted({layer, kAttentionOutInput}, weights.attention_out, attended_,
+                                         addends_.Part(0, size), bucket));
+  return MultiplyAdapted({layer, kDownInput}, weights.down, gated_, addends_.Part(size, size), bucket);
 }
 
-absl::Status CudaEngine::ComputeGate(const DeviceWeights::Layer& weights, const Bucket& bucket) {
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.gate_up, normed_, gate_up_, bucket.rows));
-  const uint32_t width = shard_.intermediate.size();
+GateLimits CudaEngine::Limits() const {
+  const GateDescription& gate = config_.block.gate;
+  return {.limit = gate.limit, .alpha = gate.alpha, .up_offset = gate.up_offset};
+}
+
+// Of a shared expert no adapter has a part: it fits none (CheckAdapterFits).
+absl::Status CudaEngine::ComputeGate(uint32_t layer, const Bucket& bucket) {
+  const DeviceWeights::Layer& weights = weights_.layers[layer];
+  TANDEM_RETURN_IF_ERROR(MultiplyAdapted({layer, kGateUpInput}, weights.gate_up, normed_, gate_up_, bucket));
+  const uint32_t width = weights.gate_up.outputs / (config_.block.gated ? 2 : 1);
   const GateKernel gate = {.step = step_,
                            .gate_up = gate_up_,
                            .bias = weights.gate_up_bias,
                            .output = gated_,
                            .width = width,
                            .activation = static_cast<uint32_t>(config_.block.activation),
-                           .gated = config_.block.gated};
+                           .gated = config_.block.gated,
+                           .limits = Limits()};
   return ops_->Launch(gate, GateShape(bucket.rows, width));
 }
 
@@ -286,8 +320,9 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
     attend.first_row = first;
     TANDEM_RETURN_IF_ERROR(ops_->Launch(attend, shape));
     const uint32_t count = std::min(bucket.rows - first, kAttendRows);
-    TANDEM_RETURN_IF_ERROR(ops_->Launch(FoldKernel{step_, parts_, attended_, first},
-                                        FoldShape(count, shard_.heads.size(), head_dim)));
+    TANDEM_RETURN_IF_ERROR(
+        ops_->Launch(FoldKernel{step_, parts_, attended_, first, weights_.layers[layer].sinks},
+                     FoldShape(count, shard_.heads.size(), head_dim)));
   }
   return absl::OkStatus();
 }

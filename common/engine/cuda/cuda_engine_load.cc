@@ -76,7 +76,8 @@ absl::Status CudaEngine::Load(const Model& model) {
                      " bytes of shared memory; this GPU has ", ops_->max_shared_bytes()));
   }
   padded_rows_ = static_cast<uint32_t>(PaddedRows(options_.max_rows));
-  TANDEM_RETURN_IF_ERROR(CheckProductMemory(options_.weight_type, padded_rows_, *ops_));
+  TANDEM_RETURN_IF_ERROR(
+      CheckProductMemory(options_.weight_type, config_.block.experts.exist(), padded_rows_, *ops_));
   TANDEM_ASSIGN_OR_RETURN(const uint32_t kv_heads, MostKvHeads(config_, parallel_.world_size));
   TANDEM_ASSIGN_OR_RETURN(num_blocks_, CountBlocks(config_, options_, kv_heads));
   max_context_ = std::min(static_cast<uint32_t>(config_.max_context), num_blocks_ * kBlockTokens);
@@ -95,6 +96,7 @@ absl::Status CudaEngine::Load(const Model& model) {
   TANDEM_RETURN_IF_ERROR(AllocateScratch());
   TANDEM_RETURN_IF_ERROR(AllocateLogits());
   TANDEM_RETURN_IF_ERROR(AllocateHeadScratch());
+  TANDEM_RETURN_IF_ERROR(AllocateExpertScratch());
   TANDEM_RETURN_IF_ERROR(UploadRotations());
   TANDEM_RETURN_IF_ERROR(
       EnsureWordCapacity(FixedStepWords(options_.max_rows) +
@@ -117,12 +119,17 @@ absl::Status CudaEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(normed_, ops_->Allocate<Bf16>(rows * hidden, what));
   TANDEM_ASSIGN_OR_RETURN(projected_, ops_->Allocate<float>(rows * (query + 2 * kv), what));
   TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
-  TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * shard_.intermediate.size(), what));
-  TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * shard_.intermediate.size(), what));
-  const uint64_t depth = std::max({hidden, query, uint64_t{shard_.intermediate.size()},
-                                   uint64_t{weights_.layers.front().query_key_value.depth},
-                                   uint64_t{weights_.head.projection.depth}});
-  TANDEM_ASSIGN_OR_RETURN(rounded_, AllocateRoundedInputs(options_.weight_type, rows, depth, ops_.get()));
+  // Of dense layers, or shared experts.
+  const uint64_t middle = std::max(shard_.intermediate.size(), shard_.shared_intermediate.size());
+  TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * middle, what));
+  TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * middle, what));
+  const auto depth = static_cast<uint32_t>(
+      std::max({hidden, query, middle, uint64_t{weights_.layers.front().query_key_value.depth},
+                uint64_t{weights_.head.projection.depth}}));
+  const uint64_t groups =
+      std::max<uint64_t>(NumInputGroups(depth), uint64_t{expert_sizes().num_chosen} *
+                                                    NumInputGroups(shard_.expert_intermediate.size()));
+  TANDEM_ASSIGN_OR_RETURN(rounded_, AllocateRoundedGroups(options_.weight_type, rows * groups, ops_.get()));
   const uint64_t num_addends = config_.block.parallel ? 2 : 1;
   TANDEM_ASSIGN_OR_RETURN(addends_, ops_->Allocate<float>(num_addends * rows * hidden, what));
   parts_.num_heads = shard_.heads.size();

@@ -20,7 +20,7 @@ std::vector<std::string> FamiliesOnGpus() {
   std::vector<std::string> names = FamilyModelNames();
   std::erase_if(names, [](const std::string& name) {
     const auto config = ParseModelConfig(FamilyGolden(name).at("config").dump(), name);
-    return !config.ok() || config->block.norms_follow_sums || !OnlyOnProcessors(config->block).empty();
+    return !config.ok() || !OnlyOnProcessors(config->block).empty();
   });
   return names;
 }
@@ -90,10 +90,12 @@ TEST(CudaFamilyTest, WhatDoesNotRunIsRefusedByName) {
       refusal("opt-350m", {}),
       testing::HasSubstr("config.json: field architectures: found OPTForCausalLM with norms behind the "
                          "sums (do_layer_norm_before false), supported on the device cuda: "));
-  EXPECT_THAT(
-      refusal("mixtral", {}),
-      testing::HasSubstr("config.json: field architectures: found MixtralForCausalLM with a mixture of "
-                         "experts (num_experts 4), supported on the device cuda: dense blocks"));
+  EXPECT_THAT(refusal("deepseek-v3", {}),
+              testing::HasSubstr("config.json: field architectures: found DeepseekV3ForCausalLM with latent "
+                                 "attention (kv_lora_rank 20), supported on the device cuda: "));
+  EXPECT_THAT(refusal("gpt-oss", {.ranks = std::make_shared<HostRanks>(2)}),
+              testing::HasSubstr("config.json: field architectures: found GptOssForCausalLM with attention "
+                                 "sinks, supported on the device cuda: on several GPUs blocks as Llama's"));
 }
 
 TEST(CudaFamilyTest, QuantisedFilesAreRoundedToWhatIsAskedForAndNotSilently) {

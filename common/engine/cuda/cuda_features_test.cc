@@ -11,7 +11,6 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
-#include "common/model/lora_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -262,24 +261,6 @@ TEST(CudaFeaturesTest, OfNoSuchLayerAreRefused) {
   EXPECT_THAT(refusal({.layers = beyond, .states = states.data()}), HasSubstr("expected 0 to 2"));
   EXPECT_THAT(refusal({.layers = backwards, .states = states.data()}), HasSubstr("in ascending order"));
   EXPECT_THAT(refusal({.final_norm = true}), HasSubstr("a place for it"));
-}
-
-TEST(CudaAdaptersTest, AreRefusedByName) {
-  const nlohmann::json golden = AdapterGolden("llama");
-  const auto model = MakeAdaptedModel(golden, TensorView::DType::kBF16);
-  ASSERT_NE(model, nullptr);
-  const auto adapter = MakeAdapter(golden, 1, model->config());
-  const auto engine = Open(*model, {.num_blocks = 4, .max_rows = 4});
-  ASSERT_TRUE(adapter != nullptr && engine != nullptr);
-  EXPECT_FALSE(engine->has_adapters());
-  const absl::Status added = engine->AddAdapter(*adapter).status();
-  EXPECT_TRUE(absl::IsUnimplemented(added)) << added;
-  EXPECT_TRUE(absl::IsNotFound(engine->DropAdapter(1)));
-  const std::vector<BlockId> blocks = {0};
-  const StepRow row = {.token = 1, .context = {.blocks = blocks, .num_committed = 1}, .adapter = 1};
-  const absl::Status status = engine->Step(absl::MakeConstSpan(&row, 1));
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("row 0 names adapter 1"));
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ absl::StatusOr<std::unique_ptr<CudaMedusaEngine>> CudaMedusaEngine::Create(const
       .max_rows = options.max_rows,
       .max_context = std::min(static_cast<uint32_t>(config.max_context), engine->num_blocks_ * kBlockTokens),
       .target_state_size = config.head->state_size()});
-  TANDEM_RETURN_IF_ERROR(CheckProductMemory(options.weight_type, kRowTile, *engine->ops_));
+  TANDEM_RETURN_IF_ERROR(
+      CheckProductMemory(options.weight_type, /*has_experts=*/false, kRowTile, *engine->ops_));
   TANDEM_ASSIGN_OR_RETURN(engine->positions_,
                           UploadMedusa(model, options.weight_type, engine->ops_.get(), options.progress));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch(options.weight_type));

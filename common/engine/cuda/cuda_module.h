@@ -25,7 +25,7 @@ namespace tandem {
 
 // To be raised whenever CudaModule, DeviceOps, CudaDeviceOptions or a kernel's fields change their meaning or
 // order.
-inline constexpr uint32_t kCudaModuleVersion = 6;
+inline constexpr uint32_t kCudaModuleVersion = 7;
 inline constexpr char kCudaModuleFile[] = "tandem-cuda.so";
 inline constexpr char kCudaModuleEntry[] = "tandem_cuda_module";  // Of type CudaModuleEntry.
 
@@ -45,6 +45,7 @@ constexpr uint64_t CudaModuleFingerprint() {
   add(sizeof(LaunchShape));
   add(sizeof(DeviceMatrix));
   add(sizeof(DeviceSpan<float>));
+  add(sizeof(AdapterInput));
   add(sizeof(TensorParallel));
   add(sizeof(CudaDeviceOptions));
   add(sizeof(std::string));

@@ -43,6 +43,11 @@ class CudaOps final : public DeviceOps {
     TANDEM_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(data, 0, num_bytes, stream_.get()), "clearing memory"));
     return data;
   }
+  absl::StatusOr<void*> AllocateBlock(uint64_t num_bytes, absl::string_view what) override {
+    TANDEM_RETURN_IF_ERROR(CheckThread());
+    return pool_.AllocateBlock(num_bytes, what);
+  }
+  void FreeBlock(void* data) override { pool_.FreeBlock(data); }
   absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view /*what*/) override {
     TANDEM_RETURN_IF_ERROR(CheckThread());
     TANDEM_ASSIGN_OR_RETURN(CudaHostBuffer buffer, CudaHostBuffer::Allocate(num_bytes));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/engine/cuda/testing/small_engine.h"
+#include "common/model/family_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -149,6 +150,26 @@ TEST(CudaRanksTest, GiveTheLogitsOfOneGpuButForTheOrderOfSums) {
     EXPECT_LT(RelativeError(got, expected), 0.01) << world_size;
     const auto one_by_one = RunOnRanks(*model, world_size, tokens, 1);
     for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], one_by_one[i])) << world_size;
+  }
+}
+
+// Every rank has a part of each expert, and all take the same ones. With a shared expert, and without.
+TEST(CudaRanksTest, ShareExperts) {
+  for (const char* const name : {"mixtral", "qwen2-moe"}) {
+    const auto model = MakeFamilyModel(name, TensorView::DType::kBF16);
+    ASSERT_NE(model, nullptr);
+    const TokenIds tokens = SomeTokens(20, model->config().vocab_size);
+    for (const WeightType weight_type : {WeightType::kAsInFile, WeightType::kFp8}) {
+      const auto alone = Open(*model, {.num_blocks = 4, .max_rows = 70, .weight_type = weight_type});
+      const auto expected = ComputeAll(alone.get(), tokens, 20);
+      const auto got = RunOnRanks(*model, 2, tokens, 20, weight_type);
+      EXPECT_LT(RelativeError(got, expected), 0.01) << name;
+      const auto one_by_one = RunOnRanks(*model, 2, tokens, 1, weight_type);
+      for (size_t i = 0; i < tokens.size(); ++i) ASSERT_TRUE(SameBits(got[i], one_by_one[i])) << name;
+    }
+    // 48 or 24 intermediate outputs are less than a group of 64 for each.
+    const Started started = {model, {.num_blocks = 4, .weight_type = WeightType::kInt8}};
+    EXPECT_THAT(Refusal({started, started}), HasSubstr(" have a part for each of 2 ranks"));
   }
 }
 

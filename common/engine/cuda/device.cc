@@ -153,23 +153,42 @@ absl::StatusOr<void*> CudaPool::Allocate(uint64_t bytes, absl::string_view what)
   const uint64_t rounded = (std::max<uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   if (rounded > left_in_last_) {
     const uint64_t wanted = std::max(rounded, kBufferBytes);
-    if (memory_limit_ > 0 && wanted > memory_limit_ - std::min(bytes_used_, memory_limit_)) {
-      return absl::ResourceExhaustedError(absl::StrCat("allocating ", wanted, " bytes of device memory for ",
-                                                       what, ": ", bytes_used_, " of the limit of ",
-                                                       memory_limit_, " are in use"));
-    }
-    absl::StatusOr<CudaBuffer> buffer = CudaBuffer::Allocate(wanted);
-    if (!buffer.ok()) {
-      return absl::Status(buffer.status().code(), absl::StrCat(buffer.status().message(), ", for ", what));
-    }
-    buffers_.push_back(*std::move(buffer));
-    bytes_used_ += wanted;
+    TANDEM_ASSIGN_OR_RETURN(CudaBuffer buffer, NewBuffer(wanted, what));
+    buffers_.push_back(std::move(buffer));
     left_in_last_ = wanted;
   }
   const CudaBuffer& last = buffers_.back();
   void* data = static_cast<char*>(last.data()) + (last.size_bytes() - left_in_last_);
   left_in_last_ -= rounded;
   return data;
+}
+
+absl::StatusOr<void*> CudaPool::AllocateBlock(uint64_t bytes, absl::string_view what) {
+  TANDEM_ASSIGN_OR_RETURN(CudaBuffer buffer, NewBuffer(std::max<uint64_t>(bytes, 1), what));
+  blocks_.push_back(std::move(buffer));
+  return blocks_.back().data();
+}
+
+void CudaPool::FreeBlock(void* data) {
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(),
+                                  [data](const CudaBuffer& each) { return each.data() == data; });
+  if (found == blocks_.end()) return;
+  bytes_used_ -= found->size_bytes();
+  blocks_.erase(found);
+}
+
+absl::StatusOr<CudaBuffer> CudaPool::NewBuffer(uint64_t bytes, absl::string_view what) {
+  if (memory_limit_ > 0 && bytes > memory_limit_ - std::min(bytes_used_, memory_limit_)) {
+    return absl::ResourceExhaustedError(absl::StrCat("allocating ", bytes, " bytes of device memory for ",
+                                                     what, ": ", bytes_used_, " of the limit of ",
+                                                     memory_limit_, " are in use"));
+  }
+  absl::StatusOr<CudaBuffer> buffer = CudaBuffer::Allocate(bytes);
+  if (!buffer.ok()) {
+    return absl::Status(buffer.status().code(), absl::StrCat(buffer.status().message(), ", for ", what));
+  }
+  bytes_used_ += bytes;
+  return buffer;
 }
 
 }  // namespace tandem

@@ -150,12 +150,18 @@ class CudaPool {
   // Aligned to 256 bytes, not initialised. ResourceExhausted, naming `what`, beyond the limit (0: none) or
   // the device.
   absl::StatusOr<void*> Allocate(uint64_t bytes, absl::string_view what);
+  // The same in a buffer of its own, which FreeBlock gives back.
+  absl::StatusOr<void*> AllocateBlock(uint64_t bytes, absl::string_view what);
+  void FreeBlock(void* data);
   uint64_t bytes_used() const { return bytes_used_; }
 
  private:
+  absl::StatusOr<CudaBuffer> NewBuffer(uint64_t bytes, absl::string_view what);
+
   const uint64_t memory_limit_;
   uint64_t bytes_used_ = 0;  // Of the device.
   std::vector<CudaBuffer> buffers_;
+  std::vector<CudaBuffer> blocks_;
   uint64_t left_in_last_ = 0;
 };
 

@@ -32,8 +32,8 @@ struct DeviceMatrix {
 // (testing/host_ops.h), on which the engine is tested where there is no GPU.
 //
 // Everything is put into one stream and happens in that order; Synchronize waits for it. Memory is freed with
-// the object. It belongs to one thread at a time: that which made it, until another calls BindThread. What a
-// thread asks for that it does not belong to is FailedPrecondition.
+// the object, blocks when they are given back. It belongs to one thread at a time: that which made it, until
+// another calls BindThread. What a thread asks for that it does not belong to is FailedPrecondition.
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
@@ -49,6 +49,10 @@ class DeviceOps {
   // Memory of the device, zeroed. ResourceExhausted, naming `what`, when there is too little or the limit is
   // reached.
   virtual absl::StatusOr<void*> AllocateBytes(uint64_t num_bytes, absl::string_view what) = 0;
+  // The same, to be given back: not zeroed, and at an address of its own.
+  virtual absl::StatusOr<void*> AllocateBlock(uint64_t num_bytes, absl::string_view what) = 0;
+  // Nothing that uses it is under way any more.
+  virtual void FreeBlock(void* data) = 0;
   // Memory of the host that the device can copy from and to while the host goes on.
   virtual absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view what) = 0;
   // Host memory has to stay as it is until Synchronize.

@@ -22,6 +22,20 @@ struct DeviceNorm {
 // A rank's part of a model in device memory: matrices in one of the device's formats, norms and biases in
 // float32; empty where the model has none.
 struct DeviceWeights {
+  // Of a layer that has experts: matrices and biases of one behind those of the other.
+  struct Experts {
+    // [experts, hidden] on every rank, with one output more where there is a shared expert: its gate.
+    DeviceSpan<const float> router;
+    DeviceSpan<const float> router_bias;   // [experts]
+    DeviceMatrix gate_up;                  // Each [2 * the rank's part of its intermediate size, hidden].
+    DeviceSpan<const float> gate_up_bias;  // Likewise.
+    DeviceMatrix down;                     // Each [hidden, the rank's part].
+    DeviceSpan<const float> down_bias;     // Each [hidden].
+    DeviceSpan<const float> shared_bias;   // [hidden], of the shared expert's output.
+
+    bool exist() const { return router.size > 0; }
+  };
+
   struct Layer {
     DeviceNorm input_norm;  // None for an EAGLE head.
     // [heads + 2 * KV heads of the rank, head_dim; hidden, or of an EAGLE-3 head 2 * hidden]
@@ -32,11 +46,14 @@ struct DeviceWeights {
     DeviceMatrix attention_out;                  // [hidden, heads of the rank]
     DeviceSpan<const float> attention_out_bias;  // [hidden]; of a parallel block it is in down_bias
     DeviceNorm attention_output_norm;
+    DeviceSpan<const float> sinks;  // [heads of the rank]
     DeviceNorm mlp_norm;
+    // The feed-forward part, or the shared expert.
     DeviceMatrix gate_up;  // [2 * the rank's intermediate, hidden]: gate, then up; or up alone
     DeviceSpan<const float> gate_up_bias;
     DeviceMatrix down;                  // [hidden, the rank's intermediate]
     DeviceSpan<const float> down_bias;  // [hidden]
+    Experts experts;
     DeviceNorm mlp_output_norm;
   };
 

@@ -48,6 +48,30 @@ std::shared_ptr<const Model> SomeModel() {
   return MakeRandomModel({.config = config, .dtype = TensorView::DType::kBF16});
 }
 
+// With a shared expert, a softmax over all, and a dense layer.
+std::shared_ptr<const Model> SomeMixture() {
+  ModelConfig config;
+  config.architecture = "Qwen2MoeForCausalLM";
+  config.hidden_size = 256;
+  config.num_layers = 3;
+  config.num_heads = 4;
+  config.num_kv_heads = 4;
+  config.head_dim = 64;
+  config.intermediate_size = 704;
+  config.vocab_size = 4099;
+  config.max_context = 1500;
+  config.block.experts = {.num_experts = 24,
+                          .num_chosen = 4,
+                          .intermediate_size = 192,
+                          .scores_add_up_to_one = false,
+                          .shared_size = 320};
+  config.block.layers.resize(3);
+  config.block.layers[0].is_sparse = false;
+  const auto model = Model::Random(config, 1);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? *model : nullptr;
+}
+
 std::unique_ptr<CudaEngine> OpenOnGpu(const Model& model, CudaEngine::Options options) {
   auto engine = CreateCudaEngine(model, {}, options);
   EXPECT_TRUE(engine.ok()) << engine.status();
@@ -188,6 +212,38 @@ TEST_P(GpuEngineWeights, IsCloseToItsEmulation) {
     }
   }
   EXPECT_LT(std::sqrt(error / size), 0.01);
+}
+
+// Grouped products, whose items change with the company of a row.
+TEST_P(GpuEngineWeights, MixturesDoNotDependOnTheirCompanyAndAreCloseToTheirEmulation) {
+  const auto model = SomeMixture();
+  ASSERT_NE(model, nullptr);
+  TANDEM_NEEDS_GPU();
+  const TokenIds tokens = SomeTokens(200, 4099);
+  const auto plain =
+      OpenOnGpu(*model, {.num_blocks = 16, .max_rows = 1, .weight_type = GetParam(), .use_graphs = false});
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 16, .max_rows = 512, .weight_type = GetParam()});
+  ASSERT_TRUE(plain != nullptr && engine != nullptr);
+  const auto expected = ComputeAll(plain.get(), tokens, 1);
+  for (uint32_t chunk : {200u, 64u, 33u, 7u}) {
+    const auto got = ComputeAll(engine.get(), tokens, chunk);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      ASSERT_TRUE(SameBits(got[i], expected[i])) << chunk << ", " << i;
+  }
+  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64, .weight_type = GetParam()},
+                                     std::make_unique<HostOps>(HostOps::Options{}));
+  ASSERT_TRUE(emulated.ok()) << emulated.status();
+  const TokenIds first(tokens.begin(), tokens.begin() + 20);
+  const auto close = ComputeAll(emulated->get(), first, 20);
+  for (size_t i = 0; i < close.size(); ++i) {
+    double error = 0;
+    double size = 0;
+    for (size_t j = 0; j < close[i].size(); ++j) {
+      error += std::pow(close[i][j] - expected[i][j], 2.0);
+      size += std::pow(expected[i][j], 2.0);
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.05) << i;
+  }
 }
 
 // With weights as integers, products have bits of their own in neither.

@@ -193,6 +193,7 @@ struct AttentionCase {
   uint32_t num_kv_heads;
   uint32_t head_dim;
   uint32_t window;
+  bool sinks = false;
 };
 
 class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterface<AttentionCase> {
@@ -207,6 +208,7 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
       pool->resize(size);
       for (Bf16& value : *pool) value = ToBf16(Normal());
     }
+    if (shape.sinks) sinks_ = Normals(shape.num_heads);
   }
 
   // [rows, heads, head_dim]
@@ -239,7 +241,7 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
     for (uint32_t first = 0; first < num_rows; first += kAttendRows) {
       attend.first_row = first;
       grid_.Launch(attend, AttendShape(3, shape.num_kv_heads * num_parts, shape.head_dim));
-      grid_.Launch(FoldKernel{attend.step, attend.parts, SpanOf(attended), first},
+      grid_.Launch(FoldKernel{attend.step, attend.parts, SpanOf(attended), first, ConstSpanOf(sinks_)},
                    FoldShape(std::min(num_rows - first, kAttendRows), shape.num_heads, shape.head_dim));
     }
     return attended;
@@ -252,7 +254,7 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
     const uint32_t kv_head = head / (shape.num_heads / shape.num_kv_heads);
     const uint32_t length = context.length();
     std::vector<double> sum(shape.head_dim);
-    double total = 0;
+    double total = sinks_.empty() ? 0 : std::exp(double{sinks_[head]});
     for (uint32_t p = shape.window > 0 && length > shape.window ? length - shape.window : 0; p < length;
          ++p) {
       const SlotId slot = p < context.num_committed ? context.blocks[p / 16] * 16 + p % 16
@@ -272,6 +274,7 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
   KvLayout layout_;
   std::vector<Bf16> keys_;
   std::vector<Bf16> values_;
+  std::vector<float> sinks_;
 };
 
 // A prompt's last rows, a tree, and a row by itself, which lie across the ends of splits and of blocks.
@@ -324,7 +327,7 @@ TEST_P(AttentionKernelsTest, IsRightAndTheSameInAnyCompany) {
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernelsTest,
                          testing::Values(AttentionCase{4, 2, 16, 0}, AttentionCase{3, 3, 6, 0},
                                          AttentionCase{17, 1, 10, 0}, AttentionCase{5, 1, 34, 7},
-                                         AttentionCase{2, 1, 8, 300}));
+                                         AttentionCase{2, 1, 8, 300}, AttentionCase{4, 2, 12, 5, true}));
 
 TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
   constexpr uint32_t kHeads = 3, kKvHeads = 1, kDim = 10, kAll = kHeads + 2 * kKvHeads;

@@ -59,6 +59,62 @@ LaunchShape MultiplyShape(const ProductGrid& grid) {
           .shared_bytes = MultiplySharedBytes(grid.num_rows)};
 }
 
+uint32_t RowsPerItem(uint32_t rows, const ExpertSizes& experts) {
+  const uint64_t choices = uint64_t{rows} * experts.num_chosen;
+  uint32_t most = 8;
+  while (most < kProductRows && most < rows && uint64_t{most} * experts.num_experts < 2 * choices) most *= 2;
+  return most;
+}
+
+uint32_t MostItems(uint32_t rows, const ExpertSizes& experts) {
+  // Each expert that is taken has at most one item that is not full.
+  const uint64_t choices = uint64_t{rows} * experts.num_chosen;
+  return static_cast<uint32_t>(choices / RowsPerItem(rows, experts) +
+                               std::min<uint64_t>(choices, experts.num_experts));
+}
+
+ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const ExpertSizes& experts,
+                       uint32_t outputs, uint32_t depth) {
+  ProductGrid grid = {
+      .outputs = outputs, .depth = depth, .num_rows = RowsPerItem(rows, experts), .tiles_per_block = 1};
+  // As many experts as a step takes at most: with fewer some multiprocessors may have nothing to do.
+  const uint64_t items = std::min<uint64_t>(uint64_t{rows} * experts.num_chosen, experts.num_experts);
+  while (grid.tiles_per_block < kMostProductTiles &&
+         items * (NumPackedTiles(outputs) / (2 * grid.tiles_per_block)) >= 2 * num_multiprocessors) {
+    grid.tiles_per_block *= 2;
+  }
+  return grid;
+}
+
+LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items) {
+  return {.grid_x = DivideRoundingUp(NumPackedTiles(grid.outputs), grid.tiles_per_block),
+          .grid_y = most_items,
+          .threads = kProductThreads,
+          .shared_bytes = MultiplySharedBytes(grid.num_rows)};
+}
+
+LaunchShape ReduceShape(uint32_t rows) {
+  return {.grid_x = rows, .grid_y = kReduceBlocks, .threads = 8 * kWarpThreads};
+}
+
+LaunchShape RouteShape(uint32_t rows, uint32_t num_outputs) {
+  const uint32_t warps = std::min(num_outputs, 8u);
+  return {.grid_x = DivideRoundingUp(num_outputs, warps),
+          .grid_y = DivideRoundingUp(rows, RouteKernel::kRows),
+          .threads = warps * kWarpThreads};
+}
+
+LaunchShape ChooseExpertsShape(uint32_t rows, const ExpertSizes& experts) {
+  return {.grid_x = rows,
+          .threads = kWarpThreads,
+          .shared_bytes = 4 * (experts.num_experts + experts.num_chosen)};
+}
+
+LaunchShape GroupExpertsShape(const ExpertSizes& experts) {
+  return {.threads = std::min(experts.num_experts, 32u) * kWarpThreads,
+          .shared_bytes = 3 * 4 * experts.num_experts};
+}
+
 LaunchShape GateShape(uint32_t rows, uint32_t width) {
   const uint32_t threads = Threads(width, 256);
   return {.grid_x = rows, .grid_y = DivideRoundingUp(width, threads), .threads = threads};

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "common/engine/cuda/kernels/adapter_kernels.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
+#include "common/engine/cuda/kernels/expert_kernels.h"
 #include "common/engine/cuda/kernels/product_kernels.h"
 
 namespace tandem {
@@ -24,6 +26,25 @@ LaunchShape RoundInputsShape(uint32_t rows, uint32_t depth);
 // two for few rows, which need more reads under way. The fewer blocks, the less often they read the inputs.
 ProductGrid MultiplyGrid(uint32_t num_multiprocessors, uint32_t rows, uint32_t outputs, uint32_t depth);
 LaunchShape MultiplyShape(const ProductGrid& grid);
+// Of products with experts, whose rows are a plan's items: the grid's num_rows are
+// the most of one item, and its matrix is one expert's.
+struct ExpertSizes {
+  uint32_t num_experts = 0;
+  uint32_t num_chosen = 0;
+};
+// Twice what an expert has of the bucket's rows if all have as many, from 8 to kProductRows: the fewer, the
+// less shared memory a block takes, the more, the less often weights are read. Bits do not depend on it.
+uint32_t RowsPerItem(uint32_t rows, const ExpertSizes& experts);
+// The most items that a plan has.
+uint32_t MostItems(uint32_t rows, const ExpertSizes& experts);
+ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const ExpertSizes& experts,
+                       uint32_t outputs, uint32_t depth);
+LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items);
+// Of an adapter's first product. Its second has GateShape, of the outputs.
+LaunchShape ReduceShape(uint32_t rows);
+LaunchShape RouteShape(uint32_t rows, uint32_t num_outputs);
+LaunchShape ChooseExpertsShape(uint32_t rows, const ExpertSizes& experts);
+LaunchShape GroupExpertsShape(const ExpertSizes& experts);
 LaunchShape NormShape(uint32_t rows, uint32_t hidden_size);
 LaunchShape GateShape(uint32_t rows, uint32_t width);
 LaunchShape PrepareShape(uint32_t rows, uint32_t num_all_heads);

@@ -18,12 +18,15 @@ uint64_t PaddedRows(uint64_t rows);
 bool HasIntegerWeights(WeightType type);
 
 // InvalidArgument when a block of threads has too little shared memory for products of so many rows or more.
-absl::Status CheckProductMemory(WeightType type, uint32_t num_rows, const DeviceOps& ops);
+// Products with experts have kernels for every type.
+absl::Status CheckProductMemory(WeightType type, bool has_experts, uint32_t num_rows, const DeviceOps& ops);
 
 // Room for what products with integers multiply, of so many rows and the deepest matrix; none for other
 // types.
 absl::StatusOr<RoundedInputs> AllocateRoundedInputs(WeightType type, uint64_t rows, uint64_t depth,
                                                     DeviceOps* ops);
+// The same, of so many groups of kInputGroup inputs.
+absl::StatusOr<RoundedInputs> AllocateRoundedGroups(WeightType type, uint64_t groups, DeviceOps* ops);
 
 // outputs [rows, matrix.outputs] = inputs [rows, matrix.depth] * matrix^T. `num_rows` is a bucket's. Rows up
 // to a multiple of kRowTile are there in both, and may be computed. `rounded`: as AllocateRoundedInputs gave
@@ -31,5 +34,16 @@ absl::StatusOr<RoundedInputs> AllocateRoundedInputs(WeightType type, uint64_t ro
 absl::Status MultiplyRows(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                           DeviceSpan<float> outputs, uint32_t num_rows, const RoundedInputs& rounded,
                           DeviceOps* ops);
+
+// The same of items of a plan, each with its expert's matrix of a stack (WeightUploader::Stack). `num_rows`
+// is the bucket's; inputs are of rows, or of choices, and outputs of choices.
+struct ExpertProduct {
+  ExpertSizes sizes;
+  ExpertRows rows;
+  uint32_t num_rows = 0;
+};
+absl::Status MultiplyExpertRows(const DeviceMatrix& stack, const ExpertProduct& product,
+                                DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                                const RoundedInputs& rounded, DeviceOps* ops);
 
 }  // namespace tandem

@@ -48,6 +48,11 @@ absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel&
     shard.heads = ShardOf(num_heads, 1, of_rank);
     shard.intermediate =
         ShardOf(static_cast<uint32_t>(config.intermediate_size), std::max(kUnit, input_group), of_rank);
+    const ExpertsDescription& experts = config.block.experts;
+    shard.expert_intermediate =
+        ShardOf(static_cast<uint32_t>(experts.intermediate_size), std::max(kUnit, input_group), of_rank);
+    shard.shared_intermediate =
+        ShardOf(static_cast<uint32_t>(experts.shared_size), std::max(kUnit, input_group), of_rank);
     shard.vocab = ShardOf(static_cast<uint32_t>(config.vocab_size), kUnit, of_rank);
   };
   // Rank 0 has the least of everything: with nothing for it, no rank is to wait for it.
@@ -56,6 +61,14 @@ absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel&
     return absl::InvalidArgumentError(absl::StrCat(
         "a model with ", num_heads, " heads, an intermediate size of ", config.intermediate_size, " and ",
         config.vocab_size, " tokens does not have a part for each of ", parallel.world_size, " ranks"));
+  }
+  const ExpertsDescription& experts = config.block.experts;
+  if (experts.exist() && (shard.expert_intermediate.size() == 0 ||
+                          (experts.shared_size > 0 && shard.shared_intermediate.size() == 0))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "experts of an intermediate size of ", experts.intermediate_size,
+        experts.shared_size > 0 ? absl::StrCat(", and a shared one of ", experts.shared_size, ",") : "",
+        " do not have a part for each of ", parallel.world_size, " ranks"));
   }
   TANDEM_RETURN_IF_ERROR(CheckGroups(config, parallel.world_size, input_group));
   divide(parallel.rank);

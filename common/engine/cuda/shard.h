@@ -33,8 +33,10 @@ struct Shard {
   ShardRange heads;  // Query heads.
   ShardRange
       kv_heads;  // Those that `heads` read: with more ranks than KV heads, several ranks hold the same one.
-  ShardRange intermediate;  // In units of 16, or of a group of weights: matrix products like that.
-  ShardRange vocab;         // In units of 16.
+  ShardRange intermediate;         // In units of 16, or of a group of weights: matrix products like that.
+  ShardRange expert_intermediate;  // Likewise, of each expert,
+  ShardRange shared_intermediate;  // and of the shared one. Every rank has a part of all experts.
+  ShardRange vocab;                // In units of 16.
   HeadMap head_map;
 };
 

@@ -41,6 +41,7 @@ class Writer {
     WriteContexts();
     WriteFeatures();
     WriteStates();
+    WriteAdapters();
     words_[StepWords::kItemsAt] = static_cast<uint32_t>(words_.size());
     for (uint32_t begin = 0; begin < rows_.size();) {
       // All lists of a group are beginnings of its longest.
@@ -144,6 +145,14 @@ class Writer {
           words_[at + j / 2] |= uint32_t{ToBf16(values[j]).bits} << (j % 2 * 16);
         }
       }
+    }
+  }
+
+  void WriteAdapters() {
+    for (uint32_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].adapter == kNoAdapter) continue;
+      Row(i, StepWords::kAdapter) = options_.adapters->at(rows_[i].adapter) + 1;
+      words_[StepWords::kHasAdapters] = 1;
     }
   }
 

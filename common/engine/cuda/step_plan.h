@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -18,12 +19,16 @@ inline constexpr uint32_t kAttendRows = 64;
 // bfloat16, as the product that they enter would round them.
 enum class FloatStates : uint8_t { kNone, kOwn, kAll };
 
+// Where kernels find adapters.
+using AdapterPlaces = std::map<AdapterId, uint32_t>;
+
 struct StepPlanOptions {
   uint32_t max_rows = 0;
   uint32_t sliding_window = 0;  // 0: none.
   uint32_t rows_per_item = 1;   // At most StepWords::kMaxItemRows.
   uint32_t num_layers = 0;      // Of the model.
   FloatStates float_states = FloatStates::kNone;
+  const AdapterPlaces* adapters = nullptr;  // Of all that rows name; null: none.
 };
 
 // Writes `rows` (valid ones, at most max_rows) as kernels read them (step_words.h). Neighbours that begin

@@ -133,6 +133,16 @@ TEST(ShardTest, CutsWholeKvHeadsWhereTheyDivide) {
 
 TEST(ShardTest, RefusesWhatHasNoPartForEachRank) {
   EXPECT_THAT(MakeShard(Config(4, 2, 512, 100), {0, 8}).status().message(), HasSubstr("4 heads"));
+  ModelConfig mixture = Config(4, 2, 512, 100);
+  mixture.block.experts = {.num_experts = 4, .num_chosen = 2, .intermediate_size = 100, .shared_size = 32};
+  const auto second = MakeShard(mixture, {1, 2});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->expert_intermediate, (ShardRange{48, 100}));
+  EXPECT_EQ(second->shared_intermediate, (ShardRange{16, 32}));
+  EXPECT_THAT(
+      MakeShard(mixture, {1, 3}).status().message(),
+      HasSubstr("experts of an intermediate size of 100, and a shared one of 32, do not have a part for "
+                "each of 3 ranks"));
   EXPECT_FALSE(MakeShard(Config(32, 8, 512, 100), {0, 9}).ok());
   EXPECT_FALSE(MakeShard(Config(32, 8, 512, 100), {2, 2}).ok());
 }

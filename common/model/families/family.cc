@@ -19,6 +19,8 @@ constexpr std::array kFamilies = {
     Family{"MixtralForCausalLM", "mixtral", ReadMixtral},
     Family{"Qwen2MoeForCausalLM", "qwen2_moe", ReadQwen2Moe},
     Family{"Qwen3MoeForCausalLM", "qwen3_moe", ReadQwen3Moe},
+    Family{"DeepseekV2ForCausalLM", "deepseek_v2", ReadDeepSeekV2},
+    Family{"DeepseekV3ForCausalLM", "deepseek_v3", ReadDeepSeekV3},
     Family{"GptOssForCausalLM", "gpt_oss", ReadGptOss, /*reads_quantization=*/true},
     Family{"OPTForCausalLM", "opt", ReadOpt},
     Family{"BloomForCausalLM", "bloom", ReadBloom},

@@ -34,6 +34,8 @@ absl::Status ReadQwen3(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadMixtral(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadQwen2Moe(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadQwen3Moe(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadDeepSeekV2(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadDeepSeekV3(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadGptOss(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadOpt(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadBloom(const JsonFields& fields, ModelConfig& config);

@@ -87,6 +87,7 @@ absl::Status ReadYarn(const JsonFields& rope, RopeScaling& scaling) {
   TANDEM_ASSIGN_OR_RETURN(scaling.truncate, rope.BoolOr("truncate", true));
   TANDEM_ASSIGN_OR_RETURN(const double mscale, rope.NumberOr("mscale", 0.0, 1e3, 0.0));
   TANDEM_ASSIGN_OR_RETURN(const double mscale_all, rope.NumberOr("mscale_all_dim", 0.0, 1e3, 0.0));
+  scaling.all_dim_magnitude = YarnMagnitude(scaling.factor, mscale_all);
   const double by_factor = mscale > 0 && mscale_all > 0 ? YarnMagnitude(scaling.factor, mscale) /
                                                               YarnMagnitude(scaling.factor, mscale_all)
                                                         : YarnMagnitude(scaling.factor, 1.0);

@@ -2,6 +2,9 @@
 // 2024), Qwen1.5 and Qwen2 MoE, with a shared expert, and Qwen3 MoE.
 
 #include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +46,22 @@ absl::Status ReadSparseLayers(const JsonFields& fields, ModelConfig& config) {
   return absl::OkStatus();
 }
 
+// Whether a Qwen's layers slide by what `slides` says, where use_sliding_window is true.
+absl::Status ReadQwenMoeWindow(const JsonFields& fields, std::vector<bool> slides, ModelConfig& config) {
+  TANDEM_ASSIGN_OR_RETURN(const bool used, fields.BoolOr("use_sliding_window", false));
+  const bool some_slide = std::count(slides.begin(), slides.end(), true) > 0;
+  if (!used && some_slide) {
+    return fields.Unexpected("use_sliding_window", "true, for sliding_attention layers");
+  }
+  if (!used) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(std::optional<int32_t> window, fields.Int("sliding_window", 1, kMostContext));
+  if (!window.has_value() && fields.Has("sliding_window")) {
+    return fields.Unexpected("sliding_window", "a number, as use_sliding_window is true");
+  }
+  SetWindows(slides, window.value_or(4096), config);
+  return absl::OkStatus();
+}
+
 absl::Status ReadQwenExperts(const JsonFields& fields, int32_t default_size, int32_t default_chosen,
                              int32_t default_experts, ModelConfig& config) {
   ExpertsDescription& experts = config.block.experts;
@@ -50,8 +69,19 @@ absl::Status ReadQwenExperts(const JsonFields& fields, int32_t default_size, int
                                           default_experts, default_chosen, config));
   TANDEM_ASSIGN_OR_RETURN(experts.intermediate_size,
                           fields.IntOr("moe_intermediate_size", 1, kMostIntermediate, default_size));
-  TANDEM_ASSIGN_OR_RETURN(experts.softmax_over_chosen, fields.BoolOr("norm_topk_prob", false));
+  TANDEM_ASSIGN_OR_RETURN(experts.scores_add_up_to_one, fields.BoolOr("norm_topk_prob", false));
   return ReadSparseLayers(fields, config);
+}
+
+// All layers slide or none does; a list of layers may only repeat it.
+absl::Status ReadQwen3MoeWindow(const JsonFields& fields, ModelConfig& config) {
+  TANDEM_ASSIGN_OR_RETURN(const bool used, fields.BoolOr("use_sliding_window", false));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<bool> listed, ReadLayerTypes(fields, config.num_layers));
+  if (std::count(listed.begin(), listed.end(), !used) > 0) {
+    return fields.Unsupported("layer_types", used ? "sliding_attention, as use_sliding_window is true"
+                                                  : "full_attention, as use_sliding_window is false");
+  }
+  return ReadQwenMoeWindow(fields, std::vector<bool>(static_cast<size_t>(config.num_layers), used), config);
 }
 
 }  // namespace
@@ -74,11 +104,15 @@ absl::Status ReadMixtral(const JsonFields& fields, ModelConfig& config) {
 absl::Status ReadQwen2Moe(const JsonFields& fields, ModelConfig& config) {
   const SizeFields sizes = {.default_kv_heads = 16, .default_context = 32768, .head_dim_given = false};
   TANDEM_RETURN_IF_ERROR(ReadAroundExperts(fields, sizes, 1e-6, 10000.0, config));
-  TANDEM_RETURN_IF_ERROR(ExpectFixed(fields, {{"use_sliding_window", false}}));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<bool> slides, ReadLayerTypes(fields, config.num_layers));
-  if (std::count(slides.begin(), slides.end(), true) > 0) {
-    return fields.Unsupported("layer_types", "full_attention");
+  TANDEM_ASSIGN_OR_RETURN(std::vector<bool> slides, ReadLayerTypes(fields, config.num_layers));
+  TANDEM_ASSIGN_OR_RETURN(const bool used, fields.BoolOr("use_sliding_window", false));
+  TANDEM_ASSIGN_OR_RETURN(const int32_t most,
+                          fields.IntOr("max_window_layers", 0, std::numeric_limits<int32_t>::max(), 28));
+  // Every other layer of the first ones, as transformers reads max_window_layers here.
+  for (int32_t i = 0; used && fields.Find("layer_types") == nullptr && i < config.num_layers; ++i) {
+    slides.push_back(i % 2 == 0 && i < most);
   }
+  TANDEM_RETURN_IF_ERROR(ReadQwenMoeWindow(fields, std::move(slides), config));
   TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("qkv_bias", true));
   TANDEM_RETURN_IF_ERROR(ReadQwenExperts(fields, 1408, 4, 60, config));
   TANDEM_ASSIGN_OR_RETURN(config.block.experts.shared_size,
@@ -89,7 +123,7 @@ absl::Status ReadQwen2Moe(const JsonFields& fields, ModelConfig& config) {
 absl::Status ReadQwen3Moe(const JsonFields& fields, ModelConfig& config) {
   TANDEM_RETURN_IF_ERROR(
       ReadAroundExperts(fields, {.default_kv_heads = 4, .default_context = 32768}, 1e-6, 10000.0, config));
-  TANDEM_RETURN_IF_ERROR(ExpectFixed(fields, {{"use_sliding_window", false}}));
+  TANDEM_RETURN_IF_ERROR(ReadQwen3MoeWindow(fields, config));
   TANDEM_ASSIGN_OR_RETURN(config.attention_bias, fields.BoolOr("attention_bias", false));
   config.attention_output_bias = config.attention_bias;
   config.qk_norm = true;

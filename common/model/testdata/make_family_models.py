@@ -52,6 +52,10 @@ def rope(kind, theta=10000.0, **fields):
 LONG = dict(original_max_position_embeddings=16, max_position_embeddings=64)
 
 
+LATENT = dict(kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10, num_key_value_heads=4,
+              intermediate_size=48, moe_intermediate_size=24, max_position_embeddings=64, **SMALL)
+
+
 def longrope(dim):
     return rope("longrope", short_factor=[1.0 + 0.05 * i for i in range(dim // 2)],
                 long_factor=[1.0 + 0.9 * i for i in range(dim // 2)], original_max_position_embeddings=16)
@@ -118,6 +122,34 @@ MODELS = {
     "qwen2-moe": (transformers.Qwen2MoeConfig(
         moe_intermediate_size=24, shared_expert_intermediate_size=40, num_experts=6, num_experts_per_tok=3,
         mlp_only_layers=[0], max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    # The first and the last layer slide.
+    "qwen2-moe-windows": (transformers.Qwen2MoeConfig(
+        moe_intermediate_size=24, shared_expert_intermediate_size=40, num_experts=4, num_experts_per_tok=2,
+        mlp_only_layers=[0, 1], use_sliding_window=True, sliding_window=8, max_window_layers=3,
+        max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3}), [5, 40], True),
+    "qwen3-moe-windows": (transformers.Qwen3MoeConfig(
+        head_dim=16, moe_intermediate_size=24, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+        use_sliding_window=True, sliding_window=8, mlp_only_layers=[0], max_position_embeddings=64, **GATED),
+        [5, 40], True),
+    # As DeepSeek-V2-Lite: queries without a latent, experts in no groups.
+    "deepseek-v2-lite": (transformers.DeepseekV2Config(
+        q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1,
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.707,
+                             mscale_all_dim=0.707), **{**LATENT, "num_hidden_layers": 3}), [5, 40], True),
+    # Scores that are not scaled to 1, and those of groups.
+    "deepseek-v2": (transformers.DeepseekV2Config(
+        q_lora_rank=24, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1,
+        topk_method="group_limited_greedy", n_group=4, topk_group=2, routed_scaling_factor=2.5, **LATENT),
+        [5, 40], True),
+    "deepseek-v3": (transformers.DeepseekV3Config(
+        q_lora_rank=24, n_routed_experts=8, num_experts_per_tok=2, first_k_dense_replace=1, n_group=4, topk_group=2,
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0,
+                             mscale_all_dim=0.5), **LATENT), [5, 40], True),
+    # What V3's configuration can say and V3 does not.
+    "deepseek-v3-plain": (transformers.DeepseekV3Config(
+        q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=0, n_group=1, topk_group=1,
+        norm_topk_prob=False, rope_interleave=False, routed_scaling_factor=1.0, **{**LATENT, "num_hidden_layers": 1}),
+        [5, 40], True),
     # Experts in every other layer, of whose weights the sum is 1.
     "qwen3-moe": (transformers.Qwen3MoeConfig(
         head_dim=16, moe_intermediate_size=24, num_experts=8, num_experts_per_tok=2, norm_topk_prob=True,
@@ -169,14 +201,39 @@ def rounded(numbers):
     return [float(f"{number:.6g}") for number in numbers]
 
 
+def choice_gap(values, count):
+    """By how much the `count`-th greatest lies before the next one, at least."""
+    if count >= values.shape[-1]:
+        return float("inf")
+    best = values.topk(count + 1).values
+    return (best[:, -2] - best[:, -1]).min().item()
+
+
+def layer_gap(config, logits, bias):
+    """The least gap between what a row of a layer takes and what comes next, of experts and of groups."""
+    is_sigmoid = config.model_type == "deepseek_v3"
+    # Where a sigmoid is steepest it rises by a quarter of what its argument does.
+    values, unit = (logits.sigmoid() + bias, 0.25) if is_sigmoid else (logits, 1.0)
+    gap, is_grouped = float("inf"), is_sigmoid or getattr(config, "topk_method", "") == "group_limited_greedy"
+    if is_grouped and config.n_group > 1:
+        groups = values.view(len(values), config.n_group, -1)
+        sums = groups.topk(2 if is_sigmoid else 1).values.sum(-1)
+        gap = choice_gap(sums, config.topk_group)
+        left_out = sums < sums.topk(config.topk_group).values[:, -1:]
+        values = groups.masked_fill(left_out.unsqueeze(-1), float("-inf")).view(len(values), -1)
+    return min(gap, choice_gap(values, config.num_experts_per_tok)) / unit
+
+
 def router_gap(model, tokens):
-    """The least that a row of experts lies before the next in any layer; infinite where there are none."""
-    chosen = getattr(model.config, "num_experts_per_tok", 0)
-    if not chosen:
+    """layer_gap of all layers; infinite where there are no experts."""
+    if not getattr(model.config, "num_experts_per_tok", 0):
         return float("inf")
     routers = model(torch.tensor([tokens]), use_cache=False, output_router_logits=True).router_logits
-    best = [logits.topk(chosen + 1).values for logits in routers if logits is not None]
-    return min((each[:, -2] - each[:, -1]).min().item() for each in best)
+    routers = [logits for logits in routers if logits is not None]
+    biases = [module.e_score_correction_bias for module in model.modules()
+              if hasattr(module, "e_score_correction_bias")] or [None] * len(routers)
+    assert len(routers) == len(biases) > 0
+    return min(layer_gap(model.config, logits, bias) for logits, bias in zip(routers, biases))
 
 
 def sequence_case(model, tokens, continues):

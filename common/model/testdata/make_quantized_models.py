@@ -270,6 +270,12 @@ MODELS = {
     "fp8-blocks": (transformers.Qwen3MoeConfig(**{**SIZES, "head_dim": 16, "moe_intermediate_size": 24,
                                                   "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
                    Fp8([16, 20], "BF16"), ["lm_head", "mlp.gate."]),
+    # As DeepSeek-V3's files: latent attention, whose matrices of heads lie across blocks.
+    "fp8-blocks-latent": (transformers.DeepseekV3Config(
+        q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10,
+        moe_intermediate_size=24, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+        first_k_dense_replace=0, num_mtp_layers=0, **{**SIZES, "num_key_value_heads": 4}),
+        Fp8([16, 20]), ["lm_head", "mlp.gate."]),
     "fp8-tensor": (llama(), Fp8(None), ["lm_head"]),
 }
 

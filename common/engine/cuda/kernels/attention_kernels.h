@@ -439,12 +439,14 @@ struct AttendKernel {
   }
 };
 
-// Folds the splits of a row and head, from first to last. Grid (rows, num_heads).
+// Folds the splits of a row and head, from first to last, and then the head's sink, a score without a value.
+// Grid (rows, num_heads).
 struct FoldKernel {
   StepWords step;
   SplitParts parts;
-  DeviceSpan<Bf16> attended;  // [rows, num_heads, head_dim]
-  uint32_t first_row = 0;     // What the parts are counted from.
+  DeviceSpan<Bf16> attended;           // [rows, num_heads, head_dim]
+  uint32_t first_row = 0;              // What the parts are counted from.
+  DeviceSpan<const float> sinks = {};  // [num_heads], or empty.
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
@@ -466,6 +468,12 @@ struct FoldKernel {
         total = Fma(total, before_factor, parts.data[at + 1] * split_factor);
         sum = Fma(sum, before_factor, parts.data[at + 2 + d] * split_factor);
         greatest = now;
+      }
+      if (sinks.size > 0) {
+        const float now = Greater(greatest, sinks[head]);
+        const float factor = Exponential(greatest - now);
+        total = Fma(total, factor, Exponential(sinks[head] - now));
+        sum = sum * factor;
       }
       const uint64_t to = (uint64_t{row} * parts.num_heads + head) * parts.head_dim + d;
       attended[to] = ToBf16(sum / total);

@@ -152,6 +152,13 @@ TANDEM_DEVICE uint32_t Least(uint32_t a, uint32_t b) {
 TANDEM_DEVICE uint32_t Most(uint32_t a, uint32_t b) {
   return a > b ? a : b;
 }
+TANDEM_DEVICE uint32_t CountBits(uint32_t bits) {
+#if defined(__CUDACC__)
+  return static_cast<uint32_t>(__popc(bits));
+#else
+  return static_cast<uint32_t>(__builtin_popcount(bits));
+#endif
+}
 TANDEM_DEVICE float Greater(float a, float b) {
   return a > b ? a : b;
 }

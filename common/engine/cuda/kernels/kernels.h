@@ -1,7 +1,9 @@
 #pragma once
 
+#include "common/engine/cuda/kernels/adapter_kernels.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/choice_kernels.h"
+#include "common/engine/cuda/kernels/expert_kernels.h"
 #include "common/engine/cuda/kernels/head_kernels.h"
 #include "common/engine/cuda/kernels/product_kernels.h"
 #include "common/engine/cuda/kernels/row_kernels.h"
@@ -18,6 +20,16 @@
   X(MultiplyInt8Kernel)           \
   X(MultiplyInt4Kernel)           \
   X(MultiplyFp8Kernel)            \
+  X(RouteKernel)                  \
+  X(ChooseExpertsKernel)          \
+  X(GroupExpertsKernel)           \
+  X(MultiplyBf16ExpertsKernel)    \
+  X(MultiplyInt8ExpertsKernel)    \
+  X(MultiplyInt4ExpertsKernel)    \
+  X(MultiplyFp8ExpertsKernel)     \
+  X(SumExpertsKernel)             \
+  X(ReduceKernel)                 \
+  X(AddAdapterKernel)             \
   X(NormKernel)                   \
   X(GateKernel)                   \
   X(NormInPlaceKernel)            \

@@ -160,25 +160,52 @@ struct ProductGrid {
   uint32_t tiles_per_block = 1;
 
   TANDEM_BOTH uint32_t num_groups() const { return NumInputGroups(depth); }
+  // Of packed matrices that lie behind one another, each in whole tiles.
+  TANDEM_BOTH uint64_t GroupAt(uint64_t matrix, uint64_t tile, uint32_t group) const {
+    return (matrix * NumPackedTiles(outputs) + tile) * num_groups() + group;
+  }
 };
 // Sums of 16 outputs, spaced so that no two lanes that leave them meet in one bank of shared memory.
 inline constexpr uint32_t kSumStride = kPackedOutputs + 4;
+
+// Which rows a block multiplies with which matrix: those of a step, kProductRows next to one another, with
+// the only one there is. Others: ExpertRows (expert_kernels.h).
+struct StepRows {
+  struct Part {
+    uint32_t first = 0;
+    uint32_t count = 0;
+
+    // Of the matrices that lie behind one another.
+    TANDEM_DEVICE uint64_t matrix() const { return 0; }
+    // Rows are taken 8 at a time; this one is there.
+    TANDEM_DEVICE bool Has(uint32_t /*row*/) const { return true; }
+    TANDEM_DEVICE uint64_t InputOf(uint32_t row) const { return first + row; }
+    TANDEM_DEVICE uint64_t OutputOf(uint32_t row) const { return first + row; }
+  };
+
+  template <typename Block>
+  TANDEM_DEVICE Part Of(Block& block, const ProductGrid& grid) const {
+    const uint32_t first = block.index_y() * kProductRows;
+    return {first, Least(kProductRows, grid.num_rows - first)};
+  }
+};
 
 // What products with any kind of packed weights share. The warps of a block take a group of a tile each,
 // multiply it with all rows of the block and leave the sums in shared memory, where every thread then adds
 // them, groups ascending, to its outputs. Two buffers of sums take turns, so that one barrier for each turn
 // is enough; the next turn's weights are on their way before it.
 //
-// Kernel has a ProductGrid `grid`, DeviceSpan<float> `outputs` [rows, grid.outputs], and
+// Kernel has a ProductGrid `grid`, DeviceSpan<float> `outputs` [rows, grid.outputs], `rows` as StepRows, and
+// with a `part` of these
 //
 //   Sum, Weights                                      of a group; what a lane holds of one
-//   Load(tile, group, lane) -> Weights
+//   Load(part, tile, group, lane) -> Weights
 //   Operand, Widen(weights) -> Operand                the same as it is multiplied with every row
-//   Multiply(block, operand, group, row, sums)        of a warp, for rows `row` to row + 7: lane 4 g + t has
+//   Multiply(block, operand, part, group, row, sums)  of a warp, for rows `row` to row + 7: lane 4 g + t has
 //                                                     sums[0, 1] of output g and rows row + 2 t, + 1, and
 //                                                     sums[2, 3] of output g + 8
-//   Add(total, sum, tile, group, row, output) -> float
-//   Finish(total, output of the matrix) -> float
+//   Add(total, sum, part, tile, group, row, output) -> float
+//   Finish(total, part, output of the matrix) -> float
 template <typename Kernel, typename Block>
 TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
   using Sum = typename Kernel::Sum;
@@ -187,19 +214,21 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
   const uint32_t warp = block.thread() / kWarpThreads;
   const uint32_t lane = block.thread() % kWarpThreads;
   const uint32_t num_groups = kernel.grid.num_groups();
-  const uint32_t first_row = block.index_y() * kProductRows;
-  const uint32_t num_rows = Least(kProductRows, kernel.grid.num_rows - first_row);
+  const auto part = kernel.rows.Of(block, kernel.grid);
+  const uint32_t num_rows = part.count;
+  if (num_rows == 0) return;
+  const uint32_t padded_rows = (num_rows + 7) / 8 * 8;
   const uint32_t first_tile = block.index_x() * kernel.grid.tiles_per_block;
   const uint32_t num_tiles =
       Least(kernel.grid.tiles_per_block, NumPackedTiles(kernel.grid.outputs) - first_tile);
   // [2][warps][rows][kSumStride]
-  const uint32_t buffer_size = kProductWarps * num_rows * kSumStride;
+  const uint32_t buffer_size = kProductWarps * padded_rows * kSumStride;
   const auto sums = block.template Shared<Sum>(0, 2 * buffer_size);
   const uint32_t output = block.thread() % kPackedOutputs;
   float totals[kMostProductTiles][kTotals] = {};
   uint32_t buffer = 0;
   typename Kernel::Weights next = {};
-  if (warp < num_groups) next = kernel.Load(first_tile, warp, lane);
+  if (warp < num_groups) next = kernel.Load(part, first_tile, warp, lane);
   for (uint32_t first_group = 0; first_group < num_groups; first_group += kProductWarps) {
     const uint32_t group = first_group + warp;
     TANDEM_UNROLL
@@ -209,14 +238,14 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
       const bool is_last = i + 1 == num_tiles;
       const uint32_t next_group = is_last ? group + kProductWarps : group;
       if (next_group < num_groups) {
-        next = kernel.Load(first_tile + (is_last ? 0 : i + 1), next_group, lane);
+        next = kernel.Load(part, first_tile + (is_last ? 0 : i + 1), next_group, lane);
       }
       if (group < num_groups) {
         const typename Kernel::Operand operand = Kernel::Widen(weights);
         for (uint32_t row = 0; row < num_rows; row += 8) {
           Sum of_lane[4] = {};
-          kernel.Multiply(block, operand, group, first_row + row, of_lane);
-          const uint64_t at = buffer + (warp * num_rows + row + lane % 4 * 2) * kSumStride + lane / 4;
+          kernel.Multiply(block, operand, part, group, row, of_lane);
+          const uint64_t at = buffer + (warp * padded_rows + row + lane % 4 * 2) * kSumStride + lane / 4;
           sums[at] = of_lane[0];
           sums[at + kSumStride] = of_lane[1];
           sums[at + 8] = of_lane[2];
@@ -230,9 +259,8 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
         const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
         if (row >= num_rows) break;
         for (uint32_t k = 0; k < num_sums; ++k) {
-          const Sum sum = sums[buffer + (k * num_rows + row) * kSumStride + output];
-          totals[i][j] =
-              kernel.Add(totals[i][j], sum, first_tile + i, first_group + k, first_row + row, output);
+          const Sum sum = sums[buffer + (k * padded_rows + row) * kSumStride + output];
+          totals[i][j] = kernel.Add(totals[i][j], sum, part, first_tile + i, first_group + k, row, output);
         }
       }
       buffer = buffer_size - buffer;
@@ -246,7 +274,7 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
     for (uint32_t j = 0; j < kTotals; ++j) {
       const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
       if (row >= num_rows) break;
-      kernel.outputs[uint64_t{first_row + row} * kernel.grid.outputs + to] = kernel.Finish(totals[i][j], to);
+      kernel.outputs[part.OutputOf(row) * kernel.grid.outputs + to] = kernel.Finish(totals[i][j], part, to);
     }
   }
 }
@@ -286,36 +314,43 @@ struct Int4Lane {
 };
 
 // outputs = inputs * weights^T. Grid and shared memory: MultiplyGrid, MultiplyShape.
-template <typename Lane>
+template <typename Lane, typename Rows = StepRows>
 struct MultiplyIntegersKernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
   using Sum = int32_t;
   using Weights = Lane;
   using Operand = Lane;
+  using Part = typename Rows::Part;
 
   PackedWeights weights;
   RoundedInputs inputs;  // [rows, depth]
   DeviceSpan<float> outputs;
   ProductGrid grid;
+  Rows rows = {};
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
     MultiplyTiles(*this, block);
   }
 
-  TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
-    return Lane::Load(weights.words, tile * grid.num_groups() + group, lane);
+  TANDEM_DEVICE Weights Load(const Part& part, uint64_t tile, uint32_t group, uint32_t lane) const {
+    return Lane::Load(weights.words, grid.GroupAt(part.matrix(), tile, group), lane);
   }
   static TANDEM_DEVICE Operand Widen(const Weights& of_lane) { return of_lane; }
 
   template <typename Block>
-  TANDEM_DEVICE void Multiply(Block& block, const Operand& of_lane, uint32_t group, uint64_t row,
-                              int32_t (&sums)[4]) const {
+  TANDEM_DEVICE void Multiply(Block& block, const Operand& of_lane, const Part& part, uint32_t group,
+                              uint32_t row, int32_t (&sums)[4]) const {
     const uint32_t lane = block.thread() % kWarpThreads;
-    const uint64_t at = ((row + lane / 4) * grid.num_groups() + group) * RoundedInputs::kGroupWords;
-    const DeviceSpan<const uint32_t> words = inputs.words;
-    const Words<4> high = LoadWords<4>(words, at + lane % 4 * 4);
-    const Words<4> low = LoadWords<4>(words, at + RoundedInputs::kGroupWords / 2 + lane % 4 * 4);
+    Words<4> high = {};
+    Words<4> low = {};
+    if (part.Has(row + lane / 4)) {
+      const uint64_t at =
+          (part.InputOf(row + lane / 4) * grid.num_groups() + group) * RoundedInputs::kGroupWords;
+      const DeviceSpan<const uint32_t> words = inputs.words;
+      high = LoadWords<4>(words, at + lane % 4 * 4);
+      low = LoadWords<4>(words, at + RoundedInputs::kGroupWords / 2 + lane % 4 * 4);
+    }
     int32_t low_sums[4] = {};
     for (uint32_t i = 0; i < 4; i += 2) {
       const uint32_t piece[4] = {of_lane.Bytes(0, i), of_lane.Bytes(1, i), of_lane.Bytes(0, i + 1),
@@ -326,14 +361,14 @@ struct MultiplyIntegersKernel {
     for (uint32_t i = 0; i < 4; ++i) sums[i] = (128 * sums[i] + low_sums[i]) / Lane::kFactor;
   }
 
-  TANDEM_DEVICE float Add(float total, int32_t sum, uint64_t tile, uint32_t group, uint64_t row,
-                          uint32_t output) const {
-    const uint64_t place = tile * grid.num_groups() + group;
+  TANDEM_DEVICE float Add(float total, int32_t sum, const Part& part, uint64_t tile, uint32_t group,
+                          uint32_t row, uint32_t output) const {
+    const uint64_t place = grid.GroupAt(part.matrix(), tile, group);
     const float scale = ToFloat(weights.scales[place * kPackedOutputs + output]) *
-                        inputs.scales[row * grid.num_groups() + group];
+                        inputs.scales[part.InputOf(row) * grid.num_groups() + group];
     return Fma(static_cast<float>(sum), scale, total);
   }
-  TANDEM_DEVICE float Finish(float total, uint64_t /*output*/) const { return total; }
+  TANDEM_DEVICE float Finish(float total, const Part& /*part*/, uint64_t /*output*/) const { return total; }
 };
 using MultiplyInt8Kernel = MultiplyIntegersKernel<Int8Lane>;
 using MultiplyInt4Kernel = MultiplyIntegersKernel<Int4Lane>;
@@ -344,31 +379,69 @@ TANDEM_DEVICE float FromE4m3(uint32_t bits) {
   return BitsAs<float>((bits & 0x80u) << 24 | (bits & 0x7fu) << 20) * 0x1p120f;
 }
 
+// Sixteen inputs of a row in bfloat16, k to k + 15, those beyond the last as zeros.
+TANDEM_DEVICE Words<8> LoadSixteen(DeviceSpan<const Bf16> values, uint64_t row, uint32_t k, uint32_t depth) {
+  const uint64_t at = row * depth + k;
+  Words<8> words = {};
+  if (depth % 8 == 0) {
+    for (uint32_t half = 0; half < 2; ++half) {
+      if (k + 8 * half >= depth) break;
+      const Words<4> eight = LoadWords<4>(values, at + 8 * half);
+      for (uint32_t i = 0; i < 4; ++i) words.word[4 * half + i] = eight.word[i];
+    }
+    return words;
+  }
+  for (uint32_t i = 0; i < 16 && k + i < depth; ++i) {
+    words.word[i / 2] |= static_cast<uint32_t>(values[at + i].bits) << (i % 2 * 16);
+  }
+  return words;
+}
+
+// What matrix units multiply of a lane's sixteen inputs, for outputs g and g + 8: four pieces.
+struct Bf16Operand {
+  uint32_t pieces[4][4];
+
+  // Sums of a group for eight rows, of `inputs` [rows, depth].
+  template <typename Block, typename Part>
+  TANDEM_DEVICE void Multiply(Block& block, DeviceSpan<const Bf16> inputs, uint32_t depth, const Part& part,
+                              uint32_t group, uint32_t row, float (&sums)[4]) const {
+    const uint32_t lane = block.thread() % kWarpThreads;
+    Words<8> of_row = {};
+    if (part.Has(row + lane / 4)) {
+      of_row = LoadSixteen(inputs, part.InputOf(row + lane / 4), group * kInputGroup + lane % 4 * 16, depth);
+    }
+    TANDEM_UNROLL
+    for (uint32_t piece = 0; piece < 4; ++piece) {
+      block.MultiplyAddBf16(pieces[piece], of_row.word[2 * piece], of_row.word[2 * piece + 1], sums);
+    }
+  }
+};
+
 // outputs = inputs * weights^T, of weights in e4m3 and inputs in bfloat16, which become products of bfloat16
 // in matrix units, exact each; a group's sum is theirs, and a total is the sum of groups, ascending, times
 // the output's scale. Grid and shared memory as above. Reference: double precision; tolerance: what float32
 // sums lose.
-struct MultiplyFp8Kernel {
+template <typename Rows>
+struct MultiplyE4m3Kernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
   using Sum = float;
   using Weights = Int8Lane;
-  // Bfloat16 of pieces of 16 inputs, four of each lane's, as matrix units take them.
-  struct Operand {
-    uint32_t pieces[4][4];
-  };
+  using Operand = Bf16Operand;
+  using Part = typename Rows::Part;
 
   PackedWeights weights;
   DeviceSpan<const Bf16> inputs;  // [rows, depth]
   DeviceSpan<float> outputs;
   ProductGrid grid;
+  Rows rows = {};
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
     MultiplyTiles(*this, block);
   }
 
-  TANDEM_DEVICE Weights Load(uint64_t tile, uint32_t group, uint32_t lane) const {
-    return Weights::Load(weights.words, tile * grid.num_groups() + group, lane);
+  TANDEM_DEVICE Weights Load(const Part& part, uint64_t tile, uint32_t group, uint32_t lane) const {
+    return Weights::Load(weights.words, grid.GroupAt(part.matrix(), tile, group), lane);
   }
 
   static TANDEM_DEVICE Operand Widen(const Weights& of_lane) {
@@ -387,42 +460,20 @@ struct MultiplyFp8Kernel {
   }
 
   template <typename Block>
-  TANDEM_DEVICE void Multiply(Block& block, const Operand& operand, uint32_t group, uint64_t row,
-                              float (&sums)[4]) const {
-    const uint32_t lane = block.thread() % kWarpThreads;
-    const Words<8> of_row = LoadInputs(row + lane / 4, group * kInputGroup + lane % 4 * 16);
-    TANDEM_UNROLL
-    for (uint32_t piece = 0; piece < 4; ++piece) {
-      block.MultiplyAddBf16(operand.pieces[piece], of_row.word[2 * piece], of_row.word[2 * piece + 1], sums);
-    }
+  TANDEM_DEVICE void Multiply(Block& block, const Operand& operand, const Part& part, uint32_t group,
+                              uint32_t row, float (&sums)[4]) const {
+    operand.Multiply(block, inputs, grid.depth, part, group, row, sums);
   }
 
-  TANDEM_DEVICE float Add(float total, float sum, uint64_t /*tile*/, uint32_t /*group*/, uint64_t /*row*/,
-                          uint32_t /*output*/) const {
+  TANDEM_DEVICE float Add(float total, float sum, const Part& /*part*/, uint64_t /*tile*/, uint32_t /*group*/,
+                          uint32_t /*row*/, uint32_t /*output*/) const {
     return total + sum;
   }
-  TANDEM_DEVICE float Finish(float total, uint64_t output) const {
-    return total * weights.output_scales[output];
-  }
-
- private:
-  // Inputs k to k + 15 of a row, those beyond the last as zeros.
-  TANDEM_DEVICE Words<8> LoadInputs(uint64_t row, uint32_t k) const {
-    const uint64_t at = row * grid.depth + k;
-    Words<8> words = {};
-    if (grid.depth % 8 == 0) {
-      for (uint32_t half = 0; half < 2; ++half) {
-        if (k + 8 * half >= grid.depth) break;
-        const Words<4> eight = LoadWords<4>(inputs, at + 8 * half);
-        for (uint32_t i = 0; i < 4; ++i) words.word[4 * half + i] = eight.word[i];
-      }
-      return words;
-    }
-    for (uint32_t i = 0; i < 16 && k + i < grid.depth; ++i) {
-      words.word[i / 2] |= static_cast<uint32_t>(inputs[at + i].bits) << (i % 2 * 16);
-    }
-    return words;
+  TANDEM_DEVICE float Finish(float total, const Part& part, uint64_t output) const {
+    return total *
+           weights.output_scales[part.matrix() * NumPackedTiles(grid.outputs) * kPackedOutputs + output];
   }
 };
+using MultiplyFp8Kernel = MultiplyE4m3Kernel<StepRows>;
 
 }  // namespace tandem

@@ -108,6 +108,7 @@ struct NormKernel {
   Residual residual;
   NormWeight norm;
   DeviceSpan<Bf16> normed;  // [rows, hidden]
+  DeviceSpan<float> exact;  // The same before it is rounded, or empty.
   float epsilon = 0.0f;
   // Whether the grid goes over the rows whose logits are wanted; `normed` then holds these alone.
   bool only_wanted = false;
@@ -148,8 +149,9 @@ struct NormKernel {
     }
     const float factor = NormFactor(block, squares, hidden_size, epsilon);
     for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      const float value = residual.hidden[row * hidden_size + i] - mean;
-      normed[to * hidden_size + i] = ToBf16(norm.Apply(i, value, factor));
+      const float value = norm.Apply(i, residual.hidden[row * hidden_size + i] - mean, factor);
+      if (exact.size > 0) exact[to * hidden_size + i] = value;
+      normed[to * hidden_size + i] = ToBf16(value);
     }
   }
 };
@@ -281,8 +283,28 @@ TANDEM_DEVICE float Activate(uint32_t activation, float x) {
   return Greater(0.0f, x) - magnitude * 0.5f * e;
 }
 
+// What gates have besides an activation (common/model/architecture.h, GateDescription).
+struct GateLimits {
+  float limit = 0.0f;  // 0: none.
+  float alpha = 1.0f;
+  float up_offset = 0.0f;
+
+  TANDEM_DEVICE bool is_plain() const { return limit == 0.0f && alpha == 1.0f && up_offset == 0.0f; }
+
+  // As cpu/feed_forward.cc. What is not a number stays that.
+  TANDEM_DEVICE void Apply(float& gate, float& up) const {
+    if (is_plain()) return;
+    if (limit > 0.0f) {
+      gate = gate > limit ? limit : gate;
+      up = up > limit ? limit : up < 0.0f - limit ? 0.0f - limit : up;
+    }
+    gate = gate * alpha;
+    up = (up + up_offset) * (1.0f / alpha);
+  }
+};
+
 // output = activation(gate + gate_bias) * (up + up_bias), or where nothing gates activation(up + up_bias);
-// grid (rows, ceil(width / threads)).
+// with limits as GateLimits says. Grid (rows, ceil(width / threads)).
 struct GateKernel {
   StepWords step;
   DeviceSpan<const float> gate_up;  // [rows, 2 * width]: gate, then up; or [rows, width]: up.
@@ -291,25 +313,31 @@ struct GateKernel {
   uint32_t width = 0;
   uint32_t activation = 0;
   bool gated = true;
+  GateLimits limits = {};
+  // With experts: rows here for each of the step's, and the expert of each, whose bias it has.
+  uint32_t num_each = 1;
+  DeviceSpan<const uint32_t> experts = {};
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
     const uint64_t row = block.index_x();
-    if (row >= step.num_rows()) return;
+    if (row >= uint64_t{step.num_rows()} * num_each) return;
     const uint32_t i = block.index_y() * block.num_threads() + block.thread();
     if (i >= width) return;
+    const uint64_t bias_at = experts.size > 0 ? uint64_t{experts[row]} * (gated ? 2 : 1) * width : 0;
     if (!gated) {
       float value = gate_up[row * width + i];
-      if (bias.size > 0) value += bias[i];
+      if (bias.size > 0) value += bias[bias_at + i];
       output[row * width + i] = ToBf16(Activate(activation, value));
       return;
     }
     float gate = gate_up[row * 2 * width + i];
     float up = gate_up[row * 2 * width + width + i];
     if (bias.size > 0) {
-      gate += bias[i];
-      up += bias[width + i];
+      gate += bias[bias_at + i];
+      up += bias[bias_at + width + i];
     }
+    limits.Apply(gate, up);
     output[row * width + i] = ToBf16(Activate(activation, gate) * up);
   }
 };

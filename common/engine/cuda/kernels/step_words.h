@@ -29,6 +29,7 @@ struct StepWords {
   static constexpr uint32_t kNumStates = 7;  // That rows ask for as features, all together.
   // Whether some of them are of the stream behind the last layer, or normed.
   static constexpr uint32_t kHasFinalFeatures = 8;
+  static constexpr uint32_t kHasAdapters = 9;  // Whether rows name any.
   static constexpr uint32_t kHeaderWords = 16;
   // What there is one of for each row, in front of the rows.
   static constexpr uint32_t kNumColumns = 5;
@@ -42,7 +43,8 @@ struct StepWords {
   static constexpr uint32_t kFeaturesAt = 5;     // Place of what it asks for as features, or 0.
   static constexpr uint32_t kStateAt = 6;        // Place of what a draft head's row reads,
   static constexpr uint32_t kStateIsFloat = 7;   // and whether in float32.
-  static constexpr uint32_t kRowWords = 8;
+  static constexpr uint32_t kAdapter = 8;        // The place of its adapter plus 1, or 0.
+  static constexpr uint32_t kRowWords = 9;
 
   // Of features: states of one row, which stand side by side among those of the step. The normed final one,
   // where it is asked for, comes behind the others.

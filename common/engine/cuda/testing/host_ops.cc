@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem {
 
@@ -51,6 +52,20 @@ absl::StatusOr<void*> HostOps::AllocateBytes(uint64_t num_bytes, absl::string_vi
   memory_used_ += num_bytes;
   memory_.push_back(std::make_unique<char[]>(num_bytes));
   return memory_.back().get();
+}
+
+absl::StatusOr<void*> HostOps::AllocateBlock(uint64_t num_bytes, absl::string_view what) {
+  TANDEM_ASSIGN_OR_RETURN(void* const data, AllocateBytes(num_bytes, what));
+  // Not a number, whatever reads it too early.
+  std::memset(data, 0xff, num_bytes);
+  block_bytes_[data] = num_bytes;
+  return data;
+}
+
+void HostOps::FreeBlock(void* data) {
+  memory_used_ -= block_bytes_.at(data);
+  block_bytes_.erase(data);
+  std::erase_if(memory_, [data](const auto& each) { return each.get() == data; });
 }
 
 absl::StatusOr<void*> HostOps::AllocateHostBytes(uint64_t num_bytes, absl::string_view /*what*/) {

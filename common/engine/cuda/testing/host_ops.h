@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,6 +57,8 @@ class HostOps final : public DeviceOps {
   TensorParallel parallel() const override;
   absl::Status BindThread() override;
   absl::StatusOr<void*> AllocateBytes(uint64_t num_bytes, absl::string_view what) override;
+  absl::StatusOr<void*> AllocateBlock(uint64_t num_bytes, absl::string_view what) override;
+  void FreeBlock(void* data) override;
   absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view what) override;
   absl::Status Upload(void* to, const void* from, uint64_t num_bytes) override;
   absl::Status Download(void* to, const void* from, uint64_t num_bytes) override;
@@ -115,6 +118,7 @@ class HostOps final : public DeviceOps {
   HostGrid grid_;
   std::thread::id owner_ = std::this_thread::get_id();
   std::vector<std::unique_ptr<char[]>> memory_;
+  std::map<void*, uint64_t> block_bytes_;
   uint64_t memory_used_ = 0;
   std::vector<std::pair<uint32_t, uint32_t>> prepared_;
   bool is_recording_ = false;

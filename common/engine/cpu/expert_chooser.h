@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/model/architecture.h"
+
+namespace tandem {
+
+// One expert that a row takes.
+struct ExpertChoice {
+  uint32_t expert = 0;
+  uint32_t slot = 0;  // The row's place among gathered ones.
+  float weight = 0.0f;
+};
+
+// Which experts a row takes, by what the router says (ExpertsDescription has the equations). One for each
+// thread: it holds scratch.
+class ExpertChooser {
+ public:
+  // Both outlive this.
+  ExpertChooser(const ExpertsDescription& experts, const KernelTable& kernels);
+
+  // `logits` and `selection_bias` are [num_experts], the latter empty without. Fills `choices`, [num_chosen],
+  // in the order of their experts, but for slots. Whatever the router says, they are different ones: what is
+  // not a number is chosen only if nothing else is left.
+  void Choose(const float* logits, absl::Span<const float> selection_bias, absl::Span<ExpertChoice> choices);
+
+ private:
+  // The greatest `values` of experts in groups that may be chosen, the first of equal ones first.
+  void TakeGreatest(const float* values, absl::Span<ExpertChoice> choices);
+  void ChooseGroups(const float* values);
+  void WeighBySoftmax(const float* logits, absl::Span<ExpertChoice> choices);
+  void WeighBySigmoid(absl::Span<ExpertChoice> choices);
+
+  const ExpertsDescription& experts_;
+  const KernelTable& kernels_;
+  std::vector<float> scores_;         // [num_experts]
+  std::vector<float> biased_;         // [num_experts], where there are biases
+  std::vector<ExpertChoice> places_;  // [group_places]
+  std::vector<ExpertChoice> groups_;  // [num_chosen_groups]
+};
+
+}  // namespace tandem

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/cpu_attention.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernel_table.h"
+#include "common/engine/cpu/product_inputs.h"
+#include "common/engine/cpu/row_buffer.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// Latent attention's side of a CpuEngine (LatentDescription has the equations): from what a layer's first
+// product gives to what CpuAttention reads, queries against latents, and from the weighted sums of latents
+// that this gives to the inputs of the attention's output matrix.
+//
+// The matrices of each head are multiplied by themselves, with the rows of one head side by side: row r of
+// head h is number h * room + r of buffers that are called [heads, rows, ..] here.
+//
+// Law 1: all sums are those of products and norms, which do not depend on the other rows.
+class LatentStage {
+ public:
+  // Everything that is pointed to outlives this, and so does the memory of `attended`, [max_rows, num_heads *
+  // value_dim]. ResourceExhausted without memory.
+  static absl::StatusOr<std::unique_ptr<LatentStage>> Create(const ModelConfig& config,
+                                                             const KernelTable& kernels, ThreadTeam* team,
+                                                             uint32_t max_rows, const RowBuffer& attended);
+
+  // Of the first head [rows, head_dim] and [rows, kv_rank], where attention reads and writes; those of the
+  // next head are so many floats further on.
+  const RowBuffer& queries() const { return queries_; }
+  const RowBuffer& sums() const { return sums_.floats(); }
+  size_t query_stride() const { return room_ * queries_.stride(); }
+  size_t sum_stride() const { return room_ * sums_.floats().stride(); }
+
+  // Every thread of the team calls it for one layer: makes the queries of the rows from `projected`,
+  // [rows, projected_size], and gives `attention` their keys and values. Has barriers of its own; the caller
+  // puts the one behind it.
+  void Prepare(int thread, uint32_t layer, const CpuWeights::Latent& weights,
+               absl::Span<const ActiveRow> rows, const RowBuffer& projected, CpuAttention* attention);
+  // One thread calls it, between barriers: row `to` has the queries of row `from`.
+  void MoveQueries(uint32_t from, uint32_t to);
+  // Every thread calls it once the sums of the first `num_rows` rows are complete: makes their part of
+  // `attended`. Likewise.
+  void MultiplyValues(int thread, const CpuWeights::Latent& weights, uint32_t num_rows);
+
+ private:
+  LatentStage(const ModelConfig& config, const KernelTable& kernels, ThreadTeam* team, uint32_t max_rows);
+
+  absl::Status Allocate(uint32_t max_rows, const RowBuffer& attended);
+  void ProjectQueries(int thread, const CpuWeights::Latent& weights, uint32_t num_rows,
+                      const RowBuffer& projected);
+  // This thread's outputs of a product of every head with its rows.
+  void MultiplyHeads(int thread, const std::vector<PackedMatrix>& matrices, const ProductInputs& inputs,
+                     uint32_t num_rows, float* const* outputs) const;
+  Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
+  uint32_t At(uint32_t head, uint32_t row) const { return head * room_ + row; }
+
+  const LatentDescription latent_;
+  const uint32_t num_heads_;
+  const uint32_t room_;  // Rows of a head, rounded up so that products may begin there.
+  const KernelTable& kernels_;
+  ThreadTeam* const team_;
+
+  ProductInputs query_latents_;        // [max_rows, query_rank], where queries have latents,
+  RowBuffer projected_queries_;        // and [max_rows, num_heads * query_dim]
+  ProductInputs unturned_;             // [heads, rows, unturned_dim]
+  RowBuffer queries_;                  // [heads, rows, kv_rank + turned_dim]
+  ProductInputs sums_;                 // [heads, rows, kv_rank]
+  std::vector<float*> value_outputs_;  // [heads, rows]: where in `attended` that head's values are
+};
+
+}  // namespace tandem

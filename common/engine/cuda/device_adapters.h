@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/cuda/device_ops.h"
+#include "common/engine/cuda/step_plan.h"
+#include "common/engine/engine.h"
+#include "common/model/lora_adapter.h"
+#include "common/model/model_config.h"
+
+namespace tandem {
+
+// The adapters of a CudaEngine, in device memory: each in one block, which is given back when it is dropped.
+// Kernels find them by their places (adapter_kernels.h), which later adapters take over; an id is never given
+// again.
+//
+// Thread rule: the engine's.
+class DeviceAdapters {
+ public:
+  // Both outlive it.
+  DeviceAdapters(const ModelConfig& config, DeviceOps* ops) : config_(config), ops_(ops) {}
+
+  // Errors are Engine's. Between steps. Table and width may be others afterwards.
+  absl::StatusOr<AdapterId> Add(const LoraAdapter& adapter);
+  absl::Status Drop(AdapterId adapter);
+
+  const AdapterPlaces& places() const { return places_; }
+  // What AdapterTable has.
+  DeviceSpan<const DeviceSpan<const AdapterInput>> table() const { return table_; }
+  // Numbers of the widest reduced row.
+  uint32_t width() const { return width_; }
+
+ private:
+  struct Held {
+    void* memory = nullptr;  // Null where nobody is.
+    DeviceSpan<const AdapterInput> inputs;
+  };
+  // Of an adapter that is on its way.
+  struct Layout;
+
+  absl::StatusOr<Held> Upload(const Layout& layout);
+  absl::Status MakeRoom(uint32_t place);
+
+  const ModelConfig& config_;
+  DeviceOps* const ops_;
+  AdapterId last_ = kNoAdapter;
+  AdapterPlaces places_;
+  std::vector<Held> held_;  // By place.
+  DeviceSpan<DeviceSpan<const AdapterInput>> table_;
+  uint32_t width_ = 0;
+};
+
+}  // namespace tandem

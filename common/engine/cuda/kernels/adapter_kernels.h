@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/engine/cuda/kernels/block.h"
+#include "common/engine/cuda/kernels/step_words.h"
+
+// Adapters (LoRA), beside a layer's products (docs/adr/0022-adapters-in-the-step.md):
+//
+//   reduced = a * input                                  ReduceKernel
+//   output  = output + scale * (b * reduced)             AddAdapterKernel, once the product is there
+//
+// for each row with the adapter that it names, in float32. Which adapters a step has, and which rows, stands
+// in its words and in memory that they point to, so that a captured graph serves every step; blocks of rows
+// without one end at once. Sums have one order each, whoever shares the step. CPU reference:
+// cpu/lora_stage.cc, which adds up `a * input` in another order.
+
+namespace tandem {
+
+// Of an adapter, what it adds to some outputs of a product.
+struct AdapterPart {
+  DeviceSpan<const float> b;  // [num_reduced, num_outputs]
+  float scale = 0.0f;
+  uint32_t first_reduced = 0;  // Of what it multiplies, in the reduced row.
+  uint32_t num_reduced = 0;
+  uint32_t first_output = 0;
+  uint32_t num_outputs = 0;
+};
+
+// What an adapter does in one layer with the inputs of one product.
+struct AdapterInput {
+  static constexpr uint32_t kMostParts = 3;
+
+  DeviceSpan<const float> a;  // [num_reduced, depth]; empty where it does nothing.
+  uint32_t num_reduced = 0;   // Of all parts.
+  uint32_t num_parts = 0;
+  AdapterPart parts[kMostParts];
+};
+
+// By the products that read them.
+inline constexpr uint32_t kQueryKeyValueInput = 0;
+inline constexpr uint32_t kAttentionOutInput = 1;
+inline constexpr uint32_t kGateUpInput = 2;
+inline constexpr uint32_t kDownInput = 3;
+inline constexpr uint32_t kAdapterInputs = 4;
+
+// Where a step's rows find their adapters.
+struct AdapterTable {
+  StepWords step;
+  DeviceSpan<const DeviceSpan<const AdapterInput>> adapters;  // By place; each [layers][kAdapterInputs].
+  uint32_t index = 0;                                         // Of the layer and the input.
+
+  TANDEM_DEVICE bool Has(uint32_t row) const {
+    return row < step.num_rows() && step.row(row, StepWords::kAdapter) != 0;
+  }
+  // Of a row that has one.
+  TANDEM_DEVICE const AdapterInput& InputOf(uint32_t row) const {
+    return adapters[step.row(row, StepWords::kAdapter) - 1][index];
+  }
+};
+
+// A warp for each sum, added up by lanes, inputs modulo 32 ascending, and then over the warp. Grid (rows,
+// kReduceBlocks).
+inline constexpr uint32_t kReduceBlocks = 4;
+struct ReduceKernel {
+  AdapterTable table;
+  DeviceSpan<const Bf16> inputs;  // [rows, depth]
+  DeviceSpan<float> reduced;      // [rows, width]
+  uint32_t depth = 0;
+  uint32_t width = 0;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t row = block.index_x();
+    if (!table.Has(row)) return;
+    const AdapterInput& input = table.InputOf(row);
+    const uint32_t lane = block.thread() % kWarpThreads;
+    const uint32_t num_warps = block.num_threads() / kWarpThreads;
+    for (uint32_t r = block.index_y() * num_warps + block.thread() / kWarpThreads; r < input.num_reduced;
+         r += kReduceBlocks * num_warps) {
+      float sum = 0.0f;
+      for (uint32_t i = lane; i < depth; i += kWarpThreads) {
+        sum = Fma(ToFloat(inputs[uint64_t{row} * depth + i]), input.a[uint64_t{r} * depth + i], sum);
+      }
+      sum = WarpSum(block, sum);
+      if (lane == 0) reduced[uint64_t{row} * width + r] = sum;
+    }
+  }
+};
+
+// Each sum a chain of fused multiply-adds over the reduced row, ascending. Grid (rows, ceil(size / threads)).
+struct AddAdapterKernel {
+  AdapterTable table;
+  DeviceSpan<const float> reduced;  // [rows, width]
+  DeviceSpan<float> outputs;        // [rows, size]
+  uint32_t width = 0;
+  uint32_t size = 0;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t row = block.index_x();
+    if (!table.Has(row)) return;
+    const uint32_t output = block.index_y() * block.num_threads() + block.thread();
+    if (output >= size) return;
+    const AdapterInput& input = table.InputOf(row);
+    for (uint32_t i = 0; i < input.num_parts; ++i) {
+      const AdapterPart& part = input.parts[i];
+      if (output < part.first_output || output >= part.first_output + part.num_outputs) continue;
+      const uint32_t own = output - part.first_output;
+      float sum = 0.0f;
+      for (uint32_t r = 0; r < part.num_reduced; ++r) {
+        sum = Fma(part.b[uint64_t{r} * part.num_outputs + own],
+                  reduced[uint64_t{row} * width + part.first_reduced + r], sum);
+      }
+      outputs[uint64_t{row} * size + output] += part.scale * sum;
+    }
+  }
+};
+
+}  // namespace tandem

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/thread_team.h"
+#include "common/engine/cuda/device_ops.h"
+#include "common/engine/cuda/device_weights.h"
+#include "common/engine/cuda/shard.h"
+#include "common/engine/weight_type.h"
+#include "common/model/load_progress.h"
+#include "common/model/tensor_view.h"
+
+namespace tandem {
+
+// How matrices are kept: those of tokens have more bits than the others where those have few.
+DeviceFormat FormatFor(WeightType type);
+DeviceFormat FormatOfTokens(WeightType type);
+
+// Rows of a tensor [outputs, depth], or elements of a vector.
+struct RowPart {
+  const TensorView& tensor;
+  ShardRange rows;
+};
+
+// Unimplemented for a matrix that bfloat16 does not hold as it is: nothing is rounded without being told to.
+absl::Status CheckBf16(const TensorView& tensor);
+
+// Copies tensors to a device, rounded to the format asked for. Errors are those of UploadWeights.
+class WeightUploader {
+ public:
+  // Everything outlives it; `progress` may be null. `norm_offset` is what norms' weights are kept around.
+  static absl::StatusOr<std::unique_ptr<WeightUploader>> Create(WeightType type, float norm_offset,
+                                                                DeviceOps* ops, LoadProgress* progress);
+
+  // Parts on top of one another.
+  absl::StatusOr<DeviceMatrix> Rows(DeviceFormat format, std::initializer_list<RowPart> parts);
+  // Inputs [begin, end) of every output.
+  absl::StatusOr<DeviceMatrix> Columns(DeviceFormat format, const TensorView& tensor, ShardRange columns);
+  // Matrices of one size behind one another, of packed ones each in whole tiles: inputs [begin, end) of parts
+  // on top of one another. What comes back has the outputs of one, and the data of all.
+  absl::StatusOr<DeviceMatrix> Stack(DeviceFormat format, absl::Span<const std::vector<RowPart>> matrices,
+                                     ShardRange columns);
+
+  // End to end, in float32; empty when the model has none of them.
+  absl::StatusOr<DeviceSpan<const float>> Vector(absl::Span<const RowPart> parts, float offset = 0);
+  absl::StatusOr<DeviceSpan<const float>> Vector(const TensorView& tensor);
+  // A norm's, as what they multiply with.
+  absl::StatusOr<DeviceSpan<const float>> NormVector(const TensorView& tensor);
+  absl::StatusOr<DeviceNorm> Norm(const TensorView& weight, const TensorView& bias);
+  // Two vectors added up; either may be missing.
+  absl::StatusOr<DeviceSpan<const float>> Sum(const TensorView& a, const TensorView& b);
+  // All numbers of some matrices, one behind the other, in float32; those that do not exist are left out.
+  absl::StatusOr<DeviceSpan<const float>> Matrix(std::initializer_list<const TensorView*> tensors);
+
+  // Settles how products with it are computed.
+  absl::StatusOr<DeviceMatrix> Prepared(const DeviceMatrix& matrix);
+
+ private:
+  // What is packed, and how.
+  struct Packing {
+    DeviceFormat format = DeviceFormat::kInt8;
+    absl::Span<const RowPart> parts;  // On top of one another, in whatever their files hold them.
+    ShardRange columns;
+    std::vector<float> part_scales;  // Of kFp8, each part's; none when every output has its own.
+  };
+  // Some tiles on their way.
+  struct StagedTiles {
+    std::vector<uint32_t> words;
+    std::vector<Bf16> scales;
+    std::vector<float> output_scales;
+  };
+  // How much of each there is for one tile.
+  struct TileSize {
+    uint64_t words = 0;
+    uint64_t scales = 0;
+    uint64_t output_scales = 0;
+  };
+  // Where the tiles of matrices are to go.
+  struct PackedPlace {
+    uint32_t* words = nullptr;
+    Bf16* scales = nullptr;
+    float* output_scales = nullptr;
+  };
+
+  WeightUploader(bool scales_matrices, float norm_offset, DeviceOps* ops, LoadProgress* progress)
+      : scales_matrices_(scales_matrices), norm_offset_(norm_offset), ops_(ops), progress_(progress) {}
+
+  absl::StatusOr<DeviceSpan<const float>> Floats(const std::vector<float>& floats);
+  // Numbers of a tensor have been copied.
+  absl::Status Report(const TensorView& tensor, uint64_t count);
+  static uint32_t NumRows(absl::Span<const RowPart> parts);
+
+  absl::StatusOr<DeviceMatrix> StackBf16(absl::Span<const std::vector<RowPart>> matrices, ShardRange columns);
+  absl::Status UploadPart(const RowPart& part, ShardRange columns, Bf16* to);
+  // Of a tensor that does not lie as it is to, gathered some rows at a time.
+  absl::Status UploadGathered(const RowPart& part, ShardRange columns, Bf16* to);
+
+  absl::StatusOr<DeviceMatrix> StackPacked(DeviceFormat format,
+                                           absl::Span<const std::vector<RowPart>> matrices,
+                                           ShardRange columns);
+  absl::Status Pack(const Packing& packing, uint32_t num_tiles, const TileSize& size, const PackedPlace& to);
+  static void PackTile(const Packing& packing, uint32_t tile, uint32_t* words, Bf16* scales,
+                       float* output_scales);
+  // One for a whole tensor.
+  float ScaleOf(const TensorView& tensor);
+  template <typename T>
+  absl::Status UploadAll(const std::vector<T>& from, T* to) {
+    return from.empty() ? absl::OkStatus() : ops_->Upload(to, from.data(), from.size() * sizeof(T));
+  }
+
+  const bool scales_matrices_;  // Floats of 8 bits have one scale for a matrix, not one for each output.
+  const float norm_offset_;
+  std::unique_ptr<ThreadTeam> packers_;  // None where nothing is packed.
+  DeviceOps* const ops_;
+  LoadProgress* const progress_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace tandem {
+
+// How the numbers of a matrix can be kept as small integers, so that nothing is rounded but what its files'
+// format rounds. Number k of an output is
+//
+//   value[k] * scale - minimum
+//
+// with the product rounded to float32, and the difference where there is one.
+struct Coding {
+  bool is_coded = false;       // Otherwise it is numbers only, and the rest says nothing.
+  bool is_float = false;       // Values are F8_E4M3 (Float8ToFloat), and none of the below is true.
+  bool has_four_bits = false;  // Values are 0 to 15 less a zero point that 32 inputs share.
+  bool is_fine = false;        // 16 inputs share a scale and a minimum, else 32 do.
+  bool has_minimums = false;
+};
+
+// One that holds what either of two holds; nothing holds integers and floats.
+inline Coding Join(const Coding& a, const Coding& b) {
+  return {.is_coded = a.is_coded && b.is_coded && a.is_float == b.is_float,
+          .is_float = a.is_float,
+          .has_four_bits = a.has_four_bits && b.has_four_bits,
+          .is_fine = a.is_fine || b.is_fine,
+          .has_minimums = a.has_minimums || b.has_minimums};
+}
+
+// Of some outputs what Coding describes, whatever it says: scales and minimums are there for every 16 inputs.
+struct CodedRows {
+  static constexpr int64_t kGroup = 16;
+
+  // All zeros.
+  CodedRows(int64_t outputs, int64_t inputs)
+      : num_inputs(inputs),
+        num_groups((inputs + kGroup - 1) / kGroup),
+        values(static_cast<size_t>(outputs * num_inputs)),
+        zeros(static_cast<size_t>(outputs * num_groups)),
+        scales(static_cast<size_t>(outputs * num_groups)),
+        minimums(static_cast<size_t>(outputs * num_groups)) {}
+
+  int64_t num_inputs;
+  int64_t num_groups;
+  std::vector<int8_t> values;   // [outputs, num_inputs], or is_float the bits of floats.
+  std::vector<int8_t> zeros;    // [outputs, num_groups]: what makes values 0 to 15, has_four_bits.
+  std::vector<float> scales;    // Likewise.
+  std::vector<float> minimums;  // Likewise, 0 where there are none.
+};
+
+}  // namespace tandem
