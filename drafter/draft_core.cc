@@ -149,11 +149,8 @@ void DraftCore::UnparkSessions() {
 
 absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& hosted) const {
   const DraftModel& model = hosted.model;
-  if (model.engine != nullptr && open.vocabulary_fingerprint != model.vocabulary_fingerprint) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
-                        model.vocabulary_fingerprint, open.vocabulary_fingerprint));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const VocabularyBridge* const bridge,
+                          BridgeFor(model, open.vocabulary_fingerprint));
   if (open.sampled_drafts && model.engine == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("draft model ", model.name,
@@ -170,7 +167,7 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
     return absl::InvalidArgumentError(absl::StrCat("open: prompt_length ", open.prompt_length,
                                                    ", expected at most the ", open.tokens.size(), " tokens"));
   }
-  const int32_t vocab_size = model.engine != nullptr ? model.engine->config().vocab_size : INT32_MAX;
+  const int32_t vocab_size = model.engine != nullptr ? VocabularySize(model, bridge) : INT32_MAX;
   for (size_t i = 0; i < open.tokens.size(); ++i) {
     if (open.tokens[i] >= 0 && open.tokens[i] < vocab_size) continue;
     return absl::InvalidArgumentError(

@@ -13,6 +13,7 @@ namespace {
 constexpr LinkId kLink = 1;
 // Both sides are told the same: that the vocabularies agree is for the caller to know.
 constexpr uint64_t kFingerprint = 1;
+constexpr uint64_t kBridgedFingerprint = 2;  // Of a drafter with a bridge.
 constexpr char kModel[] = "draft";
 
 Scheduler::Options SchedulerOptions(const DraftLoop::Options& options) {
@@ -28,7 +29,10 @@ Scheduler::Options SchedulerOptions(const DraftLoop::Options& options) {
 absl::StatusOr<std::unique_ptr<DraftLoop>> DraftLoop::Make(const Options& options, Engine* target,
                                                            Engine* drafter,
                                                            std::shared_ptr<const Tokenizer> tokenizer) {
-  if (target->config().vocab_size != drafter->config().vocab_size) {
+  const VocabularyBridge* const bridge = options.bridge.get();
+  const int32_t draft_width = bridge == nullptr ? target->config().vocab_size : bridge->draft_width();
+  const int32_t target_width = bridge == nullptr ? target->config().vocab_size : bridge->target_width();
+  if (target->config().vocab_size != target_width || drafter->config().vocab_size != draft_width) {
     return absl::FailedPreconditionError(absl::StrCat("the drafter has ", drafter->config().vocab_size,
                                                       " tokens, the target ", target->config().vocab_size));
   }
@@ -45,10 +49,11 @@ DraftLoop::DraftLoop(const Options& options, Engine* target, Engine* drafter,
             {{.name = kModel,
               .engine = drafter,
               .pool = &draft_pool_,
-              .vocabulary_fingerprint = kFingerprint,
+              .vocabulary_fingerprint = options.bridge == nullptr ? kFingerprint : kBridgedFingerprint,
               .context_length = std::min(static_cast<uint32_t>(drafter->config().max_context),
                                          drafter->num_blocks() * kBlockTokens),
-              .feature_type = options.feature_type}},
+              .feature_type = options.feature_type,
+              .other_vocabularies = {{.fingerprint = kFingerprint, .bridge = options.bridge}}}},
             &clock_),
       scheduler_(SchedulerOptions(options), target, &target_pool_, RoundTimeModel({{1, 0.001}}), &clock_,
                  static_cast<SchedulerListener*>(this)) {

@@ -23,7 +23,21 @@ namespace {
 
 using OutputKey = std::tuple<float, uint64_t, size_t>;  // Temperature, seed, prompt.
 
-DraftLoop::Options LoopOptions(const RoundsOptions& options, uint32_t nodes, RoundsVariant variant) {
+// Null where both have the same vocabulary.
+absl::StatusOr<std::shared_ptr<const VocabularyBridge>> BridgeBetween(const LoadedModel& drafter,
+                                                                      const LoadedModel& target) {
+  if (drafter.VocabularyFingerprint() == target.VocabularyFingerprint()) return nullptr;
+  absl::StatusOr<VocabularyBridge> bridge =
+      VocabularyBridge::Between({*drafter.tokenizer, drafter.engine->config().vocab_size},
+                                {*target.tokenizer, target.engine->config().vocab_size});
+  if (!bridge.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(drafter.name, ": ", bridge.status().message()));
+  }
+  return std::make_shared<const VocabularyBridge>(*std::move(bridge));
+}
+
+DraftLoop::Options LoopOptions(const RoundsOptions& options, uint32_t nodes, RoundsVariant variant,
+                               std::shared_ptr<const VocabularyBridge> bridge) {
   WindowLimits limits{.max_depth = std::min(nodes, kMaxTreeDepth / 2),
                       .nodes_per_level = nodes,
                       .max_nodes = nodes,
@@ -35,7 +49,8 @@ DraftLoop::Options LoopOptions(const RoundsOptions& options, uint32_t nodes, Rou
   return {.limits = limits,
           .expand_width = options.expand_width,
           .seeded = variant != RoundsVariant::kUnseeded,
-          .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16};
+          .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16,
+          .bridge = std::move(bridge)};
 }
 
 absl::StatusOr<double> TokensPerRound(const RoundsOptions& options, const std::vector<TokenIds>& prompts,
@@ -119,20 +134,17 @@ absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& option
   for (const std::string& folder : options.drafters) {
     TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter,
                             LoadModel(folder, options.threads, options.target, weight_type));
-    const uint64_t fingerprint = drafter.tokenizer->Fingerprint(drafter.engine->config().vocab_size);
-    if (fingerprint != target.tokenizer->Fingerprint(target.engine->config().vocab_size)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(folder, ": its vocabulary is not that of ", options.target));
-    }
+    TANDEM_ASSIGN_OR_RETURN(const auto bridge, BridgeBetween(drafter, target));
     for (const float temperature : options.temperatures) {
       for (const RoundsVariant variant :
            {RoundsVariant::kUnseeded, RoundsVariant::kSeeded, RoundsVariant::kCalibrated}) {
         if (variant == RoundsVariant::kUnseeded && temperature == 0.0f) continue;
         RoundsRow row{.drafter = drafter.name, .temperature = temperature, .variant = variant};
         for (const uint32_t nodes : options.nodes) {
-          TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<DraftLoop> loop,
-                                  DraftLoop::Make(LoopOptions(options, nodes, variant), target.engine.get(),
-                                                  drafter.engine.get(), target.tokenizer));
+          TANDEM_ASSIGN_OR_RETURN(
+              const std::unique_ptr<DraftLoop> loop,
+              DraftLoop::Make(LoopOptions(options, nodes, variant, bridge), target.engine.get(),
+                              drafter.engine.get(), target.tokenizer));
           TANDEM_ASSIGN_OR_RETURN(row.tokens_per_round.emplace_back(),
                                   TokensPerRound(options, prompts, temperature, *loop, &outputs));
         }
