@@ -13,10 +13,20 @@ absl::StatusOr<const VocabularyBridge*> BridgeFor(const DraftModel& model, uint6
     if (other.fingerprint != vocabulary_fingerprint) continue;
     if (other.bridge != nullptr) return other.bridge.get();
     why = other.difference;
+    if (other.text != nullptr) why += "; the tenant does not allow drafting by text";
   }
   return absl::FailedPreconditionError(
       absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x: %s", model.name,
                       model.vocabulary_fingerprint, vocabulary_fingerprint, why));
+}
+
+const TextBridge* TextBridgeFor(const DraftModel& model, const OpenSession& open) {
+  if (model.engine == nullptr || !open.text_drafting) return nullptr;
+  if (open.vocabulary_fingerprint == model.vocabulary_fingerprint) return nullptr;
+  for (const OtherVocabulary& other : model.other_vocabularies) {
+    if (other.fingerprint == open.vocabulary_fingerprint && other.bridge == nullptr) return other.text.get();
+  }
+  return nullptr;
 }
 
 int32_t VocabularySize(const DraftModel& model, const VocabularyBridge* bridge) {

@@ -13,6 +13,7 @@
 #include "common/grammar/compiled.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/score_calibration.h"
+#include "common/tokenizer/text_bridge.h"
 #include "common/tokenizer/vocabulary_bridge.h"
 #include "drafter/stop_head.h"
 
@@ -24,6 +25,7 @@ struct OtherVocabulary {
   uint64_t fingerprint = 0;
   std::shared_ptr<const VocabularyBridge> bridge;  // Null: there is none,
   std::string difference;                          // and this is why; else how the two differ.
+  std::shared_ptr<const TextBridge> text;  // Without a bridge: for tenants that allow it. May be null.
   // The target's, for constraints; null: they are not heeded.
   std::shared_ptr<const GrammarVocabulary> grammar;
 };
@@ -54,6 +56,9 @@ struct DraftModel {
 // What stands between the draft model and a session whose tokens have this fingerprint: null where nothing
 // has to. FailedPrecondition where a token would not mean the same on both sides.
 absl::StatusOr<const VocabularyBridge*> BridgeFor(const DraftModel& model, uint64_t vocabulary_fingerprint);
+
+// By what such a session is drafted for where there is no bridge, if it may be; null: not by text.
+const TextBridge* TextBridgeFor(const DraftModel& model, const OpenSession& open);
 
 // How many token ids such a session has.
 int32_t VocabularySize(const DraftModel& model, const VocabularyBridge* bridge);

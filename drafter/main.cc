@@ -209,7 +209,8 @@ void LogVocabularies(const ModelHost& host) {
     for (const OtherVocabulary& other : model.other_vocabularies) {
       const bool bridged = other.bridge != nullptr;
       Log(bridged ? LogLevel::kInfo : LogLevel::kWarning,
-          bridged ? "a target's vocabulary is bridged" : "a target's vocabulary is not drafted for",
+          bridged ? "a target's vocabulary is bridged"
+                  : "a target's vocabulary is another one: drafted for by text, for tenants that allow it",
           {{"model", model.name},
            {"target", other.target},
            {"target_fingerprint", absl::StrFormat("%016x", other.fingerprint)},
@@ -229,9 +230,13 @@ v1::ModelInfo DescribeModel(const ModelHost::Description& hosted, const ModelHos
       std::string(KeptWeightType(*hosted.model, ModelHost::WeightTypeOf(*hosted.model, options))),
       hosted.vocabulary_fingerprint);
   for (const OtherVocabulary& other : hosted.other_vocabularies) {
-    if (other.bridge == nullptr) continue;
     v1::BridgedVocabulary& bridged = *info.add_bridged_vocabularies();
     bridged.set_fingerprint(other.fingerprint);
+    bridged.set_by_text(other.bridge == nullptr);
+    if (other.bridge == nullptr) {
+      bridged.set_vocabulary_size(static_cast<uint32_t>(other.text->target_width()));
+      continue;
+    }
     bridged.set_vocabulary_size(static_cast<uint32_t>(other.bridge->target_width()));
     bridged.set_moved_tokens(other.bridge->difference().moved);
     bridged.set_target_only_tokens(other.bridge->difference().target_only);

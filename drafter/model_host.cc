@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
     hosted.vocabulary_fingerprint = tokenizer->Fingerprint(config.vocab_size);
     for (const TargetVocabulary& other : targets) {
       if (config.head.has_value() || other.fingerprint == hosted.vocabulary_fingerprint) continue;
-      hosted.other_vocabularies.push_back(Compare(*tokenizer, config.vocab_size, other));
+      hosted.other_vocabularies.push_back(Compare(tokenizer, config.vocab_size, other));
     }
     hosted.grammar_vocabulary = host->VocabularyFor(
         *tokenizer, hosted, (is_head && target != nullptr ? target : hosted.model)->generation_defaults());

@@ -19,12 +19,14 @@ absl::StatusOr<TargetVocabulary> LoadTargetVocabulary(const std::string& folder)
   return target;
 }
 
-OtherVocabulary Compare(const Tokenizer& draft, int32_t draft_width, const TargetVocabulary& target) {
+OtherVocabulary Compare(const std::shared_ptr<const Tokenizer>& draft, int32_t draft_width,
+                        const TargetVocabulary& target) {
   OtherVocabulary other{.target = target.folder, .fingerprint = target.fingerprint};
   absl::StatusOr<VocabularyBridge> bridge =
-      VocabularyBridge::Between({draft, draft_width}, {*target.tokenizer, target.width});
+      VocabularyBridge::Between({*draft, draft_width}, {*target.tokenizer, target.width});
   if (!bridge.ok()) {
     other.difference = std::string(bridge.status().message());
+    other.text = std::make_shared<const TextBridge>(draft, target.tokenizer, target.width);
     return other;
   }
   other.difference = bridge->Describe();

@@ -27,6 +27,7 @@ absl::StatusOr<TargetVocabulary> LoadTargetVocabulary(const std::string& folder)
 
 // What there is between a draft model with this tokenizer and `draft_width` logits and a target whose
 // fingerprint is another one.
-OtherVocabulary Compare(const Tokenizer& draft, int32_t draft_width, const TargetVocabulary& target);
+OtherVocabulary Compare(const std::shared_ptr<const Tokenizer>& draft, int32_t draft_width,
+                        const TargetVocabulary& target);
 
 }  // namespace tandem

@@ -38,8 +38,9 @@ class DraftLoop final : private SchedulerListener {
     uint32_t prefill_chunk = 128;
     // From the drafter's token ids to the target's; null: they are the same.
     std::shared_ptr<const VocabularyBridge> bridge;
-    bool prefix_cache = true;          // Of the verifier,
-    bool drafter_prefix_cache = true;  // and of the drafter.
+    std::shared_ptr<const TextBridge> text;  // Not null: it drafts by text.
+    bool prefix_cache = true;                // Of the verifier,
+    bool drafter_prefix_cache = true;        // and of the drafter.
   };
   // The engines are used by nobody else; they and the tokenizer outlive this. Fails when their vocabularies
   // differ in width and there is no bridge, or it is between other ones.

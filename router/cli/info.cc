@@ -65,7 +65,8 @@ json InfoJson(const v1::ServerInfo& info) {
            {"vocabulary_size", bridged.vocabulary_size()},
            {"moved_tokens", bridged.moved_tokens()},
            {"target_only_tokens", bridged.target_only_tokens()},
-           {"draft_only_tokens", bridged.draft_only_tokens()}});
+           {"draft_only_tokens", bridged.draft_only_tokens()},
+           {"by_text", bridged.by_text()}});
     }
     for (const v1::AdapterInfo& adapter : model.adapters())
       result["models"].back()["adapters"].push_back(adapter.name());
@@ -96,9 +97,12 @@ void AppendBridges(const v1::ServerInfo& info, std::string* text) {
       {"BRIDGED MODEL", "TO FINGERPRINT", "VOCABULARY", "MOVED", "TARGET'S ALONE", "DRAFT MODEL'S ALONE"}};
   for (const v1::ModelInfo& model : info.models()) {
     for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
+      const auto tokens = [&bridged](uint32_t count) {
+        return bridged.by_text() ? std::string("by text") : absl::StrCat(count);
+      };
       rows.push_back({model.name(), FingerprintText(bridged.fingerprint()),
-                      absl::StrCat(bridged.vocabulary_size()), absl::StrCat(bridged.moved_tokens()),
-                      absl::StrCat(bridged.target_only_tokens()), absl::StrCat(bridged.draft_only_tokens())});
+                      absl::StrCat(bridged.vocabulary_size()), tokens(bridged.moved_tokens()),
+                      tokens(bridged.target_only_tokens()), tokens(bridged.draft_only_tokens())});
     }
   }
   if (rows.size() > 1) absl::StrAppend(text, "\n", FormatTable(rows));

@@ -93,14 +93,28 @@ class BridgeTest(ProcessTest):
         self.assertIn("FAILED_PRECONDITION", why)
         self.assertIn("no target whose vocabulary the drafter was given", why)
 
-    def test_another_vocabulary_is_refused(self):
-        other = self.folder / "other"
-        renumber(MODELS / f"tandem-draft-{MODEL}", other)
-        definition = json.loads((other / "tokenizer.json").read_text())
-        vocabulary = definition["model"]["vocab"]
-        vocabulary["qqqq"] = vocabulary.pop("\u0120the")
-        definition["model"]["merges"] = []
-        (other / "tokenizer.json").write_text(json.dumps(definition))
+    def test_another_vocabulary_drafts_by_text_for_those_who_allow_it(self):
+        folder = renumber(MODELS / f"tandem-draft-{MODEL}", self.folder / "other", without="\u0120the")
+        self.start_stack(folder, "--target-vocabulary", MODELS / TARGET)
+        self.assertTrue(self.drafter.info().models[0].bridged_vocabularies[0].by_text)
+        request = request_for(max_tokens=LONG)
+        expected = self.undrafted(request)
+
+        def lost():
+            generation = self.generate(request).read()
+            self.assertEqual(generation.output, expected)
+            self.assertEqual(generation.accepted, 0)
+            return generation.stats.drafter_lost
+
+        self.assertIn("does not allow drafting by text", wait_until(lost, "a drafter that is refused"))
+        self.command(self.router, "tenants", "set", "acme", "--text-drafting", "true")
+        self.assertRegex(self.command(self.router, "tenants", "get", "acme"), "text drafting +yes")
+        outputs = self.outputs()
+        accepted, rounds = (sum(entry[index] for entry in outputs) for index in (1, 2))
+        self.assertGreater(accepted / rounds, 0.5)
+
+    def test_a_vocabulary_that_is_another_one_is_told_of(self):
+        other = renumber(MODELS / f"tandem-draft-{MODEL}", self.folder / "other", without="\u0120the")
         status, output = check_config(
             [
                 str(BIN_DIR / "tandem-drafter"),
@@ -109,9 +123,9 @@ class BridgeTest(ProcessTest):
             ]
         )
         self.assertEqual(status, 0, output)
-        self.assertIn("is not drafted for", output)
-        self.assertIn("has not 1 of the target's 4090 ordinary tokens", output)
-        self.assertIn("qqqq", output)
+        self.assertIn("drafted for by text, for tenants that allow it", output)
+        self.assertIn("the target has not 1 of the draft model's 4090", output)
+        self.assertIn("the draft model's \\\"\u0120the\\\"", output)
         status, output = check_config(
             [
                 str(BIN_DIR / "tandem-drafter"),

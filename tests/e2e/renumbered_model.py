@@ -1,5 +1,5 @@
 """Copies of a model folder with another vocabulary: padded, with further special tokens, its own under other ids. For tests and
-measurements. As a program: renumbered_model.py FROM TO [ORDINARY], where a third word renumbers the ordinary tokens as well."""
+measurements. As a program: renumbered_model.py FROM TO [ordinary | without TOKEN | keep NUMBER] (see renumber)."""
 
 import json
 import pathlib
@@ -36,14 +36,32 @@ def write_tensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def renumber(source, folder, ordinary=False):
+def without_tokens(definition, kept):
+    """Takes ordinary tokens and what is merged from them out of the vocabulary."""
+    model = definition["model"]
+    model["vocab"] = {content: index for content, index in model["vocab"].items() if content in kept}
+
+    def is_kept(merge):
+        first, second = merge.split(" ") if isinstance(merge, str) else merge
+        return first in kept and second in kept and first + second in kept
+
+    model["merges"] = [merge for merge in model["merges"] if is_kept(merge)]
+
+
+def renumber(source, folder, ordinary=False, without="", keep=0):
     """Writes the copy, which computes what the original does; returns its folder. Rows of new and unused ids are those of the
-    commonest tokens, so that they would be guessed if anybody let them."""
+    commonest tokens, so that they would be guessed if anybody let them. `ordinary`: ordinary tokens are renumbered, too.
+    `without`: but for this one, which makes it an entirely different vocabulary. `keep`: but for all behind so many."""
     source, folder = pathlib.Path(source), pathlib.Path(folder)
     shutil.copytree(source, folder)
     definition = json.loads((source / "tokenizer.json").read_text())
     config = json.loads((source / "config.json").read_text())
     old_size = config["vocab_size"]
+    old_ids = dict(definition["model"]["vocab"])
+    common_ids = [old_ids[content] for content in ("\u0120the", "\u0120a", ",", ".")]
+    if without or keep:
+        in_order = sorted(old_ids, key=old_ids.get)
+        without_tokens(definition, {content for content in in_order[: keep or len(in_order)] if content != without})
     vocabulary = definition["model"]["vocab"]
     added = definition["added_tokens"]
     contents = sorted(vocabulary, key=vocabulary.get)
@@ -51,7 +69,7 @@ def renumber(source, folder, ordinary=False):
         random.Random(SEED).shuffle(contents)
     special = [token["content"] for token in reversed(added)]
     contents += [NEW_TOKENS[0], *special, *NEW_TOKENS[1:]]
-    old_ids = dict(vocabulary) | {token["content"]: token["id"] for token in added}
+    old_ids = {content: old_ids[content] for content in vocabulary} | {token["content"]: token["id"] for token in added}
     ids = {content: index for index, content in enumerate(contents)}
     width = -(-(len(contents) + 1) // PADDED_TO) * PADDED_TO
     moved = {old_ids[content]: ids[content] for content in old_ids}
@@ -83,7 +101,7 @@ def renumber(source, folder, ordinary=False):
             continue
         row = len(data) // old_size
         rows = [data[row * old : row * (old + 1)] for old in range(old_size)]
-        common = [rows[old_ids[content]] for content in ("\u0120the", "\u0120a", ",", ".")]
+        common = [rows[old] for old in common_ids]
         new_rows = [common[index % len(common)] for index in range(width)]
         for old, new in moved.items():
             new_rows[new] = rows[old]
@@ -93,4 +111,11 @@ def renumber(source, folder, ordinary=False):
 
 
 if __name__ == "__main__":
-    renumber(sys.argv[1], sys.argv[2], ordinary=len(sys.argv) > 3)
+    how, argument = [*sys.argv[3:], "", ""][:2]
+    renumber(
+        sys.argv[1],
+        sys.argv[2],
+        ordinary=how == "ordinary",
+        without=argument if how == "without" else "",
+        keep=int(argument) if how == "keep" else 0,
+    )
