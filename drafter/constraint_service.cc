@@ -13,19 +13,19 @@ DraftConstraints::DraftConstraints(const ConstraintFlags& options, const Vocabul
       patience_(ConstraintCompiler::kMostSlowdown * options.compile_time),
       clock_(clock) {
   std::map<const GrammarVocabulary*, ConstraintCompiler*> compilers;
-  for (const auto& [model, vocabulary] : vocabularies) {
-    if (vocabulary == nullptr) continue;
-    ConstraintCompiler*& compiler = compilers[vocabulary.get()];
+  for (const Vocabulary& vocabulary : vocabularies) {
+    if (vocabulary.grammar == nullptr) continue;
+    ConstraintCompiler*& compiler = compilers[vocabulary.grammar.get()];
     if (compiler == nullptr) {
-      compilers_.push_back(StartConstraintCompiler(options, vocabulary, clock, metrics));
+      compilers_.push_back(StartConstraintCompiler(options, vocabulary.grammar, clock, metrics));
       compiler = compilers_.back().get();
     }
-    by_model_.emplace(model, compiler);
+    by_model_.emplace(std::pair(vocabulary.draft_model, vocabulary.fingerprint), compiler);
   }
 }
 
 void DraftConstraints::Compile(const OpenSession& open, ConstraintCompiler::Done done) {
-  const auto compiler = by_model_.find(open.draft_model);
+  const auto compiler = by_model_.find({open.draft_model, open.vocabulary_fingerprint});
   if (compiler == by_model_.end()) {
     std::move(done)(absl::FailedPreconditionError(
         absl::StrCat("draft model ", open.draft_model, " has no vocabulary for constraints")));

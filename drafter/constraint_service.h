@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,9 +18,14 @@ namespace tandem {
 // that drafts. Safe from any thread.
 class DraftConstraints {
  public:
-  // What each draft model's tokens are, by its name; none: it drafts freely. `clock` and `metrics` outlive
-  // it.
-  using Vocabularies = std::vector<std::pair<std::string, std::shared_ptr<const GrammarVocabulary>>>;
+  // What the tokens of a draft model's sessions are, by its name and their fingerprint; null: it drafts
+  // freely. `clock` and `metrics` outlive it.
+  struct Vocabulary {
+    std::string draft_model;
+    uint64_t fingerprint = 0;
+    std::shared_ptr<const GrammarVocabulary> grammar;
+  };
+  using Vocabularies = std::vector<Vocabulary>;
   DraftConstraints(const ConstraintFlags& options, const Vocabularies& vocabularies, const Clock* clock,
                    ConstraintMetrics* metrics);
 
@@ -35,7 +41,7 @@ class DraftConstraints {
   const absl::Duration patience_;  // How long a session's constraint may take, waiting included.
   const Clock* const clock_;
   std::vector<std::unique_ptr<ConstraintCompiler>> compilers_;
-  std::map<std::string, ConstraintCompiler*> by_model_;
+  std::map<std::pair<std::string, uint64_t>, ConstraintCompiler*> by_model_;  // And fingerprint.
 };
 
 }  // namespace tandem

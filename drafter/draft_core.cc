@@ -95,7 +95,7 @@ void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
 void DraftCore::OnClose(const Key& key) {
   const auto found = sessions_.find(key);
   if (found == sessions_.end()) return;
-  RememberEnd(key, found->second.draft->epoch());
+  RememberEnd(key, found->second.epoch());
   sessions_.erase(found);
 }
 
@@ -142,17 +142,23 @@ void DraftCore::UnparkSessions() {
       idle->draft->Park();
     }
     if (session->draft->lost()) {
-      AskForOpen(key, session->draft->epoch(), "a draft head that was parked has no features");
+      AskForOpen(key, session->epoch(), "a draft head that was parked has no features");
     }
   }
 }
 
 absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& hosted) const {
   const DraftModel& model = hosted.model;
-  if (model.engine != nullptr && open.vocabulary_fingerprint != model.vocabulary_fingerprint) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
-                        model.vocabulary_fingerprint, open.vocabulary_fingerprint));
+  const TextBridge* const text = TextBridgeFor(model, open);
+  const VocabularyBridge* bridge = nullptr;
+  if (text == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(bridge, BridgeFor(model, open.vocabulary_fingerprint));
+  }
+  if (open.sampled_drafts && text != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "draft model ", model.name,
+        " drafts by text and has no distribution of the target's tokens that sampled drafts could "
+        "be drawn from"));
   }
   if (open.sampled_drafts && model.engine == nullptr) {
     return absl::FailedPreconditionError(
@@ -170,7 +176,9 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
     return absl::InvalidArgumentError(absl::StrCat("open: prompt_length ", open.prompt_length,
                                                    ", expected at most the ", open.tokens.size(), " tokens"));
   }
-  const int32_t vocab_size = model.engine != nullptr ? model.engine->config().vocab_size : INT32_MAX;
+  const int32_t vocab_size = text != nullptr           ? text->target_width()
+                             : model.engine != nullptr ? VocabularySize(model, bridge)
+                                                       : INT32_MAX;
   for (size_t i = 0; i < open.tokens.size(); ++i) {
     if (open.tokens[i] >= 0 && open.tokens[i] < vocab_size) continue;
     return absl::InvalidArgumentError(
@@ -181,7 +189,7 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
 
 void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   auto found = sessions_.find(key);
-  if (found != sessions_.end() && open.epoch <= found->second.draft->epoch()) return;
+  if (found != sessions_.end() && open.epoch <= found->second.epoch()) return;
   HostedModel* hosted = FindModel(open.draft_model);
   if (hosted == nullptr) {
     return Refuse(key, open.epoch, absl::NotFoundError(absl::StrCat("no draft model ", open.draft_model)));
@@ -197,15 +205,22 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   }
 
   HostedSession& session = sessions_[key];
+  // By text it drafts in its own vocabulary, whatever the target's is.
+  const TextBridge* const text = TextBridgeFor(hosted->model, open);
+  const uint64_t fingerprint =
+      text != nullptr ? hosted->model.vocabulary_fingerprint : open.vocabulary_fingerprint;
   if (session.draft == nullptr || session.hosted != hosted ||
       session.draft->cache_salt() != open.cache_salt ||
-      session.draft->vocabulary_fingerprint() != open.vocabulary_fingerprint) {
+      session.draft->vocabulary_fingerprint() != fingerprint ||
+      (session.text == nullptr ? nullptr : session.text->bridge()) != text) {
     session.hosted = hosted;
-    session.draft =
-        std::make_unique<DraftSession>(&hosted->model, open.cache_salt, open.vocabulary_fingerprint,
-                                       options_.expand_width, options_.draw_seed, &counters_);
+    session.draft = std::make_unique<DraftSession>(&hosted->model, open.cache_salt, fingerprint,
+                                                   options_.expand_width, options_.draw_seed, &counters_);
+    session.text =
+        text == nullptr ? nullptr : std::make_unique<TextTranslation>(text, hosted->model.context_length);
   }
-  if (absl::Status status = session.draft->Open(open); !status.ok()) {
+  if (absl::Status status = session.draft->Open(text == nullptr ? open : session.text->Open(open));
+      !status.ok()) {
     return Refuse(key, open.epoch, status);
   }
   responses_.push_back(
@@ -220,7 +235,16 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
 void DraftCore::OnCommit(const Key& key, const Commit& commit) {
   const auto found = sessions_.find(key);
   if (found == sessions_.end()) return AskForOpen(key, commit.epoch, "no such session");
-  Answer(key, commit.epoch, found->second.draft->OnCommit(commit));
+  const HostedSession& session = found->second;
+  Answer(key, commit.epoch,
+         session.text != nullptr ? CommitByText(session, commit) : session.draft->OnCommit(commit));
+}
+
+absl::Status DraftCore::CommitByText(const HostedSession& session, const Commit& commit) {
+  TANDEM_ASSIGN_OR_RETURN(const TextTranslation::Told told, session.text->OnCommit(commit));
+  if (const auto* inner = std::get_if<tandem::Commit>(&told)) return session.draft->OnCommit(*inner);
+  if (const auto* inner = std::get_if<OpenSession>(&told)) return session.draft->Open(*inner);
+  return absl::OkStatus();
 }
 
 void DraftCore::OnFeatures(const Key& key, const Features& features) {
@@ -233,7 +257,7 @@ void DraftCore::OnFeatures(const Key& key, const Features& features) {
 void DraftCore::OnConstraint(LinkId link, SessionId session, uint32_t epoch,
                              std::unique_ptr<ConstraintState> state) {
   const auto found = sessions_.find(Key(link, session));
-  if (found == sessions_.end() || found->second.draft->epoch() != epoch) return;
+  if (found == sessions_.end() || found->second.epoch() != epoch) return;
   found->second.draft->Constrain(std::move(state), clock_);
 }
 
@@ -267,7 +291,9 @@ void DraftCore::Refuse(const Key& key, uint32_t epoch, absl::Status status) {
 }
 
 void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
-  for (Grow& grow : session->draft->TakeGrowth()) {
+  std::vector<Grow> growth = session->draft->TakeGrowth();
+  if (session->text != nullptr) growth = session->text->OnGrowth(growth);
+  for (Grow& grow : growth) {
     const std::optional<absl::Duration>& step_time = session->hosted->step_time;
     const double seconds = absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration()));
     grow.step_seconds = static_cast<float>(seconds / LevelsPerStep(session->hosted->model));
@@ -390,7 +416,7 @@ void DraftCore::DraftStep() {
     if (status.ok()) {
       SendGrowth(share.key, share.session);
     } else {
-      Refuse(share.key, share.session->draft->epoch(), std::move(status));
+      Refuse(share.key, share.session->epoch(), std::move(status));
     }
   }
   UnparkSessions();

@@ -15,6 +15,7 @@
 #include "common/speculation/draft_messages.h"
 #include "drafter/draft_session.h"
 #include "drafter/score_queue.h"
+#include "drafter/text_translation.h"
 
 namespace tandem {
 
@@ -116,7 +117,11 @@ class DraftCore {
   struct HostedSession {
     HostedModel* hosted = nullptr;
     std::unique_ptr<DraftSession> draft;
+    std::unique_ptr<TextTranslation>
+        text;                  // Between it and the verifier; null: they speak of the same tokens.
     uint64_t last_served = 0;  // Number of the step.
+
+    uint32_t epoch() const { return text != nullptr ? text->epoch() : draft->epoch(); }
   };
   struct Share {
     Key key;
@@ -127,6 +132,7 @@ class DraftCore {
   absl::Status CheckOpen(const OpenSession& open, const HostedModel& hosted) const;
   void OnOpen(const Key& key, const OpenSession& open);
   void OnCommit(const Key& key, const Commit& commit);
+  static absl::Status CommitByText(const HostedSession& session, const Commit& commit);
   void OnFeatures(const Key& key, const Features& features);
   void Answer(const Key& key, uint32_t epoch, absl::Status status);
   void OnClose(const Key& key);

@@ -45,10 +45,12 @@ DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_
     : model_(model),
       cache_salt_(cache_salt),
       vocabulary_fingerprint_(vocabulary_fingerprint),
+      bridge_(BridgeFor(*model, vocabulary_fingerprint).value()),
+      kv_salt_(bridge_ == nullptr ? cache_salt : HashCombine(cache_salt, vocabulary_fingerprint)),
       expand_width_(expand_width),
       draw_seed_(draw_seed),
       counters_(counters),
-      kv_(model->pool, cache_salt) {
+      kv_(model->pool, kv_salt_) {
   for (SourceHost* source : model->sources) {
     sources_.push_back(source->NewSession(cache_salt, vocabulary_fingerprint));
   }
@@ -79,7 +81,7 @@ absl::Status DraftSession::Open(const OpenSession& open) {
   AwaitConstraint(open);
   SetBudget(open.budget);
   if (has_engine()) {
-    sampler_.emplace(open.sampling, model_->engine->config().vocab_size, tokens.first(open.prompt_length));
+    sampler_.emplace(open.sampling, vocab_size(), tokens.first(open.prompt_length));
     for (TokenId token : tokens.subspan(open.prompt_length)) sampler_->Append(token);
     TANDEM_RETURN_IF_ERROR(is_head() ? OpenHeadWindow(open) : OpenWindow(tokens));
     if (is_head()) told_features_ = features_->end();
@@ -123,7 +125,7 @@ absl::Status DraftSession::StartWindow(absl::Span<const TokenId> tokens) {
   root_ready_ = false;
   if (WindowIsFull(tokens.size())) tokens = tokens.last(KeptByANewWindow(model_->context_length));
   window_start_ = committed_len_ - static_cast<uint32_t>(tokens.size());
-  kv_ = SequenceKv(model_->pool, cache_salt_);
+  kv_ = SequenceKv(model_->pool, kv_salt_);
   kv_.Start(tokens);
   parked_ = false;
   return ReserveWindow();
@@ -200,11 +202,11 @@ absl::Status DraftSession::CheckCommit(const Commit& commit) const {
   if (commit.commit_no != commit_no_ + 1) {
     return Lost(absl::StrCat("commit ", commit.commit_no, " after commit ", commit_no_));
   }
-  const int32_t vocab_size = has_engine() ? model_->engine->config().vocab_size : INT32_MAX;
+  const int32_t num_tokens = has_engine() ? vocab_size() : INT32_MAX;
   for (TokenId token : commit.tokens) {
-    if (token < 0 || token >= vocab_size) {
+    if (token < 0 || token >= num_tokens) {
       return absl::InvalidArgumentError(
-          absl::StrCat("commit ", commit.commit_no, ": token ", token, ", expected [0, ", vocab_size, ")"));
+          absl::StrCat("commit ", commit.commit_no, ": token ", token, ", expected [0, ", num_tokens, ")"));
     }
   }
   if (commit.tokens.empty()) {

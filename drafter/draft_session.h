@@ -14,39 +14,17 @@
 #include "common/base/philox.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
-#include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/grammar/constraint_cursor.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
-#include "common/speculation/score_calibration.h"
 #include "common/speculation/target_sampler.h"
+#include "drafter/draft_model.h"
 #include "drafter/feature_buffer.h"
-#include "drafter/stop_head.h"
 
 namespace tandem {
-
-// A draft model as the protocol logic sees it: an engine, sources that need no weights, or both, whose trees
-// are merged. All that is pointed to is borrowed and outlives every session.
-struct DraftModel {
-  std::string name;
-  Engine* engine = nullptr;   // None: sources only.
-  BlockPool* pool = nullptr;  // Present when the engine is.
-  // Meaningless without an engine: any vocabulary will do then.
-  uint64_t vocabulary_fingerprint = 0;
-  // Most tokens drafted from, at least 4; no more than the engine and the pool can hold.
-  uint32_t context_length = 0;
-  std::vector<SourceHost*> sources;
-  const StopHead* stop_head = nullptr;  // May be null; of use with an engine that has features.
-  // What its scores have been worth, over all sessions. May be null: then as much as they say.
-  ScoreCalibration* calibration = nullptr;
-  // Of a head: what of a session's features verifiers may send before they are used, at least a row. 1,365
-  // tokens of a target of width 4,096 of which three states are read.
-  uint64_t feature_window_bytes = uint64_t{32} << 20;
-  FeatureType feature_type = FeatureType::kBf16;  // What it asks verifiers for.
-};
 
 // What became of the nodes that were sent, and other totals since the start. Once every session is closed,
 // sent == accepted + pruned + stale.
@@ -146,6 +124,10 @@ class StepBatch {
 // are those of any other on its level. After a commit what the row gave for later positions still holds,
 // whatever was committed, until the next row takes its place.
 //
+// Where the draft model numbers its tokens differently than the target (VocabularyBridge), the session speaks
+// of the target's ids throughout, for sampling, noise, constraints and its prefix cache as well: ids are
+// translated on the way into the engine, and logits on the way out.
+//
 // A constraint (Constrain) leaves a chance to what it allows alone: the distribution below a node is masked
 // before anything is guessed or drawn from it, as the target's is, so that both choose alike. It comes some
 // time after Open, as it has to be compiled; until then, and where it never comes, the session drafts freely.
@@ -153,8 +135,9 @@ class StepBatch {
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class DraftSession {
  public:
-  // `vocabulary_fingerprint`: of the session's tokens. `expand_width`: most nodes forwarded in a step; small
-  // trees take fewer. `draw_seed`: of sampled drafts. All pointers outlive the session.
+  // `vocabulary_fingerprint`: of the session's tokens, for which there is a BridgeFor. `expand_width`: most
+  // nodes forwarded in a step; small trees take fewer. `draw_seed`: of sampled drafts. All pointers outlive
+  // the session.
   DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
                uint32_t expand_width, uint64_t draw_seed, DraftCounters* counters);
   ~DraftSession();
@@ -268,6 +251,8 @@ class DraftSession {
   };
 
   bool has_engine() const { return model_->engine != nullptr; }
+  int32_t vocab_size() const { return VocabularySize(*model_, bridge_); }
+  TokenId ToDraft(TokenId token) const { return bridge_ == nullptr ? token : bridge_->ToDraft(token); }
   bool is_head() const { return has_engine() && model_->engine->config().head.has_value(); }
   // Medusa: the tree grows from the root's row alone.
   bool is_medusa() const { return is_head() && !model_->engine->config().head->reads_context(); }
@@ -357,6 +342,9 @@ class DraftSession {
   const DraftModel* model_;
   const uint64_t cache_salt_;
   const uint64_t vocabulary_fingerprint_;
+  const VocabularyBridge* const bridge_;  // Null: the ids are the draft model's.
+  // Of the prefix cache: the same ids are other text in another vocabulary.
+  const uint64_t kv_salt_;
   const uint32_t expand_width_;
   const uint64_t draw_seed_;
   DraftCounters* counters_;

@@ -21,6 +21,7 @@
 #include "common/speculation/target_sampler.h"
 #include "common/testing/fake_constraint.h"
 #include "common/testing/fake_engine.h"
+#include "common/testing/renamed_engine.h"
 #include "drafter/draft_core.h"
 #include "drafter/fake_stop_head.h"
 #include "gmock/gmock.h"
@@ -31,7 +32,26 @@
 namespace tandem::testing_peer {
 
 inline constexpr uint64_t kFingerprint = 0xfeed;
+inline constexpr uint64_t kDraftFingerprint = 0xd4af;  // Of a bridged model itself.
 inline constexpr LinkId kLink = 7;
+
+// A target of FakeEngine's 64 tokens and 8 ids of padding, and what a draft model calls them that has 80 ids.
+inline constexpr int32_t kPaddedWidth = 72;
+inline constexpr int32_t kDraftWidth = 80;
+inline TokenIds DraftIds() {
+  TokenIds ids;
+  for (TokenId token = 0; token < 64; ++token) ids.push_back((token * 37 + 5) % kDraftWidth);
+  return ids;
+}
+// To the draft model, tokens that it has not are the target's token 9.
+inline constexpr TokenId kStandIn = 9;
+inline std::shared_ptr<const VocabularyBridge> SomeBridge() {
+  TokenIds ids = DraftIds();
+  const TokenId stand_in = ids[kStandIn];
+  ids.resize(kPaddedWidth, VocabularyBridge::kNone);
+  return std::make_shared<const VocabularyBridge>(
+      VocabularyBridge::FromMap(std::move(ids), kDraftWidth, stand_in).value());
+}
 
 inline uint32_t NodeLimit(const DraftBudget& budget) {
   if (budget.depth == 0) return 0;
@@ -54,23 +74,31 @@ inline std::vector<TokenProbability> GreedyGuesses(const FakeEngine& engine, con
 }
 
 // A drafter with a model, named "draft", of an engine, of a source, or of both. With both, the engine alone
-// is another model, named "plain".
+// is another model, named "plain". Bridged, the model calls tokens by DraftIds, and says the same.
 struct Drafter {
   explicit Drafter(const DraftCore::Options& core_options = {}, FakeEngine::Options engine_options = {},
-                   bool prefix_cache = true, const char* source_spec = nullptr, bool with_engine = true)
+                   bool prefix_cache = true, const char* source_spec = nullptr, bool with_engine = true,
+                   bool bridged = false)
       : engine(engine_options),
+        renamed(&engine, DraftIds(), kDraftWidth),
         pool({.num_blocks = engine_options.num_blocks, .prefix_cache = prefix_cache}),
         source(ParseSourceSpec(source_spec != nullptr ? source_spec : "ngram").value()),
         has_source(source_spec != nullptr),
-        core(core_options, Models(with_engine, static_cast<uint32_t>(engine_options.max_context)), &clock) {}
+        core(core_options, Models(with_engine, bridged, static_cast<uint32_t>(engine_options.max_context)),
+             &clock) {}
 
-  std::vector<DraftModel> Models(bool with_engine, uint32_t context_length) {
+  std::vector<DraftModel> Models(bool with_engine, bool bridged, uint32_t context_length) {
     DraftModel model{.name = "draft",
                      .engine = with_engine ? &engine : nullptr,
                      .pool = with_engine ? &pool : nullptr,
                      .vocabulary_fingerprint = kFingerprint,
                      .context_length = context_length,
                      .stop_head = &stop_head};
+    if (bridged && with_engine) {
+      model.engine = &renamed;
+      model.vocabulary_fingerprint = kDraftFingerprint;
+      model.other_vocabularies = {{.fingerprint = kFingerprint, .bridge = SomeBridge()}};
+    }
     std::vector<DraftModel> models = {model};
     if (!has_source) return models;
     models[0].sources = {&source};
@@ -94,6 +122,7 @@ struct Drafter {
 
   ManualClock clock;
   FakeEngine engine;
+  RenamedEngine renamed;
   BlockPool pool;
   FakeStopHead stop_head;
   SourceHost source;

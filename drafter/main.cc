@@ -40,6 +40,7 @@ struct DrafterFlags {
   std::vector<std::string> models;
   std::vector<std::string> merges;
   std::string head_target;
+  std::vector<std::string> target_vocabularies;
   ServerFlags server{
       .listen = "127.0.0.1:7003", .metrics_listen = "127.0.0.1:9103", .drain_grace = absl::Seconds(5)};
   uint32_t threads = 1;
@@ -75,6 +76,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
           "and vocabulary that a head's folder leaves out are taken from there. A --model of the same folder "
           "is "
           "the next-token module in its files.")
+      .Add("target-vocabulary", &options.target_vocabularies,
+           "Folder of a target to draft for although its vocabulary is not quite the draft models': its "
+           "config.json and tokenizer are read. Models whose vocabularies differ in padding, ids and added "
+           "tokens alone are bridged. Repeat for several.")
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
@@ -190,9 +195,54 @@ absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& 
 DraftConstraints::Vocabularies VocabulariesOf(const ModelHost& host) {
   DraftConstraints::Vocabularies vocabularies;
   for (const ModelHost::Description& model : host.descriptions()) {
-    vocabularies.emplace_back(model.name, model.grammar_vocabulary);
+    vocabularies.push_back({model.name, model.vocabulary_fingerprint, model.grammar_vocabulary});
+    for (const OtherVocabulary& other : model.other_vocabularies) {
+      vocabularies.push_back({model.name, other.fingerprint, other.grammar});
+    }
   }
   return vocabularies;
+}
+
+// What is between the draft models and the targets of --target-vocabulary.
+void LogVocabularies(const ModelHost& host) {
+  for (const ModelHost::Description& model : host.descriptions()) {
+    for (const OtherVocabulary& other : model.other_vocabularies) {
+      const bool bridged = other.bridge != nullptr;
+      Log(bridged ? LogLevel::kInfo : LogLevel::kWarning,
+          bridged ? "a target's vocabulary is bridged"
+                  : "a target's vocabulary is another one: drafted for by text, for tenants that allow it",
+          {{"model", model.name},
+           {"target", other.target},
+           {"target_fingerprint", absl::StrFormat("%016x", other.fingerprint)},
+           {"difference", other.difference}});
+    }
+  }
+}
+
+v1::ModelInfo DescribeModel(const ModelHost::Description& hosted, const ModelHost::Options& options) {
+  v1::ModelInfo info;
+  if (hosted.model == nullptr) {
+    info.set_name(hosted.name);
+    return info;
+  }
+  info = ModelInfoToProto(
+      hosted.name, *hosted.model,
+      std::string(KeptWeightType(*hosted.model, ModelHost::WeightTypeOf(*hosted.model, options))),
+      hosted.vocabulary_fingerprint);
+  for (const OtherVocabulary& other : hosted.other_vocabularies) {
+    v1::BridgedVocabulary& bridged = *info.add_bridged_vocabularies();
+    bridged.set_fingerprint(other.fingerprint);
+    bridged.set_by_text(other.bridge == nullptr);
+    if (other.bridge == nullptr) {
+      bridged.set_vocabulary_size(static_cast<uint32_t>(other.text->target_width()));
+      continue;
+    }
+    bridged.set_vocabulary_size(static_cast<uint32_t>(other.bridge->target_width()));
+    bridged.set_moved_tokens(other.bridge->difference().moved);
+    bridged.set_target_only_tokens(other.bridge->difference().target_only);
+    bridged.set_draft_only_tokens(other.bridge->difference().draft_only);
+  }
+  return info;
 }
 
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
@@ -203,19 +253,13 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(load_options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host,
-                          ModelHost::Open(specs, merges, options.head_target));
+                          ModelHost::Open(specs, merges, options.head_target, options.target_vocabularies));
+  LogVocabularies(*host);
   TANDEM_RETURN_IF_ERROR(ValidateWeightTypes(*host, load_options.weight_type));
   absl::Mutex models_mutex;  // Of what is told while the models load.
   std::vector<v1::ModelInfo> models;
   for (const ModelHost::Description& hosted : host->descriptions()) {
-    if (hosted.model != nullptr) {
-      models.push_back(ModelInfoToProto(
-          hosted.name, *hosted.model,
-          std::string(KeptWeightType(*hosted.model, ModelHost::WeightTypeOf(*hosted.model, load_options))),
-          hosted.vocabulary_fingerprint));
-    } else {
-      models.emplace_back().set_name(hosted.name);
-    }
+    models.push_back(DescribeModel(hosted, load_options));
   }
 
   MetricsRegistry registry;
@@ -338,8 +382,9 @@ int Main(int argc, const char* const* argv) {
     pace = *parsed;
   }
   if (flags.check_config()) {
-    const auto host = ModelHost::Open(*specs, *merges, options.head_target);
+    const auto host = ModelHost::Open(*specs, *merges, options.head_target, options.target_vocabularies);
     if (!host.ok()) return fail(host.status());
+    LogVocabularies(**host);
     const absl::Status valid = ValidateWeightTypes(**host, *weight_type);
     if (!valid.ok()) return fail(valid);
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});

@@ -11,6 +11,7 @@
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/grammar/constraint.h"
+#include "drafter/target_vocabulary.h"
 
 namespace tandem {
 namespace {
@@ -77,10 +78,14 @@ absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::st
   return specs;
 }
 
-absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<ModelSpec>& specs,
-                                                           const std::vector<MergeSpec>& merges,
-                                                           const std::string& head_target) {
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
+    const std::vector<ModelSpec>& specs, const std::vector<MergeSpec>& merges, const std::string& head_target,
+    const std::vector<std::string>& target_vocabularies) {
   std::unique_ptr<ModelHost> host(new ModelHost);
+  std::vector<TargetVocabulary> targets;
+  for (const std::string& folder : target_vocabularies) {
+    TANDEM_ASSIGN_OR_RETURN(targets.emplace_back(), LoadTargetVocabulary(folder));
+  }
   // Mapped once for all heads.
   std::shared_ptr<const Model> target;
   if (!head_target.empty()) {
@@ -97,7 +102,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
     TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(spec.folder, head_target));
     TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::LoadHead(spec.folder, is_head ? target : nullptr));
     const ModelConfig& config = hosted.model->config();
-    // A head's tokens are its target's.
+    // A head's tokens are its target's, so that it has no other vocabularies.
     TANDEM_ASSIGN_OR_RETURN(
         const std::shared_ptr<const Tokenizer> tokenizer,
         Tokenizer::LoadForModel(is_head && target != nullptr ? head_target : spec.folder, config.vocab_size));
@@ -107,6 +112,10 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const std::vector<Mod
                                                      kMinContext));
     }
     hosted.vocabulary_fingerprint = tokenizer->Fingerprint(config.vocab_size);
+    for (const TargetVocabulary& other : targets) {
+      if (config.head.has_value() || other.fingerprint == hosted.vocabulary_fingerprint) continue;
+      hosted.other_vocabularies.push_back(Compare(tokenizer, config.vocab_size, other));
+    }
     hosted.grammar_vocabulary = host->VocabularyFor(
         *tokenizer, hosted, (is_head && target != nullptr ? target : hosted.model)->generation_defaults());
     TANDEM_ASSIGN_OR_RETURN(hosted.stop_head, StopHead::LoadIfPresent(spec.folder, config.hidden_size));
@@ -245,7 +254,8 @@ std::vector<DraftModel> ModelHost::draft_models() const {
                       .vocabulary_fingerprint = hosted.vocabulary_fingerprint,
                       .context_length = std::min(held, static_cast<uint32_t>(config.max_context)),
                       .stop_head = hosted.stop_head.get(),
-                      .feature_type = feature_type_});
+                      .feature_type = feature_type_,
+                      .other_vocabularies = hosted.other_vocabularies});
   }
   for (const Merged& merged : merged_) {
     const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {
@@ -259,16 +269,18 @@ std::vector<DraftModel> ModelHost::draft_models() const {
   return models;
 }
 
+ModelHost::Description ModelHost::Describe(const std::string& name, const Hosted& hosted) const {
+  return {name, hosted.model, hosted.vocabulary_fingerprint, hosted.grammar_vocabulary,
+          hosted.other_vocabularies};
+}
+
 std::vector<ModelHost::Description> ModelHost::descriptions() const {
   std::vector<Description> descriptions;
   for (const Hosted& hosted : hosted_) {
-    descriptions.push_back(
-        {hosted.spec.name, hosted.model, hosted.vocabulary_fingerprint, hosted.grammar_vocabulary});
+    descriptions.push_back(Describe(hosted.spec.name, hosted));
   }
   for (const Merged& merged : merged_) {
-    const Hosted& hosted = hosted_[merged.hosted];
-    descriptions.push_back(
-        {merged.name, hosted.model, hosted.vocabulary_fingerprint, hosted.grammar_vocabulary});
+    descriptions.push_back(Describe(merged.name, hosted_[merged.hosted]));
   }
   return descriptions;
 }

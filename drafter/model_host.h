@@ -73,13 +73,15 @@ class ModelHost {
   // decides about one guess in a hundred; no output depends on it (DESIGN law 3).
   static WeightType WeightTypeOf(const Model& model, const Options& options);
 
-  // `head_target`: the folder of the target that draft heads among the models read, and share tensors and
-  // vocabulary with; empty without heads, or for heads that bring everything. Errors are those of
-  // Model::Load, Tokenizer::Load, StopHead::LoadIfPresent and ParseSourceSpec, and InvalidArgument when the
-  // tokenizer has ids that the model has no logits for. `merges` come from ParseMergeSpecs.
-  static absl::StatusOr<std::unique_ptr<ModelHost>> Open(const std::vector<ModelSpec>& specs,
-                                                         const std::vector<MergeSpec>& merges = {},
-                                                         const std::string& head_target = "");
+  // `target_vocabularies`: folders of targets to draft for whose vocabularies may be other ones
+  // (TargetVocabulary). `head_target`: the folder of the target that draft heads among the models read, and
+  // share tensors and vocabulary with; empty without heads, or for heads that bring everything. Errors are
+  // those of Model::Load, Tokenizer::Load, StopHead::LoadIfPresent, ParseSourceSpec and LoadTargetVocabulary,
+  // and InvalidArgument when the tokenizer has ids that the model has no logits for. `merges` come from
+  // ParseMergeSpecs.
+  static absl::StatusOr<std::unique_ptr<ModelHost>> Open(
+      const std::vector<ModelSpec>& specs, const std::vector<MergeSpec>& merges = {},
+      const std::string& head_target = "", const std::vector<std::string>& target_vocabularies = {});
 
   // Errors are those of the engines, and Cancelled.
   absl::Status Load(const Options& options);
@@ -98,6 +100,7 @@ class ModelHost {
     // For constraints; none of a source, without end-of-text tokens, or in a build without grammars. Models
     // that have the same share it.
     std::shared_ptr<const GrammarVocabulary> grammar_vocabulary;
+    std::vector<OtherVocabulary> other_vocabularies;  // As DraftModel has them.
   };
   std::vector<Description> descriptions() const;
 
@@ -108,6 +111,7 @@ class ModelHost {
     std::shared_ptr<const Model> model;
     uint64_t vocabulary_fingerprint = 0;
     std::shared_ptr<const GrammarVocabulary> grammar_vocabulary;
+    std::vector<OtherVocabulary> other_vocabularies;
     uint64_t weight_bytes = 0;
     std::unique_ptr<LoadProgress> progress;
     std::unique_ptr<const StopHead> stop_head;  // If the folder has one.
@@ -122,6 +126,7 @@ class ModelHost {
   };
 
   ModelHost() = default;
+  Description Describe(const std::string& name, const Hosted& hosted) const;
   // That of an earlier model, if it is the same, or a new one.
   std::shared_ptr<const GrammarVocabulary> VocabularyFor(const Tokenizer& tokenizer, const Hosted& hosted,
                                                          const GenerationDefaults& defaults) const;

@@ -1,6 +1,9 @@
 #include "drafter/model_host.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/file.h"
+#include "common/base/temporary_folder.h"
 #include "common/model/family_fixture.h"
 #include "common/model/quantized_fixture.h"
 #include "gmock/gmock.h"
@@ -123,6 +126,53 @@ TEST(ModelHostTest, HostsHeadsBesideModels) {
       ModelHost::Open({{"mtp", DemoModel("tandem-target-15m")}}, {}, DemoModel("tandem-target-15m")).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(none.message()), HasSubstr("num_nextn_predict_layers: found 0"));
+}
+
+// A target's folder without its weights, the demo target's but for config.json.
+void WriteTargetVocabulary(absl::string_view config, const TemporaryFolder& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    folder.Write(name, ReadFile(absl::StrCat(DemoModel("tandem-target-15m"), "/", name), 1 << 20).value());
+  }
+  folder.Write("config.json", config);
+}
+
+TEST(ModelHostTest, BridgesModelsToTargetsOfNearlyTheirVocabulary) {
+  const std::string config = ReadFile(DemoModel("tandem-target-15m/config.json"), 1 << 20).value();
+  const TemporaryFolder same;
+  WriteTargetVocabulary(config, same);
+  const TemporaryFolder padded;
+  WriteTargetVocabulary(absl::StrReplaceAll(config, {{"\"vocab_size\": 4096", "\"vocab_size\": 4160"}}),
+                        padded);
+  const std::string other = TANDEM_SOURCE_DIR "/common/tokenizer/testdata/llama2";
+  const TemporaryFolder foreign;
+  WriteTargetVocabulary(absl::StrReplaceAll(config, {{"\"vocab_size\": 4096", "\"vocab_size\": 32000"}}),
+                        foreign);
+  foreign.Write("tokenizer.json", ReadFile(other + "/tokenizer.json", 64 << 20).value());
+  foreign.Remove("tokenizer_config.json");
+
+  const std::vector<ModelSpec> specs = {{"code", DemoModel("tandem-draft-code-1m")},
+                                        {"eagle3", DemoModel("tandem-eagle3-15m")}};
+  auto host = ModelHost::Open(specs, {}, DemoModel("tandem-target-15m"),
+                              {same.path(), padded.path(), foreign.path()});
+  ASSERT_TRUE(host.ok()) << host.status();
+  ASSERT_TRUE((*host)->Load({.kv_tokens = 256}).ok());
+  const DraftModel model = (*host)->draft_models()[0];
+  ASSERT_EQ(model.other_vocabularies.size(), 2u) << "one of them is its own";
+  const OtherVocabulary& bridged = model.other_vocabularies[0];
+  ASSERT_NE(bridged.bridge, nullptr) << bridged.difference;
+  EXPECT_EQ(bridged.target, padded.path());
+  EXPECT_EQ(bridged.bridge->target_width(), 4160);
+  EXPECT_EQ(bridged.difference, "logits of 4096 ids for 4160");
+  EXPECT_EQ(*BridgeFor(model, bridged.fingerprint), bridged.bridge.get());
+  EXPECT_EQ(model.other_vocabularies[1].bridge, nullptr);
+  EXPECT_THAT(std::string(BridgeFor(model, model.other_vocabularies[1].fingerprint).status().message()),
+              HasSubstr("ordinary tokens"));
+  EXPECT_TRUE((*host)->draft_models()[1].other_vocabularies.empty()) << "of a head";
+  EXPECT_EQ((*host)->descriptions()[0].other_vocabularies.size(), 2u);
+
+  const absl::Status missing = ModelHost::Open(specs, {}, "", {"/no/such/folder"}).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("/no/such/folder/config.json"));
 }
 
 TEST(ModelHostTest, RefusesMergesThatCannotBeServed) {

@@ -24,6 +24,8 @@ class RandomCommitsTest : public ::testing::TestWithParam<int> {
   static constexpr const char* kSources[] = {
       nullptr, nullptr, nullptr, "ngram:min=1", "suffix:min=1", "trie:nodes=300", "suffix:min=1,tokens=64"};
 
+  static constexpr int kFirstBridged = 100;  // The seeds from here on.
+
   TokenId DrawToken() { return static_cast<TokenId>(Draw(64)); }
 
   // Some way down the peer's tree, then a child that is there, or perhaps not.
@@ -104,7 +106,7 @@ TEST_P(RandomCommitsTest, EveryScoreIsTheModels) {
       DraftCore::Options{.expand_width = 1 + Draw(5), .max_step_rows = 8 + Draw(60)},
       FakeEngine::Options{.max_context = small_context ? 40 : 4096, .num_blocks = small_pool ? 40u : 1000u},
       /*prefix_cache=*/Draw(4) != 0, kSources[static_cast<size_t>(GetParam()) % std::size(kSources)],
-      /*with_engine=*/GetParam() % 7 != 6);
+      /*with_engine=*/GetParam() % 7 != 6, /*bridged=*/GetParam() >= kFirstBridged);
   std::vector<Peer> peers;
   for (SessionId id = 0; id < 4; ++id) peers.emplace_back(drafter_.get(), id);
   for (Peer& peer : peers) peer.Open(DrawPrompt(), DrawBudget());
@@ -152,7 +154,7 @@ TEST_P(RandomCommitsTest, EveryScoreIsTheModels) {
   EXPECT_EQ(counters.sent_nodes, counters.accepted_nodes + counters.pruned_nodes + counters.stale_nodes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomCommitsTest, ::testing::Range(0, 100));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomCommitsTest, ::testing::Range(0, 140));
 
 }  // namespace
 }  // namespace tandem

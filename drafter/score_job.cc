@@ -7,7 +7,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 
 namespace tandem {
@@ -28,11 +27,8 @@ std::optional<double> NegativeLogLikelihood(absl::Span<const float> logits, Toke
 }  // namespace
 
 absl::Status CheckScoreRequest(const ScoreRequest& request, const DraftModel& model, uint32_t max_tokens) {
-  if (model.engine != nullptr && request.vocabulary_fingerprint != model.vocabulary_fingerprint) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("draft model %s has the vocabulary fingerprint %016x, the target %016x", model.name,
-                        model.vocabulary_fingerprint, request.vocabulary_fingerprint));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const VocabularyBridge* const bridge,
+                          BridgeFor(model, request.vocabulary_fingerprint));
   if (model.engine != nullptr && model.engine->config().head.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("draft model ", model.name,
@@ -51,7 +47,7 @@ absl::Status CheckScoreRequest(const ScoreRequest& request, const DraftModel& mo
   if (request.prompt_length == 0) {
     return absl::InvalidArgumentError("prompt_length: 0, expected at least 1");
   }
-  const int32_t vocab_size = model.engine != nullptr ? model.engine->config().vocab_size : INT32_MAX;
+  const int32_t vocab_size = model.engine != nullptr ? VocabularySize(model, bridge) : INT32_MAX;
   for (size_t i = 0; i < request.tokens.size(); ++i) {
     if (request.tokens[i] >= 0 && request.tokens[i] < vocab_size) continue;
     return absl::InvalidArgumentError(
@@ -61,7 +57,10 @@ absl::Status CheckScoreRequest(const ScoreRequest& request, const DraftModel& mo
 }
 
 ScoreJob::ScoreJob(const DraftModel* model, ScoreRequest request)
-    : model_(model), request_(std::move(request)), kv_(model->pool, request_.cache_salt) {
+    : model_(model),
+      request_(std::move(request)),
+      bridge_(BridgeFor(*model, request_.vocabulary_fingerprint).value()),
+      kv_(model->pool, request_.cache_salt) {
   const absl::Span<const TokenId> tokens = request_.tokens;
   result_.ranks.reserve(tokens.size() - request_.prompt_length);
   for (SourceHost* source : model->sources) {
@@ -71,8 +70,7 @@ ScoreJob::ScoreJob(const DraftModel* model, ScoreRequest request)
   }
   next_target_ = request_.prompt_length;
   if (!has_engine()) return;
-  sampler_.emplace(request_.sampling, model->engine->config().vocab_size,
-                   tokens.first(request_.prompt_length));
+  sampler_.emplace(request_.sampling, VocabularySize(*model, bridge_), tokens.first(request_.prompt_length));
   // The window that a session opened with the prompt would have.
   MoveWindow(request_.prompt_length);
   next_target_ = std::min<uint32_t>(window_start_ + 1, static_cast<uint32_t>(tokens.size()));
@@ -122,18 +120,20 @@ void ScoreJob::Suspend() {
 
 void ScoreJob::AddRows(uint32_t max_rows, StepBatch* batch) {
   assert(has_engine() && max_rows > 0);
-  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
-  const size_t affordable = std::max<size_t>(1, kMaxLogitsBytes / (vocab_size * sizeof(float)));
+  const size_t room = LogitsRoom(*model_, bridge_);
+  const size_t affordable = std::max<size_t>(1, kMaxLogitsBytes / (room * sizeof(float)));
   rows_.clear();
   row_after_step_ =
       next_row_ + static_cast<uint32_t>(std::min<size_t>({max_rows, affordable, window_end_ - next_row_}));
   for (uint32_t i = next_row_; i < row_after_step_; ++i) {
     float* logits = nullptr;
     if (i + 1 >= next_target_) {
-      logits = batch->NewLogits(model_->engine->config().logits_size());
+      logits = batch->NewLogits(room);
       rows_.push_back({.target = i + 1, .logits = logits});
     }
-    batch->Add(request_.tokens[i], kv_.CommittedRow(i - window_start_), logits);
+    const TokenId token = request_.tokens[i];
+    batch->Add(bridge_ == nullptr ? token : bridge_->ToDraft(token), kv_.CommittedRow(i - window_start_),
+               logits);
   }
 }
 
@@ -152,9 +152,11 @@ absl::Status ScoreJob::OnStep() {
 }
 
 absl::Status ScoreJob::ScorePrompt(const Row& row) {
-  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
-  const std::optional<double> loss =
-      NegativeLogLikelihood(absl::MakeConstSpan(row.logits, vocab_size), request_.tokens[row.target]);
+  const absl::Span<const float> logits = TargetLogits(*model_, bridge_, row.logits);
+  const TokenId token = request_.tokens[row.target];
+  // The draft model says nothing of a token that it has not.
+  if (bridge_ != nullptr && !bridge_->HasDraft(token)) return absl::OkStatus();
+  const std::optional<double> loss = NegativeLogLikelihood(logits, token);
   if (!loss.has_value()) {
     return absl::InternalError(
         absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));
@@ -165,9 +167,8 @@ absl::Status ScoreJob::ScorePrompt(const Row& row) {
 }
 
 absl::Status ScoreJob::ScoreOutput(const Row& row) {
-  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
   std::vector<TokenProbability> guesses =
-      sampler_->Guess(absl::MakeSpan(row.logits, vocab_size), row.target, kScoredGuesses);
+      sampler_->Guess(TargetLogits(*model_, bridge_, row.logits), row.target, kScoredGuesses);
   if (guesses.empty()) {
     return absl::InternalError(
         absl::StrCat("draft model ", model_->name, " computed logits that are not finite"));

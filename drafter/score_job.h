@@ -100,6 +100,7 @@ class ScoreJob {
 
   const DraftModel* model_;
   const ScoreRequest request_;
+  const VocabularyBridge* const bridge_;  // Null: the ids are the draft model's.
   ScoreResult result_;
   std::optional<TargetSampler> sampler_;  // With an engine.
   std::vector<std::unique_ptr<DraftSource>> sources_;

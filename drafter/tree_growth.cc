@@ -425,10 +425,10 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
   for (uint32_t position = kv_.num_computed(); position < computed_after_step_; ++position) {
     float* logits = nullptr;
     if (position + 1 == length) {
-      root_logits_ = logits = batch->NewLogits(model_->engine->config().logits_size());
+      root_logits_ = logits = batch->NewLogits(LogitsRoom(*model_, bridge_));
       if (is_head() && !is_medusa()) root_request_ = AskForOutput(batch);
     }
-    batch->Add(kv_.tokens()[position], kv_.CommittedRow(position), logits,
+    batch->Add(ToDraft(kv_.tokens()[position]), kv_.CommittedRow(position), logits,
                logits == nullptr ? nullptr : root_request_,
                is_head() ? ReadTarget(window_start_ + position - 1, batch) : nullptr);
   }
@@ -441,13 +441,13 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
 void DraftSession::AddNodeRow(NodeId id, StepBatch* batch) {
   std::vector<SlotId> tail;
   for (NodeId ancestor : tree_.Path(id)) tail.push_back(*states_.at(ancestor).slot);
-  float* logits = batch->NewLogits(model_->engine->config().logits_size());
+  float* logits = batch->NewLogits(LogitsRoom(*model_, bridge_));
   const FeatureRequest* const state = is_head() ? AskForOutput(batch)
                                       : predicts_
                                           ? batch->NewStateRequest(model_->engine->config().hidden_size)
                                           : nullptr;
   node_rows_.push_back({.id = id, .logits = logits, .state = state});
-  batch->Add(tree_.Find(id)->token,
+  batch->Add(ToDraft(tree_.Find(id)->token),
              {.blocks = kv_.blocks(),
               .num_committed = static_cast<uint32_t>(kv_.tokens().size()),
               .tail = batch->KeepTail(std::move(tail))},
@@ -490,7 +490,7 @@ absl::Status DraftSession::OnStep() {
 }
 
 absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
-  const auto row = absl::MakeSpan(logits, static_cast<size_t>(model_->engine->config().vocab_size));
+  const absl::Span<float> row = TargetLogits(*model_, bridge_, logits);
   const TreeNode* above = tree_.Find(parent);
   const uint32_t position = committed_len_ + (above == nullptr ? 0 : above->depth);
   if (sampled_) {

@@ -183,6 +183,7 @@ class Resolver {
                     .max_concurrent_requests = tenant.max_concurrent_requests(),
                     .tokens_per_minute = tenant.tokens_per_minute(),
                     .admin = tenant.admin(),
+                    .text_drafting = tenant.text_drafting(),
                     .cache_salt = HashBytes(tenant.name())};
     if (tenant.has_max_queued_requests()) resolved.max_queued_requests = tenant.max_queued_requests();
     if (tenant.weight() > kMaxWeight) {

@@ -180,6 +180,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   prepared_.set_tenant(tenant_->name);
   prepared_.set_cache_salt(tenant_->cache_salt);
   prepared_.set_adapter(adapter_);
+  prepared_.set_text_drafting(tenant_->text_drafting);
   v1::SpeculationOptions& speculation = *prepared_.mutable_speculation();
   if (speculation.window_policy().empty()) speculation.set_window_policy(tenant_->window_policy);
   std::string drafter_name;

@@ -145,6 +145,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   SessionRequest request;
   request.deadline = deadline;
   request.cache_salt = proto.cache_salt();
+  request.text_drafting = proto.text_drafting();
   if (!proto.adapter().empty()) {
     if (target.adapters == nullptr) {
       return absl::UnimplementedError(

@@ -131,6 +131,7 @@ OpenSession Session::MakeOpen(uint32_t epoch, const std::string& draft_model, ui
           .budget = budget,
           .sampled_drafts = samples_drafts(),
           .predict_acceptance = policy_->stop_below() > 0.0,
+          .text_drafting = request_.text_drafting,
           .constraint = request_.wire_constraint};
 }
 

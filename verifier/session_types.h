@@ -55,6 +55,7 @@ struct SessionRequest {
   std::optional<DrafterBinding> drafter;
   std::vector<DrafterBinding> alternates;  // In whose stead to take them; only with a drafter.
   std::optional<DrafterBinding> partner;   // Drafts along with the drafter; another one than that.
+  bool text_drafting = false;              // Whether any of them may draft by text.
   bool speculate = true;                   // Whether to draft locally where the drafter does not.
   std::unique_ptr<DraftSource>
       prediction;             // Drafts what the request predicts, `emitted` taken in; none: nothing.

@@ -13,6 +13,7 @@ namespace {
 constexpr LinkId kLink = 1;
 // Both sides are told the same: that the vocabularies agree is for the caller to know.
 constexpr uint64_t kFingerprint = 1;
+constexpr uint64_t kOtherFingerprint = 2;  // Of a drafter that is bridged, or drafts by text.
 constexpr char kModel[] = "draft";
 
 Scheduler::Options SchedulerOptions(const DraftLoop::Options& options) {
@@ -28,7 +29,16 @@ Scheduler::Options SchedulerOptions(const DraftLoop::Options& options) {
 absl::StatusOr<std::unique_ptr<DraftLoop>> DraftLoop::Make(const Options& options, Engine* target,
                                                            Engine* drafter,
                                                            std::shared_ptr<const Tokenizer> tokenizer) {
-  if (target->config().vocab_size != drafter->config().vocab_size) {
+  int32_t draft_width = target->config().vocab_size;
+  int32_t target_width = target->config().vocab_size;
+  if (options.bridge != nullptr) {
+    draft_width = options.bridge->draft_width();
+    target_width = options.bridge->target_width();
+  } else if (options.text != nullptr) {
+    draft_width = drafter->config().vocab_size;
+    target_width = options.text->target_width();
+  }
+  if (target->config().vocab_size != target_width || drafter->config().vocab_size != draft_width) {
     return absl::FailedPreconditionError(absl::StrCat("the drafter has ", drafter->config().vocab_size,
                                                       " tokens, the target ", target->config().vocab_size));
   }
@@ -45,10 +55,13 @@ DraftLoop::DraftLoop(const Options& options, Engine* target, Engine* drafter,
             {{.name = kModel,
               .engine = drafter,
               .pool = &draft_pool_,
-              .vocabulary_fingerprint = kFingerprint,
+              .vocabulary_fingerprint =
+                  options.bridge == nullptr && options.text == nullptr ? kFingerprint : kOtherFingerprint,
               .context_length = std::min(static_cast<uint32_t>(drafter->config().max_context),
                                          drafter->num_blocks() * kBlockTokens),
-              .feature_type = options.feature_type}},
+              .feature_type = options.feature_type,
+              .other_vocabularies =
+                  {{.fingerprint = kFingerprint, .bridge = options.bridge, .text = options.text}}}},
             &clock_),
       scheduler_(SchedulerOptions(options), target, &target_pool_, RoundTimeModel({{1, 0.001}}), &clock_,
                  static_cast<SchedulerListener*>(this)) {
@@ -65,7 +78,8 @@ absl::StatusOr<DraftLoop::Output> DraftLoop::Generate(const TokenIds& prompt,
       .max_tokens = max_tokens,
       .sampling = sampling,
       .output = std::make_unique<OutputAssembler>(tokenizer_, StopRules{.max_tokens = max_tokens}),
-      .drafter = DrafterBinding{.link = kLink, .name = kModel, .draft_model = kModel}};
+      .drafter = DrafterBinding{.link = kLink, .name = kModel, .draft_model = kModel},
+      .text_drafting = options_.text != nullptr};
   TANDEM_RETURN_IF_ERROR(scheduler_.Submit(++last_session_, std::move(request)));
   while (!finished_.has_value()) {
     Exchange();

@@ -36,11 +36,14 @@ class DraftLoop final : private SchedulerListener {
     // What a draft head is fed with.
     FeatureType feature_type = FeatureType::kBf16;
     uint32_t prefill_chunk = 128;
-    bool prefix_cache = true;          // Of the verifier,
-    bool drafter_prefix_cache = true;  // and of the drafter.
+    // From the drafter's token ids to the target's; null: they are the same.
+    std::shared_ptr<const VocabularyBridge> bridge;
+    std::shared_ptr<const TextBridge> text;  // Not null: it drafts by text.
+    bool prefix_cache = true;                // Of the verifier,
+    bool drafter_prefix_cache = true;        // and of the drafter.
   };
   // The engines are used by nobody else; they and the tokenizer outlive this. Fails when their vocabularies
-  // differ in width.
+  // differ in width and there is no bridge, or it is between other ones.
   static absl::StatusOr<std::unique_ptr<DraftLoop>> Make(const Options& options, Engine* target,
                                                          Engine* drafter,
                                                          std::shared_ptr<const Tokenizer> tokenizer);

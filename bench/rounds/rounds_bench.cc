@@ -23,6 +23,24 @@ namespace {
 
 using OutputKey = std::tuple<float, uint64_t, size_t>;  // Temperature, seed, prompt.
 
+// What a drafter of another vocabulary needs to draft for the target.
+absl::Status BridgeTo(const LoadedModel& target, const LoadedModel& drafter, bool text_drafting,
+                      DraftLoop::Options* options) {
+  if (drafter.VocabularyFingerprint() == target.VocabularyFingerprint()) return absl::OkStatus();
+  absl::StatusOr<VocabularyBridge> bridge =
+      VocabularyBridge::Between({*drafter.tokenizer, drafter.engine->config().vocab_size},
+                                {*target.tokenizer, target.engine->config().vocab_size});
+  if (bridge.ok()) {
+    options->bridge = std::make_shared<const VocabularyBridge>(*std::move(bridge));
+  } else if (text_drafting) {
+    options->text = std::make_shared<const TextBridge>(drafter.tokenizer, target.tokenizer,
+                                                       target.engine->config().vocab_size);
+  } else {
+    return absl::FailedPreconditionError(absl::StrCat(drafter.name, ": ", bridge.status().message()));
+  }
+  return absl::OkStatus();
+}
+
 DraftLoop::Options LoopOptions(const RoundsOptions& options, uint32_t nodes, RoundsVariant variant) {
   WindowLimits limits{.max_depth = std::min(nodes, kMaxTreeDepth / 2),
                       .nodes_per_level = nodes,
@@ -119,20 +137,20 @@ absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& option
   for (const std::string& folder : options.drafters) {
     TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter,
                             LoadModel(folder, options.threads, options.target, weight_type));
-    const uint64_t fingerprint = drafter.tokenizer->Fingerprint(drafter.engine->config().vocab_size);
-    if (fingerprint != target.tokenizer->Fingerprint(target.engine->config().vocab_size)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(folder, ": its vocabulary is not that of ", options.target));
-    }
+    DraftLoop::Options vocabularies;
+    TANDEM_RETURN_IF_ERROR(BridgeTo(target, drafter, options.text_drafting, &vocabularies));
     for (const float temperature : options.temperatures) {
       for (const RoundsVariant variant :
            {RoundsVariant::kUnseeded, RoundsVariant::kSeeded, RoundsVariant::kCalibrated}) {
         if (variant == RoundsVariant::kUnseeded && temperature == 0.0f) continue;
         RoundsRow row{.drafter = drafter.name, .temperature = temperature, .variant = variant};
         for (const uint32_t nodes : options.nodes) {
-          TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<DraftLoop> loop,
-                                  DraftLoop::Make(LoopOptions(options, nodes, variant), target.engine.get(),
-                                                  drafter.engine.get(), target.tokenizer));
+          DraftLoop::Options loop_options = LoopOptions(options, nodes, variant);
+          loop_options.bridge = vocabularies.bridge;
+          loop_options.text = vocabularies.text;
+          TANDEM_ASSIGN_OR_RETURN(
+              const std::unique_ptr<DraftLoop> loop,
+              DraftLoop::Make(loop_options, target.engine.get(), drafter.engine.get(), target.tokenizer));
           TANDEM_ASSIGN_OR_RETURN(row.tokens_per_round.emplace_back(),
                                   TokensPerRound(options, prompts, temperature, *loop, &outputs));
         }
@@ -193,6 +211,8 @@ void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
                   "Of the drafters' matrices; tandem-drafter keeps 16 bits as int8 on a CPU.")
       ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "w8a8", "w4a8"}))
       ->capture_default_str();
+  app->add_flag("--text-drafting", options->text_drafting,
+                "Let drafters whose vocabulary is an entirely different one draft by text.");
   app->add_option("--threads", options->threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -26,6 +26,7 @@ struct RoundsOptions {
   uint32_t expand_width = 4;
   std::string feature_dtype = "bfloat16";  // Of what draft heads are fed with.
   std::string weight_dtype = "int8";       // Of drafters.
+  bool text_drafting = false;              // Of drafters whose vocabulary is an entirely different one.
   int threads = 1;
 };
 

@@ -327,6 +327,18 @@ absl::StatusOr<bool> Model::IsHead(const std::string& folder, const std::string&
   return weights.Contains(kHeadProjectionName);
 }
 
+absl::StatusOr<Model::Settings> Model::ReadSettings(const std::string& folder) {
+  Settings settings;
+  TANDEM_ASSIGN_OR_RETURN(settings.config, ReadConfig(folder));
+  if (GgufFile::IsPath(folder)) {
+    TANDEM_RETURN_IF_ERROR(CheckTokens(settings.config.eos_tokens, settings.config.vocab_size, folder));
+    settings.generation_defaults.eos_tokens = settings.config.eos_tokens;
+    return settings;
+  }
+  TANDEM_ASSIGN_OR_RETURN(settings.generation_defaults, ReadGenerationDefaults(folder, settings.config));
+  return settings;
+}
+
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& folder) {
   return LoadHead(folder, nullptr);
 }

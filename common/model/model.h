@@ -119,6 +119,13 @@ class Model {
   static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
                                                                std::shared_ptr<const Model> target);
 
+  // What a folder, or a GGUF file, says of its model, whose weights need not be there. Errors are Load's.
+  struct Settings {
+    ModelConfig config;
+    GenerationDefaults generation_defaults;
+  };
+  static absl::StatusOr<Settings> ReadSettings(const std::string& folder);
+
   // Whether the folder holds a draft head, or is that of the target, and so stands for its next-token module.
   // Errors are Load's, as far as it reads.
   static absl::StatusOr<bool> IsHead(const std::string& folder, const std::string& target_folder = "");

@@ -194,6 +194,7 @@ absl::StatusOr<OpenSession> OpenFromProto(const v1::OpenSession& proto) {
   TANDEM_ASSIGN_OR_RETURN(open.budget, BudgetFromProto("open.budget", proto.budget()));
   open.sampled_drafts = proto.sampled_drafts();
   open.predict_acceptance = proto.predict_acceptance();
+  open.text_drafting = proto.text_drafting();
   if (proto.traceparent().size() <= kMaxTraceHeader) open.traceparent = proto.traceparent();
   if (proto.tracestate().size() <= kMaxTraceHeader) open.tracestate = proto.tracestate();
   open.request_id = CleanUtf8(proto.request_id(), kMaxRequestId);
@@ -221,6 +222,7 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   BudgetToProto(open.budget, proto->mutable_budget());
   proto->set_sampled_drafts(open.sampled_drafts);
   proto->set_predict_acceptance(open.predict_acceptance);
+  proto->set_text_drafting(open.text_drafting);
   proto->set_traceparent(open.traceparent);
   proto->set_tracestate(open.tracestate);
   proto->set_request_id(open.request_id);

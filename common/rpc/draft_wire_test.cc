@@ -42,6 +42,7 @@ v1::DraftRequest ValidOpen() {
   open.tracestate = "v=1";
   open.request_id = "req-1";
   open.predict_acceptance = true;
+  open.text_drafting = true;
   open.target_hidden_size = 384;
   open.target_layers = 8;
   open.target_fingerprint = ~uint64_t{1};
@@ -111,6 +112,7 @@ TEST(DraftWireTest, OpenRoundTrips) {
   EXPECT_EQ(open.tracestate, "v=1");
   EXPECT_EQ(open.request_id, "req-1");
   EXPECT_TRUE(open.predict_acceptance);
+  EXPECT_TRUE(open.text_drafting);
 }
 
 TEST(DraftWireTest, WhatTracesAndLogsSayFailsNoOpenAndIsBounded) {

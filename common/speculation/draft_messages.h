@@ -63,6 +63,7 @@ struct OpenSession {
   uint32_t target_hidden_size = 0;
   uint32_t target_layers = 0;
   uint64_t target_fingerprint = 0;
+  bool text_drafting = false;  // A drafter of an entirely different vocabulary may draft.
   // The request's constraint as written on the wire (proto/tandem/v1/types.proto, Constraint); null: none.
   std::shared_ptr<const std::string> constraint;
 };

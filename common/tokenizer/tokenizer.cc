@@ -428,6 +428,17 @@ absl::string_view Tokenizer::FirstTokenBytes(TokenId token) const {
   return it == first_bytes_.end() ? TokenBytes(token) : absl::string_view(it->second);
 }
 
+std::vector<std::optional<Tokenizer::TokenEntry>> Tokenizer::Entries() const {
+  std::vector<std::optional<TokenEntry>> entries(kinds_.size());
+  for (const auto& [content, id] : model_.vocabulary()) {
+    entries[static_cast<size_t>(id)] = TokenEntry{.content = content};
+  }
+  for (const AddedToken& token : added_tokens_) {
+    entries[static_cast<size_t>(token.id)] = TokenEntry{.content = token.content, .added = true};
+  }
+  return entries;
+}
+
 std::optional<TokenId> Tokenizer::FindToken(absl::string_view content) const {
   const auto it = added_ids_.find(content);
   if (it != added_ids_.end()) return it->second;

@@ -82,7 +82,14 @@ class Tokenizer {
   bool IsSpecial(TokenId token) const;
   // Highest id + 1. The model's logits may be wider or narrower.
   int32_t vocab_size() const { return static_cast<int32_t>(kinds_.size()); }
-  // The id of a token by its content as tokenizer.json writes it, such as "<|eos|>" or "\u0120the".
+  // What tokenizer.json has of a token.
+  struct TokenEntry {
+    absl::string_view content;  // Such as "<|eos|>" or "\u0120the"; lives as long as the tokenizer.
+    bool added = false;         // One of "added_tokens".
+  };
+  // Of all ids below vocab_size; nothing for holes.
+  std::vector<std::optional<TokenEntry>> Entries() const;
+  // The id of a token by its content.
   std::optional<TokenId> FindToken(absl::string_view content) const;
 
   std::optional<TokenId> bos() const { return bos_; }

@@ -112,6 +112,7 @@ std::string Table(const v1::TenantInfo& info) {
         tenant.has_max_queued_requests() ? absl::StrCat(tenant.max_queued_requests()) : "default"},
        {"tokens per minute", LimitText(tenant.tokens_per_minute())},
        {"weight", absl::StrCat(std::max(tenant.weight(), 1u))},
+       {"text drafting", tenant.text_drafting() ? "yes" : "no"},
        {"admin", tenant.admin() ? "yes" : "no"},
        {"state", info.rolled_back().empty() ? "ok" : absl::StrCat("rolled back: ", info.rolled_back())},
        {"version", absl::StrCat(info.version())}});

@@ -114,6 +114,9 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
       "Adapter of its requests with its default model; empty: none");
   AddNames(app, command, "--allowed-adapters", "allowed_adapters", tenant->mutable_allowed_adapters(),
            "Adapters that requests may name, A,B; empty: all");
+  AddSetting<bool>(
+      app, command, "--text-drafting", "text_drafting", [=](bool v) { tenant->set_text_drafting(v); },
+      "Let drafters of an entirely different vocabulary draft for it, by text (true or false)");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(

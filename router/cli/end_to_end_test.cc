@@ -456,6 +456,11 @@ TEST_F(EndToEndTest, Servers) {
   drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_head_kind("eagle3");
   drafter.mutable_drafter()->mutable_models(0)->mutable_model()->set_target_fingerprint(0x123);
   enter(drafter);
+  v1::ServerRegistration bridged = router::testing::DrafterAt("e", "drafter-8:7003", 1, "near");
+  v1::ModelInfo& near = *bridged.mutable_drafter()->mutable_models(0)->mutable_model();
+  near.set_vocabulary_fingerprint(0x77);
+  near.add_bridged_vocabularies()->set_fingerprint(vocabulary);
+  enter(bridged);
 
   const auto run = [&](std::vector<std::string> arguments, const std::string& token = "secret-z") {
     arguments.insert(arguments.end(), {"--endpoint", router.endpoint(), "--token", token});
@@ -471,6 +476,7 @@ TEST_F(EndToEndTest, Servers) {
   EXPECT_THAT(out_.str(), ContainsRegex("drafter +code +drafter:7003 +configured +ready +- +- +- +- +-\n"));
   EXPECT_THAT(out_.str(), ContainsRegex("drafter +quick +drafter-9:7003 +registered +ready +- +1.0 +"
                                         "646464646464 +0.50 ms a level +eagle3 head of 0000000000000123\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("drafter +near .* draft model, bridged to 1\n"));
 
   EXPECT_EQ(run({"drafters", "drain", "code"}), kExitOk) << err_.str();
   EXPECT_EQ(run({"servers", "--json"}), kExitOk) << err_.str();
@@ -481,12 +487,14 @@ TEST_F(EndToEndTest, Servers) {
     }
     return nlohmann::json();
   };
-  ASSERT_EQ(servers.size(), 5u);
+  ASSERT_EQ(servers.size(), 6u);
   EXPECT_EQ(find("code", "configured")["state"], "draining");
   EXPECT_EQ(find("letters", "registered")["registration"]["max_waiting"], 8);
   EXPECT_EQ(find("letters", "registered")["registration"]["weights_sha256"].get<std::string>().size(), 64u);
   EXPECT_EQ(find("quick", "registered")["registration"]["level_seconds"], 0.0005);
   EXPECT_EQ(find("quick", "registered")["registration"]["head_kind"], "eagle3");
+  EXPECT_EQ(find("near", "registered")["registration"]["vocabulary_fingerprint"], "0000000000000077");
+  EXPECT_EQ(find("near", "registered")["registration"]["bridged_vocabularies"].size(), 1u);
   EXPECT_FALSE(find("letters", "configured").contains("registration"));
 
   EXPECT_EQ(run({"servers"}, "secret-a"), kExitFailure);

@@ -57,7 +57,17 @@ json InfoJson(const v1::ServerInfo& info) {
                                 {"level_seconds", model.level_seconds()},
                                 {"parameters", model.parameters()},
                                 {"weight_type", model.weight_type()},
-                                {"adapters", json::array()}});
+                                {"adapters", json::array()},
+                                {"bridged_vocabularies", json::array()}});
+    for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
+      result["models"].back()["bridged_vocabularies"].push_back(
+          {{"fingerprint", FingerprintText(bridged.fingerprint())},
+           {"vocabulary_size", bridged.vocabulary_size()},
+           {"moved_tokens", bridged.moved_tokens()},
+           {"target_only_tokens", bridged.target_only_tokens()},
+           {"draft_only_tokens", bridged.draft_only_tokens()},
+           {"by_text", bridged.by_text()}});
+    }
     for (const v1::AdapterInfo& adapter : model.adapters())
       result["models"].back()["adapters"].push_back(adapter.name());
   }
@@ -77,6 +87,23 @@ void AppendHeads(const v1::ServerInfo& info, std::string* text) {
         {model.name(), model.head_kind(),
          model.target_fingerprint() == 0 ? "not known" : FingerprintText(model.target_fingerprint()),
          absl::StrCat(model.target_hidden_size())});
+  }
+  if (rows.size() > 1) absl::StrAppend(text, "\n", FormatTable(rows));
+}
+
+// Of a drafter, the targets whose vocabularies are not quite those of its models.
+void AppendBridges(const v1::ServerInfo& info, std::string* text) {
+  std::vector<std::vector<std::string>> rows = {
+      {"BRIDGED MODEL", "TO FINGERPRINT", "VOCABULARY", "MOVED", "TARGET'S ALONE", "DRAFT MODEL'S ALONE"}};
+  for (const v1::ModelInfo& model : info.models()) {
+    for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
+      const auto tokens = [&bridged](uint32_t count) {
+        return bridged.by_text() ? std::string("by text") : absl::StrCat(count);
+      };
+      rows.push_back({model.name(), FingerprintText(bridged.fingerprint()),
+                      absl::StrCat(bridged.vocabulary_size()), tokens(bridged.moved_tokens()),
+                      tokens(bridged.target_only_tokens()), tokens(bridged.draft_only_tokens())});
+    }
   }
   if (rows.size() > 1) absl::StrAppend(text, "\n", FormatTable(rows));
 }
@@ -111,6 +138,7 @@ std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoi
     absl::StrAppend(&text, "\n", FormatTable(rows));
   }
   AppendHeads(info, &text);
+  AppendBridges(info, &text);
   if (!info.drafters().empty()) {
     std::vector<std::vector<std::string>> rows = {{"DRAFTER", "DRAFT MODEL", "ENDPOINT"}};
     for (const v1::DrafterTarget& drafter : info.drafters()) {

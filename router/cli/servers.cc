@@ -73,7 +73,9 @@ std::string KindOf(const v1::KnownServer& server) {
   if (server.role() == v1::SERVER_ROLE_VERIFIER || !server.has_registration()) return "-";
   const v1::RegisteredDraftModel model = DraftModelOf(server);
   if (model.model().head_kind().empty()) {
-    return model.model().vocabulary_fingerprint() == 0 ? "source" : "draft model";
+    if (model.model().vocabulary_fingerprint() == 0) return "source";
+    const int bridged = model.model().bridged_vocabularies_size();
+    return bridged == 0 ? "draft model" : absl::StrCat("draft model, bridged to ", bridged);
   }
   const std::string kind = absl::StrCat(absl::CHexEscape(model.model().head_kind()), " head");
   if (model.model().target_fingerprint() == 0) return kind;
@@ -119,6 +121,11 @@ json RegistrationJson(const v1::KnownServer& server) {
     if (model.has_level_seconds()) result["level_seconds"] = model.level_seconds();
     result["head_kind"] = model.head_kind();
     result["target_fingerprint"] = absl::StrFormat("%016x", model.target_fingerprint());
+    result["vocabulary_fingerprint"] = absl::StrFormat("%016x", model.vocabulary_fingerprint());
+    result["bridged_vocabularies"] = json::array();
+    for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
+      result["bridged_vocabularies"].push_back(absl::StrFormat("%016x", bridged.fingerprint()));
+    }
   }
   return result;
 }

@@ -69,6 +69,10 @@ absl::Status CheckModel(absl::string_view path, const v1::ModelInfo& model, bool
   if (!is_source && model.vocabulary_fingerprint() == 0) {
     return Wrong(path, ".vocabulary_fingerprint: missing");
   }
+  if (model.bridged_vocabularies_size() > kMaxBridgedVocabularies) {
+    return Wrong(path, ".bridged_vocabularies: ", model.bridged_vocabularies_size(),
+                 " entries, expected at most ", kMaxBridgedVocabularies);
+  }
   return absl::OkStatus();
 }
 
@@ -123,6 +127,14 @@ absl::Status CheckDrafter(const v1::RegisteredDrafter& drafter) {
 std::string ServedNames(absl::Span<const RegistrableModel> models) {
   return absl::StrJoin(models, ", ",
                        [](std::string* out, const RegistrableModel& model) { out->append(model.name); });
+}
+
+bool DraftsFor(const v1::ModelInfo& drafter, const RegistrableModel& model) {
+  if (drafter.vocabulary_fingerprint() == model.vocabulary_fingerprint) return true;
+  const auto& bridged = drafter.bridged_vocabularies();
+  return std::any_of(bridged.begin(), bridged.end(), [&](const v1::BridgedVocabulary& vocabulary) {
+    return vocabulary.fingerprint() == model.vocabulary_fingerprint;
+  });
 }
 
 absl::Status CheckVerifierUse(const v1::ModelInfo& model, absl::Span<const RegistrableModel> models) {
@@ -186,13 +198,13 @@ absl::Status CheckUse(const v1::ServerRegistration& server, const Registration& 
   for (const v1::RegisteredDraftModel& drafter : server.drafter().models()) {
     const uint64_t fingerprint = drafter.model().vocabulary_fingerprint();
     const bool fits = fingerprint == 0 || std::any_of(models.begin(), models.end(), [&](const auto& model) {
-                        return model.vocabulary_fingerprint == fingerprint;
+                        return DraftsFor(drafter.model(), model);
                       });
     if (fits) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("draft model \"", drafter.model().name(), "\" has the vocabulary ",
-                     absl::Hex(fingerprint, absl::kZeroPad16),
-                     ", which is that of no model served here: ", ServedNames(models)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "draft model \"", drafter.model().name(), "\" has the vocabulary ",
+        absl::Hex(fingerprint, absl::kZeroPad16), ", which is that of no model served here, and bridges ",
+        drafter.model().bridged_vocabularies_size(), " others, none of them one's: ", ServedNames(models)));
   }
   return absl::OkStatus();
 }

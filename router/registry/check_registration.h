@@ -15,6 +15,7 @@ namespace tandem::router {
 inline constexpr size_t kInstanceBytes = 16;
 inline constexpr size_t kDigestBytes = 32;
 inline constexpr int kMaxDraftModels = 16;
+inline constexpr int kMaxBridgedVocabularies = 64;
 inline constexpr int kMaxRoundSeconds = 64;
 inline constexpr size_t kMaxAddressBytes = 256;
 

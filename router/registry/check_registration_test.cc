@@ -120,6 +120,15 @@ TEST(CheckRegistrationTest, IsHeldAgainstWhatTheRouterServes) {
   other = DrafterAt("d", "d:1", 1, "m");
   other.mutable_drafter()->mutable_models(0)->mutable_model()->set_vocabulary_fingerprint(5);
   expect_refused(other, both, "draft model \"m\" has the vocabulary 0000000000000005");
+  v1::ModelInfo& bridging = *other.mutable_drafter()->mutable_models(0)->mutable_model();
+  bridging.add_bridged_vocabularies()->set_fingerprint(6);
+  expect_refused(other, both, "bridges 1 others");
+  bridging.add_bridged_vocabularies()->set_fingerprint(kVocabulary);
+  EXPECT_TRUE(CheckRegistration(other).ok());
+  EXPECT_TRUE(CheckUse(other, both, models).ok());
+  for (int i = 0; i < 63; ++i) bridging.add_bridged_vocabularies()->set_fingerprint(8);
+  EXPECT_THAT(std::string(CheckRegistration(other).message()), HasSubstr("bridged_vocabularies: 65 entries"));
+  bridging.clear_bridged_vocabularies();
   // A source has no vocabulary of its own.
   other.mutable_drafter()->mutable_models(0)->clear_weights_sha256();
   other.mutable_drafter()->mutable_models(0)->mutable_model()->clear_vocabulary_fingerprint();

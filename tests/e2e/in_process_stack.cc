@@ -52,7 +52,7 @@ TestDrafter::TestDrafter() : target_(DemoModelFolder(kTarget)) {
   assert(loaded.ok());
   DraftConstraints::Vocabularies vocabularies;
   for (const ModelHost::Description& model : host_->descriptions()) {
-    vocabularies.emplace_back(model.name, model.grammar_vocabulary);
+    vocabularies.push_back({model.name, model.vocabulary_fingerprint, model.grammar_vocabulary});
   }
   service_.Serve(
       {}, host_->draft_models(),

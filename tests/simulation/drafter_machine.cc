@@ -18,7 +18,7 @@ DrafterMachine::DrafterMachine(EventQueue* queue, const Options& options, Random
       queue_(queue),
       random_(random.Fork()),
       target_({.vocab_size = options.model.vocab_size, .num_blocks = 1}) {
-  if (options_.byzantine) liar_.emplace(random, options_.model.vocab_size);
+  if (options_.byzantine) liar_.emplace(random, vocab_size());
   Start();
 }
 
@@ -34,6 +34,10 @@ void DrafterMachine::Start() {
                          .vocabulary_fingerprint = options_.vocabulary_fingerprint,
                          .context_length = options_.context_length,
                          .stop_head = &stop_head_};
+  if (options_.bridge != nullptr) {
+    draft_model.other_vocabularies = {
+        {.fingerprint = options_.bridged_fingerprint, .bridge = options_.bridge}};
+  }
   if (options_.source.has_value()) {
     source_ = std::make_unique<SourceHost>(*options_.source);
     draft_model.sources = {source_.get()};
@@ -68,14 +72,14 @@ void DrafterMachine::OnRequest(uint64_t connection, DraftRequest request) {
 void DrafterMachine::CompileConstraint(uint64_t connection, const DraftRequest& request) {
   const auto* const open = std::get_if<OpenSession>(&request.event);
   if (open == nullptr || open->constraint == nullptr || !random_.Chance(options_.compiles)) return;
-  queue_->At(queue_->now() + options_.compile_time, [this, connection, session = request.session,
-                                                     epoch = open->epoch] {
-    Post([this, connection, session, epoch] {
-      core_->OnConstraint(
-          connection, session, epoch,
-          std::make_unique<FakeConstraint>(FakeConstraint::Options{.vocab_size = options_.model.vocab_size}));
-    });
-  });
+  queue_->At(queue_->now() + options_.compile_time,
+             [this, connection, session = request.session, epoch = open->epoch] {
+               Post([this, connection, session, epoch] {
+                 core_->OnConstraint(
+                     connection, session, epoch,
+                     std::make_unique<FakeConstraint>(FakeConstraint::Options{.vocab_size = vocab_size()}));
+               });
+             });
 }
 
 // A liar asks for anything, and has nothing to complain of.

@@ -29,6 +29,9 @@ class DrafterMachine final : public Machine {
     uint32_t context_length = 256;
     std::optional<SourceSpec> source;  // Merged with what the model drafts.
     uint64_t vocabulary_fingerprint = 0;
+    // Between its model's tokens and the verifiers', which have this fingerprint; null: they are the same.
+    std::shared_ptr<const VocabularyBridge> bridge;
+    uint64_t bridged_fingerprint = 0;
     DraftCore::Options core;
     absl::Duration per_step = absl::Microseconds(300);
     absl::Duration per_row = absl::Microseconds(20);
@@ -71,6 +74,9 @@ class DrafterMachine final : public Machine {
   void Start();
   void Send(uint64_t connection, DraftResponse response);
   void CompileConstraint(uint64_t connection, const DraftRequest& request);
+  int32_t vocab_size() const {
+    return options_.bridge == nullptr ? options_.model.vocab_size : options_.bridge->target_width();
+  }
   void CheckFeatures(uint64_t connection, const DraftRequest& request);
 
   const Options options_;

@@ -73,6 +73,33 @@ void DrawFaults(Random random, DrafterScenario* drafter) {
   draw(&drafter->between_clock_jumps);
 }
 
+// A model that calls its tokens otherwise than the verifiers do: most of them alike, or none of them so that
+// its drafts are worth anything.
+void DrawBridge(Random random, DrafterMachine::Options* machine) {
+  TokenIds ids(kVocabSize);
+  const bool sane = random.Chance(0.6);
+  if (!sane) machine->model.vocab_size = static_cast<int32_t>(random.Between(2, 70));
+  for (TokenId token = 0; token < kVocabSize; ++token) {
+    const bool has = token < machine->model.vocab_size && !random.Chance(sane ? 0.05 : 0.4);
+    ids[static_cast<size_t>(token)] = has ? token : VocabularyBridge::kNone;
+  }
+  if (!sane) {
+    for (size_t last = ids.size(); --last > 0;) {
+      std::swap(ids[last], ids[random.Between(0, static_cast<uint32_t>(last))]);
+    }
+  }
+  const auto stand_in =
+      static_cast<TokenId>(random.Between(0, static_cast<uint32_t>(machine->model.vocab_size) - 1));
+  // A map without a token has nothing to draft.
+  if (std::all_of(ids.begin(), ids.end(), [](TokenId id) { return id == VocabularyBridge::kNone; })) {
+    ids[0] = 0;
+  }
+  machine->bridge = std::make_shared<const VocabularyBridge>(
+      VocabularyBridge::FromMap(std::move(ids), machine->model.vocab_size, stand_in).value());
+  machine->bridged_fingerprint = kFingerprint;
+  machine->vocabulary_fingerprint = kFingerprint + 2;
+}
+
 DrafterScenario DrawDrafter(Random random, Weather weather) {
   DrafterScenario drafter;
   DrafterMachine::Options& machine = drafter.machine;
@@ -109,6 +136,9 @@ DrafterScenario DrawDrafter(Random random, Weather weather) {
     }
     if (random.Chance(0.5)) needs.window = random.Between(1, 60);
     machine.features = std::move(needs);
+  }
+  if (random.Chance(0.2) && machine.vocabulary_fingerprint == kFingerprint) {
+    DrawBridge(random.Fork(), &machine);
   }
   return drafter;
 }
