@@ -2,8 +2,8 @@
 """Holds tandem-plan against this machine: measures twelve configurations with real processes, predicts each, and prints both.
 
 Targets and drafters are paced, so that two cores are enough and their other work matters little: what is put to the test
-is what the simulation makes of scheduling, drafting, choosing and waiting, not how long a pass takes. Two probes, which
-are none of the twelve, tell what stands between passes. Needs nothing but the standard library.
+is what the simulation makes of scheduling, drafting, choosing and waiting, not how long a pass takes. Three probes, which
+are none of the twelve, tell what stands between passes and messages. Needs nothing but the standard library.
 """
 
 import argparse
@@ -40,8 +40,16 @@ CONFIGURATIONS = (
     Configuration(2, 4, "goodput", 4),
     Configuration(2, 4, "goodput", 16),
 )
-# Plain decoding of one and of several at a time, for the time between passes.
-PROBES = (Configuration(1, 0, "off", 1), Configuration(1, 0, "off", 8))
+# None of the above. Each tells one figure, which is fitted so that the prediction of the probe is what was measured: the
+# time between passes, what each session adds to it, and how long a message to or from a drafter takes.
+PROBES = (
+    (Configuration(1, 0, "off", 1), "between_steps_ms"),
+    (Configuration(1, 0, "off", 8), "between_steps_per_session_ms"),
+    (Configuration(1, 1, "fixed:2", 3), "drafter_ms"),
+)
+MOST_MS = 8.0  # Of any of these.
+FIT_STEPS = 12
+PROBE_PROMPTS = 16
 
 
 def describe(configuration):
@@ -123,30 +131,34 @@ class Cluster:
         self._stop.close()
 
 
-def pace_ms(pace, rows):
-    """Milliseconds of a pass of so many rows: FIRST or FIRST+FURTHER."""
-    first, _, further = pace.partition("+")
-    return float(first) + (rows - 1) * float(further or 0)
+def fit(args, probes, lengths):
+    """The figures that probes tell, one after the other, each by bisection: more of any makes everything slower."""
+    fitted = {figure: 0.0 for _, figure in PROBES}
+    for (configuration, figure), measured in zip(PROBES, probes):
+        low, high = 0.0, MOST_MS
+        for _ in range(FIT_STEPS):
+            fitted[figure] = (low + high) / 2
+            predicted = predict(args, args.out, configuration, fitted, lengths[:PROBE_PROMPTS])
+            if predicted["tokens_per_second"] > measured["tokens_per_second"]:
+                low = fitted[figure]
+            else:
+                high = fitted[figure]
+    return {figure: round(ms, 4) for figure, ms in fitted.items()}
 
 
-def between_passes(args, probes):
-    """What the probes say of the time that no pass takes: between passes, for each session, and of a message's way."""
-    alone, several = (probe["token_gap_seconds"]["p50"] * 1e3 for probe in probes)
-    between = max(alone - pace_ms(args.target_ms, 1), 0.0)
-    rows = PROBES[1].concurrency
-    per_session = max(several - pace_ms(args.target_ms, rows) - between, 0.0) / rows
-    return {"between_steps_ms": round(between, 4), "between_steps_per_session_ms": round(per_session, 4)}
-
-
-def make_plan(args, folder, configuration, between, lengths):
+def make_plan(args, folder, configuration, fitted, lengths):
     """The plan of a configuration, as a file."""
     trace = folder / "requests.jsonl"
     lines = [json.dumps({"prompt_tokens": n, "output_tokens": args.max_tokens, "kind": "mixed"}) for n in lengths]
     trace.write_text("\n".join(lines) + "\n", encoding="utf-8")
     policy, _, depth = configuration.policy.partition(":")
     layout = {
-        "verifiers": {"count": configuration.verifiers, "step": args.target_ms, "prefix_cache": False, **between},
-        "network": {"client_ms": args.hop_ms, "verifier_ms": args.hop_ms, "drafter_ms": args.hop_ms},
+        "verifiers": {
+            "count": configuration.verifiers, "step": args.target_ms, "prefix_cache": False,
+            "between_steps_ms": fitted["between_steps_ms"],
+            "between_steps_per_session_ms": fitted["between_steps_per_session_ms"],
+        },
+        "network": {"client_ms": args.hop_ms, "verifier_ms": args.hop_ms, "drafter_ms": fitted["drafter_ms"]},
         "drafter": "off",
     }
     if policy != "off":
@@ -167,8 +179,8 @@ def make_plan(args, folder, configuration, between, lengths):
     return path
 
 
-def predict(args, folder, configuration, between, lengths):
-    plan = make_plan(args, folder, configuration, between, lengths)
+def predict(args, folder, configuration, fitted, lengths):
+    plan = make_plan(args, folder, configuration, fitted, lengths)
     report = folder / "predicted.json"
     subprocess.run([str(args.bin_dir / "tandem-plan"), str(plan), "--json", str(report), "--quiet"], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
@@ -251,19 +263,23 @@ def main():
     known = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     lengths = record_guesses(args, args.out, args.prompts)
     if not args.predict_only:
-        for layout in dict.fromkeys((c.verifiers, c.drafters) for c in (*PROBES, *chosen)):
+        probes = [probe for probe, _ in PROBES]
+        known["probes"] = [None] * len(probes)
+        for layout in dict.fromkeys((c.verifiers, c.drafters) for c in (*probes, *chosen)):
             with Cluster(args, args.out, *layout) as cluster:
-                if layout == (1, 0):
-                    known["probes"] = [cluster.measure(args, probe, args.prompts, 16) for probe in PROBES]
+                for i, probe in enumerate(probes):
+                    if (probe.verifiers, probe.drafters) == layout:
+                        summary = cluster.measure(args, probe, args.prompts, PROBE_PROMPTS)
+                        known["probes"][i] = measured_figures(summary)
                 for configuration in chosen:
                     if (configuration.verifiers, configuration.drafters) == layout:
                         summary = cluster.measure(args, configuration, args.prompts, args.num_prompts)
                         known[describe(configuration)] = measured_figures(summary)
                         print(f"measured: {describe(configuration)}", file=sys.stderr)
                         kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
-    between = between_passes(args, known["probes"])
-    print(f"between passes: {between}", file=sys.stderr)
-    rows = [(c, known[describe(c)], predict(args, args.out, c, between, lengths)) for c in chosen]
+    fitted = fit(args, known["probes"], lengths)
+    print(f"fitted: {fitted}", file=sys.stderr)
+    rows = [(c, known[describe(c)], predict(args, args.out, c, fitted, lengths)) for c in chosen]
     print_table(rows)
     return 0
 

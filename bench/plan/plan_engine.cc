@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
@@ -12,6 +13,12 @@ namespace {
 
 // Guesses of a token that has no chance.
 constexpr float kLeastProbability = 1e-6f;
+
+// Wrong guesses lie apart from the right one, and from one another: 5 has no factor in common with the size
+// of the vocabulary, and `first_wrong` is in [1, 16].
+TokenId WrongToken(TokenId right, TokenId first_wrong, size_t index) {
+  return (right + first_wrong + 5 * static_cast<TokenId>(index)) % PlanEngine::kVocabSize;
+}
 
 double UniformOf(uint64_t hash) {
   return static_cast<double>(hash >> 11) * 0x1p-53;
@@ -105,19 +112,33 @@ absl::Status PlanDraft::Answer(const StepRow& row, const Slot& slot) {
   const GuessRecord record = acceptance.is_recorded()
                                  ? acceptance.RecordAt(uint64_t{slot.anchor} + row.context.length())
                                  : acceptance.Draw(UniformOf(Mix64(slot.hash ^ 0x677565737365)));
-  float sum = 0.0f;
+  double sum = 0.0;
   size_t guesses = 0;
-  for (; guesses < kMostGuesses && record.probabilities[guesses] > 0.0f; ++guesses)
-    sum += record.probabilities[guesses];
-  const float rest = std::max((1.0f - sum) / static_cast<float>(kVocabSize - guesses), kLeastProbability);
-  std::fill(row.logits, row.logits + kVocabSize, std::log(rest));
+  for (; guesses < kMostGuesses && record.probabilities[guesses] > 0.0f; ++guesses) {
+    sum += static_cast<double>(record.probabilities[guesses]);
+  }
+  // What is left goes to tokens that are guessed later still, and no more of them than that takes: most
+  // tokens have no chance.
+  const double rest = std::max(1.0 - sum, 0.0);
+  const double least = guesses == 0 ? 1.0 : static_cast<double>(record.probabilities[guesses - 1]);
+  const bool none_right = record.right == GuessRecord::kNone;
+  const auto most_others = static_cast<double>(kVocabSize - guesses - (none_right ? 1 : 0));
+  const double others = std::clamp(std::ceil(rest / least * (1.0 + 1e-6)), 1.0, most_others);
+  std::fill(row.logits, row.logits + kVocabSize, -std::numeric_limits<float>::infinity());
   const TokenId right = TokenAfter(slot);
-  // Wrong guesses lie apart from the right one, and from one another: 5 has no factor in common with 64.
   const auto first_wrong = static_cast<TokenId>(1 + slot.hash % 16);
   for (size_t i = 0; i < guesses; ++i) {
-    const TokenId wrong = (right + first_wrong + 5 * static_cast<TokenId>(i)) % kVocabSize;
+    const TokenId wrong = WrongToken(right, first_wrong, i);
     row.logits[i == record.right ? right : wrong] =
         std::log(std::max(record.probabilities[i], kLeastProbability));
+  }
+  const float logit = std::log(std::max(static_cast<float>(rest / others), kLeastProbability));
+  for (size_t i = 0, given = 0; given < static_cast<size_t>(others); ++i) {
+    // What no guess was right about is not guessed.
+    const bool free = row.logits[i] == -std::numeric_limits<float>::infinity();
+    if (!free || static_cast<TokenId>(i) == right) continue;
+    row.logits[i] = logit;
+    ++given;
   }
   return absl::OkStatus();
 }
