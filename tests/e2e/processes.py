@@ -378,6 +378,18 @@ class ProcessTest(unittest.TestCase):
         plain.speculation.mode = OFF
         return self.generate(plain).read().output
 
+    def drafter_lost(self, request):
+        """Why the request goes without its drafter, which is refused; the request itself must not care."""
+        expected = self.undrafted(request)
+
+        def lost():
+            generation = self.generate(request).read()
+            self.assertEqual(generation.output, expected)
+            self.assertEqual(generation.accepted, 0)
+            return generation.stats.drafter_lost
+
+        return wait_until(lost, "a drafter that is refused")
+
     def assert_fails(self, generation, code, *parts):
         """The call ends with `code` and a message that has all `parts`; returns the error."""
         with self.assertRaises(grpc.RpcError) as caught:
