@@ -17,7 +17,7 @@ usage() {
   cat <<'EOF'
 usage: tests/fuzz/run.sh [--seconds N | --hours N | --runs N] [--target NAME]... [--jobs N] [--no-build] [--list] [--help]
 
-Builds the preset fuzz (clang: deploy/install.sh --fuzz) and runs every target, each for a minute. What was found lies in
+Builds the preset fuzz (clang: deploy/install.sh --clang) and runs every target, each for a minute. What was found lies in
 build/fuzzing/findings/NAME, and what was reached in build/fuzzing/corpus/NAME, where the next run goes on.
 
   --seconds N    each target for so many seconds
@@ -63,7 +63,7 @@ while (($# > 0)); do
 done
 
 # As CMakeLists.txt names them.
-mapfile -t targets < <(sed 's/#.*//' tests/fuzz/CMakeLists.txt | tr '\n' ' ' | grep -o 'TARGETS [a-z0-9_ ]*' | tr ' ' '\n' |
+mapfile -t targets < <(sed 's/#.*//' tests/fuzz/CMakeLists.txt | tr '\n' ' ' | grep -oE '[ (]TARGETS [a-z0-9_ ]*' | tr ' ' '\n' |
   grep -v -e '^TARGETS$' -e '^$' | sort)
 if $list; then
   printf '%s\n' "${targets[@]}"
@@ -97,7 +97,7 @@ run_target() {
   if ((seconds > 0)); then options+=("-max_total_time=$seconds"); fi
   local known=()
   if [[ -d tests/fuzz/regressions/$name ]]; then known=("tests/fuzz/regressions/$name"); fi
-  "$program" "${options[@]}" -runs="$runs" -timeout=10 -rss_limit_mb=3000 -print_final_stats=1 -artifact_prefix="$findings/" \
+  "$program" "${options[@]}" -runs="$runs" -timeout=30 -rss_limit_mb=3000 -print_final_stats=1 -artifact_prefix="$findings/" \
     "$corpus" "$work/seeds/$name" "${known[@]}" >"$log" 2>&1 || result=FOUND
   local inputs reached
   inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)

@@ -34,15 +34,18 @@ v1::RouterConfig StateConfig() {
 
 std::string CleanPath() {
   const std::string path = absl::StrCat(ScratchFolder(), "/state.db");
-  for (const char* const other : {"", "-wal", "-shm", "-journal"}) std::filesystem::remove(path + other);
+  for (const char* const other : {"", "-wal", "-shm", "-journal", ".good"})
+    std::filesystem::remove(path + other);
   return path;
 }
 
 bool RunStateFile(absl::string_view input) {
   const std::string path = CleanPath();
   ScratchFile("state.db", input);
-  absl::StatusOr<std::unique_ptr<router::SqliteStore>> store = router::SqliteStore::Open(
-      path, {.poll_interval = absl::Hours(1), .busy_timeout = absl::Milliseconds(1)});
+  absl::StatusOr<std::unique_ptr<router::SqliteStore>> store =
+      router::SqliteStore::Open(path, {.poll_interval = absl::Hours(1),
+                                       .busy_timeout = absl::Milliseconds(1),
+                                       .copy_interval = absl::InfiniteDuration()});
   if (!store.ok()) return Refused(store.status(), path);
   for (const char* const prefix : {"", "routing/"}) {
     if (const auto listing = (*store)->List(prefix); !listing.ok()) Refused(listing.status(), path);
