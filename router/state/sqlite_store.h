@@ -53,7 +53,8 @@ class SqliteStore final : public RoutingStore {
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenAsItIs(const std::string& path,
                                                                  const Options& options);
   // DataLoss for an empty file that has a copy.
-  static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenWhole(const std::string& path, const Options& options);
+  static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenWhole(const std::string& path,
+                                                                const Options& options);
   // A file of which opening it said `damage`, in whose place its copy is put.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenGoodCopy(const std::string& path,
                                                                    const Options& options,
