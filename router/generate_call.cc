@@ -321,6 +321,7 @@ void GenerateCall::StartAttempt() {
   Verifier* const verifier = &attempt_->verifier();
   relay_->OnAttempt(verifier->endpoint);
   prepared_.mutable_emitted()->mutable_ids()->Assign(relay_->tokens().begin(), relay_->tokens().end());
+  prepared_.set_arithmetic(arithmetic_);
   if (relay_->prompt_told()) prepared_.mutable_output()->clear_prompt_logprobs();
   stream_ = VerifierStream::Create(kMaxQueuedEvents);
   if (deadline_ != absl::InfiniteFuture()) stream_->context().set_deadline(absl::ToChronoTime(deadline_));
@@ -478,7 +479,9 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
   const bool in_time = router_.clock().Now() < deadline_ - kDeadlineTolerance;
   Relay::End end = relay_->OnEnd(status, in_time);
   if (!tools_.tools().empty()) end.status = ToolError(tools_, end.status);
-  if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
+  if (absl::IsAborted(status) && end.retry) {
+    attempt_->OnChanged();
+  } else if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
     attempt_->OnFailure();
   } else {
     attempt_->OnSuccess();

@@ -28,9 +28,11 @@ VerifierNeeds GenerateCall::Needs() const {
 }
 
 void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
+  const uint64_t told = chunk.arithmetic();
   chunk.clear_arithmetic();
   if (arithmetic_ != 0) return;
-  arithmetic_ = attempt_->arithmetic();
+  // Of a verifier that does not tell, what it was when it was last asked.
+  arithmetic_ = told != 0 ? told : attempt_->arithmetic();
   chunk.set_arithmetic(arithmetic_);
 }
 
