@@ -247,6 +247,18 @@ void Dry(Random random, Scenario* scenario) {
 
 }  // namespace
 
+VerifierMachine::Options DrawAnyVerifier(Random random) {
+  return DrawVerifier(random, /*calm=*/false);
+}
+
+DrafterScenario DrawAnyDrafter(Random random) {
+  return DrawDrafter(random, Weather::kStorm);
+}
+
+ClientRequest DrawAnyRequest(Random random, uint32_t num_drafters, const Tokenizer& tokenizer) {
+  return DrawRequest(random, /*calm=*/false, num_drafters, tokenizer);
+}
+
 Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer) {
   Random random(seed);
   const bool calm = IsCalm(weather);
