@@ -161,6 +161,14 @@ class DiskRun {
       }
       changes.push_back(std::move(change));
     }
+    if (random_.Chance(0.1)) {
+      // By somebody who has read what is out of date.
+      std::vector<router::StoreChange> outdated = changes;
+      outdated.back().expected_version = version_ + 1'000'000;
+      const absl::Status refused = store_->Update(outdated).status();
+      EXPECT_TRUE(absl::IsAborted(refused) || absl::IsUnavailable(refused)) << refused;
+      if (!disk_.has_power()) return;
+    }
     const absl::StatusOr<uint64_t> updated = store_->Update(changes);
     if (updated.ok()) {
       ++counts_->acknowledged;

@@ -166,6 +166,8 @@ void RouterMachine::StartAttempt(uint64_t id) {
   if (!MayServe() && WaitForVerifier(id, absl::UnavailableError("no verifier of the model serves"))) return;
   Call& call = *Find(id);
   ++call.attempts;
+  findings_.Expect(++call.in_vain <= options_.verifiers.size() + router::Failover::kFurtherAttempts + 1,
+                   absl::StrCat("a router tries a request in vain for the ", call.in_vain, ". time"));
   const auto& prompt = call.prepared.prompt().ids();
   const std::vector<size_t> order =
       choice_.Order(absl::MakeConstSpan(prompt.data(), static_cast<size_t>(prompt.size())),
@@ -214,6 +216,7 @@ void RouterMachine::OnVerifierEvent(uint64_t id, int attempt, v1::GenerateRespon
   if (!*send) return;
   if (event.has_chunk()) {
     call->failover.OnProgress();
+    call->in_vain = 0;
     // As TellArithmetic.
     const uint64_t told = event.chunk().arithmetic();
     event.mutable_chunk()->clear_arithmetic();
@@ -307,6 +310,7 @@ void RouterMachine::OnVerifierServes(uint64_t id) {
   call.waits = false;
   ++call.timers;
   call.failover.OnVerifierServes();
+  call.in_vain = 0;
   if (call.attempts > 0 && !budget_->Take(clock().Now())) {
     return End(id, absl::UnavailableError("the router's budget for retries is used up"));
   }

@@ -75,6 +75,7 @@ class RouterMachine final : public Machine {
     router::Failover failover;
     uint64_t arithmetic = 0;
     int attempts = 0;
+    size_t in_vain = 0;  // Attempts since the last token, or since one served that was waited for.
     std::optional<size_t> verifier;   // Of the current attempt,
     std::shared_ptr<RpcCall> stream;  // and its stream.
     int timers = 0;                   // Set or made void.
