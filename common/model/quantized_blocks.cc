@@ -3,14 +3,9 @@
 #include <cassert>
 
 #include "common/model/gguf_dequantize.h"
+#include "common/model/tensor_view.h"
 
 namespace tandem {
-
-int64_t RowInPairs(int64_t output, int64_t head_dim) {
-  const int64_t half = head_dim / 2;
-  const int64_t in_head = output % head_dim;
-  return output - in_head + in_head % half * 2 + in_head / half;
-}
 
 QuantizedBlocks::QuantizedBlocks(const GgufTensor& tensor, int64_t head_dim)
     : QuantizedMatrix(tensor.shape.at(0), tensor.shape.at(1), tensor.bytes.data(), {tensor.bytes}),

@@ -25,7 +25,4 @@ class QuantizedBlocks final : public QuantizedMatrix {
   const int64_t head_dim_;
 };
 
-// Which row of a file holds output `output` where heads of `head_dim` outputs lie in that order.
-int64_t RowInPairs(int64_t output, int64_t head_dim);
-
 }  // namespace tandem
