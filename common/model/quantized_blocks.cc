@@ -31,9 +31,9 @@ Coding QuantizedBlocks::coding() const {
   return CodingOf(type_);
 }
 
-void QuantizedBlocks::ReadCodes(int64_t first, int64_t count, CodedRows* rows) const {
+void QuantizedBlocks::ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const {
   assert(first >= 0 && first + count <= num_outputs());
-  for (int64_t i = 0; i < count; ++i) ReadBlocks(type_, BytesOf(first + i), i, rows);
+  for (int64_t i = 0; i < count; ++i) ReadBlocks(type_, BytesOf(first + i), place + i, rows);
 }
 
 }  // namespace tandem
