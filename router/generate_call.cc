@@ -116,8 +116,8 @@ absl::Status GenerateCall::Admit(const v1::GenerateRequest& request, size_t tena
   request_id_ = request.request_id();
   if (request_id_.empty()) request_id_ = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
   trace_.SetRequest(request_id_, router_.model(model_).name);
-  TANDEM_ASSIGN_OR_RETURN(drafter_,
-                          SelectDrafter(routing_->table(), *tenant_, request.speculation(), request_id_));
+  TANDEM_ASSIGN_OR_RETURN(drafter_, SelectDrafter(routing_->table(), *tenant_, request.speculation(),
+                                                  request_id_, router_.CanDraft(model_, *tenant_)));
   TANDEM_ASSIGN_OR_RETURN(ticket_, router_.admission().Admit(routing_->table(), tenant, std::move(on_place),
                                                              model_, request.priority()));
   record_.OnAdmitted(ticket_.waits_at_first());
@@ -248,9 +248,10 @@ void GenerateCall::TracePreparation(absl::Time taken, absl::Time choosing) {
 void GenerateCall::AddAlternates(size_t drafter) {
   if (drafter_.reason == "request") return;
   const std::vector<Drafter>& drafters = routing_->table().drafters;
+  const DrafterFilter can_draft = router_.CanDraft(model_, *tenant_);
   for (const bool elsewhere : {true, false}) {
     for (size_t other : tenant_->allowed_drafters) {
-      if (other == drafter || drafters[other].draining) continue;
+      if (other == drafter || drafters[other].draining || !can_draft(drafters[other])) continue;
       if ((drafters[other].endpoint != drafters[drafter].endpoint) != elsewhere) continue;
       if (prepared_.alternates_size() >= kMostAlternates) return;
       FillTarget(drafters[other], *prepared_.add_alternates());
@@ -546,7 +547,8 @@ void GenerateCall::OfferFeedback() {
   std::vector<FeedbackDrafter> candidates;
   for (const size_t index : tenant_->allowed_drafters) {
     const Drafter& drafter = routing_->table().drafters[index];
-    if (drafter.draining) continue;
+    // Those that draft by text score nothing.
+    if (drafter.draining || router_.chooser().FitOf(model_, drafter.name) != VocabularyFit::kIds) continue;
     candidates.push_back({drafter.name, drafter.endpoint, drafter.draft_model});
   }
   feedback_->trace = std::make_shared<Span>(trace_.StartFeedback(router_.clock().Now()));
