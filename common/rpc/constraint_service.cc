@@ -10,20 +10,19 @@ namespace tandem {
 
 void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
   flags.Group("Structured output")
-      .Add("max-constraint", &options.max_kib, "KiB that a request's constraint may have.")
+      .Add("max-constraint", &options.max_kib, "Largest constraint of a request, in KiB.")
       .InRange(1, 1024)
       .Add("max-constraint-depth", &options.max_depth,
-           "How deep the values of a constraint's JSON, or its brackets, may nest.")
+           "Most levels of nesting of a constraint's JSON values or brackets.")
       .InRange(1, 1000)
       .Add("constraint-compile-time", &options.compile_time,
-           "Processor time that the compilation of a constraint may take. It has a process of its own.")
-      .Add("constraint-compile-memory", &options.compile_memory_mib,
-           "MiB of memory that this process may take.")
+           "Most CPU time to compile one constraint, in a process of its own.")
+      .Add("constraint-compile-memory", &options.compile_memory_mib, "Most MiB of memory for that process.")
       .InRange(64, 1 << 20)
       .Add("constraint-cache", &options.cache_mib, "MiB of compiled constraints to keep.")
       .InRange(0, 1 << 20)
       .Add("max-waiting-constraints", &options.max_waiting,
-           "Constraints that may wait to be compiled; more are refused.")
+           "Most constraints that wait to be compiled; further ones are refused.")
       .InRange(1, 1e6);
 }
 
