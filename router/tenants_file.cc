@@ -57,11 +57,11 @@ TenantsFileFollower::TenantsFileFollower(Options options, std::string applied, R
     : options_(std::move(options)),
       state_(*state),
       reloads_(registry->AddCounter({"tandem_router_tenants_file_reloads_total",
-                                     "Contents of the tenants file that were applied or refused.",
+                                     "Reloads of the tenants file, by outcome: applied or refused.",
                                      {"outcome"}})),
       refused_(registry
                    ->AddGauge({"tandem_router_tenants_file_refused",
-                               "1 while what the tenants file says is not in force.",
+                               "1 while the tenants file is refused: an older version is in force.",
                                {}})
                    .With()),
       applied_(std::move(applied)) {

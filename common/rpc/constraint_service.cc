@@ -29,22 +29,21 @@ void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
 ConstraintMetrics::ConstraintMetrics(MetricsRegistry* registry, absl::string_view prefix) {
   CounterFamily& lookups = registry->AddCounter(
       {absl::StrCat(prefix, "_constraints_total"),
-       "Constraints of requests: compiled before (known) or compiled for the request (new).",
+       "Constraints of requests: found in the cache (known) or compiled for the request (new).",
        {"state"}});
   known_ = lookups.With({"known"});
   unknown_ = lookups.With({"new"});
   HistogramFamily& seconds =
       registry->AddHistogram({absl::StrCat(prefix, "_constraint_compile_seconds"),
-                              "Time to compile a constraint, by whether it was compiled or refused.",
+                              "Time to compile a constraint, by result: compiled or refused.",
                               {"result"}},
                              ExponentialBuckets(0.001, 2.0, 15));
   compiled_seconds_ = seconds.With({"compiled"});
   refused_seconds_ = seconds.With({"refused"});
-  cache_bytes_ = registry
-                     ->AddGauge({absl::StrCat(prefix, "_constraint_cache_bytes"),
-                                 "Memory of compiled constraints that are kept.",
-                                 {}})
-                     .With();
+  cache_bytes_ =
+      registry
+          ->AddGauge({absl::StrCat(prefix, "_constraint_cache_bytes"), "Memory of cached constraints.", {}})
+          .With();
 }
 
 void ConstraintMetrics::OnLookup(bool known) {

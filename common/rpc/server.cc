@@ -201,23 +201,21 @@ absl::Status ServerRunner::AddPort(const std::string& address,
 void ServerRunner::StartListeners(const ServerOptions& options) {
   Listener::Options accept = {.max_connections = static_cast<int>(options.limits.max_connections)};
   if (options.metrics != nullptr) {
-    accept.refused =
-        options.metrics
-            ->AddCounter({.name = "tandem_server_refused_connections_total",
-                          .help = "Connections that were closed at once because there were too many."})
-            .With({});
+    accept.refused = options.metrics
+                         ->AddCounter({.name = "tandem_server_refused_connections_total",
+                                       .help = "Connections closed at once because too many were open."})
+                         .With({});
     accept.refused_after_cuts =
         options.metrics
-            ->AddCounter({.name = "tandem_server_backed_off_connections_total",
-                          .help = "Connections that were closed at once because others from their address "
-                                  "had been cut."})
+            ->AddCounter(
+                {.name = "tandem_server_backed_off_connections_total",
+                 .help =
+                     "Connections closed at once because earlier ones from the same address had been cut."})
             .With({});
     auto& cut = options.metrics->AddCounter(
         {.name = "tandem_server_cut_connections_total",
-         .help =
-             "Connections that were cut: their peers called and did not read what they were answered "
-             "(unread), sent header lists beyond all bounds (header), or pings, settings and resets without "
-             "end (idle).",
+         .help = "Connections cut because of their peer: it did not read answers (unread), sent too large "
+                 "header lists (header), or sent endless pings, settings and resets (idle).",
          .labels = {"reason"}});
     accept.watch.cut = cut.With({"unread"});
     accept.cut_for_header_lists = cut.With({"header"});

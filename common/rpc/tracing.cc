@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Tracing>> Tracing::Start(const TracingFlags& flag
   TANDEM_RETURN_IF_ERROR(CheckTracingFlags(flags));
   const Counter exported = registry
                                ->AddCounter({.name = "tandem_trace_spans_exported_total",
-                                             .help = "Spans that the OTLP receiver has taken.",
+                                             .help = "Spans that the OTLP receiver accepted.",
                                              .labels = {}})
                                .With({});
   CounterFamily& dropped = registry->AddCounter(
