@@ -103,14 +103,14 @@ void TenantsFileFollower::Look() {
     logged_.clear();
     refused_.Set(0);
     reloads_.With({"applied"}).Increment();
-    LogInfo("the tenants file has been applied", {{"path", options_.path}});
+    LogInfo("tenants file applied", {{"path", options_.path}});
     return;
   }
   refused_.Set(1);
   std::string error(status.message());
   if (error == logged_) return;
   reloads_.With({"refused"}).Increment();
-  LogError("the tenants file cannot be used; tenants and drafters stay as they are",
+  LogError("the tenants file cannot be used; tenants and drafters keep their last good configuration",
            {{"path", options_.path}, {"error", error}});
   logged_ = std::move(error);
 }

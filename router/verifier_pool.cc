@@ -425,7 +425,7 @@ void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const
   for (const auto& other : model.entries) {
     if (!model.choice->listed(other->index) || !Differ(entry.traits, other->traits)) continue;
     LogWarning(
-        "verifiers of one model compute differently: none goes on with an output that another began",
+        "verifiers of one model compute differently: they cannot resume each other's outputs",
         {{verifier.endpoint, entry.traits.computes}, {other->verifier->endpoint, other->traits.computes}});
     break;
   }

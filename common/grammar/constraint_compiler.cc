@@ -165,7 +165,7 @@ absl::Status ConstraintCompiler::StartProcess() {
 absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
   if (process_ == nullptr) {
     if (absl::Status started = StartProcess(); !started.ok()) {
-      if (!MayStop()) LogWarning("constraints cannot be compiled", {{"error", started.ToString()}});
+      if (!MayStop()) LogWarning("cannot compile constraints", {{"error", started.ToString()}});
       return started;
     }
   }

@@ -47,7 +47,7 @@ void CertificateWatch::Look() {
   if (!expiry.ok()) return;
   const double identity = UnixSeconds(expiry->identity);
   if (identity_.value() != 0.0 && identity_.value() != identity) {
-    LogInfo("another certificate", {{"expires", absl::FormatTime(expiry->identity, absl::UTCTimeZone())}});
+    LogInfo("certificate reloaded", {{"expires", absl::FormatTime(expiry->identity, absl::UTCTimeZone())}});
   }
   identity_.Set(identity);
   ca_.Set(UnixSeconds(expiry->ca));

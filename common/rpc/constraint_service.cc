@@ -58,7 +58,7 @@ std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(
     const ConstraintFlags& options, absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary,
     const Clock* clock, ConstraintMetrics* metrics) {
   if (!vocabulary.ok()) {
-    LogWarning("no constraints are compiled", {{"reason", std::string(vocabulary.status().message())}});
+    LogWarning("constraints are off", {{"reason", std::string(vocabulary.status().message())}});
     return nullptr;
   }
   return std::make_unique<ConstraintCompiler>(

@@ -69,8 +69,8 @@ void WarnOfGrpc(const ServerOptions& options) {
   // Without TLS the listener finds these.
   if (options.credentials == nullptr) return;
   LogWarning(
-      "this gRPC lets whoever can connect with TLS keep a core busy with one header that does not end "
-      "(docs/security.md); put a proxy before it, or build with 1.56.2 or later",
+      "with this version of gRPC, any TLS client can keep a core busy with one endless header "
+      "(docs/security.md); put a proxy in front, or build with 1.56.2 or later",
       {{"grpc", grpc::Version()}, {"address", options.listen_address}});
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
     return absl::InvalidArgumentError("listen address: empty, expected host:port");
   }
   if (!options.metrics_address.empty() && options.metrics == nullptr) {
-    return absl::InvalidArgumentError("metrics address given without metrics to show");
+    return absl::InvalidArgumentError("metrics address given without a metrics registry");
   }
   TANDEM_RETURN_IF_ERROR(
       CheckListenAddress(options.listen_address, options.credentials != nullptr, options.insecure));
@@ -303,9 +303,9 @@ void ServerRunner::WatchLiveness(const std::function<absl::Duration()>& stalled,
     if (lives != (still < timeout)) {
       lives = !lives;
       if (lives) {
-        LogInfo("work goes on again");
+        LogInfo("work has resumed");
       } else {
-        LogError("work stands still", {{"for", absl::FormatDuration(still)}});
+        LogError("work has stalled", {{"for", absl::FormatDuration(still)}});
       }
     }
     mutex_.Lock();

@@ -139,7 +139,7 @@ void EtcdStore::SetAway(const absl::Status& reason) {
     was_here = here_;
   }
   if (was_here) {
-    LogError("etcd is out of reach; routing goes on as it was, and cannot be changed",
+    LogError("etcd is out of reach; routing continues unchanged, and changes are refused",
              {{"error", std::string(reason.message())}});
   }
   absl::MutexLock lock(&mutex_);

@@ -47,7 +47,7 @@ absl::Status CheckResponse(const FeedbackRequest& request, const v1::ScoreRespon
   if (response.prompt_tokens() > request.prompt_length ||
       !std::isfinite(response.prompt_negative_log_likelihood()) ||
       response.prompt_negative_log_likelihood() < 0.0) {
-    return absl::InvalidArgumentError("the prompt's likelihood makes no sense");
+    return absl::InvalidArgumentError("the prompt's likelihood is invalid");
   }
   return absl::OkStatus();
 }
@@ -152,9 +152,9 @@ void Feedback::GiveBack(const Asked& asked, const absl::Status& status) {
   // What is cancelled is so because this ends.
   if (change == ScoreSlots::Change::kNone || absl::IsCancelled(status)) return;
   if (change == ScoreSlots::Change::kAnswersAgain) {
-    LogInfo("a drafter scores again", {{"drafter", asked.drafter.name}});
+    LogInfo("a drafter answers score requests again", {{"drafter", asked.drafter.name}});
   } else {
-    LogWarning("a drafter does not score and is left alone for a while",
+    LogWarning("a drafter does not answer score requests; backing off",
                {{"drafter", asked.drafter.name},
                 {"endpoint", asked.drafter.endpoint},
                 {"error", status.ToString(absl::StatusToStringMode::kWithNoExtraData)}});
