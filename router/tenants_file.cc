@@ -34,8 +34,8 @@ absl::StatusOr<v1::RouterConfig> AddTenants(const v1::RouterConfig& config, absl
   others.clear_drafters();
   others.clear_tenants();
   if (!others.SerializeAsString().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": expected drafters and tenants; everything else belongs into the configuration"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected drafters and tenants; everything else belongs in the configuration"));
   }
   v1::RouterConfig both = config;
   both.MergeFrom(added);

@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(
       entry->asked_at = entry->probed = absl::InfinitePast();
     }
     TANDEM_RETURN_IF_ERROR(CheckAnySuits(listed, needs));
-    return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
+    return absl::ResourceExhaustedError("all verifiers of the model are full");
   }
   Attempt::Entry& entry = *model.entries[order.front()];
   auto attempt =

@@ -463,10 +463,10 @@ absl::StatusOr<uint64_t> EtcdStore::Update(absl::Span<const StoreChange> changes
       &retried, [&](absl::Time deadline) { return client_.Txn(transaction, deadline); });
   if (!response.ok()) {
     if (!IsTransient(response.status())) return response.status();
-    return absl::UnavailableError(absl::StrCat(
-        response.status().message(),
-        retried ? "; whether the change was made is not known: look when it answers again, or make it again"
-                : "; nothing was changed"));
+    return absl::UnavailableError(
+        absl::StrCat(response.status().message(),
+                     retried ? "; the change may have been made: check when etcd answers again, or repeat it"
+                             : "; nothing was changed"));
   }
   uint64_t version = static_cast<uint64_t>(std::max<int64_t>(response->header().revision(), 0));
   if (!response->succeeded()) {
