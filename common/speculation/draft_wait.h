@@ -2,7 +2,7 @@
 
 namespace tandem {
 
-// What a session that has no candidates for its next round knows.
+// What is known about a session that has no candidates for its next round.
 struct DraftWait {
   // Until the draft is expected to be there.
   double expected_seconds = 0.0;
