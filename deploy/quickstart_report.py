@@ -243,13 +243,13 @@ def show_progress(text):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tandem", required=True, help="path of the tandem binary")
-    parser.add_argument("--endpoint", required=True, help="the router, host:port")
+    parser.add_argument("--endpoint", required=True, help="the router's host:port")
     parser.add_argument("--token", required=True, help="the tenant's token")
-    parser.add_argument("--drafters", required=True, type=lambda text: text.split(","), help="all, with commas between")
+    parser.add_argument("--drafters", required=True, type=lambda text: text.split(","), help="names of all drafters, separated by commas")
     parser.add_argument("--max-tokens", type=int, default=96, help="most tokens per generation")
-    parser.add_argument("--pairs", type=int, default=5, help="off/on pairs per row")
-    parser.add_argument("--no-measuring", action="store_true", help="only stream")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--pairs", type=int, default=5, help="off/on pairs to measure per row")
+    parser.add_argument("--no-measuring", action="store_true", help="stream only, without measuring")
+    parser.add_argument("--json", help="also write the measurements to this file")
     return parser.parse_args()
 
 
