@@ -95,8 +95,9 @@ absl::StatusOr<std::string> WithMarkBytes(const std::string& grammar) {
     const auto at = begin.get<size_t>();
     if (at + 2 > data.size() || data[at] != 0) continue;
     const auto length = static_cast<size_t>(data[at + 1]);
-    if (at + 2 + length > data.size())
+    if (at + 2 + length > data.size()) {
       return absl::InternalError("XGrammar's strings have an unexpected form");
+    }
     for (size_t i = at + 2; i + kCallMarkBytes <= at + 2 + length; ++i) {
       const auto is = [&](size_t offset, char byte) {
         return data[i + offset] == static_cast<unsigned char>(byte);
