@@ -90,11 +90,10 @@ absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const Ver
                                                    " that the model's largest verifier has room for"));
   }
   if (needs.arithmetic == 0 && !any_adapter && all_known) return NoAdapter(needs.adapter);
-  return absl::UnavailableError(absl::StrCat(
-      "no verifier is known that has room for ", needs.tokens, " tokens",
-      needs.adapter.empty() ? "" : absl::StrCat(", holds the adapter \"", needs.adapter, "\""),
-      needs.arithmetic == 0 ? ""
-                            : " and computes as the one where the output began, so that it would go on"));
+  return absl::UnavailableError(
+      absl::StrCat("no verifier is known that has room for ", needs.tokens, " tokens",
+                   needs.adapter.empty() ? "" : absl::StrCat(", holds the adapter \"", needs.adapter, "\""),
+                   needs.arithmetic == 0 ? "" : " and computes like the one that began the output"));
 }
 
 }  // namespace tandem::router

@@ -115,7 +115,7 @@ void WarnWithoutFeatures(const VerifierFlags& options, const Engine& engine) {
   const FeatureStore::Options store = FeatureStore::OptionsFor(engine, options.feature_memory_mib << 20);
   if (!engine.has_features() || options.feature_memory_mib == 0 || FeatureStore::FitsAny(store)) return;
   LogWarning(
-      "no memory for hidden states: drafters that are heads of this model cannot be used",
+      "too little memory for hidden states: draft heads of this model cannot be used",
       {{"feature_memory_mib", absl::StrCat(options.feature_memory_mib)},
        {"needed_mib_a_layer", absl::StrCat((FeatureStore::BytesPerState(store) + (1 << 20) - 1) >> 20)}});
 }

@@ -130,9 +130,8 @@ TEST_F(ModelsServiceTest, AnOutputGoesOnOnlyWhereItIsComputedAlike) {
   EXPECT_TRUE(generate(0).ok()) << "a router that does not say where it began";
   const absl::Status other = generate(8);
   EXPECT_TRUE(absl::IsAborted(other)) << other;
-  EXPECT_EQ(
-      other.message(),
-      "arithmetic: 8, but this verifier's is 7: it would go on with another output than the one that began");
+  EXPECT_EQ(other.message(),
+            "arithmetic: 8, but this verifier's is 7: it would continue the output differently");
   EXPECT_TRUE(told.empty());
 }
 

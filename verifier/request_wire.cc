@@ -159,8 +159,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
                            : ArithmeticWithAdapter(target.arithmetic, request.adapter->fingerprint);
   if (proto.arithmetic() != 0 && request.arithmetic != 0 && proto.arithmetic() != request.arithmetic) {
     return absl::AbortedError(absl::StrCat("arithmetic: ", proto.arithmetic(), ", but this verifier's is ",
-                                           request.arithmetic,
-                                           ": it would go on with another output than the one that began"));
+                                           request.arithmetic, ": it would continue the output differently"));
   }
   TANDEM_ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(proto, target));
   TANDEM_ASSIGN_OR_RETURN(request.prompt, CheckedTokens(proto.prompt(), "prompt", target.config.vocab_size));

@@ -46,8 +46,8 @@ EMPTY_WHEN_HEALTHY = {
 }
 NAME = re.compile(r"\b(?:tandem_\w+|process_\w+|vllm:\w+|(?:drafter|instance|model):tandem_\w+:\w+|ALERTS|up)\b")
 # Panels of the acceptance dashboard, and what fires when a drafter earns nothing.
-DRAFTED = "Rounds that the drafter drafted"
-BY_SOURCE = "Accepted tokens, by who guessed them"
+DRAFTED = "Drafted rounds"
+BY_SOURCE = "Accepted tokens by source"
 ACCEPTANCE = "Acceptance rate by drafter"
 DRAFTER_ALERTS = ("TandemDrafterLost", "TandemDrafterWrong", "TandemDrafterSuspended", "TandemDrafterQuarantined")
 # Long enough for drafters to be explored and for windows of rates to fill.

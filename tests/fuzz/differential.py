@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Asks Tandem and another implementation the same, at random, and prints where the answers differ.
+"""Gives random inputs to Tandem and to another implementation, and prints where the answers differ.
 
     differential.py PART --peer BINARY [--seed N] [--seconds N | --count N]
 
-Answers that differ are differences, and so is an error where the other answers. For templates errors count apart: Jinja
-evaluates lazily, so that it does not find some mistakes and makes others of them. PART is "tokenizer" (PyPI's `tokenizers`, on the tests' tokenizers), "template" (jinja2, set up as transformers does) or
-"json" (Python's own). BINARY is tandem-fuzz-peer. Needs tests/fuzz/requirements.txt. Exits 1 if answers differ.
+It is a difference if the answers differ, or if only one of them is an error. For templates, errors count separately: Jinja
+evaluates lazily, so it misses some errors and reports others differently. BINARY is tandem-fuzz-peer. PART is one of:
+
+    tokenizer    against PyPI's `tokenizers`, on the tests' tokenizers
+    template     against jinja2, set up as in transformers
+    json         against Python's json
+
+Needs tests/fuzz/requirements.txt. Exits with 1 if answers differ.
 """
 
 import argparse
@@ -252,8 +257,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--count", type=int)
-    parser.add_argument("--show", type=int, default=10, help="how many to print")
-    parser.add_argument("--shown", nargs="+", default=["different"], help="of which outcomes: different, refused, taken ...")
+    parser.add_argument("--show", type=int, default=10, help="most cases to print")
+    parser.add_argument("--shown", nargs="+", default=["different"], help="outcomes of the cases to print: different, refused, taken ...")
     options = parser.parse_args()
     part = parts[options.part]()
     peer = Peer(options.peer)

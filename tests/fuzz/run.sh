@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the libFuzzer programs and runs them, one after the other or several at once: docs/testing.md.
+# Builds the libFuzzer programs and runs them, one after another or several at a time. See docs/testing.md.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -17,20 +17,23 @@ usage() {
   cat <<'EOF'
 usage: tests/fuzz/run.sh [--seconds N | --hours N | --runs N] [--target NAME]... [--jobs N] [--no-build] [--list] [--help]
 
-Builds the preset fuzz (clang: deploy/install.sh --clang) and runs every target, each for a minute. What was found lies in
-build/fuzzing/findings/NAME, and what was reached in build/fuzzing/corpus/NAME, where the next run goes on.
+Builds the preset fuzz (needs clang: deploy/install.sh --clang) and runs every target for a minute. Findings go to
+build/fuzzing/findings/NAME. Inputs that reached new code go to build/fuzzing/corpus/NAME, and the next run starts from
+them.
 
-  --seconds N    each target for so many seconds
-  --hours N      all targets together for so many hours, in equal parts; fractions are fine
-  --runs N       each target for so many inputs, however long that takes
-  --target NAME  this one alone; may be given several times
-  --jobs N       so many targets at once (default 1)
-  --no-build     the programs are there
+  --seconds N    run each target for N seconds (default 60)
+  --hours N      run all targets for N hours in total, in equal parts; N may be a fraction
+  --runs N       run each target for N inputs, with no time limit
+  --target NAME  run only this target; repeat for several
+  --jobs N       run N targets at a time (default 1)
+  --no-build     use the programs that are already built
   --list         list the targets
 
-Exits 1 if anything was found. A finding is seen again with build/fuzz/bin/fuzz_NAME FILE, made smaller with
-build/fuzz/bin/fuzz_NAME -minimize_crash=1 -runs=100000 FILE, and kept in tests/fuzz/regressions/NAME, from where every
-build tries it (fuzz_test).
+Exits with 1 if it finds anything. For each finding:
+
+  1. reproduce it:  build/fuzz/bin/fuzz_NAME FILE
+  2. minimise it:   build/fuzz/bin/fuzz_NAME -minimize_crash=1 -runs=100000 FILE
+  3. keep it in tests/fuzz/regressions/NAME, where fuzz_test replays it in every build
 EOF
 }
 
@@ -62,7 +65,7 @@ while (($# > 0)); do
   shift
 done
 
-# As CMakeLists.txt names them.
+# The names in CMakeLists.txt.
 mapfile -t targets < <(sed 's/#.*//' tests/fuzz/CMakeLists.txt | tr '\n' ' ' | grep -oE '[ (]TARGETS [a-z0-9_ ]*' | tr ' ' '\n' |
   grep -v -e '^TARGETS$' -e '^$' | sort)
 if $list; then
@@ -83,7 +86,7 @@ if $build; then
   cmake --build "$folder" --parallel "$(nproc)" --target "${targets[@]/#/fuzz_}"
 fi
 
-# Files that targets write for every input cost least where there is no disk.
+# Targets write files for every input, which is cheapest in memory.
 if [[ -d /dev/shm && -w /dev/shm ]]; then export TMPDIR=/dev/shm; fi
 export ASAN_OPTIONS="detect_leaks=1:${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 
@@ -92,7 +95,7 @@ run_target() {
   local name=$1 program=$folder/bin/fuzz_$1 corpus=$work/corpus/$1 findings=$work/findings/$1 log=$work/logs/$1
   local started=$SECONDS result=ok options=()
   mkdir -p "$corpus" "$findings"
-  TANDEM_FUZZ_SEEDS=$work/seeds/$name "$program" >"$log" 2>&1 || { echo "$name: the seeds were not made, see $log" && return; }
+  TANDEM_FUZZ_SEEDS=$work/seeds/$name "$program" >"$log" 2>&1 || { echo "$name: could not make the seeds; see $log" && return; }
   if [[ -f tests/fuzz/dictionaries/$name.dict ]]; then options+=("-dict=tests/fuzz/dictionaries/$name.dict"); fi
   if ((seconds > 0)); then options+=("-max_total_time=$seconds"); fi
   local known=()
@@ -117,7 +120,7 @@ done
 wait
 
 if grep -q FOUND "$work"/results/* || (($(find "$work/results" -type f | wc -l) < ${#targets[@]})); then
-  echo "run.sh: found something; the ends of the logs:" >&2
+  echo "run.sh: findings; last lines of their logs:" >&2
   for name in "${targets[@]}"; do
     grep -qs ' ok ' "$work/results/$name" || { echo "== $name" && tail -n 25 "$work/logs/$name"; } >&2
   done

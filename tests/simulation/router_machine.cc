@@ -159,7 +159,7 @@ absl::Status RouterMachine::WhyNone(const Call& call) const {
   }
   absl::Status status = router::CheckAnySuits(listed, Needs(call));
   if (!status.ok()) return status;
-  return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
+  return absl::ResourceExhaustedError("all verifiers of the model are full");
 }
 
 void RouterMachine::StartAttempt(uint64_t id) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the simulations over many seeds, in as many processes as there are cores: for nights.
+# Runs the simulations over many seeds, with one process per core, for example overnight.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -12,10 +12,12 @@ usage() {
   cat <<'TEXT'
 usage: tests/simulation/run.sh [--seeds N] [--first S] [--jobs J] [--bin FOLDER]
 
-  --seeds N     of the cluster; the others run in proportion (default 10000)
-  --first S     the first of them (default 1)
-  --jobs J      processes at once (default: one for each core)
-  --bin FOLDER  where the test programs are (default build/dev/bin)
+Runs the cluster, disk and storm simulations over many seeds, prints their logs, and exits with 1 if a seed fails.
+
+  --seeds N     number of seeds: N for cluster and storm, a fifth for disk (default 10000)
+  --first S     first seed of the cluster simulation (default 1)
+  --jobs J      cluster processes at a time (default: one per core)
+  --bin FOLDER  folder of the test programs (default build/dev/bin)
 TEXT
 }
 
