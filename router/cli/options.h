@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/tls_files.h"
 #include "tandem/v1/config.pb.h"
+#include "tandem/v1/drafter.pb.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/verifier.pb.h"
 
@@ -87,7 +88,16 @@ struct AdminCommand {
 
 // `tandem models ...` and `tandem adapters ...`, of a verifier.
 struct ModelsCommand {
-  enum class Action { kList, kLoad, kUnload, kListAdapters, kLoadAdapter, kUnloadAdapter };
+  enum class Action {
+    kList,
+    kLoad,
+    kUnload,
+    kListAdapters,
+    kLoadAdapter,
+    kUnloadAdapter,
+    kLoadDraft,
+    kUnloadDraft,
+  };
 
   ConnectionOptions connection;
   Action action = Action::kList;
@@ -95,6 +105,8 @@ struct ModelsCommand {
   std::string name;  // For kUnload.
   v1::LoadAdapterRequest load_adapter;
   v1::UnloadAdapterRequest unload_adapter;
+  v1::LoadDraftModelRequest load_draft;
+  v1::UnloadDraftModelRequest unload_draft;
   bool json = false;
 };
 

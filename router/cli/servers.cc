@@ -75,7 +75,9 @@ std::string KindOf(const v1::KnownServer& server) {
   if (model.model().head_kind().empty()) {
     if (model.model().vocabulary_fingerprint() == 0) return "source";
     const int bridged = model.model().bridged_vocabularies_size();
-    return bridged == 0 ? "draft model" : absl::StrCat("draft model, bridged to ", bridged);
+    return absl::StrCat("draft model",
+                        model.model().version().empty() ? "" : absl::StrCat(" ", model.model().version()),
+                        bridged == 0 ? "" : absl::StrCat(", bridged to ", bridged));
   }
   const std::string kind = absl::StrCat(absl::CHexEscape(model.model().head_kind()), " head");
   if (model.model().target_fingerprint() == 0) return kind;
@@ -119,6 +121,7 @@ json RegistrationJson(const v1::KnownServer& server) {
   if (registration.has_drafter()) {
     const v1::ModelInfo model = DraftModelOf(server).model();
     if (model.has_level_seconds()) result["level_seconds"] = model.level_seconds();
+    result["model_version"] = model.version();
     result["head_kind"] = model.head_kind();
     result["target_fingerprint"] = absl::StrFormat("%016x", model.target_fingerprint());
     result["vocabulary_fingerprint"] = absl::StrFormat("%016x", model.vocabulary_fingerprint());
