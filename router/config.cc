@@ -184,6 +184,7 @@ class Resolver {
                     .tokens_per_minute = tenant.tokens_per_minute(),
                     .admin = tenant.admin(),
                     .text_drafting = tenant.text_drafting(),
+                    .record_traffic = tenant.record_traffic(),
                     .cache_salt = HashBytes(tenant.name())};
     if (tenant.has_max_queued_requests()) resolved.max_queued_requests = tenant.max_queued_requests();
     if (tenant.weight() > kMaxWeight) {

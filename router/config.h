@@ -74,7 +74,8 @@ struct Tenant {
   uint32_t tokens_per_minute = 0;  // 0: no limit.
   uint32_t weight = 1;             // At least 1.
   bool admin = false;
-  bool text_drafting = false;  // Whether drafters of an entirely different vocabulary may draft for it.
+  bool text_drafting = false;   // Whether drafters of an entirely different vocabulary may draft for it.
+  bool record_traffic = false;  // Whether its prompts and outputs go to the router's spool.
   // Separates tenants in the verifiers' prefix caches. A function of the tenant's name, so that router
   // replicas and restarts agree.
   uint64_t cache_salt = 0;

@@ -122,6 +122,9 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<bool>(
       app, command, "--text-drafting", "text_drafting", [=](bool v) { tenant->set_text_drafting(v); },
       "Let drafters of an entirely different vocabulary draft for it, by text (true or false)");
+  AddSetting<bool>(
+      app, command, "--record-traffic", "record_traffic", [=](bool v) { tenant->set_record_traffic(v); },
+      "Keep its prompts and outputs in routers' spools, for drafters to learn from (true or false)");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(
@@ -256,6 +259,9 @@ void AddAdminCommands(CLI::App* app, AdminCommand* command,
       CLI::App* swap = add_named(Action::kSwap, "swap", "Pin a tenant to another drafter");
       swap->add_option("DRAFTER", command->swap_to, "Name of the drafter")->required();
       swap->add_flag("--running", command->running, "Also move sessions that are generating");
+      CLI::App* forget = add_named(Action::kForget, "forget",
+                                   "Delete what a router's spool has of it, and the key; ask every router");
+      forget->add_option("--request", command->request_id, "Only this request, by its id");
     } else {
       AddDrafterSettings(set, command);
       CLI::App* drain = add_named(Action::kDrain, "drain", "Give it no new sessions");

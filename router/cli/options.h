@@ -67,7 +67,7 @@ struct ServersCommand {
 // `tandem tenants ...`, `tandem drafters ...` or `tandem verifiers ...`.
 struct AdminCommand {
   enum class Kind { kTenants, kDrafters, kVerifiers };
-  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch, kAdd, kRemove };
+  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch, kAdd, kRemove, kForget };
 
   ConnectionOptions connection;
   Kind kind = Kind::kTenants;
@@ -81,6 +81,7 @@ struct AdminCommand {
   v1::CanaryConfig canary;
   std::vector<std::string> canary_fields;  // Settings of the canary that were given; others are to be kept.
   std::string swap_to;
+  std::string request_id;  // For kForget; empty: everything.
   bool running = false;
   bool undo = false;
   bool json = false;
