@@ -455,7 +455,12 @@ void GenerateCall::ObserveCanary(const v1::SpeculationStats& stats) {
   if (stats.drafter() != drafter || prepared_.drafter().name() != drafter) return;
   std::optional<CanaryVerdict> verdict =
       router_.canaries().OnFinished(routing_->table(), *tenant_, *drafter_.drafter, stats);
-  if (!verdict.has_value()) return;
+  if (!verdict.has_value()) {
+    if (const auto view = router_.canaries().View(tenant_->name); view.has_value()) {
+      router_.metrics().SetCanary(tenant_->name, view->own, view->canary, view->margin, view->requests);
+    }
+    return;
+  }
   // On a worker, because it writes to the store.
   router_.workers().Post([self = shared_from_this(), verdict = *std::move(verdict)] {
     FollowVerdict(self->router_, self->routing_->table(), *self->tenant_, verdict);

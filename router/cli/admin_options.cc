@@ -157,6 +157,13 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<bool>(
       app, command, "--canary-promote", "canary.promote", [=](bool v) { canary->set_promote(v); },
       "Make it the tenant's drafter once it has shown to be above that share (true or false)");
+  AddSetting<double>(
+      app, command, "--canary-max-error", "canary.max_error", [=](double v) { canary->set_max_error(v); },
+      "How likely a verdict may be wrong; default 0.01");
+  AddSetting<uint32_t>(
+      app, command, "--canary-max-requests", "canary.max_requests",
+      [=](uint32_t v) { canary->set_max_requests(v); },
+      "Roll it back after so many of its requests without a verdict; 0: the trial goes on");
   AddSetting<std::string>(
       app, command, "--window-policy", "window_policy",
       [=](const std::string& v) { tenant->set_window_policy(v); }, "Window policy; empty: the verifier's");
