@@ -18,6 +18,8 @@ namespace {
 
 constexpr uint32_t kShortestTtlSeconds = 3;
 constexpr uint32_t kLongestTtlSeconds = 3600;
+// Of the router in all (ServerList).
+constexpr uint32_t kMostRegistered = 512;
 
 std::string Quoted(absl::string_view value) {
   constexpr size_t kShown = 64;
@@ -81,6 +83,12 @@ class Resolver {
     const v1::RegistrationConfig& registration = config_.registration();
     table_.registration.verifiers = registration.verifiers();
     table_.registration.drafters = registration.drafters();
+    if (registration.max_per_address() > 0)
+      table_.registration.max_per_address = registration.max_per_address();
+    if (registration.max_per_address() > kMostRegistered) {
+      Error("registration.max_per_address", registration.max_per_address(), ", expected at most ",
+            kMostRegistered);
+    }
     const uint32_t seconds = registration.ttl_seconds();
     if (seconds == 0) return;
     table_.registration.ttl = absl::Seconds(seconds);

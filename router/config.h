@@ -43,6 +43,7 @@ struct Registration {
   bool verifiers = false;
   bool drafters = false;
   absl::Duration ttl = kDefaultRegistrationTtl;
+  uint32_t max_per_address = 64;  // v1::RegistrationConfig.
 };
 
 // A drafter on trial; see v1::CanaryConfig.

@@ -48,6 +48,7 @@
 #include "router/routing_service.h"
 #include "router/served_model.h"
 #include "router/service.h"
+#include "router/shared_quotas.h"
 #include "router/spool/spool_flags.h"
 #include "router/state/open_store.h"
 #include "router/state/routing_state.h"
@@ -297,6 +298,19 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   std::optional<LearnedStateSaver> saver;
   if (flags.state != kMemoryState)
     saver.emplace(&chooser, &policies, &router.routing().store(), kSaveInterval);
+
+  std::optional<SharedQuotas> quotas;
+  if (LeaseStore* const leases = router.routing().store().leases(); leases != nullptr) {
+    quotas.emplace(
+        SharedQuotas::Options{.router = absl::StrCat(absl::Hex(SystemRandomBits()(), absl::kZeroPad16)),
+                              .table =
+                                  [&router] {
+                                    const std::shared_ptr<const RoutingSnapshot> snapshot = router.snapshot();
+                                    return std::shared_ptr<const RoutingTable>(snapshot, &snapshot->table());
+                                  },
+                              .clock = &clock},
+        &router.admission(), leases);
+  }
 
   server_options.not_serving_yet = NamesOfReadiness();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,

@@ -19,7 +19,7 @@ cores=$(nproc)
 readonly threaded_tests='rpc|router|verifier|drafter|engine_cpu|metrics|tracing'
 # Scripts; measuring programs; and what takes many minutes with a sanitizer:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine" runs it.
-readonly unsanitized='^tidy|^compose|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^live_page|^masks|^soak'
+readonly unsanitized='^tidy|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^live_page|^masks|^soak'
 # What speaks gRPC is long in compiling, and ThreadSanitizer looks at it: tests/run.sh --preset asan has it as well.
 readonly remote='service_test|cli|end_to_end|rpc_streams'
 
@@ -214,7 +214,9 @@ sanitized() {
 selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
-stage "packages" deploy/install.sh
+needs=()
+if $sanitizers || [[ $preset == asan ]]; then needs+=(--clang); fi
+stage "packages" deploy/install.sh "${needs[@]}"
 stage "python environment" python_environment build/python tests/requirements.txt
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
