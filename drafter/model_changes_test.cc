@@ -41,8 +41,8 @@ struct Version {
 };
 
 TEST(ModelChangesTest, OpenSessionsFinishOnTheVersionTheyHave) {
-  Drafter drafter;
   Version next(99);
+  Drafter drafter;  // Its sessions end before what they use.
   Peer old(&drafter, 1);
   old.Open(Prompt(10), kSomeBudget);
   old.RunDryAndDeliver();
@@ -74,8 +74,9 @@ TEST(ModelChangesTest, OpenSessionsFinishOnTheVersionTheyHave) {
 }
 
 TEST(ModelChangesTest, WhatIsRetiredIsNotFoundAndGoneAfterItsLastSession) {
-  Drafter drafter;
   Version other(99);
+  Version again(7);
+  Drafter drafter;
   drafter.core.AddModel(other.Model("other"));
   Peer peer(&drafter, 1);
   OpenSession open = peer.MakeOpen(Prompt(10), kSomeBudget);
@@ -98,14 +99,13 @@ TEST(ModelChangesTest, WhatIsRetiredIsNotFoundAndGoneAfterItsLastSession) {
   EXPECT_THAT(drafter.core.TakeGone(), ElementsAre(other.hold));
   EXPECT_THAT(drafter.core.TakeGone(), IsEmpty());
   // The name is free again.
-  Version again(7);
   EXPECT_EQ(drafter.core.AddModel(again.Model("other")), 0u);
   EXPECT_EQ(drafter.core.stats().num_models, 2u);
 }
 
 TEST(ModelChangesTest, AScoreThatWaitsKeepsItsModel) {
-  Drafter drafter;
   Version other(99);
+  Drafter drafter;
   drafter.core.AddModel(other.Model("other"));
   ScoreRequest request{.draft_model = "other", .vocabulary_fingerprint = kFingerprint};
   request.tokens = Prompt(20);
@@ -124,12 +124,12 @@ TEST(ModelChangesTest, AScoreThatWaitsKeepsItsModel) {
 }
 
 TEST(ModelChangesTest, TimeByNameNeverFalls) {
+  Version next(99);
   Drafter drafter;
   Peer peer(&drafter, 1);
   peer.Open(Prompt(10), kSomeBudget);
   peer.RunDryAndDeliver();
   const double before = drafter.core.stats().step_seconds.at("draft");
-  Version next(99);
   drafter.core.AddModel(next.Model());
   peer.Close();
   (void)drafter.core.TakeGone();
