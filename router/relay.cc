@@ -199,6 +199,12 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
   // Everything was delivered; how the connection ended afterwards does not matter to the client.
   if (finished_) return {.status = absl::OkStatus()};
   const std::string verifier = absl::StrCat("verifier ", endpoint_);
+  // It is not what the router takes it for, and computes otherwise than where the output began.
+  if (absl::IsAborted(status) && !tokens_.empty()) {
+    return {.retry = true,
+            .status = absl::UnavailableError(
+                absl::StrCat(verifier, " cannot go on after ", num_tokens(), " tokens: ", status.message()))};
+  }
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return {.status = ProtocolError("the end of the stream without finished")};

@@ -15,6 +15,7 @@
 #include "router/admission.h"
 #include "router/canary_monitor.h"
 #include "router/choice/drafter_chooser.h"
+#include "router/drafter_policy.h"
 #include "router/feedback/feedback.h"
 #include "router/live/live_call.h"
 #include "router/metrics.h"
@@ -101,6 +102,14 @@ class Router {
   // Its models are those of model().
   DrafterChooser& chooser() { return *chooser_; }
   PolicyMemory& policies() { return *policies_; }
+  // Whether a drafter's vocabulary, as far as it has said, lets it draft for the tenant's requests of a
+  // model.
+  DrafterFilter CanDraft(size_t model, const Tenant& tenant) const {
+    return [this, model, by_text = tenant.text_drafting](const Drafter& drafter) {
+      const VocabularyFit fit = chooser_->FitOf(model, drafter.name);
+      return fit == VocabularyFit::kIds || (fit == VocabularyFit::kText && by_text);
+    };
+  }
 
  private:
   void ChangeLeases(int by);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/config/sealed_bytes.h"
 #include "common/rpc/channel.h"
@@ -19,8 +20,10 @@ namespace tandem::router {
 namespace {
 
 using testing::ChunkEvent;
+using ::testing::ElementsAre;
 using testing::FinishedEvent;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::LettersConfig;
 using testing::StartedEvent;
 using testing::StubVerifier;
@@ -285,6 +288,41 @@ TEST_F(RoutingServiceTest, ExplainsTheChoice) {
   EXPECT_EQ(explanation.reason(), "auto");
   ASSERT_EQ(explanation.candidates_size(), 3);
   EXPECT_GT(explanation.candidates(1).acceptance().mean(), explanation.candidates(2).acceptance().mean());
+}
+
+// Drafters of another vocabulary are candidates where they can draft by text and the tenant allows that.
+TEST_F(RoutingServiceTest, LeavesOutDraftersOfAnotherVocabulary) {
+  const uint64_t vocabulary = testing::LetterModel().vocabulary_fingerprint;
+  DrafterChooser& chooser = router_.router().chooser();
+  const auto names = [](const auto& list) {
+    std::vector<std::string> found;
+    for (const auto& each : list) found.push_back(each.drafter());
+    return found;
+  };
+  EXPECT_TRUE(chooser.TellVocabularies("code", {.own = 0x77, .bridged = {}, .by_text = {0x78, vocabulary}}));
+  v1::ChoiceExplanation explanation;
+  ASSERT_TRUE(Explain("{{{{{}[", &explanation).ok());
+  EXPECT_THAT(names(explanation.candidates()), ElementsAre("", "math"));
+  EXPECT_THAT(explanation.unfit_drafters(), ElementsAre("code"));
+  // Nothing is known of either, so that whoever is a candidate is tried.
+  for (int i = 0; i < 8; ++i) EXPECT_NE(Generate("{{{{{}["), "code");
+  // One of neither kind drafts for nobody.
+  EXPECT_TRUE(chooser.TellVocabularies("math", {.own = 0x77, .bridged = {}, .by_text = {0x78}}));
+  EXPECT_EQ(Generate("{{{{{}["), "");
+
+  v1::RouterConfig config = AutoConfig(verifier_.endpoint());
+  config.mutable_tenants(1)->set_text_drafting(true);
+  TestRouter allowing(config);
+  EXPECT_TRUE(allowing.router().chooser().TellVocabularies(
+      "code", {.own = 0x77, .bridged = {}, .by_text = {vocabulary}}));
+  const auto stub = v1::Routing::NewStub(CreateChannel(allowing.endpoint()));
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::ExplainChoiceRequest request;
+  request.mutable_request()->set_text("{{{{{}[");
+  ASSERT_TRUE(stub->ExplainChoice(&context, request, &explanation).ok());
+  EXPECT_THAT(names(explanation.candidates()), ElementsAre("", "code", "math"));
+  EXPECT_THAT(explanation.unfit_drafters(), IsEmpty());
 }
 
 TEST_F(RoutingServiceTest, ExplainsWhereNothingIsChosen) {

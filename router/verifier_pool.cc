@@ -167,6 +167,16 @@ void VerifierPool::Attempt::OnFailure() {
   entry_.probed = absl::InfinitePast();
 }
 
+void VerifierPool::Attempt::OnChanged() {
+  Model& model = pool_.models_[model_];
+  absl::MutexLock lock(model.mutex.get());
+  model.choice->OnSuccess(index_, pool_.clock_->Now());
+  if (entry_.verifier != verifier_) return;
+  entry_.traits = {};
+  entry_.asked = false;
+  entry_.probed = absl::InfinitePast();
+}
+
 VerifierPool::Wait::~Wait() {
   Model& model = pool_.models_[model_];
   std::shared_ptr<const std::function<void()>> dropped;  // Destroyed without the lock.

@@ -434,7 +434,9 @@ void EngineLoop::TellStarted(GenerateCall& call, absl::Time at) {
 
 void EngineLoop::TellTokens(GenerateCall& call, CommittedTokens tokens, absl::Time at) {
   metrics_->RecordTokens(&call.times, at);
-  call.stream->Write(ChunkToProto(std::move(tokens), call.with_logprobs));
+  v1::GenerateResponse event = ChunkToProto(std::move(tokens), call.with_logprobs);
+  event.mutable_chunk()->set_arithmetic(std::exchange(call.arithmetic, 0));
+  call.stream->Write(std::move(event));
 }
 
 void EngineLoop::RecordDrafter(GenerateCall& call, const DrafterBinding& binding) {

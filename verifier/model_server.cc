@@ -16,6 +16,7 @@
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/model/target_fingerprint.h"
+#include "common/rpc/arithmetic.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/weights_digest.h"
 #include "verifier/feature_store.h"
@@ -125,6 +126,7 @@ absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Open(const Context& co
                                                                std::string registered_as) {
   TANDEM_ASSIGN_OR_RETURN(OpenedTarget target, OpenTarget(*context.options, plan));
   TANDEM_ASSIGN_OR_RETURN(v1::ServerInfo fixed, DescribeServer(*context.options, target));
+  target.served.arithmetic = ArithmeticOf(ComputesInWords(fixed, fixed.models(0)));
   return std::unique_ptr<ModelServer>(
       new ModelServer(context, std::move(target), std::move(fixed), std::move(registered_as)));
 }

@@ -258,6 +258,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   }
   GenerateCall call{.stream = std::move(stream),
                     .with_logprobs = session->num_logprobs >= 0,
+                    .arithmetic = session->arithmetic,
                     .tenant = request->tenant(),
                     .request_id = request->request_id()};
   v1::GenerationStarted& started = *call.started.mutable_started();

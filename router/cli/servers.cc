@@ -74,10 +74,15 @@ std::string KindOf(const v1::KnownServer& server) {
   const v1::RegisteredDraftModel model = DraftModelOf(server);
   if (model.model().head_kind().empty()) {
     if (model.model().vocabulary_fingerprint() == 0) return "source";
-    const int bridged = model.model().bridged_vocabularies_size();
-    return absl::StrCat("draft model",
-                        model.model().version().empty() ? "" : absl::StrCat(" ", model.model().version()),
-                        bridged == 0 ? "" : absl::StrCat(", bridged to ", bridged));
+    int bridged = 0, by_text = 0;
+    for (const v1::BridgedVocabulary& other : model.model().bridged_vocabularies()) {
+      ++(other.by_text() ? by_text : bridged);
+    }
+    std::string kind = "draft model";
+    if (!model.model().version().empty()) absl::StrAppend(&kind, " ", model.model().version());
+    if (bridged > 0) absl::StrAppend(&kind, ", bridged to ", bridged);
+    if (by_text > 0) absl::StrAppend(&kind, ", by text for ", by_text);
+    return kind;
   }
   const std::string kind = absl::StrCat(absl::CHexEscape(model.model().head_kind()), " head");
   if (model.model().target_fingerprint() == 0) return kind;
@@ -126,8 +131,10 @@ json RegistrationJson(const v1::KnownServer& server) {
     result["target_fingerprint"] = absl::StrFormat("%016x", model.target_fingerprint());
     result["vocabulary_fingerprint"] = absl::StrFormat("%016x", model.vocabulary_fingerprint());
     result["bridged_vocabularies"] = json::array();
-    for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
-      result["bridged_vocabularies"].push_back(absl::StrFormat("%016x", bridged.fingerprint()));
+    result["text_vocabularies"] = json::array();
+    for (const v1::BridgedVocabulary& other : model.bridged_vocabularies()) {
+      result[other.by_text() ? "text_vocabularies" : "bridged_vocabularies"].push_back(
+          absl::StrFormat("%016x", other.fingerprint()));
     }
   }
   return result;

@@ -198,10 +198,10 @@ class EtcdTest(ProcessTest):
             self.assertNotIn(token, etcd.ctl("get", "--prefix", "/tandem/"), "tokens in the clear")
 
     def refused_tokens(self, router):
-        """Why a request of 500 tokens is refused there; nothing when it is let in."""
+        """Why a request of 50 tokens is refused there; nothing when it has had them."""
         with router.channel() as channel:
             try:
-                Generation(channel, request_for(max_tokens=500), token="secret-q").read(num_tokens=1)
+                Generation(channel, request_for(max_tokens=50), token="secret-q").read()
             except grpc.RpcError as error:
                 self.assertEqual(error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED, error.details())
                 return error.details()
@@ -212,11 +212,11 @@ class EtcdTest(ProcessTest):
         its part."""
         etcd = self.add_etcd().start().wait_ready()
         self.start_pair(etcd.address)
-        self.set_tenant(self.first, "quota", token="secret-q", tokens_per_minute=600)
+        self.set_tenant(self.first, "quota", token="secret-q", tokens_per_minute=60)
         wait_until(lambda: "quota" in self.tenants(self.second), "the tenant at the second router")
         self.assertIsNone(self.refused_tokens(self.first))
         wait_until(lambda: self.refused_tokens(self.second), "a quota that is used up at the second router")
-        self.assertIn("used up its 600 tokens per minute", self.refused_tokens(self.first) or "")
+        self.assertIn("of its 60 tokens per minute", self.refused_tokens(self.first) or "")
         third = self.add_router(etcd.address).wait_ready()
         self.assertIsNotNone(self.refused_tokens(third), "a router that starts has no quota of its own")
         etcd.kill()

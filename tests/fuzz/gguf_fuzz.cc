@@ -4,7 +4,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/gguf/gguf_file.h"
 #include "common/gguf/gguf_writer.h"
-#include "common/model/gguf_model.h"
+#include "common/model/gguf_config.h"
 #include "common/model/model.h"
 #include "common/model/model_folder_fixture.h"
 #include "common/tokenizer/tokenizer.h"
