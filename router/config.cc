@@ -192,6 +192,7 @@ class Resolver {
                     .tokens_per_minute = tenant.tokens_per_minute(),
                     .admin = tenant.admin(),
                     .text_drafting = tenant.text_drafting(),
+                    .record_traffic = tenant.record_traffic(),
                     .cache_salt = HashBytes(tenant.name())};
     if (tenant.has_max_queued_requests()) resolved.max_queued_requests = tenant.max_queued_requests();
     if (tenant.weight() > kMaxWeight) {
@@ -259,6 +260,11 @@ class Resolver {
     if (config.min_share() > 0.0) canary.min_share = config.min_share();
     if (config.min_rounds() > 0) canary.min_rounds = config.min_rounds();
     canary.promote = config.promote();
+    if (!(config.max_error() >= 0.0 && config.max_error() <= 0.5)) {
+      Error(path + ".max_error", config.max_error(), ", expected 0 to 0.5");
+    }
+    if (config.max_error() > 0.0) canary.max_error = config.max_error();
+    canary.max_requests = config.max_requests();
     return canary;
   }
 

@@ -53,6 +53,8 @@ struct Canary {
   double min_share = 0.9;
   uint32_t min_rounds = 200;
   bool promote = false;
+  double max_error = 0.01;    // Probability that a verdict is wrong, however often it is asked for.
+  uint32_t max_requests = 0;  // 0: the trial goes on until there is a verdict.
 };
 
 // A tenant with every reference resolved; indices point into RoutingTable's models and drafters.
@@ -75,7 +77,8 @@ struct Tenant {
   uint32_t tokens_per_minute = 0;  // 0: no limit.
   uint32_t weight = 1;             // At least 1.
   bool admin = false;
-  bool text_drafting = false;  // Whether drafters of an entirely different vocabulary may draft for it.
+  bool text_drafting = false;   // Whether drafters of an entirely different vocabulary may draft for it.
+  bool record_traffic = false;  // Whether its prompts and outputs go to the router's spool.
   // Separates tenants in the verifiers' prefix caches. A function of the tenant's name, so that router
   // replicas and restarts agree.
   uint64_t cache_salt = 0;

@@ -14,8 +14,8 @@
 #include "common/rpc/release.h"
 #include "common/rpc/trace_metadata.h"
 #include "router/authentication.h"
+#include "router/canary_end.h"
 #include "router/live_start.h"
-#include "router/routing_admin.h"
 #include "router/tool_choice.h"
 
 namespace tandem::router {
@@ -34,27 +34,6 @@ void FillTarget(const Drafter& drafter, v1::DrafterTarget& target) {
   target.set_endpoint(drafter.endpoint);
   target.set_draft_model(drafter.draft_model);
   target.set_trusted(drafter.trusted);
-}
-
-// Ends the trial of the tenant's canary, one way or the other.
-void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tenant,
-                   const CanaryVerdict& verdict) {
-  const std::string& own = table.drafters[*tenant.drafter].name;
-  const std::string& canary = table.drafters[tenant.canary->drafter].name;
-  const absl::StatusOr<bool> ended = EndCanary(
-      router.routing(), tenant.name, own, canary,
-      verdict.promote ? CanaryEnd::kPromoted : CanaryEnd::kRolledBack, verdict.reason, router.clock().Now());
-  const char* const what = verdict.promote ? "canary promoted" : "canary rolled back";
-  if (!ended.ok()) {
-    LogError("the trial of a canary could not be ended", {{"tenant", tenant.name},
-                                                          {"drafter", canary},
-                                                          {"verdict", what},
-                                                          {"error", std::string(ended.status().message())}});
-  } else if (*ended) {
-    router.metrics().RecordCanaryEnd(tenant.name, canary, verdict.promote);
-    Log(verdict.promote ? LogLevel::kInfo : LogLevel::kWarning, what,
-        {{"tenant", tenant.name}, {"drafter", canary}, {"reason", verdict.reason}});
-  }
 }
 
 }  // namespace
@@ -206,6 +185,11 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   prepared_.set_policy_state(router_.policies().Find(policy_key_));
   TracePreparation(now, choosing);
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
+  // Of a resumed request only the rest is seen here.
+  if (router_.spool() != nullptr && tenant_->record_traffic && prepared_.emitted().ids().empty()) {
+    recorded_.emplace(router_.spool(), tenant_->name, router_.model(model_).vocabulary_fingerprint,
+                      prepared_);
+  }
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
   const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
   arithmetic_ = request.resume().arithmetic();
@@ -408,6 +392,7 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
       TellArithmetic(*event.mutable_chunk());
     }
     RecordEvent(event);
+    if (recorded_.has_value()) recorded_->OnEvent(event);
     if (!policy_state.empty()) LearnPolicy(event.finished().speculation(), policy_state);
     live_.OnEvent(event);
     if (parsed_.has_value()) parsed_->OnEvent(event);
@@ -465,7 +450,12 @@ void GenerateCall::ObserveCanary(const v1::SpeculationStats& stats) {
   if (stats.drafter() != drafter || prepared_.drafter().name() != drafter) return;
   std::optional<CanaryVerdict> verdict =
       router_.canaries().OnFinished(routing_->table(), *tenant_, *drafter_.drafter, stats);
-  if (!verdict.has_value()) return;
+  if (!verdict.has_value()) {
+    if (const auto view = router_.canaries().View(tenant_->name); view.has_value()) {
+      router_.metrics().SetCanary(tenant_->name, view->own, view->canary, view->margin, view->requests);
+    }
+    return;
+  }
   // On a worker, because it writes to the store.
   router_.workers().Post([self = shared_from_this(), verdict = *std::move(verdict)] {
     FollowVerdict(self->router_, self->routing_->table(), *self->tenant_, verdict);
@@ -534,6 +524,7 @@ void GenerateCall::Advance() {
   if (write_alarm_ != nullptr) write_alarm_->Cancel();
   LogEnd();
   OfferFeedback();
+  if (recorded_.has_value() && status_->ok()) recorded_->End(router_.clock().Now());
   ticket_ = Admission::Ticket();
   // Of callers that nobody knows there is no more to be told than in the log.
   if (tenant_ != nullptr) {

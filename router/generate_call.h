@@ -31,6 +31,7 @@
 #include "router/router.h"
 #include "router/running_calls.h"
 #include "router/selection.h"
+#include "router/spool/recorded_call.h"
 #include "router/verifier_pool.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/verifier.pb.h"
@@ -185,6 +186,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   LiveCall live_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RecordedCall> recorded_ ABSL_GUARDED_BY(mutex_);  // Of a tenant that is recorded.
   v1::VerifierGenerateRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
   std::optional<ParsedOutput> parsed_ ABSL_GUARDED_BY(mutex_);       // Of a chat whose output is parsed.

@@ -22,6 +22,7 @@
 #include "router/policy_memory.h"
 #include "router/running_calls.h"
 #include "router/served_model.h"
+#include "router/spool/spool.h"
 #include "router/state/routing_snapshot.h"
 #include "router/state/routing_state.h"
 #include "router/swap.h"
@@ -52,6 +53,7 @@ class Router {
     RouterMetrics* metrics = nullptr;  // Outlives the router.
     Feedback* feedback = nullptr;      // Outlives the router; none: no request is scored.
     LiveView* live = nullptr;          // Outlives the router; none: no live page.
+    Spool* spool = nullptr;            // Outlives the router; none: nothing is kept of requests.
     // Hears where known callers call from; none: nobody does.
     std::shared_ptr<PeerBackoff> backoff;
     std::function<uint64_t()> draw;         // Random bits for seeds and request ids. Thread-safe.
@@ -91,6 +93,7 @@ class Router {
   RouterMetrics& metrics() { return *options_.metrics; }
   Feedback* feedback() { return options_.feedback; }
   LiveView* live() { return options_.live; }
+  Spool* spool() { return options_.spool; }
   // A known caller called from there, by gRPC's name of it.
   void OnKnownCaller(const std::string& peer);
   VerifierPool& verifiers() { return verifiers_; }

@@ -79,6 +79,7 @@ std::string KindOf(const v1::KnownServer& server) {
       ++(other.by_text() ? by_text : bridged);
     }
     std::string kind = "draft model";
+    if (!model.model().version().empty()) absl::StrAppend(&kind, " ", model.model().version());
     if (bridged > 0) absl::StrAppend(&kind, ", bridged to ", bridged);
     if (by_text > 0) absl::StrAppend(&kind, ", by text for ", by_text);
     return kind;
@@ -125,6 +126,7 @@ json RegistrationJson(const v1::KnownServer& server) {
   if (registration.has_drafter()) {
     const v1::ModelInfo model = DraftModelOf(server).model();
     if (model.has_level_seconds()) result["level_seconds"] = model.level_seconds();
+    result["model_version"] = model.version();
     result["head_kind"] = model.head_kind();
     result["target_fingerprint"] = absl::StrFormat("%016x", model.target_fingerprint());
     result["vocabulary_fingerprint"] = absl::StrFormat("%016x", model.vocabulary_fingerprint());

@@ -37,7 +37,15 @@ EMPTY_WHEN_HEALTHY = {
     "tandem_router_retries_total",
     "tandem_router_canary_rollbacks_total",
     "tandem_router_canary_promotions_total",
+    # Of trials, and of tenants whose traffic is kept.
+    "tandem_router_canary_tokens_per_round",
+    "tandem_router_canary_margin",
+    "tandem_router_canary_requests",
+    "tandem_router_spool_bytes",
+    "tandem_router_spool_records_total",
+    "tandem_router_spool_dropped_total",
     "tandem_drafter_sessions_refused_total",
+    "tandem_drafter_model_changes_total",
     # Of a choice by prediction that was wrong: by chance, there may be none yet.
     "tandem_router_choice_surprises_total",
     # Drafters that hang or are out of time to score, and verifiers that load while requests come.
