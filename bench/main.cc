@@ -1,5 +1,5 @@
-// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `paced`, `rounds` and `serve`
-// build without gRPC, with -DTANDEM_SERVICES=OFF.
+// tandem-bench: measurements of Tandem's parts. All but `acceptance`, `guesses`, `paced`, `rounds` and
+// `serve` build without gRPC, with -DTANDEM_SERVICES=OFF.
 
 #include <cstdio>
 #include <fstream>
@@ -20,6 +20,7 @@
 #include "common/engine/kv_type.h"
 #ifdef TANDEM_BENCH_SERVE
 #include "bench/acceptance/acceptance_bench.h"
+#include "bench/rounds/guesses_bench.h"
 #include "bench/rounds/paced_bench.h"
 #include "bench/rounds/rounds_bench.h"
 #include "bench/serve/serve_bench.h"
@@ -239,6 +240,10 @@ int Main(int argc, char** argv) {
   CLI::App* paced = app.add_subcommand(
       "paced", "Drafter and verifier in simulated time: tokens per second, hits and waits, counted.");
   bench::AddPacedOptions(paced, &paced_options);
+  bench::GuessesOptions guesses_options;
+  CLI::App* guesses = app.add_subcommand(
+      "guesses", "What drafters guess at each position of the target's outputs, for tandem-plan.");
+  bench::AddGuessesOptions(guesses, &guesses_options);
   bench::AcceptanceOptions acceptance_options;
   CLI::App* acceptance = app.add_subcommand(
       "acceptance", "How well drafters' acceptance is predicted from prompts, before it is known.");
@@ -250,6 +255,7 @@ int Main(int argc, char** argv) {
   if (serve->parsed()) return bench::RunServe(serve_options);
   if (rounds->parsed()) return bench::RunRounds(rounds_options);
   if (paced->parsed()) return bench::RunPaced(paced_options);
+  if (guesses->parsed()) return bench::RunGuesses(guesses_options);
   if (acceptance->parsed()) return bench::RunAcceptance(acceptance_options);
 #endif
 

@@ -1,0 +1,112 @@
+// tandem-plan: how a cluster would serve a traffic, and which layout is the cheapest that is good enough
+// (docs/planning.md). Opens no connection and needs no model.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "bench/plan/plan_file.h"
+#include "bench/plan/report_html.h"
+#include "bench/plan/sweep.h"
+
+namespace tandem::plan {
+namespace {
+
+struct Flags {
+  std::string plan;
+  std::string json;
+  std::string html;
+  size_t threads = std::max(std::thread::hardware_concurrency(), 1u);
+  uint32_t slices = 1;
+  bool until_met = false;
+  bool quiet = false;
+};
+
+// A bar on a terminal; elsewhere a line for every tenth.
+class ProgressBar {
+ public:
+  void Show(double done) {
+    constexpr int kBarWidth = 40;
+    const auto steps = static_cast<int>(done * (terminal_ ? 100 : 10) + 1e-9);
+    if (steps == shown_) return;
+    shown_ = steps;
+    if (!terminal_) {
+      std::fprintf(stderr, "simulated %d %%\n", 10 * steps);
+      return;
+    }
+    const int filled = steps * kBarWidth / 100;
+    std::fprintf(stderr, "\r[%s%s] %3d %%%s", std::string(filled, '#').c_str(),
+                 std::string(kBarWidth - filled, ' ').c_str(), steps, steps == 100 ? "\n" : "");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  int shown_ = -1;
+};
+
+bool Write(const std::string& file, const std::string& text) {
+  if (file.empty()) return true;
+  std::ofstream out(file);
+  out << text;
+  out.flush();
+  if (!out) std::fprintf(stderr, "tandem-plan: cannot write %s\n", file.c_str());
+  return static_cast<bool>(out);
+}
+
+int Run(const Flags& flags) {
+  const absl::StatusOr<Plan> plan = LoadPlan(flags.plan);
+  if (!plan.ok()) {
+    std::fprintf(stderr, "tandem-plan: %s\n", std::string(plan.status().message()).c_str());
+    return 1;
+  }
+  ProgressBar bar;
+  RunOptions options{
+      .threads = flags.threads, .slices = flags.slices, .until_met = flags.until_met, .on_progress = {}};
+  if (!flags.quiet) options.on_progress = [&bar](double done) { bar.Show(done); };
+  const absl::StatusOr<PlanOutcome> outcome = RunPlan(*plan, options);
+  if (!outcome.ok()) {
+    std::fprintf(stderr, "tandem-plan: %s\n", std::string(outcome.status().message()).c_str());
+    return 1;
+  }
+  std::cout << "Simulated.\n";
+  for (const std::string& note : plan->notes) std::cout << note << "\n";
+  std::cout << "\n" << PlanTable(*plan, *outcome);
+  double wall_seconds = 0.0;
+  for (const CandidateOutcome& one : outcome->candidates) wall_seconds += one.result.wall_seconds;
+  if (!flags.quiet) std::fprintf(stderr, "%.1f s of computing\n", wall_seconds);
+  const bool written = Write(flags.json, PlanJson(*plan, *outcome).dump(1) + "\n") &&
+                       Write(flags.html, PlanHtml(*plan, *outcome));
+  return written ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tandem::plan
+
+int main(int argc, char** argv) {
+  CLI::App app("Sizes a cluster: simulates router, verifiers and drafters under a traffic, on virtual time.",
+               "tandem-plan");
+  tandem::plan::Flags flags;
+  app.add_option("plan", flags.plan, "The plan, in YAML (docs/planning.md).")->required();
+  app.add_option("--json", flags.json, "File to write all figures to.");
+  app.add_option("--html", flags.html, "File to write a report with plots to.");
+  app.add_option("--threads", flags.threads, "Simulations at a time.")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option(
+         "--slices", flags.slices,
+         "Cut the time of each simulation into so many parts, each with a warm-up and a thread of its own.")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_flag("--until-met", flags.until_met,
+               "Simulate layouts by rising price, and stop at the first that meets the plan's target.");
+  app.add_flag("--quiet", flags.quiet, "Show no progress.");
+  CLI11_PARSE(app, argc, argv);
+  return tandem::plan::Run(flags);
+}
