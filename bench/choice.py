@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What choosing a drafter for each prompt gains: mixed traffic, every drafter on every prompt, and the router's choice.
+"""Measures the gain from choosing a drafter for each prompt: every drafter on mixed traffic, and the router's choice.
 
-Starts a target and drafters whose forward passes last as long as told, so that drafters differ in cost as they would
-with larger models, and two routers before them: one chooses and learns from its own requests only, the other is for what
-it is compared with. The first is calibrated on a part of the prompts, or learns from requests as they come; then each of
-the other prompts goes with every drafter, with none, with fixed windows and with the drafter that the router chooses, in
-turns. Needs nothing but the standard library.
+Starts a target and drafters with forward passes of a given duration, so that drafters differ in cost as with larger models.
+Starts two routers in front of them: one chooses drafters and learns only from its own requests, the other serves the
+baselines. The first is calibrated on part of the prompts, or learns from requests as they arrive. Then each of the other
+prompts runs in turns with every drafter, without a drafter, with fixed windows, and with the router's choice. Needs only
+the standard library.
 """
 
 import argparse
@@ -123,32 +123,32 @@ def parse_fixed(text):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     add = parser.add_argument
-    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="the binaries")
-    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/choice", help="for results and logs")
+    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="folder of the binaries")
+    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/choice", help="folder for results and logs")
     add("--target", type=pathlib.Path, default=serve.MODELS / "tandem-target-15m", help="folder of the target model")
     add("--prompts", type=read_prompts, action="append", required=True, metavar="NAME[:chat]=FILE",
-        help="prompts of one kind, one a line: text or JSON (repeatable)")  # fmt: skip
-    add("--calibrate", type=int, default=25, metavar="N", help="prompts of each kind to calibrate on; 0: begin cold")
+        help="prompts of one kind, one per line, as text or JSON (repeatable)")  # fmt: skip
+    add("--calibrate", type=int, default=25, metavar="N", help="prompts of each kind to calibrate on; 0: no calibration")
     add("--calibration", type=pathlib.Path, metavar="FILE",
-        help="routing.state of an earlier run with the same prompts, instead of calibrating anew")  # fmt: skip
+        help="use routing.state of an earlier run with the same prompts, in place of a new calibration")  # fmt: skip
     add("--learn", type=int, default=0, metavar="N",
-        help="requests that the router chooses for and learns from, in all, before measuring (default %(default)s)")  # fmt: skip
+        help="total requests that the router chooses for and learns from before measuring (default %(default)s)")  # fmt: skip
     add("--evaluate", type=int, default=12, metavar="N", help="prompts of each kind to measure (default %(default)s)")
     add("--repetitions", type=int, default=1, metavar="N",
-        help="of every measured prompt, each with a seed of its own (default %(default)s)")  # fmt: skip
+        help="runs of every measured prompt, each with its own seed (default %(default)s)")  # fmt: skip
     add("--fixed", type=parse_fixed, default=[], metavar="DRAFTER:WINDOW,...",
-        help="standard speculation to compare with: one drafter, windows that stay as they are")  # fmt: skip
-    add("--simulate-target-ms", default="20+0.5", metavar="FIRST+FURTHER", help="the target's pace (%(default)s)")
+        help="baselines with standard speculation: one drafter and a fixed window")  # fmt: skip
+    add("--simulate-target-ms", default="20+0.5", metavar="FIRST+FURTHER", help="pace of the target (default %(default)s)")
     add("--paces", type=parse_paces, default=parse_paces(DEFAULT_PACES), metavar="NAME=MS,...",
-        help=f"drafters and how long a step takes them (default {DEFAULT_PACES})")  # fmt: skip
+        help=f"drafters and the milliseconds per step of each (default {DEFAULT_PACES})")  # fmt: skip
     add("--draft-model", type=serve.named("story-1m=build/specialists/story-1m"), action="append", default=[],
-        metavar="NAME=FOLDER", help="the model of a drafter in --paces that is not bundled (repeatable)")  # fmt: skip
+        metavar="NAME=FOLDER", help="model of a drafter in --paces that is not bundled (repeatable)")  # fmt: skip
     add("--max-tokens", type=int, default=48)
     add("--temperature", type=float, default=0.8)
-    add("--seed", type=int, default=1, help="of the order of prompts, and the first of sampling")
-    add("--max-prompt-bytes", type=int, default=1200, help="prompts are cut to this, at their beginning")
+    add("--seed", type=int, default=1, help="seed of the prompts' order, and first seed of sampling")
+    add("--max-prompt-bytes", type=int, default=1200, help="most bytes of a prompt; longer ones lose their beginning")
     add("--warm-up", type=int, default=10, metavar="N",
-        help="requests with each drafter before measuring, which teach the verifier what costs what")  # fmt: skip
+        help="warm-up requests with each drafter, from which the verifier learns the costs")  # fmt: skip
     args = parser.parse_args()
     unpaced = set(dict(args.draft_model)) - set(args.paces)
     if unpaced:

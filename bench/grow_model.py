@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """Grows a Llama model folder into a larger one that computes the same function.
 
-What is added contributes nothing: new layers, heads and neurons end in zero projections, and new columns of the
-hidden state are always zero. But they cost what they would cost in any model: their weights are random numbers
-wherever they meet zeros or lead to them, and are read and multiplied like all others. So a small target that
-drafters know can be measured at the price of a large one.
+The added parts contribute nothing: new layers, heads and neurons end in zero projections, and new columns of the hidden
+state are always zero. But they cost what they cost in any model: where they read zeros or lead to zeros, their weights are
+random numbers, which an engine reads and multiplies like all others. So you can measure a small target, for which drafters
+exist, at the cost of a large one.
 
 RMSNorm divides by the root of the mean over the hidden state, which zeros make smaller: with r = old / new width its
 weights are scaled by sqrt(r) and its epsilon by r. sqrt(r) has to be a power of two, so that this is exact in
-bfloat16. Sums are taken in another order, though, so an output may differ where two tokens are nearly as likely;
---verify says how often. Needs NumPy.
+bfloat16. The order of sums changes, so an output may differ where two tokens are almost equally likely; --verify
+measures how often. Needs NumPy.
 
---head takes an EAGLE-3 head of the source along: it keeps its own size, reads the grown model's hidden states, whose
-new columns are zero, and brings the source's embeddings.
+--head also converts an EAGLE-3 head of the source. The head keeps its size, reads the grown model's hidden states, whose
+new columns are zero, and stores the source's embeddings.
 """
 
 import argparse
@@ -261,12 +261,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     add = parser.add_argument
     add("--source", type=pathlib.Path, default=DEMO_TARGET, help="model folder to grow")
-    add("--out", type=pathlib.Path, default=REPOSITORY / "build/models/target-160m", help="new folder")
+    add("--out", type=pathlib.Path, default=REPOSITORY / "build/models/target-160m", help="folder for the new model")
     for name, default in (("hidden", 1536), ("intermediate", 2304), ("heads", 24), ("kv-heads", 8), ("layers", 9)):
         add(f"--{name}", type=int, default=default, help="(default %(default)s)")
-    add("--head", type=pathlib.Path, help="an EAGLE-3 head of the source, written to the new folder's name with -head")
+    add("--head", type=pathlib.Path, help="EAGLE-3 head of the source; written to the new folder's name plus -head")
     add("--verify", type=pathlib.Path, metavar="BIN_DIR", help="compare greedy outputs with these binaries")
-    add("--verify-tokens", type=int, default=64, help="tokens for each prompt (default %(default)s)")
+    add("--verify-tokens", type=int, default=64, help="tokens per prompt (default %(default)s)")
     args = parser.parse_args()
     new = {name: getattr(args, name) for name in KEYS}
     try:

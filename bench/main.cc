@@ -13,6 +13,7 @@
 #include "bench/engine_bench.h"
 #include "bench/engine_report.h"
 #include "bench/engine_turns.h"
+#include "bench/load_bench.h"
 #include "bench/model_shapes.h"
 #include "bench/quality_report.h"
 #include "common/base/status_macros.h"
@@ -117,6 +118,38 @@ void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
   app->add_flag("--json", flags->json, "Print JSON.");
 }
 
+struct LoadFlags {
+  LoadBenchOptions options;
+  std::string instruction_set = "auto";
+  std::string weight_dtype = "auto";
+};
+
+void AddLoadFlags(CLI::App* app, LoadFlags* flags) {
+  LoadBenchOptions& options = flags->options;
+  app->add_option("model", options.path, "Model folder or GGUF file.")->required();
+  app->add_option("--threads", options.threads, "Threads.")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--instruction-set", flags->instruction_set,
+                  absl::StrJoin(InstructionSetNames(), ", ") + ".")
+      ->capture_default_str();
+  app->add_option("--weight-dtype", flags->weight_dtype, "auto, bf16, int8, int4, w8a8 or w4a8.")
+      ->capture_default_str();
+  app->add_option("--repetitions", options.repetitions, "Readings and loads, which take turns.")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app->add_flag("--cold", options.cold, "Have the system forget the files before each.");
+}
+
+absl::Status RunLoad(LoadFlags flags) {
+  LoadBenchOptions& options = flags.options;
+  TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
+  TANDEM_ASSIGN_OR_RETURN(options.weight_type, ParseWeightType(flags.weight_dtype));
+  TANDEM_ASSIGN_OR_RETURN(const LoadBenchResult result, RunLoadBench(options));
+  std::cout << LoadBenchTable(options, result) << std::flush;
+  return absl::OkStatus();
+}
+
 absl::Status RunQuality(QualityFlags flags) {
   QualityOptions& options = flags.options;
   TANDEM_ASSIGN_OR_RETURN(options.instruction_set, ParseInstructionSet(flags.instruction_set));
@@ -188,6 +221,9 @@ int Main(int argc, char** argv) {
   CLI::App* quality = app.add_subcommand(
       "quality", "How well a model predicts a text, by the types of its weights and of its keys and values.");
   AddQualityFlags(quality, &quality_flags);
+  LoadFlags load_flags;
+  CLI::App* load = app.add_subcommand("load", "Time of loading a model beside that of reading its files.");
+  AddLoadFlags(load, &load_flags);
   std::string shape;
   CLI::App* shapes = app.add_subcommand("shapes", "The names --shape knows.");
   shapes->add_option("name", shape, "Print this one's config.json instead.");
@@ -225,6 +261,7 @@ int Main(int argc, char** argv) {
 
   const absl::Status status = shapes->parsed()    ? PrintShapes(shape)
                               : quality->parsed() ? RunQuality(quality_flags)
+                              : load->parsed()    ? RunLoad(load_flags)
                                                   : RunEngine(flags);
   if (!status.ok()) {
     std::fprintf(stderr, "tandem-bench: %s\n", status.ToString().c_str());

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tables in the shape of the paper's Tables 1, 3, 12 and 13 and of its Figures 2 and 4, from the demo models.
+"""Reproduces the paper's Tables 1, 3, 12 and 13 and Figures 2 and 4 in form, with the demo models.
 
 The paper is "A Drop-In Solution for On-the-Fly Adaptation of Speculative Decoding" (docs/paper.md). Tables 1, 3 and 12
-come from `tandem-bench serve` on a router, verifiers and a drafter that this script starts, table 13 from
-`tandem-bench acceptance`, the figures from equation 1 alone. Needs nothing but the standard library.
+come from `tandem-bench serve` on a router, verifiers and a drafter that this script starts. Table 13 comes from
+`tandem-bench acceptance`, and the figures from equation 1 alone. Needs only the standard library.
 """
 
 import argparse
@@ -227,18 +227,18 @@ def comma_separated(text):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     add = parser.add_argument
-    add("parts", nargs="*", default=PARTS, help=f"of {', '.join(PARTS)}; all by default")
-    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="the binaries")
-    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/paper", help="for results and logs")
-    add("--drafters", type=comma_separated, default=["general-1m", "general-4m"], help="of the demo models")
-    add("--prompts", action="append", metavar="NAME=FILE", help="as of tandem-bench serve (repeatable)")
-    add("--chat", action="append", default=[], metavar="NAME", help="prompts that are messages of a user")
+    add("parts", nargs="*", default=PARTS, help=f"parts to make: {', '.join(PARTS)}; default: all")
+    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="folder of the binaries")
+    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/paper", help="folder for results and logs")
+    add("--drafters", type=comma_separated, default=["general-1m", "general-4m"], help="drafters, from the demo models")
+    add("--prompts", action="append", metavar="NAME=FILE", help="prompts, as in tandem-bench serve (repeatable)")
+    add("--chat", action="append", default=[], metavar="NAME", help="prompt files whose prompts are user messages")
     add("--fixed-windows", type=lambda text: [int(w) for w in text.split(",")], default=list(FIXED_WINDOWS),
-        help="windows of standard speculative decoding to choose the best of")  # fmt: skip
-    add("--num-prompts", type=int, default=4, help="of each file (default %(default)s)")
-    add("--max-prompt-tokens", type=int, default=128, help="of longer prompts, the beginning (default %(default)s)")
-    add("--max-tokens", type=int, default=64, help="of each output (default %(default)s)")
-    add("--repetitions", type=int, default=2, help="of each prompt and configuration (default %(default)s)")
+        help="windows of standard speculative decoding, of which the best is reported")  # fmt: skip
+    add("--num-prompts", type=int, default=4, help="prompts of each file (default %(default)s)")
+    add("--max-prompt-tokens", type=int, default=128, help="cut longer prompts to this many tokens (default %(default)s)")
+    add("--max-tokens", type=int, default=64, help="most tokens per output (default %(default)s)")
+    add("--repetitions", type=int, default=2, help="runs of each prompt and configuration (default %(default)s)")
     add("--simulate-target-ms", metavar="FIRST[+FURTHER]", help="slow the verifiers down")
     add("--simulate-draft-ms", metavar="FIRST[+FURTHER]", help="slow the drafter down")
     args = parser.parse_args(arguments)

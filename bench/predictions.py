@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What a prediction is worth when a text is edited, on a stack that it starts and ends.
+"""Measures the gain from predicted outputs when a text is edited. Starts and stops its own services.
 
-Models of the demo's size do not copy by themselves. So each prompt's own output is taken for the edited text, and the prediction is that
-text before the edit: some of its words are others, some lines are missing. Every prompt is generated in turns, one
-configuration right after the other, and the outputs must be the same:
+Models of the demo's size do not copy text. So the script uses each prompt's own output as the edited text, and as prediction
+a version with some words changed and some lines missing, which stands for the text before the edit. Every prompt runs in
+turns, one configuration right after another, and all outputs must be equal:
 
     plain         no speculation
-    nothing       speculation with nothing that could draft (--local-drafter none)
+    nothing       speculation without a source of drafts (--local-drafter none)
     edited        with the text before the edit as prediction
     exact         with the output itself as prediction
     wrong         with another prompt's output as prediction
 
-Prints tokens per second after the first token, the median over turns of its ratio to `plain`, and tokens a round. Needs nothing but the
-standard library.
+Prints tokens per second after the first token, the median over turns of its ratio to `plain`, and tokens per round. Needs
+only the standard library.
 """
 
 import argparse
@@ -81,12 +81,12 @@ def measure(stack, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="the binaries")
-    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/predictions", help="for results and logs")
+    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="folder of the binaries")
+    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/predictions", help="folder for results and logs")
     add("--turns", type=int, default=3, help="turns of each prompt")
     add("--max-tokens", type=int, default=256)
     add("--temperature", type=float, default=0.0)
-    add("--every", type=int, default=20, metavar="WORDS", help="how far apart words differ before the edit")
+    add("--every", type=int, default=20, metavar="WORDS", help="distance between changed words, in words")
     add("--simulate-target-ms", metavar="FIRST[+FURTHER]", help="slow the verifier down")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

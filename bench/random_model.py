@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes a copy of a model folder whose weights are in random order, each matrix by itself.
+"""Writes a copy of a model folder with shuffled weights, each matrix by itself.
 
-As a drafter it costs what the original costs and guesses at random: the worst that speculation can meet, and the rival
-explanation beside every figure of a drafter.
+As a drafter, the copy costs as much as the original and guesses at random. It is the worst case for speculation, and the
+control for every measurement of a drafter.
 """
 
 import argparse
@@ -40,9 +40,9 @@ def shuffle_weights(source, folder, seed=1):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     source = REPOSITORY / "deploy" / "demo-models" / "tandem-draft-general-1m"
-    parser.add_argument("--source", type=pathlib.Path, default=source, help="model folder to imitate")
+    parser.add_argument("--source", type=pathlib.Path, default=source, help="model folder to copy")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "build" / "models" / "random-1m")
-    parser.add_argument("--seed", type=int, default=1, help="of the order (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the shuffle (default %(default)s)")
     args = parser.parse_args()
     print(shuffle_weights(args.source, args.out, args.seed))
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts a router, verifiers and a drafter on cores of their own, runs `tandem-bench serve` against them, and plots.
+"""Starts a router, verifiers and a drafter, each on its own cores, runs `tandem-bench serve` against them, and plots.
 
-What comes after `--` goes to tandem-bench serve. Everything that is started ends with this script. Needs nothing
-but the standard library; plots need the environment that --plots makes.
+Arguments after `--` go to tandem-bench serve. When the script ends, it stops everything that it started. Needs only the
+standard library; plots need the environment that --plots creates.
 """
 
 import argparse
@@ -242,23 +242,23 @@ def parse_arguments(arguments):
         description=__doc__.split("\n", 1)[0], epilog="Arguments after -- go to tandem-bench serve."
     )
     add = parser.add_argument
-    add("--bin-dir", type=pathlib.Path, default=REPOSITORY / "build/release/bin", help="the binaries")
-    add("--out", type=pathlib.Path, default=REPOSITORY / "build/serve", help="for results and logs")
+    add("--bin-dir", type=pathlib.Path, default=REPOSITORY / "build/release/bin", help="folder of the binaries")
+    add("--out", type=pathlib.Path, default=REPOSITORY / "build/serve", help="folder for results and logs")
     add("--target", type=pathlib.Path, default=MODELS / "tandem-target-15m", help="folder of the target model")
     add("--shape", type=named("chain='--branching 1'"), action="append", metavar="NAME=FLAGS",
-        help="a verifier with these flags, served as NAME (repeatable); sweep over them with --model")  # fmt: skip
+        help="further verifier with these flags, served as NAME (repeatable); sweep over them with --model")  # fmt: skip
     add("--draft-model", type=named("ngram=ngram:min=2"), action="append", default=[], metavar="NAME=MODEL",
-        help="a further drafter: a folder, or a source as tandem-drafter knows them (repeatable)")  # fmt: skip
+        help="further drafter: a folder, or a source that tandem-drafter knows (repeatable)")  # fmt: skip
     add("--merge", type=named("both=general-1m+ngram"), action="append", default=[], metavar="NAME=MODEL+SOURCE",
-        help="a further drafter, which merges two (repeatable)")  # fmt: skip
+        help="further drafter that merges two (repeatable)")  # fmt: skip
     add("--random-drafter", action="store_true",
-        help="a further drafter, random: code-1m with its weights in random order, which guesses at random")  # fmt: skip
+        help="further drafter, named random, that guesses at random: code-1m with shuffled weights")  # fmt: skip
     add("--simulate-target-ms", metavar="FIRST[+FURTHER]", help="slow the verifiers down")
     add("--simulate-draft-ms", metavar="FIRST[+FURTHER]", help="slow the drafter down")
-    add("--verifier-flags", default="--no-prefix-cache", help="for every verifier (default %(default)s)")
-    add("--drafter-flags", default="", help="for the drafter")
-    add("--plots", action="store_true", help="plot the results, in an environment made under build/")
-    add("bench", nargs="*", help="for tandem-bench serve")
+    add("--verifier-flags", default="--no-prefix-cache", help="flags of every verifier (default %(default)s)")
+    add("--drafter-flags", default="", help="flags of the drafter")
+    add("--plots", action="store_true", help="plot the results, with a Python environment created under build/")
+    add("bench", nargs="*", help="arguments for tandem-bench serve")
     return parser.parse_args(arguments)
 
 

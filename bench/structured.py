@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""What structured output costs, and what speculation makes of it, on a stack that it starts and ends.
+"""Measures the cost of structured output, with and without speculation. Starts and stops its own services.
 
-Every prompt is generated in turns, one configuration right after the other, so that all see the same machine:
+Every prompt runs in turns, one configuration right after another, so that all run under the same conditions:
 
     free          no constraint, no speculation
-    plain         JSON by a schema, no speculation
-    forced        the same, with nothing but forced tokens drafted (--local-drafter none)
+    plain         JSON that follows a schema, no speculation
+    forced        the same, with only forced tokens drafted (--local-drafter none)
     NAME          the same, with that drafter
 
-The verifier learns how the target spells what is forced, so that each configuration with drafts profits from those before it
-in the same turn: --only measures one alone, from outputs that are all new with --turns 1.
+The verifier learns how the target tokenizes forced text, so each configuration with drafts profits from those before it in
+the same turn. --only measures one configuration alone; with --turns 1, all of its outputs are new.
 
-Prints tokens per second of each and the median over turns of its ratio to `plain`; to compare a token's time without a
-constraint, `free` over `plain`. With --batch, masks are measured with so many requests at once. With --hostile, schemas that are hard to compile are sent meanwhile, and the rate of
-unconstrained requests beside them is compared with their rate alone. Needs nothing but the standard library.
+Prints tokens per second of each configuration and the median over turns of its ratio to `plain`. `free` over `plain` compares
+the time of a token without and with a constraint. --batch measures masks with many requests at once. --hostile sends schemas
+that are hard to compile, and compares the rate of unconstrained requests meanwhile with their rate alone. Needs only the
+standard library.
 """
 
 import argparse
@@ -250,20 +251,20 @@ def measure_masks(stack, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="the binaries")
-    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/structured", help="for results and logs")
-    add("--drafter", action="append", metavar="NAME", help="of the demo models (repeatable; default general-1m)")
-    add("--head", action="store_true", help="the demo's EAGLE-3 head as well, named eagle3")
-    add("--only", metavar="CONFIGURATION", help="beside free and plain: forced, or a drafter's name")
+    add("--bin-dir", type=pathlib.Path, default=serve.REPOSITORY / "build/release/bin", help="folder of the binaries")
+    add("--out", type=pathlib.Path, default=serve.REPOSITORY / "build/structured", help="folder for results and logs")
+    add("--drafter", action="append", metavar="NAME", help="drafter, from the demo models (repeatable; default general-1m)")
+    add("--head", action="store_true", help="also measure the demo's EAGLE-3 head, as eagle3")
+    add("--only", metavar="CONFIGURATION", help="measure only this, free and plain: forced, or a drafter's name")
     add("--turns", type=int, default=3, help="turns of each prompt and schema")
     add("--max-tokens", type=int, default=160)
     add("--temperature", type=float, default=0.0)
     add("--simulate-target-ms", metavar="FIRST[+FURTHER]", help="slow the verifier down")
     add("--simulate-draft-ms", metavar="FIRST[+FURTHER]", help="slow the drafter down")
-    add("--no-warm-up", dest="warm_up", action="store_false", help="count the first turn of a schema too")
-    add("--hostile", type=int, default=0, metavar="TURNS", help="turns beside hostile constraints")
-    add("--hostile-seconds", type=float, default=10.0, help="of one half of such a turn")
-    add("--batch", type=int, default=0, metavar="REQUESTS", help="measure masks with so many requests at once")
+    add("--no-warm-up", dest="warm_up", action="store_false", help="also count the first turn of a schema")
+    add("--hostile", type=int, default=0, metavar="TURNS", help="turns with hostile constraints in parallel")
+    add("--hostile-seconds", type=float, default=10.0, help="seconds of each half of such a turn")
+    add("--batch", type=int, default=0, metavar="REQUESTS", help="measure masks with this many requests at once")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     names = args.drafter or ["general-1m"]

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Fetches the sources of XGrammar (docs/dependencies.md) into build/cache and checks their digest. Does nothing when
-# they are there.
+# Downloads the sources of XGrammar (docs/dependencies.md) into build/cache and checks their digest. Does nothing if they
+# are already there.
 set -euo pipefail
 
 usage() {
   cat <<'EOF'
 usage: deploy/fetch_xgrammar.sh [--check] [--help]
 
-Fetches XGrammar's source distribution through pip into build/cache, where CMake looks for it.
+Downloads XGrammar's source distribution with pip into build/cache, where CMake looks for it.
 
-  --check   fetch nothing; exit 1 if it is missing
+  --check   download nothing; exit with 1 if the file is missing
+  --help    show this help
 
-  TANDEM_XGRAMMAR_FILE=FILE    take this file in place of fetching one; its digest is checked as well
-  TANDEM_PYPI_MIRROR=ADDRESS   an index like PyPI's to fetch from; pip's own settings, as PIP_INDEX_URL, hold too
+Environment:
+  TANDEM_XGRAMMAR_FILE=FILE    use this file, without a download; the script checks its digest too
+  TANDEM_PYPI_MIRROR=ADDRESS   index to download from, in place of PyPI; pip's settings, such as PIP_INDEX_URL, apply too
 EOF
 }
 
@@ -43,7 +45,7 @@ archive=$cache/xgrammar-$version.tar.gz
 matches() { [[ -f $1 && $(sha256sum <"$1") == "$digest  -" ]]; }
 
 if matches "$archive"; then
-  echo "fetch_xgrammar.sh: XGrammar $version is there"
+  echo "fetch_xgrammar.sh: XGrammar $version is already there"
   exit 0
 fi
 if $check_only; then
@@ -58,7 +60,7 @@ if [[ -n ${TANDEM_XGRAMMAR_FILE:-} ]]; then
     exit 1
   fi
   cp "$TANDEM_XGRAMMAR_FILE" "$archive.new" && mv "$archive.new" "$archive"
-  echo "fetch_xgrammar.sh: XGrammar $version taken from $TANDEM_XGRAMMAR_FILE"
+  echo "fetch_xgrammar.sh: copied XGrammar $version from $TANDEM_XGRAMMAR_FILE"
   exit 0
 fi
 
@@ -66,18 +68,18 @@ work=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mirror=()
 if [[ -n ${TANDEM_PYPI_MIRROR:-} ]]; then mirror=(--index-url "$TANDEM_PYPI_MIRROR"); fi
-# pip compares the digest before it looks into the archive.
+# pip checks the digest before it opens the archive.
 if ! { python3 -m venv "$work/venv" &&
   "$work/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary xgrammar \
     --require-hashes "${mirror[@]}" --dest "$work" --requirement "$requirement"; } ||
   ! matches "$work/xgrammar-$version.tar.gz"; then
   {
-    echo "fetch_xgrammar.sh: XGrammar $version could not be fetched through pip. Either"
-    echo "  name an index that is in reach:     TANDEM_PYPI_MIRROR=ADDRESS deploy/fetch_xgrammar.sh"
-    echo "  bring xgrammar-$version.tar.gz here:  TANDEM_XGRAMMAR_FILE=FILE deploy/fetch_xgrammar.sh"
-    echo "  or build without it:                cmake ... -DTANDEM_GRAMMAR=OFF"
+    echo "fetch_xgrammar.sh: pip could not download XGrammar $version. Do one of these:"
+    echo "  use an index that you can reach:      TANDEM_PYPI_MIRROR=ADDRESS deploy/fetch_xgrammar.sh"
+    echo "  copy xgrammar-$version.tar.gz here:    TANDEM_XGRAMMAR_FILE=FILE deploy/fetch_xgrammar.sh"
+    echo "  build without XGrammar:               cmake ... -DTANDEM_GRAMMAR=OFF"
   } >&2
   exit 1
 fi
 mv "$work/xgrammar-$version.tar.gz" "$archive"
-echo "fetch_xgrammar.sh: fetched XGrammar $version"
+echo "fetch_xgrammar.sh: downloaded XGrammar $version"

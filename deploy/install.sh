@@ -5,12 +5,13 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: deploy/install.sh [--aarch64] [--check] [--help]
+usage: deploy/install.sh [--aarch64] [--clang] [--check] [--help]
 
 Installs the Debian 12 packages Tandem is built and tested with, through sudo when not run as root, and fetches the
 sources of XGrammar (deploy/fetch_xgrammar.sh --help: without network, or by a mirror).
 
   --aarch64   also what the preset aarch64 needs: a cross compiler, arm64 libraries beside this machine's, and QEMU
+  --clang     also what the presets asan and fuzz need: clang with its runtime libraries, and lld
   --check     install nothing; list what is missing and exit 1 if anything is
 EOF
 }
@@ -30,12 +31,16 @@ cross_packages=(
   g++-aarch64-linux-gnu qemu-user-static
   libabsl-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libgtest-dev:arm64 libgmock-dev:arm64
 )
+# For the presets asan and fuzz.
+clang_packages=(clang libclang-rt-14-dev lld llvm)
 
 check_only=false
 aarch64=false
+clang=false
 while (($# > 0)); do
   case $1 in
     --aarch64) aarch64=true ;;
+    --clang) clang=true ;;
     --check) check_only=true ;;
     -h | --help)
       usage
@@ -51,6 +56,7 @@ while (($# > 0)); do
 done
 
 if $aarch64; then packages+=("${cross_packages[@]}"); fi
+if $clang; then packages+=("${clang_packages[@]}"); fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   {

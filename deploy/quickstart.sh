@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to streamed text: installs, builds, starts one drafter process (four draft models and a draft head), one
-# verifier and one router on loopback, streams three generations with drafters that the router chooses, then measures
-# what speculation gains. Everything it starts ends with it.
+# verifier and one router on loopback, streams generations with drafters that the router chooses, then measures the speed
+# with and without speculation. When it ends, it stops everything that it started.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -30,21 +30,21 @@ usage() {
   cat <<EOF
 usage: deploy/quickstart.sh [options]
 
-Installs what is missing, builds Tandem, starts its services with the demo models, streams a story, a piece of
-code and a maths answer, each with the drafter that the router chooses, and JSON by a schema, and prints how fast the
-target model runs with speculation off and on. The services stop when the script ends. The first run takes several minutes, most of
-it building; later runs start in seconds.
+Installs missing packages, builds Tandem and starts its services with the demo models. Streams a story, a piece of code
+and a maths answer, each with the drafter that the router chooses, and JSON that follows a schema. Then prints how fast
+the target model runs with speculation off and on. The services stop when the script ends. The first run takes several
+minutes, mostly for the build; later runs start in seconds.
 
-  --serve               do not measure; keep the services up for your own calls until Ctrl-C
-  --admin               with --serve: whoever has its token may also change tenants and drafters, and calibrate
-  --json FILE           also write the measured figures to FILE
+  --serve               keep the services up for your own calls until Ctrl-C, in place of measuring
+  --admin               with --serve: its token may also change tenants and drafters, and calibrate
+  --json FILE           also write the measurements to FILE
   --tokens N            most tokens per generation (default $tokens)
-  --pairs N             off/on pairs measured per row of the table (default $pairs)
-  --build-dir DIR       where to build (default build/quickstart)
-  --bin-dir DIR         use the binaries in DIR; neither installs nor builds
+  --pairs N             off/on pairs to measure for each row of the table (default $pairs)
+  --build-dir DIR       build in DIR (default build/quickstart)
+  --bin-dir DIR         use the binaries in DIR; skips installing and building
   --verifier-threads N  threads of the target model (default: all cores but one, here $verifier_threads)
   --drafter-threads N   threads of the draft models (default $drafter_threads)
-  --help                show this
+  --help                show this help
 EOF
 }
 
@@ -83,7 +83,7 @@ parse_options() {
         ;;
     esac
   done
-  if $admin && ! $serve; then fail "--admin goes with --serve"; fi
+  if $admin && ! $serve; then fail "--admin needs --serve"; fi
 }
 
 set_option() {
@@ -102,7 +102,7 @@ set_option() {
 build() {
   say "Packages"
   "$repository/deploy/install.sh"
-  say "Building (the first time, several minutes; each line is one of n steps)"
+  say "Building (the first build takes several minutes; each line is one of n steps)"
   cmake --preset release -S "$repository" -B "$build_dir" -DTANDEM_TESTS=OFF --log-level=WARNING
   cmake --build "$build_dir" --parallel "$cores" \
     --target tandem-router tandem-verifier tandem-grammar tandem-drafter tandem
@@ -120,7 +120,7 @@ stop_services() {
   done
   for i in "${!pids[@]}"; do
     if ! timeout "$stop_deadline_seconds" tail --pid="${pids[i]}" -f /dev/null; then
-      echo "quickstart.sh: ${names[i]} did not stop within $stop_deadline_seconds s and is killed" >&2
+      echo "quickstart.sh: ${names[i]} did not stop within $stop_deadline_seconds s: killing it" >&2
       kill -KILL "${pids[i]}" 2>/dev/null || continue
     fi
     wait "${pids[i]}" 2>/dev/null || continue
@@ -133,7 +133,7 @@ on_exit() {
   trap - EXIT INT TERM
   stop_services
   [[ -z $scratch ]] || rm -rf "$scratch"
-  # 130 and 143 are Ctrl-C and SIGTERM: nothing went wrong.
+  # 130 is Ctrl-C, 143 is SIGTERM: neither is a failure.
   if ((status != 0 && status != 130 && status != 143)); then
     local name
     for name in "${names[@]}"; do
@@ -153,13 +153,13 @@ start() {
   names+=("$name")
 }
 
-# wait_for INDEX ENDPOINT: returns when the service takes requests. Fails at once when its process ends.
+# wait_for INDEX ENDPOINT: returns once the service accepts requests. Fails at once if its process ends.
 wait_for() {
   local pid=${pids[$1]} name=${names[$1]} endpoint=$2
   local deadline=$((SECONDS + start_deadline_seconds))
   until "$bin_dir/tandem" info --endpoint "$endpoint" --token "$token" --json 2>"$scratch/info.err" |
     grep -q '"serving":true'; do
-    kill -0 "$pid" 2>/dev/null || fail "$name ended while starting; its log is below"
+    kill -0 "$pid" 2>/dev/null || fail "$name ended during start-up; its log is below"
     if ((SECONDS >= deadline)); then
       cat "$scratch/info.err" >&2
       fail "$name did not serve on $endpoint within $start_deadline_seconds s"
@@ -175,8 +175,8 @@ import random
 import socket
 import sys
 
-# From below those that the system gives to outgoing connections, so that none takes one before its service does. All are
-# held until the last is found, so that no two are equal.
+# Ports below the range that the system uses for outgoing connections, so that no connection takes one before its service
+# does. All stay bound until the last is found, so that no two are equal.
 found = []
 for port in random.SystemRandom().sample(range(20000, 30000), 1000):
     if len(found) == int(sys.argv[1]):
@@ -271,11 +271,11 @@ if $serve; then
   say "Serving on $router until Ctrl-C. In another terminal:"
   echo "    $bin_dir/tandem chat --endpoint $router --token $token"
   echo "    export OPENAI_BASE_URL=http://$serve_http/v1 OPENAI_API_KEY=$token   # for clients of OpenAI's API"
-  echo "    and to see each round of what it generates: http://$live_page/"
-  wait -n "${pids[@]}" || true # Whatever its status: no service may end before Ctrl-C.
+  echo "    live page, with each round of every generation: http://$live_page/"
+  wait -n "${pids[@]}" || true # Ignore its status: no service may end before Ctrl-C.
   fail "a service ended; the logs are below"
 fi
 [[ -z $json_file ]] || report+=(--json "$json_file")
 "${report[@]}"
 
-say "Done. Logs of the services are in $logs"
+say "Done. The services' logs are in $logs"

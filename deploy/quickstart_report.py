@@ -93,20 +93,20 @@ class Stack:
         subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
 
     def stream_json(self, prompt, schema):
-        """Shows JSON that the schema validates, from a target that has never seen any."""
+        """Shows JSON that is valid under the schema, from a target that has never seen any JSON."""
         command = [self._args.tandem, "generate", prompt, "--endpoint", self._args.endpoint]
         command += ["--token", self._args.token, "--json-schema", str(schema), "--max-tokens", str(JSON_TOKENS)]
         command += ["--temperature", "0.8", "--seed", str(SEED), "--stats"]
         subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
 
     def time_drafters(self, workload, drafters):
-        """Uses every drafter once, so that the router knows what they cost on this machine."""
+        """Uses every drafter once, so that the router learns their cost on this machine."""
         for drafter in drafters:
             command = self.command(workload.prompts[0], workload, 0.0, "--drafter", drafter, "--json")
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=CALL_TIMEOUT_SECONDS)
 
     def explain(self, prompt, workload):
-        """What the choice for this prompt rests on."""
+        """The predictions behind the choice for this prompt."""
         command = self._base("explain", prompt, workload) + ["--json"]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
         return json.loads(done.stdout)
@@ -221,7 +221,7 @@ def format_table(rows):
 
 
 def machine():
-    """What the figures were measured on."""
+    """The machine of the measurements."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as cpuinfo:
@@ -243,13 +243,13 @@ def show_progress(text):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tandem", required=True, help="path of the tandem binary")
-    parser.add_argument("--endpoint", required=True, help="the router, host:port")
+    parser.add_argument("--endpoint", required=True, help="the router's host:port")
     parser.add_argument("--token", required=True, help="the tenant's token")
-    parser.add_argument("--drafters", required=True, type=lambda text: text.split(","), help="all, with commas between")
+    parser.add_argument("--drafters", required=True, type=lambda text: text.split(","), help="names of all drafters, separated by commas")
     parser.add_argument("--max-tokens", type=int, default=96, help="most tokens per generation")
-    parser.add_argument("--pairs", type=int, default=5, help="off/on pairs per row")
-    parser.add_argument("--no-measuring", action="store_true", help="only stream")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--pairs", type=int, default=5, help="off/on pairs to measure per row")
+    parser.add_argument("--no-measuring", action="store_true", help="stream only, without measuring")
+    parser.add_argument("--json", help="also write the measurements to this file")
     return parser.parse_args()
 
 
@@ -267,7 +267,7 @@ def main():
         stack.stream(workload.prompts[0], workload, temperature=0.8)
 
     if pathlib.Path(args.tandem).with_name("tandem-grammar").exists():  # Else a build without structured output.
-        print(f"\n==> JSON by {JSON_SCHEMA.name}: what the schema leaves no choice about is drafted for free", flush=True)
+        print(f"\n==> JSON by {JSON_SCHEMA.name}: tokens that the schema forces are drafted for free", flush=True)
         stack.stream_json(JSON_PROMPT, JSON_SCHEMA)
 
     if args.no_measuring:
@@ -282,10 +282,10 @@ def main():
     ]
     show_progress(f"took {time.monotonic() - started:.0f} s")
     print("\n\n" + format_table(rows), flush=True)
-    print("\nacceptance: accepted / verified tokens of the drafter's")
-    print("earned: accepted tokens per round, beside the target's own one: what the drafter guessed, and what the")
-    print("verifier guessed by itself from the text so far (prompt lookup)")
-    print("Tokens per second as the client sees them, prompt included; medians of the pairs.", flush=True)
+    print("\nacceptance: accepted / verified draft tokens of the drafter")
+    print("earned: accepted tokens per round, without the target's own: guessed by the drafter, or locally by the")
+    print("verifier from the text so far (prompt lookup)")
+    print("tokens/s: as the client sees them, including the prompt; medians of the pairs", flush=True)
 
     if args.json:
         figures = {

@@ -11,22 +11,51 @@ DraftConstraints::DraftConstraints(const ConstraintFlags& options, const Vocabul
                                    const Clock* clock, ConstraintMetrics* metrics)
     : limits_(options.limits()),
       patience_(ConstraintCompiler::kMostSlowdown * options.compile_time),
-      clock_(clock) {
-  std::map<const GrammarVocabulary*, ConstraintCompiler*> compilers;
+      clock_(clock),
+      options_(options),
+      metrics_(metrics) {
+  Add(vocabularies);
+}
+
+void DraftConstraints::Add(const Vocabularies& vocabularies) {
+  absl::MutexLock lock(&mutex_);
+  if (stopped_) return;
   for (const Vocabulary& vocabulary : vocabularies) {
     if (vocabulary.grammar == nullptr) continue;
-    ConstraintCompiler*& compiler = compilers[vocabulary.grammar.get()];
-    if (compiler == nullptr) {
-      compilers_.push_back(StartConstraintCompiler(options, vocabulary.grammar, clock, metrics));
-      compiler = compilers_.back().get();
+    const VocabularyKey key(vocabulary.fingerprint, vocabulary.grammar->end_tokens());
+    const auto [entry, is_new] =
+        by_model_.try_emplace(std::pair(vocabulary.draft_model, vocabulary.fingerprint));
+    ++entry->second.count;
+    if (!is_new) continue;
+    Shared& shared = compilers_[key];
+    if (shared.compiler == nullptr) {
+      shared.compiler = StartConstraintCompiler(options_, vocabulary.grammar, clock_, metrics_);
     }
-    by_model_.emplace(std::pair(vocabulary.draft_model, vocabulary.fingerprint), compiler);
+    ++shared.users;
+    entry->second.key = key;
+    entry->second.compiler = shared.compiler.get();
+  }
+}
+
+void DraftConstraints::Remove(const Vocabularies& vocabularies) {
+  std::vector<std::unique_ptr<ConstraintCompiler>> unused;  // They end without the mutex.
+  absl::MutexLock lock(&mutex_);
+  for (const Vocabulary& vocabulary : vocabularies) {
+    const auto entry = by_model_.find({vocabulary.draft_model, vocabulary.fingerprint});
+    if (vocabulary.grammar == nullptr || entry == by_model_.end() || --entry->second.count > 0) continue;
+    const auto shared = compilers_.find(entry->second.key);
+    by_model_.erase(entry);
+    if (shared == compilers_.end() || --shared->second.users > 0) continue;
+    unused.push_back(std::move(shared->second.compiler));
+    compilers_.erase(shared);
   }
 }
 
 void DraftConstraints::Compile(const OpenSession& open, ConstraintCompiler::Done done) {
-  const auto compiler = by_model_.find({open.draft_model, open.vocabulary_fingerprint});
-  if (compiler == by_model_.end()) {
+  // Held to the end, so that the compiler is not removed meanwhile.
+  absl::MutexLock lock(&mutex_);
+  const auto entry = by_model_.find({open.draft_model, open.vocabulary_fingerprint});
+  if (entry == by_model_.end()) {
     std::move(done)(absl::FailedPreconditionError(
         absl::StrCat("draft model ", open.draft_model, " has no vocabulary for constraints")));
     return;
@@ -42,12 +71,14 @@ void DraftConstraints::Compile(const OpenSession& open, ConstraintCompiler::Done
     return;
   }
   // Tenants have salts of their own, and take turns.
-  compiler->second->Compile(*source, absl::StrCat(open.cache_salt), clock_->Now() + patience_,
-                            std::move(done));
+  entry->second.compiler->Compile(*source, absl::StrCat(open.cache_salt), clock_->Now() + patience_,
+                                  std::move(done));
 }
 
 void DraftConstraints::Stop() {
-  for (const auto& compiler : compilers_) compiler->Stop();
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+  for (const auto& [key, shared] : compilers_) shared.compiler->Stop();
 }
 
 }  // namespace tandem

@@ -61,17 +61,46 @@ DraftCore::DraftCore(const Options& options, std::vector<DraftModel> models, con
     : options_(options), clock_(clock), scores_(options.scores, clock) {
   assert(!models.empty() && options.expand_width > 0 && options.max_step_rows > 0);
   for (DraftModel& model : models) {
-    assert(model.context_length >= 4 && FindModel(model.name) == nullptr);
-    assert(model.engine != nullptr || !model.sources.empty());
-    models_.push_back(std::make_unique<HostedModel>());
-    models_.back()->model = std::move(model);
-    if (options.calibrated_growth) models_.back()->model.calibration = &models_.back()->calibration;
+    assert(FindModel(model.name) == nullptr);
+    AddModel(std::move(model));
   }
+}
+
+uint32_t DraftCore::AddModel(DraftModel model) {
+  assert(model.context_length >= 4 && (model.engine != nullptr || !model.sources.empty()));
+  const uint32_t going_on = RetireModel(model.name).value_or(0);
+  models_.push_back(std::make_unique<HostedModel>());
+  HostedModel& hosted = *models_.back();
+  hosted.model = std::move(model);
+  if (options_.calibrated_growth) hosted.model.calibration = &hosted.calibration;
+  return going_on;
+}
+
+std::optional<uint32_t> DraftCore::RetireModel(absl::string_view name) {
+  HostedModel* const hosted = FindModel(name);
+  if (hosted == nullptr) return std::nullopt;
+  hosted->retired = true;
+  return NumSessions(hosted);
+}
+
+uint32_t DraftCore::NumSessions(const HostedModel* hosted) const {
+  return static_cast<uint32_t>(
+      absl::c_count_if(sessions_, [hosted](const auto& entry) { return entry.second.hosted == hosted; }));
+}
+
+std::vector<std::shared_ptr<void>> DraftCore::TakeGone() {
+  std::vector<std::shared_ptr<void>> gone;
+  std::erase_if(models_, [&](const std::unique_ptr<HostedModel>& hosted) {
+    if (!hosted->retired || NumSessions(hosted.get()) > 0 || scores_.Uses(&hosted->model)) return false;
+    if (hosted->model.hold != nullptr) gone.push_back(std::move(hosted->model.hold));
+    return true;
+  });
+  return gone;
 }
 
 DraftCore::HostedModel* DraftCore::FindModel(absl::string_view name) {
   for (const auto& hosted : models_) {
-    if (hosted->model.name == name) return hosted.get();
+    if (hosted->model.name == name && !hosted->retired) return hosted.get();
   }
   return nullptr;
 }
@@ -190,7 +219,9 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
 void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   auto found = sessions_.find(key);
   if (found != sessions_.end() && open.epoch <= found->second.epoch()) return;
-  HostedModel* hosted = FindModel(open.draft_model);
+  // A session stays with the model that it has, though others of the name may have come since.
+  const bool stays = found != sessions_.end() && found->second.hosted->model.name == open.draft_model;
+  HostedModel* hosted = stays ? found->second.hosted : FindModel(open.draft_model);
   if (hosted == nullptr) {
     return Refuse(key, open.epoch, absl::NotFoundError(absl::StrCat("no draft model ", open.draft_model)));
   }
@@ -401,7 +432,7 @@ void DraftCore::DraftStep() {
   const absl::Status stepped = hosted->model.engine->Step(batch_.rows());
   // The clock may be set back, and peers take a negative time for a violation.
   const absl::Duration took = std::max(clock_->Now() - start, absl::ZeroDuration());
-  hosted->drafted += took;
+  drafted_[hosted->model.name] += took;
   if (!hosted->step_time.has_value()) {
     hosted->step_time = took;
   } else if (grows) {
@@ -451,8 +482,10 @@ DraftStats DraftCore::stats() const {
                    .answered_scores = scores_.answered()};
   for (const auto& [key, session] : sessions_) stats.backlog_nodes += session.draft->num_waiting();
   for (const auto& hosted : models_) {
-    stats.step_seconds[hosted->model.name] = absl::ToDoubleSeconds(hosted->drafted);
+    ++(hosted->retired ? stats.num_retired_models : stats.num_models);
+    stats.step_seconds[hosted->model.name] = 0.0;
   }
+  for (const auto& [name, drafted] : drafted_) stats.step_seconds[name] = absl::ToDoubleSeconds(drafted);
   absl::flat_hash_set<const BlockPool*> pools;  // A merged model shares its pool with the one it is made of.
   for (const auto& hosted : models_) {
     if (hosted->model.pool == nullptr || !pools.insert(hosted->model.pool).second) continue;

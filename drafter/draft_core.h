@@ -35,6 +35,8 @@ struct DraftStats {
   uint32_t num_scores = 0;  // Waiting or under way.
   std::map<absl::StatusCode, uint64_t> answered_scores;
   std::map<std::string, double> step_seconds;  // Of drafting, by draft model.
+  uint32_t num_models = 0;
+  uint32_t num_retired_models = 0;  // Besides: those that something goes on with.
 };
 
 // The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for
@@ -79,6 +81,16 @@ class DraftCore {
   // At least one model, with names of their own. The clock outlives this.
   DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock);
 
+  // One more draft model, for sessions and scores that come from now on, in place of the one of its name, if
+  // there is one: that one is retired. Returns how many sessions go on with it.
+  uint32_t AddModel(DraftModel model);
+  // Whatever comes from now on does not find the model. Sessions that are open go on with it to their end,
+  // those that are opened again too; it is gone when they have ended, and so have the scores that wait for
+  // it. Returns how many sessions those are; nothing if there is no such model.
+  std::optional<uint32_t> RetireModel(absl::string_view name);
+  // DraftModel::hold of those that are gone.
+  std::vector<std::shared_ptr<void>> TakeGone();
+
   void OnRequest(LinkId link, const DraftRequest& request);
   // A request for the session broke the protocol: refuses it with `status`.
   void Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status);
@@ -111,8 +123,8 @@ class DraftCore {
     ScoreCalibration calibration;  // The model's.
     // Moving average over steps that grew a tree.
     std::optional<absl::Duration> step_time;
-    absl::Duration drafted;  // All steps together.
     uint64_t last_served = 0;
+    bool retired = false;
   };
   struct HostedSession {
     HostedModel* hosted = nullptr;
@@ -142,6 +154,7 @@ class DraftCore {
   void AskForOpen(const Key& key, uint32_t epoch, absl::string_view reason);
   void SendGrowth(const Key& key, HostedSession* session);
   HostedModel* FindModel(absl::string_view name);
+  uint32_t NumSessions(const HostedModel* hosted) const;
   HostedModel* NextModel();
   bool HasDrafting() const;
   bool IsScoresTurn();
@@ -154,7 +167,8 @@ class DraftCore {
   const Clock* clock_;
   DraftCounters counters_;  // Before sessions_, which add to it to the end.
   std::vector<std::unique_ptr<HostedModel>> models_;
-  std::map<Key, HostedSession> sessions_;  // Ordered, so that every run schedules alike.
+  std::map<std::string, absl::Duration> drafted_;  // All steps together, by the models' names.
+  std::map<Key, HostedSession> sessions_;          // Ordered, so that every run schedules alike.
   // The last sessions that were closed, oldest first, and the epoch of each.
   std::deque<std::pair<Key, uint32_t>> closed_;
   StepBatch batch_;

@@ -31,7 +31,7 @@ struct OtherVocabulary {
 };
 
 // A draft model as the protocol logic sees it: an engine, sources that need no weights, or both, whose trees
-// are merged. All that is pointed to is borrowed and outlives every session.
+// are merged. All that is pointed to outlives every session, or `hold` holds it.
 struct DraftModel {
   std::string name;
   Engine* engine = nullptr;   // None: sources only.
@@ -51,6 +51,8 @@ struct DraftModel {
   // Of targets that it is known beside, as far as they are not its own. None of a head: its tokens are its
   // target's.
   std::vector<OtherVocabulary> other_vocabularies;
+  // Given back when nothing uses the model any more (DraftCore::TakeGone). May be null.
+  std::shared_ptr<void> hold;
 };
 
 // What stands between the draft model and a session whose tokens have this fingerprint: null where nothing

@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -7,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -22,13 +22,12 @@
 #include "common/engine/weight_type.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/local_sockets.h"
-#include "common/rpc/model_wire.h"
 #include "common/rpc/registration.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "common/rpc/weights_digest.h"
 #include "drafter/constraint_service.h"
+#include "drafter/draft_model_pool.h"
 #include "drafter/metrics.h"
 #include "drafter/model_host.h"
 #include "drafter/service.h"
@@ -41,6 +40,9 @@ struct DrafterFlags {
   std::vector<std::string> merges;
   std::string head_target;
   std::vector<std::string> target_vocabularies;
+  std::string models_folder;
+  uint32_t max_models = 16;
+  uint64_t models_memory_mib = 0;
   ServerFlags server{
       .listen = "127.0.0.1:7003", .metrics_listen = "127.0.0.1:9103", .drain_grace = absl::Seconds(5)};
   uint32_t threads = 1;
@@ -80,6 +82,14 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "Folder of a target to draft for although its vocabulary is not quite the draft models': its "
            "config.json and tokenizer are read. Models whose vocabularies differ in padding, ids and added "
            "tokens alone are bridged. Repeat for several.")
+      .Add("models-folder", &options.models_folder,
+           "Folder below which draft models may be loaded while the drafter runs; empty: they do not change.")
+      .Add("max-models", &options.max_models, "Draft models held at once, with --models-folder.")
+      .InRange(1, 16)
+      .Add("models-memory", &options.models_memory_mib,
+           "MiB that the weights, keys and values of all draft models may take, those that are replaced or "
+           "unloaded and still in use included; what would exceed it is refused. 0: no limit.")
+      .InRange(0, 1e9)
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
@@ -161,88 +171,27 @@ v1::ServerInfo Describe(const DrafterService& service, absl::Time start) {
   return info;
 }
 
-absl::Status ValidateWeightTypes(const ModelHost& host, WeightType type) {
-  for (const ModelHost::Description& hosted : host.descriptions()) {
-    if (hosted.model != nullptr) TANDEM_RETURN_IF_ERROR(ValidateWeightType(*hosted.model, type));
-  }
-  return absl::OkStatus();
+// What there is to say of this drafter now; `self`, drawn once, says which it is.
+v1::ServerRegistration DescribeRegistration(const DrafterFlags& options, const DraftModelPool& models,
+                                            v1::ServerRegistration self) {
+  self.mutable_capacity()->set_max_running(options.core.max_sessions);
+  self.mutable_capacity()->set_kv_tokens(models.kv_tokens());
+  *self.mutable_drafter() = models.registered();
+  return self;
 }
 
-// What there is to say of this drafter once its models are loaded.
-absl::StatusOr<v1::ServerRegistration> DescribeRegistration(const DrafterFlags& options,
-                                                            const ModelHost& host,
-                                                            const std::vector<v1::ModelInfo>& models,
-                                                            const std::string& address,
-                                                            const std::function<bool()>& stopped) {
-  v1::ServerRegistration server = BeginRegistration(options.registration, address);
-  server.mutable_capacity()->set_max_running(options.core.max_sessions);
-  uint64_t kv_tokens = 0;
-  const std::vector<ModelHost::Description> hosted = host.descriptions();
-  for (size_t i = 0; i < models.size(); ++i) {
-    v1::RegisteredDraftModel& model = *server.mutable_drafter()->add_models();
-    *model.mutable_model() = models[i];
-    if (hosted[i].model == nullptr) continue;
-    TANDEM_ASSIGN_OR_RETURN(*model.mutable_weights_sha256(),
-                            WeightsDigest(hosted[i].model->folder(), stopped));
-  }
-  for (const DraftModel& model : host.draft_models()) {
-    if (model.pool != nullptr) kv_tokens += uint64_t{model.pool->num_blocks()} * kBlockTokens;
-  }
-  server.mutable_capacity()->set_kv_tokens(kv_tokens);
-  return server;
-}
-
-DraftConstraints::Vocabularies VocabulariesOf(const ModelHost& host) {
-  DraftConstraints::Vocabularies vocabularies;
-  for (const ModelHost::Description& model : host.descriptions()) {
-    vocabularies.push_back({model.name, model.vocabulary_fingerprint, model.grammar_vocabulary});
-    for (const OtherVocabulary& other : model.other_vocabularies) {
-      vocabularies.push_back({model.name, other.fingerprint, other.grammar});
-    }
-  }
-  return vocabularies;
-}
-
-// What is between the draft models and the targets of --target-vocabulary.
-void LogVocabularies(const ModelHost& host) {
-  for (const ModelHost::Description& model : host.descriptions()) {
-    for (const OtherVocabulary& other : model.other_vocabularies) {
-      const bool bridged = other.bridge != nullptr;
-      Log(bridged ? LogLevel::kInfo : LogLevel::kWarning,
-          bridged ? "a target's vocabulary is bridged"
-                  : "a target's vocabulary is another one: drafted for by text, for tenants that allow it",
-          {{"model", model.name},
-           {"target", other.target},
-           {"target_fingerprint", absl::StrFormat("%016x", other.fingerprint)},
-           {"difference", other.difference}});
-    }
-  }
-}
-
-v1::ModelInfo DescribeModel(const ModelHost::Description& hosted, const ModelHost::Options& options) {
-  v1::ModelInfo info;
-  if (hosted.model == nullptr) {
-    info.set_name(hosted.name);
-    return info;
-  }
-  info = ModelInfoToProto(
-      hosted.name, *hosted.model,
-      std::string(KeptWeightType(*hosted.model, ModelHost::WeightTypeOf(*hosted.model, options))),
-      hosted.vocabulary_fingerprint);
-  for (const OtherVocabulary& other : hosted.other_vocabularies) {
-    v1::BridgedVocabulary& bridged = *info.add_bridged_vocabularies();
-    bridged.set_fingerprint(other.fingerprint);
-    bridged.set_by_text(other.bridge == nullptr);
-    if (other.bridge == nullptr) {
-      bridged.set_vocabulary_size(static_cast<uint32_t>(other.text->target_width()));
-      continue;
-    }
-    bridged.set_vocabulary_size(static_cast<uint32_t>(other.bridge->target_width()));
-    bridged.set_moved_tokens(other.bridge->difference().moved);
-    bridged.set_target_only_tokens(other.bridge->difference().target_only);
-    bridged.set_draft_only_tokens(other.bridge->difference().draft_only);
-  }
-  return info;
+DraftModelPool::Options ModelOptions(const DrafterFlags& options, const std::vector<ModelSpec>& specs,
+                                     const std::vector<MergeSpec>& merges,
+                                     const ModelHost::Options& load_options) {
+  return {.specs = specs,
+          .merges = merges,
+          .head_target = options.head_target,
+          .target_vocabularies = options.target_vocabularies,
+          .load = load_options,
+          .models_folder = options.models_folder,
+          .max_models = options.max_models,
+          .memory_limit = options.models_memory_mib << 20,
+          .digests_weights = options.registration.any()};
 }
 
 // The server is up while the models load, so that probes and dashboards can watch; health is NOT_SERVING
@@ -252,21 +201,14 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                  const Security& security, ShutdownSignals& signals) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(load_options.instruction_set));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host,
-                          ModelHost::Open(specs, merges, options.head_target, options.target_vocabularies));
-  LogVocabularies(*host);
-  TANDEM_RETURN_IF_ERROR(ValidateWeightTypes(*host, load_options.weight_type));
-  absl::Mutex models_mutex;  // Of what is told while the models load.
-  std::vector<v1::ModelInfo> models;
-  for (const ModelHost::Description& hosted : host->descriptions()) {
-    models.push_back(DescribeModel(hosted, load_options));
-  }
-
   MetricsRegistry registry;
   registry.AddProcessMetrics(Version());
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DraftModelPool> models,
+      DraftModelPool::Open(ModelOptions(options, specs, merges, load_options), &registry));
   registry.AddGaugeCallback(
       {"tandem_model_load_progress_ratio", "Share of the models' weights that is loaded.", {}},
-      [&host] { return host->load_progress(); });
+      [&models] { return models->load_progress(); });
   DrafterMetrics metrics(&registry);
   RegistrationMetric registration_metric(&registry);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
@@ -274,13 +216,11 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
   const SystemClock clock;
   ConstraintMetrics constraint_metrics(&registry, "tandem_drafter");
   DrafterService service(&metrics, tracing->tracer());
+  service.SetChanges(models->Changes());
   const std::string socket_id = options.local_sockets.empty() ? "" : DrawSocketId();
   const auto server_info = [&] {
     v1::ServerInfo info = Describe(service, start);
-    {
-      absl::MutexLock lock(&models_mutex);
-      info.mutable_models()->Add(models.begin(), models.end());
-    }
+    for (v1::ModelInfo& model : models->infos()) *info.add_models() = std::move(model);
     info.set_device(load_options.device.is_cuda ? options.device : absl::StrCat("cpu (", kernels->name, ")"));
     if (load_options.pace.has_value()) info.set_simulated_pace(DescribePace(*load_options.pace));
     info.set_local_socket(socket_id);
@@ -299,37 +239,31 @@ absl::Status Run(const DrafterFlags& options, const std::vector<ModelSpec>& spec
                       {"socket", server_options.local_socket},
                       {"metrics_port", absl::StrCat(server->metrics_port())},
                       {"health_port", absl::StrCat(server->health_port())}});
+  // Calls that wait for a change are answered before the server ends.
+  const absl::Cleanup stop_changes = [&models] { models->Stop(); };
   // A signal ends this at once: nothing runs yet that would have to be drained.
-  TANDEM_RETURN_IF_ERROR(host->Load(load_options));
-  TANDEM_ASSIGN_OR_RETURN(const auto level_seconds, host->MeasureLevels());
-  const std::vector<ModelHost::Description> hosted = host->descriptions();
-  {
-    absl::MutexLock lock(&models_mutex);
-    for (size_t i = 0; i < models.size(); ++i) {
-      const auto seconds = level_seconds.find(hosted[i].model.get());
-      if (seconds != level_seconds.end()) models[i].set_level_seconds(seconds->second);
-    }
-  }
-  v1::ServerRegistration self;
-  if (options.registration.any()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        self, DescribeRegistration(options, *host, models, server->address(), load_options.stopped));
-  }
-  service.Serve(options.core, host->draft_models(),
-                std::make_unique<DraftConstraints>(options.constraints, VocabulariesOf(*host), &clock,
-                                                   &constraint_metrics));
+  TANDEM_RETURN_IF_ERROR(models->Load());
+  absl::Mutex registration_mutex;
+  std::optional<RouterRegistration> registration;
+  models->Serve(&service, options.core, options.constraints, &constraint_metrics, &clock, [&] {
+    absl::MutexLock lock(&registration_mutex);
+    if (registration.has_value()) registration->Renew();
+  });
   server->SetServing(true);
   LogInfo("serving", {{"address", server->address()},
-                      {"models", absl::StrCat(models.size())},
+                      {"models", absl::StrCat(models->infos().size())},
                       {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))}});
-  std::optional<RouterRegistration> registration;
   if (options.registration.any()) {
-    registration.emplace(RouterRegistration::Options{.routers = options.registration.routers,
-                                                     .credentials = security.channel,
-                                                     .describe = [&self] { return self; },
-                                                     .metric = &registration_metric});
+    const v1::ServerRegistration self = BeginRegistration(options.registration, server->address());
+    absl::MutexLock lock(&registration_mutex);
+    registration.emplace(RouterRegistration::Options{
+        .routers = options.registration.routers,
+        .credentials = security.channel,
+        .describe = [&options, &models, self] { return DescribeRegistration(options, *models, self); },
+        .metric = &registration_metric});
   }
   signals.Wait();
+  models->Stop();
   if (registration.has_value()) registration->Leave();
   LogInfo("draining", {{"grace", absl::FormatDuration(options.server.drain_grace)}});
   server->Drain(options.server.drain_times(), [&](absl::Time deadline) { service.Drain(deadline); });
@@ -381,12 +315,23 @@ int Main(int argc, const char* const* argv) {
     LogWarning("forward passes are slowed down: figures are simulated", {{"pace", DescribePace(*parsed)}});
     pace = *parsed;
   }
+  const ModelHost::Options load_options = {
+      .kv_tokens = options.kv_tokens,
+      .num_threads = static_cast<int>(options.threads),
+      .cpus = *cpus,
+      .instruction_set = *instruction_set,
+      .weight_type = *weight_type,
+      .kv_type = *kv_type,
+      .device = *device,
+      .gpu_memory_limit = options.gpu_memory_mib << 20,
+      .gpu_low_priority = options.gpu_low_priority,
+      .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16,
+      .pace = pace,
+      .stopped = [&signals] { return signals.Arrived(); }};
   if (flags.check_config()) {
-    const auto host = ModelHost::Open(*specs, *merges, options.head_target, options.target_vocabularies);
-    if (!host.ok()) return fail(host.status());
-    LogVocabularies(**host);
-    const absl::Status valid = ValidateWeightTypes(**host, *weight_type);
-    if (!valid.ok()) return fail(valid);
+    MetricsRegistry registry;
+    const auto models = DraftModelPool::Open(ModelOptions(options, *specs, *merges, load_options), &registry);
+    if (!models.ok()) return fail(models.status());
     LogInfo("the configuration is valid", {{"models", absl::StrCat(specs->size())}});
     return kExitOk;
   }
@@ -394,21 +339,7 @@ int Main(int argc, const char* const* argv) {
     std::random_device entropy;
     options.core.draw_seed = uint64_t{entropy()} << 32 | entropy();
   }
-  const absl::Status status =
-      Run(options, *specs, *merges,
-          {.kv_tokens = options.kv_tokens,
-           .num_threads = static_cast<int>(options.threads),
-           .cpus = *cpus,
-           .instruction_set = *instruction_set,
-           .weight_type = *weight_type,
-           .kv_type = *kv_type,
-           .device = *device,
-           .gpu_memory_limit = options.gpu_memory_mib << 20,
-           .gpu_low_priority = options.gpu_low_priority,
-           .feature_type = options.feature_dtype == "int8" ? FeatureType::kInt8 : FeatureType::kBf16,
-           .pace = pace,
-           .stopped = [&signals] { return signals.Arrived(); }},
-          *security, signals);
+  const absl::Status status = Run(options, *specs, *merges, load_options, *security, signals);
   if (absl::IsCancelled(status) && signals.Arrived()) {
     LogInfo("stopped while loading", {{"state", std::string(status.message())}});
     return kExitOk;

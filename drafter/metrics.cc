@@ -73,6 +73,9 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
   backlog_nodes_ = gauge("tandem_drafter_backlog_nodes", "Nodes that wait to be forwarded.");
   kv_tokens_used_ = gauge("tandem_drafter_kv_tokens_used", "Tokens of keys and values held by sessions.");
   kv_tokens_capacity_ = gauge("tandem_drafter_kv_tokens_capacity", "Tokens of keys and values in all.");
+  models_ = gauge("tandem_drafter_models", "Draft models that sessions may be opened with.");
+  retired_models_ = gauge("tandem_drafter_retired_models",
+                          "Draft models that were unloaded or replaced, and that sessions go on with.");
 }
 
 void DrafterMetrics::RecordStep(absl::Duration took) {
@@ -116,6 +119,8 @@ void DrafterMetrics::Update(const DraftStats& stats) {
   backlog_nodes_.Set(stats.backlog_nodes);
   kv_tokens_used_.Set(static_cast<double>(stats.kv_tokens_used));
   kv_tokens_capacity_.Set(static_cast<double>(stats.kv_tokens));
+  models_.Set(stats.num_models);
+  retired_models_.Set(stats.num_retired_models);
   last_ = stats;
 }
 

@@ -45,6 +45,8 @@ class DrafterMetrics {
   Gauge backlog_nodes_;
   Gauge kv_tokens_used_;
   Gauge kv_tokens_capacity_;
+  Gauge models_;
+  Gauge retired_models_;
   DraftStats last_;
 };
 

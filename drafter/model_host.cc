@@ -92,11 +92,13 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
     TANDEM_ASSIGN_OR_RETURN(target, Model::Load(head_target));
   }
   for (const ModelSpec& spec : specs) {
-    Hosted hosted{.spec = spec};
+    const auto shared = std::make_shared<Hosted>();
+    host->hosted_.push_back(shared);
+    Hosted& hosted = *shared;
+    hosted.spec = spec;
     if (NamesSource(spec.folder)) {
       TANDEM_ASSIGN_OR_RETURN(const SourceSpec source, ParseSourceSpec(spec.folder));
       hosted.source = std::make_unique<SourceHost>(source);
-      host->hosted_.push_back(std::move(hosted));
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(spec.folder, head_target));
@@ -121,15 +123,16 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
     TANDEM_ASSIGN_OR_RETURN(hosted.stop_head, StopHead::LoadIfPresent(spec.folder, config.hidden_size));
     hosted.weight_bytes = hosted.model->weight_bytes();
     hosted.progress = std::make_unique<LoadProgress>(spec.name, hosted.weight_bytes);
-    host->hosted_.push_back(std::move(hosted));
   }
   for (const MergeSpec& merge : merges) {
-    Merged merged{.name = merge.name};
-    while (host->hosted_[merged.hosted].spec.name != merge.model) ++merged.hosted;
+    const auto merged = std::make_shared<Merged>();
+    merged->name = merge.name;
+    merged->hosted =
+        *absl::c_find_if(host->hosted_, [&](const auto& hosted) { return hosted->spec.name == merge.model; });
     for (const SourceSpec& source : merge.sources) {
-      merged.sources.push_back(std::make_unique<SourceHost>(source));
+      merged->sources.push_back(std::make_unique<SourceHost>(source));
     }
-    host->merged_.push_back(std::move(merged));
+    host->merged_.push_back(merged);
   }
   return host;
 }
@@ -137,11 +140,11 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
 std::shared_ptr<const GrammarVocabulary> ModelHost::VocabularyFor(const Tokenizer& tokenizer,
                                                                   const Hosted& hosted,
                                                                   const GenerationDefaults& defaults) const {
-  for (const Hosted& other : hosted_) {
-    if (other.grammar_vocabulary != nullptr &&
-        other.vocabulary_fingerprint == hosted.vocabulary_fingerprint &&
-        other.grammar_vocabulary->end_tokens() == defaults.eos_tokens) {
-      return other.grammar_vocabulary;
+  for (const auto& other : hosted_) {
+    if (other->grammar_vocabulary != nullptr &&
+        other->vocabulary_fingerprint == hosted.vocabulary_fingerprint &&
+        other->grammar_vocabulary->end_tokens() == defaults.eos_tokens) {
+      return other->grammar_vocabulary;
     }
   }
   // Without one the model drafts freely.
@@ -183,7 +186,8 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const std::shared_ptr<const M
 
 absl::Status ModelHost::Load(const Options& options) {
   feature_type_ = options.feature_type;
-  for (Hosted& hosted : hosted_) {
+  for (const auto& shared : hosted_) {
+    Hosted& hosted = *shared;
     if (hosted.source != nullptr) continue;
     hosted.progress->StopWhen(options.stopped);
     TANDEM_ASSIGN_OR_RETURN(hosted.engine, OpenEngine(hosted.model, options, hosted.progress.get()));
@@ -197,7 +201,8 @@ absl::Status ModelHost::Load(const Options& options) {
 absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
   constexpr int kPasses = 3;
   std::map<const Model*, double> seconds;
-  for (const Hosted& hosted : hosted_) {
+  for (const auto& shared : hosted_) {
+    const Hosted& hosted = *shared;
     if (hosted.engine == nullptr) continue;
     SequenceKv kv(hosted.pool.get(), /*salt=*/0);
     kv.Start(TokenIds(1, 0));
@@ -228,17 +233,18 @@ absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels() {
 double ModelHost::load_progress() const {
   double done = 0.0;
   double total = 0.0;
-  for (const Hosted& hosted : hosted_) {
-    if (hosted.source != nullptr) continue;
-    done += hosted.progress->ratio() * static_cast<double>(hosted.weight_bytes);
-    total += static_cast<double>(hosted.weight_bytes);
+  for (const auto& hosted : hosted_) {
+    if (hosted->source != nullptr) continue;
+    done += hosted->progress->ratio() * static_cast<double>(hosted->weight_bytes);
+    total += static_cast<double>(hosted->weight_bytes);
   }
   return total > 0.0 ? done / total : 1.0;
 }
 
 std::vector<DraftModel> ModelHost::draft_models() const {
   std::vector<DraftModel> models;
-  for (const Hosted& hosted : hosted_) {
+  for (const auto& shared : hosted_) {
+    const Hosted& hosted = *shared;
     if (hosted.source != nullptr) {
       models.push_back(
           {.name = hosted.spec.name, .context_length = kSourceContext, .sources = {hosted.source.get()}});
@@ -257,16 +263,59 @@ std::vector<DraftModel> ModelHost::draft_models() const {
                       .feature_type = feature_type_,
                       .other_vocabularies = hosted.other_vocabularies});
   }
-  for (const Merged& merged : merged_) {
-    const auto model = absl::c_find_if(models, [&](const DraftModel& candidate) {
-      return candidate.name == hosted_[merged.hosted].spec.name;
-    });
+  for (const auto& merged : merged_) {
+    const auto model = absl::c_find_if(
+        models, [&](const DraftModel& candidate) { return candidate.name == merged->hosted->spec.name; });
     DraftModel copy = *model;
-    copy.name = merged.name;
-    for (const auto& source : merged.sources) copy.sources.push_back(source.get());
+    copy.name = merged->name;
+    for (const auto& source : merged->sources) copy.sources.push_back(source.get());
     models.push_back(std::move(copy));
   }
   return models;
+}
+
+std::shared_ptr<void> ModelHost::Hold(absl::string_view name) const {
+  for (const auto& hosted : hosted_) {
+    if (hosted->spec.name == name) return hosted;
+  }
+  for (const auto& merged : merged_) {
+    if (merged->name == name) return merged;
+  }
+  return nullptr;
+}
+
+void ModelHost::Drop(absl::string_view name) {
+  std::erase_if(merged_, [name](const auto& merged) { return merged->name == name; });
+  std::erase_if(hosted_, [name](const auto& hosted) { return hosted->spec.name == name; });
+}
+
+std::string ModelHost::MadeOf(absl::string_view name) const {
+  for (const auto& merged : merged_) {
+    if (merged->name == name) return merged->hosted->spec.name;
+  }
+  return "";
+}
+
+ModelHost::Memory ModelHost::MemoryOf(const Model& model, const Options& options) {
+  const absl::string_view kept = KeptWeightType(model, WeightTypeOf(model, options));
+  // In eighths of a bit, with the scales.
+  uint64_t weight_eighths = 256;
+  if (kept == "f16" || kept == "bf16") weight_eighths = 128;
+  if (kept == "int8" || kept == "w8a8" || kept == "fp8" || kept == "fp8-tensor") weight_eighths = 66;
+  if (kept == "int4" || kept == "w4a8") weight_eighths = 34;
+  const ModelConfig& config = model.config();
+  uint64_t number_bytes = options.device.is_cuda ? 2 : 4;
+  if (options.kv_type == KvType::kBf16) number_bytes = 2;
+  if (options.kv_type == KvType::kInt8) number_bytes = 1;
+  if (options.kv_type == KvType::kF32) number_bytes = 4;
+  // Medusa heads hold nothing of the text.
+  const bool holds_context = !config.head.has_value() || config.head->reads_context();
+  const uint64_t tokens =
+      holds_context ? (options.kv_tokens + kBlockTokens - 1) / kBlockTokens * kBlockTokens : 0;
+  const uint64_t numbers = static_cast<uint64_t>(config.num_layers) *
+                           static_cast<uint64_t>(config.num_kv_heads) *
+                           static_cast<uint64_t>(config.head_dim + config.value_dim());
+  return {.weights = model.num_parameters() * weight_eighths / 64, .kv = tokens * numbers * number_bytes};
 }
 
 ModelHost::Description ModelHost::Describe(const std::string& name, const Hosted& hosted) const {
@@ -276,12 +325,8 @@ ModelHost::Description ModelHost::Describe(const std::string& name, const Hosted
 
 std::vector<ModelHost::Description> ModelHost::descriptions() const {
   std::vector<Description> descriptions;
-  for (const Hosted& hosted : hosted_) {
-    descriptions.push_back(Describe(hosted.spec.name, hosted));
-  }
-  for (const Merged& merged : merged_) {
-    descriptions.push_back(Describe(merged.name, hosted_[merged.hosted]));
-  }
+  for (const auto& hosted : hosted_) descriptions.push_back(Describe(hosted->spec.name, *hosted));
+  for (const auto& merged : merged_) descriptions.push_back(Describe(merged->name, *merged->hosted));
   return descriptions;
 }
 

@@ -91,8 +91,22 @@ class ModelHost {
   // Share of all weights that Load has done, in [0, 1]. Safe from any thread.
   double load_progress() const;
 
-  // After Load. They point into the host.
+  // After Load. They point into the host, or, of one that the host was made to drop, into what Hold gave.
   std::vector<DraftModel> draft_models() const;
+  // What the draft model of that name points to: it lives as long as this or the host does.
+  std::shared_ptr<void> Hold(absl::string_view name) const;
+  // The host forgets the model, which is none that another one is made of.
+  void Drop(absl::string_view name);
+  // The model that a --merge is made of; empty for what is none.
+  std::string MadeOf(absl::string_view name) const;
+  // Bytes of weights, keys and values that a model takes with these options, reckoned from its
+  // configuration; 0 of sources.
+  struct Memory {
+    uint64_t weights = 0;
+    uint64_t kv = 0;
+    uint64_t total() const { return weights + kv; }
+  };
+  static Memory MemoryOf(const Model& model, const Options& options);
   struct Description {
     std::string name;
     std::shared_ptr<const Model> model;  // None for a source.
@@ -121,7 +135,7 @@ class ModelHost {
 
   struct Merged {
     std::string name;
-    size_t hosted = 0;  // Index of the model.
+    std::shared_ptr<Hosted> hosted;  // The model.
     std::vector<std::unique_ptr<SourceHost>> sources;
   };
 
@@ -131,8 +145,8 @@ class ModelHost {
   std::shared_ptr<const GrammarVocabulary> VocabularyFor(const Tokenizer& tokenizer, const Hosted& hosted,
                                                          const GenerationDefaults& defaults) const;
 
-  std::vector<Hosted> hosted_;
-  std::vector<Merged> merged_;
+  std::vector<std::shared_ptr<Hosted>> hosted_;
+  std::vector<std::shared_ptr<Merged>> merged_;
   FeatureType feature_type_ = FeatureType::kBf16;  // As of Load.
 };
 

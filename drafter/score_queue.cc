@@ -98,4 +98,8 @@ void ScoreQueue::ListBlocks(const BlockPool* pool, std::vector<BlockId>* held) c
   }
 }
 
+bool ScoreQueue::Uses(const DraftModel* model) const {
+  return absl::c_any_of(queue_, [model](const Entry& entry) { return entry.model == model; });
+}
+
 }  // namespace tandem

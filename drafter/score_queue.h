@@ -61,6 +61,8 @@ class ScoreQueue {
   // Gives up the memory that is held of `pool`, for others that need it more.
   void GiveWay(const BlockPool* pool);
   void ListBlocks(const BlockPool* pool, std::vector<BlockId>* held) const;
+  // Whether a score waits for the model, or is under way with it.
+  bool Uses(const DraftModel* model) const;
 
   std::vector<ScoreAnswer> TakeAnswers() { return std::exchange(answers_, {}); }
   uint32_t size() const { return static_cast<uint32_t>(queue_.size()); }

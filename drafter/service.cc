@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/log.h"
 #include "common/rpc/draft_wire.h"
+#include "common/rpc/status.h"
 #include "common/rpc/trace_metadata.h"
 #include "drafter/score_wire.h"
 
@@ -14,6 +16,25 @@ namespace {
 
 // Messages of one stream that may wait for the engine thread.
 constexpr size_t kMaxInboxMessages = 256;
+
+constexpr absl::string_view kFixedModels =
+    "models cannot be loaded or unloaded here: the drafter was started without --models-folder";
+
+// Answers a call when what was asked for is done; at once where models do not change.
+template <class Request, class Response, class Change>
+grpc::ServerUnaryReactor* AskForChange(grpc::CallbackServerContext* context, const Change& change,
+                                       const Request* request, Response* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (!change) {
+    reactor->Finish(ToGrpcStatus(absl::FailedPreconditionError(kFixedModels)));
+    return reactor;
+  }
+  change(*request, [reactor, response](absl::StatusOr<Response> result) {
+    if (result.ok()) *response = *std::move(result);
+    reactor->Finish(ToGrpcStatus(result.status()));
+  });
+  return reactor;
+}
 
 uint32_t EpochOf(const v1::DraftRequest& message) {
   if (message.has_open()) return message.open().epoch();
@@ -108,6 +129,51 @@ grpc::ServerUnaryReactor* DrafterService::Score(grpc::CallbackServerContext* con
   return call;
 }
 
+grpc::ServerUnaryReactor* DrafterService::LoadDraftModel(grpc::CallbackServerContext* context,
+                                                         const v1::LoadDraftModelRequest* request,
+                                                         v1::LoadDraftModelResponse* response) {
+  return AskForChange(context, changes_.load, request, response);
+}
+
+grpc::ServerUnaryReactor* DrafterService::UnloadDraftModel(grpc::CallbackServerContext* context,
+                                                           const v1::UnloadDraftModelRequest* request,
+                                                           v1::UnloadDraftModelResponse* response) {
+  return AskForChange(context, changes_.unload, request, response);
+}
+
+void DrafterService::RunOnEngineThread(const std::function<void(DraftCore&)>& command) {
+  absl::Notification done;
+  {
+    absl::MutexLock lock(&mutex_);
+    assert(serving_ && !stopping_);
+    commands_.push_back([this, &command, &done] {
+      command(*core_);
+      done.Notify();
+    });
+  }
+  done.WaitForNotification();
+}
+
+uint32_t DrafterService::AddModel(DraftModel model) {
+  uint32_t going_on = 0;
+  std::vector<std::shared_ptr<void>> gone;
+  RunOnEngineThread([&](DraftCore& core) {
+    going_on = core.AddModel(std::move(model));
+    gone = core.TakeGone();
+  });
+  return going_on;
+}
+
+std::optional<uint32_t> DrafterService::RetireModel(const std::string& name) {
+  std::optional<uint32_t> going_on;
+  std::vector<std::shared_ptr<void>> gone;
+  RunOnEngineThread([&](DraftCore& core) {
+    going_on = core.RetireModel(name);
+    gone = core.TakeGone();
+  });
+  return going_on;
+}
+
 void DrafterService::OnMessage(LinkId link, const v1::DraftRequest& message) {
   absl::StatusOr<DraftRequest> request = DraftRequestFromProto(message);
   Event event{.link = link};
@@ -134,6 +200,7 @@ void DrafterService::Run() {
     const bool busy = core_->HasWork();
     std::vector<Event> events;
     std::vector<ScoreEvent> score_events;
+    std::vector<std::function<void()>> commands;
     bool stopping = false;
     bool draining = false;
     {
@@ -142,7 +209,7 @@ void DrafterService::Run() {
         mutex_.Await(absl::Condition(
             +[](DrafterService* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(self->mutex_) {
               return !self->inbox_.empty() || !self->score_inbox_.empty() || !self->compiled_.empty() ||
-                     self->stopping_;
+                     !self->commands_.empty() || self->stopping_;
             },
             this));
       }
@@ -150,8 +217,10 @@ void DrafterService::Run() {
       draining = draining_;
       std::swap(events, inbox_);
       std::swap(score_events, score_inbox_);
+      std::swap(commands, commands_);
     }
     busy_time_.Begin(clock_.Now());
+    for (const std::function<void()>& command : commands) command();
     for (ScoreEvent& event : score_events) HandleScore(std::move(event));
     if (stopping || draining) EndScores(absl::UnavailableError("the drafter is shutting down"));
     if (stopping) break;
@@ -163,6 +232,9 @@ void DrafterService::Run() {
       const absl::Time start = clock_.Now();
       if (core_->Step()) metrics_->RecordStep(clock_.Now() - start);
       SendResponses();
+    }
+    for (std::shared_ptr<void>& gone : core_->TakeGone()) {
+      if (release_) release_(std::move(gone));
     }
     PublishStats();
     busy_time_.End();

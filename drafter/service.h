@@ -1,15 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/busy_time.h"
@@ -44,6 +48,14 @@ namespace tandem {
 // Destroy after the server has stopped.
 class DrafterService final : public v1::Drafter::CallbackService {
  public:
+  template <class Response>
+  using Done = std::function<void(absl::StatusOr<Response>)>;
+  // Each calls `done` once, from any thread; gRPC's threads are not held up.
+  struct Changes {
+    std::function<void(const v1::LoadDraftModelRequest&, Done<v1::LoadDraftModelResponse> done)> load;
+    std::function<void(const v1::UnloadDraftModelRequest&, Done<v1::UnloadDraftModelResponse> done)> unload;
+  };
+
   // Both outlive the service.
   explicit DrafterService(DrafterMetrics* metrics, const Tracer& tracer = Tracer::Off());
   ~DrafterService() override;
@@ -53,10 +65,27 @@ class DrafterService final : public v1::Drafter::CallbackService {
   void Serve(const DraftCore::Options& options, std::vector<DraftModel> models,
              std::unique_ptr<DraftConstraints> constraints = nullptr);
 
+  // What is not set: models do not change while this serves. Before the server starts.
+  void SetChanges(Changes changes) { changes_ = std::move(changes); }
+  // Gets what models held that are gone, on the engine thread; without it that ends there. Before Serve.
+  void SetRelease(std::function<void(std::shared_ptr<void>)> release) { release_ = std::move(release); }
+  // As DraftCore has them; what is gone at once is dropped before they return. Called while this serves, from
+  // any thread but the engine's.
+  uint32_t AddModel(DraftModel model);
+  std::optional<uint32_t> RetireModel(const std::string& name);
+  // Null before Serve, where there are none, and after Stop.
+  DraftConstraints* constraints() { return constraints_.get(); }
+
   grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;
+  grpc::ServerUnaryReactor* LoadDraftModel(grpc::CallbackServerContext* context,
+                                           const v1::LoadDraftModelRequest* request,
+                                           v1::LoadDraftModelResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadDraftModel(grpc::CallbackServerContext* context,
+                                             const v1::UnloadDraftModelRequest* request,
+                                             v1::UnloadDraftModelResponse* response) override;
 
   // Ends all streams, refuses new ones, and returns when none is left or at the deadline.
   void Drain(absl::Time deadline);
@@ -110,6 +139,8 @@ class DrafterService final : public v1::Drafter::CallbackService {
   void OnMessage(LinkId link, const v1::DraftRequest& message);
   void OnClosed(LinkId link, const absl::Status& status);
   void Run();
+  // Has the engine thread do it between two steps, and waits until it has.
+  void RunOnEngineThread(const std::function<void(DraftCore&)>& command);
   void Handle(Event event);
   void HandleScore(ScoreEvent event);
   void EndScores(const absl::Status& reason);
@@ -120,6 +151,8 @@ class DrafterService final : public v1::Drafter::CallbackService {
   DrafterMetrics* const metrics_;
   const Tracer& tracer_;
   const SystemClock clock_;
+  Changes changes_;
+  std::function<void(std::shared_ptr<void>)> release_;
   std::unique_ptr<DraftConstraints> constraints_;
   BusyTime busy_time_;
   std::thread engine_thread_;
@@ -137,6 +170,7 @@ class DrafterService final : public v1::Drafter::CallbackService {
   std::vector<Event> inbox_ ABSL_GUARDED_BY(mutex_);
   std::vector<ScoreEvent> score_inbox_ ABSL_GUARDED_BY(mutex_);
   std::vector<ConstraintCompiled> compiled_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
   LinkId last_link_ ABSL_GUARDED_BY(mutex_) = 0;
   ScoreId last_score_ ABSL_GUARDED_BY(mutex_) = 0;
   // Streams that are open, for Drain.

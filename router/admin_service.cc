@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/server_stream.h"
 #include "common/rpc/status.h"
@@ -31,6 +32,29 @@ absl::Status Store(absl::StatusOr<Response> result, Response* response) {
 template <class Response>
 absl::Status Store(absl::Status result, Response*) {
   return result;
+}
+
+absl::StatusOr<v1::DeleteRecordsResponse> DeleteRecordsOf(Spool* spool,
+                                                          const v1::DeleteRecordsRequest& request) {
+  if (spool == nullptr) {
+    return absl::FailedPreconditionError("this router has no spool: it was started without --spool");
+  }
+  if (!IsGoodName(request.tenant())) {
+    return absl::InvalidArgumentError("tenant: expected the name of a tenant");
+  }
+  v1::DeleteRecordsResponse response;
+  if (!request.request_id().empty()) {
+    TANDEM_RETURN_IF_ERROR(spool->DeleteRequest(request.tenant(), request.request_id()));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const SpoolFolder::Deleted deleted, spool->DeleteTenant(request.tenant()));
+    response.set_removed_files(deleted.files);
+    response.set_removed_key(deleted.key);
+  }
+  LogInfo("records of a tenant were deleted", {{"tenant", request.tenant()},
+                                               {"request_id", request.request_id()},
+                                               {"removed_files", absl::StrCat(response.removed_files())},
+                                               {"removed_key", response.removed_key() ? "yes" : "no"}});
+  return response;
 }
 
 // The sum of several swaps, answered when the last of them is told.
@@ -228,6 +252,12 @@ grpc::ServerUnaryReactor* RouterAdminService::ListServers(grpc::CallbackServerCo
   return Answer(context, response, [this]() -> absl::StatusOr<v1::ListServersResponse> {
     return router::ListServers(router_, registered_());
   });
+}
+
+grpc::ServerUnaryReactor* RouterAdminService::DeleteRecords(grpc::CallbackServerContext* context,
+                                                            const v1::DeleteRecordsRequest* request,
+                                                            v1::DeleteRecordsResponse* response) {
+  return Answer(context, response, [this, request] { return DeleteRecordsOf(router_.spool(), *request); });
 }
 
 grpc::ServerUnaryReactor* RouterAdminService::SwapTenantDrafter(grpc::CallbackServerContext* context,

@@ -65,6 +65,9 @@ class RouterAdminService final : public v1::RouterAdmin::CallbackService {
   grpc::ServerUnaryReactor* ListServers(grpc::CallbackServerContext* context,
                                         const v1::ListServersRequest* request,
                                         v1::ListServersResponse* response) override;
+  grpc::ServerUnaryReactor* DeleteRecords(grpc::CallbackServerContext* context,
+                                          const v1::DeleteRecordsRequest* request,
+                                          v1::DeleteRecordsResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchEvent>* Watch(grpc::CallbackServerContext* context,
                                                   const v1::WatchRequest* request) override;
 

@@ -98,8 +98,10 @@ absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model)
   const TenantState& state = tenants_.at(tenant.name);
   std::string what;
   if (!HasRoom(tenant.name)) {
-    what =
-        absl::StrCat("tenant \"", tenant.name, "\" has ", state.in_flight, " requests in flight, its limit");
+    what = absl::StrCat("tenant \"", tenant.name, "\" has ", state.in_flight, " requests in flight, ",
+                        state.in_flight_elsewhere > 0
+                            ? absl::StrCat("and ", state.in_flight_elsewhere, " at other routers, its limit")
+                            : "its limit");
   } else if (!HasRoom(model)) {
     what =
         absl::StrCat("the model has ", model.in_flight, " requests in flight, as many as its verifiers take");
@@ -119,8 +121,7 @@ absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model)
 
 absl::Status Admission::CheckQuotaLocked(const Tenant& tenant) {
   if (tenant.tokens_per_minute == 0) return absl::OkStatus();
-  const absl::Duration wait =
-      tenants_[tenant.name].tokens.WaitTime(1.0, tenant.tokens_per_minute, clock_.Now());
+  const absl::Duration wait = tenants_[tenant.name].tokens.WaitTime(1.0, QuotaOf(tenant), clock_.Now());
   if (wait <= absl::ZeroDuration()) return absl::OkStatus();
   return WithRetryAfter(
       absl::ResourceExhaustedError(absl::StrCat("tenant \"", tenant.name, "\" has used up its ",
@@ -133,36 +134,84 @@ absl::Status Admission::CheckQuota(const Tenant& tenant) {
   return CheckQuotaLocked(tenant);
 }
 
+void Admission::TakeTokens(const Tenant& tenant, double tokens) {
+  TenantState& state = tenants_[tenant.name];
+  state.tokens.Take(tokens, QuotaOf(tenant), clock_.Now());
+  state.used += tokens;
+}
+
 void Admission::Charge(const Tenant& tenant, uint64_t spent) {
   Settle(tenant, 0, std::min<uint64_t>(spent, tenant.tokens_per_minute));
 }
 
 absl::StatusOr<uint64_t> Admission::Reserve(const Tenant& tenant, uint64_t tokens, uint64_t spent) {
   if (tenant.tokens_per_minute == 0) return 0;
-  const uint64_t reserved = std::min<uint64_t>(tokens, tenant.tokens_per_minute);
   absl::MutexLock lock(&mutex_);
+  const double quota = QuotaOf(tenant);
+  const uint64_t reserved = std::min(tokens, static_cast<uint64_t>(quota));
   TokenBucket& bucket = tenants_[tenant.name].tokens;
-  const absl::Time now = clock_.Now();
-  absl::Duration wait = bucket.WaitTime(static_cast<double>(reserved), tenant.tokens_per_minute, now);
+  absl::Duration wait = bucket.WaitTime(static_cast<double>(reserved), quota, clock_.Now());
   if (wait > absl::ZeroDuration()) {
-    const auto charged = static_cast<double>(std::min<uint64_t>(spent, tenant.tokens_per_minute));
-    bucket.Take(charged, tenant.tokens_per_minute, now);
-    wait = bucket.WaitTime(static_cast<double>(reserved), tenant.tokens_per_minute, now);
+    TakeTokens(tenant, static_cast<double>(std::min<uint64_t>(spent, tenant.tokens_per_minute)));
+    wait = bucket.WaitTime(static_cast<double>(reserved), quota, clock_.Now());
     return WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(
                               "tenant \"", tenant.name, "\": the prompt and stopping.max_tokens come to ",
                               tokens, " tokens, and of its ", tenant.tokens_per_minute, " tokens per minute ",
                               static_cast<int64_t>(bucket.level()), " are left; retry later")),
                           wait);
   }
-  bucket.Take(static_cast<double>(reserved), tenant.tokens_per_minute, now);
+  TakeTokens(tenant, static_cast<double>(reserved));
   return reserved;
 }
 
 void Admission::Settle(const Tenant& tenant, uint64_t reserved, uint64_t used) {
   if (tenant.tokens_per_minute == 0) return;
   absl::MutexLock lock(&mutex_);
-  tenants_[tenant.name].tokens.Take(static_cast<double>(used) - static_cast<double>(reserved),
-                                    tenant.tokens_per_minute, clock_.Now());
+  TakeTokens(tenant, static_cast<double>(used) - static_cast<double>(reserved));
+}
+
+std::map<std::string, Admission::Use> Admission::Uses(const RoutingTable& table) {
+  const absl::Time now = clock_.Now();
+  std::map<std::string, Use> uses;
+  absl::MutexLock lock(&mutex_);
+  for (const Tenant& tenant : table.tenants) {
+    const auto found = tenants_.find(tenant.name);
+    if (found == tenants_.end()) continue;
+    if (tenant.tokens_per_minute == 0 && tenant.max_concurrent_requests == 0) continue;
+    TenantState& state = found->second;
+    Use& use = uses[tenant.name];
+    use.tokens = state.used;
+    if (tenant.tokens_per_minute > 0) use.tokens_left = state.tokens.Level(QuotaOf(tenant), now);
+    use.in_flight = state.in_flight;
+    use.waiting = NumQueued(tenant.name) > 0;
+  }
+  return uses;
+}
+
+void Admission::SetElsewhere(const RoutingTable& table, const Elsewhere& elsewhere, double part) {
+  const absl::Time now = clock_.Now();
+  std::vector<OnPlace> placed;
+  {
+    absl::MutexLock lock(&mutex_);
+    part_ = part;
+    for (auto& [name, state] : tenants_) state.in_flight_elsewhere = state.routers_elsewhere = 0;
+    for (const Tenant& tenant : table.tenants) {
+      const auto found = elsewhere.find(tenant.name);
+      if (found == elsewhere.end()) continue;
+      const ElsewhereUse& use = found->second;
+      TenantState& state = tenants_[tenant.name];
+      state.limit = tenant.max_concurrent_requests;
+      state.in_flight_elsewhere = use.in_flight;
+      state.routers_elsewhere = use.routers;
+      if (tenant.tokens_per_minute == 0) continue;
+      state.tokens.Take(use.tokens, QuotaOf(tenant), now);
+      if (use.tokens_left.has_value()) state.tokens.LowerTo(*use.tokens_left, QuotaOf(tenant), now);
+    }
+    placed = FillPlaces();
+  }
+  for (const OnPlace& on_place : placed) {
+    if (on_place) on_place(absl::OkStatus());
+  }
 }
 
 void Admission::Drain(absl::Time deadline) {
@@ -263,7 +312,10 @@ void Admission::Release(uint64_t id) {
 
 bool Admission::HasRoom(const std::string& tenant) const {
   const TenantState& state = tenants_.at(tenant);
-  return state.limit == 0 || state.in_flight < state.limit;
+  if (state.limit == 0) return true;
+  if (part_ < 1.0) return state.in_flight < std::max(state.limit * part_, 1.0);
+  const uint32_t share = std::max(state.limit / (state.routers_elsewhere + 1), 1u);
+  return state.in_flight < std::max(share, state.limit - std::min(state.limit, state.in_flight_elsewhere));
 }
 
 bool Admission::MayTakePlace(const ModelState& model, const std::string& tenant) const {

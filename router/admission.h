@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -104,6 +105,29 @@ class Admission {
   // What became of that: puts back what was not used, or takes what was used beyond it.
   void Settle(const Tenant& tenant, uint64_t reserved, uint64_t used);
 
+  // What a tenant of this router uses of its limits, for routers that share them (SharedQuotas).
+  struct Use {
+    double tokens = 0.0;       // Of its quota, since the router started, less what was put back.
+    double tokens_left = 0.0;  // Below 0: owed.
+    uint32_t in_flight = 0;
+    bool waiting = false;  // Requests are queued.
+  };
+  // By name, of the tenants with a limit that have had requests here.
+  std::map<std::string, Use> Uses(const RoutingTable& table);
+
+  // What all other routers say of a tenant.
+  struct ElsewhereUse {
+    double tokens = 0.0;                // That were used since the call before.
+    std::optional<double> tokens_left;  // No more than that, where what was used is not known.
+    uint32_t in_flight = 0;
+    uint32_t routers = 0;  // That have requests of the tenant, in flight or queued.
+  };
+  using Elsewhere = std::map<std::string, ElsewhereUse>;
+  // Limits hold for this router and the others together from now on. A tenant may have requests in flight
+  // here as long as there are fewer in all, and always its share of the limit among the routers that have any
+  // of it. `part`: of every limit that this router gives by itself, 1 where it knows of the others.
+  void SetElsewhere(const RoutingTable& table, const Elsewhere& elsewhere, double part);
+
   // Refuses everybody from now on with Unavailable, those who wait too, and returns once nothing is in flight
   // and no output is to be delivered, or `deadline` has passed.
   void Drain(absl::Time deadline);
@@ -116,6 +140,9 @@ class Admission {
     uint32_t in_flight = 0;
     uint32_t limit = 0;  // 0: none.
     TokenBucket tokens;
+    double used = 0.0;  // Of the tokens, here.
+    uint32_t in_flight_elsewhere = 0;
+    uint32_t routers_elsewhere = 0;
   };
   // A tenant with requests of a model, in flight or in the queue.
   struct Present {
@@ -138,6 +165,11 @@ class Admission {
     OnPlace on_place;
   };
 
+  // The tokens per minute that this router gives.
+  double QuotaOf(const Tenant& tenant) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return std::max(tenant.tokens_per_minute * part_, 1.0);
+  }
+  void TakeTokens(const Tenant& tenant, double tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckQuotaLocked(const Tenant& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Ticket> AdmitNext(const Tenant& tenant, size_t model, OnPlace on_place, int32_t priority)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,6 +210,7 @@ class Admission {
   bool keeps_spare_ ABSL_GUARDED_BY(mutex_) = false;  // There is more than one tenant.
   uint32_t delivering_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  double part_ ABSL_GUARDED_BY(mutex_) = 1.0;  // SetElsewhere.
   // How long it takes until a place becomes free while somebody waits, smoothed; and when the last one did.
   absl::Duration turn_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
   absl::Time last_turn_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();

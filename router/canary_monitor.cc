@@ -9,11 +9,13 @@
 namespace tandem::router {
 namespace {
 
-// How sure a verdict must be, in standard errors. It is asked for after every request, so more than a single
-// test would need.
-constexpr double kConfidence = 3.0;
-// Trials forget: past this many times min_rounds, what came before counts half.
+// Past this many times min_rounds a trial begins anew.
 constexpr double kMaxRounds = 50.0;
+// A mean of few requests has an error that is itself uncertain: the variance of n requests counts as that of
+// n - 3, as of Student's distribution.
+constexpr double kLostRequests = 3.0;
+// The bound is tightest where the standard error is this share of the scale,
+constexpr double kTightestAt = 0.05;
 
 // What the drafter itself had accepted.
 std::optional<uint32_t> AcceptedBy(absl::string_view drafter, const v1::SpeculationStats& stats) {
@@ -40,13 +42,6 @@ void RatioEstimate::Add(double rounds, double tokens) {
   sum_products_ += rounds * tokens;
 }
 
-void RatioEstimate::Halve() {
-  for (double* sum :
-       {&requests_, &sum_rounds_, &sum_tokens_, &sum_rounds_squared_, &sum_tokens_squared_, &sum_products_}) {
-    *sum *= 0.5;
-  }
-}
-
 double RatioEstimate::mean() const {
   return sum_rounds_ > 0.0 ? sum_tokens_ / sum_rounds_ : 0.0;
 }
@@ -58,6 +53,17 @@ double RatioEstimate::variance() const {
   const double residuals =
       std::max(sum_tokens_squared_ - 2.0 * m * sum_products_ + m * m * sum_rounds_squared_, 0.0);
   return requests_ / (requests_ - 1.0) * residuals / (sum_rounds_ * sum_rounds_);
+}
+
+double SequentialMargin(double variance, double scale, double error) {
+  if (!std::isfinite(variance)) return std::numeric_limits<double>::infinity();
+  if (variance <= 0.0 || scale <= 0.0) return 0.0;
+  const double information = 1.0 / variance;
+  const double surprise = 2.0 * std::log(1.0 / error);
+  // What minimises the bound at that information, up to terms that do not matter.
+  const double tightest = 1.0 / (kTightestAt * scale * kTightestAt * scale);
+  const double prior = tightest / (surprise + std::log1p(surprise));
+  return std::sqrt((information + prior) * (std::log1p(information / prior) + surprise)) / information;
 }
 
 std::optional<CanaryVerdict> CanaryMonitor::OnFinished(const RoutingTable& table, const Tenant& tenant,
@@ -78,28 +84,58 @@ std::optional<CanaryVerdict> CanaryMonitor::OnFinished(const RoutingTable& table
   RatioEstimate& estimate = drafter == canary.drafter ? trial.canary : trial.own;
   const double rounds = stats.rounds();
   estimate.Add(rounds, rounds + *accepted);
-  // Never below what a verdict needs, however many rounds a request has.
-  if (estimate.rounds() > kMaxRounds * canary.min_rounds && estimate.requests() >= 4 * kMinRequests) {
-    estimate.Halve();
-  }
+  if (drafter == canary.drafter) trial.requests += 1.0;
 
+  trial.margin = std::numeric_limits<double>::infinity();
   const auto has_enough = [&canary](const RatioEstimate& e) {
     return e.rounds() >= canary.min_rounds && e.requests() >= kMinRequests;
   };
-  if (!has_enough(trial.own) || !has_enough(trial.canary)) return std::nullopt;
-  const double wanted = canary.min_share * trial.own.mean();
-  const double error =
-      std::sqrt(trial.canary.variance() + canary.min_share * canary.min_share * trial.own.variance());
-  const bool too_little = trial.canary.mean() + kConfidence * error < wanted;
-  const bool enough = canary.promote && trial.canary.mean() - kConfidence * error > wanted;
-  if (!too_little && !enough) return std::nullopt;
-  CanaryVerdict verdict{
-      .promote = enough,
-      .reason = absl::StrFormat(
-          "%s made %.2f tokens per round where %s made %.2f; %s the share of %g that was set", canary_name,
-          trial.canary.mean(), own_name, trial.own.mean(), enough ? "above" : "below", canary.min_share)};
-  trials_.erase(tenant.name);
-  return verdict;
+  const bool exhausted = canary.max_requests > 0 && trial.requests >= canary.max_requests;
+  const auto verdict = [&](bool promote, absl::string_view what) {
+    CanaryVerdict given{
+        .promote = promote,
+        .reason = absl::StrFormat(
+            "%s made %.2f tokens per round where %s made %.2f (give or take %.2f, %.0f requests); %s",
+            canary_name, trial.canary.mean(), own_name, trial.own.mean(), trial.margin, trial.requests,
+            what)};
+    trials_.erase(tenant.name);
+    return given;
+  };
+  if (has_enough(trial.own) && has_enough(trial.canary)) {
+    const auto variance = [](const RatioEstimate& e) {
+      return e.variance() * e.requests() / (e.requests() - kLostRequests);
+    };
+    // Halved from turn to turn, so that all of them together are wrong no more often.
+    const double error = canary.max_error * std::ldexp(1.0, -trial.turn);
+    const double share = canary.min_share;
+    const double wanted = share * trial.own.mean();
+    trial.margin = SequentialMargin(variance(trial.canary) + share * share * variance(trial.own),
+                                    trial.own.mean(), error);
+    const std::string of_share = absl::StrFormat("the share of %g that was set", share);
+    if (trial.canary.mean() + trial.margin < wanted) return verdict(false, "below " + of_share);
+    if (canary.promote && trial.canary.mean() - trial.margin > wanted) {
+      return verdict(true, "above " + of_share);
+    }
+  }
+  if (exhausted) return verdict(false, "no verdict by the request that was set as the last");
+  const double longest = std::max(trial.own.rounds(), trial.canary.rounds());
+  if (longest > kMaxRounds * canary.min_rounds && trial.own.requests() >= 4 * kMinRequests &&
+      trial.canary.requests() >= 4 * kMinRequests) {
+    trial.own = RatioEstimate();
+    trial.canary = RatioEstimate();
+    trial.turn = std::min(trial.turn + 1, 30);
+  }
+  return std::nullopt;
+}
+
+std::optional<CanaryView> CanaryMonitor::View(const std::string& tenant) const {
+  absl::MutexLock lock(&mutex_);
+  const auto trial = trials_.find(tenant);
+  if (trial == trials_.end()) return std::nullopt;
+  return CanaryView{.own = trial->second.own.mean(),
+                    .canary = trial->second.canary.mean(),
+                    .margin = trial->second.margin,
+                    .requests = trial->second.requests};
 }
 
 }  // namespace tandem::router

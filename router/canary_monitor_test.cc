@@ -1,5 +1,7 @@
 #include "router/canary_monitor.h"
 
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -155,6 +157,93 @@ TEST_F(CanaryMonitorTest, RequestsOfManyRoundsAreJudgedToo) {
     verdict = Finish(kOnTrial, 0.3);
   }
   EXPECT_TRUE(verdict.has_value());
+}
+
+// The claim of the sequential test: however often it is asked, it is wrong no more often than it may be.
+TEST_F(CanaryMonitorTest, VerdictsAreWrongNoMoreOftenThanTheyMay) {
+  tenant_.canary->promote = true;
+  tenant_.canary->min_share = 1.0;
+  tenant_.canary->max_error = 0.1;
+  tenant_.canary->min_rounds = 20;
+  constexpr int kTrials = 400;
+  int verdicts = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    random_.seed(static_cast<uint64_t>(trial));
+    monitor_ = std::make_unique<CanaryMonitor>();
+    // Equal ones: any verdict is wrong.
+    for (int i = 0; i < 200; ++i) {
+      if (Finish(i % 2 == 0 ? kOnTrial : kOwn, 0.6).has_value()) {
+        ++verdicts;
+        break;
+      }
+    }
+  }
+  // 40, and 3 standard deviations of the binomial.
+  EXPECT_LE(verdicts, 58);
+}
+
+TEST_F(CanaryMonitorTest, ASmallDifferenceIsFoundInTheEnd) {
+  tenant_.canary->promote = true;
+  tenant_.canary->min_share = 1.0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    for (const bool better : {true, false}) {
+      random_.seed(seed);
+      monitor_ = std::make_unique<CanaryMonitor>();
+      const auto verdict = Try(20000, 0.6, better ? 0.65 : 0.55, /*local_share=*/0.0);
+      ASSERT_TRUE(verdict.has_value());
+      EXPECT_EQ(verdict->promote, better) << verdict->reason;
+      EXPECT_THAT(verdict->reason, HasSubstr("give or take 0."));
+    }
+  }
+}
+
+TEST_F(CanaryMonitorTest, ATrialMayHaveALastRequest) {
+  tenant_.canary->promote = true;
+  tenant_.canary->min_share = 1.0;
+  tenant_.canary->max_requests = 30;
+  std::optional<CanaryVerdict> verdict;
+  int requests = 0;
+  while (!verdict.has_value() && requests < 200) {
+    ASSERT_FALSE(Finish(kOwn, 0.6).has_value());
+    verdict = Finish(kOnTrial, 0.6);
+    ++requests;
+  }
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_FALSE(verdict->promote);
+  EXPECT_EQ(requests, 30);
+  EXPECT_THAT(verdict->reason, HasSubstr("no verdict by the request"));
+}
+
+TEST_F(CanaryMonitorTest, ShowsHowATrialStands) {
+  EXPECT_FALSE(monitor_->View("acme").has_value());
+  Finish(kOwn, 0.6);
+  const auto first = monitor_->View("acme");
+  ASSERT_TRUE(first.has_value());
+  EXPECT_TRUE(std::isinf(first->margin));
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_FALSE(Finish(kOwn, 0.6).has_value());
+    ASSERT_FALSE(Finish(kOnTrial, 0.6).has_value());
+  }
+  const auto view = monitor_->View("acme");
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->requests, 60);
+  EXPECT_GT(view->own, 1.5);
+  EXPECT_GT(view->canary, 1.5);
+  EXPECT_GT(view->margin, 0.0);
+  EXPECT_LT(view->margin, 0.6);
+}
+
+TEST(SequentialMarginTest, IsWiderThanASingleLookAndShrinks) {
+  double before = std::numeric_limits<double>::infinity();
+  for (const double error_of_mean : {0.5, 0.2, 0.1, 0.05, 0.02, 0.01}) {
+    const double margin = SequentialMargin(error_of_mean * error_of_mean, 2.0, 0.01);
+    EXPECT_GT(margin, 2.6 * error_of_mean) << "a single look has 2.58 standard errors";
+    EXPECT_LT(margin, before);
+    before = margin;
+  }
+  EXPECT_LT(SequentialMargin(0.01, 2.0, 0.01), 4.0 * 0.1) << "where it is to be tight";
+  EXPECT_TRUE(std::isinf(SequentialMargin(std::numeric_limits<double>::infinity(), 2.0, 0.01)));
 }
 
 TEST_F(CanaryMonitorTest, LeavesOthersAndNonsenseOut) {

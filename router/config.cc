@@ -18,6 +18,8 @@ namespace {
 
 constexpr uint32_t kShortestTtlSeconds = 3;
 constexpr uint32_t kLongestTtlSeconds = 3600;
+// Of the router in all (ServerList).
+constexpr uint32_t kMostRegistered = 512;
 
 std::string Quoted(absl::string_view value) {
   constexpr size_t kShown = 64;
@@ -81,6 +83,12 @@ class Resolver {
     const v1::RegistrationConfig& registration = config_.registration();
     table_.registration.verifiers = registration.verifiers();
     table_.registration.drafters = registration.drafters();
+    if (registration.max_per_address() > 0)
+      table_.registration.max_per_address = registration.max_per_address();
+    if (registration.max_per_address() > kMostRegistered) {
+      Error("registration.max_per_address", registration.max_per_address(), ", expected at most ",
+            kMostRegistered);
+    }
     const uint32_t seconds = registration.ttl_seconds();
     if (seconds == 0) return;
     table_.registration.ttl = absl::Seconds(seconds);
@@ -184,6 +192,7 @@ class Resolver {
                     .tokens_per_minute = tenant.tokens_per_minute(),
                     .admin = tenant.admin(),
                     .text_drafting = tenant.text_drafting(),
+                    .record_traffic = tenant.record_traffic(),
                     .cache_salt = HashBytes(tenant.name())};
     if (tenant.has_max_queued_requests()) resolved.max_queued_requests = tenant.max_queued_requests();
     if (tenant.weight() > kMaxWeight) {
@@ -251,6 +260,11 @@ class Resolver {
     if (config.min_share() > 0.0) canary.min_share = config.min_share();
     if (config.min_rounds() > 0) canary.min_rounds = config.min_rounds();
     canary.promote = config.promote();
+    if (!(config.max_error() >= 0.0 && config.max_error() <= 0.5)) {
+      Error(path + ".max_error", config.max_error(), ", expected 0 to 0.5");
+    }
+    if (config.max_error() > 0.0) canary.max_error = config.max_error();
+    canary.max_requests = config.max_requests();
     return canary;
   }
 

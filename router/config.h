@@ -43,6 +43,7 @@ struct Registration {
   bool verifiers = false;
   bool drafters = false;
   absl::Duration ttl = kDefaultRegistrationTtl;
+  uint32_t max_per_address = 64;  // v1::RegistrationConfig.
 };
 
 // A drafter on trial; see v1::CanaryConfig.
@@ -52,6 +53,8 @@ struct Canary {
   double min_share = 0.9;
   uint32_t min_rounds = 200;
   bool promote = false;
+  double max_error = 0.01;    // Probability that a verdict is wrong, however often it is asked for.
+  uint32_t max_requests = 0;  // 0: the trial goes on until there is a verdict.
 };
 
 // A tenant with every reference resolved; indices point into RoutingTable's models and drafters.
@@ -74,7 +77,8 @@ struct Tenant {
   uint32_t tokens_per_minute = 0;  // 0: no limit.
   uint32_t weight = 1;             // At least 1.
   bool admin = false;
-  bool text_drafting = false;  // Whether drafters of an entirely different vocabulary may draft for it.
+  bool text_drafting = false;   // Whether drafters of an entirely different vocabulary may draft for it.
+  bool record_traffic = false;  // Whether its prompts and outputs go to the router's spool.
   // Separates tenants in the verifiers' prefix caches. A function of the tenant's name, so that router
   // replicas and restarts agree.
   uint64_t cache_salt = 0;

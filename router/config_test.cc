@@ -280,6 +280,9 @@ TEST(ConfigTest, WhereVerifiersMayRegisterNoneNeedsToBeListed) {
   EXPECT_TRUE(ResolveConfig(config).ok());
   config.mutable_registration()->set_ttl_seconds(2);
   EXPECT_THAT(ErrorOf(config), HasSubstr("registration.ttl_seconds: 2, expected 3 to 3600"));
+  config.mutable_registration()->set_ttl_seconds(0);
+  config.mutable_registration()->set_max_per_address(513);
+  EXPECT_THAT(ErrorOf(config), HasSubstr("registration.max_per_address: 513, expected at most 512"));
 }
 
 TEST(ConfigTest, ReportsEveryErrorAndNoToken) {

@@ -17,7 +17,7 @@ bool InCanaryShare(const RoutingTable& table, const Canary& canary, absl::string
 }  // namespace
 
 DrafterCandidates NarrowDrafters(const RoutingTable& table, const Tenant& tenant,
-                                 absl::string_view request_id) {
+                                 absl::string_view request_id, const DrafterFilter& can_draft) {
   const auto only = [&table](size_t drafter, absl::string_view reason) {
     if (table.drafters[drafter].absent) return DrafterCandidates{.reason = "absent"};
     if (table.drafters[drafter].draining) return DrafterCandidates{.reason = "draining"};
@@ -29,7 +29,9 @@ DrafterCandidates NarrowDrafters(const RoutingTable& table, const Tenant& tenant
     case v1::DRAFTER_POLICY_AUTO: {
       DrafterCandidates candidates{.choose = true, .reason = "auto"};
       for (size_t drafter : tenant.allowed_drafters) {
-        if (!table.drafters[drafter].draining) candidates.drafters.push_back(drafter);
+        if (table.drafters[drafter].draining) continue;
+        const bool fits = can_draft == nullptr || can_draft(table.drafters[drafter]);
+        (fits ? candidates.drafters : candidates.unfit).push_back(drafter);
       }
       return candidates;
     }

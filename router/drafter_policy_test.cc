@@ -48,6 +48,19 @@ TEST(DrafterPolicyTest, AutoHasWhatIsAllowedAndDoesNotDrain) {
   EXPECT_THAT(NarrowDrafters(table, tenant, "r").drafters, ElementsAre(1));
 }
 
+TEST(DrafterPolicyTest, AutoLeavesOutWhatCannotDraft) {
+  const RoutingTable table = ThreeDrafters();
+  const auto can_draft = [](const Drafter& drafter) { return drafter.name != "code"; };
+  const DrafterCandidates open = NarrowDrafters(table, WithPolicy(v1::DRAFTER_POLICY_AUTO), "r", can_draft);
+  EXPECT_THAT(open.drafters, ElementsAre(1));
+  EXPECT_THAT(open.unfit, ElementsAre(0));
+  // What somebody has chosen is asked, and says itself why it refuses.
+  const DrafterCandidates pinned =
+      NarrowDrafters(table, WithPolicy(v1::DRAFTER_POLICY_PINNED), "r", can_draft);
+  EXPECT_THAT(pinned.drafters, ElementsAre(0));
+  EXPECT_THAT(pinned.unfit, IsEmpty());
+}
+
 TEST(DrafterPolicyTest, DrainingDraftersGetNothing) {
   RoutingTable table = ThreeDrafters();
   table.drafters[0].draining = true;

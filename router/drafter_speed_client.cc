@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/base/log.h"
 #include "common/rpc/channel.h"
 #include "tandem/v1/admin.grpc.pb.h"
 
@@ -12,6 +13,14 @@ namespace {
 
 // Between two looks at who is there.
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(200);
+
+DraftVocabularies VocabulariesOf(const v1::ModelInfo& model) {
+  DraftVocabularies vocabularies{.own = model.vocabulary_fingerprint(), .bridged = {}, .by_text = {}};
+  for (const v1::BridgedVocabulary& other : model.bridged_vocabularies()) {
+    (other.by_text() ? vocabularies.by_text : vocabularies.bridged).push_back(other.fingerprint());
+  }
+  return vocabularies;
+}
 
 }  // namespace
 
@@ -81,13 +90,26 @@ bool DrafterSpeedClient::Ask(const std::string& endpoint, const RoutingSnapshot&
   // One that loads has not measured itself yet.
   if (!status.ok() || !info.serving()) return false;
   for (const v1::ModelInfo& model : info.models()) {
-    if (!model.has_level_seconds()) continue;
     for (const Drafter& drafter : routing.table().drafters) {
       if (drafter.endpoint != endpoint || drafter.draft_model != model.name()) continue;
-      chooser_.TellLevelSeconds(drafter.name, model.level_seconds());
+      if (model.has_level_seconds()) chooser_.TellLevelSeconds(drafter.name, model.level_seconds());
+      if (chooser_.TellVocabularies(drafter.name, VocabulariesOf(model))) LogFits(routing, drafter.name);
     }
   }
   return true;
+}
+
+void DrafterSpeedClient::LogFits(const RoutingSnapshot& routing, const std::string& drafter) const {
+  const std::vector<TargetModel>& models = routing.table().models;
+  for (size_t model = 0; model < models.size(); ++model) {
+    const VocabularyFit fit = chooser_.FitOf(model, drafter);
+    if (fit == VocabularyFit::kIds) continue;
+    LogInfo(fit == VocabularyFit::kText
+                ? "a drafter drafts by text alone: the automatic choice leaves it out for tenants without "
+                  "text_drafting"
+                : "a drafter has another vocabulary: the automatic choice leaves it out",
+            {{"drafter", drafter}, {"model", models[model].name}});
+  }
 }
 
 }  // namespace tandem::router

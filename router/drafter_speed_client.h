@@ -16,9 +16,10 @@
 
 namespace tandem::router {
 
-// Asks drafters how fast they are and tells the chooser, which goes by it until requests have measured more:
+// Asks drafters how fast they are, and for which vocabularies they draft, and tells the chooser, which goes
+// by the former until requests have measured more:
 //
-//   RoutingSnapshot --endpoints--> Admin/GetServerInfo --ModelInfo.level_seconds--> DrafterChooser
+//   RoutingSnapshot --endpoints--> Admin/GetServerInfo --ModelInfo--> DrafterChooser
 //
 // Configured drafters and those that registered alike. One endpoint after the other, by a thread of its own,
 // from construction to destruction: each as soon as routing has it, then every `period`, since a drafter may
@@ -44,6 +45,8 @@ class DrafterSpeedClient {
   void AskDue();
   // Whether it answered.
   bool Ask(const std::string& endpoint, const RoutingSnapshot& routing);
+  // For which models the drafter is no ordinary choice.
+  void LogFits(const RoutingSnapshot& routing, const std::string& drafter) const;
   bool stopping();
 
   const Options options_;

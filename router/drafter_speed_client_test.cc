@@ -27,6 +27,11 @@ class TellingDrafter {
       v1::ModelInfo& model = *told.add_models();
       model.set_name("m");
       model.set_level_seconds(level_seconds_);
+      // That of MakeChooser's model, which it drafts for by text.
+      model.set_vocabulary_fingerprint(0x77);
+      v1::BridgedVocabulary& other = *model.add_bridged_vocabularies();
+      other.set_fingerprint(5);
+      other.set_by_text(true);
       ++num_asked_;
       return told;
     };
@@ -90,6 +95,8 @@ TEST(DrafterSpeedClientTest, TellsTheChooserWhatDraftersSay) {
   EXPECT_TRUE(
       Soon([&] { return LevelSeconds(chooser, "d0") == 0.040 && LevelSeconds(chooser, "d1") == 0.0005; }));
   EXPECT_EQ(LevelSeconds(chooser, "d2"), 0.0) << "nobody is there to say anything";
+  EXPECT_TRUE(Soon([&] { return chooser.FitOf(0, "d0") == VocabularyFit::kText; }));
+  EXPECT_EQ(chooser.FitOf(0, "d2"), VocabularyFit::kIds);
   // It has come back on a better machine.
   slow.set_level_seconds(0.002);
   EXPECT_TRUE(Soon([&] { return LevelSeconds(chooser, "d0") == 0.002; }));

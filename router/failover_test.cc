@@ -379,10 +379,61 @@ TEST(FailoverTest, AClientDoesNotResumeWhereItIsComputedDifferently) {
   ClientCall refused(other, request);
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(status.error_message(), HasSubstr("computes as the one where the output began"));
+  EXPECT_THAT(status.error_message(), HasSubstr("computes like the one that began the output"));
   EXPECT_EQ(different.num_calls(), 0);
   request.mutable_resume()->clear_arithmetic();
   EXPECT_TRUE(ClientCall(other, request).Finish().ok()) << "a client that does not ask for it";
+}
+
+// A process with other weights at the address of the one before, of which the router does not know yet.
+TEST(FailoverTest, AVerifierThatComputesOtherwiseByNowRefuses) {
+  StubVerifier verifiers[2];
+  std::atomic<int> began = -1;
+  std::atomic<uint64_t> refused = 0;
+  for (int i = 0; i < 2; ++i) {
+    verifiers[i].SetInfo(Info(400, "bf16"));
+    verifiers[i].SetScript([&, i](StubVerifier::Call& call) {
+      if (began.load() < 0) {
+        began = i;
+        Say(call, 3);
+        call.Finish(absl::UnavailableError("killed"));
+      } else if (i == began.load()) {
+        Say(call, 100);
+      } else {
+        refused = call.request().arithmetic();
+        call.Finish(absl::AbortedError("arithmetic: 1, but this verifier's is 2"));
+      }
+    });
+  }
+  TestRouter router(LettersConfig({verifiers[0].endpoint(), verifiers[1].endpoint()}));
+  ASSERT_TRUE(Knows(router));
+  ClientCall client(router, Request());
+  EXPECT_TRUE(client.Read().has_started());
+  const v1::GenerateResponse chunk = client.Read();
+  EXPECT_TRUE(client.Finish().ok());
+  EXPECT_EQ(chunk.chunk().text() + client.text(), kOutput);
+  EXPECT_NE(refused.load(), 0u);
+  EXPECT_EQ(refused.load(), chunk.chunk().arithmetic());
+}
+
+// What the router took it for when it last asked does not count.
+TEST(FailoverTest, AVerifierTellsHowItComputesWithItsOutput) {
+  StubVerifier verifier;
+  verifier.SetInfo(Info(400, "bf16"));
+  verifier.SetScript([](StubVerifier::Call& call) {
+    call.Send(StartedEvent(call.request()));
+    v1::GenerateResponse chunk = ChunkEvent(0, "a");
+    chunk.mutable_chunk()->set_arithmetic(99);
+    call.Send(chunk);
+    call.Send(FinishedEvent(call.request(), 1));
+    call.Finish(absl::OkStatus());
+  });
+  TestRouter router(LettersConfig({verifier.endpoint()}));
+  ASSERT_TRUE(Knows(router));
+  ClientCall client(router, Request());
+  EXPECT_TRUE(client.Read().has_started());
+  EXPECT_EQ(client.Read().chunk().arithmetic(), 99u);
+  EXPECT_TRUE(client.Finish().ok());
 }
 
 TEST(FailoverTest, AlternatesAreTheTenantsOtherDrafters) {

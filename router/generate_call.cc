@@ -14,8 +14,8 @@
 #include "common/rpc/release.h"
 #include "common/rpc/trace_metadata.h"
 #include "router/authentication.h"
+#include "router/canary_end.h"
 #include "router/live_start.h"
-#include "router/routing_admin.h"
 #include "router/tool_choice.h"
 
 namespace tandem::router {
@@ -26,10 +26,6 @@ constexpr absl::Duration kDeadlineTolerance = absl::Milliseconds(20);
 // Where services find the request's id in a call's metadata.
 constexpr char kRequestIdKey[] = "tandem-request-id";
 
-// How often verifiers are tried again when there is output already, and the pause before the first time; each
-// is twice as long as the one before.
-constexpr size_t kFurtherAttempts = 6;
-constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 // As many as verifiers take.
 constexpr int kMostAlternates = 8;
 
@@ -38,27 +34,6 @@ void FillTarget(const Drafter& drafter, v1::DrafterTarget& target) {
   target.set_endpoint(drafter.endpoint);
   target.set_draft_model(drafter.draft_model);
   target.set_trusted(drafter.trusted);
-}
-
-// Ends the trial of the tenant's canary, one way or the other.
-void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tenant,
-                   const CanaryVerdict& verdict) {
-  const std::string& own = table.drafters[*tenant.drafter].name;
-  const std::string& canary = table.drafters[tenant.canary->drafter].name;
-  const absl::StatusOr<bool> ended = EndCanary(
-      router.routing(), tenant.name, own, canary,
-      verdict.promote ? CanaryEnd::kPromoted : CanaryEnd::kRolledBack, verdict.reason, router.clock().Now());
-  const char* const what = verdict.promote ? "canary promoted" : "canary rolled back";
-  if (!ended.ok()) {
-    LogError("the trial of a canary could not be ended", {{"tenant", tenant.name},
-                                                          {"drafter", canary},
-                                                          {"verdict", what},
-                                                          {"error", std::string(ended.status().message())}});
-  } else if (*ended) {
-    router.metrics().RecordCanaryEnd(tenant.name, canary, verdict.promote);
-    Log(verdict.promote ? LogLevel::kInfo : LogLevel::kWarning, what,
-        {{"tenant", tenant.name}, {"drafter", canary}, {"reason", verdict.reason}});
-  }
 }
 
 }  // namespace
@@ -120,8 +95,8 @@ absl::Status GenerateCall::Admit(const v1::GenerateRequest& request, size_t tena
   request_id_ = request.request_id();
   if (request_id_.empty()) request_id_ = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
   trace_.SetRequest(request_id_, router_.model(model_).name);
-  TANDEM_ASSIGN_OR_RETURN(drafter_,
-                          SelectDrafter(routing_->table(), *tenant_, request.speculation(), request_id_));
+  TANDEM_ASSIGN_OR_RETURN(drafter_, SelectDrafter(routing_->table(), *tenant_, request.speculation(),
+                                                  request_id_, router_.CanDraft(model_, *tenant_)));
   TANDEM_ASSIGN_OR_RETURN(ticket_, router_.admission().Admit(routing_->table(), tenant, std::move(on_place),
                                                              model_, request.priority()));
   record_.OnAdmitted(ticket_.waits_at_first());
@@ -210,6 +185,11 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   prepared_.set_policy_state(router_.policies().Find(policy_key_));
   TracePreparation(now, choosing);
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
+  // Of a resumed request only the rest is seen here.
+  if (router_.spool() != nullptr && tenant_->record_traffic && prepared_.emitted().ids().empty()) {
+    recorded_.emplace(router_.spool(), tenant_->name, router_.model(model_).vocabulary_fingerprint,
+                      prepared_);
+  }
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
   const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
   arithmetic_ = request.resume().arithmetic();
@@ -252,9 +232,10 @@ void GenerateCall::TracePreparation(absl::Time taken, absl::Time choosing) {
 void GenerateCall::AddAlternates(size_t drafter) {
   if (drafter_.reason == "request") return;
   const std::vector<Drafter>& drafters = routing_->table().drafters;
+  const DrafterFilter can_draft = router_.CanDraft(model_, *tenant_);
   for (const bool elsewhere : {true, false}) {
     for (size_t other : tenant_->allowed_drafters) {
-      if (other == drafter || drafters[other].draining) continue;
+      if (other == drafter || drafters[other].draining || !can_draft(drafters[other])) continue;
       if ((drafters[other].endpoint != drafters[drafter].endpoint) != elsewhere) continue;
       if (prepared_.alternates_size() >= kMostAlternates) return;
       FillTarget(drafters[other], *prepared_.add_alternates());
@@ -301,7 +282,7 @@ void GenerateCall::StartAttempt() {
   std::weak_ptr<GenerateCall> weak = weak_from_this();
   absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> begun = router_.verifiers().Begin(
       model_, absl::MakeConstSpan(prepared_.prompt().ids().data(), prepared_.prompt().ids_size()),
-      tenant_->cache_salt, tried_,
+      tenant_->cache_salt, failover_.tried(),
       [weak, attempt](const absl::Status& reason) {
         std::shared_ptr<GenerateCall> call = weak.lock();
         if (call == nullptr) return;
@@ -310,22 +291,22 @@ void GenerateCall::StartAttempt() {
       },
       Needs());
   if (!begun.ok()) {
-    const size_t num_verifiers = router_.verifiers().size(model_);
-    if (relay_->tokens().empty() || absl::IsInvalidArgument(begun.status()) ||
-        in_vain_ >= num_verifiers + kFurtherAttempts) {
+    std::optional<absl::Duration> pause;
+    if (!absl::IsInvalidArgument(begun.status())) {
+      pause = failover_.NextAsking(router_.verifiers().size(model_), !relay_->tokens().empty());
+    }
+    if (!pause.has_value()) {
       EndWithoutVerifier(begun.status());
       return;
     }
-    // What has output waits for a place.
-    const size_t pauses = in_vain_ < num_verifiers ? 0 : in_vain_ - num_verifiers;
-    in_vain_ = num_verifiers + pauses + 1;
-    RetryAt(router_.clock().Now() + kFirstPause * (1 << static_cast<int>(pauses)));
+    RetryAt(router_.clock().Now() + *pause);
     return;
   }
   attempt_ = *std::move(begun);
   Verifier* const verifier = &attempt_->verifier();
   relay_->OnAttempt(verifier->endpoint);
   prepared_.mutable_emitted()->mutable_ids()->Assign(relay_->tokens().begin(), relay_->tokens().end());
+  prepared_.set_arithmetic(arithmetic_);
   if (relay_->prompt_told()) prepared_.mutable_output()->clear_prompt_logprobs();
   stream_ = VerifierStream::Create(kMaxQueuedEvents);
   if (deadline_ != absl::InfiniteFuture()) stream_->context().set_deadline(absl::ToChronoTime(deadline_));
@@ -346,10 +327,10 @@ void GenerateCall::StartAttempt() {
 }
 
 void GenerateCall::Retry(const absl::Status& reason) {
-  const size_t num_verifiers = router_.verifiers().size(model_);
-  const bool untried = in_vain_ < num_verifiers;
   const bool has_output = !relay_->tokens().empty();
-  if (!untried && (!has_output || in_vain_ >= num_verifiers + kFurtherAttempts)) {
+  const std::optional<absl::Duration> pause =
+      failover_.NextAttempt(router_.verifiers().size(model_), has_output);
+  if (!pause.has_value()) {
     const bool unavailable = absl::IsUnavailable(reason);
     absl::Status status = unavailable ? NoVerifier(reason.message()) : reason;
     if (!unavailable || !WaitForVerifier(status)) End(std::move(status));
@@ -368,11 +349,10 @@ void GenerateCall::Retry(const absl::Status& reason) {
               {"trace_id", trace_.trace_id()},
               {"tokens", absl::StrCat(relay_->tokens().size())},
               {"error", std::string(reason.message().data(), reason.message().size())}});
-  if (untried) {
+  if (*pause == absl::ZeroDuration()) {
     StartAttempt();
   } else {
-    const auto pauses = static_cast<int>(in_vain_ - num_verifiers);
-    RetryAt(router_.clock().Now() + kFirstPause * (1 << pauses));
+    RetryAt(router_.clock().Now() + *pause);
   }
 }
 
@@ -408,11 +388,11 @@ void GenerateCall::OnVerifierEvent(int attempt, v1::GenerateResponse event) {
     End(send.status());
   } else if (*send) {
     if (event.has_chunk()) {
-      progress_ = true;
+      failover_.OnProgress();
       TellArithmetic(*event.mutable_chunk());
-      wait_began_.reset();
     }
     RecordEvent(event);
+    if (recorded_.has_value()) recorded_->OnEvent(event);
     if (!policy_state.empty()) LearnPolicy(event.finished().speculation(), policy_state);
     live_.OnEvent(event);
     if (parsed_.has_value()) parsed_->OnEvent(event);
@@ -470,7 +450,12 @@ void GenerateCall::ObserveCanary(const v1::SpeculationStats& stats) {
   if (stats.drafter() != drafter || prepared_.drafter().name() != drafter) return;
   std::optional<CanaryVerdict> verdict =
       router_.canaries().OnFinished(routing_->table(), *tenant_, *drafter_.drafter, stats);
-  if (!verdict.has_value()) return;
+  if (!verdict.has_value()) {
+    if (const auto view = router_.canaries().View(tenant_->name); view.has_value()) {
+      router_.metrics().SetCanary(tenant_->name, view->own, view->canary, view->margin, view->requests);
+    }
+    return;
+  }
   // On a worker, because it writes to the store.
   router_.workers().Post([self = shared_from_this(), verdict = *std::move(verdict)] {
     FollowVerdict(self->router_, self->routing_->table(), *self->tenant_, verdict);
@@ -485,7 +470,9 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
   const bool in_time = router_.clock().Now() < deadline_ - kDeadlineTolerance;
   Relay::End end = relay_->OnEnd(status, in_time);
   if (!tools_.tools().empty()) end.status = ToolError(tools_, end.status);
-  if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
+  if (absl::IsAborted(status) && end.retry) {
+    attempt_->OnChanged();
+  } else if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
     attempt_->OnFailure();
   } else {
     attempt_->OnSuccess();
@@ -493,11 +480,8 @@ void GenerateCall::OnVerifierDone(int attempt, const absl::Status& status) {
   if (!end.retry) {
     End(std::move(end.status));
   } else {
-    // All but the one that failed longest ago, so that further attempts go round.
-    tried_.push_back(attempt_->index());
-    if (tried_.size() >= router_.verifiers().size(model_)) tried_.erase(tried_.begin());
+    failover_.OnFailed(attempt_->index(), router_.verifiers().size(model_));
     attempt_.reset();
-    in_vain_ = std::exchange(progress_, false) ? 0 : in_vain_ + 1;
     // Of one that has stalled; the others are over.
     if (stream_ != nullptr) std::exchange(stream_, nullptr)->TryCancel();
     Retry(end.status);
@@ -540,6 +524,7 @@ void GenerateCall::Advance() {
   if (write_alarm_ != nullptr) write_alarm_->Cancel();
   LogEnd();
   OfferFeedback();
+  if (recorded_.has_value() && status_->ok()) recorded_->End(router_.clock().Now());
   ticket_ = Admission::Ticket();
   // Of callers that nobody knows there is no more to be told than in the log.
   if (tenant_ != nullptr) {
@@ -553,7 +538,8 @@ void GenerateCall::OfferFeedback() {
   std::vector<FeedbackDrafter> candidates;
   for (const size_t index : tenant_->allowed_drafters) {
     const Drafter& drafter = routing_->table().drafters[index];
-    if (drafter.draining) continue;
+    // Those that draft by text score nothing.
+    if (drafter.draining || router_.chooser().FitOf(model_, drafter.name) != VocabularyFit::kIds) continue;
     candidates.push_back({drafter.name, drafter.endpoint, drafter.draft_model});
   }
   feedback_->trace = std::make_shared<Span>(trace_.StartFeedback(router_.clock().Now()));

@@ -19,6 +19,7 @@
 #include "router/choice/drafter_chooser.h"
 #include "router/choice_feedback.h"
 #include "router/client_stream.h"
+#include "router/failover.h"
 #include "router/feedback/feedback_sink.h"
 #include "router/live/live_call.h"
 #include "router/metrics.h"
@@ -30,6 +31,7 @@
 #include "router/router.h"
 #include "router/running_calls.h"
 #include "router/selection.h"
+#include "router/spool/recorded_call.h"
 #include "router/verifier_pool.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/verifier.pb.h"
@@ -47,11 +49,10 @@ namespace tandem::router {
 //                   '-- client cancels, is gone, or the deadline passes: queue_ is dropped, FINISHED at once
 //
 // A verifier that is lost half way, or stalls, is replaced: the next attempt is given prompt and output so
-// far and goes on with the next token (DESIGN law 2), so that the client sees one stream. Each verifier is
-// tried once; once there is output, which it would be a waste to lose, they are tried again after a growing
-// pause, some times. All within the router's retry budget and the call's deadline. While no verifier of the
-// model serves, the call waits for one, up to VerifierPool::longest_wait() without a new token, and then
-// tries them anew.
+// far and goes on with the next token (DESIGN law 2), so that the client sees one stream: where and when,
+// Failover says, within the router's retry budget and the call's deadline. While no verifier of the model
+// serves, the call waits for one, up to VerifierPool::longest_wait() without a new token, and then tries them
+// anew.
 //
 // The request's place among those in flight is free as soon as its status is decided, whether or not the
 // client reads the rest; a client that takes nothing of it for the router's write_stall_timeout has its call
@@ -185,24 +186,22 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   LiveCall live_ ABSL_GUARDED_BY(mutex_);
+  std::optional<RecordedCall> recorded_ ABSL_GUARDED_BY(mutex_);  // Of a tenant that is recorded.
   v1::VerifierGenerateRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
   std::optional<ParsedOutput> parsed_ ABSL_GUARDED_BY(mutex_);       // Of a chat whose output is parsed.
   v1::ChatPrompt tools_ ABSL_GUARDED_BY(mutex_);                     // Those its constraint was made of.
   std::optional<FeedbackRequest> feedback_ ABSL_GUARDED_BY(mutex_);  // When sampled, until the end.
-  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;       // Begun; the current one has this number.
-  size_t in_vain_ ABSL_GUARDED_BY(mutex_) = 0;     // That brought no token, since one did.
-  bool progress_ ABSL_GUARDED_BY(mutex_) = false;  // The current one has brought some.
+  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;  // Begun; the current one has this number.
+  Failover failover_ ABSL_GUARDED_BY(mutex_);
   // How the verifier computes where the output began, once both are known.
   uint64_t arithmetic_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<size_t> tried_ ABSL_GUARDED_BY(mutex_);  // Verifiers of the attempts that failed.
   std::unique_ptr<VerifierPool::Attempt> attempt_ ABSL_GUARDED_BY(mutex_);  // The current one,
   std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);          // and its stream.
   std::unique_ptr<grpc::Alarm> retry_alarm_ ABSL_GUARDED_BY(mutex_);        // Between attempts.
   int alarms_ ABSL_GUARDED_BY(mutex_) = 0;  // Set or made void; the current one has this number.
   std::unique_ptr<VerifierPool::Wait> wait_ ABSL_GUARDED_BY(mutex_);  // While it waits for a verifier,
   absl::Status wait_reason_ ABSL_GUARDED_BY(mutex_);                  // and what it ends with if none comes.
-  std::optional<absl::Time> wait_began_ ABSL_GUARDED_BY(mutex_);      // The first time since the last token.
   // The front one is being written while writing_.
   struct Queued {
     v1::GenerateResponse event;

@@ -1,6 +1,7 @@
 // What a call waits for: tokens of its quota, its next attempt, and a verifier of its model that serves.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,9 +28,11 @@ VerifierNeeds GenerateCall::Needs() const {
 }
 
 void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
+  const uint64_t told = chunk.arithmetic();
   chunk.clear_arithmetic();
   if (arithmetic_ != 0) return;
-  arithmetic_ = attempt_->arithmetic();
+  // Of a verifier that does not tell, what it was when it was last asked.
+  arithmetic_ = told != 0 ? told : attempt_->arithmetic();
   chunk.set_arithmetic(arithmetic_);
 }
 
@@ -46,9 +49,9 @@ void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {
 }
 
 bool GenerateCall::WaitForVerifier(const absl::Status& reason) {
-  const absl::Time now = router_.clock().Now();
-  const absl::Time end = wait_began_.value_or(now) + router_.verifiers().longest_wait();
-  if (now >= end) return false;
+  const std::optional<absl::Time> end =
+      failover_.WaitUntil(router_.clock().Now(), router_.verifiers().longest_wait());
+  if (!end.has_value()) return false;
   std::weak_ptr<GenerateCall> weak = weak_from_this();
   wait_ = router_.verifiers().BeginWait(model_, [weak] {
     std::shared_ptr<GenerateCall> call = weak.lock();
@@ -57,10 +60,9 @@ bool GenerateCall::WaitForVerifier(const absl::Status& reason) {
     ReleaseElsewhere(std::move(call));
   });
   if (wait_ == nullptr) return false;
-  if (!wait_began_.has_value()) wait_began_ = now;
   wait_reason_ = reason;
   live_.OnNote(absl::StrCat("Waits for a verifier: ", reason.message()));
-  RetryAt(std::min(deadline_, end));
+  RetryAt(std::min(deadline_, *end));
   return true;
 }
 
@@ -71,9 +73,7 @@ void GenerateCall::OnVerifierServes() {
   ++alarms_;
   retry_alarm_->Cancel();
   record_.OnWaited("served");
-  // All of them may be others by now.
-  tried_.clear();
-  in_vain_ = 0;
+  failover_.OnVerifierServes();
   if (attempts_ > 0 && !router_.verifiers().TakeRetry()) {
     record_.OnRetry("refused");
     End(absl::UnavailableError(
@@ -91,7 +91,7 @@ void GenerateCall::OnWaitOver() {
   End(now >= deadline_
           ? absl::DeadlineExceededError("the call's deadline passed while it waited for a verifier")
           : absl::UnavailableError(absl::StrCat(wait_reason_.message(), "; waited for ",
-                                                absl::FormatDuration(now - *wait_began_))));
+                                                absl::FormatDuration(now - failover_.wait_began()))));
 }
 
 void GenerateCall::RetryAt(absl::Time when) {

@@ -45,7 +45,7 @@ void GenerateCall::OnWriteWatch() {
     if (absl::FromChrono(std::chrono::steady_clock::now() - write_began_) < router_.write_stall_timeout()) {
       return WatchWrite();
     }
-    absl::Status stalled = absl::ResourceExhaustedError("the client took nothing of its output for too long");
+    absl::Status stalled = absl::ResourceExhaustedError("the client read none of its output for too long");
     End(stalled);
     // Also of a call that was over but for the delivery.
     status_ = std::move(stalled);

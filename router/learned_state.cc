@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/config/sealed_bytes.h"
+#include "common/config/token_digest.h"
 #include "router/config.h"
 #include "router/state/open_store.h"
 #include "tandem/v1/state.pb.h"
@@ -22,13 +24,54 @@ constexpr absl::string_view kPoliciesBlob = "window-policies";
 // Names of a foreign file, in a message.
 constexpr size_t kMostNamed = 8;
 
-absl::StatusOr<v1::LearnedRecord> ReadRecord(RoutingStore& store) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, GetBlob(store, kLearnedBlob));
-  v1::LearnedRecord record;
-  if (bytes.has_value() && !record.ParseFromString(*bytes)) {
-    return absl::DataLossError("the state's record of what was learned is damaged");
+std::string BlobBefore(absl::string_view blob) {
+  return absl::StrCat(blob, "-before");
+}
+
+// A record as the store has it: nothing when there is none; DataLoss, naming the blob, for a damaged one.
+template <class Record>
+absl::StatusOr<std::optional<Record>> ReadRecord(RoutingStore& store, absl::string_view blob) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, GetBlob(store, blob));
+  if (!bytes.has_value()) return std::nullopt;
+  absl::StatusOr<absl::string_view> message = Unseal(*bytes);
+  Record record;
+  if (message.ok() && !record.ParseFromArray(message->data(), static_cast<int>(message->size()))) {
+    message = absl::DataLossError("not the message that is expected there");
   }
-  return record;
+  if (message.ok()) return record;
+  return absl::DataLossError(absl::StrCat("the state's record \"", blob, "\": ", message.status().message()));
+}
+
+// The record; of one that is damaged the one before, which costs what was learned in between, and an empty
+// one where neither is good.
+template <class Record>
+absl::StatusOr<Record> LastGoodRecord(RoutingStore& store, absl::string_view blob) {
+  absl::StatusOr<std::optional<Record>> record = ReadRecord<Record>(store, blob);
+  if (absl::IsDataLoss(record.status())) {
+    absl::StatusOr<std::optional<Record>> before = ReadRecord<Record>(store, BlobBefore(blob));
+    const bool good = before.ok() && before->has_value();
+    LogError(good ? "what was learned is damaged; what was stored before it is used"
+                  : "what was learned is damaged; learning begins anew",
+             {{"error", std::string(record.status().message())}});
+    record = good ? std::move(before) : std::optional<Record>();
+  }
+  if (!record.ok()) return record.status();
+  return std::move(*record).value_or(Record());
+}
+
+// Nothing happens when the store has the same. What it has is kept as the record before, if it is good.
+template <class Record>
+absl::Status WriteRecord(const Record& record, absl::string_view blob, RoutingStore& store) {
+  const std::string bytes = Seal(record.SerializeAsString());
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> there, GetBlob(store, blob));
+  if (there.has_value()) {
+    if (*there == bytes) return absl::OkStatus();
+    // Two writes, since an etcd bounds the size of one.
+    if (ReadRecord<Record>(store, blob).ok()) {
+      TANDEM_RETURN_IF_ERROR(PutBlob(store, BlobBefore(blob), *there));
+    }
+  }
+  return PutBlob(store, blob, bytes);
 }
 
 // Adds the models of `learned` that `record` does not have.
@@ -54,11 +97,19 @@ absl::Status CheckServed(const v1::LearnedRouting& calibration, const DrafterCho
                    ", and served here is ", absl::StrJoin(served, ", ")));
 }
 
+absl::StatusOr<absl::string_view> UnsealCalibration(const CalibrationFile& file) {
+  absl::StatusOr<absl::string_view> message = Unseal(file.bytes);
+  if (message.ok()) return message;
+  return absl::DataLossError(
+      absl::StrCat(file.path, ": a damaged calibration: ", message.status().message()));
+}
+
 // The models of the file take the places of those in the record, once the chooser has found them good.
 absl::Status TakeCalibration(const CalibrationFile& file, DrafterChooser& chooser,
                              v1::LearnedRouting* learned) {
+  TANDEM_ASSIGN_OR_RETURN(const absl::string_view message, UnsealCalibration(file));
   v1::LearnedRouting calibration;
-  if (!calibration.ParseFromString(file.bytes)) {
+  if (!calibration.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
     return absl::InvalidArgumentError(
         absl::StrCat(file.path, ": not a calibration; `tandem calibrate` writes them"));
   }
@@ -74,14 +125,21 @@ absl::Status TakeCalibration(const CalibrationFile& file, DrafterChooser& choose
 
 absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, RoutingStore& store,
                          DrafterChooser& chooser) {
-  TANDEM_ASSIGN_OR_RETURN(v1::LearnedRecord record, ReadRecord(store));
+  TANDEM_ASSIGN_OR_RETURN(auto record, LastGoodRecord<v1::LearnedRecord>(store, kLearnedBlob));
   if (calibration.has_value()) {
     const Sha256Digest sha256 = Sha256(calibration->bytes);
     const std::string digest(sha256.begin(), sha256.end());
     if (record.calibration_sha256() != digest) {
-      TANDEM_RETURN_IF_ERROR(TakeCalibration(*calibration, chooser, record.mutable_learned()));
-      record.set_calibration_sha256(digest);
-      TANDEM_RETURN_IF_ERROR(PutBlob(store, kLearnedBlob, record.SerializeAsString()));
+      const absl::Status status = TakeCalibration(*calibration, chooser, record.mutable_learned());
+      if (status.ok()) {
+        record.set_calibration_sha256(digest);
+        TANDEM_RETURN_IF_ERROR(WriteRecord(record, kLearnedBlob, store));
+      } else if (absl::IsDataLoss(status) && !record.calibration_sha256().empty()) {
+        LogError("the calibration is damaged; what the state holds of the one before is used",
+                 {{"error", std::string(status.message())}});
+      } else {
+        return status;
+      }
     }
   }
   for (v1::LearnedModel& model : *record.mutable_learned()->mutable_models()) {
@@ -98,25 +156,17 @@ absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, Rout
 }
 
 absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store) {
-  TANDEM_ASSIGN_OR_RETURN(const v1::LearnedRecord before, ReadRecord(store));
+  TANDEM_ASSIGN_OR_RETURN(const auto before, LastGoodRecord<v1::LearnedRecord>(store, kLearnedBlob));
   v1::LearnedRecord record;
   record.set_calibration_sha256(before.calibration_sha256());
   *record.mutable_learned() = chooser.Save();
   AddOthers(before.learned(), record.mutable_learned());
   if (record.learned().models().empty()) return absl::OkStatus();
-  const std::string bytes = record.SerializeAsString();
-  if (bytes == before.SerializeAsString()) return absl::OkStatus();
-  return PutBlob(store, kLearnedBlob, bytes);
+  return WriteRecord(record, kLearnedBlob, store);
 }
 
 absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, GetBlob(store, kPoliciesBlob));
-  if (!bytes.has_value()) return absl::OkStatus();
-  v1::WindowPolicyRecord record;
-  if (!record.ParseFromString(*bytes)) {
-    LogWarning("what window policies have learned is damaged; learning begins anew", {});
-    return absl::OkStatus();
-  }
+  TANDEM_ASSIGN_OR_RETURN(const auto record, LastGoodRecord<v1::WindowPolicyRecord>(store, kPoliciesBlob));
   if (const size_t unreadable = policies.Load(record); unreadable > 0) {
     LogWarning("some of what window policies have learned is damaged or of another version",
                {{"left_out", absl::StrCat(unreadable)}, {"of", absl::StrCat(record.policies_size())}});
@@ -125,11 +175,9 @@ absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies) {
 }
 
 absl::Status WritePolicies(const PolicyMemory& policies, RoutingStore& store) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> before, GetBlob(store, kPoliciesBlob));
   const v1::WindowPolicyRecord record = policies.Save();
-  const std::string bytes = record.SerializeAsString();
-  if (bytes == before.value_or("")) return absl::OkStatus();
-  return PutBlob(store, kPoliciesBlob, bytes);
+  if (record.policies().empty()) return absl::OkStatus();
+  return WriteRecord(record, kPoliciesBlob, store);
 }
 
 LearnedStateSaver::LearnedStateSaver(const DrafterChooser* chooser, const PolicyMemory* policies,

@@ -22,18 +22,20 @@ struct CalibrationFile {
 
 // Gives the chooser what the store holds of what was learned. Where `calibration` is not the file that the
 // store's learning began with, the models in it replace the stored ones first. A model whose stored state
-// does not fit, such as one with another vocabulary by now, begins anew, with a warning in the log.
-// InvalidArgument or FailedPrecondition, naming the file, for a calibration that cannot be used; DataLoss for
-// a damaged record; errors of the store.
+// does not fit, such as one with another vocabulary by now, begins anew, with a warning in the log. Of a
+// damaged record the one before is used, and of a damaged calibration what the store holds of another; the
+// log names both. InvalidArgument, FailedPrecondition or DataLoss, naming the file, for a calibration that
+// cannot be used; errors of the store.
 absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, RoutingStore& store,
                          DrafterChooser& chooser);
 
-// Stores what the chooser has learned, unless that is there already. Models it knows nothing of keep what is
-// stored of them. Of several routers on one store the last one wins.
+// Stores what the chooser has learned, sealed (common/config/sealed_bytes.h), unless that is there already;
+// what was there is kept as the record before. Models it knows nothing of keep what is stored of them. Of
+// several routers on one store the last one wins.
 absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store);
 
-// The same for what window policies have learned (PolicyMemory), which costs speed at most: of a damaged
-// record what can be read is taken, with a warning in the log. Errors of the store.
+// The same for what window policies have learned (PolicyMemory): of its entries those that can be read are
+// taken, with a warning in the log. Errors of the store.
 absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies);
 absl::Status WritePolicies(const PolicyMemory& policies, RoutingStore& store);
 

@@ -48,6 +48,8 @@
 #include "router/routing_service.h"
 #include "router/served_model.h"
 #include "router/service.h"
+#include "router/shared_quotas.h"
+#include "router/spool/spool_flags.h"
 #include "router/state/open_store.h"
 #include "router/state/routing_state.h"
 #include "router/tenants_file.h"
@@ -94,6 +96,7 @@ struct RouterFlags {
   int32_t http_threads = 2;
   uint32_t http_tenant_connections = 1024;
   std::vector<std::string> http_origins;
+  SpoolFlags spool;
 };
 
 // Everything that the configuration file names, loaded.
@@ -271,6 +274,11 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
                  absl::StrCat(absl::Hex(draw(), absl::kZeroPad16)));
     options.live = &*live;
   }
+  std::unique_ptr<Spool> spool;
+  if (flags.spool.any()) {
+    TANDEM_ASSIGN_OR_RETURN(spool, Spool::Open(flags.spool.options(), &clock, &registry));
+    options.spool = spool.get();
+  }
   ServerOptions server_options = MakeServerOptions(flags.server, security, &registry);
   options.backoff = server_options.backoff;
   Router router(std::move(options));
@@ -290,6 +298,19 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   std::optional<LearnedStateSaver> saver;
   if (flags.state != kMemoryState)
     saver.emplace(&chooser, &policies, &router.routing().store(), kSaveInterval);
+
+  std::optional<SharedQuotas> quotas;
+  if (LeaseStore* const leases = router.routing().store().leases(); leases != nullptr) {
+    quotas.emplace(
+        SharedQuotas::Options{.router = absl::StrCat(absl::Hex(SystemRandomBits()(), absl::kZeroPad16)),
+                              .table =
+                                  [&router] {
+                                    const std::shared_ptr<const RoutingSnapshot> snapshot = router.snapshot();
+                                    return std::shared_ptr<const RoutingTable>(snapshot, &snapshot->table());
+                                  },
+                              .clock = &clock},
+        &router.admission(), leases);
+  }
 
   server_options.not_serving_yet = NamesOfReadiness();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ServerRunner> server,
@@ -429,6 +450,7 @@ int Main(int argc, char** argv) {
            "known, eight times what a score of that length has taken, at least a second.");
   DeclareHttpFlags(options, flags);
   DeclareLivePageFlags(options, flags);
+  DeclareSpoolFlags(options.spool, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 
   if (options.verifier_stall_timeout < kShortestStallTimeout) {
@@ -452,6 +474,10 @@ int Main(int argc, char** argv) {
   if (options.live_listen.empty() && (options.live_all || options.live_prompts)) {
     std::cerr
         << "tandem-router: --live-all and --live-prompts are of the live page; expected --live-listen too\n";
+    return kExitUsage;
+  }
+  if (const absl::Status spool = CheckSpoolFlags(options.spool); !spool.ok()) {
+    std::cerr << "tandem-router: " << spool.message() << "\n";
     return kExitUsage;
   }
   const absl::StatusOr<Security> security = OpenServerSecurity(options.server, v1::SERVER_ROLE_ROUTER);

@@ -84,6 +84,17 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
       canary_promotions_(registry->AddCounter({"tandem_router_canary_promotions_total",
                                                "Canaries that became their tenant's drafter.",
                                                {"tenant", "drafter"}})),
+      canary_tokens_per_round_(registry->AddGauge({"tandem_router_canary_tokens_per_round",
+                                                   "Tokens per round in the trial that a tenant has: of its "
+                                                   "own drafter (own) and of the one on trial (canary).",
+                                                   {"tenant", "drafter"}})),
+      canary_margin_(registry->AddGauge({"tandem_router_canary_margin",
+                                         "How far the difference of the two may be from what it will be, "
+                                         "with the confidence of a verdict; infinite while there is too "
+                                         "little to say.",
+                                         {"tenant"}})),
+      canary_requests_(registry->AddGauge(
+          {"tandem_router_canary_requests", "Requests that the drafter on trial has had.", {"tenant"}})),
       predicted_acceptance_(
           registry->AddHistogram({"tandem_router_choice_predicted_acceptance",
                                   "Predicted acceptance of the drafter that was chosen by it.",

@@ -33,6 +33,9 @@ namespace tandem::router {
 //   tandem_router_verifier_waits_total{model,outcome}       waits for a verifier that serves
 //   tandem_router_registered_servers{kind}                  verifiers and drafters that have registered
 //   tandem_router_canary_promotions_total{tenant,drafter}       canaries that became their tenant's drafter
+//   tandem_router_canary_tokens_per_round{tenant,drafter}       of a trial: the tenant's own drafter, the
+//   canary tandem_router_canary_margin{tenant}                         how far their difference may be off
+//   tandem_router_canary_requests{tenant}                       requests of the canary
 //   tandem_spec_decode_*{tenant,target,drafter,source}          from finished requests' statistics
 //
 // Thread-safe.
@@ -81,9 +84,17 @@ class RouterMetrics {
     Counter output_tokens_;
   };
 
+  // How the trial of a tenant's canary stands; all 0 once it is over.
+  void SetCanary(const std::string& tenant, double own, double canary, double margin, double requests) {
+    canary_tokens_per_round_.With({tenant, "own"}).Set(own);
+    canary_tokens_per_round_.With({tenant, "canary"}).Set(canary);
+    canary_margin_.With({tenant}).Set(margin);
+    canary_requests_.With({tenant}).Set(requests);
+  }
   // The trial of a canary ended by itself.
   void RecordCanaryEnd(const std::string& tenant, const std::string& drafter, bool promoted) {
     (promoted ? canary_promotions_ : canary_rollbacks_).With({tenant, drafter}).Increment();
+    SetCanary(tenant, 0, 0, 0, 0);
   }
 
   // Servers that are registered now.
@@ -107,6 +118,9 @@ class RouterMetrics {
   CounterFamily& drafter_selected_;
   CounterFamily& canary_rollbacks_;
   CounterFamily& canary_promotions_;
+  GaugeFamily& canary_tokens_per_round_;
+  GaugeFamily& canary_margin_;
+  GaugeFamily& canary_requests_;
   HistogramFamily& predicted_acceptance_;
   HistogramFamily& realised_acceptance_;
   HistogramFamily& acceptance_error_;

@@ -113,8 +113,8 @@ grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext* context,
                                                     const v1::RegisterRequest* request,
                                                     v1::RegisterResponse* response) {
-  return Answer(context, request->server(), [this, request, response]() -> absl::Status {
-    TANDEM_ASSIGN_OR_RETURN(*response, registrar_.Register(*request));
+  return Answer(context, request->server(), [this, context, request, response]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(*response, registrar_.Register(*request, PeerAddressOf(context->peer())));
     return absl::OkStatus();
   });
 }

@@ -199,6 +199,12 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
   // Everything was delivered; how the connection ended afterwards does not matter to the client.
   if (finished_) return {.status = absl::OkStatus()};
   const std::string verifier = absl::StrCat("verifier ", endpoint_);
+  // It is not what the router takes it for, and computes otherwise than where the output began.
+  if (absl::IsAborted(status) && !tokens_.empty()) {
+    return {.retry = true,
+            .status = absl::UnavailableError(absl::StrCat(verifier, " cannot continue after ", num_tokens(),
+                                                          " tokens: ", status.message()))};
+  }
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return {.status = ProtocolError("the end of the stream without finished")};
@@ -216,9 +222,10 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
       return {.retry = current_.rounds() == 0, .status = status};
     case absl::StatusCode::kDeadlineExceeded:
       if (!in_time) return {.status = status};
-      return {.retry = true,
-              .status = absl::UnavailableError(absl::StrCat(verifier, " was lost after ", num_tokens(),
-                                                            " tokens: it takes the deadline for passed"))};
+      return {
+          .retry = true,
+          .status = absl::UnavailableError(absl::StrCat(verifier, " was lost after ", num_tokens(),
+                                                        " tokens: it reports that the deadline has passed"))};
     // What the verifier says about the request is for the client, details included.
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:

@@ -226,6 +226,16 @@ TEST(RelayTest, AVerifierThatIsTooSmallIsPassedOver) {
   EXPECT_TRUE(absl::IsUnavailable(later.status)) << "the request had room where it began: " << later.status;
 }
 
+TEST(RelayTest, AVerifierThatComputesOtherwiseByNowIsPassedOver) {
+  const absl::Status otherwise = absl::AbortedError("arithmetic: 1, but this verifier's is 2");
+  Relay relay = AfterEvents({Started(), Chunk(0, 2)});
+  relay.OnAttempt("v1:1");
+  const Relay::End end = relay.OnEnd(otherwise, /*in_time=*/true);
+  EXPECT_TRUE(end.retry);
+  EXPECT_TRUE(absl::IsUnavailable(end.status)) << end.status;
+  EXPECT_FALSE(AfterEvents({}).OnEnd(otherwise, /*in_time=*/true).retry) << "nothing began yet";
+}
+
 TEST(RelayTest, AVerifierThatHasLostTheAdapterIsPassedOver) {
   const absl::Status gone = absl::NotFoundError("adapter: \"x\", but this verifier's model has none");
   const Relay::End first = AfterEvents({}).OnEnd(gone, /*in_time=*/true);

@@ -15,12 +15,14 @@
 #include "router/admission.h"
 #include "router/canary_monitor.h"
 #include "router/choice/drafter_chooser.h"
+#include "router/drafter_policy.h"
 #include "router/feedback/feedback.h"
 #include "router/live/live_call.h"
 #include "router/metrics.h"
 #include "router/policy_memory.h"
 #include "router/running_calls.h"
 #include "router/served_model.h"
+#include "router/spool/spool.h"
 #include "router/state/routing_snapshot.h"
 #include "router/state/routing_state.h"
 #include "router/swap.h"
@@ -51,6 +53,7 @@ class Router {
     RouterMetrics* metrics = nullptr;  // Outlives the router.
     Feedback* feedback = nullptr;      // Outlives the router; none: no request is scored.
     LiveView* live = nullptr;          // Outlives the router; none: no live page.
+    Spool* spool = nullptr;            // Outlives the router; none: nothing is kept of requests.
     // Hears where known callers call from; none: nobody does.
     std::shared_ptr<PeerBackoff> backoff;
     std::function<uint64_t()> draw;         // Random bits for seeds and request ids. Thread-safe.
@@ -90,6 +93,7 @@ class Router {
   RouterMetrics& metrics() { return *options_.metrics; }
   Feedback* feedback() { return options_.feedback; }
   LiveView* live() { return options_.live; }
+  Spool* spool() { return options_.spool; }
   // A known caller called from there, by gRPC's name of it.
   void OnKnownCaller(const std::string& peer);
   VerifierPool& verifiers() { return verifiers_; }
@@ -98,6 +102,14 @@ class Router {
   // Its models are those of model().
   DrafterChooser& chooser() { return *chooser_; }
   PolicyMemory& policies() { return *policies_; }
+  // Whether a drafter's vocabulary, as far as it has said, lets it draft for the tenant's requests of a
+  // model.
+  DrafterFilter CanDraft(size_t model, const Tenant& tenant) const {
+    return [this, model, by_text = tenant.text_drafting](const Drafter& drafter) {
+      const VocabularyFit fit = chooser_->FitOf(model, drafter.name);
+      return fit == VocabularyFit::kIds || (fit == VocabularyFit::kText && by_text);
+    };
+  }
 
  private:
   void ChangeLeases(int by);

@@ -104,7 +104,7 @@ absl::Status SetFields(const google::protobuf::Message& source,
     const google::protobuf::FieldDescriptor* field = type->FindFieldByName(name);
     if (field == nullptr || name == "name") {
       return absl::InvalidArgumentError(absl::StrCat("fields: \"", absl::CHexEscape(name.substr(0, 64)),
-                                                     "\" is no field of ", type->name(), " that can be set"));
+                                                     "\" is not a settable field of ", type->name()));
     }
     target->GetReflection()->ClearField(target, field);
     const std::unique_ptr<google::protobuf::Message> only(source.New());
@@ -120,7 +120,7 @@ absl::Status SetFields(const google::protobuf::Message& source,
 absl::Status CheckVersion(uint64_t expected, uint64_t version, absl::string_view what,
                           absl::string_view name) {
   if (expected == 0 || expected == version) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat(what, " \"", name, "\" has been changed meanwhile: its version is ",
+  return absl::AbortedError(absl::StrCat(what, " \"", name, "\" has changed in the meantime: its version is ",
                                          version, ", expected ", expected));
 }
 
@@ -141,8 +141,9 @@ absl::Status CheckAdminStays(const Records& records, const std::string& tenant) 
   for (const auto& [name, other] : records.tenants) {
     if (name != tenant && other.record.config().admin()) return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "tenant \"", tenant, "\" is the last one with `admin`; nobody could change anything after that"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("tenant \"", tenant,
+                   "\" is the last one with `admin`; without it, nobody could change the configuration"));
 }
 
 StoreChange WriteTenant(const v1::TenantRecord& record) {

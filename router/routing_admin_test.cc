@@ -126,10 +126,10 @@ TEST_F(RoutingAdminTest, ErrorsNameWhatTheyAreAbout) {
   EXPECT_THAT(error(R"pb(config { name: "beta" token: "a b" })pb"), HasSubstr("config.token: "));
   EXPECT_THAT(error(R"pb(config { name: "acme" }
                          fields: "colour")pb"),
-              HasSubstr("\"colour\" is no field"));
+              HasSubstr("\"colour\" is not a settable field"));
   EXPECT_THAT(error(R"pb(config { name: "acme" }
                          fields: "name")pb"),
-              HasSubstr("\"name\" is no field"));
+              HasSubstr("\"name\" is not a settable field"));
   EXPECT_THAT(error(R"pb(config { name: "a\nb" token: "x" })pb"), Not(HasSubstr("\nb")));
 }
 

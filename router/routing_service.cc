@@ -71,7 +71,8 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
   const Tenant& tenant = table.tenants[tenant_index];
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
   TANDEM_ASSIGN_OR_RETURN(const size_t model, SelectModel(table, tenant, request.model()));
-  TANDEM_ASSIGN_OR_RETURN(DrafterSelection selection, SelectDrafter(table, tenant, request.speculation()));
+  TANDEM_ASSIGN_OR_RETURN(DrafterSelection selection, SelectDrafter(table, tenant, request.speculation(), "",
+                                                                    router_.CanDraft(model, tenant)));
   uint64_t tokenized = 0;
   const absl::StatusOr<v1::VerifierGenerateRequest> prepared = PrepareRequest(
       request, router_.model(model), [] { return uint64_t{0}; }, tokenized);
@@ -85,6 +86,7 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
     drafters.push_back(table.drafters[drafter].name);
   }
   *response = router_.chooser().Explain(model, PromptTokens(*prepared), tenant.name, drafters);
+  for (size_t drafter : selection.unfit) response->add_unfit_drafters(table.drafters[drafter].name);
   if (open) return absl::OkStatus();
   response->set_drafter(selection.drafter.has_value() ? table.drafters[*selection.drafter].name : "");
   response->set_reason(std::string(selection.reason.data(), selection.reason.size()));

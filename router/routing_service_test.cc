@@ -3,7 +3,9 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/config/sealed_bytes.h"
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
@@ -18,8 +20,10 @@ namespace tandem::router {
 namespace {
 
 using testing::ChunkEvent;
+using ::testing::ElementsAre;
 using testing::FinishedEvent;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::LettersConfig;
 using testing::StartedEvent;
 using testing::StubVerifier;
@@ -203,9 +207,71 @@ TEST_F(RoutingServiceTest, WhatDoesNotFitIsNotLearnedFromAndNotLost) {
   EXPECT_EQ(GetBlob(store, "learned").value(), stored);
   { const LearnedStateSaver saver(&chooser, &policies, &store, absl::InfiniteDuration()); }
   EXPECT_EQ(GetBlob(store, "learned").value(), stored);
+}
+
+TEST_F(RoutingServiceTest, OfADamagedRecordTheOneBeforeIsUsed) {
+  MemoryStore store;
+  v1::CalibrateResponse response;
+  ASSERT_TRUE(Calibrate(Samples(40), &response).ok());
+  DrafterChooser& chooser = router_.router().chooser();
+  ASSERT_TRUE(WriteLearned(chooser, store).ok());
+  const v1::LearnedRouting before = chooser.Save();
+  ASSERT_TRUE(Calibrate(Samples(60), &response).ok());
+  ASSERT_TRUE(WriteLearned(chooser, store).ok());
+  const std::string stored = GetBlob(store, "learned").value().value();
+  // What a router that starts now knows.
+  const auto read = [this, &store] {
+    TestRouter next(AutoConfig(verifier_.endpoint()));
+    EXPECT_TRUE(ReadLearned(std::nullopt, store, next.router().chooser()).ok());
+    return next.router().chooser().Save().SerializeAsString();
+  };
+  ASSERT_TRUE(read() == chooser.Save().SerializeAsString());
+  std::string flipped = stored;
+  flipped[flipped.size() / 2] ^= 1;
+  for (const std::string& damaged : {flipped, stored.substr(0, stored.size() - 1), std::string("nonsense")}) {
+    ASSERT_TRUE(PutBlob(store, "learned", damaged).ok());
+    EXPECT_TRUE(read() == before.SerializeAsString());
+  }
+  // It is not kept as a good one, and what is learned from now on is stored.
+  ASSERT_TRUE(WriteLearned(chooser, store).ok());
+  EXPECT_TRUE(GetBlob(store, "learned").value() == stored);
   ASSERT_TRUE(PutBlob(store, "learned", "nonsense").ok());
-  EXPECT_EQ(ReadLearned(std::nullopt, store, wider).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(WriteLearned(chooser, store).code(), absl::StatusCode::kDataLoss) << "left as it is";
+  EXPECT_TRUE(read() == before.SerializeAsString());
+  // Both are damaged.
+  ASSERT_TRUE(PutBlob(store, "learned-before", "nonsense").ok());
+  const std::string nothing =
+      TestRouter(AutoConfig(verifier_.endpoint())).router().chooser().Save().SerializeAsString();
+  EXPECT_TRUE(read() == nothing);
+}
+
+TEST_F(RoutingServiceTest, ADamagedCalibrationIsNamedAndTheOneBeforeUsed) {
+  MemoryStore store;
+  v1::CalibrateResponse response;
+  ASSERT_TRUE(Calibrate(Samples(40), &response).ok());
+  const CalibrationFile good{"good.bin", Seal(response.state().SerializeAsString())};
+  const auto read = [this, &store](const CalibrationFile& file, std::string* state) {
+    TestRouter next(AutoConfig(verifier_.endpoint()));
+    const absl::Status status = ReadLearned(file, store, next.router().chooser());
+    if (state != nullptr) *state = next.router().chooser().Save().SerializeAsString();
+    return status;
+  };
+  CalibrationFile damaged{"damaged.bin", good.bytes};
+  damaged.bytes.back() ^= 1;
+  const absl::Status refused = read(damaged, nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << "there is none before";
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("damaged.bin: a damaged calibration: "));
+  std::string taken, kept;
+  ASSERT_TRUE(read(good, &taken).ok());
+  EXPECT_TRUE(taken == response.state().SerializeAsString());
+  EXPECT_TRUE(read(damaged, &kept).ok());
+  EXPECT_TRUE(kept == taken);
+  // As versions without seals wrote it, who read sealed ones as well.
+  const CalibrationFile bare{"bare.bin", response.state().SerializeAsString()};
+  EXPECT_TRUE(read(bare, &kept).ok());
+  EXPECT_TRUE(kept == taken);
+  v1::LearnedRouting by_an_older_version;
+  ASSERT_TRUE(by_an_older_version.ParseFromString(good.bytes));
+  EXPECT_EQ(by_an_older_version.models_size(), response.state().models_size());
 }
 
 TEST_F(RoutingServiceTest, ExplainsTheChoice) {
@@ -222,6 +288,41 @@ TEST_F(RoutingServiceTest, ExplainsTheChoice) {
   EXPECT_EQ(explanation.reason(), "auto");
   ASSERT_EQ(explanation.candidates_size(), 3);
   EXPECT_GT(explanation.candidates(1).acceptance().mean(), explanation.candidates(2).acceptance().mean());
+}
+
+// Drafters of another vocabulary are candidates where they can draft by text and the tenant allows that.
+TEST_F(RoutingServiceTest, LeavesOutDraftersOfAnotherVocabulary) {
+  const uint64_t vocabulary = testing::LetterModel().vocabulary_fingerprint;
+  DrafterChooser& chooser = router_.router().chooser();
+  const auto names = [](const auto& list) {
+    std::vector<std::string> found;
+    for (const auto& each : list) found.push_back(each.drafter());
+    return found;
+  };
+  EXPECT_TRUE(chooser.TellVocabularies("code", {.own = 0x77, .bridged = {}, .by_text = {0x78, vocabulary}}));
+  v1::ChoiceExplanation explanation;
+  ASSERT_TRUE(Explain("{{{{{}[", &explanation).ok());
+  EXPECT_THAT(names(explanation.candidates()), ElementsAre("", "math"));
+  EXPECT_THAT(explanation.unfit_drafters(), ElementsAre("code"));
+  // Nothing is known of either, so that whoever is a candidate is tried.
+  for (int i = 0; i < 8; ++i) EXPECT_NE(Generate("{{{{{}["), "code");
+  // One of neither kind drafts for nobody.
+  EXPECT_TRUE(chooser.TellVocabularies("math", {.own = 0x77, .bridged = {}, .by_text = {0x78}}));
+  EXPECT_EQ(Generate("{{{{{}["), "");
+
+  v1::RouterConfig config = AutoConfig(verifier_.endpoint());
+  config.mutable_tenants(1)->set_text_drafting(true);
+  TestRouter allowing(config);
+  EXPECT_TRUE(allowing.router().chooser().TellVocabularies(
+      "code", {.own = 0x77, .bridged = {}, .by_text = {vocabulary}}));
+  const auto stub = v1::Routing::NewStub(CreateChannel(allowing.endpoint()));
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::ExplainChoiceRequest request;
+  request.mutable_request()->set_text("{{{{{}[");
+  ASSERT_TRUE(stub->ExplainChoice(&context, request, &explanation).ok());
+  EXPECT_THAT(names(explanation.candidates()), ElementsAre("", "code", "math"));
+  EXPECT_THAT(explanation.unfit_drafters(), IsEmpty());
 }
 
 TEST_F(RoutingServiceTest, ExplainsWhereNothingIsChosen) {

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "router/drafter_policy.h"
 #include "router/verifier_traits.h"
 
 namespace tandem::router {
@@ -64,7 +63,7 @@ absl::StatusOr<std::string> SelectAdapter(const Tenant& tenant, size_t model,
 
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
                                                const v1::SpeculationOptions& options,
-                                               absl::string_view request_id) {
+                                               absl::string_view request_id, const DrafterFilter& can_draft) {
   const std::vector<std::string>& policies = tenant.allowed_window_policies;
   if (!options.window_policy().empty() && !policies.empty() &&
       std::find(policies.begin(), policies.end(), options.window_policy()) == policies.end()) {
@@ -100,8 +99,9 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
     selection = drafter.draining ? DrafterSelection{.reason = drafter.absent ? "absent" : "draining"}
                                  : DrafterSelection{.drafter = requested, .reason = "request"};
   } else {
-    const DrafterCandidates candidates = NarrowDrafters(table, tenant, request_id);
+    const DrafterCandidates candidates = NarrowDrafters(table, tenant, request_id, can_draft);
     selection.reason = candidates.reason;
+    selection.unfit = candidates.unfit;
     if (candidates.choose) {
       selection.candidates = candidates.drafters;
     } else if (!candidates.drafters.empty()) {

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "router/config.h"
+#include "router/drafter_policy.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/types.pb.h"
 
@@ -42,6 +43,7 @@ struct DrafterSelection {
   // Not empty: one of these, or plain decoding, is to be chosen once the prompt is tokenized
   // (DrafterChooser). Indices into the table's drafters.
   std::vector<size_t> candidates;
+  std::vector<size_t> unfit;  // As in DrafterCandidates.
 };
 
 // The drafter of a request: its own choice, else its tenant's policy's (NarrowDrafters), which for AUTO
@@ -51,7 +53,8 @@ struct DrafterSelection {
 // draft by itself.
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
                                                const v1::SpeculationOptions& options,
-                                               absl::string_view request_id = "");
+                                               absl::string_view request_id = "",
+                                               const DrafterFilter& can_draft = nullptr);
 
 // A verifier as the choice sees it.
 struct VerifierLoad {

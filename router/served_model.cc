@@ -13,7 +13,7 @@
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
 #include "common/gguf/gguf_file.h"
-#include "common/model/gguf_model.h"
+#include "common/model/gguf_config.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/streaming_decoder.h"
 #include "common/tokenizer/tokenizer.h"

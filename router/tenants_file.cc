@@ -34,8 +34,8 @@ absl::StatusOr<v1::RouterConfig> AddTenants(const v1::RouterConfig& config, absl
   others.clear_drafters();
   others.clear_tenants();
   if (!others.SerializeAsString().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": expected drafters and tenants; everything else belongs into the configuration"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected drafters and tenants; everything else belongs in the configuration"));
   }
   v1::RouterConfig both = config;
   both.MergeFrom(added);
@@ -57,11 +57,11 @@ TenantsFileFollower::TenantsFileFollower(Options options, std::string applied, R
     : options_(std::move(options)),
       state_(*state),
       reloads_(registry->AddCounter({"tandem_router_tenants_file_reloads_total",
-                                     "Contents of the tenants file that were applied or refused.",
+                                     "Reloads of the tenants file, by outcome: applied or refused.",
                                      {"outcome"}})),
       refused_(registry
                    ->AddGauge({"tandem_router_tenants_file_refused",
-                               "1 while what the tenants file says is not in force.",
+                               "1 while the tenants file is refused: an older version is in force.",
                                {}})
                    .With()),
       applied_(std::move(applied)) {
@@ -103,14 +103,14 @@ void TenantsFileFollower::Look() {
     logged_.clear();
     refused_.Set(0);
     reloads_.With({"applied"}).Increment();
-    LogInfo("the tenants file has been applied", {{"path", options_.path}});
+    LogInfo("tenants file applied", {{"path", options_.path}});
     return;
   }
   refused_.Set(1);
   std::string error(status.message());
   if (error == logged_) return;
   reloads_.With({"refused"}).Increment();
-  LogError("the tenants file cannot be used; tenants and drafters stay as they are",
+  LogError("the tenants file cannot be used; tenants and drafters keep their last good configuration",
            {{"path", options_.path}, {"error", error}});
   logged_ = std::move(error);
 }

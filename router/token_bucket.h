@@ -27,6 +27,18 @@ class TokenBucket {
     level_ = std::min(level_ - tokens, per_minute);
   }
 
+  // At most so much is left.
+  void LowerTo(double level, double per_minute, absl::Time now) {
+    Refill(per_minute, now);
+    level_ = std::min(level_, level);
+  }
+
+  // What is left at `now`.
+  double Level(double per_minute, absl::Time now) {
+    Refill(per_minute, now);
+    return level_;
+  }
+
   double level() const { return level_; }
 
  private:

@@ -21,8 +21,7 @@ absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, size_t ten
   TANDEM_RETURN_IF_ERROR(ValidateRequest(prompt));
   constexpr size_t kAll = std::numeric_limits<size_t>::max();
   if (request.plain() && request.has_chat()) {
-    return absl::InvalidArgumentError(
-        "plain: goes with text; a chat's template decides what stands around it");
+    return absl::InvalidArgumentError("plain: only with text; a chat template adds its own special tokens");
   }
   const absl::StatusOr<TokenIds> tokens =
       request.has_chat() ? model.encoder->EncodeChat(request.chat(), kAll)

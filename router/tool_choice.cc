@@ -117,7 +117,7 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
   const bool forced = IsForced(chat.tool_choice());
   if (!forced && !model.lays_out_tools) {
     return absl::FailedPreconditionError(
-        "chat.tools: the model's chat template does not tell of tools; expected tool_choice REQUIRED or a "
+        "chat.tools: the model's chat template does not support tools; expected tool_choice REQUIRED or a "
         "name");
   }
   if (!forced && !HoldsCalls(chat)) return std::nullopt;

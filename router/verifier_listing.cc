@@ -106,7 +106,7 @@ void VerifierPool::ResolveNames() {
           error.clear();
           SetAddresses(model, index, *addresses);
         } else if (std::exchange(error, std::string(addresses.status().message())) != error) {
-          LogError("a verifier's name cannot be resolved; those that are known stay", {{"error", error}});
+          LogError("a verifier's name cannot be resolved; keeping the known verifiers", {{"error", error}});
         }
       }
     }
@@ -178,10 +178,10 @@ void VerifierPool::ListOnly(Model& model, size_t name, std::set<std::string> wan
     }
   }
   for (const std::string& endpoint : wanted) {
-    LogInfo("verifier is new", {{"verifier", endpoint},
-                                {"name", name == kNoName       ? "configured"
-                                         : name == kRegistered ? "registered"
-                                                               : model.names[name].name.host}});
+    LogInfo("verifier added", {{"verifier", endpoint},
+                               {"name", name == kNoName       ? "configured"
+                                        : name == kRegistered ? "registered"
+                                                              : model.names[name].name.host}});
     SetRoom(model, AddEntry(model, endpoint, name));
   }
 }

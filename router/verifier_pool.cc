@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> VerifierPool::Begin(
       entry->asked_at = entry->probed = absl::InfinitePast();
     }
     TANDEM_RETURN_IF_ERROR(CheckAnySuits(listed, needs));
-    return absl::ResourceExhaustedError("every verifier of the model has as many requests as it may have");
+    return absl::ResourceExhaustedError("all verifiers of the model are full");
   }
   Attempt::Entry& entry = *model.entries[order.front()];
   auto attempt =
@@ -164,6 +164,16 @@ void VerifierPool::Attempt::OnFailure() {
   absl::MutexLock lock(model.mutex.get());
   model.choice->OnFailure(index_, pool_.clock_->Now());
   // So that the next second's requests need not find out one by one.
+  entry_.probed = absl::InfinitePast();
+}
+
+void VerifierPool::Attempt::OnChanged() {
+  Model& model = pool_.models_[model_];
+  absl::MutexLock lock(model.mutex.get());
+  model.choice->OnSuccess(index_, pool_.clock_->Now());
+  if (entry_.verifier != verifier_) return;
+  entry_.traits = {};
+  entry_.asked = false;
   entry_.probed = absl::InfinitePast();
 }
 
@@ -415,7 +425,7 @@ void VerifierPool::OnInfo(Attempt::Entry& entry, const Verifier& verifier, const
   for (const auto& other : model.entries) {
     if (!model.choice->listed(other->index) || !Differ(entry.traits, other->traits)) continue;
     LogWarning(
-        "verifiers of one model compute differently: none goes on with an output that another began",
+        "verifiers of one model compute differently: they cannot resume each other's outputs",
         {{verifier.endpoint, entry.traits.computes}, {other->verifier->endpoint, other->traits.computes}});
     break;
   }

@@ -98,6 +98,8 @@ class VerifierPool {
     // The call has ended: the verifier did what it should (a refusal included), or it did not. Once.
     void OnSuccess();
     void OnFailure();
+    // It is not what it was taken for: nothing that it said of itself counts any more, and it is asked anew.
+    void OnChanged();
 
    private:
     friend class VerifierPool;

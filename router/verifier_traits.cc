@@ -4,7 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/hash.h"
+#include "common/rpc/arithmetic.h"
 
 namespace tandem::router {
 namespace {
@@ -45,12 +45,8 @@ VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model) {
     if (info.capacity().kv_tokens() > 0) {
       traits.most_tokens = std::min<uint64_t>(*traits.most_tokens, info.capacity().kv_tokens());
     }
-    traits.computes = absl::StrCat("vocabulary ", held.vocabulary_fingerprint(), " ", held.vocabulary_size(),
-                                   ", context ", held.context_length(), ", ", held.parameters(), " ",
-                                   held.weight_type(), " of ", held.architecture(), " ",
-                                   held.target_fingerprint(), ", ", info.arithmetic(), ", ends with");
-    for (const uint32_t token : info.end_tokens()) absl::StrAppend(&traits.computes, " ", token);
-    traits.arithmetic = std::max<uint64_t>(HashBytes(traits.computes), 1);
+    traits.computes = ComputesInWords(info, held);
+    traits.arithmetic = ArithmeticOf(traits.computes);
     for (const v1::AdapterInfo& adapter : held.adapters()) traits.adapters[adapter.name()] = adapter;
   }
   return traits;
@@ -59,7 +55,7 @@ VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model) {
 uint64_t VerifierTraits::ArithmeticWith(const std::string& adapter) const {
   const auto held = adapters.find(adapter);
   if (arithmetic == 0 || held == adapters.end()) return arithmetic;
-  return std::max<uint64_t>(HashCombine(arithmetic, held->second.fingerprint()), 1);
+  return ArithmeticWithAdapter(arithmetic, held->second.fingerprint());
 }
 
 bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs) {
@@ -94,11 +90,10 @@ absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const Ver
                                                    " that the model's largest verifier has room for"));
   }
   if (needs.arithmetic == 0 && !any_adapter && all_known) return NoAdapter(needs.adapter);
-  return absl::UnavailableError(absl::StrCat(
-      "no verifier is known that has room for ", needs.tokens, " tokens",
-      needs.adapter.empty() ? "" : absl::StrCat(", holds the adapter \"", needs.adapter, "\""),
-      needs.arithmetic == 0 ? ""
-                            : " and computes as the one where the output began, so that it would go on"));
+  return absl::UnavailableError(
+      absl::StrCat("no verifier is known that has room for ", needs.tokens, " tokens",
+                   needs.adapter.empty() ? "" : absl::StrCat(", holds the adapter \"", needs.adapter, "\""),
+                   needs.arithmetic == 0 ? "" : " and computes like the one that began the output"));
 }
 
 }  // namespace tandem::router

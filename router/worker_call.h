@@ -30,7 +30,7 @@ grpc::ServerUnaryReactor* AnswerOnWorker(Router& router, grpc::CallbackServerCon
   auto lease = std::make_shared<Router::Lease>(router);
   absl::StatusOr<Admission::Ticket> admitted = router.admission().Admit(routing->table(), *tenant);
   if (admitted.ok() && admitted->waits_at_first()) {
-    admitted = absl::ResourceExhaustedError("as many requests are in flight as may be; retry later");
+    admitted = absl::ResourceExhaustedError("too many requests are in flight; retry later");
   }
   if (!admitted.ok()) {
     reactor->Finish(ToGrpcStatus(admitted.status()));

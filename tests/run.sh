@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test. What CI runs is this with --sanitizers.
+# Installs packages, builds everything and runs every test. CI runs this script with --sanitizers.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,13 +14,14 @@ unity=OFF
 rerun=false
 ctest_arguments=()
 cores=$(nproc)
-# The concurrent parts, which ThreadSanitizer looks at. Matched against test names. The simulation is none of them: a whole
+# Test names of the concurrent parts, which run under ThreadSanitizer. The simulation is not among them: it runs a whole
 # cluster in one thread.
 readonly threaded_tests='rpc|router|verifier|drafter|engine_cpu|metrics|tracing'
-# Scripts; measuring programs; and what takes many minutes with a sanitizer:
-# tests/run.sh --preset asan -- -R "e2e_test|cuda_engine" runs it.
-readonly unsanitized='^tidy|^compose|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^live_page|^masks|^soak'
-# What speaks gRPC is long in compiling, and ThreadSanitizer looks at it: tests/run.sh --preset asan has it as well.
+# Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
+# tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
+readonly unsanitized='^tidy|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^live_page|^masks|^soak'
+# Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
+# them under AddressSanitizer.
 readonly remote='service_test|cli|end_to_end|rpc_streams'
 
 usage() {
@@ -31,17 +32,16 @@ usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--clients
 Installs missing packages, builds everything and runs every test.
 
   --preset P     CMake preset to test (default dev); see CMakePresets.json
-  --quick        leave out tests labelled slow and integration
-  --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and those of the
-                 concurrent parts under ThreadSanitizer
+  --quick        skip tests labelled slow or integration
+  --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
+                 concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
-                 try them
-  --unity        compile the sources of each target together: less than half the time when nothing is built yet,
-                 more when something is
-  --rerun        run what failed once more, alone, and name what passed only then: on a machine shared with others, a
-                 test of whole processes may meet a pause of seconds that is not theirs
-  -- ...         passed to ctest, for example: tests/run.sh -- -R tokenizer
+                 test them
+  --unity        unity build: halves the time of a first build or better; rebuilds take longer
+  --rerun        run failed tests once more, one at a time, and list those that pass the second time: on a shared
+                 machine, other processes can delay a test of whole processes by seconds
+  -- ...         arguments for ctest, for example: tests/run.sh -- -R tokenizer
 EOF
 }
 
@@ -77,18 +77,18 @@ done
 
 summary=()
 failed=false
-ahead=  # The process that builds for the sanitizers, while it does.
+ahead=  # The background build for the sanitizers, while it runs.
 
 print_summary() {
   local status=$?
   printf '\n%-28s %-8s %s\n' stage result seconds
   printf '%s\n' "${summary[@]}"
-  if [[ -n $ahead ]]; then kill "$ahead" || true; fi  # It may be over by itself.
+  if [[ -n $ahead ]]; then kill "$ahead" || true; fi  # It may have ended already.
   exit "$status"
 }
 trap print_summary EXIT
 
-# stage NAME [--go-on] command...: runs a command and notes result and time. Without --go-on a failure ends the run.
+# stage NAME [--go-on] command...: runs a command, records its result and time. Without --go-on, a failure ends the run.
 stage() {
   local name=$1 go_on=false started=$SECONDS result=ok
   shift
@@ -105,7 +105,7 @@ stage() {
   fi
 }
 
-# python_environment FOLDER REQUIREMENTS: a virtual environment for Python tests, made anew when its requirements change.
+# python_environment FOLDER REQUIREMENTS: a virtual environment for Python tests, rebuilt when its requirements change.
 python_environment() {
   local folder=$1 requirements=$2 stamp
   stamp=$(sha256sum tests/requirements.txt "$requirements")
@@ -119,17 +119,17 @@ python_environment() {
   printf '%s\n' "$stamp" >"$folder/stamp"
 }
 
-# Presets share objects: what one compiles is in the compiler cache for the others, whatever folder they build in.
+# Presets share objects through the compiler cache, whichever folder they build in.
 export CCACHE_BASEDIR="$repository" CCACHE_NOHASHDIR=1
 
-# The CUDA module compiles and links without a GPU, and its tests skip what needs one. Not with sanitizers, which know
-# nothing of CUDA, nor for other machines.
+# The CUDA module compiles and links without a GPU, and its tests skip cases that need one. It is not built with
+# sanitizers, which do not support CUDA, nor for other architectures.
 cuda=OFF
 if [[ $preset == dev || $preset == release ]]; then
   if [[ -n $(command -v nvcc) || -x /usr/local/cuda/bin/nvcc ]]; then
     cuda=ON
   else
-    echo "run.sh: no CUDA toolkit here: tandem-cuda.so is not built"
+    echo "run.sh: no CUDA toolkit found: tandem-cuda.so is not built"
   fi
 fi
 
@@ -155,16 +155,16 @@ run_ctest() {
   local ctest=(ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 600)
   rm -f "$folder/Testing/Temporary/LastTestsFailed.log"
   "${ctest[@]}" --parallel $((2 * cores)) "$@" && return 0
-  # None is noted when ctest itself could not do its work.
+  # ctest lists no failed test if it failed itself.
   if ! $rerun || [[ ! -s $folder/Testing/Temporary/LastTestsFailed.log ]]; then return 1; fi
   failures=$(sed 's/^[0-9]*://' "$folder/Testing/Temporary/LastTestsFailed.log" | paste -sd ' ')
-  printf '\n==> once more: %s\n' "$failures"
-  # By name: --rerun-failed goes by numbers, and these are others without the selection.
+  printf '\n==> second run: %s\n' "$failures"
+  # Select by name: --rerun-failed selects by number, and numbers change without the selection.
   "${ctest[@]}" -R "^(${failures// /|})\$" || return 1
   summary+=("$(printf '%-28s %-8s %s' "$preset: second run" ok "$failures")")
 }
 
-# Test executables of PRESET that the ctest selection runs: the executable of test x is the target tandem_x.
+# Test executables of PRESET that the ctest selection runs. The executable of test x is the target tandem_x.
 test_targets() {
   local preset=$1 known
   shift
@@ -173,8 +173,8 @@ test_targets() {
     grep -Fx -f <(printf '%s\n' "$known")
 }
 
-# Kernels and engine as 64-bit Arm runs them. Emulated, the demo models and the row invariance test take minutes: the
-# smallest demo model and one model of random weights stand for the others.
+# Tests kernels and engine on emulated 64-bit Arm. All demo models and the whole row invariance test would take minutes, so
+# only the smallest demo model and one model with random weights run.
 emulated() {
   local bin=build/aarch64/bin
   local qemu=(qemu-aarch64-static -cpu max)
@@ -182,13 +182,13 @@ emulated() {
   "${qemu[@]}" "$bin/tandem_row_invariance_test" --gtest_filter='*HoldsForEveryThreadCountAndInstructionSet/Llama*' || return 1
 }
 
-# What the sanitizers' stages run. Scripts have nothing to sanitize, and ThreadSanitizer does not know the fibers of the
+# Tests of the sanitizer stages. Scripts have nothing to sanitize, and ThreadSanitizer does not understand the fibers of the
 # emulated GPU.
 readonly asan_selection=(-LE slow -E "$unsanitized|$remote")
 readonly tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
 
-# Builds for the sanitizers with what the tests leave of the cores: many of these wait for processes most of the time.
-# What fails here fails again in its own stage, which says so.
+# Builds for the sanitizers in the background, on CPU time that the tests leave: many tests mostly wait for processes.
+# A build that fails here fails again in its own stage, which reports it.
 build_ahead() {
   local targets
   renice -n 19 "$BASHPID" >/dev/null
@@ -214,7 +214,9 @@ sanitized() {
 selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
-stage "packages" deploy/install.sh
+needs=()
+if $sanitizers || [[ $preset == asan ]]; then needs+=(--clang); fi
+stage "packages" deploy/install.sh "${needs[@]}"
 stage "python environment" python_environment build/python tests/requirements.txt
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
@@ -225,7 +227,7 @@ fi
 stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
 
 if $sanitizers; then
-  stage "built meanwhile" --go-on wait "$ahead"
+  stage "background build" --go-on wait "$ahead"
   ahead=
   sanitized asan "${asan_selection[@]}"
   sanitized tsan "${tsan_selection[@]}"

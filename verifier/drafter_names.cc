@@ -117,7 +117,7 @@ void DrafterNames::Run() {
     absl::StatusOr<std::vector<std::string>> found = options_.resolve(dns);
     if (!found.ok()) {
       // Who was there stays: to lose one's drafters to a name server's troubles helps nobody.
-      LogWarning("a name of drafters cannot be resolved",
+      LogWarning("a drafter pool's name cannot be resolved",
                  {{"name", dns.host}, {"error", std::string(found.status().message())}});
       continue;
     }

@@ -168,12 +168,12 @@ void DrafterPools::PlanPool(PoolId pool, absl::Time now, const std::function<boo
   absl::flat_hash_map<LinkId, std::vector<SessionId>> on;
   for (const auto& [session, binding] : sessions_) {
     if (binding.pool != pool) continue;
-    const bool is_member =
-        absl::c_any_of(members, [&](const Member& member) { return member.link == binding.link; });
+    const LinkId link = binding.link;
+    const bool is_member = absl::c_any_of(members, [&](const Member& member) { return member.link == link; });
     if (!is_member) {
       move(session, binding, Emptiest(members), MoveReason::kLeft);
     } else if (may_move(session)) {
-      on[binding.link].push_back(session);
+      on[link].push_back(session);
     }
   }
 

@@ -236,7 +236,7 @@ void Scheduler::OnStandbyResponse(LinkId link, Session& session, const DraftResp
 void Scheduler::ReopenStandby(LinkId link, Session& session) {
   Session::Standby& standby = *session.standby();
   if (++standby.resyncs > kStandbyResyncs) {
-    GiveUpSwap(session, absl::AbortedError("the drafter asks to be opened again and again"), /*close=*/true);
+    GiveUpSwap(session, absl::AbortedError("the drafter asks for a resync again and again"), /*close=*/true);
     return;
   }
   SendOpen(link, standby.draft_id, session.ReopenStandby(options_.vocabulary_fingerprint), standby.features);

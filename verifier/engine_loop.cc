@@ -76,7 +76,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
       if (link.ok()) {
         members.push_back(*link);
       } else {
-        LogWarning("a drafter of a pool is left out",
+        LogWarning("a member of a drafter pool is skipped",
                    {{"endpoint", address}, {"reason", std::string(link.status().message())}});
       }
     }
@@ -239,7 +239,7 @@ void EngineLoop::Drain(absl::Time deadline) {
 }
 
 void EngineLoop::HandOver() {
-  if (!calls_.empty()) LogInfo("handing over", {{"requests", absl::StrCat(calls_.size())}});
+  if (!calls_.empty()) LogInfo("handing requests over", {{"requests", absl::StrCat(calls_.size())}});
   // Those in a step that is under way end with it; the others end at once.
   std::vector<SessionId> sessions;
   for (const auto& [session, call] : calls_) sessions.push_back(session);
@@ -363,7 +363,7 @@ void EngineLoop::Handle(Event event) {
                    if (set.ok()) {
                      LogInfo("window policy set", {{"policy", policy.name}});
                    } else {
-                     LogWarning("window policy not set", {{"error", std::string(set.message())}});
+                     LogWarning("window policy rejected", {{"error", std::string(set.message())}});
                    }
                  }},
       event);
@@ -434,7 +434,9 @@ void EngineLoop::TellStarted(GenerateCall& call, absl::Time at) {
 
 void EngineLoop::TellTokens(GenerateCall& call, CommittedTokens tokens, absl::Time at) {
   metrics_->RecordTokens(&call.times, at);
-  call.stream->Write(ChunkToProto(std::move(tokens), call.with_logprobs));
+  v1::GenerateResponse event = ChunkToProto(std::move(tokens), call.with_logprobs);
+  event.mutable_chunk()->set_arithmetic(std::exchange(call.arithmetic, 0));
+  call.stream->Write(std::move(event));
 }
 
 void EngineLoop::RecordDrafter(GenerateCall& call, const DrafterBinding& binding) {

@@ -40,6 +40,7 @@ struct GenerateCall {
   std::shared_ptr<GenerateStream> stream;
   v1::GenerateResponse started;  // Sent when the session is admitted.
   bool with_logprobs = false;
+  uint64_t arithmetic = 0;                    // SessionRequest::arithmetic until it has been told.
   VerifierMetrics::OriginSeries speculation;  // Of the drafters of the last round.
   VerifierMetrics::DraftSeries drafting;      // Of the drafter that rounds were made with,
   VerifierMetrics::DraftSeries wire;  // and of the one that is bound now: what goes there and comes back.

@@ -40,76 +40,76 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
       calibration_(registry),
       round_seconds_(registry->AddCounter(
           {"tandem_verifier_round_seconds_total",
-           "Time of rounds, waiting included, summed over requests; none of a request's first round.",
+           "Time of rounds, including waits, summed over requests, without each request's first round.",
            {"tenant", "drafter"}})),
-      plain_seconds_(registry->AddCounter(
-          {"tandem_verifier_plain_seconds_total",
-           "What the tokens of these rounds would have taken one by one, by the round-time model.",
-           {"tenant", "drafter"}})),
+      plain_seconds_(registry->AddCounter({"tandem_verifier_plain_seconds_total",
+                                           "Time that plain decoding would have taken for the tokens of "
+                                           "these rounds, by the round-time model.",
+                                           {"tenant", "drafter"}})),
       drafter_rounds_(registry->AddCounter(
           {"tandem_verifier_drafter_rounds_total",
-           "Rounds of requests with a drafter, by what it brought: candidates (drafted); nothing, as none "
-           "were wanted (unwanted), before its first answer (opening), not in time (late), or because it was "
-           "out of reach, refused, quarantined or full (lost).",
+           "Rounds of requests with a drafter, by its supply: candidates (drafted); or none, because none "
+           "were wanted (unwanted), it had not answered yet (opening), they came too late (late), or it was "
+           "unreachable, refused, quarantined or full (lost).",
            {"tenant", "drafter", "supply"}})),
-      drafter_requests_(registry->AddCounter(
-          {"tandem_verifier_drafter_requests_total",
-           "Finished requests with a drafter: drafted, if at least every tenth round was, and otherwise by "
-           "why most of the others were not.",
-           {"tenant", "drafter", "supply"}})),
-      window_depth_(registry->AddHistogram({"tandem_verifier_window_depth",
-                                            "Depth of what the drafter had in the tree that a round of "
-                                            "its requests verified.",
-                                            {"drafter"}},
-                                           {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32})),
+      drafter_requests_(
+          registry->AddCounter({"tandem_verifier_drafter_requests_total",
+                                "Finished requests with a drafter, by its supply: drafted if at least every "
+                                "tenth round was, otherwise the most frequent reason of the other rounds.",
+                                {"tenant", "drafter", "supply"}})),
+      window_depth_(registry->AddHistogram(
+          {"tandem_verifier_window_depth",
+           "Depth of the drafter's nodes in the tree that a round of its requests verified.",
+           {"drafter"}},
+          {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32})),
       wire_bytes_(registry->AddCounter({"tandem_verifier_draft_wire_bytes_total",
-                                        "Bytes of the messages to (sent) and from (received) drafters.",
+                                        "Bytes of messages to (sent) and from (received) drafters.",
                                         {"tenant", "drafter", "direction"}})),
       feature_bytes_(registry->AddCounter({"tandem_feature_bytes_total",
-                                           "Bytes of hidden states that were sent to draft heads.",
+                                           "Bytes of hidden states sent to draft heads.",
                                            {"tenant", "drafter"}})),
       received_nodes_(registry->AddCounter({"tandem_verifier_draft_received_nodes_total",
                                             "Candidates that drafters sent.",
                                             {"tenant", "drafter"}})),
       step_seconds_(
           registry
-              ->AddHistogram({"tandem_verifier_step_seconds", "Time of one forward pass of the target.", {}},
+              ->AddHistogram({"tandem_verifier_step_seconds", "Time of a forward pass of the target.", {}},
                              ExponentialBuckets(0.0001, 2.0, 16))
               .With()),
-      modelled_step_seconds_(registry
-                                 ->AddCounter({"tandem_verifier_modelled_step_seconds_total",
-                                               "What the steps would have taken at the speed that was "
-                                               "measured at warm-up.",
-                                               {}})
-                                 .With()),
+      modelled_step_seconds_(
+          registry
+              ->AddCounter({"tandem_verifier_modelled_step_seconds_total",
+                            "Time that the steps would have taken at the speed measured at warm-up.",
+                            {}})
+              .With()),
       batch_tokens_(
           registry
               ->AddHistogram(
-                  {"tandem_verifier_batch_tokens", "Rows (prompt, root and tree tokens) in one step.", {}},
+                  {"tandem_verifier_batch_tokens", "Rows (prompt, root and tree tokens) per step.", {}},
                   ExponentialBuckets(1.0, 2.0, 11))
               .With()),
       draft_wait_seconds_(registry
                               ->AddHistogram({"tandem_verifier_draft_wait_seconds",
-                                              "How long rounds that found no drafts waited for them.",
+                                              "Time that rounds without drafts waited for them.",
                                               {}},
                                              ExponentialBuckets(0.00005, 2.0, 14))
                               .With()),
       prefill_tokens_(
-          registry->AddCounter({"tandem_verifier_prefill_tokens_total", "Prompt tokens computed.", {}})
+          registry->AddCounter({"tandem_verifier_prefill_tokens_total", "Computed prompt tokens.", {}})
               .With()),
       preemptions_(registry
                        ->AddCounter({"tandem_verifier_preemptions_total",
-                                     "Times a request gave up its keys and values to others, to compute "
-                                     "them again later.",
+                                     "Preemptions: a request lost its KV cache blocks to others and "
+                                     "recomputes its tokens later.",
                                      {}})
                        .With()),
       cached_prompt_tokens_(registry
                                 ->AddCounter({"tandem_verifier_cached_prompt_tokens_total",
-                                              "Prompt tokens taken from the prefix cache.",
+                                              "Prompt tokens found in the prefix cache.",
                                               {}})
                                 .With()),
       output_tokens_(
-          registry->AddCounter({"tandem_verifier_output_tokens_total", "Tokens committed.", {}}).With()),
+          registry->AddCounter({"tandem_verifier_output_tokens_total", "Committed tokens.", {}}).With()),
       stale_nodes_(registry
                        ->AddCounter({"tandem_verifier_stale_nodes_total",
                                      "Candidates that arrived after a commit had ruled them out.",
@@ -120,12 +120,12 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
               ->AddCounter(
                   {"tandem_verifier_constrained_requests_total", "Finished requests with a constraint.", {}})
               .With()),
-      masked_nodes_(registry
-                        ->AddCounter({"tandem_verifier_masked_nodes_total",
-                                      "Candidates that a constraint did not allow: dropped before they took "
-                                      "a row.",
-                                      {}})
-                        .With()),
+      masked_nodes_(
+          registry
+              ->AddCounter({"tandem_verifier_masked_nodes_total",
+                            "Candidates that a constraint did not allow, dropped before they took a row.",
+                            {}})
+              .With()),
       mask_seconds_(registry
                         ->AddCounter({"tandem_verifier_mask_seconds_total",
                                       "Time to make and apply the masks of constrained requests' rows.",
@@ -133,17 +133,18 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                         .With()),
       hidden_mask_seconds_(
           registry
-              ->AddCounter({"tandem_verifier_hidden_mask_seconds_total",
-                            "Of this, what a device computed through: the rest held up steps.",
-                            {}})
+              ->AddCounter(
+                  {"tandem_verifier_hidden_mask_seconds_total",
+                   "Part of this time that was hidden behind a device's computation; the rest delayed steps.",
+                   {}})
               .With()),
       drafter_changes_(registry
                            ->AddCounter({"tandem_verifier_drafter_changes_total",
-                                         "Times a running request went over to another drafter.",
+                                         "Swaps of a running request to another drafter.",
                                          {}})
                            .With()),
       requests_(registry->AddCounter(
-          {"tandem_verifier_requests_total", "Finished requests by their terminal status.", {"code"}})),
+          {"tandem_verifier_requests_total", "Finished requests by terminal status.", {"code"}})),
       violations_(registry->AddCounter({"tandem_verifier_protocol_violations_total",
                                         "Messages of a drafter that broke the draft protocol.",
                                         {"endpoint"}})),
@@ -152,41 +153,37 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                          {"endpoint"}})),
       drafter_connected_(registry->AddGauge(
           {"tandem_verifier_drafter_connected", "1 while the stream to the drafter is open.", {"endpoint"}})),
-      running_(
-          registry->AddGauge({"tandem_verifier_running_requests", "Requests being computed.", {}}).With()),
+      running_(registry->AddGauge({"tandem_verifier_running_requests", "Running requests.", {}}).With()),
       waiting_(registry
                    ->AddGauge({"tandem_verifier_waiting_requests",
-                               "Requests waiting to be admitted, or admitted again.",
+                               "Requests that wait for admission, also after a preemption.",
                                {}})
                    .With()),
       kv_tokens_used_(
-          registry->AddGauge({"tandem_verifier_kv_tokens_used", "Tokens of keys and values held.", {}})
-              .With()),
+          registry->AddGauge({"tandem_verifier_kv_tokens_used", "KV cache in use, in tokens.", {}}).With()),
       kv_tokens_capacity_(
-          registry->AddGauge({"tandem_verifier_kv_tokens_capacity", "Tokens of keys and values in all.", {}})
+          registry
+              ->AddGauge({"tandem_verifier_kv_tokens_capacity", "Capacity of the KV cache, in tokens.", {}})
               .With()),
       waiting_features_(registry
                             ->AddGauge({"tandem_features_waiting_bytes",
-                                        "Hidden states that draft heads are to get and have not been sent.",
+                                        "Bytes of hidden states that wait to be sent to draft heads.",
                                         {}})
                             .With()),
-      kv_usage_(
-          registry
-              ->AddGauge(
-                  {"tandem_verifier_kv_usage_ratio", "Share of the tokens of keys and values held.", {}})
-              .With()) {
-  CounterFamily& declined = registry->AddCounter({"tandem_verifier_declined_nodes_total",
-                                                  "Candidates that were not worth a row, by who guessed.",
-                                                  {"source"}});
-  CounterFamily& expected = registry->AddCounter(
-      {"tandem_verifier_expected_accepted_tokens_total",
-       "Accepted draft tokens that the calibrated scores of verified candidates promised, by who guessed.",
-       {"source"}});
-  CounterFamily& exposed =
-      registry->AddCounter({"tandem_verifier_exposed_draft_seconds_total",
-                            "Time that rounds waited: for a drafter's candidates, or "
-                            "while the verifier guessed by itself (local, grammar, prediction).",
+      kv_usage_(registry->AddGauge({"tandem_verifier_kv_usage_ratio", "Share of the KV cache in use.", {}})
+                    .With()) {
+  CounterFamily& declined =
+      registry->AddCounter({"tandem_verifier_declined_nodes_total",
+                            "Candidates within the window that were not worth a row, by source.",
                             {"source"}});
+  CounterFamily& expected = registry->AddCounter({"tandem_verifier_expected_accepted_tokens_total",
+                                                  "Expected number of accepted draft tokens, from the "
+                                                  "calibrated scores of verified candidates, by source.",
+                                                  {"source"}});
+  CounterFamily& exposed = registry->AddCounter({"tandem_verifier_exposed_draft_seconds_total",
+                                                 "Time that rounds waited for drafts of a drafter, or of the "
+                                                 "verifier itself (local, grammar, prediction).",
+                                                 {"source"}});
   for (size_t i = 0; i < sources_.size(); ++i) {
     const absl::string_view source = kSourceNames[i];
     sources_[i] = {.declined_nodes = declined.With({source}),
@@ -195,10 +192,9 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
   }
   CounterFamily& rounds = registry->AddCounter(
       {"tandem_verifier_rounds_total",
-       "Verification rounds: drafts were there (hit), were waited for (miss), or there were none "
-       "(undrafted); and "
-       "whose were verified: a drafter's, the verifier's own (local), what a constraint leaves no choice "
-       "about (grammar), what the request predicts (prediction), several of these, or nobody's (none).",
+       "Rounds, by outcome: drafts were there (hit), the round waited for them (miss), or there were none "
+       "(undrafted); and by the source of the verified drafts: a drafter, the verifier itself (local), "
+       "forced tokens (grammar), the request's prediction (prediction), several of these, or nobody (none).",
        {"outcome", "source"}});
   for (size_t i = 0; i < kNumRoundSources; ++i) {
     const absl::string_view source = i < kNumSourceKinds ? kSourceNames[i] : kSeveralSources;
@@ -207,11 +203,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
   }
   rounds_undrafted_ = rounds.With({"undrafted", "none"});
   if (vllm_names) vllm_.emplace(registry, target_);
-  CounterFamily& moves = registry->AddCounter(
-      {"tandem_verifier_drafter_pool_moves_total",
-       "Sessions sent from one drafter of a pool to another: theirs is down or gone (left), "
-       "one has come (joined), or theirs had more than its share (balanced).",
-       {"reason"}});
+  CounterFamily& moves =
+      registry->AddCounter({"tandem_verifier_drafter_pool_moves_total",
+                            "Sessions moved to another member of a pool: theirs left or is down (left), "
+                            "another joined (joined), or theirs had more than its share (balanced).",
+                            {"reason"}});
   for (size_t i = 0; i < pool_moves_.size(); ++i) pool_moves_[i] = moves.With({kMoveReasonNames[i]});
 }
 

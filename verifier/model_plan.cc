@@ -59,7 +59,8 @@ absl::StatusOr<std::vector<ModelPlan>> PlanModels(absl::Span<const std::string> 
   }
   for (const auto& [name, weight] : weights) {
     if (weight_of.count(name) > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--kv-share: \"", name, "\" is the name of no --model"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--kv-share: \"", name, "\" is not the name of a --model"));
   }
   for (ModelPlan& plan : plans) {
     const double part = weight_of[plan.spec.name] / sum;

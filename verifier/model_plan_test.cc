@@ -35,7 +35,8 @@ TEST(ModelPlanTest, SharesAreEqualOrAsWeighed) {
 TEST(ModelPlanTest, RefusesWhatMakesNoSense) {
   EXPECT_THAT(PlanOf({}, 65536), ElementsAre(HasSubstr("--model: 0 models")));
   EXPECT_THAT(PlanOf({"/m/a", "/n/a"}, 65536), ElementsAre(HasSubstr("\"a\" is used twice")));
-  EXPECT_THAT(PlanOf({"/m/a", "/m/b"}, 65536, {"c=2"}), ElementsAre(HasSubstr("name of no --model")));
+  EXPECT_THAT(PlanOf({"/m/a", "/m/b"}, 65536, {"c=2"}),
+              ElementsAre(HasSubstr("is not the name of a --model")));
   EXPECT_THAT(PlanOf({"/m/a", "/m/b"}, 65536, {"a=2", "a=3"}), ElementsAre(HasSubstr("given twice")));
   EXPECT_THAT(PlanOf({"/m/a", "/m/b"}, 500), ElementsAre(HasSubstr("expected at least 256")));
   EXPECT_THAT(PlanOf({"/m/a", "/m/b"}, 65536, {"a=1000"}), ElementsAre(HasSubstr("leaves 65 for \"b\"")));

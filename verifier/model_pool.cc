@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
+#include "common/base/served_folder.h"
 #include "common/base/status_macros.h"
 #include "tandem/v1/verifier.grpc.pb.h"
 
@@ -17,33 +16,8 @@ namespace tandem {
 namespace {
 
 constexpr int kMostJobs = 16;
-constexpr size_t kMostNameBytes = 128;
 // How often a wait looks whether the process ends.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
-
-absl::Status CheckName(const std::string& name) {
-  const bool printable = std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isgraph(c); });
-  if (!name.empty() && name.size() <= kMostNameBytes && printable) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("name: \"", absl::CHexEscape(name.substr(0, kMostNameBytes)),
-                                                 "\", expected at most ", kMostNameBytes,
-                                                 " printable ASCII characters without blanks"));
-}
-
-// The folder below `root`, which `flag` names, that `path` names, whatever links and dots are in it.
-absl::StatusOr<std::string> FolderBelow(absl::string_view flag, const std::string& root,
-                                        const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path base = std::filesystem::canonical(root, error);
-  if (error) return absl::FailedPreconditionError(absl::StrCat(flag, " ", root, ": ", error.message()));
-  const std::filesystem::path folder = std::filesystem::canonical(base / path, error);
-  const auto [end, at] = std::mismatch(base.begin(), base.end(), folder.begin(), folder.end());
-  // What is elsewhere is not told from what is not there.
-  if (error || path.empty() || end != base.end() || at == folder.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("folder: \"", absl::CHexEscape(path.substr(0, 200)),
-                                                   "\" is nothing below the verifier's ", flag));
-  }
-  return folder.string();
-}
 
 }  // namespace
 
@@ -225,11 +199,11 @@ absl::Status ModelPool::Post(std::function<void()> job) {
 absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request) const {
   const VerifierFlags& options = *context_.options;
   ModelPlan plan;
-  TANDEM_ASSIGN_OR_RETURN(plan.spec.folder,
-                          FolderBelow("--models-folder", options.models_folder, request.folder()));
+  TANDEM_ASSIGN_OR_RETURN(
+      plan.spec.folder, ServedFolder("verifier", "--models-folder", options.models_folder, request.folder()));
   plan.spec.name =
       request.name().empty() ? std::filesystem::path(plan.spec.folder).filename().string() : request.name();
-  TANDEM_RETURN_IF_ERROR(CheckName(plan.spec.name));
+  TANDEM_RETURN_IF_ERROR(CheckServedName("name", plan.spec.name));
   plan.kv_tokens = request.kv_tokens() > 0
                        ? request.kv_tokens()
                        : std::max<uint64_t>(options.kv_tokens / options.models.size(), kFewestKvTokens);
@@ -286,7 +260,7 @@ absl::StatusOr<ModelServer*> ModelPool::FindModel(const std::string& name) const
   if (name.empty())
     return absl::InvalidArgumentError("model: expected a name, as this verifier holds several");
   return absl::NotFoundError(absl::StrCat("model: this verifier holds no model \"",
-                                          absl::CHexEscape(name.substr(0, kMostNameBytes)), "\""));
+                                          absl::CHexEscape(name.substr(0, kMostServedNameBytes)), "\""));
 }
 
 absl::StatusOr<v1::LoadAdapterResponse> ModelPool::LoadAdapter(const v1::LoadAdapterRequest& request) {
@@ -294,10 +268,10 @@ absl::StatusOr<v1::LoadAdapterResponse> ModelPool::LoadAdapter(const v1::LoadAda
   TANDEM_ASSIGN_OR_RETURN(ModelServer* const model, FindModel(request.model()));
   TANDEM_ASSIGN_OR_RETURN(
       const std::string folder,
-      FolderBelow("--adapters-folder", context_.options->adapters_folder, request.folder()));
+      ServedFolder("verifier", "--adapters-folder", context_.options->adapters_folder, request.folder()));
   const std::string name =
       request.name().empty() ? std::filesystem::path(folder).filename().string() : request.name();
-  TANDEM_RETURN_IF_ERROR(CheckName(name));
+  TANDEM_RETURN_IF_ERROR(CheckServedName("name", name));
   return model->LoadAdapter(name, folder);
 }
 
@@ -315,9 +289,9 @@ absl::StatusOr<v1::UnloadModelResponse> ModelPool::UnloadModel(const v1::UnloadM
     const auto found = std::find_if(models_.begin(), models_.end(),
                                     [&](const auto& other) { return other->name() == request.name(); });
     if (found == models_.end()) {
-      return absl::NotFoundError(absl::StrCat("name: this verifier holds no model \"",
-                                              absl::CHexEscape(request.name().substr(0, kMostNameBytes)),
-                                              "\""));
+      return absl::NotFoundError(
+          absl::StrCat("name: this verifier holds no model \"",
+                       absl::CHexEscape(request.name().substr(0, kMostServedNameBytes)), "\""));
     }
     if (models_.size() == 1) return absl::FailedPreconditionError("it is the last model of this verifier");
     model = found->get();

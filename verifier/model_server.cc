@@ -16,6 +16,7 @@
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/model/target_fingerprint.h"
+#include "common/rpc/arithmetic.h"
 #include "common/rpc/model_wire.h"
 #include "common/rpc/weights_digest.h"
 #include "verifier/feature_store.h"
@@ -114,7 +115,7 @@ void WarnWithoutFeatures(const VerifierFlags& options, const Engine& engine) {
   const FeatureStore::Options store = FeatureStore::OptionsFor(engine, options.feature_memory_mib << 20);
   if (!engine.has_features() || options.feature_memory_mib == 0 || FeatureStore::FitsAny(store)) return;
   LogWarning(
-      "no memory for hidden states: drafters that are heads of this model cannot be used",
+      "too little memory for hidden states: draft heads of this model cannot be used",
       {{"feature_memory_mib", absl::StrCat(options.feature_memory_mib)},
        {"needed_mib_a_layer", absl::StrCat((FeatureStore::BytesPerState(store) + (1 << 20) - 1) >> 20)}});
 }
@@ -125,6 +126,7 @@ absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Open(const Context& co
                                                                std::string registered_as) {
   TANDEM_ASSIGN_OR_RETURN(OpenedTarget target, OpenTarget(*context.options, plan));
   TANDEM_ASSIGN_OR_RETURN(v1::ServerInfo fixed, DescribeServer(*context.options, target));
+  target.served.arithmetic = ArithmeticOf(ComputesInWords(fixed, fixed.models(0)));
   return std::unique_ptr<ModelServer>(
       new ModelServer(context, std::move(target), std::move(fixed), std::move(registered_as)));
 }

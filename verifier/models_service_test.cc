@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -97,6 +98,41 @@ TEST_F(ModelsServiceTest, CallsGoToTheModelThatTheyName) {
                                    model + "\"} 1"));
     EXPECT_THAT(metrics, HasSubstr(std::string("target=\"") + model));
   }
+}
+
+TEST_F(ModelsServiceTest, AnOutputGoesOnOnlyWhereItIsComputedAlike) {
+  first_.target.arithmetic = 7;
+  directory_.Add("first", first_.service.get());
+  Start();
+  v1::VerifierGenerateRequest request;
+  request.set_request_id("r");
+  request.set_model("first");
+  for (const uint32_t token : {1, 2, 3}) request.mutable_prompt()->add_ids(token);
+  request.mutable_emitted()->add_ids(4);
+  request.mutable_stopping()->set_max_tokens(6);
+  request.mutable_stopping()->set_ignore_eos(true);
+  std::vector<uint64_t> told;
+  const auto generate = [&](uint64_t arithmetic) {
+    request.set_arithmetic(arithmetic);
+    told.clear();
+    grpc::ClientContext context;
+    const auto stream = stub_->Generate(&context, request);
+    v1::GenerateResponse response;
+    while (stream->Read(&response)) {
+      if (response.has_chunk()) told.push_back(response.chunk().arithmetic());
+    }
+    return FromGrpcStatus(stream->Finish());
+  };
+  EXPECT_TRUE(generate(7).ok());
+  ASSERT_GT(told.size(), 1u);
+  EXPECT_EQ(told[0], 7u) << "once, in the first chunk";
+  EXPECT_EQ(told[1], 0u);
+  EXPECT_TRUE(generate(0).ok()) << "a router that does not say where it began";
+  const absl::Status other = generate(8);
+  EXPECT_TRUE(absl::IsAborted(other)) << other;
+  EXPECT_EQ(other.message(),
+            "arithmetic: 8, but this verifier's is 7: it would continue the output differently");
+  EXPECT_TRUE(told.empty());
 }
 
 TEST_F(ModelsServiceTest, OfOneModelTheAnswersAreItsOwn) {

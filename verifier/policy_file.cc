@@ -27,7 +27,7 @@ void PolicyFileWatch::Run() {
   std::string complaint;
   const auto complain = [&](const absl::Status& status) {
     const std::string message(status.message());
-    if (message != complaint) LogWarning("window policy file not taken", {{"error", message}});
+    if (message != complaint) LogWarning("window policy file rejected", {{"error", message}});
     complaint = message;
   };
   const auto wait = [this] {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/drafting/predicted_output.h"
+#include "common/rpc/arithmetic.h"
 #include "common/rpc/sampling_wire.h"
 
 namespace tandem {
@@ -152,6 +153,13 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
           "adapter: this verifier's device has none, expected one with --device=cpu");
     }
     TANDEM_ASSIGN_OR_RETURN(request.adapter, target.adapters->Find(proto.adapter()));
+  }
+  request.arithmetic = request.adapter == nullptr
+                           ? target.arithmetic
+                           : ArithmeticWithAdapter(target.arithmetic, request.adapter->fingerprint);
+  if (proto.arithmetic() != 0 && request.arithmetic != 0 && proto.arithmetic() != request.arithmetic) {
+    return absl::AbortedError(absl::StrCat("arithmetic: ", proto.arithmetic(), ", but this verifier's is ",
+                                           request.arithmetic, ": it would continue the output differently"));
   }
   TANDEM_ASSIGN_OR_RETURN(request.max_tokens, MaxTokens(proto, target));
   TANDEM_ASSIGN_OR_RETURN(request.prompt, CheckedTokens(proto.prompt(), "prompt", target.config.vocab_size));

@@ -27,6 +27,7 @@ struct ServedTarget {
   bool drafts_locally = false;  // Requests that no drafter drafts for are drafted all the same.
   ConstraintLimits constraints;
   std::shared_ptr<HeldAdapters> adapters;  // Null: its device has none.
+  uint64_t arithmetic = 0;                 // ArithmeticOf what the verifier says of itself; 0: not known.
 };
 
 // What its tokens are to constraints.
@@ -37,7 +38,8 @@ inline absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(con
 // A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument
 // names the field, its value and what was expected, and so does OutOfRange, of what the model has room for
 // but not this verifier; FailedPrecondition when the request is for another model,
-// NotFound or Unimplemented when its adapter is not here.
+// NotFound or Unimplemented when its adapter is not here, Aborted when its output began where it is computed
+// otherwise.
 absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerateRequest& proto,
                                                        const ServedTarget& target, absl::Time deadline);
 

@@ -81,8 +81,9 @@ std::vector<TracedNode> Session::TraceMasked() const {
     bool verified = true;
     for (size_t i = 0; verified && i + 1 < forbidden.path.size(); ++i) {
       const NodeId parent = above == 0 ? 0 : selected_[above - 1].id;
+      const TokenId token = forbidden.path[i];
       const auto child = std::find_if(selected_.begin(), selected_.end(), [&](const TreeNode& node) {
-        return node.parent == parent && node.token == forbidden.path[i];
+        return node.parent == parent && node.token == token;
       });
       verified = child != selected_.end();
       above = static_cast<size_t>(child - selected_.begin()) + 1;

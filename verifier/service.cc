@@ -87,7 +87,7 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     const absl::Status untrusted = UntrustedDrafter(target_->verification_rule);
     if (request.speculation().mode() == v1::SPECULATION_MODE_ON) return untrusted;
     // It is bound all the same, so that the request's statistics say why nobody drafted.
-    LogWarning("a request goes undrafted", {{"request_id", request.request_id()},
+    LogWarning("a request runs undrafted", {{"request_id", request.request_id()},
                                             {"trace_id", TraceIdText(trace)},
                                             {"drafter", request.drafter().name()},
                                             {"reason", std::string(untrusted.message())}});
@@ -99,7 +99,7 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     if (binding.ok()) bindings.push_back(*std::move(binding));
     if (absl::IsInvalidArgument(binding.status())) return binding.status();
     if (!binding.ok()) {  // A drafter's troubles cost speed, never a request (law 3).
-      LogWarning("a request goes without a drafter", {{"request_id", request.request_id()},
+      LogWarning("a request runs without a drafter", {{"request_id", request.request_id()},
                                                       {"trace_id", TraceIdText(trace)},
                                                       {"reason", std::string(binding.status().message())}});
       lost.Update(binding.status());
@@ -127,7 +127,7 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     if (partner.ok()) {
       session.partner = *std::move(partner);
     } else {
-      LogWarning("a request goes without a partner", {{"request_id", request.request_id()},
+      LogWarning("a request runs without a partner", {{"request_id", request.request_id()},
                                                       {"trace_id", TraceIdText(trace)},
                                                       {"reason", std::string(partner.status().message())}});
     }
@@ -258,6 +258,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   }
   GenerateCall call{.stream = std::move(stream),
                     .with_logprobs = session->num_logprobs >= 0,
+                    .arithmetic = session->arithmetic,
                     .tenant = request->tenant(),
                     .request_id = request->request_id()};
   v1::GenerationStarted& started = *call.started.mutable_started();

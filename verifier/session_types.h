@@ -48,9 +48,10 @@ struct SessionRequest {
       constraint;  // What the output may be, `emitted` taken in; none: anything.
   std::shared_ptr<const std::string> wire_constraint;  // The same, for drafters: OpenSession.
   uint64_t cache_salt = 0;
-  AdapterHandle adapter;  // That computes it, or none.
-  std::string tenant;     // Whose waiting requests
-  int32_t priority = 0;   // go by this, the lowest first.
+  AdapterHandle adapter;    // That computes it, or none,
+  uint64_t arithmetic = 0;  // and how its output is computed, the adapter included; 0: not known.
+  std::string tenant;       // Whose waiting requests
+  int32_t priority = 0;     // go by this, the lowest first.
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<DrafterBinding> drafter;
   std::vector<DrafterBinding> alternates;  // In whose stead to take them; only with a drafter.

@@ -67,14 +67,15 @@ Histogram AddHistogram(MetricsRegistry* registry, const std::string& target, con
 
 VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
     : target_(target),
-      cache_config_(registry->AddGauge({"vllm:cache_config_info",
-                                        "1; keys and values in blocks of so many tokens, and so many blocks.",
-                                        {"engine", "block_size", "num_gpu_blocks"}})),
-      finished_(registry->AddCounter({"vllm:request_success_total",
-                                      "Requests that are over: the model or a stop string ended the output "
-                                      "(stop), max_tokens did (length), the client or the deadline did "
-                                      "(abort), or something failed (error).",
-                                      {"model_name", "engine", "finished_reason"}})) {
+      cache_config_(registry->AddGauge(
+          {"vllm:cache_config_info",
+           "Always 1; the labels give the tokens per KV cache block and the number of blocks.",
+           {"engine", "block_size", "num_gpu_blocks"}})),
+      finished_(registry->AddCounter(
+          {"vllm:request_success_total",
+           "Finished requests, by what ended the output: the model or a stop string (stop), max_tokens "
+           "(length), the client or the deadline (abort), or a failure (error).",
+           {"model_name", "engine", "finished_reason"}})) {
   const auto counter = [&](const char* name, const char* help) {
     return AddCounter(registry, target, name, help);
   };
@@ -85,28 +86,28 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
     return AddHistogram(registry, target, name, help, std::move(buckets));
   };
   drafts_ = counter("vllm:spec_decode_num_drafts_total", "Rounds with at least one draft token.");
-  draft_tokens_ = counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.");
-  accepted_tokens_ = counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted.");
+  draft_tokens_ = counter("vllm:spec_decode_num_draft_tokens_total", "Verified draft tokens.");
+  accepted_tokens_ = counter("vllm:spec_decode_num_accepted_tokens_total", "Accepted draft tokens.");
   CounterFamily& positions = registry->AddCounter({"vllm:spec_decode_num_accepted_tokens_per_pos_total",
-                                                   "Draft tokens accepted at each position.",
+                                                   "Accepted draft tokens at each position.",
                                                    {"model_name", "engine", "position"}});
   for (size_t i = 0; i < accepted_at_.size(); ++i) {
     accepted_at_[i] = positions.With({target, kEngine, absl::StrCat(i)});
   }
-  running_ = gauge("vllm:num_requests_running", "Requests being computed.");
-  waiting_ = gauge("vllm:num_requests_waiting", "Requests waiting to be admitted.");
-  kv_usage_ = gauge("vllm:kv_cache_usage_perc", "Share of keys and values held, of 1.");
-  preemptions_ = counter("vllm:num_preemptions_total", "Requests that gave their keys and values to others.");
+  running_ = gauge("vllm:num_requests_running", "Running requests.");
+  waiting_ = gauge("vllm:num_requests_waiting", "Requests that wait for admission.");
+  kv_usage_ = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, from 0 to 1.");
+  preemptions_ = counter("vllm:num_preemptions_total", "Preemptions of requests.");
   prompt_tokens_ = counter("vllm:prompt_tokens_total", "Tokens of the prompts of admitted requests.");
-  generation_tokens_ = counter("vllm:generation_tokens_total", "Tokens committed.");
+  generation_tokens_ = counter("vllm:generation_tokens_total", "Committed tokens.");
   prefix_cache_queries_ = counter("vllm:prefix_cache_queries_total",
-                                  "Prompt tokens of finished requests, all looked for in the prefix cache.");
-  prefix_cache_hits_ = counter("vllm:prefix_cache_hits_total", "Of these, tokens found there.");
+                                  "Prompt tokens of finished requests, all looked up in the prefix cache.");
+  prefix_cache_hits_ = counter("vllm:prefix_cache_hits_total", "Hits: tokens found there.");
   for (const absl::string_view reason : {"stop", "length", "abort", "error"}) {
     finished_.With({target, kEngine, reason});
   }
   step_tokens_ = histogram("vllm:iteration_tokens_total",
-                           "Prompt tokens computed and tokens committed, of one forward pass.", StepTokens());
+                           "Prompt tokens computed plus tokens committed, per forward pass.", StepTokens());
   request_prompt_tokens_ =
       histogram("vllm:request_prompt_tokens", "Prompt tokens of finished requests.", TokenBuckets());
   request_generation_tokens_ =
@@ -119,12 +120,12 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
                                    "From a request's arrival to its first tokens.", FirstTokenSeconds());
   inter_token_latency_ =
       histogram("vllm:inter_token_latency_seconds",
-                "Between two commits of a request, each of one token or more.", TokenSeconds());
+                "Time between two commits of a request, each of one or more tokens.", TokenSeconds());
   time_per_output_token_ =
       histogram("vllm:time_per_output_token_seconds", "The same, under its older name.", TokenSeconds());
   request_time_per_output_token_ =
       histogram("vllm:request_time_per_output_token_seconds",
-                "Of a finished request: decode time for each token behind the first.", TokenSeconds());
+                "Decode time of a finished request per token after the first.", TokenSeconds());
   latency_ =
       histogram("vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", RequestSeconds());
   queue_time_ = histogram("vllm:request_queue_time_seconds", "From a request's arrival to its admission.",

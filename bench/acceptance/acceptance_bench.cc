@@ -30,35 +30,34 @@ std::string PredictionErrorTable(const std::vector<PredictionError>& errors) {
 
 void AddAcceptanceOptions(CLI::App* app, AcceptanceOptions* options) {
   AcceptanceDataOptions& data = options->data;
-  app->add_option("--target", data.target, "The target's folder.")->required();
+  app->add_option("--target", data.target, "Folder of the target model.")->required();
   app->add_option("--drafter", data.drafters, "Folders of draft models.")->delimiter(',')->required();
-  app->add_option("--prompts", data.prompts, "NAME=FILE, as of `tandem-bench serve` (repeatable).")
+  app->add_option("--prompts", data.prompts, "NAME=FILE, as in `tandem-bench serve` (repeatable).")
       ->delimiter(',')
       ->required();
-  app->add_option("--chat", data.chat, "Names of prompt files whose prompts are messages of a user.")
+  app->add_option("--chat", data.chat, "Names of prompt files whose prompts are user messages.")
       ->delimiter(',');
-  app->add_option("--num-prompts", data.num_prompts, "Of each file, evenly spaced; 0: all.")
+  app->add_option("--num-prompts", data.num_prompts, "Prompts of each file, evenly spaced; 0: all.")
       ->capture_default_str();
-  app->add_option("--max-prompt-tokens", data.max_prompt_tokens, "Of longer prompts, the beginning.")
+  app->add_option("--max-prompt-tokens", data.max_prompt_tokens, "Cut longer prompts to this many tokens.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app->add_option("--max-tokens", data.max_tokens, "Tokens of an output.")
+  app->add_option("--max-tokens", data.max_tokens, "Tokens per output.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app->add_option("--threads", data.threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app->add_option("--dimension", options->error.dimension, "Features of a prompt.")
+  app->add_option("--dimension", options->error.dimension, "Features per prompt.")
       ->check(CLI::Range(3, 128))
       ->capture_default_str();
-  app->add_option("--folds", options->error.folds,
-                  "Parts of the prompts that are left out of learning in turn.")
+  app->add_option("--folds", options->error.folds, "Parts of the prompts; each is held out once.")
       ->check(CLI::Range(2, 100))
       ->capture_default_str();
-  app->add_option("--repeats", options->error.repeats, "Times that the prompts are divided anew.")
+  app->add_option("--repeats", options->error.repeats, "Times to divide the prompts again.")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app->add_option("--seed", options->error.seed, "Of how they are divided.")->capture_default_str();
+  app->add_option("--seed", options->error.seed, "Seed of the division.")->capture_default_str();
 }
 
 int RunAcceptance(const AcceptanceOptions& options) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures Tandem's engine beside llama.cpp: same weights, same threads, taking turns in one run.
+"""Compares Tandem's engine with llama.cpp: same weights, same threads, in turns within one run.
 
-Prints a Markdown table per weight type, and writes everything as JSON. See README.md.
+Prints a Markdown table per weight type. --json also writes all measurements. See README.md.
 """
 
 import argparse
@@ -192,24 +192,25 @@ def measure(args, folder, dtype):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", help="model folder; or --shape")
-    parser.add_argument("--shape", help="random weights, a name that `tandem-bench shapes` lists")
+    parser.add_argument("folder", nargs="?", help="model folder, unless --shape is given")
+    parser.add_argument("--shape", help="measure random weights of this shape, a name from `tandem-bench shapes`")
     parser.add_argument("--bench", default=str(ROOT / "build/release/bin/tandem-bench"))
-    parser.add_argument("--work", default=str(ROOT / "build/peers"), help="where models are written")
-    parser.add_argument("--dtypes", default="bf16,int8", help="of bf16, int8 (llama.cpp's Q8_0), and of GGUF files that both read, q8_0, q4_0, q4_k_m")
-    parser.add_argument("--instruction-set", default="auto", help="Tandem's")
+    parser.add_argument("--work", default=str(ROOT / "build/peers"), help="folder for models")
+    parser.add_argument("--dtypes", default="bf16,int8",
+                        help="weight types: bf16, int8 (llama.cpp's Q8_0), or of GGUF files, q8_0, q4_0, q4_k_m")  # fmt: skip
+    parser.add_argument("--instruction-set", default="auto", help="Tandem's --instruction-set")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--rows", default="1,16,64")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--count", type=int, default=5, help="passes in a turn, without the warm-up")
-    parser.add_argument("--greedy", type=int, default=32, help="tokens of the continuation that is compared")
-    parser.add_argument("--prompt", default="1,2,3,4,5,6,7,8", help="token ids it continues")
+    parser.add_argument("--count", type=int, default=5, help="forward passes per turn, after the warm-up")
+    parser.add_argument("--greedy", type=int, default=32, help="length of the greedy continuation to compare, in tokens")
+    parser.add_argument("--prompt", default="1,2,3,4,5,6,7,8", help="token ids of its prompt")
     parser.add_argument("--peer", action="append", default=[], metavar="COMMAND",
-                        help="a further program that answers the same lines; {gguf} and {rows} are filled in")  # fmt: skip
-    parser.add_argument("--no-repack", action="store_true", help="for llama.cpp: leave weights as in the file")
-    parser.add_argument("--json", help="write everything measured to this file")
+                        help="further program that answers the same lines; {gguf} and {rows} are filled in")  # fmt: skip
+    parser.add_argument("--no-repack", action="store_true", help="for llama.cpp: keep weights as in the file")
+    parser.add_argument("--json", help="also write all measurements to this file")
     args = parser.parse_args()
     if bool(args.folder) == bool(args.shape):
         parser.error("expected either a folder or --shape")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Sets Tandem's services against servers that speak OpenAI's HTTP API: same weights, prompts and client, in turns.
+"""Compares Tandem with servers that speak OpenAI's HTTP API: same weights, prompts and client, in turns.
 
-A configuration is a server, or one of Tandem's drafters, and is named after what drafts. Every configuration answers the
-same prompts with so many requests at a time, streamed; who begins changes from turn to turn. Prints a Markdown table for
-every number of requests at a time. See README.md.
+A configuration is a server, or Tandem with one drafter, and is named after its drafter. Every configuration streams answers
+to the same prompts; the order of configurations changes from turn to turn. Prints a Markdown table for each number of
+requests at a time (--concurrency). See README.md.
 """
 
 import argparse
@@ -222,34 +222,35 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--server", action="append", default=[], type=named("'plain=llama-server -m {target} --port {port}'"),
-        metavar="NAME=COMMAND", help="a server to start (repeatable); {port}, and {target} and {draft}, files in GGUF")  # fmt: skip
-    add("--folders", action="store_true", help="{target} and {draft} are the model folders, not files in GGUF")
+        metavar="NAME=COMMAND",
+        help="command of a server to start (repeatable); {port}, {target} and {draft} are filled in, the latter with GGUF files")  # fmt: skip
+    add("--folders", action="store_true", help="fill in model folders for {target} and {draft}, not GGUF files")
     add("--url", action="append", default=[], type=named("vllm=http://host:8000/v1"), metavar="NAME=URL",
-        help="a server that runs already (repeatable)")  # fmt: skip
-    add("--model", default="target", help="what servers of --url call the model (default %(default)s)")
-    add("--api-key", default="none", help="for servers of --url")
-    add("--fields", default="{}", metavar="JSON", help="fields of requests to the other servers, beside the common ones")
-    add("--bin-dir", type=pathlib.Path, default=ROOT / "build/release/bin", help="Tandem's binaries")
-    add("--target", type=pathlib.Path, default=serve.MODELS / "tandem-target-15m", help="model folder")
+        help="a server that already runs (repeatable)")  # fmt: skip
+    add("--model", default="target", help="name of the model at the servers of --url (default %(default)s)")
+    add("--api-key", default="none", help="API key for the servers of --url")
+    add("--fields", default="{}", metavar="JSON", help="extra fields of requests to the other servers")
+    add("--bin-dir", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of Tandem's binaries")
+    add("--target", type=pathlib.Path, default=serve.MODELS / "tandem-target-15m", help="folder of the target model")
     add("--draft", type=pathlib.Path, default=serve.MODELS / "tandem-draft-general-1m",
         help="folder of the other servers' draft model (default general-1m)")  # fmt: skip
-    add("--drafter", default="off,general-1m", help="Tandem's drafters, 'off' for none (default %(default)s)")
+    add("--drafter", default="off,general-1m", help="Tandem's drafters; off: none (default %(default)s)")
     add("--draft-model", type=named("eagle3=folder"), action="append", default=[], metavar="NAME=FOLDER",
-        help="the folder of a drafter that is not bundled (repeatable)")  # fmt: skip
+        help="folder of a drafter that is not bundled (repeatable)")  # fmt: skip
     add("--weights", choices=sorted(FILE_TYPES), default="bf16",
-        help="of the target; GGUF has Q8_0 for int8 and Q4_0 for int4 (default %(default)s)")  # fmt: skip
-    add("--threads", type=int, default=1, help="of Tandem's verifier (default %(default)s)")
-    add("--share-cores", action="store_true", help="Tandem's parts may use all cores, not one each")
+        help="number format of the target's weights; in GGUF, int8 is Q8_0 and int4 is Q4_0 (default %(default)s)")  # fmt: skip
+    add("--threads", type=int, default=1, help="threads of Tandem's verifier (default %(default)s)")
+    add("--share-cores", action="store_true", help="let every Tandem service use all cores, not one core each")
     add("--verifier-flags", default="", help="further flags of the verifier")
     add("--drafter-flags", default="", help="further flags of the drafter")
-    add("--concurrency", default="1", help="requests at a time, such as 1,4,16 (default %(default)s)")
-    add("--temperature", type=float, default=0.0, help="(default %(default)s)")
+    add("--concurrency", default="1", help="requests at a time, for example 1,4,16 (default %(default)s)")
+    add("--temperature", type=float, default=0.0, help="sampling temperature (default %(default)s)")
     add("--prompts", type=pathlib.Path, default=serve.PROMPTS, help="folder of prompts")
-    add("--num-prompts", type=int, default=3, help="of each kind (default %(default)s)")
-    add("--max-tokens", type=int, default=128, help="of an output, which ends at end of text too (default %(default)s)")
-    add("--turns", type=int, default=4, help="after one that warms up (default %(default)s)")
-    add("--work", type=pathlib.Path, default=ROOT / "build/peers/servers", help="for models and logs")
-    add("--json", type=pathlib.Path, help="write every turn's figures to this file")
+    add("--num-prompts", type=int, default=3, help="prompts of each kind (default %(default)s)")
+    add("--max-tokens", type=int, default=128, help="most tokens per output, which may end earlier (default %(default)s)")
+    add("--turns", type=int, default=4, help="turns to measure, after a warm-up turn (default %(default)s)")
+    add("--work", type=pathlib.Path, default=ROOT / "build/peers/servers", help="folder for models and logs")
+    add("--json", type=pathlib.Path, help="also write the results of every turn to this file")
     args = parser.parse_args(arguments)
     args.drafter = args.drafter.split(",")
     args.draft_model = dict(args.draft_model)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes a model folder (Llama, Qwen2 or Qwen3, one safetensors file) as GGUF, in bfloat16, float16, Q8_0 or Q4_0.
 
-The same weights, so that llama.cpp and Tandem can be measured side by side. With --vocabulary the file has the
-tokenizer too, which servers need; what measures the engine takes token ids.
+llama.cpp and Tandem can then be measured side by side with the same weights. With --vocabulary, the file also contains the
+tokenizer, which servers need; engine benchmarks use token ids.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("path")
     parser.add_argument("--dtype", choices=sorted(FILE_TYPES), default="bf16")
-    parser.add_argument("--vocabulary", action="store_true", help="with the tokenizer, for servers")
+    parser.add_argument("--vocabulary", action="store_true", help="include the tokenizer, which servers need")
     args = parser.parse_args()
     export(args.folder, args.path, args.dtype, args.vocabulary)
 

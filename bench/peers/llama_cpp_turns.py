@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""llama.cpp, measured on demand: answers the same lines as `tandem-bench engine --turns` (README.md)."""
+"""Measures llama.cpp on demand. Answers the same lines as `tandem-bench engine --turns` (README.md)."""
 
 import argparse
 import ctypes
@@ -108,9 +108,9 @@ def main():
     parser.add_argument("path", help="GGUF file")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--rows", type=int, default=64, help="the most rows of a step")
-    parser.add_argument("--prefill", type=int, default=512, help="the longest prompt")
-    parser.add_argument("--no-repack", action="store_true", help="leave weights as in the file: no AMX in llama.cpp")
+    parser.add_argument("--rows", type=int, default=64, help="most rows per step")
+    parser.add_argument("--prefill", type=int, default=512, help="tokens of the longest prompt")
+    parser.add_argument("--no-repack", action="store_true", help="keep weights as in the file; llama.cpp then does not use AMX")
     args = parser.parse_args()
     runner = Runner(args)
     features = llama_cpp.llama_print_system_info().decode().split(" | ")

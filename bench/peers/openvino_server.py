@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""OpenVINO GenAI's continuous batching behind POST /v1/completions, so that compare_servers.py can set it beside Tandem.
+"""Serves OpenVINO GenAI's continuous batching as POST /v1/completions, so that compare_servers.py can measure it.
 
-Needs `pip install openvino-genai`. Takes GGUF files, in float16, Q8_0 or Q4_0, and converts them with OpenVINO's own
-reader: once, beside the file. Streams text as server-sent events; what it does not know of a request is ignored.
+Needs `pip install openvino-genai`. Reads GGUF files in float16, Q8_0 or Q4_0. OpenVINO's reader converts each file once and
+stores the result beside it. Streams text as server-sent events, and ignores request fields that it does not know.
 """
 
 import argparse
@@ -132,11 +132,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--target", type=pathlib.Path, required=True, help="GGUF file")
+    add("--target", type=pathlib.Path, required=True, help="GGUF file of the target")
     add("--draft", type=pathlib.Path, help="GGUF file of a draft model")
-    add("--prompt-lookup", action="store_true", help="draft from the text itself")
-    add("--draft-tokens", type=int, default=3, help="a round (default %(default)s)")
-    add("--threads", type=int, default=2, help="(default %(default)s)")
+    add("--prompt-lookup", action="store_true", help="draft by prompt lookup, without a draft model")
+    add("--draft-tokens", type=int, default=3, help="draft tokens per round (default %(default)s)")
+    add("--threads", type=int, default=2, help="threads (default %(default)s)")
     add("--port", type=int, required=True)
     Handler.engine = Engine(parser.parse_args())
     http.server.ThreadingHTTPServer.request_queue_size = 128  # Many may call at once.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Plots what `bench/peers/compare_servers.py --json` measured: peers.png, a row of bars for each configuration.
+"""Plots the results of `bench/peers/compare_servers.py --json`: peers.png, a row of bars for each configuration.
 
-A column for tokens per second, for the time to the first token and for the time between tokens; a line of columns for
-each number of requests at a time. Bars are medians of the turns, thin lines reach from the least to the greatest.
+The columns are tokens per second, time to the first token and time between tokens. Each number of requests at a time has
+its own line of columns. Bars are medians over turns; thin lines reach from the minimum to the maximum.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def plot(report, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=pathlib.Path)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/peers"), help="folder (default %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/peers"), help="folder for the plot (default %(default)s)")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     plot(json.loads(args.report.read_text(encoding="utf-8")), args.out / "peers.png")

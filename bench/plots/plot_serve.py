@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Plots what `tandem-bench serve --json` measured: one PNG for each view that the file has data for.
+"""Plots the results of `tandem-bench serve --json`: one PNG for each view that the file has data for.
 
-  speed_up.png      speed-up of every configuration, with the quartiles of the interleaved turns
+  speed_up.png      speed-up of every configuration, with the quartiles over turns
   acceptance.png    share of drafted rounds in which the n-th draft token was accepted
-  window.png        the window over one generation, and what became of its draft tokens
-  timeline.png      when drafter and verifier worked during a few rounds of one generation
-  reliability.png   how often draft tokens of a score were accepted (when the file has "calibration")
+  window.png        the window over one generation, and the fate of its draft tokens
+  timeline.png      when drafter and verifier were busy during a few rounds of one generation
+  reliability.png   share of accepted draft tokens by score (if the file has "calibration")
 
 window.png and timeline.png need --trace-rounds. "calibration", which bench/serve.py adds, is a list of objects with
-"drafter" and "bins", each bin with "score" (the mean score), "expected" (what was made of it), "accepted" (the share
-accepted) and "count".
+"drafter" and "bins". Each bin has "score" (the mean score), "expected" (the calibrated probability), "accepted" (the
+accepted share) and "count".
 """
 
 import argparse

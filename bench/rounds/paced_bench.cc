@@ -200,27 +200,29 @@ std::string PacedTable(const std::vector<PacedRow>& rows) {
 namespace {
 
 void AddWorkOptions(CLI::App* app, PacedOptions* options) {
-  app->add_option("--target", options->target, "The target's folder.")->required();
+  app->add_option("--target", options->target, "Folder of the target model.")->required();
   app->add_option("--drafter", options->drafters, "Folders of draft models.")->delimiter(',')->required();
-  app->add_option("--prompts", options->prompts, "NAME=FILE, as of `tandem-bench serve`; may be repeated.")
+  app->add_option("--prompts", options->prompts, "NAME=FILE, as in `tandem-bench serve` (repeatable).")
       ->required();
-  app->add_option("--num-prompts", options->num_prompts, "Prompts of each file; with few they come again.")
+  app->add_option("--num-prompts", options->num_prompts,
+                  "Prompts to run for each file; shorter files repeat.")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app->add_option("--warm-up", options->warm_up, "Prompts before them, which do not count.")
+  app->add_option("--warm-up", options->warm_up, "Warm-up prompts, which do not count.")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
-  app->add_option("--max-prompt-tokens", options->max_prompt_tokens, "Longer prompts are cut.")
+  app->add_option("--max-prompt-tokens", options->max_prompt_tokens,
+                  "Cut longer prompts to this many tokens.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app->add_option("--max-tokens", options->max_tokens, "Tokens of an output.")
+  app->add_option("--max-tokens", options->max_tokens, "Tokens per output.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app->add_option("--temperature", options->temperatures, "Temperatures.")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  app->add_option("--seed", options->seed, "Of the first request; the next ones count on.")
+  app->add_option("--seed", options->seed, "Seed of the first request; each further request adds 1.")
       ->capture_default_str();
   app->add_option("--concurrency", options->concurrency, "Requests at a time.")
       ->delimiter(',')
@@ -230,48 +232,52 @@ void AddWorkOptions(CLI::App* app, PacedOptions* options) {
 
 void AddTreeOptions(CLI::App* app, PacedOptions* options) {
   app->add_option("--shape", options->shapes, "Tree shapes.")->delimiter(',')->capture_default_str();
-  app->add_option("--policy", options->policies, "Window policies: NAME, or NAME:DEPTH for a largest window.")
+  app->add_option("--policy", options->policies,
+                  "Window policies: NAME, or NAME:DEPTH to set the longest window.")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--max-window", options->limits.max_depth, "Deepest window.")
+  app->add_option("--max-window", options->limits.max_depth, "Longest window.")
       ->check(CLI::Range(1u, kMaxTreeDepth / 2))
       ->capture_default_str();
-  app->add_option("--nodes-per-level", options->limits.nodes_per_level, "Nodes verified for each level.")
+  app->add_option("--nodes-per-level", options->limits.nodes_per_level, "Nodes to verify for each level.")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app->add_option("--max-nodes", options->limits.max_nodes, "Nodes verified in one round.")
+  app->add_option("--max-nodes", options->limits.max_nodes, "Most nodes to verify in one round.")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app->add_option("--branching", options->limits.branching, "Most children of a node.")
+  app->add_option("--branching", options->limits.branching, "Most children of a tree node.")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app->add_option("--lookahead", options->limits.lookahead, "Levels drafted ahead.")
+  app->add_option("--lookahead", options->limits.lookahead, "Levels to draft ahead.")
       ->check(CLI::Range(0u, kMaxTreeDepth / 2))
       ->capture_default_str();
   app->add_option("--ahead-nodes", options->limits.ahead_nodes,
-                  "Nodes drafted ahead, wherever a round may end; 0: as many as --lookahead has levels for.")
+                  "Most nodes to draft ahead, below the tokens that a round may end with; 0: as many as "
+                  "--lookahead has levels for.")
       ->check(CLI::Range(0u, kMaxTreeNodes))
       ->capture_default_str();
-  app->add_option("--ahead-branching", options->limits.ahead_branching, "Most children of a node among them.")
+  app->add_option("--ahead-branching", options->limits.ahead_branching,
+                  "Most children of a node that is drafted ahead.")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
-  app->add_option("--expand-width", options->expand_width, "Nodes that a step of the drafter forwards.")
+  app->add_option("--expand-width", options->expand_width, "Nodes that the drafter computes per step.")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app->add_option("--local-drafter", options->local_drafter, "What the verifier drafts with by itself.")
+  app->add_option("--local-drafter", options->local_drafter, "Source that drafts inside the verifier.")
       ->capture_default_str();
 }
 
 void AddPaceOptions(CLI::App* app, PacedOptions* options) {
   app->add_option("--target-ms", options->target_pace,
-                  "Milliseconds of a row of the target + of each further one.")
+                  "Milliseconds of a target step, as FIRST+FURTHER for the first row and each further row.")
       ->capture_default_str();
-  app->add_option("--draft-ms", options->draft_pace, "Likewise of the drafter.")->capture_default_str();
-  app->add_option("--link-ms", options->link_ms, "Milliseconds that a message is on its way.")
+  app->add_option("--draft-ms", options->draft_pace, "The same for a step of the drafter.")
+      ->capture_default_str();
+  app->add_option("--link-ms", options->link_ms, "Milliseconds that a message takes.")
       ->check(CLI::Range(0.0, 60000.0))
       ->capture_default_str();
   app->add_option("--shared", options->shared,
-                  "By which share of its own time a step of the drafter delays a pass of the target.")
+                  "Share of a drafter step's time by which it delays a step of the target.")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app->add_option("--threads", options->threads, "Threads of each engine.")

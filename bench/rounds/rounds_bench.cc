@@ -176,14 +176,13 @@ std::string RoundsTable(const RoundsOptions& options, const std::vector<RoundsRo
 }
 
 void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
-  app->add_option("--target", options->target, "The target's folder.")->required();
-  app->add_option("--drafter", options->drafters,
-                  "Folders of draft models, and of draft heads of the target.")
+  app->add_option("--target", options->target, "Folder of the target model.")->required();
+  app->add_option("--drafter", options->drafters, "Folders of draft models and of the target's draft heads.")
       ->delimiter(',')
       ->required();
   app->add_option("--prompts", options->prompts, "JSON with cases[].prompt_ids, as in tests/golden.")
       ->required();
-  app->add_option("--nodes", options->nodes, "Nodes of a tree.")
+  app->add_option("--nodes", options->nodes, "Nodes per tree.")
       ->delimiter(',')
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
@@ -191,28 +190,30 @@ void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
       ->delimiter(',')
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  app->add_option("--seeds", options->num_seeds, "Outputs of each prompt above temperature 0.")
+  app->add_option("--seeds", options->num_seeds, "Outputs per prompt above temperature 0.")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app->add_option("--max-tokens", options->max_tokens, "Tokens of an output.")
+  app->add_option("--max-tokens", options->max_tokens, "Tokens per output.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app->add_option("--branching", options->branching, "Most children of a node.")
+  app->add_option("--branching", options->branching, "Most children of a tree node.")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   app->add_option("--expand-width", options->expand_width,
-                  "Nodes of a tree that the drafter forwards in a step, as tandem-drafter has it.")
+                  "Nodes of a tree that the drafter computes per step, as in tandem-drafter.")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app->add_option("--feature-dtype", options->feature_dtype, "Of the hidden states that draft heads read.")
+  app->add_option("--feature-dtype", options->feature_dtype,
+                  "Number format of the hidden states that draft heads read.")
       ->check(CLI::IsMember({"bfloat16", "int8"}))
       ->capture_default_str();
-  app->add_option("--weight-dtype", options->weight_dtype,
-                  "Of the drafters' matrices; tandem-drafter keeps 16 bits as int8 on a CPU.")
+  app->add_option(
+         "--weight-dtype", options->weight_dtype,
+         "Number format of the drafters' matrices; on a CPU, tandem-drafter keeps 16-bit matrices as int8.")
       ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "w8a8", "w4a8"}))
       ->capture_default_str();
   app->add_flag("--text-drafting", options->text_drafting,
-                "Let drafters whose vocabulary is an entirely different one draft by text.");
+                "Let drafters with an entirely different vocabulary draft by text.");
   app->add_option("--threads", options->threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

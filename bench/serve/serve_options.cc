@@ -12,25 +12,25 @@ constexpr char kFooter[] = R"(Examples:
   tandem-bench serve --prompts maths=gsm8k.jsonl --chat maths --drafter off,math-1m --concurrency 1,4,8 --json sweep.json
   tandem-bench serve --prompts chat=mt_bench.jsonl --drafter off,general-1m --rate 2 --batch 32
 
-Configurations are the product of --model, --drafter, --policy and --max-window. They take turns, one batch of
-prompts each, in an order that rotates; speed-ups are medians over these turns. Outputs must not depend on the
-configuration: exit code 1, and the prompts at fault, when they do or when a request fails.)";
+Configurations are the product of --model, --drafter, --policy and --max-window. They take turns with one batch of
+prompts each, in rotating order; speed-ups are medians over these turns. Outputs must not depend on the
+configuration: if one does, or if a request fails, the exit code is 1 and the affected prompts are listed.)";
 
 void AddTraffic(CLI::App* app, ServeOptions* options) {
-  app->add_option(
-         "--prompts", options->prompt_files,
-         "NAME=FILE with prompts (repeatable): entries in the formats of HumanEval, GSM8K, MT-bench, XSum, "
-         "finance-alpaca or ShareGPT, one a line in *.jsonl or a list in *.json, else one prompt a line")
+  app->add_option("--prompts", options->prompt_files,
+                  "NAME=FILE with prompts (repeatable): entries in the format of HumanEval, GSM8K, MT-bench, "
+                  "XSum, finance-alpaca or ShareGPT, one per line in *.jsonl or a list in *.json; other "
+                  "files have one prompt per line")
       ->required()
       ->delimiter(',');
-  app->add_option("--num-prompts", options->num_prompts, "Take the first N prompts of each file; 0: all")
+  app->add_option("--num-prompts", options->num_prompts, "Use the first N prompts of each file; 0: all")
       ->capture_default_str();
   app->add_option("--max-prompt-tokens", options->max_prompt_tokens,
-                  "Cut prompts to their first N tokens; needs --tokenizer; 0: do not");
-  app->add_option("--tokenizer", options->tokenizer, "Model folder whose tokenizer counts them");
+                  "Cut prompts to their first N tokens (needs --tokenizer); 0: do not cut");
+  app->add_option("--tokenizer", options->tokenizer, "Model folder whose tokenizer counts prompt tokens");
   app->add_option(
          "--chat", options->chat,
-         "Names of prompt files whose prompts are sent as messages of a user, laid out by the chat template")
+         "Names of prompt files whose prompts are sent as user messages, formatted by the chat template")
       ->delimiter(',');
   app->add_option("--max-tokens", options->max_tokens, "Most tokens to generate")
       ->check(CLI::Range(1, 1'000'000))
@@ -46,31 +46,32 @@ void AddTraffic(CLI::App* app, ServeOptions* options) {
 
 void AddSweep(CLI::App* app, ServeOptions* options) {
   app->add_option("--drafter", options->matrix.drafters,
-                  "Drafters by name; off for plain decoding, local for what the verifier guesses by itself")
+                  "Names of drafters; off: plain decoding; local: only the verifier's local drafter")
       ->delimiter(',')
       ->required();
-  app->add_option("--policy", options->matrix.policies,
-                  "Window policies; fixed:4 has a largest window of its own; default: the verifier's")
+  app->add_option(
+         "--policy", options->matrix.policies,
+         "Window policies; a number sets the policy's longest window, as in fixed:4; default: the verifier's")
       ->delimiter(',');
-  app->add_option("--max-window", options->matrix.max_windows, "Largest windows; default: the verifier's")
+  app->add_option("--max-window", options->matrix.max_windows, "Longest windows; default: the verifier's")
       ->delimiter(',');
-  app->add_option("--model", options->matrix.models,
-                  "Served names of one target, behind verifiers whose settings differ (tree shapes, say)")
+  app->add_option(
+         "--model", options->matrix.models,
+         "Names under which verifiers with different settings, such as tree shapes, serve one target")
       ->delimiter(',');
   app->add_option("--baseline", options->baseline,
-                  "Configuration that speed-ups are over, by its label; default: off, else the first");
+                  "Label of the configuration that speed-ups are relative to; default: off, else the first");
   app->add_option("--concurrency", options->concurrency, "Closed loop: N requests at a time (default 1)")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
   app->add_option("--rate", options->rates, "Open loop: requests per second, as a Poisson process")
       ->delimiter(',');
   app->add_option("--arrival-seed", options->arrival_seed, "Seed of the arrivals")->capture_default_str();
-  app->add_option("--batch", options->batch, "Prompts in a turn; default: the largest concurrency");
-  app->add_option("--repetitions", options->repetitions, "How often every configuration meets every prompt")
+  app->add_option("--batch", options->batch, "Prompts per turn; default: the largest concurrency");
+  app->add_option("--repetitions", options->repetitions, "Times that every configuration runs every prompt")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
-  app->add_option("--warm-up", options->warm_up,
-                  "Requests of each configuration beforehand that do not count")
+  app->add_option("--warm-up", options->warm_up, "Warm-up requests of each configuration, which do not count")
       ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
 }
@@ -84,22 +85,23 @@ void AddServeOptions(CLI::App* app, ServeOptions* options) {
       ->capture_default_str();
   app->add_option("--token", options->token, "The tenant's token")->envname("TANDEM_TOKEN");
   app->add_option("--tls-ca", options->tls.ca,
-                  "PEM file of the certificates that sign the servers'; with it connections use TLS")
+                  "PEM file of the certificate authorities of the servers; if given, connections use TLS")
       ->envname("TANDEM_TLS_CA");
-  app->add_option("--tls-certificate", options->tls.certificate, "PEM file of a certificate to show")
+  app->add_option("--tls-certificate", options->tls.certificate, "PEM file of the client's certificate")
       ->envname("TANDEM_TLS_CERTIFICATE");
-  app->add_option("--tls-key", options->tls.key, "PEM file of its private key")->envname("TANDEM_TLS_KEY");
+  app->add_option("--tls-key", options->tls.key, "PEM file of that certificate's private key")
+      ->envname("TANDEM_TLS_KEY");
   app->add_option("--timeout", options->timeout_seconds, "Most seconds for one request")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
   app->add_option("--server", options->servers,
-                  "NAME=ENDPOINT of a verifier or drafter, to be described in the results (repeatable)")
+                  "NAME=ENDPOINT of a verifier or drafter to describe in the results (repeatable)")
       ->delimiter(',');
   AddTraffic(app, options);
   AddSweep(app, options);
   app->add_flag("--trace-rounds", options->trace_rounds, "Record every round; needs --json");
   app->add_option("--json", options->json, "Write everything to this file");
-  app->add_flag("--quiet", options->quiet, "No progress");
+  app->add_flag("--quiet", options->quiet, "Print no progress");
 }
 
 absl::Status CheckServeOptions(const ServeOptions& options) {
@@ -110,10 +112,10 @@ absl::Status CheckServeOptions(const ServeOptions& options) {
     TANDEM_RETURN_IF_ERROR(ParsePolicyChoice(policy).status());
   }
   if (options.max_prompt_tokens > 0 && options.tokenizer.empty()) {
-    return absl::InvalidArgumentError("--max-prompt-tokens: needs --tokenizer, which counts them");
+    return absl::InvalidArgumentError("--max-prompt-tokens: needs --tokenizer");
   }
   if (options.trace_rounds && options.json.empty()) {
-    return absl::InvalidArgumentError("--trace-rounds: needs --json, which holds them");
+    return absl::InvalidArgumentError("--trace-rounds: needs --json");
   }
   if (options.temperatures.empty() || options.seeds.empty()) {
     return absl::InvalidArgumentError("--temperature, --seed: expected at least one of each");
@@ -138,7 +140,7 @@ absl::Status CheckServeOptions(const ServeOptions& options) {
     absl::StrAppend(&known, known.empty() ? "" : ", ", "\"", configuration.label, "\"");
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--baseline: \"", options.baseline, "\" is no configuration, expected one of ", known));
+      absl::StrCat("--baseline: \"", options.baseline, "\" is not a configuration, expected one of ", known));
 }
 
 std::vector<Load> LoadsOf(const ServeOptions& options) {

@@ -1,5 +1,16 @@
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
 #include "common/base/checked_math.h"
 #include "common/base/clock.h"
+#include "common/base/core_dumps.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
@@ -14,6 +25,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// Whose size is told as 0.
+std::string ReadProcFile(const char* path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
 
 // Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10).
 TEST(PhiloxTest, MatchesThePublishedVectors) {
@@ -50,6 +68,43 @@ TEST(FileTest, ErrorsNameThePathAndTheLimit) {
   const absl::Status too_long = ReadFile(path, 11).status();
   EXPECT_THAT(std::string(too_long.message()), HasSubstr(path + ": 12 bytes, expected at most 11"));
   EXPECT_EQ(MappedFile::Open(path)->bytes(), "twelve bytes");
+}
+
+TEST(CoreDumpsTest, HoldNoMemory) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    KeepMemoryOutOfCoreDumps();
+    rlimit limit{};
+    const bool good = ::getrlimit(RLIMIT_CORE, &limit) == 0 && limit.rlim_max == 0 &&
+                      ReadProcFile("/proc/self/coredump_filter") == "00000000\n";
+    ::_exit(good ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(FileTest, ReplacesAFileOrLeavesIt) {
+  const TemporaryFolder folder;
+  const std::string path = folder.PathOf("file");
+  ASSERT_TRUE(ReplaceFile(path, "one").ok());
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("file", folder.PathOf("link").c_str()), 0);
+  ASSERT_TRUE(ReplaceFile(folder.PathOf("link"), "two").ok());
+  EXPECT_EQ(*ReadFile(path, 10), "two");
+  struct stat info {};
+  ASSERT_EQ(::lstat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ASSERT_EQ(::lstat(folder.PathOf("link").c_str(), &info), 0);
+  EXPECT_TRUE(S_ISLNK(info.st_mode));
+  EXPECT_TRUE(ReplaceFile("/dev/null", "gone").ok());
+  EXPECT_EQ(ReplaceFile("/nonexistent/file", "x").code(), absl::StatusCode::kNotFound);
+  // No room for more than a few bytes.
+  EXPECT_EQ(ReplaceFile("/dev/full", "x").code(), absl::StatusCode::kUnavailable);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::AnyOf("file", "link"));
+  }
 }
 
 TEST(Utf8Test, WhatIsNoCharacterIsReplaced) {

@@ -6,7 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +49,28 @@ absl::StatusOr<size_t> RegularFileSize(const std::string& path, int fd) {
   return static_cast<size_t>(info.st_size);
 }
 
+absl::Status WriteAll(const std::string& path, int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(path, "write", errno);
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+// A new file whose name has random characters at the end, with the bytes on disk.
+absl::Status WriteNew(std::string& name, mode_t mode, absl::string_view bytes) {
+  const Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.get() < 0) return ErrnoStatus(name, "create", errno);
+  absl::Status status = WriteAll(name, file.get(), bytes);
+  if (status.ok() && (::fchmod(file.get(), mode) != 0 || ::fsync(file.get()) != 0)) {
+    status = ErrnoStatus(name, "write", errno);
+  }
+  if (!status.ok()) ::unlink(name.c_str());
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
@@ -70,6 +96,43 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) 
         absl::StrCat(path, ": ended at byte ", filled, ", expected ", content.size()));
   }
   return content;
+}
+
+absl::Status ReplaceFile(const std::string& path, absl::string_view bytes) {
+  std::error_code ignored;
+  std::string target = path;
+  struct stat info {};
+  info.st_mode = 0644;
+  if (::stat(path.c_str(), &info) == 0) {
+    // A terminal or a pipe is written to.
+    if (!S_ISREG(info.st_mode)) {
+      const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+      return file.get() < 0 ? ErrnoStatus(path, "open", errno) : WriteAll(path, file.get(), bytes);
+    }
+    // A link stays one.
+    target = std::filesystem::canonical(path, ignored).string();
+    if (ignored) target = path;
+  }
+  std::string name = absl::StrCat(target, ".XXXXXX");
+  const absl::Status status = WriteNew(name, info.st_mode & 0777, bytes);
+  if (!status.ok()) return status;
+  if (std::rename(name.c_str(), target.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(name.c_str());
+    return ErrnoStatus(path, "replace", error);
+  }
+  return SyncFolderOf(target);
+}
+
+absl::Status SyncFolderOf(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const std::string name = folder.empty() ? "." : folder.string();
+  const Descriptor opened(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot sync folders, and need not.
+  if (opened.get() < 0 || (::fsync(opened.get()) != 0 && errno != EINVAL)) {
+    return ErrnoStatus(name, "sync", errno);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -12,6 +13,14 @@ namespace tandem {
 // is missing, InvalidArgument when it is longer than allowed or not a regular file, Unavailable on a read
 // error.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
+
+// Puts a file of these bytes in the place of `path`, with its mode, or leaves what is there: it is written
+// beside it, synced to disk and renamed. What is no regular file, such as a pipe, is written to. Errors name
+// the path: NotFound when there is no such folder, PermissionDenied, or Unavailable with the system's words.
+absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
+
+// What was renamed in the folder of `path` is on disk from now on. Errors as of ReplaceFile.
+absl::Status SyncFolderOf(const std::string& path);
 
 // A regular file mapped read-only. Movable, not copyable; unmapped on destruction.
 class MappedFile {

@@ -27,3 +27,11 @@ if(TANDEM_SANITIZE)
   target_compile_definitions(tandem_options INTERFACE TANDEM_SANITIZED)
   target_link_options(tandem_options INTERFACE -fsanitize=${tandem_sanitizers})
 endif()
+
+if(TANDEM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "TANDEM_FUZZ needs clang, and this is ${CMAKE_CXX_COMPILER_ID}: cmake --preset fuzz (deploy/install.sh --clang)")
+  endif()
+  # Besides what libFuzzer goes by: numbers of files and peers that are made integers.
+  target_compile_options(tandem_options INTERFACE -fsanitize=fuzzer-no-link,float-cast-overflow)
+endif()

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <optional>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "yaml-cpp/eventhandler.h"
 
 namespace tandem {
 namespace {
@@ -33,6 +36,27 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
+// Where documents begin, and nothing else.
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  const std::optional<YAML::Mark>& last() const { return last_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { last_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+
+ private:
+  std::optional<YAML::Mark> last_;
+};
+
 }  // namespace
 
 absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view path) {
@@ -41,9 +65,16 @@ absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view pa
         absl::StrCat(path, ": ", text.size(), " bytes, expected at most ", kMaxYamlBytes));
   }
   try {
-    std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) return YamlError(path, documents[1], "a second document, expected one");
-    return documents.empty() ? YAML::Node() : documents[0];
+    // Not YAML::LoadAll: at what may begin no document, such as "&a,b", it makes documents without end.
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    DocumentStarts starts;
+    if (!parser.HandleNextDocument(starts)) return YAML::Node();
+    if (parser.HandleNextDocument(starts)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Place(path, *starts.last()), ": a second document, expected one"));
+    }
+    return YAML::Load(std::string(text));
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(Place(path, error.mark), ": not YAML: ", error.msg));
   } catch (const std::exception& error) {

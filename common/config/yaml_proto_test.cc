@@ -130,7 +130,8 @@ TEST(YamlProtoTest, ErrorsNameTheirPlaceAndWhatWasExpected) {
       {"models: [\n", "f.yaml:2:1: not YAML"},
       {"a: b: c\n", "f.yaml:1:5: not YAML"},
       {"models: *nowhere\n", "not YAML"},
-      {"models: []\n---\nmodels: []\n", "a second document"},
+      {"models: []\n---\nmodels: []\n", "f.yaml:2:1: a second document"},
+      {"&a,b", "f.yaml:1:3: a second document"},
       {std::string("models: \x01\n"), "f.yaml"},
   };
   for (const auto& [text, error] : cases)

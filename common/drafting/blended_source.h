@@ -25,18 +25,19 @@ struct Continuation {
 inline constexpr size_t kMaxContexts = 4;
 inline constexpr size_t kMaxContinuations = 64;
 
-// The drafts of an index of contexts. The next token is guessed as by prediction with partial matching: the
-// longest context speaks first, with the acceptance that contexts of its length have had (MatchAcceptance),
-// shared among its continuations by their counts; what is left goes to the next shorter one, for tokens not
-// named yet.
+// A draft source on top of an index of contexts. It predicts the next token by partial matching (PPM). The
+// longest matching context comes first: its continuations share the probability with which contexts of
+// that length were right (MatchAcceptance), in proportion to their counts. The rest of the probability
+// goes to the next shorter context, for tokens that no longer context named.
 //
 // An Index has
-//   Context                        `match_length`, the tokens that match, and whatever finds it again;
+//   Context                        `match_length` (the number of matching tokens) and what it takes to find
+//                                  the context again;
 //   Clear(), Append(token, is_output);
 //   Contexts()                     suffixes of the text that occurred before, longest first, at most
 //                                  kMaxContexts;
 //   Continuations(context)         at most kMaxContinuations;
-//   After(context, token)          the context one token on, if it has continuations.
+//   After(context, token)          the context extended by the token, if it has continuations.
 template <class Index>
 class BlendedSource final : public DraftSource {
  public:

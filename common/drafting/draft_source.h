@@ -24,14 +24,14 @@ struct ProposalLimits {
   uint32_t branching = 1;
 };
 
-// Drafts for one session without a model: from the tokens of the session, or of earlier ones. Any vocabulary
-// will do; tokens only have to be at least 0.
+// Drafts for one session without a model, from tokens of this session or of earlier ones. Works with any
+// vocabulary; token ids only have to be at least 0.
 //
 //   Start ---> Propose, Observe, Propose, ... ---> Start (a resync)
 //   Read, Read, ... ---> Propose, Observe, Propose, ...
 //
-// Memory is bounded, and so is the work of a call, by a constant for each token observed (amortised) and for
-// each node proposed. No I/O; belongs to one thread, together with whatever it shares with other sessions.
+// Memory is bounded. The work of a call is bounded by a constant per observed token (amortised) and per
+// proposed node. No I/O. A source and everything that it shares with other sessions belong to one thread.
 class DraftSource {
  public:
   virtual ~DraftSource() = default;

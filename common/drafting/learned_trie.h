@@ -15,9 +15,9 @@
 
 namespace tandem {
 
-// Branches of the outputs of a tenant, with how often each was taken (the trie of Lookahead, Zhao et al.,
-// 2024). Bounded: when it is full, all counts are halved and branches that come to nothing go, until it is
-// half empty; so what has not been seen for long is forgotten.
+// A trie of token sequences from a tenant's outputs, with a count for each branch (Lookahead, Zhao et al.,
+// 2024). Bounded: when it is full, it halves all counts and drops branches whose count reaches 0, until it
+// is half empty. So it forgets what has not occurred for long.
 class LearnedTrie {
  public:
   using NodeIndex = uint32_t;
@@ -57,8 +57,8 @@ class LearnedTrie {
   uint64_t generation_ = 0;
 };
 
-// The tries of all tenants, by the salt that separates them and the vocabulary that their tokens are of. The
-// one that was used longest ago goes when there are too many; sessions that use it keep it.
+// The tries of all tenants, by cache salt (which separates tenants) and vocabulary. When there are too
+// many, the store drops the least recently used trie; sessions that use it keep it alive.
 class TrieStore {
  public:
   struct Options {
@@ -82,8 +82,8 @@ class TrieStore {
   uint64_t uses_ = 0;
 };
 
-// The contexts of a session's text that the tenant's trie knows. Teaches the trie the session's output,
-// unless told not to.
+// The index for BlendedSource that finds contexts of a session's text in the tenant's trie. Adds the
+// session's output to the trie, unless told not to.
 class TrieIndex {
  public:
   struct Options {

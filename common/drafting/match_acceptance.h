@@ -6,10 +6,10 @@
 
 namespace tandem {
 
-// How likely the next token is among those that have followed a context before, learned from the outcomes:
-// longer contexts are right more often, and so are those that have only ever had one continuation. Each kind
-// of context has a Beta posterior, whose prior comes from `prior` (what other sessions have seen) or, without
-// one, from a table. Old outcomes fade, so that it follows a change of text.
+// Estimates how likely the next token is among the known continuations of a context, and learns it from
+// outcomes. Longer contexts are right more often, and so are contexts with only one continuation. Each
+// kind of context has a Beta posterior. Its prior is `prior` (what other sessions have seen) or, without
+// one, a table. Old outcomes fade, so the estimate follows changes of the text.
 class MatchAcceptance {
  public:
   // `prior` is borrowed, learns too if it is to be taught, and outlives this.

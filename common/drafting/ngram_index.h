@@ -11,8 +11,9 @@
 
 namespace tandem {
 
-// Prompt lookup: where the last n tokens of a session's text occurred before, for n from `max_n` down to
-// `min_n` (vLLM's prompt_lookup_max and prompt_lookup_min).
+// The index for BlendedSource that does prompt lookup: it finds where the last n tokens of a session's
+// text occurred before, for n from `max_n` down to `min_n` (vLLM's prompt_lookup_max and
+// prompt_lookup_min).
 class NgramIndex {
  public:
   struct Options {

@@ -11,15 +11,14 @@
 
 namespace tandem {
 
-// Drafts from an output that the request itself predicts, such as the file that is to be edited. While output
-// and prediction agree it goes along the prediction. When they part, it looks for its place again: where the
-// longest end of the output stands in the prediction, of equal ones the nearest to where they parted. Right
-// after a token that differs, what followed the expected token and that token itself are its guesses: a
-// token was replaced, or one was put in.
+// Drafts from an output that the request predicts, for example the file to be edited. While the output
+// agrees with the prediction, it drafts the prediction's next tokens. When they diverge, it searches for
+// the position again: where the longest suffix of the output occurs in the prediction, and of equal
+// matches the one nearest to the divergence. Right after a token that differs, it drafts both the token
+// after the expected one (a token was replaced) and the expected token itself (a token was inserted).
 //
-// The prompt counts for nothing. Construction takes O(n log n) for n tokens and belongs off an engine's
-// thread; each token observed takes at most kMostPlaces * kLongestMatch comparisons. Memory: two words a
-// token.
+// Ignores the prompt. Construction takes O(n log n) for n tokens, so do it outside the engine's thread.
+// Each observed token takes at most kMostPlaces * kLongestMatch comparisons. Memory: two words per token.
 class PredictedOutput final : public DraftSource {
  public:
   // Places that are compared with the end of the output, on either side of where they parted,

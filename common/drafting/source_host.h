@@ -33,8 +33,8 @@ bool NamesSource(absl::string_view text);
 //   trie    context, branch, nodes (of each tenant), tenants
 absl::StatusOr<SourceSpec> ParseSourceSpec(absl::string_view text);
 
-// What the sessions of one source share: acceptance by length of the match, and the tenants' tries. Outlives
-// the sources it makes and belongs to their thread.
+// State that the sessions of one source share: acceptance by match length, and the tenants' tries.
+// Outlives the sources that it makes, and belongs to their thread.
 class SourceHost {
  public:
   explicit SourceHost(const SourceSpec& spec) : spec_(spec), tries_(spec.tries) {}

@@ -10,12 +10,13 @@
 
 namespace tandem {
 
-// The suffix automaton of a text that grows (Blumer et al., 1985): every substring leads to one state, states
-// have the substrings that end at the same places, and a state's link leads to its longest suffix that ends
-// elsewhere too. A token costs amortised constant time and at most two states and three edges.
+// The suffix automaton of a growing text (Blumer et al., 1985). Every substring leads to one state. The
+// substrings of a state end at the same positions. A state's link leads to the state of its longest suffix
+// that also ends elsewhere. Appending a token takes amortised constant time and adds at most two states
+// and three edges.
 //
-// A state counts the occurrences of its substrings. A token adds to those of its longest kMaxCounted suffixes
-// only; where a text has more of them nested in one another, counts of the shortest ones fall behind.
+// A state counts the occurrences of its substrings. A new token updates only the counts of its longest
+// kMaxCounted suffixes; in texts with more nested suffixes, the counts of the shortest ones are too low.
 class SuffixAutomaton {
  public:
   using StateId = uint32_t;
@@ -67,7 +68,8 @@ class SuffixAutomaton {
   StateId last_ = kRoot;
 };
 
-// The contexts of a session's text that a suffix automaton finds: suffixes of any length.
+// The index for BlendedSource that finds contexts of any length with a suffix automaton of the session's
+// text.
 class SuffixIndex {
  public:
   struct Options {

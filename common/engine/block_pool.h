@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-// Whose prefixes these are: what one space has computed is never found in another.
+// The owner of cached prefixes: a prefix computed in one space is never found in another.
 struct PrefixSpace {
   // NOLINTNEXTLINE(google-explicit-constructor): most have no adapter.
   PrefixSpace(uint64_t tenant_salt = 0, AdapterId used_adapter = kNoAdapter)
@@ -30,17 +30,19 @@ struct PrefixSpace {
   }
 };
 
-// Who owns which block of keys and values: reference counts, the free list and the prefix cache.
+// Manages the KV cache blocks: reference counts, the free list and the prefix cache.
 //
-// A block is free, or held by one or more sequences, or cached: complete, held by nobody, kept for a later
-// prompt with the same prefix until it is the least recently used and someone needs a block. Blocks are
-// conserved: num_free() + num_held() + num_cached() == num_blocks() at all times (CheckConserved).
+// A block is free, held by one or more sequences, or cached. A cached block is complete, held by no
+// sequence, and kept for a later prompt with the same prefix. When a block is needed, the least recently
+// used one is evicted. Blocks are conserved: num_free() + num_held() + num_cached() == num_blocks() at all
+// times (CheckConserved).
 //
-// The cache is a trie: a named block is found by its space, its parent and its tokens, all compared in full,
-// and the number that stands for it as a parent is never given out twice. So a hash collision is a miss,
-// one tenant (one salt) can neither read nor time another's prompts, and no two adapters share a block.
+// The cache is a trie. A block is found by its space, its parent and its tokens, which are all compared in
+// full, and the number that identifies it as a parent is never reused. So a hash collision is a miss, one
+// tenant (one salt) can neither read another tenant's prompts nor detect them by timing, and no two
+// adapters share a block.
 //
-// Plain state, no locks: belongs to the thread that owns the engine.
+// Plain state without locks: belongs to the thread that owns the engine.
 class BlockPool {
  public:
   struct Options {

@@ -20,9 +20,9 @@ using SlotId = uint32_t;
 using BlockId = uint32_t;
 inline constexpr uint32_t kBlockTokens = 16;
 
-// What a row attends to, in position order: positions 0 .. num_committed-1 in `blocks` (position p lies in
-// slot blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens), then the tokens of `tail`, at positions
-// num_committed, num_committed + 1, ... The last entry of the whole context is the row itself.
+// What a row attends to, in position order: first positions 0 .. num_committed-1 in `blocks` (position p
+// is in slot blocks[p / kBlockTokens] * kBlockTokens + p % kBlockTokens), then the tokens of `tail`, at
+// positions num_committed, num_committed + 1, ... The last entry of the whole context is the row itself.
 struct RowContext {
   absl::Span<const BlockId> blocks;
   uint32_t num_committed = 0;
@@ -32,10 +32,10 @@ struct RowContext {
 };
 
 // Asks for the target's seeded choice after a row (law 2) in place of its logits: the token that
-// TargetSampler::Choose names for these logits, whatever they are, once those of tokens that are not
-// `allowed` have become -infinity. What the parameters themselves allow and ban (TargetSampler::AllowedAt) is
-// to be in `allowed`: engines look nowhere else. Everything it points to stays as it is
-// until the step has been finished; rows may share parameters and counts.
+// TargetSampler::Choose returns for the row's logits, after the logits of tokens that are not `allowed`
+// have been set to -infinity. `allowed` must already reflect what the parameters themselves allow and ban
+// (TargetSampler::AllowedAt): engines look nowhere else. Everything it points to must stay unchanged until
+// the step is finished. Rows may share parameters and counts.
 struct SeededChoice {
   const SamplingParameters* sampling = nullptr;  // Valid ones.
   uint32_t position = 0;                         // Of the chosen token: how many tokens stand before it.
@@ -48,11 +48,11 @@ struct SeededChoice {
   absl::Span<const uint32_t> allowed = {};
 };
 
-// Asks for hidden states of a row: what heads that draft read (EAGLE, Medusa, multi-token prediction), and
-// what stop heads do. States are [hidden_size] each, one right after the other: first the residual stream
-// after each of so many `layers` (0: the embedding, config().num_layers: what the final norm is about to
-// see), then, if asked for, that which the output matrix multiplies. Everything it points to stays as it is
-// until the step has been finished; rows of a step may ask for different states.
+// Asks for hidden states of a row, which draft heads (EAGLE, Medusa, multi-token prediction) and stop
+// heads read. States are [hidden_size] each, in order: first the residual stream after each of the given
+// numbers of `layers` (0: the embedding; config().num_layers: the input of the final norm), then, if asked
+// for, the input of the output matrix. Everything it points to must stay unchanged until the step is
+// finished. Rows of a step may ask for different states.
 struct FeatureRequest {
   absl::Span<const uint32_t> layers;  // Ascending, each once.
   bool final_norm = false;
@@ -61,7 +61,7 @@ struct FeatureRequest {
   uint32_t num_states() const { return static_cast<uint32_t>(layers.size()) + (final_norm ? 1 : 0); }
 };
 
-// What a row of a draft head reads beside its token: states behind the token before it (HeadConfig).
+// The input of a draft head's row besides its token: states of the previous token (HeadConfig).
 struct InputState {
   // The target's, [state_size()], or, where `own`, what FeatureRequest gave of the row before this one in
   // this engine, after its one layer or (HeadConfig::own_state_is_normed) behind the norm: [hidden_size].
@@ -74,8 +74,8 @@ struct InputState {
 using AdapterId = uint64_t;
 inline constexpr AdapterId kNoAdapter = 0;
 
-// One token to compute. Its position is context.length() - 1 and its keys and values are written to the slot
-// of the last entry of its context before any row attends.
+// One token to compute. Its position is context.length() - 1. Its keys and values are written to the slot
+// of its context's last entry before any row attends.
 struct StepRow {
   TokenId token = 0;
   RowContext context;
@@ -97,13 +97,13 @@ struct KvCopy {
   SlotId to = 0;
 };
 
-// The model's forward pass over paged keys and values (DESIGN.md section 6).
+// The model's forward pass over a paged KV cache (DESIGN.md section 6).
 //
-// Law 1, row invariance: what Step writes for a row (logits or choice, features, keys and values) depends bit
-// for bit only on the tokens of the row's own context and on its adapter (and, of a draft head, on the states
-// that came with them): not on the other rows, their number, order or adapters, on how a
-// prompt was cut into steps, on whether an ancestor sits in a committed block or in a tail, or on the number
-// of threads. A row without adapter has the bits that it has in an engine which never held one.
+// Law 1, row invariance: what Step writes for a row (logits or choice, features, keys and values) depends,
+// bit for bit, only on the tokens of the row's own context and its adapter, and for a draft head on the
+// states that came with them. It does not depend on the other rows, their number, order or adapters, on
+// how a prompt was split into steps, on whether an ancestor is in a committed block or in a tail, or on
+// the number of threads. A row without an adapter has the same bits as in an engine that never held one.
 //
 // Thread rule: one thread owns an engine and makes all calls.
 class Engine {

@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// Whose turn it is to compute, of several engines on the same cores or device: one after the other, in the
-// order in which they asked. Thread-safe.
+// Lets several engines on the same cores or device take turns: one computes at a time, in the order in
+// which they asked. Thread-safe.
 class EngineTurns {
  public:
   EngineTurns() = default;

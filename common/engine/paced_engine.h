@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// How long a forward pass lasts at least.
+// The least time that a forward pass takes.
 struct Pace {
   absl::Duration first_row;
   absl::Duration further_row;  // Each row beyond the first.
@@ -26,10 +26,10 @@ absl::StatusOr<Pace> ParsePace(absl::string_view text);
 // "at least 12 ms, and 0.5 ms for each further row".
 std::string DescribePace(const Pace& pace);
 
-// An engine whose steps last as long as those of a slower model or machine would, for measurements: what it
-// computes is what the engine inside computes. It waits without using its core, as a verifier does whose
-// accelerator is busy, so that drafter and verifier show on few cores the overlap that they have in a
-// deployment. A step that takes longer than its pace anyway is not slowed down.
+// An engine for measurements whose steps last as long as those of a slower model or machine. It computes
+// what the engine inside computes. It waits without using its core, like a verifier whose accelerator is
+// busy, so that drafter and verifier overlap on few cores as they do in a deployment. A step that already
+// takes longer than its pace is not slowed down.
 //
 // Thread rule: that of Engine.
 class PacedEngine final : public Engine {

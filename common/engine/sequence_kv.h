@@ -12,19 +12,20 @@
 
 namespace tandem {
 
-// The keys and values of one sequence: a committed prefix in whole blocks, and scratch slots for the nodes of
-// its candidate tree. The drafter's and the verifier's sessions both stand on this.
+// The keys and values of one sequence: a committed prefix in whole blocks, and scratch slots for the nodes
+// of its candidate tree. The sessions of drafter and verifier both use it.
 //
 //   tokens:     t0 t1 ... t(n-1)          every committed token, whether computed yet or not
 //   computed:   how many of them have keys and values (num_computed <= n)
-//   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens): what is committed and
-//               what is allocated are two lengths, either of which may be the greater one
+//   reserved:   blocks held for the prefix (num_computed <= reserved * kBlockTokens); the committed length
+//               and the allocated length are independent, and either may be the greater one
 //   scratch:    single slots lent to tree nodes, from blocks of their own
 //
-// A complete, computed block may be shared through the prefix cache, so it is never written again: not by
-// Step, and not by CopyKv, both of which belong at positions from num_computed() on.
+// A complete, computed block may be shared through the prefix cache, so it is never written again: Step
+// and CopyKv may only write positions from num_computed() on.
 //
-// Destroying it returns every block. The pool must outlive it. Belongs to the thread that owns the engine.
+// The destructor returns every block. The pool must outlive the sequence. Belongs to the thread that owns
+// the engine.
 class SequenceKv {
  public:
   // `space` separates tenants, and adapters, in the prefix cache.

@@ -14,7 +14,7 @@ namespace tandem {
 // Where a row's own keys and values go. The context has at least one token.
 SlotId LastSlot(const RowContext& context);
 
-// What an engine refuses before it writes anything: see Engine::Step.
+// Checks a step before an engine writes anything, and refuses invalid ones: see Engine::Step.
 class StepValidator {
  public:
   struct Options {

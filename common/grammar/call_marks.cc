@@ -64,7 +64,7 @@ absl::StatusOr<std::string> WithCallMarks(absl::string_view structural_tags,
     return absl::InvalidArgumentError("U+10FFFF: not supported within structural tags");
   }
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(structural_tags, nullptr, false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("structural tags are no JSON");
+  if (json.is_discarded()) return absl::InvalidArgumentError("structural tags are not JSON");
   nlohmann::ordered_json& format = json["format"];
   std::vector<std::string> excluded;
   for (const auto& [text, coded] : marks) excluded.push_back(coded);
@@ -95,7 +95,9 @@ absl::StatusOr<std::string> WithMarkBytes(const std::string& grammar) {
     const auto at = begin.get<size_t>();
     if (at + 2 > data.size() || data[at] != 0) continue;
     const auto length = static_cast<size_t>(data[at + 1]);
-    if (at + 2 + length > data.size()) return absl::InternalError("XGrammar's strings have another form");
+    if (at + 2 + length > data.size()) {
+      return absl::InternalError("XGrammar's strings have an unexpected form");
+    }
     for (size_t i = at + 2; i + kCallMarkBytes <= at + 2 + length; ++i) {
       const auto is = [&](size_t offset, char byte) {
         return data[i + offset] == static_cast<unsigned char>(byte);

@@ -7,7 +7,7 @@ namespace tandem {
 namespace {
 
 absl::Status Absent() {
-  return absl::UnimplementedError("this build has no structured output (TANDEM_GRAMMAR=OFF)");
+  return absl::UnimplementedError("this build does not support structured output (TANDEM_GRAMMAR=OFF)");
 }
 
 }  // namespace

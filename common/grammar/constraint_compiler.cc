@@ -64,7 +64,7 @@ void ConstraintCompiler::Compile(const ConstraintSource& source, absl::string_vi
       return;
     } else if (!stopped_ && queue_.size() >= options_.max_waiting) {
       known = absl::ResourceExhaustedError(
-          absl::StrCat(queue_.size(), " constraints wait to be compiled, which is as many as may"));
+          absl::StrCat(queue_.size(), " constraints wait to be compiled, which is the limit"));
     } else if (!stopped_) {
       auto added = std::make_shared<Job>(
           Job{.key = std::move(key), .source = source, .tenant = std::string(tenant), .waiters = {}});
@@ -165,7 +165,7 @@ absl::Status ConstraintCompiler::StartProcess() {
 absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
   if (process_ == nullptr) {
     if (absl::Status started = StartProcess(); !started.ok()) {
-      if (!MayStop()) LogWarning("constraints cannot be compiled", {{"error", started.ToString()}});
+      if (!MayStop()) LogWarning("cannot compile constraints", {{"error", started.ToString()}});
       return started;
     }
   }

@@ -181,7 +181,9 @@ class SchemaWalk {
     if (schema.contains("type")) {
       TANDEM_ASSIGN_OR_RETURN(types, TypesOf(schema, place));
     }
-    for (const auto& [name, value] : schema.items()) {
+    for (const auto& item : schema.items()) {
+      const std::string& name = item.key();
+      const json& value = item.value();
       if (name == "type" || Contains(kAnnotations, name)) continue;
       // It says nothing.
       if (name == "uniqueItems" && value == false) continue;

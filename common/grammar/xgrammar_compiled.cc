@@ -59,7 +59,9 @@ absl::Status CheckRules(const xgrammar::Grammar& grammar) {
   constexpr size_t kTemperature = 8;
   const nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
   for (const nlohmann::json& rule : json.at("rules")) {
-    if (rule.size() != kTemperature + 1) return absl::InternalError("XGrammar's rules have another form");
+    if (rule.size() != kTemperature + 1) {
+      return absl::InternalError("XGrammar's rules have an unexpected form");
+    }
     const std::string& name = rule.at(0).get_ref<const std::string&>();
     if (rule.at(kTokenBudget) != -1 || rule.at(kCharacterBudget) != -1 || rule.at(kLazy) != false ||
         !rule.at(kCapture).get_ref<const std::string&>().empty() || !rule.at(kTemperature).is_null()) {

@@ -20,12 +20,11 @@ CounterFamily& AddFamily(MetricsRegistry* registry, const char* what, const char
 CalibrationMetrics::CalibrationMetrics(MetricsRegistry* registry)
     : nodes_(AddFamily(
           registry, "nodes",
-          "Candidates verified below one that was right, by the upper end of their score's range.")),
-      accepted_(AddFamily(registry, "accepted_nodes", "Of these candidates, those that were right.")),
+          "Verified candidates whose parent was accepted, by the upper end of their score's range.")),
+      accepted_(AddFamily(registry, "accepted_nodes", "Accepted ones of these candidates.")),
       score_sum_(AddFamily(registry, "score_sum", "Sum of these candidates' scores.")),
-      expected_(
-          AddFamily(registry, "expected_nodes",
-                    "Sum of the probabilities of acceptance that were made of these candidates' scores.")) {}
+      expected_(AddFamily(registry, "expected_nodes",
+                          "Sum of these candidates' calibrated probabilities of acceptance.")) {}
 
 CalibrationMetrics::Series CalibrationMetrics::With(absl::string_view target, absl::string_view drafter) {
   Series series;

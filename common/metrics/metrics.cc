@@ -367,11 +367,10 @@ void MetricsRegistry::AddProcessMetrics(absl::string_view version) {
       .With({})
       .Set(now);
   AddGaugeCallback({.name = "process_resident_memory_bytes", .help = "Resident memory."}, ResidentBytes);
-  AddGaugeCallback({.name = "process_open_fds", .help = "File descriptors in use."}, OpenDescriptors);
-  AddGaugeCallback({.name = "process_max_fds", .help = "File descriptors that the process may have."},
-                   MaxDescriptors);
+  AddGaugeCallback({.name = "process_open_fds", .help = "Open file descriptors."}, OpenDescriptors);
+  AddGaugeCallback({.name = "process_max_fds", .help = "Limit on open file descriptors."}, MaxDescriptors);
   state_->callbacks->Add({.name = "tandem_log_lines_dropped_total",
-                          .help = "Log lines that nobody took from standard error in time."},
+                          .help = "Log lines that were dropped because standard error was not read in time."},
                          [] { return static_cast<double>(DroppedLogLines()); });
   state_->callbacks->Add({.name = "process_cpu_seconds_total", .help = "CPU time of all threads."},
                          CpuSeconds);

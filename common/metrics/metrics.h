@@ -66,10 +66,10 @@ struct MetricDefinition {
   std::vector<std::string> labels;
 };
 
-// A label key keeps at most this many values per family, and a family this many series; what comes after
-// counts under "other", as do values that are not UTF-8 or longer than 128 bytes. Callers can thus use names
-// that clients choose.
-inline constexpr size_t kMaxLabelValues = 1000;
+// A label key keeps at most this many values per family, and "other", and a family this many series; what
+// comes after counts under "other", as do values that are not UTF-8 or longer than 128 bytes. Callers can
+// thus use names that clients choose.
+inline constexpr size_t kMaxLabelValues = 999;
 inline constexpr size_t kMaxSeries = 10000;
 inline constexpr absl::string_view kOtherLabel = "other";
 

@@ -8,15 +8,14 @@
 namespace tandem {
 
 SpecDecodeMetrics::SpecDecodeMetrics(MetricsRegistry* registry)
-    : drafts_(
-          registry->AddCounter({.name = "tandem_spec_decode_num_drafts_total",
-                                .help = "Verification rounds with at least one draft token of the source.",
-                                .labels = {"tenant", "target", "drafter", "source"}})),
+    : drafts_(registry->AddCounter({.name = "tandem_spec_decode_num_drafts_total",
+                                    .help = "Rounds with at least one draft token of the source.",
+                                    .labels = {"tenant", "target", "drafter", "source"}})),
       draft_tokens_(registry->AddCounter({.name = "tandem_spec_decode_num_draft_tokens_total",
-                                          .help = "Draft tokens verified, all tree nodes counted.",
+                                          .help = "Verified draft tokens: every verified tree node counts.",
                                           .labels = {"tenant", "target", "drafter", "source"}})),
       accepted_tokens_(registry->AddCounter({.name = "tandem_spec_decode_num_accepted_tokens_total",
-                                             .help = "Draft tokens accepted.",
+                                             .help = "Accepted draft tokens.",
                                              .labels = {"tenant", "target", "drafter", "source"}})),
       accepted_per_position_(registry->AddCounter(
           {.name = "tandem_spec_decode_num_accepted_tokens_per_pos_total",

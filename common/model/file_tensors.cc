@@ -93,7 +93,7 @@ absl::Status FileTensors::Finish(const std::string& architecture) {
                      "\": expected only the tensors of the ", architecture, " that config.json describes"));
   }
   if (num_mxfp4_ > 0) {
-    LogInfo("MXFP4 weights become those of --weight-dtype when an engine loads them (auto: bf16)",
+    LogInfo("engines convert MXFP4 weights to --weight-dtype (auto: bf16)",
             {{"file", files_.path()}, {"tensors", absl::StrCat(num_mxfp4_)}});
   }
   return absl::OkStatus();

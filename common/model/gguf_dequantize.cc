@@ -38,22 +38,34 @@ struct Block {
     for (int i = 2 * group; i < 2 * group + 2; ++i) {
       scales[i] = scale;
       minimums[i] = minimum;
+      zeros[i] = 0;
     }
   }
 };
+
+// Loops go from local arrays to local arrays: of those the compiler knows that they do not overlap.
 
 void Q8_0(const uint8_t* in, const Block& out) {
   out.SetGroup(0, Half(in));
   std::memcpy(out.values, in + 2, 32);
 }
 
+// Of 16 pairs the low halves, then the high ones, less `zero`.
+void Unpair(const uint8_t* in, int zero, int8_t* out) {
+  uint8_t pairs[16];
+  int8_t values[32];
+  std::memcpy(pairs, in, sizeof(pairs));
+  for (int i = 0; i < 16; ++i) {
+    values[i] = static_cast<int8_t>((pairs[i] & 0xF) - zero);
+    values[i + 16] = static_cast<int8_t>((pairs[i] >> 4) - zero);
+  }
+  std::memcpy(out, values, sizeof(values));
+}
+
 void Q4_0(const uint8_t* in, const Block& out) {
   out.SetGroup(0, Half(in));
   out.zeros[0] = out.zeros[1] = 8;
-  for (int i = 0; i < 16; ++i) {
-    out.values[i] = static_cast<int8_t>((in[2 + i] & 0xF) - 8);
-    out.values[i + 16] = static_cast<int8_t>((in[2 + i] >> 4) - 8);
-  }
+  Unpair(in + 2, 8, out.values);
 }
 
 void FromTable(const int8_t (&values)[16], float scale, const uint8_t* in, const Block& out) {
@@ -83,28 +95,40 @@ void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const Block&
   for (int group = 0; group < 8; ++group) {
     const ScaleAndMin of = GroupOf(group, in + 4);
     out.SetGroup(group, scale * static_cast<float>(of.scale), min * static_cast<float>(of.min));
-    const uint8_t* const from = low + group / 2 * 32;
-    for (int i = 0; i < 32; ++i) {
-      int value = group % 2 == 0 ? from[i] & 0xF : from[i] >> 4;
-      if (high != nullptr) value += ((high[i] >> group) & 1) * 16;
-      out.values[group * 32 + i] = static_cast<int8_t>(value);
+    uint8_t values[32];
+    std::memcpy(values, low + group / 2 * 32, sizeof(values));
+    for (uint8_t& value : values) value = group % 2 == 0 ? value & 0xF : value >> 4;
+    if (high != nullptr) {
+      uint8_t bits[32];
+      std::memcpy(bits, high, sizeof(bits));
+      for (int i = 0; i < 32; ++i)
+        values[i] = static_cast<uint8_t>(values[i] + ((bits[i] >> group) & 1) * 16);
     }
+    std::memcpy(out.values + group * 32, values, sizeof(values));
   }
 }
 
 void Q6_K(const uint8_t* in, const Block& out) {
   const float scale = Half(in + 208);
   const auto* const scales = reinterpret_cast<const int8_t*>(in + 192);
-  for (int i = 0; i < 16; ++i) out.scales[i] = scale * static_cast<float>(scales[i]);
+  for (int i = 0; i < 16; ++i) {
+    out.scales[i] = scale * static_cast<float>(scales[i]);
+    out.minimums[i] = 0.0f;
+    out.zeros[i] = 0;
+  }
   for (int half = 0; half < 2; ++half) {
     const uint8_t* const low = in + half * 64;
     const uint8_t* const high = in + 128 + half * 32;
     for (int part = 0; part < 4; ++part) {
+      uint8_t pairs[32], bits[32];
+      int8_t values[32];
+      std::memcpy(pairs, low + part % 2 * 32, sizeof(pairs));
+      std::memcpy(bits, high, sizeof(bits));
       for (int i = 0; i < 32; ++i) {
-        const uint8_t pair = low[i + part % 2 * 32];
-        const int value = ((part < 2 ? pair & 0xF : pair >> 4) | (((high[i] >> (2 * part)) & 3) << 4)) - 32;
-        out.values[half * 128 + part * 32 + i] = static_cast<int8_t>(value);
+        const int value = (part < 2 ? pairs[i] & 0xF : pairs[i] >> 4) | ((bits[i] >> (2 * part)) & 3) << 4;
+        values[i] = static_cast<int8_t>(value - 32);
       }
+      std::memcpy(out.values + half * 128 + part * 32, values, sizeof(values));
     }
   }
 }

@@ -245,6 +245,166 @@ TEST(GgufModelTest, SpoiltFilesNeverCrash) {
   EXPECT_LT(num_loaded, 1400);
 }
 
+std::string DeepSeekFile(const std::string& name) {
+  return ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/gguf/", name, ".gguf"), 1 << 20)
+      .value();
+}
+
+// A file with one of its keys' or tensors' names spelled otherwise, so that it is not there.
+absl::Status WithoutName(std::string bytes, const std::string& name) {
+  const size_t at = bytes.find(name);
+  EXPECT_NE(at, std::string::npos) << name;
+  bytes[at + name.size() - 1] = '~';
+  const TemporaryFolder folder;
+  folder.Write("model.gguf", bytes);
+  return Model::Load(absl::StrCat(folder.path(), "/model.gguf")).status();
+}
+
+TEST(GgufModelTest, DeepSeekErrorsNameKeysAndTensors) {
+  const struct {
+    const char* name;
+    const char* message;
+  } kCases[] = {
+      {"deepseek2.attention.kv_lora_rank",
+       "key deepseek2.attention.kv_lora_rank: found nothing, expected a number"},
+      {"deepseek2.attention.value_length_mla", "key deepseek2.attention.value_length_mla: found nothing"},
+      {"deepseek2.rope.dimension_count", "key deepseek2.rope.dimension_count: found nothing"},
+      {"blk.0.attn_v_b.weight",
+       "tensor \"blk.0.attn_v_b.weight\" is missing, expected with shape [4, 10, 20]"},
+      {"blk.0.attn_k_b.weight", "tensor \"blk.0.attn_kv_b.weight\" is missing, expected with shape [88, 20]"},
+      {"blk.1.exp_probs_b.bias", "tensor \"blk.1.exp_probs_b.bias\" is missing, expected with shape [8]"},
+  };
+  const std::string bytes = DeepSeekFile("deepseek-v3");
+  for (const auto& test_case : kCases) {
+    EXPECT_THAT(std::string(WithoutName(bytes, test_case.name).message()), HasSubstr(test_case.message));
+  }
+  // The values of keys, behind names and types of four bytes.
+  const auto with = [](std::string whole, const std::string& key, uint32_t value) {
+    std::memcpy(&whole[whole.find(key) + key.size() + 4], &value, sizeof(value));
+    const TemporaryFolder folder;
+    folder.Write("model.gguf", whole);
+    return std::string(Model::Load(absl::StrCat(folder.path(), "/model.gguf")).status().message());
+  };
+  EXPECT_THAT(with(bytes, "deepseek2.expert_gating_func", 3),
+              HasSubstr("key deepseek2.expert_gating_func: found 3, supported: 1 (softmax), 2 (sigmoid)"));
+  EXPECT_THAT(
+      with(bytes, "deepseek2.attention.head_count_kv", 2),
+      HasSubstr("key deepseek2.attention.head_count_kv: found 2, supported: 1, or attention.head_count"));
+  EXPECT_THAT(with(bytes, "deepseek2.attention.key_length_mla", 0xffffffff),
+              HasSubstr("found 4294967295, expected"));
+  EXPECT_THAT(with(bytes, "deepseek2.attention.key_length_mla", 4), HasSubstr("qk_nope_head_dim"));
+  EXPECT_THAT(with(bytes, "deepseek2.rope.scaling.yarn_log_multiplier", 0x7fc00000),
+              HasSubstr("key deepseek2.rope.scaling.yarn_log_multiplier"));
+}
+
+// Only what is before the weights, which are most of the file.
+TEST(GgufModelTest, SpoiltDeepSeekFilesNeverCrash) {
+  const TemporaryFolder folder;
+  std::mt19937_64 random(11);
+  int num_loaded = 0;
+  for (const char* name : {"deepseek-v2-lite", "deepseek-v3"}) {
+    const std::string whole = DeepSeekFile(name);
+    constexpr size_t kHeader = 3600;
+    ASSERT_GT(whole.size(), kHeader);
+    for (int i = 0; i < 700; ++i) {
+      std::string bytes = whole;
+      for (uint64_t j = 1 + random() % 3; j > 0; --j) bytes[random() % kHeader] = static_cast<char>(random());
+      folder.Write("model.gguf", bytes);
+      const auto model = Model::Load(absl::StrCat(folder.path(), "/model.gguf"));
+      if (!model.ok()) {
+        EXPECT_THAT(std::string(model.status().message()), HasSubstr(folder.path()));
+        continue;
+      }
+      ++num_loaded;
+      const TensorView& up = (*model)->layers()[0].kv_up;
+      std::vector<float> numbers(static_cast<size_t>(up.num_elements()));
+      ConvertToFloat(up, absl::MakeSpan(numbers));
+    }
+  }
+  EXPECT_GT(num_loaded, 20);
+  EXPECT_LT(num_loaded, 1300);
+}
+
+// A layer of latent attention without the matrices that keys and values come from.
+constexpr int64_t kHeads = 2, kRank = 32, kKeys = 32, kValues = 4;
+
+GgufWriter SmallLatentModel() {
+  constexpr int64_t kHidden = 8;
+  GgufWriter writer;
+  writer.AddString("general.architecture", "deepseek2");
+  const std::vector<std::pair<std::string, uint32_t>> keys = {{"embedding_length", kHidden},
+                                                              {"block_count", 1},
+                                                              {"attention.head_count", kHeads},
+                                                              {"attention.head_count_kv", 1},
+                                                              {"feed_forward_length", 6},
+                                                              {"context_length", 64},
+                                                              {"attention.kv_lora_rank", kRank},
+                                                              {"attention.key_length_mla", kKeys + 2},
+                                                              {"attention.value_length_mla", kValues},
+                                                              {"rope.dimension_count", 2},
+                                                              {"leading_dense_block_count", 1},
+                                                              {"expert_count", 2},
+                                                              {"expert_used_count", 1},
+                                                              {"expert_feed_forward_length", 6}};
+  for (const auto& [key, value] : keys) writer.AddUint32("deepseek2." + key, value);
+  writer.AddFloat("deepseek2.attention.layer_norm_rms_epsilon", 1e-5f);
+  writer.AddFloat("deepseek2.rope.freq_base", 10000);
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> tensors = {
+      {"token_embd.weight", {10, kHidden}},
+      {"output_norm.weight", {kHidden}},
+      {"blk.0.attn_norm.weight", {kHidden}},
+      {"blk.0.attn_q.weight", {kHeads * (kKeys + 2), kHidden}},
+      {"blk.0.attn_kv_a_mqa.weight", {kRank + 2, kHidden}},
+      {"blk.0.attn_kv_a_norm.weight", {kRank}},
+      {"blk.0.attn_output.weight", {kHidden, kHeads * kValues}},
+      {"blk.0.ffn_norm.weight", {kHidden}},
+      {"blk.0.ffn_gate.weight", {6, kHidden}},
+      {"blk.0.ffn_up.weight", {6, kHidden}},
+      {"blk.0.ffn_down.weight", {kHidden, 6}}};
+  for (const auto& [name, shape] : tensors) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    writer.AddTensor(name, shape, kFileF32, BytesOf(NumbersOf(name, count)));
+  }
+  return writer;
+}
+
+// The parts of latents' matrices as they are quantised: what they stand for, in float32.
+TEST(GgufModelTest, JoinsQuantisedPartsOfLatents) {
+  GgufWriter writer = SmallLatentModel();
+  // Number i of a part is i % 100 - 50, in blocks of a scale of one and 32 integers.
+  const auto blocks = [](int64_t count) {
+    std::string bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      if (i % 32 == 0) bytes += std::string("\x00\x3c", 2);
+      bytes.push_back(static_cast<char>(i % 100 - 50));
+    }
+    return bytes;
+  };
+  const std::string keys = blocks(kHeads * kRank * kKeys), values = blocks(kHeads * kValues * kRank);
+  writer.AddTensor("blk.0.attn_k_b.weight", {kHeads, kRank, kKeys}, 8, keys);
+  writer.AddTensor("blk.0.attn_v_b.weight", {kHeads, kValues, kRank}, 8, values);
+  const TemporaryFolder folder;
+  folder.Write("model.gguf", writer.Bytes());
+  const auto model = Model::Load(absl::StrCat(folder.path(), "/model.gguf"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const TensorView& up = (*model)->layers()[0].kv_up;
+  EXPECT_EQ(up.dtype, TensorView::DType::kF32);
+  std::vector<float> found(static_cast<size_t>(up.num_elements()));
+  ConvertToFloat(up, absl::MakeSpan(found));
+  for (int64_t head = 0; head < kHeads; ++head) {
+    for (int64_t row = 0; row < kKeys + kValues; ++row) {
+      for (int64_t i = 0; i < kRank; ++i) {
+        const int64_t at =
+            row < kKeys ? (head * kRank + i) * kKeys + row : (head * kValues + row - kKeys) * kRank + i;
+        ASSERT_EQ(found[static_cast<size_t>((head * (kKeys + kValues) + row) * kRank + i)],
+                  static_cast<float>(at % 100 - 50))
+            << head << " " << row << " " << i;
+      }
+    }
+  }
+}
+
 TEST(GgufDequantizeTest, MakesTheNumbersOfTheFormatsAuthors) {
   const std::string path = absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/gguf_blocks.json");
   const nlohmann::json cases = nlohmann::json::parse(ReadFile(path, 1 << 20).value());

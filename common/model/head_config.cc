@@ -93,7 +93,7 @@ absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target,
   if (head.kind == HeadConfig::Kind::kEagle && head.target_hidden_size != config->hidden_size) {
     return Unfit(path, "hidden_size", config->hidden_size,
                  absl::StrCat("the target's ", head.target_hidden_size,
-                              ": an EAGLE head goes on from states of its own"));
+                              ": an EAGLE head continues from its own states"));
   }
   if (head.draft_vocab_size == 0) head.draft_vocab_size = config->vocab_size;
   if (head.draft_vocab_size > config->vocab_size) {

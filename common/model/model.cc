@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/block_tensors.h"
 #include "common/model/file_tensors.h"
+#include "common/model/gguf_config.h"
 #include "common/model/gguf_model.h"
 #include "common/model/quantized_tensors.h"
 #include "common/model/random_weights.h"

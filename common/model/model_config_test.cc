@@ -34,6 +34,13 @@ Json Architecture(const std::string& name, const std::string& type) {
   return With({{"architectures", {name}}, {"model_type", type}});
 }
 
+// A parser may take a zero byte for the end, and what follows for nothing.
+TEST(ModelConfigTest, RefusesWhatFollowsAZeroByte) {
+  const std::string text = SmallConfig().dump() + std::string(1, '\0') + "rest";
+  EXPECT_THAT(std::string(ParseModelConfig(text, "folder/config.json").status().message()),
+              HasSubstr("a byte that is zero"));
+}
+
 TEST(ModelConfigTest, ReadsALlama) {
   const auto config = Parse(SmallConfig());
   ASSERT_TRUE(config.ok()) << config.status();

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/temporary_folder.h"
+#include "common/model/model.h"
 
 namespace tandem {
 
@@ -24,5 +25,8 @@ std::string SafetensorsBytes(const TensorShapes& tensors);
 // A Llama of one layer: hidden 8, 2 heads of 4 over 1 key/value head, intermediate 6, vocabulary 10, untied.
 nlohmann::json SmallConfig();
 TensorShapes SmallTensors();
+
+// Touches every byte of every tensor. May be anything, NaN included.
+double SumOfWeights(const Model& model);
 
 }  // namespace tandem

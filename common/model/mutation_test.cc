@@ -63,50 +63,6 @@ std::string Mutated(std::string bytes, Random& random) {
   return bytes;
 }
 
-// Touches every byte of every tensor.
-double SumOfWeights(const Model& model) {
-  double sum = 0;
-  const auto add = [&sum](const TensorView& view) {
-    if (!view.exists()) return;
-    std::vector<float> values(view.num_elements());
-    ConvertToFloat(view, absl::MakeSpan(values));
-    for (float value : values) sum += value;
-  };
-  for (const TensorView* view : {&model.embedding(), &model.output(), &model.final_norm()}) add(*view);
-  for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView* view :
-         {&layer.input_norm, &layer.query, &layer.key, &layer.value, &layer.attention_out,
-          &layer.post_attention_norm, &layer.gate, &layer.up, &layer.down, &layer.query_bias,
-          &layer.query_norm, &layer.gate_bias, &layer.query_down, &layer.query_latent_norm, &layer.query_up,
-          &layer.kv_down, &layer.kv_latent_norm, &layer.kv_up}) {
-      add(*view);
-    }
-  }
-  for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView* view :
-         {&layer.router, &layer.router_bias, &layer.shared_gate, &layer.sinks, &layer.selection_bias}) {
-      add(*view);
-    }
-    for (const ExpertWeights& expert : layer.experts) {
-      for (const TensorView* view :
-           {&expert.gate, &expert.up, &expert.down, &expert.gate_bias, &expert.up_bias, &expert.down_bias}) {
-        add(*view);
-      }
-    }
-  }
-  const HeadWeights& head = model.head();
-  for (const TensorView* view :
-       {&head.projection, &head.projection_bias, &head.embedding_norm, &head.state_norm}) {
-    add(*view);
-  }
-  for (const HeadWeights::Position& position : head.positions) {
-    for (const TensorView& view : position.blocks) add(view);
-    for (const TensorView& view : position.block_biases) add(view);
-    add(position.output);
-  }
-  return sum;
-}
-
 // A model, or where it has one its next-token module.
 absl::StatusOr<std::shared_ptr<const Model>> LoadAll(const std::string& folder) {
   absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(folder);

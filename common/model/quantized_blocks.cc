@@ -3,14 +3,9 @@
 #include <cassert>
 
 #include "common/model/gguf_dequantize.h"
+#include "common/model/tensor_view.h"
 
 namespace tandem {
-
-int64_t RowInPairs(int64_t output, int64_t head_dim) {
-  const int64_t half = head_dim / 2;
-  const int64_t in_head = output % head_dim;
-  return output - in_head + in_head % half * 2 + in_head / half;
-}
 
 QuantizedBlocks::QuantizedBlocks(const GgufTensor& tensor, int64_t head_dim)
     : QuantizedMatrix(tensor.shape.at(0), tensor.shape.at(1), tensor.bytes.data(), {tensor.bytes}),
@@ -36,9 +31,9 @@ Coding QuantizedBlocks::coding() const {
   return CodingOf(type_);
 }
 
-void QuantizedBlocks::ReadCodes(int64_t first, int64_t count, CodedRows* rows) const {
+void QuantizedBlocks::ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const {
   assert(first >= 0 && first + count <= num_outputs());
-  for (int64_t i = 0; i < count; ++i) ReadBlocks(type_, BytesOf(first + i), i, rows);
+  for (int64_t i = 0; i < count; ++i) ReadBlocks(type_, BytesOf(first + i), place + i, rows);
 }
 
 }  // namespace tandem

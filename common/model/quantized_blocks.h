@@ -15,7 +15,7 @@ class QuantizedBlocks final : public QuantizedMatrix {
 
   void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const override;
   Coding coding() const override;
-  void ReadCodes(int64_t first, int64_t count, CodedRows* rows) const override;
+  void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const override;
 
  private:
   absl::string_view BytesOf(int64_t output) const;
@@ -24,8 +24,5 @@ class QuantizedBlocks final : public QuantizedMatrix {
   const absl::string_view bytes_;
   const int64_t head_dim_;
 };
-
-// Which row of a file holds output `output` where heads of `head_dim` outputs lie in that order.
-int64_t RowInPairs(int64_t output, int64_t head_dim);
 
 }  // namespace tandem

@@ -195,12 +195,12 @@ Coding QuantizedGrid::coding() const {
   return {.is_coded = true, .has_four_bits = has_four_bits && !is_fine, .is_fine = is_fine};
 }
 
-void QuantizedGrid::ReadCodes(int64_t first, int64_t count, CodedRows* rows) const {
+void QuantizedGrid::ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const {
   assert(coding().is_coded);
   const auto inputs = static_cast<size_t>(num_inputs());
   std::vector<float> codes;
   if (parts_.codes_kind == Codes::kFloat8) {
-    std::memcpy(rows->values.data(), parts_.codes + first * num_inputs(),
+    std::memcpy(rows->values.data() + place * num_inputs(), parts_.codes + first * num_inputs(),
                 static_cast<size_t>(count) * inputs);
   } else {
     codes.resize(static_cast<size_t>(count) * inputs);
@@ -209,17 +209,18 @@ void QuantizedGrid::ReadCodes(int64_t first, int64_t count, CodedRows* rows) con
   const auto groups = static_cast<size_t>(rows->num_groups);
   for (size_t row = 0; row < static_cast<size_t>(count); ++row) {
     const int64_t output = first + static_cast<int64_t>(row);
+    const size_t to = static_cast<size_t>(place) + row;
     for (size_t group = 0; group < groups; ++group) {
       const size_t begin = group * CodedRows::kGroup;
       const int64_t scaled = static_cast<int64_t>(begin) / parts_.inputs_per_scale;
       const int32_t zero = ZeroOf(output, scaled);
-      rows->scales[row * groups + group] = ScaleOf(output, scaled);
-      rows->minimums[row * groups + group] = 0.0f;
-      rows->zeros[row * groups + group] = static_cast<int8_t>(zero);
+      rows->scales[to * groups + group] = ScaleOf(output, scaled);
+      rows->minimums[to * groups + group] = 0.0f;
+      rows->zeros[to * groups + group] = static_cast<int8_t>(zero);
       if (codes.empty()) continue;
       for (size_t k = begin; k < std::min(begin + CodedRows::kGroup, inputs); ++k) {
-        const size_t at = row * inputs + k;
-        rows->values[at] = static_cast<int8_t>(static_cast<int32_t>(codes[at]) - zero);
+        rows->values[to * inputs + k] =
+            static_cast<int8_t>(static_cast<int32_t>(codes[row * inputs + k]) - zero);
       }
     }
   }

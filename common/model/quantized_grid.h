@@ -77,7 +77,7 @@ class QuantizedGrid final : public QuantizedMatrix {
   // Several outputs at once are read faster where words hold codes of outputs side by side.
   void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const override;
   Coding coding() const override;
-  void ReadCodes(int64_t first, int64_t count, CodedRows* rows) const override;
+  void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const override;
 
  private:
   void ReadFloatCodes(int64_t first, int64_t count, absl::Span<float> codes) const;

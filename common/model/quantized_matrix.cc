@@ -12,6 +12,10 @@ uint64_t QuantizedMatrix::bytes_of(int64_t numbers) const {
   return stored / all * of + stored % all * of / all;
 }
 
+void QuantizedMatrix::Fetch() const {
+  for (const absl::string_view part : stored_) FetchMappedPages(part.data(), part.size());
+}
+
 void QuantizedMatrix::Release() const {
   for (const absl::string_view part : stored_) DropMappedPages(part.data(), part.size());
 }

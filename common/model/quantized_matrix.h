@@ -26,11 +26,14 @@ class QuantizedMatrix {
   // The numbers of some outputs, [count, num_inputs].
   virtual void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const = 0;
   virtual Coding coding() const = 0;
-  // The same numbers as coding() says, if it is_coded. `rows` is for so many outputs of num_inputs.
-  virtual void ReadCodes(int64_t first, int64_t count, CodedRows* rows) const = 0;
+  // The same numbers as coding() says, if it is_coded, into outputs `place` to `place` + `count` of `rows`,
+  // whose outputs have num_inputs. Writes all that `rows` has of them.
+  virtual void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const = 0;
 
   // Of so many numbers in the files, whole outputs of it: in proportion.
   uint64_t bytes_of(int64_t numbers) const;
+  // Has the system read what lies in files, if it is not in memory.
+  void Fetch() const;
   // Lets go of the memory that what has been read was mapped to.
   void Release() const;
 

@@ -78,11 +78,13 @@ class QuantizedTensors final : public TensorSource {
     TANDEM_RETURN_IF_ERROR(files_.Finish(architecture));
     const auto num_coded = std::count_if(matrices_.begin(), matrices_.end(),
                                          [](const auto& matrix) { return matrix->coding().is_coded; });
-    LogInfo("quantised weights become those of --weight-dtype; auto: kept as they are, others in float32",
-            {{"file", files_.files().path()},
-             {"quant_method", quantization_.method},
-             {"kept", absl::StrCat(num_coded)},
-             {"others", absl::StrCat(static_cast<int64_t>(matrices_.size()) - num_coded)}});
+    LogInfo(
+        "engines convert quantised weights to --weight-dtype; auto keeps some types as they are, others "
+        "become float32",
+        {{"file", files_.files().path()},
+         {"quant_method", quantization_.method},
+         {"kept", absl::StrCat(num_coded)},
+         {"others", absl::StrCat(static_cast<int64_t>(matrices_.size()) - num_coded)}});
     return absl::OkStatus();
   }
 

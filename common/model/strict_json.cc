@@ -114,6 +114,11 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 
 absl::StatusOr<Json> ParseStrictJson(absl::string_view text, absl::string_view path, size_t first_byte,
                                      const JsonLimits& limits) {
+  // The parser would take it for the end, and not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": byte ", first_byte + nul, ": expected JSON: found a byte that is zero"));
+  }
   StrictBuilder builder(limits);
   bool parsed = false;
   try {

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -54,31 +53,23 @@ void ConvertElements(TensorView::DType dtype, const char* in, int64_t stride, ab
 
 // kMxFp4, of whole groups of numbers.
 void ConvertScaled(const uint8_t* numbers, const uint8_t* scales, absl::Span<float> out) {
-  constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  constexpr float kNumbers[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                  -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
   constexpr size_t kGroup = TensorView::kScaledNumbers;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const uint32_t bits = numbers[i / 2] >> (4 * (i % 2)) & 0xf;
-    const float number = bits < 8 ? kMagnitudes[bits] : -kMagnitudes[bits - 8];
-    const int scale = scales[i / kGroup];
-    out[i] = scale == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(number, scale - 127);
+  for (size_t begin = 0; begin < out.size(); begin += kGroup) {
+    const uint32_t exponent = scales[begin / kGroup];
+    // 2^(exponent - 127), of which the least is below the normal range; its products are not rounded.
+    const float power = exponent == 255 ? std::numeric_limits<float>::quiet_NaN()
+                                        : std::bit_cast<float>(exponent == 0 ? 1u << 22 : exponent << 23);
+    for (size_t i = begin; i < begin + kGroup; i += 2) {
+      const uint32_t pair = numbers[i / 2];
+      out[i] = kNumbers[pair & 0xf] * power;
+      out[i + 1] = kNumbers[pair >> 4] * power;
+    }
   }
 }
 
 }  // namespace
-
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1f;
-  const uint32_t mantissa = half & 0x3ff;
-  if (exponent == 0) {
-    // Zero or subnormal: mantissa * 2^-24, which is a normal float32.
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-  }
-  // Infinity and NaN keep the all-ones exponent; others move from bias 15 to bias 127.
-  const uint32_t wide_exponent = exponent == 0x1f ? 0xff : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
-}
 
 int64_t RowElements(const TensorView& tensor) {
   int64_t count = 1;

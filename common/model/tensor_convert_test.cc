@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -124,6 +125,46 @@ TEST(TensorConvertTest, MxFp4IsWhatTheReferenceMakesOfIt) {
   ConvertRowsToFloat(part, 0, 1, absl::MakeSpan(row));
   EXPECT_TRUE(std::isnan(row.back()));
   EXPECT_FALSE(std::isnan(row.front()));
+}
+
+TEST(TensorConvertTest, EveryScaleOfMxFp4IsExact) {
+  // A row of 32 numbers for each scale: all sixteen, twice.
+  std::string numbers, scales;
+  for (int scale = 0; scale < 256; ++scale) {
+    scales.push_back(static_cast<char>(scale));
+    for (int i = 0; i < 16; ++i) numbers.push_back(static_cast<char>((i % 8 * 2) | (i % 8 * 2 + 1) << 4));
+  }
+  const TensorView view = {.dtype = TensorView::DType::kMxFp4,
+                           .shape = {256, 32},
+                           .data = numbers.data(),
+                           .scales = scales.data()};
+  std::vector<float> found(256 * 32);
+  ConvertToFloat(view, absl::MakeSpan(found));
+  constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  for (int scale = 0; scale < 256; ++scale) {
+    for (int i = 0; i < 32; ++i) {
+      const float number = found[static_cast<size_t>(scale * 32 + i)];
+      if (scale == 255) {
+        EXPECT_TRUE(std::isnan(number));
+      } else {
+        EXPECT_EQ(std::abs(number), std::ldexp(kMagnitudes[i % 8], scale - 127)) << scale << " " << i;
+        EXPECT_EQ(std::signbit(number), i % 16 >= 8) << scale << " " << i;
+      }
+    }
+  }
+}
+
+TEST(TensorConvertTest, PairedRowsAreReadInTheirOrder) {
+  // Two heads of four rows and two columns; a file has rows 0, 2, 1, 3 of each.
+  const std::vector<float> file = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
+  TensorView view = {.dtype = TensorView::DType::kF32, .shape = {8, 2}, .data = file.data()};
+  view.strides = {.group_rows = 1, .group_stride = 2, .row_stride = 2, .paired_rows = 4};
+  std::vector<float> found(16);
+  ConvertToFloat(view, absl::MakeSpan(found));
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], static_cast<float>(i));
+  std::vector<float> second(8);
+  ConvertToFloat(RowsOf(view, 4, 4), absl::MakeSpan(second));
+  for (size_t i = 0; i < second.size(); ++i) EXPECT_EQ(second[i], static_cast<float>(8 + i));
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ TensorView From(const TensorView& tensor, int64_t element) {
 
 int64_t TensorView::row_begin(int64_t row) const {
   const Strides from = StridesOf(*this);
+  if (from.paired_rows != 0) row = RowInPairs(row, from.paired_rows);
   return quantized_begin + row / from.group_rows * from.group_stride +
          row % from.group_rows * from.row_stride;
 }
@@ -42,8 +43,15 @@ uint64_t TensorView::bytes_of(int64_t elements) const {
   return static_cast<uint64_t>(offset_of(elements) + scale_bytes);
 }
 
+int64_t RowInPairs(int64_t row, int64_t head_dim) {
+  const int64_t half = head_dim / 2;
+  const int64_t in_head = row % head_dim;
+  return row - in_head + in_head % half * 2 + in_head / half;
+}
+
 TensorView RowsOf(const TensorView& tensor, int64_t begin, int64_t count) {
   const TensorView::Strides strides = StridesOf(tensor);
+  assert(strides.paired_rows == 0 || (begin % strides.paired_rows == 0 && count % strides.paired_rows == 0));
   assert(strides.group_rows == 1 && begin >= 0 && begin + count <= tensor.shape[0]);
   TensorView part = From(tensor, begin * strides.group_stride);
   part.shape[0] = count;
@@ -53,6 +61,7 @@ TensorView RowsOf(const TensorView& tensor, int64_t begin, int64_t count) {
 TensorView RowsOfGroups(const TensorView& tensor, int64_t group_rows, int64_t first, int64_t part_rows) {
   const TensorView::Strides strides = StridesOf(tensor);
   assert(strides.group_rows == 1 && tensor.shape[0] % group_rows == 0 && first + part_rows <= group_rows);
+  assert(strides.paired_rows == 0);
   TensorView part = From(tensor, first * strides.group_stride);
   part.shape[0] = tensor.shape[0] / group_rows * part_rows;
   part.strides = {.group_rows = part_rows,

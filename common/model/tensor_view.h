@@ -29,12 +29,14 @@ struct TensorView {
   };
   static constexpr int64_t kScaledNumbers = 32;
   // Where rows (of a vector: elements) lie, in elements from `data`: row r begins at (r / group_rows) *
-  // group_stride + r % group_rows * row_stride, and its elements are `column_stride` apart.
+  // group_stride + r % group_rows * row_stride, and its elements are `column_stride` apart. Unless
+  // `paired_rows` is 0, r is RowInPairs of it.
   struct Strides {
     int64_t group_rows = 1;
     int64_t group_stride = 0;
     int64_t row_stride = 0;
     int64_t column_stride = 1;
+    int64_t paired_rows = 0;
   };
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;    // Row-major, as in the file.
@@ -67,7 +69,12 @@ struct TensorView {
   uint64_t num_bytes() const { return bytes_of(num_elements()); }
 };
 
-// Of a matrix [outputs, inputs], some outputs; or of a vector [outputs]. The caller has checked the range.
+// Which row of a file holds row `row` where of each `head_dim` rows the one in place 2j is the j-th, and that
+// in place 2j + 1 the one half of them behind it: how GGUF files keep Llama's queries and keys.
+int64_t RowInPairs(int64_t row, int64_t head_dim);
+
+// Of a matrix [outputs, inputs], some outputs, of paired rows whole heads; or of a vector [outputs]. The
+// caller has checked the range.
 TensorView RowsOf(const TensorView& tensor, int64_t begin, int64_t count);
 // Of a matrix or vector whose outputs come in groups of `group_rows`, the `part_rows` from `first` on of each
 // group.

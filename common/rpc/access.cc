@@ -42,6 +42,7 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/tandem.v1.RouterAdmin/AddVerifier", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/RemoveVerifier", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/ListServers", kTenants},
+    {kRouter, "/tandem.v1.RouterAdmin/DeleteRecords", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/Watch", kTenants},
     // The service looks whether the role is that of what is registered.
     {kRouter, "/tandem.v1.Registry/Register", kVerifierRole | kDrafterRole},
@@ -56,6 +57,8 @@ constexpr AccessRule kRules[] = {
     {kVerifier, "/tandem.v1.Admin/GetServerInfo", kRouterRole | kOperatorRole},
     {kDrafter, "/tandem.v1.Drafter/Draft", kVerifierRole},
     {kDrafter, "/tandem.v1.Drafter/Score", kRouterRole},
+    {kDrafter, "/tandem.v1.Drafter/LoadDraftModel", kOperatorRole},
+    {kDrafter, "/tandem.v1.Drafter/UnloadDraftModel", kOperatorRole},
     {kDrafter, "/tandem.v1.Admin/GetServerInfo", kRouterRole | kVerifierRole | kOperatorRole},
     // Health says nothing but whether to call, and routers and probes of every kind ask for it.
     {kRouter, "/grpc.health.v1.Health/", kAnyone},

@@ -19,8 +19,8 @@ double UnixSeconds(absl::Time time) {
 CertificateWatch::CertificateWatch(const TlsFiles& files, MetricsRegistry* metrics) : files_(files) {
   GaugeFamily& expiry =
       metrics->AddGauge({"tandem_tls_certificate_expiry_timestamp_seconds",
-                         "Unix time at which the first certificate of a file expires: of what is shown "
-                         "(identity), or of what signs peers' (ca).",
+                         "Unix time at which the first certificate of a file expires: of the server's own "
+                         "certificates (identity), or of the authorities for peers (ca).",
                          {"use"}});
   if (!files.certificate.empty()) identity_ = expiry.With({"identity"});
   if (!files.ca.empty()) ca_ = expiry.With({"ca"});
@@ -47,7 +47,7 @@ void CertificateWatch::Look() {
   if (!expiry.ok()) return;
   const double identity = UnixSeconds(expiry->identity);
   if (identity_.value() != 0.0 && identity_.value() != identity) {
-    LogInfo("another certificate", {{"expires", absl::FormatTime(expiry->identity, absl::UTCTimeZone())}});
+    LogInfo("certificate reloaded", {{"expires", absl::FormatTime(expiry->identity, absl::UTCTimeZone())}});
   }
   identity_.Set(identity);
   ca_.Set(UnixSeconds(expiry->ca));

@@ -133,7 +133,7 @@ void ConnectionWatch::Look(absl::Duration elapsed) {
     ++num_cut;
   }
   if (num_cut > 0) {
-    LogWarning("connections cut: their peers call and do not read what they are answered",
+    LogWarning("connections cut: their peers send calls and do not read the answers",
                {{"connections", absl::StrCat(num_cut)}});
   }
 }

@@ -10,42 +10,40 @@ namespace tandem {
 
 void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
   flags.Group("Structured output")
-      .Add("max-constraint", &options.max_kib, "KiB that a request's constraint may have.")
+      .Add("max-constraint", &options.max_kib, "Largest constraint of a request, in KiB.")
       .InRange(1, 1024)
       .Add("max-constraint-depth", &options.max_depth,
-           "How deep the values of a constraint's JSON, or its brackets, may nest.")
+           "Most levels of nesting of a constraint's JSON values or brackets.")
       .InRange(1, 1000)
       .Add("constraint-compile-time", &options.compile_time,
-           "Processor time that the compilation of a constraint may take. It has a process of its own.")
-      .Add("constraint-compile-memory", &options.compile_memory_mib,
-           "MiB of memory that this process may take.")
+           "Most CPU time to compile one constraint, in a process of its own.")
+      .Add("constraint-compile-memory", &options.compile_memory_mib, "Most MiB of memory for that process.")
       .InRange(64, 1 << 20)
       .Add("constraint-cache", &options.cache_mib, "MiB of compiled constraints to keep.")
       .InRange(0, 1 << 20)
       .Add("max-waiting-constraints", &options.max_waiting,
-           "Constraints that may wait to be compiled; more are refused.")
+           "Most constraints that wait to be compiled; further ones are refused.")
       .InRange(1, 1e6);
 }
 
 ConstraintMetrics::ConstraintMetrics(MetricsRegistry* registry, absl::string_view prefix) {
   CounterFamily& lookups = registry->AddCounter(
       {absl::StrCat(prefix, "_constraints_total"),
-       "Constraints of requests: compiled before (known) or compiled for the request (new).",
+       "Constraints of requests: found in the cache (known) or compiled for the request (new).",
        {"state"}});
   known_ = lookups.With({"known"});
   unknown_ = lookups.With({"new"});
   HistogramFamily& seconds =
       registry->AddHistogram({absl::StrCat(prefix, "_constraint_compile_seconds"),
-                              "Time to compile a constraint, by whether it was compiled or refused.",
+                              "Time to compile a constraint, by result: compiled or refused.",
                               {"result"}},
                              ExponentialBuckets(0.001, 2.0, 15));
   compiled_seconds_ = seconds.With({"compiled"});
   refused_seconds_ = seconds.With({"refused"});
-  cache_bytes_ = registry
-                     ->AddGauge({absl::StrCat(prefix, "_constraint_cache_bytes"),
-                                 "Memory of compiled constraints that are kept.",
-                                 {}})
-                     .With();
+  cache_bytes_ =
+      registry
+          ->AddGauge({absl::StrCat(prefix, "_constraint_cache_bytes"), "Memory of cached constraints.", {}})
+          .With();
 }
 
 void ConstraintMetrics::OnLookup(bool known) {
@@ -60,7 +58,7 @@ std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(
     const ConstraintFlags& options, absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary,
     const Clock* clock, ConstraintMetrics* metrics) {
   if (!vocabulary.ok()) {
-    LogWarning("no constraints are compiled", {{"reason", std::string(vocabulary.status().message())}});
+    LogWarning("constraints are off", {{"reason", std::string(vocabulary.status().message())}});
     return nullptr;
   }
   return std::make_unique<ConstraintCompiler>(

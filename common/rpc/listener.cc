@@ -222,7 +222,7 @@ void Listener::Run() {
     // What waits and cannot be accepted would make poll return at once.
     if (poll(polled.data(), accepting ? polled.size() : 1, accepting ? until_look : kPauseMs) < 0 &&
         errno != EINTR) {
-      LogError("a listening socket cannot be waited for", {{"error", std::strerror(errno)}});
+      LogError("cannot poll a listening socket", {{"error", std::strerror(errno)}});
       poll(nullptr, 0, kPauseMs);
     }
     if ((polled[0].revents & POLLIN) != 0) return;
@@ -247,7 +247,7 @@ void Listener::LookAtConnections() {
     options_.watch.cut.Increment(cut.calls);
     options_.cut_for_idle_frames.Increment(cut.idle_frames);
     if (cut.header_lists + cut.calls + cut.idle_frames > 0) {
-      LogWarning("connections cut before gRPC read what their peers sent",
+      LogWarning("connections cut before gRPC read their peers' data",
                  {{"header_lists_beyond_all_bounds", absl::StrCat(cut.header_lists)},
                   {"calls_beyond_the_limit", absl::StrCat(cut.calls)},
                   {"too_many_pings_and_resets", absl::StrCat(cut.idle_frames)}});
@@ -306,9 +306,8 @@ int RaiseDescriptorLimit() {
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
     LogInfo("file descriptors", {{"limit", absl::StrCat(limit.rlim_cur)}, {"before", absl::StrCat(before)}});
     if (limit.rlim_cur < kFewDescriptors) {
-      LogWarning(
-          "few file descriptors: every connection takes one; expected a hard limit (ulimit -Hn) of more",
-          {{"limit", absl::StrCat(limit.rlim_cur)}, {"expected", absl::StrCat(kFewDescriptors)}});
+      LogWarning("few file descriptors: every connection takes one; raise the hard limit (ulimit -Hn)",
+                 {{"limit", absl::StrCat(limit.rlim_cur)}, {"expected", absl::StrCat(kFewDescriptors)}});
     }
     return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, std::numeric_limits<int>::max()));
   }();

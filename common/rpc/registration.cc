@@ -126,6 +126,11 @@ class RouterRegistration::Link {
     if (context_ != nullptr) context_->TryCancel();
   }
 
+  void Renew() {
+    absl::MutexLock lock(&mutex_);
+    renew_ = true;
+  }
+
   bool registered() const {
     absl::MutexLock lock(&mutex_);
     return registered_;
@@ -139,6 +144,11 @@ class RouterRegistration::Link {
     ReconnectBackoff backoff(&clock, uniform, {.maximum = options_.longest_pause});
     v1::ServerRegistration server;
     do {
+      {
+        // What changes from now on is told by the next call.
+        absl::MutexLock lock(&mutex_);
+        renew_ = false;
+      }
       server = options_.describe();
       v1::RegisterResponse response;
       const absl::Status status = Register(server, &response);
@@ -157,8 +167,11 @@ class RouterRegistration::Link {
   // Whether it is time to leave.
   bool AwaitNext() {
     absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithDeadline(absl::Condition(&leaving_), next_);
+    mutex_.AwaitWithDeadline(absl::Condition(this, &Link::HasNews), next_);
+    return leaving_;
   }
+
+  bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return leaving_ || renew_; }
 
   absl::Status Register(const v1::ServerRegistration& server, v1::RegisterResponse* response) {
     grpc::ClientContext context;
@@ -220,6 +233,7 @@ class RouterRegistration::Link {
   bool perhaps_known_ = false;  // The router may have the registration.
   mutable absl::Mutex mutex_;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool renew_ ABSL_GUARDED_BY(mutex_) = false;
   bool registered_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
@@ -235,6 +249,10 @@ RouterRegistration::~RouterRegistration() {
   if (options_.metric != nullptr) options_.metric->Hide(this);
   Leave();
   links_.clear();
+}
+
+void RouterRegistration::Renew() {
+  for (const auto& link : links_) link->Renew();
 }
 
 void RouterRegistration::Leave() {

@@ -85,6 +85,8 @@ class RouterRegistration {
   RouterRegistration(const RouterRegistration&) = delete;
   RouterRegistration& operator=(const RouterRegistration&) = delete;
 
+  // Has every router told what there is to say now. Does not wait for it.
+  void Renew();
   // Has every router told that the server is leaving. Does not wait for it.
   void Leave();
   // Routers that took the last call.

@@ -127,7 +127,7 @@ bool HasUri(const X509& certificate, absl::string_view uri) {
 absl::StatusOr<std::vector<Certificate>> ReadIdentity(const TlsFiles& files) {
   if (files.certificate.empty() || files.key.empty()) {
     return absl::InvalidArgumentError(
-        "--tls-certificate, --tls-key: both are expected where one of the TLS flags is given");
+        "--tls-certificate, --tls-key: both are required if any TLS flag is given");
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<Certificate> chain,
                           ReadCertificates({"tls-certificate", files.certificate}));
@@ -213,7 +213,7 @@ absl::StatusOr<Security> OpenServerSecurity(const TlsFiles& files, v1::ServerRol
   }
   Security security{.server = ServerCredentialsOf(files, role), .channel = ChannelCredentialsOf(files)};
   if (security.server == nullptr || security.channel == nullptr) {
-    return absl::InternalError("gRPC does not take the TLS files");
+    return absl::InternalError("gRPC does not accept the TLS files");
   }
   return security;
 }
@@ -227,7 +227,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> OpenClientSecurity(con
     TANDEM_RETURN_IF_ERROR(CheckIdentity(files, /*role=*/"", now));
   }
   std::shared_ptr<grpc::ChannelCredentials> credentials = ChannelCredentialsOf(files);
-  if (credentials == nullptr) return absl::InternalError("gRPC does not take the TLS files");
+  if (credentials == nullptr) return absl::InternalError("gRPC does not accept the TLS files");
   return credentials;
 }
 

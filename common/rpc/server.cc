@@ -69,8 +69,8 @@ void WarnOfGrpc(const ServerOptions& options) {
   // Without TLS the listener finds these.
   if (options.credentials == nullptr) return;
   LogWarning(
-      "this gRPC lets whoever can connect with TLS keep a core busy with one header that does not end "
-      "(docs/security.md); put a proxy before it, or build with 1.56.2 or later",
+      "with this version of gRPC, any TLS client can keep a core busy with one endless header "
+      "(docs/security.md); put a proxy in front, or build with 1.56.2 or later",
       {{"grpc", grpc::Version()}, {"address", options.listen_address}});
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
     return absl::InvalidArgumentError("listen address: empty, expected host:port");
   }
   if (!options.metrics_address.empty() && options.metrics == nullptr) {
-    return absl::InvalidArgumentError("metrics address given without metrics to show");
+    return absl::InvalidArgumentError("metrics address given without a metrics registry");
   }
   TANDEM_RETURN_IF_ERROR(
       CheckListenAddress(options.listen_address, options.credentials != nullptr, options.insecure));
@@ -201,23 +201,21 @@ absl::Status ServerRunner::AddPort(const std::string& address,
 void ServerRunner::StartListeners(const ServerOptions& options) {
   Listener::Options accept = {.max_connections = static_cast<int>(options.limits.max_connections)};
   if (options.metrics != nullptr) {
-    accept.refused =
-        options.metrics
-            ->AddCounter({.name = "tandem_server_refused_connections_total",
-                          .help = "Connections that were closed at once because there were too many."})
-            .With({});
+    accept.refused = options.metrics
+                         ->AddCounter({.name = "tandem_server_refused_connections_total",
+                                       .help = "Connections closed at once because too many were open."})
+                         .With({});
     accept.refused_after_cuts =
         options.metrics
-            ->AddCounter({.name = "tandem_server_backed_off_connections_total",
-                          .help = "Connections that were closed at once because others from their address "
-                                  "had been cut."})
+            ->AddCounter(
+                {.name = "tandem_server_backed_off_connections_total",
+                 .help =
+                     "Connections closed at once because earlier ones from the same address had been cut."})
             .With({});
     auto& cut = options.metrics->AddCounter(
         {.name = "tandem_server_cut_connections_total",
-         .help =
-             "Connections that were cut: their peers called and did not read what they were answered "
-             "(unread), sent header lists beyond all bounds (header), or pings, settings and resets without "
-             "end (idle).",
+         .help = "Connections cut because of their peer: it did not read answers (unread), sent too large "
+                 "header lists (header), or sent endless pings, settings and resets (idle).",
          .labels = {"reason"}});
     accept.watch.cut = cut.With({"unread"});
     accept.cut_for_header_lists = cut.With({"header"});
@@ -305,9 +303,9 @@ void ServerRunner::WatchLiveness(const std::function<absl::Duration()>& stalled,
     if (lives != (still < timeout)) {
       lives = !lives;
       if (lives) {
-        LogInfo("work goes on again");
+        LogInfo("work has resumed");
       } else {
-        LogError("work stands still", {{"for", absl::FormatDuration(still)}});
+        LogError("work has stalled", {{"for", absl::FormatDuration(still)}});
       }
     }
     mutex_.Lock();

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/time/clock.h"
+#include "common/base/core_dumps.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 
@@ -23,7 +24,9 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("tls-key", &options.tls.key, "PEM file of the certificate's private key.")
       .Add("tls-ca", &options.tls.ca,
            "PEM file of the certificates that sign those of peers. Their roles decide what they may call.")
-      .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.");
+      .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.")
+      .Add("core-dumps", &options.core_dumps,
+           "Let a crash leave the process's memory in a core dump: tokens, prompts and outputs.");
   flags.Group("What callers may cost (docs/security.md)")
       .Add("max-connections", &options.limits.max_connections,
            "Connections at once, roughly; further ones are closed. Fewer where the process may not have that "
@@ -67,6 +70,7 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
 absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::ServerRole role) {
   TANDEM_RETURN_IF_ERROR(CheckListenAddress(options.listen, options.tls.any(), options.insecure));
   TANDEM_RETURN_IF_ERROR(CheckTracingFlags(options.tracing));
+  if (!options.core_dumps) KeepMemoryOutOfCoreDumps();
   return OpenServerSecurity(options.tls, role, absl::Now());
 }
 

@@ -20,6 +20,7 @@ struct ServerFlags {
   bool reflection = false;
   TlsFiles tls;
   bool insecure = false;
+  bool core_dumps = false;
   PeerLimits limits;
   TracingFlags tracing;
   absl::Duration liveness_timeout = absl::Seconds(60);
@@ -32,7 +33,8 @@ struct ServerFlags {
 // Adds the flags, with what `options` holds as defaults. `options` outlives the parsing.
 void DeclareServerFlags(ServerFlags& options, Flags& flags);
 
-// Reads and checks all that the flags name. InvalidArgument says which flag is wrong.
+// Reads and checks all that the flags name, and keeps memory out of core dumps unless they allow it.
+// InvalidArgument says which flag is wrong.
 absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::ServerRole role);
 
 // What ServerRunner::Start needs to know of it.

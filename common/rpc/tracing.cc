@@ -42,14 +42,14 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const TlsF
 void DeclareTracingFlags(TracingFlags& options, Flags& flags) {
   flags.Group("Traces")
       .Add("otlp-endpoint", &options.endpoint,
-           "host:port of an OpenTelemetry receiver (OTLP over gRPC) to send spans to; empty: none are "
-           "recorded.")
+           "host:port of an OpenTelemetry receiver to send spans to with OTLP over gRPC; empty: record no "
+           "spans.")
       .Add("trace-sample", &options.sample,
-           "Share of the traces that begin here which are recorded. Of those that callers began, what the "
-           "caller says holds.")
+           "Share of the traces that begin here to record. For a trace that a caller began, the caller "
+           "decides.")
       .InRange(0, 1)
       .Add("otlp-tls-ca", &options.tls.ca,
-           "PEM file of the certificates that sign the receiver's; with it spans are sent over TLS.");
+           "PEM file of the certificate authorities of the receiver; if given, spans are sent over TLS.");
 }
 
 absl::Status CheckTracingFlags(const TracingFlags& flags) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Tracing>> Tracing::Start(const TracingFlags& flag
   TANDEM_RETURN_IF_ERROR(CheckTracingFlags(flags));
   const Counter exported = registry
                                ->AddCounter({.name = "tandem_trace_spans_exported_total",
-                                             .help = "Spans that the OTLP receiver has taken.",
+                                             .help = "Spans that the OTLP receiver accepted.",
                                              .labels = {}})
                                .With({});
   CounterFamily& dropped = registry->AddCounter(

@@ -46,7 +46,7 @@ absl::StatusOr<std::string> FileDigest(const std::string& path, const std::funct
     file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
     digest.Add(absl::string_view(piece.data(), static_cast<size_t>(file.gcount())));
   }
-  if (!file.eof()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read to its end"));
+  if (!file.eof()) return absl::UnavailableError(absl::StrCat(path, ": cannot be read completely"));
   return digest.Finish();
 }
 

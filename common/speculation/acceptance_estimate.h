@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// What became of one verification round of one session.
+// The outcome of one round of one session.
 struct RoundOutcome {
   uint32_t depth = 0;     // Deepest level that was verified; 0 when the round was undrafted.
   uint32_t accepted = 0;  // Accepted draft tokens, V in the paper.
@@ -86,7 +86,7 @@ class AcceptanceEstimate {
   std::deque<Round> rounds_;
 };
 
-// The mean of the last few values: of a cost that jumps, such as the exposed time of a draft.
+// The mean of the last few values of a quantity that jumps, such as the exposed time of a draft.
 class RecentMean {
  public:
   explicit RecentMean(size_t history) : history_(history) {}

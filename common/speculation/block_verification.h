@@ -43,8 +43,8 @@ BlockVerdict VerifyBlock(absl::Span<const ChainedDraft> chain,
                          absl::FunctionRef<std::vector<double>(size_t)> target,
                          absl::FunctionRef<double(size_t)> uniform);
 
-// Verifies, of the tree, the chain of first draws, as far as its nodes are verified. Without drawn children
-// it is the target's seeded choice that decides.
+// Verifies the chain of first draws in the tree, as far as its nodes are verified. Without drawn children,
+// the target's seeded choice decides.
 class BlockRule final : public VerificationRule {
  public:
   std::vector<VerifiedToken> Verify(const VerifiedRound& round, TargetSampler& sampler) const override;

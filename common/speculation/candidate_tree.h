@@ -19,11 +19,11 @@ struct TreeNode {
   float path_score = 0.0f;  // Product of the scores from the root: never above the parent's.
 };
 
-// The tree of candidates below the last committed token, as drafter and verifier each hold it (DESIGN section
-// 3). Ids only increase, so nodes stand in an order in which a parent comes before its children.
+// The tree of candidates below the last committed token. Drafter and verifier each hold a copy (DESIGN
+// section 3). Ids only increase, so a parent always comes before its children.
 //
-// The root is not a node. After Reroot(x) it is what node x was, and x may still be named as a parent, since
-// messages cross: `root_id` tells.
+// The root is not a node. After Reroot(x), the root is what node x was. Messages that crossed the commit
+// may still name x as a parent; `root_id` recognises it.
 class CandidateTree {
  public:
   bool empty() const { return nodes_.empty(); }

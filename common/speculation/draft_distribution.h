@@ -17,8 +17,9 @@ inline constexpr double kDraftSumTolerance = 1e-3;
 // probabilities that are not finite and positive, or a sum that is not 1. Empty if it is one.
 std::string FindViolation(const DraftDistribution& distribution, int32_t vocab_size);
 
-// A draft distribution q as tokens are drawn from it without replacement: what is left, relative to its sum.
-// The drafter draws with it and the verifier follows the draws with it, so that both mean the same numbers.
+// A draft distribution q from which tokens are drawn without replacement: the remaining probabilities,
+// relative to their sum. The drafter draws with this class and the verifier replays the draws with it, so
+// both compute the same numbers.
 class RemainingDraft {
  public:
   // `distribution` has no violation, and outlives this.

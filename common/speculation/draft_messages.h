@@ -74,8 +74,8 @@ enum class FeatureType {
   kInt8,  // Every state: a float32 scale, then one signed byte for each number.
 };
 
-// Hidden states of the target behind committed tokens, for draft heads: rows of
-// [FeatureNeeds::num_states(), target_hidden_size], in order of position and without gaps.
+// The target's hidden states for committed tokens, for draft heads: rows of [FeatureNeeds::num_states(),
+// target_hidden_size], in order of position and without gaps.
 struct Features {
   uint32_t epoch = 0;
   uint32_t first_position = 0;
@@ -130,15 +130,15 @@ struct SessionOpened {
   std::optional<FeatureNeeds> features;  // Of a draft head.
 };
 
-// What the children of a node are drawn from, without replacement and in the order of their ids.
-// Probabilities are relative to their sum, which is 1 but for rounding: both sides divide by it.
+// The distribution from which a node's children are drawn, without replacement and in the order of their
+// ids. Probabilities are relative to their sum, which is 1 up to rounding: both sides divide by it.
 struct DraftDistribution {
   NodeId parent = 0;
   TokenIds tokens;  // Distinct.
   std::vector<float> probabilities;
 };
 
-// What a stop head makes of a node that has been forwarded.
+// A stop head's prediction for a node that the draft model has computed.
 struct NodePrediction {
   NodeId node = 0;
   float acceptance = 0.0f;

@@ -4,27 +4,28 @@
 
 namespace tandem {
 
-// Whether drafting with one drafter makes more tokens per second than not drafting (DESIGN law 6). Measured,
-// not modelled: a drafter may be too slow, may guess at random, or may share cores with the verifier and slow
-// every step down, which no model of the rounds tells.
+// Decides whether drafting with one drafter yields more tokens per second than plain decoding (DESIGN law
+// 6). It measures and does not model: a drafter may be too slow, may guess at random, or may share cores
+// with the verifier and slow down every step, which no model of rounds predicts.
 //
 //   drafting ----- plain was better -----> plain ----- drafting was better by the margin -----> drafting
 //     |  ^                                                                  |  ^
 //     v  |  probe: a few steps the other way                                v  |
 //
-// Rounds are compared by tokens per cost, a round's cost being its time in units of what an undrafted round
-// of the same batch took at warm-up, so that steps of different batches compare. All sessions of the drafter
-// go the same way at a time, since those that draft slow down those that do not.
+// Rounds are compared by tokens per cost. The cost of a round is its time divided by the time that an
+// undrafted round of the same batch took at warm-up, so that steps of different batches are comparable.
+// All sessions of a drafter go the same way at a time, because drafting sessions slow down the others.
 //
-// Where both are as good there is nothing to gain from drafting, and others can use its cores.
+// If both ways are equally good, plain decoding wins: drafting gains nothing, and others can use the
+// drafter's cores.
 //
-// With other options the same tells whether to draft much or little: then both ways commit several tokens a
-// round, and "plain" is the one that takes less.
+// With other options, the same class decides between drafting much and drafting little. Then both ways
+// commit several tokens per round, and "plain" is the cheaper one.
 //
-// What probes lose against the way that is thought to be better is bounded: they are paid for from a share of
-// the cost of all steps, and a probe waits until its expected loss can be paid. What plain steps after a
-// probe lose is on its account too: a drafter that had to open every session again computes their prompts
-// long after. Were they measured, both ways would seem as slow, and be probed all the time.
+// The loss from probes is bounded. Probes are paid from a share of the cost of all steps, and a probe
+// waits until that budget covers its expected loss. The probe also pays for losses of the plain steps
+// after it: a drafter that had to reopen every session computes their prompts for long afterwards. If
+// those steps were measured, both ways would look equally slow and would be probed all the time.
 class DraftPayoff {
  public:
   struct Options {

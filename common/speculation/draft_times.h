@@ -4,9 +4,9 @@
 
 namespace tandem {
 
-// How long a drafter takes: a_q of the paper, and the way there and back. From what it says of its own steps
-// and from when its growth arrives; one per drafter and draft model. What it says may be anything, so it is
-// bounded.
+// Measures how long a drafter takes: the time per level (a_q of the paper) and the round trip. The sources
+// are the step times that the drafter reports, and the arrival times of its growth. One per drafter and
+// draft model. Reports are not trusted, so their values are bounded.
 class DraftTimes {
  public:
   // A step of the drafter, as its growth reports it. Ignored unless positive and finite.

@@ -2,7 +2,7 @@
 
 namespace tandem {
 
-// What a session that has no candidates for its next round knows.
+// What is known about a session that has no candidates for its next round.
 struct DraftWait {
   // Until the draft is expected to be there.
   double expected_seconds = 0.0;
@@ -19,20 +19,21 @@ struct DraftWait {
   bool drafted_ahead = true;
 };
 
-// The longest that waiting for the draft pays, in seconds; 0 when it is not expected in that time.
+// The longest wait for the draft that pays off, in seconds; 0 if the draft is not expected within that
+// time.
 //
-// Going on undrafted is compared with waiting for w seconds. While the draft is on its way in less than a
-// round, and the drafter drafts ahead, the undrafted round does not lose it: what grew below the root serves
-// the next round, one level shorter, if it has the token that was chosen. Over the same number of rounds,
-// waiting then gains the first level and one more usual round's acceptance, and costs w:
+// It compares running undrafted with waiting for w seconds. If the draft arrives in less than a round and
+// the drafter drafts ahead, an undrafted round does not lose the draft: if the draft contains the chosen
+// token, the nodes below that token serve the next round, one level shorter. Over the same number of
+// rounds, waiting then gains the first level and one more usual round's acceptance, and costs w:
 //
 //   first_level + expected_accepted > w * rate.
 //
-// Otherwise an undrafted round leaves things as they were, and waiting gains a drafted round's acceptance:
+// Otherwise an undrafted round changes nothing, and waiting gains a drafted round's acceptance:
 //
 //   expected_accepted > (w + drafted - plain) * rate.
 //
-// The rate is that of all who stand still meanwhile: this session's without waiting, and the others'.
+// The rate is that of everyone who waits meanwhile: this session's rate without waiting, plus the others'.
 double WorthwhileWait(const DraftWait& wait);
 
 }  // namespace tandem

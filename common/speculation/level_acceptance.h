@@ -7,11 +7,11 @@
 
 namespace tandem {
 
-// How probable it is, at each level of the tree, that some candidate is right once the walk has come there:
-// decayed counts per level. Levels differ (the first has the most candidates, deep ones the drafter's own
-// mistakes below them), and one probability for all overrates long windows.
+// For each level of the tree, the probability that some candidate is accepted if the walk reaches the
+// level, from decayed counts per level. Levels differ: the first has the most candidates, and deep ones
+// build on the drafter's own mistakes. A single probability for all levels would overrate long windows.
 //
-// A level without trials of its own takes the estimate of the level above; the first one takes the prior's.
+// A level without trials uses the estimate of the level above; the first level uses the prior's.
 class LevelAcceptance {
  public:
   struct Options {

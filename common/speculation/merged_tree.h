@@ -51,11 +51,11 @@ struct Guesses {
   DraftOrigin credited() const;
 };
 
-// Candidates of several origins for one round, as one tree below the same root: a path of tokens is one path,
-// whoever guessed it. Ids count from 1, in an order in which a parent comes before its children.
+// Candidates of several origins for one round, merged into one tree below the same root: a path of tokens
+// occurs once, whoever guessed it. Ids count from 1, and a parent comes before its children.
 //
-// A node's probability is the highest that a guesser's calibrated score gives it. Children of one node
-// exclude one another, so where theirs add up to more than 1 they are scaled down to 1.
+// A node's probability is the highest of its guessers' calibrated scores. Children of a node exclude each
+// other: if their probabilities add up to more than 1, they are scaled down to 1.
 class MergedTree {
  public:
   // `nodes`: parents before children, ids of their own, `path_score` by calibrated scores. Origins are added

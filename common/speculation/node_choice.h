@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// A candidate, as the choice of what to verify sees it.
+// A candidate, as seen by the choice of nodes to verify.
 struct ChoiceNode {
   static constexpr uint32_t kRoot = UINT32_MAX;
   uint32_t parent = kRoot;   // Index into the same session's candidates; before its children.
@@ -23,7 +23,7 @@ struct ChoiceSession {
   std::optional<uint32_t> probe;
 };
 
-// What the step costs and yields besides the nodes that are chosen.
+// Costs and yields of the step apart from the chosen nodes.
 struct ChoiceCosts {
   const RoundTimeModel* round_time = nullptr;
   uint32_t context = 0;

@@ -10,17 +10,18 @@
 
 namespace tandem {
 
-// What a Q-learning agent knows, on its way from one session to the next of the same tenant and drafter.
+// What a Q-learning agent has learned, passed from one session to the next of the same tenant and drafter.
 //
-// As bytes, numbers in little-endian order:
+// As bytes, with numbers in little-endian order:
 //
 //   "TQ"  version: u8 (1)  zero: u8  prompts: u32  fresh prompts: u32  entries: u32        16 bytes
 //   state: u8  action: u8  value: f32  visits: u32  fresh visits: u32                      14 bytes, each
 //   entry
 //
-// Entries are in increasing order of (state, action), without a pair twice, so that equal knowledge has equal
-// bytes. "Fresh" is what the session that wrote the bytes added to what it was given: by this, sessions that
-// ran at the same time are told apart from those that followed one another (MergePolicyStates).
+// Entries are in increasing order of (state, action), without duplicates, so equal knowledge has equal
+// bytes. "Fresh" counts what the session that wrote the bytes added to its initial state.
+// MergePolicyStates uses this to tell sessions that ran at the same time from sessions that ran one after
+// another.
 struct QLearningState {
   // Of prompts and visits. Reaching it takes years; beyond it they are not counted.
   static constexpr uint32_t kMostVisits = uint32_t{1} << 30;

@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// The target's distribution p at one position, and what rejected drafts leave of it.
+// The target's distribution p at one position, and what remains of it after rejected drafts: the residual.
 class Residual {
  public:
   // `weights` [vocab_size]: relative probabilities, finite, not negative, with a positive sum.
@@ -41,8 +41,8 @@ class Residual {
 std::optional<size_t> TestChildren(absl::Span<const DrawnChild> children, RemainingDraft draft,
                                    absl::FunctionRef<double(size_t)> uniform, Residual& target);
 
-// TestChildren at each node of the walk. Where a node has no drawn children, the target's seeded choice
-// decides, whose distribution is p as well.
+// Applies TestChildren at each node of the walk. If a node has no drawn children, the target's seeded
+// choice decides, which also has the distribution p.
 class RejectionRule final : public VerificationRule {
  public:
   std::vector<VerifiedToken> Verify(const VerifiedRound& round, TargetSampler& sampler) const override;

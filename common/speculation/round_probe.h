@@ -5,8 +5,9 @@
 
 namespace tandem {
 
-// When a session whose window is 0 drafts a little again: without drafts nothing would ever tell that
-// drafting pays. A few rounds after a pause, which doubles as long as the probes change nothing.
+// Decides when a session with window 0 drafts a little again, because without drafts it would never learn
+// that drafting pays off. A probe takes a few rounds. The pause between probes doubles as long as they
+// change nothing.
 class RoundProbe {
  public:
   struct Options {

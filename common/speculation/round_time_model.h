@@ -6,16 +6,17 @@
 
 namespace tandem {
 
-// How long a forward pass of the target takes: b_p of the paper. By its number of rows (the roots and nodes
-// of all sessions of the batch, and rows of prompts) and by how many tokens a row attends to on average. A
-// grid measured at warm-up, interpolated linearly, and a correction that follows what steps really take.
+// Predicts the time of a forward pass of the target: b_p of the paper. The inputs are the number of rows
+// (roots and nodes of all sessions in the batch, and prompt rows) and the mean number of tokens that a row
+// attends to. The prediction interpolates a grid measured at warm-up, times a correction that follows the
+// measured steps.
 //
-// The correction is a straight line in the share x of a step's time that its rows beyond the first take by
-// the grid: steps with many rows can be slower than warm-up said while those with few are not (other programs
-// have the caches, a drafter has a core), and then each further row costs more than the grid says. It goes
-// through the means of what was observed, with their regression's slope, which a prior draws towards 0 while
-// steps are much alike, and which is never negative: rows that look cheaper than warm-up said would let in
-// candidates that are not worth them.
+// The correction is linear in x, the share of a step's time that the grid assigns to its rows beyond the
+// first. Steps with many rows can become slower than at warm-up while steps with few rows do not, for
+// example when other programs take the caches or a drafter takes a core; then each further row costs more
+// than the grid says. The line goes through the means of the observations with the slope of their
+// regression. A prior draws the slope towards 0 while steps are much alike. The slope is never negative:
+// rows that look cheaper than at warm-up would admit candidates that are not worth them.
 //
 //   seconds / grid = mean ratio + slope * (x - mean x).
 class RoundTimeModel {

@@ -6,18 +6,20 @@
 
 namespace tandem {
 
-// What a drafter's scores are worth: turns "the drafter gives this node s, given that its parent is right"
-// into the probability that the target accepts it, learned while serving. One per drafter and draft model.
+// Calibrates a drafter's scores. It turns a score (the drafter's probability of a node, given that the
+// parent is right) into the probability that the target accepts the node, and learns this while serving.
+// One per drafter and draft model.
 //
-// An observation is a node that was verified below a node that turned out right (or below the root), with
-// whether it was right itself. All such nodes count, chosen or not for their score, and no others: below a
-// wrong node nothing is learned, and counting only accepted paths would overrate every score.
+// An observation is a verified node whose parent was accepted (or is the root), and whether it was
+// accepted itself. All such nodes count, whatever their score, and no others: below a wrong node there is
+// nothing to learn, and counting only accepted paths would overrate every score.
 //
-// Kept per class of temperature and depth, in bins of equal width on the logit scale, with counts that decay.
-// The fit of a bin is its realised share, drawn towards a prior: for all depths together the score itself,
-// for a class of depths the fit of all depths. Fits are made non-decreasing (pool adjacent violators) and
-// interpolated, so that order by score is kept within a class. Before data it is the identity. Memory is
-// bounded by a constant, and any scores, in whatever bad faith, only move this table.
+// Observations are kept per class of temperature and depth, in bins of equal width on the logit scale,
+// with decaying counts. The fit of a bin is its observed share, drawn towards a prior: the score itself
+// for the table of all depths, and the fit of all depths for a class of depths. Fits are made
+// non-decreasing (pool adjacent violators) and interpolated, so calibration keeps the order of scores
+// within a class. Without data it is the identity. Memory is bounded by a constant. A hostile drafter's
+// scores change only this table.
 class ScoreCalibration {
  public:
   struct Options {

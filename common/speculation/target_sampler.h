@@ -32,10 +32,10 @@ struct TokenChoice {
   std::vector<TokenLogprob> top_logprobs;  // Most likely first; equal ones by token id.
 };
 
-// The target's seeded choice (law 2): argmax over v of log p(v) + G(seed, position, v), p being the target's
-// distribution after penalties, bias, allowed and banned tokens, temperature, top-k, top-p and min-p. A pure
-// function of the logits, the parameters, the tokens so far and the position. The drafter uses the same class
-// on its own logits to guess it.
+// Computes the target's seeded choice (law 2): argmax over v of log p(v) + G(seed, position, v). p is the
+// target's distribution after penalties, bias, allowed and banned tokens, temperature, top-k, top-p and
+// min-p; G is Gumbel noise. A pure function of the logits, the parameters, the tokens so far and the
+// position. The drafter uses the same class on its own logits to guess the choice.
 //
 // Cheap to copy apart from the token history. Not thread-safe.
 class TargetSampler {

@@ -23,13 +23,14 @@ struct PeakLogit {
 // NaN counts as -infinity, and +infinity as the largest finite number.
 PeakLogit FindPeak(absl::Span<const float> logits);
 
-// Tokens by how far their scaled logits are below the best one's: gap = (best - logit) / temperature, so that
-// 0 is the most likely, exp(-gap) the probability relative to it, and infinity no chance. Every cut keeps a
-// beginning of the order (gap, token id), and always the first token.
+// Orders tokens by how far their scaled logits are below the best one: gap = (best - logit) / temperature.
+// The most likely token has gap 0, exp(-gap) is the probability relative to it, and an infinite gap means
+// probability 0. Every cut (top-k, top-p, min-p) keeps a prefix of the order (gap, token id), and at least
+// the first token.
 //
 // No pass sorts the vocabulary. Blocks of tokens whose smallest gap rules them out are skipped, gaps are
-// computed where they are needed, and a cut is a limit that is looked at then. Noise costs a hash of every
-// token that it could make win; its logarithms are taken of those few that come near.
+// computed where they are needed, and a cut is a limit that is checked then. Noise costs one hash for
+// every token that could win with it; logarithms are computed only for the few that come near.
 class TokenGaps {
  public:
   // `logits` must stay as they are while this is used. `peak` is FindPeak(logits), with a finite logit;

@@ -39,15 +39,15 @@ struct DrawnChild {
   std::optional<uint32_t> node;  // Its index among the round's nodes, if it is one of them.
 };
 
-// Children of one node, in the order in which they were drawn from `distribution`, all of them up to the last
-// that is verified.
+// The children of one node in the order in which the drafter drew them from `distribution`, up to the last
+// one that is verified.
 struct DrawGroup {
   NodeId parent = 0;
   std::shared_ptr<const DraftDistribution> distribution;  // Has every child's token.
   std::vector<DrawnChild> children;
 };
 
-// One round as it comes out of the target.
+// One round's input to a rule: the verified nodes and the target's results.
 struct VerifiedRound {
   uint32_t position = 0;  // Of the first token to come: the number of tokens before it.
   uint64_t seed = 0;      // Of the request.
@@ -66,8 +66,8 @@ struct VerifiedToken {
   std::optional<uint32_t> node;  // The accepted node; nothing for the round's last token.
 };
 
-// How a round's tokens come of the tree and of the target's logits. Without state: a function of the round
-// and of the sampler.
+// Computes a round's tokens from the tree and the target's logits. Stateless: a function of the round and
+// the sampler.
 class VerificationRule {
  public:
   virtual ~VerificationRule() = default;
@@ -76,15 +76,15 @@ class VerificationRule {
 };
 std::unique_ptr<const VerificationRule> MakeVerificationRule(VerificationRuleKind kind);
 
-// Descends while the target's seeded choice is a child.
+// Walks down the tree as long as the target's seeded choice is a child.
 class SeededRule final : public VerificationRule {
  public:
   std::vector<VerifiedToken> Verify(const VerifiedRound& round, TargetSampler& sampler) const override;
 };
 
-// The other rules' random numbers, uniform in [0, 1): functions of the request's seed, of what they are for
-// and of a position, each of which a request asks for once. They come from Philox under the key of the Gumbel
-// noise, with counters that the noise never uses.
+// Random numbers for the other rules, uniform in [0, 1): functions of the request's seed, the purpose and
+// a position. A request uses each at most once. They come from Philox with the key of the Gumbel noise,
+// and with counters that the Gumbel noise never uses.
 class VerificationNoise {
  public:
   explicit VerificationNoise(uint64_t seed) : seed_(seed) {}

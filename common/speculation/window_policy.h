@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-// What bounds and shapes the trees of a session.
+// Limits and shape of a session's trees.
 struct WindowLimits {
   uint32_t max_depth = 8;
   // Nodes a tree of some depth may have: depth times this, at most max_nodes.
@@ -43,7 +43,7 @@ struct WindowLimits {
 absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name);
 std::vector<std::string> TreeShapeNames();
 
-// What a round would cost now, and what is known of the drafter beyond the session.
+// Current costs of a round, and what is known of the drafter from other sessions.
 struct RoundCosts {
   const RoundTimeModel* round_time = nullptr;
   // Sessions that share a step; each is taken to verify a tree of the same size.
@@ -73,12 +73,12 @@ struct RoundCosts {
 // Of what a policy has learned.
 inline constexpr size_t kMaxPolicyStateBytes = 4096;
 
-// Chooses a session's window, the depth of the next trees, from what became of the last ones (DESIGN section
-// 4; docs/policies.md). For trees it is the depth of the tree (On-the-fly adaptation, appendix D.5): which
-// nodes stand in it is the drafter's best-first growth and the verifier's choice.
+// Chooses a session's window from the outcomes of its last rounds (DESIGN section 4; docs/policies.md).
+// The window is the depth of the next trees (On-the-fly adaptation, appendix D.5). Which nodes a tree has
+// depends on the drafter's best-first growth and on the verifier's choice.
 //
-// One per session; no I/O, no clock, no randomness but the seed it was made with. A session's policy can be
-// replaced between any two rounds: the new one starts from the session's tokens.
+// One per session. No I/O, no clock, and no randomness except its seed. A session's policy can be replaced
+// between any two rounds; the new one starts from the session's tokens.
 class WindowPolicy {
  public:
   virtual ~WindowPolicy() = default;
@@ -104,7 +104,7 @@ class WindowPolicy {
   virtual double stop_below() const { return 0.0; }
 };
 
-// What a policy may want to know of its session when it starts.
+// What a policy knows of its session at the start.
 struct PolicySession {
   absl::Span<const TokenId> tokens;  // Prompt and output so far; holds for the call only.
   uint64_t seed = 0;                 // Of the policy's own random choices.

@@ -35,6 +35,10 @@ absl::StatusOr<JsonView> JsonView::Parse(absl::string_view text, std::string fil
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": JSON nested deeper than ", kMaxJsonDepth, " levels"));
   }
+  // The parser would take it for the end, and not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": not JSON: byte ", nul, " is zero"));
+  }
   try {
     auto document = std::make_shared<const nlohmann::json>(nlohmann::json::parse(text.begin(), text.end()));
     const nlohmann::json* root = document.get();

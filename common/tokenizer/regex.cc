@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/regex_translator.h"
@@ -21,6 +22,11 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr uint32_t kMatchLimit = 20'000'000;
+// What every match may cost before it counts: PCRE2's steps, as the limit above.
+constexpr uint32_t kFreeSteps = 4096;
+// And what a text may cost beyond that, for each of its bytes and as a whole.
+constexpr int64_t kStepsPerByte = 2000;
+constexpr int64_t kStepsPerText = kMatchLimit;
 constexpr uint32_t kHeapLimitKibibytes = 256 * 1024;
 
 std::string ErrorText(int code) {
@@ -107,11 +113,72 @@ struct FreeMatchContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
+// Matches a text, within the steps that it may cost: a limit for each match alone would let a pattern take as
+// much again at every byte.
+class Matcher {
+ public:
+  Matcher(const pcre2_code* code, bool names_search_begin, absl::string_view text)
+      : code_(code),
+        names_search_begin_(names_search_begin),
+        text_(text),
+        data_(pcre2_match_data_create_from_pattern(code, nullptr)),
+        context_(pcre2_match_context_create(nullptr)) {
+    if (has_memory()) pcre2_set_heap_limit(context_.get(), kHeapLimitKibibytes);
+  }
+  bool has_memory() const { return data_ != nullptr && context_ != nullptr; }
+  const PCRE2_SIZE* bounds() const { return pcre2_get_ovector_pointer(data_.get()); }
+
+  // PCRE2's result for the first match from `position` on, which is never before that of the last call.
+  int Match(size_t position) {
+    const int result = MatchWithin(position, kFreeSteps, 0);
+    if (result != PCRE2_ERROR_MATCHLIMIT) return result;
+    // \G holds where the search begins, which is then one.
+    if (names_search_begin_) return MatchWithin(position, kMatchLimit, 0);
+    // PCRE2 counts from each beginning of a match anew: they are tried one by one.
+    for (size_t begin = position; begin <= text_.size();
+         begin += begin < text_.size() ? ReadUtf8(text_.substr(begin)).length : 1) {
+      if (const int at_begin = MatchAt(begin); at_begin != PCRE2_ERROR_NOMATCH) return at_begin;
+    }
+    return PCRE2_ERROR_NOMATCH;
+  }
+
+ private:
+  // Of a match that begins there. How many steps it takes nobody tells: it is tried with more and more.
+  int MatchAt(size_t begin) {
+    const int64_t allowed = kStepsPerText + static_cast<int64_t>(begin) * kStepsPerByte;
+    for (int64_t limit = kFreeSteps;; limit = std::min<int64_t>(limit * 32, kMatchLimit)) {
+      const int result = MatchWithin(begin, static_cast<uint32_t>(limit), PCRE2_ANCHORED);
+      if (limit > kFreeSteps) spent_ += limit;
+      if (result != PCRE2_ERROR_MATCHLIMIT || limit == kMatchLimit || spent_ >= allowed) return result;
+    }
+  }
+
+  int MatchWithin(size_t position, uint32_t limit, uint32_t options) {
+    pcre2_set_match_limit(context_.get(), limit);
+    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
+    const auto match = [&](uint32_t more) {
+      return pcre2_match(code_, subject, text_.size(), position, PCRE2_NO_UTF_CHECK | options | more,
+                         data_.get(), context_.get());
+    };
+    const int result = match(0);
+    // The interpreter keeps its backtracking points on the heap.
+    return result == PCRE2_ERROR_JIT_STACKLIMIT ? match(PCRE2_NO_JIT) : result;
+  }
+
+  const pcre2_code* const code_;
+  const bool names_search_begin_;
+  const absl::string_view text_;
+  const std::unique_ptr<pcre2_match_data, FreeMatchData> data_;
+  const std::unique_ptr<pcre2_match_context, FreeMatchContext> context_;
+  int64_t spent_ = 0;
+};
+
 }  // namespace
 
 struct Regex::Compiled {
   std::unique_ptr<pcre2_code, FreeCode> code;
   std::vector<ChosenStandIn> stand_ins;
+  bool names_search_begin = false;  // It has a \G.
 };
 
 absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma_pattern) {
@@ -123,6 +190,7 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma_pattern) {
   const std::string& pattern = translated.pattern;
   auto compiled = std::make_shared<Compiled>();
   TANDEM_ASSIGN_OR_RETURN(compiled->stand_ins, ChooseStandIns(translated));
+  compiled->names_search_begin = absl::StrContains(pattern, "\\G");
   int error = 0;
   PCRE2_SIZE error_offset = 0;
   // In Ruby ^ and $ match at every line.
@@ -144,33 +212,20 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma_pattern) {
 
 absl::Status Regex::ForEachMatch(absl::string_view text,
                                  absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const {
-  const pcre2_code* code = compiled_->code.get();
-  const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
-      pcre2_match_data_create_from_pattern(code, nullptr));
-  const std::unique_ptr<pcre2_match_context, FreeMatchContext> context(pcre2_match_context_create(nullptr));
-  if (data == nullptr || context == nullptr) return absl::ResourceExhaustedError("out of memory for PCRE2");
-  pcre2_set_match_limit(context.get(), kMatchLimit);
-  pcre2_set_heap_limit(context.get(), kHeapLimitKibibytes);
-
   std::string storage;
   text = WithStandIns(text, compiled_->stand_ins, storage);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  Matcher matcher(compiled_->code.get(), compiled_->names_search_begin, text);
+  if (!matcher.has_memory()) return absl::ResourceExhaustedError("out of memory for PCRE2");
   size_t position = 0;
   size_t last_end = static_cast<size_t>(-1);
   while (position <= text.size()) {
-    int result =
-        pcre2_match(code, subject, text.size(), position, PCRE2_NO_UTF_CHECK, data.get(), context.get());
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-      // The interpreter keeps its backtracking points on the heap.
-      result = pcre2_match(code, subject, text.size(), position, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                           data.get(), context.get());
-    }
+    const int result = matcher.Match(position);
     if (result == PCRE2_ERROR_NOMATCH) return absl::OkStatus();
     if (result < 0) {
       return absl::ResourceExhaustedError(
           absl::StrCat("regular expression failed at byte ", position, ": ", ErrorText(result)));
     }
-    const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
+    const PCRE2_SIZE* bounds = matcher.bounds();
     const size_t begin = bounds[0];
     const size_t end = bounds[1];
     if (end < begin || begin < position) {

@@ -6,9 +6,12 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace tandem {
 namespace {
@@ -80,6 +83,28 @@ TEST(RegexTest, SurvivesRandomPatterns) {
     EXPECT_TRUE(status.ok()) << pattern << ": " << status;
   }
   EXPECT_GT(num_compiled, 200);
+}
+
+// Each beginning of a match may be within the limit while all together take minutes.
+TEST(RegexTest, BoundsTheStepsOfAWholeText) {
+  const absl::StatusOr<Regex> regex = Regex::Compile("(a|a|aa)+$");
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += std::string(16, 'a') + "b";
+  const absl::Time start = absl::Now();
+  const absl::Status status = regex->ForEachMatch(text, [](size_t, size_t) { return absl::OkStatus(); });
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  // What costs much at a few places is still matched, and what follows is found.
+  const absl::StatusOr<Regex> few = Regex::Compile("(a|a|aa)+$|b+");
+  ASSERT_TRUE(few.ok()) << few.status();
+  std::vector<size_t> ends;
+  const absl::Status found = few->ForEachMatch(std::string(12, 'a') + "bbxaa", [&](size_t, size_t end) {
+    ends.push_back(end);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(found.ok()) << found;
+  EXPECT_EQ(ends, (std::vector<size_t>{14, 17}));
 }
 
 }  // namespace

@@ -176,6 +176,12 @@ TEST_F(HostileDefinitionTest, RefusesEveryTruncation) {
   }
 }
 
+// A parser may take a zero byte for the end, and what follows for nothing.
+TEST_F(HostileDefinitionTest, RefusesWhatFollowsAZeroByte) {
+  Write("tokenizer.json", absl::StrCat(TinyDefinition().dump(), std::string(1, '\0'), "rest"));
+  EXPECT_THAT(std::string(Tokenizer::Load(folder_).status().message()), HasSubstr("is zero"));
+}
+
 TEST_F(HostileDefinitionTest, SurvivesMangledBytes) {
   const std::string whole = *ReadFile(absl::StrCat(kTestData, "llama2/tokenizer.json"), 1 << 20);
   std::mt19937 random(3);

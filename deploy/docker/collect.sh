@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# collect.sh BIN OUT: what the run-time image gets. OUT/root has its files, OUT/packages the packages of the libraries
-# that the binaries were linked with.
+# collect.sh BIN OUT: collects the contents of the run-time image. OUT/root gets its files, OUT/packages a list of the
+# packages whose libraries the binaries link.
 set -euo pipefail
 
 bin=${1:?usage: collect.sh BIN OUT}
@@ -14,7 +14,7 @@ for name in "${binaries[@]}"; do
   strip -o "$out/root/usr/local/bin/$name" "$bin/$name"
   linked+=("$bin/$name")
 done
-# With -DTANDEM_CUDA=ON; docs/gpu.md says where binaries look for it.
+# Built with -DTANDEM_CUDA=ON. docs/gpu.md lists where binaries look for it.
 if [[ -f $bin/tandem-cuda.so ]]; then
   mkdir -p "$out/root/usr/local/lib/tandem"
   strip --strip-unneeded -o "$out/root/usr/local/lib/tandem/tandem-cuda.so" "$bin/tandem-cuda.so"
@@ -26,12 +26,12 @@ for folder in "$repository"/deploy/demo-models/tandem-*; do
 done
 chmod -R a+rX "$out/root"
 
-# Libraries that belong to no package come with the machine, as a GPU's driver does.
+# Libraries that belong to no package come with the machine, for example a GPU's driver.
 ldd "${linked[@]}" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | sort -u |
   while read -r library; do
-    # Packages name files with and without /usr before /lib, and CUDA's by a folder that links lead to. Failure is fine:
-    # dpkg -S fails when one of the names is no package's, and all but one of them never are; a library that belongs to
-    # no package by any name comes with the machine.
+    # Packages list files with or without /usr before /lib, and CUDA's list the folder that a link points to. Failure is
+    # fine: dpkg -S fails if any of these names belongs to no package, and at most one of them does. A library that
+    # belongs to no package under any name comes with the machine.
     dpkg -S "$library" "/usr$library" "${library#/usr}" "$(realpath "$library")" 2>/dev/null || true
   done | sed 's/:.*//' | sort -u >"$out/packages"
-[[ -s $out/packages ]] || { echo "collect.sh: no package has a library of $bin" >&2 && exit 1; }
+[[ -s $out/packages ]] || { echo "collect.sh: no package owns a library of $bin" >&2 && exit 1; }

@@ -230,7 +230,7 @@ def draw(data, fault, duration, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=120, help="of traffic, half of it before the fault")
+    parser.add_argument("--seconds", type=float, default=120, help="seconds of traffic; the fault comes halfway")
     parser.add_argument("output", type=pathlib.Path, help="the picture, as PNG")
     args = parser.parse_args()
     draw(*collect(args.seconds), args.output)

@@ -122,6 +122,32 @@ void DrafterChooser::TellLevelSeconds(absl::string_view drafter, double seconds)
   told_level_seconds_[String(drafter)] = seconds;
 }
 
+bool DrafterChooser::TellVocabularies(absl::string_view drafter, DraftVocabularies vocabularies) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = told_vocabularies_.find(drafter);
+  if (found == told_vocabularies_.end()) {
+    if (told_vocabularies_.size() >= kMostDrafters) return false;
+    told_vocabularies_.emplace(String(drafter), std::move(vocabularies));
+    return true;
+  }
+  if (found->second == vocabularies) return false;
+  found->second = std::move(vocabularies);
+  return true;
+}
+
+VocabularyFit DrafterChooser::FitOf(size_t model, absl::string_view drafter) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = told_vocabularies_.find(drafter);
+  if (found == told_vocabularies_.end()) return VocabularyFit::kIds;
+  const uint64_t wanted = models_[model].model.vocabulary_fingerprint;
+  const auto has = [wanted](const std::vector<uint64_t>& fingerprints) {
+    return std::find(fingerprints.begin(), fingerprints.end(), wanted) != fingerprints.end();
+  };
+  const DraftVocabularies& told = found->second;
+  if (told.own == 0 || told.own == wanted || has(told.bridged)) return VocabularyFit::kIds;
+  return has(told.by_text) ? VocabularyFit::kText : VocabularyFit::kNone;
+}
+
 void DrafterChooser::TellRoundSeconds(size_t model, absl::Span<const RoundPoint> rounds) {
   std::vector<RoundTimeModel::Point> grid;
   uint32_t last_rows = 0;

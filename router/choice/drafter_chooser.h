@@ -48,6 +48,21 @@ struct DrafterDecision {
   std::shared_ptr<void> pending;
 };
 
+// How a drafter's guesses become tokens of a model.
+enum class VocabularyFit {
+  kIds,   // By their ids, its own or bridged.
+  kText,  // By text alone, which tenants have to allow.
+  kNone,  // Not at all.
+};
+
+// What a drafter says of vocabularies, by their fingerprints.
+struct DraftVocabularies {
+  uint64_t own = 0;  // 0: that of any model.
+  std::vector<uint64_t> bridged;
+  std::vector<uint64_t> by_text;
+  bool operator==(const DraftVocabularies&) const = default;
+};
+
 // A calibration prompt: what each drafter that was tried came to.
 struct CalibrationPrompt {
   struct Outcome {
@@ -111,6 +126,10 @@ class DrafterChooser {
     double seconds = 0.0;
   };
   void TellRoundSeconds(size_t model, absl::Span<const RoundPoint> rounds);
+  // Likewise what a drafter drafts for, for FitOf. Whether that is news.
+  bool TellVocabularies(absl::string_view drafter, DraftVocabularies vocabularies);
+  // kIds too for a drafter that has said nothing yet.
+  VocabularyFit FitOf(size_t model, absl::string_view drafter) const;
   // What a drafter is predicted to accept, and its throughput, as Decide would have it: for feedback.
   AcceptanceRegression::Prediction Predict(size_t model, absl::string_view drafter,
                                            const PromptHandle& prompt) const;
@@ -197,6 +216,7 @@ class DrafterChooser {
   mutable absl::Mutex mutex_;
   std::vector<ModelState> models_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, double, std::less<>> told_level_seconds_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, DraftVocabularies, std::less<>> told_vocabularies_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What an acceptance from so many trials is worth, in (0, 1): trials are a sample of the prompt's acceptance.

@@ -538,5 +538,20 @@ TEST(DrafterChooserTest, AbandonedRequestsAreNoLongerPending) {
   EXPECT_EQ(chooser.Decide(0, chooser.Prepare(0, {1}, kTenant), kDrafters).reason, "explore");
 }
 
+TEST(DrafterChooserVocabularyTest, KnowsHowDraftersFit) {
+  DrafterChooser chooser(
+      {}, {{.name = "a", .vocabulary_fingerprint = 5}, {.name = "b", .vocabulary_fingerprint = 6}});
+  EXPECT_EQ(chooser.FitOf(0, "d"), VocabularyFit::kIds) << "it has said nothing";
+  EXPECT_TRUE(chooser.TellVocabularies("d", {.own = 5, .bridged = {}, .by_text = {6}}));
+  EXPECT_EQ(chooser.FitOf(0, "d"), VocabularyFit::kIds);
+  EXPECT_EQ(chooser.FitOf(1, "d"), VocabularyFit::kText);
+  EXPECT_FALSE(chooser.TellVocabularies("d", {.own = 5, .bridged = {}, .by_text = {6}})) << "no news";
+  EXPECT_TRUE(chooser.TellVocabularies("d", {.own = 7, .bridged = {5}, .by_text = {}}));
+  EXPECT_EQ(chooser.FitOf(0, "d"), VocabularyFit::kIds);
+  EXPECT_EQ(chooser.FitOf(1, "d"), VocabularyFit::kNone);
+  EXPECT_TRUE(chooser.TellVocabularies("d", {}));
+  EXPECT_EQ(chooser.FitOf(1, "d"), VocabularyFit::kIds) << "a source guesses in any";
+}
+
 }  // namespace
 }  // namespace tandem::router

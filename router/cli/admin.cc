@@ -113,6 +113,7 @@ std::string Table(const v1::TenantInfo& info) {
        {"tokens per minute", LimitText(tenant.tokens_per_minute())},
        {"weight", absl::StrCat(std::max(tenant.weight(), 1u))},
        {"text drafting", tenant.text_drafting() ? "yes" : "no"},
+       {"traffic recorded", tenant.record_traffic() ? "yes" : "no"},
        {"admin", tenant.admin() ? "yes" : "no"},
        {"state", info.rolled_back().empty() ? "ok" : absl::StrCat("rolled back: ", info.rolled_back())},
        {"version", absl::StrCat(info.version())}});
@@ -213,6 +214,8 @@ class AdminRun {
       }
       case Action::kWatch:
         return Watch();
+      case Action::kForget:
+        return Forget();
       case Action::kAdd:
         return Show<v1::VerifierInfo>(&Stub::AddVerifier, OfVerifier<v1::AddVerifierRequest>());
       case Action::kRemove: {
@@ -306,6 +309,24 @@ class AdminRun {
            << " go on as before";
       if (!response.failure().empty()) out_ << ": " << response.failure();
       out_ << "\n";
+    }
+    out_ << std::flush;
+    return absl::OkStatus();
+  }
+
+  absl::Status Forget() {
+    v1::DeleteRecordsRequest request;
+    request.set_tenant(command_.name);
+    request.set_request_id(command_.request_id);
+    v1::DeleteRecordsResponse response;
+    TANDEM_RETURN_IF_ERROR(Call(&Stub::DeleteRecords, request, &response));
+    if (command_.json) {
+      out_ << MessageJson(response, true);
+    } else if (command_.request_id.empty()) {
+      out_ << response.removed_files() << " files removed; "
+           << (response.removed_key() ? "the key is gone" : "there was no key") << "\n";
+    } else {
+      out_ << "readers pass over the request from now on\n";
     }
     out_ << std::flush;
     return absl::OkStatus();

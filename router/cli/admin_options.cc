@@ -27,7 +27,12 @@ constexpr char kDrafterExamples[] = R"(Examples:
   tandem drafters set code --address drafter-1:7003 --draft-model draft-code
   tandem drafters drain code
   tandem drafters drain code --undo
-  tandem drafters watch --json)";
+  tandem drafters watch --json
+  tandem drafters load acme-2026-11 --name acme --replace --endpoint drafter-1:7003
+  tandem drafters unload acme --endpoint drafter-1:7003
+
+`load` and `unload` are for a drafter, not for a router: it loads draft models from its --models-folder only, and with
+TLS the caller needs a certificate of the role operator. A router that the drafter registers with hears of it.)";
 
 constexpr char kVerifierExamples[] = R"(Examples:
   tandem verifiers list
@@ -117,6 +122,9 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<bool>(
       app, command, "--text-drafting", "text_drafting", [=](bool v) { tenant->set_text_drafting(v); },
       "Let drafters of an entirely different vocabulary draft for it, by text (true or false)");
+  AddSetting<bool>(
+      app, command, "--record-traffic", "record_traffic", [=](bool v) { tenant->set_record_traffic(v); },
+      "Keep its prompts and outputs in routers' spools, for drafters to learn from (true or false)");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(
@@ -149,6 +157,13 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<bool>(
       app, command, "--canary-promote", "canary.promote", [=](bool v) { canary->set_promote(v); },
       "Make it the tenant's drafter once it has shown to be above that share (true or false)");
+  AddSetting<double>(
+      app, command, "--canary-max-error", "canary.max_error", [=](double v) { canary->set_max_error(v); },
+      "How likely a verdict may be wrong; default 0.01");
+  AddSetting<uint32_t>(
+      app, command, "--canary-max-requests", "canary.max_requests",
+      [=](uint32_t v) { canary->set_max_requests(v); },
+      "Roll it back after so many of its requests without a verdict; 0: the trial goes on");
   AddSetting<std::string>(
       app, command, "--window-policy", "window_policy",
       [=](const std::string& v) { tenant->set_window_policy(v); }, "Window policy; empty: the verifier's");
@@ -251,6 +266,9 @@ void AddAdminCommands(CLI::App* app, AdminCommand* command,
       CLI::App* swap = add_named(Action::kSwap, "swap", "Pin a tenant to another drafter");
       swap->add_option("DRAFTER", command->swap_to, "Name of the drafter")->required();
       swap->add_flag("--running", command->running, "Also move sessions that are generating");
+      CLI::App* forget = add_named(Action::kForget, "forget",
+                                   "Delete what a router's spool has of it, and the key; ask every router");
+      forget->add_option("--request", command->request_id, "Only this request, by its id");
     } else {
       AddDrafterSettings(set, command);
       CLI::App* drain = add_named(Action::kDrain, "drain", "Give it no new sessions");
@@ -326,6 +344,40 @@ CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
       ->required();
   add_model(unload);
   return group;
+}
+
+std::function<bool()> AddDraftModelCommands(CLI::App* app, ModelsCommand* command,
+                                            const std::function<void(CLI::App*)>& add_connection) {
+  CLI::App* group = app->get_subcommand("drafters");
+  CLI::App* load =
+      AddAction(group, command, ModelsCommand::Action::kLoadDraft, "load",
+                "Have a drafter load one more draft model, and wait until it serves", add_connection);
+  v1::LoadDraftModelRequest* request = &command->load_draft;
+  load->add_option_function<std::string>(
+          "FOLDER", [request](const std::string& v) { request->set_folder(v); },
+          "The model's folder below the drafter's --models-folder")
+      ->required();
+  load->add_option_function<std::string>(
+      "--name", [request](const std::string& v) { request->set_name(v); },
+      "Name to serve it under; the folder's by default");
+  load->add_option_function<std::string>(
+      "--model-version", [request](const std::string& v) { request->set_version(v); },
+      "Which version it is; by default what the folder's draft_card.json says");
+  load->add_option_function<uint64_t>(
+      "--kv-tokens", [request](uint64_t v) { request->set_kv_tokens(v); },
+      "Tokens of keys and values to hold; the drafter's --kv-tokens by default");
+  load->add_flag_callback(
+      "--replace", [request] { request->set_replace(true); },
+      "Take the place of the model of the name; sessions that are open finish on that one");
+  CLI::App* unload =
+      AddAction(group, command, ModelsCommand::Action::kUnloadDraft, "unload",
+                "Have a drafter open no more sessions with one; those that are open go on", add_connection);
+  unload
+      ->add_option_function<std::string>(
+          "NAME", [command](const std::string& v) { command->unload_draft.set_name(v); },
+          "The draft model's name")
+      ->required();
+  return [load, unload] { return load->parsed() || unload->parsed(); };
 }
 
 absl::Status FinishAdminCommand(AdminCommand& command) {

@@ -20,6 +20,9 @@ CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
                             const std::function<void(CLI::App*)>& add_connection);
 CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
                               const std::function<void(CLI::App*)>& add_connection);
+// `load` and `unload` of `tandem drafters`, which AddAdminCommands has added; tells whether one was parsed.
+std::function<bool()> AddDraftModelCommands(CLI::App* app, ModelsCommand* command,
+                                            const std::function<void(CLI::App*)>& add_connection);
 
 // What the parser cannot check. InvalidArgument names the flag.
 absl::Status FinishAdminCommand(AdminCommand& command);

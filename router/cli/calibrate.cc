@@ -1,4 +1,3 @@
-#include <fstream>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -9,6 +8,7 @@
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
+#include "common/config/sealed_bytes.h"
 #include "router/cli/commands.h"
 #include "router/cli/prompt_file.h"
 #include "router/cli/prompt_input.h"
@@ -50,14 +50,6 @@ absl::StatusOr<v1::CalibrationOutcome> Try(const CalibrateCommand& command, cons
   outcome.set_trials(trials);
   if (trials > 0) outcome.set_acceptance(static_cast<double>(stats.drafter_accepted_tokens()) / trials);
   return outcome;
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file.fail()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
 }
 
 // Seconds, and how they compare with what was predicted, are those of the machines that served.
@@ -131,7 +123,7 @@ absl::Status Calibrate(const CalibrateCommand& command, Terminal& terminal, Inte
   terminal.out << std::flush;
   if (command.output.empty()) return absl::OkStatus();
   const v1::LearnedRouting state = command.portable ? WithoutTimes(response.state()) : response.state();
-  return WriteFile(command.output, state.SerializeAsString());
+  return ReplaceFile(command.output, Seal(state.SerializeAsString()));
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ int RunChat(const ChatCommand& command, Terminal& terminal, const Clock& clock, 
   Conversation conversation(command, terminal, clock, interrupts);
   const bool interactive = terminal.in_is_terminal;
   if (interactive)
-    terminal.err << "/exit leaves, /reset forgets the conversation, /stats explains the last answer.\n";
+    terminal.err
+        << "/exit ends the chat, /reset starts a new conversation, /stats explains the last answer.\n";
   bool failed = false;
   std::string line;
   while (terminal.out.good()) {
@@ -89,7 +90,7 @@ int RunChat(const ChatCommand& command, Terminal& terminal, const Clock& clock, 
     } else if (command_word == "/stats") {
       conversation.ShowStats();
     } else if (command_word[0] == '/') {
-      terminal.err << "Unknown command; there are /exit, /reset and /stats.\n";
+      terminal.err << "Unknown command; the commands are /exit, /reset and /stats.\n";
     } else if (const absl::Status status = conversation.Ask(line); !status.ok()) {
       ReportFailure(status, terminal.err);
       failed = true;

@@ -174,6 +174,16 @@ absl::Status Client::CallVerifier(
   return Explain(call(*stub, context));
 }
 
+absl::Status Client::CallDrafter(
+    const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& call) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
+  grpc::ClientContext context;
+  Prepare(context, absl::Now() + connection_.timeout);
+  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  const auto stub = v1::Drafter::NewStub(channel_);
+  return Explain(call(*stub, context));
+}
+
 absl::StatusOr<v1::ChoiceExplanation> Client::ExplainChoice(const v1::ExplainChoiceRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckConnection());
   TANDEM_RETURN_IF_ERROR(CheckTexts(request.request()));

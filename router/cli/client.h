@@ -14,6 +14,7 @@
 #include "grpcpp/security/credentials.h"
 #include "router/cli/options.h"
 #include "tandem/v1/admin.grpc.pb.h"
+#include "tandem/v1/drafter.grpc.pb.h"
 #include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/routing.grpc.pb.h"
 #include "tandem/v1/verifier.grpc.pb.h"
@@ -67,6 +68,9 @@ class Client {
   // Runs a call of a verifier's; an interrupt cancels it. Errors as in Generate.
   absl::Status CallVerifier(
       const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& call);
+
+  // Likewise of a drafter's.
+  absl::Status CallDrafter(const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& call);
 
   // Runs a call of v1::RouterAdmin; an interrupt cancels it. Errors as in Generate.
   absl::Status CallAdmin(

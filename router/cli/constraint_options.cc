@@ -25,19 +25,18 @@ absl::StatusOr<std::string> Read(absl::string_view flag, const std::string& path
 void AddConstraint(CLI::App* app, ConstraintOptions* options) {
   const std::string group = "Structured output (one of these)";
   app->add_option("--json-schema", options->json_schema_file,
-                  "The output is JSON that the schema in this file validates")
+                  "The output is JSON that is valid under the schema in this file")
       ->group(group);
   app->add_flag("--json-object", options->json_object, "The output is a JSON object")->group(group);
   app->add_option("--regex", options->regex, "The whole output matches this regular expression")
       ->group(group);
   app->add_option("--grammar", options->grammar_file, "The output follows the EBNF grammar in this file")
       ->group(group);
-  app->add_option("--choice", options->choices,
-                  "The output is this text, or another one given so (repeatable)")
+  app->add_option("--choice", options->choices, "The output is this text; repeat for alternatives")
       ->allow_extra_args(false)
       ->group(group);
   app->add_flag("--any-whitespace", options->any_whitespace,
-                "JSON may have blanks and line ends wherever it allows them")
+                "Allow blanks and line breaks wherever JSON allows them")
       ->group(group);
 }
 

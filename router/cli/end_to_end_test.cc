@@ -460,6 +460,9 @@ TEST_F(EndToEndTest, Servers) {
   v1::ModelInfo& near = *bridged.mutable_drafter()->mutable_models(0)->mutable_model();
   near.set_vocabulary_fingerprint(0x77);
   near.add_bridged_vocabularies()->set_fingerprint(vocabulary);
+  v1::BridgedVocabulary& by_text = *near.add_bridged_vocabularies();
+  by_text.set_fingerprint(0x78);
+  by_text.set_by_text(true);
   enter(bridged);
 
   const auto run = [&](std::vector<std::string> arguments, const std::string& token = "secret-z") {
@@ -476,7 +479,7 @@ TEST_F(EndToEndTest, Servers) {
   EXPECT_THAT(out_.str(), ContainsRegex("drafter +code +drafter:7003 +configured +ready +- +- +- +- +-\n"));
   EXPECT_THAT(out_.str(), ContainsRegex("drafter +quick +drafter-9:7003 +registered +ready +- +1.0 +"
                                         "646464646464 +0.50 ms a level +eagle3 head of 0000000000000123\n"));
-  EXPECT_THAT(out_.str(), ContainsRegex("drafter +near .* draft model, bridged to 1\n"));
+  EXPECT_THAT(out_.str(), ContainsRegex("drafter +near .* draft model, bridged to 1, by text for 1\n"));
 
   EXPECT_EQ(run({"drafters", "drain", "code"}), kExitOk) << err_.str();
   EXPECT_EQ(run({"servers", "--json"}), kExitOk) << err_.str();
@@ -495,6 +498,7 @@ TEST_F(EndToEndTest, Servers) {
   EXPECT_EQ(find("quick", "registered")["registration"]["head_kind"], "eagle3");
   EXPECT_EQ(find("near", "registered")["registration"]["vocabulary_fingerprint"], "0000000000000077");
   EXPECT_EQ(find("near", "registered")["registration"]["bridged_vocabularies"].size(), 1u);
+  EXPECT_EQ(find("near", "registered")["registration"]["text_vocabularies"][0], "0000000000000078");
   EXPECT_FALSE(find("letters", "configured").contains("registration"));
 
   EXPECT_EQ(run({"servers"}, "secret-a"), kExitFailure);

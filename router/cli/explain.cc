@@ -46,6 +46,9 @@ std::string Describe(const v1::ChoiceExplanation& explanation) {
   for (const v1::CandidateExplanation& candidate : explanation.candidates()) {
     text += DescribeCandidate(candidate, candidate.drafter() == explanation.drafter());
   }
+  for (const std::string& drafter : explanation.unfit_drafters()) {
+    absl::StrAppend(&text, "  ", Name(drafter), ": left out, its vocabulary is another one\n");
+  }
   absl::StrAppend(&text, "\nchoice: ", Name(explanation.drafter()), " (", explanation.reason(), ")\n");
   return text;
 }

@@ -83,10 +83,9 @@ void AppendHeads(const v1::ServerInfo& info, std::string* text) {
   std::vector<std::vector<std::string>> rows = {{"HEAD", "KIND", "TARGET", "TARGET WIDTH"}};
   for (const v1::ModelInfo& model : info.models()) {
     if (model.head_kind().empty()) continue;
-    rows.push_back(
-        {model.name(), model.head_kind(),
-         model.target_fingerprint() == 0 ? "not known" : FingerprintText(model.target_fingerprint()),
-         absl::StrCat(model.target_hidden_size())});
+    rows.push_back({model.name(), model.head_kind(),
+                    model.target_fingerprint() == 0 ? "unknown" : FingerprintText(model.target_fingerprint()),
+                    absl::StrCat(model.target_hidden_size())});
   }
   if (rows.size() > 1) absl::StrAppend(text, "\n", FormatTable(rows));
 }
@@ -94,7 +93,7 @@ void AppendHeads(const v1::ServerInfo& info, std::string* text) {
 // Of a drafter, the targets whose vocabularies are not quite those of its models.
 void AppendBridges(const v1::ServerInfo& info, std::string* text) {
   std::vector<std::vector<std::string>> rows = {
-      {"BRIDGED MODEL", "TO FINGERPRINT", "VOCABULARY", "MOVED", "TARGET'S ALONE", "DRAFT MODEL'S ALONE"}};
+      {"BRIDGED MODEL", "TO FINGERPRINT", "VOCABULARY", "MOVED", "TARGET ONLY", "DRAFT MODEL ONLY"}};
   for (const v1::ModelInfo& model : info.models()) {
     for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
       const auto tokens = [&bridged](uint32_t count) {

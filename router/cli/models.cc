@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
 #include "router/cli/commands.h"
@@ -14,6 +15,7 @@ namespace {
 
 using ModelsAction = ModelsCommand::Action;
 using VerifierStub = v1::Verifier::Stub;
+using DrafterStub = v1::Drafter::Stub;
 
 std::string ModelsTable(const v1::ServerInfo& info) {
   std::vector<std::vector<std::string>> rows = {
@@ -109,6 +111,36 @@ absl::Status UnloadAdapter(const ModelsCommand& command, Client& client, std::os
   return absl::OkStatus();
 }
 
+absl::Status LoadDraftModel(const ModelsCommand& command, Client& client, std::ostream& out) {
+  v1::LoadDraftModelResponse response;
+  TANDEM_RETURN_IF_ERROR(client.CallDrafter([&](DrafterStub& stub, grpc::ClientContext& context) {
+    return stub.LoadDraftModel(&context, command.load_draft, &response);
+  }));
+  if (command.json) {
+    out << MessageJson(response, true) << std::flush;
+    return absl::OkStatus();
+  }
+  const v1::ModelInfo& model = response.model();
+  out << model.name() << (model.version().empty() ? "" : absl::StrCat(" (", model.version(), ")"))
+      << absl::StrFormat(" is served, with room for %d tokens, in %.1f MiB", response.kv_tokens(),
+                         static_cast<double>(response.memory_bytes()) / (1 << 20));
+  if (command.load_draft.replace())
+    out << "; " << response.sessions() << " sessions finish on the one before";
+  out << "\n" << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status UnloadDraftModel(const ModelsCommand& command, Client& client, std::ostream& out) {
+  v1::UnloadDraftModelResponse response;
+  TANDEM_RETURN_IF_ERROR(client.CallDrafter([&](DrafterStub& stub, grpc::ClientContext& context) {
+    return stub.UnloadDraftModel(&context, command.unload_draft, &response);
+  }));
+  out << (command.json ? MessageJson(response, true)
+                       : absl::StrCat(response.sessions(), " sessions go on with it\n"))
+      << std::flush;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int RunModels(const ModelsCommand& command, Terminal& terminal, Interrupts& interrupts) {
@@ -132,6 +164,12 @@ int RunModels(const ModelsCommand& command, Terminal& terminal, Interrupts& inte
       break;
     case ModelsAction::kUnloadAdapter:
       status = UnloadAdapter(command, client, terminal.out);
+      break;
+    case ModelsAction::kLoadDraft:
+      status = LoadDraftModel(command, client, terminal.out);
+      break;
+    case ModelsAction::kUnloadDraft:
+      status = UnloadDraftModel(command, client, terminal.out);
       break;
   }
   if (status.ok()) return kExitOk;

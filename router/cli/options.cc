@@ -444,6 +444,9 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   CLI::App* adapters_app = AddAdaptersCommands(
       &app, &models, [&](CLI::App* added) { AddConnection(added, &models.connection, &raw); });
 
+  const std::function<bool()> is_draft_model = AddDraftModelCommands(
+      &app, &models, [&](CLI::App* added) { AddConnection(added, &models.connection, &raw); });
+
   // CLI11 would only say that a subcommand is missing.
   const bool is_word = !arguments.empty() && !arguments[0].empty() && arguments[0][0] != '-';
   const auto is_first = [&](CLI::App* command) { return command->get_name() == arguments[0]; };
@@ -482,7 +485,7 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   } else if (servers_app->parsed()) {
     status = Finish(raw, servers.connection);
     command = servers;
-  } else if (models_app->parsed() || adapters_app->parsed()) {
+  } else if (models_app->parsed() || adapters_app->parsed() || is_draft_model()) {
     status = Finish(raw, models.connection);
     command = models;
   } else if (info_app->parsed()) {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/tls_files.h"
 #include "tandem/v1/config.pb.h"
+#include "tandem/v1/drafter.pb.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/verifier.pb.h"
 
@@ -66,7 +67,7 @@ struct ServersCommand {
 // `tandem tenants ...`, `tandem drafters ...` or `tandem verifiers ...`.
 struct AdminCommand {
   enum class Kind { kTenants, kDrafters, kVerifiers };
-  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch, kAdd, kRemove };
+  enum class Action { kList, kGet, kSet, kDelete, kSwap, kDrain, kWatch, kAdd, kRemove, kForget };
 
   ConnectionOptions connection;
   Kind kind = Kind::kTenants;
@@ -80,6 +81,7 @@ struct AdminCommand {
   v1::CanaryConfig canary;
   std::vector<std::string> canary_fields;  // Settings of the canary that were given; others are to be kept.
   std::string swap_to;
+  std::string request_id;  // For kForget; empty: everything.
   bool running = false;
   bool undo = false;
   bool json = false;
@@ -87,7 +89,16 @@ struct AdminCommand {
 
 // `tandem models ...` and `tandem adapters ...`, of a verifier.
 struct ModelsCommand {
-  enum class Action { kList, kLoad, kUnload, kListAdapters, kLoadAdapter, kUnloadAdapter };
+  enum class Action {
+    kList,
+    kLoad,
+    kUnload,
+    kListAdapters,
+    kLoadAdapter,
+    kUnloadAdapter,
+    kLoadDraft,
+    kUnloadDraft,
+  };
 
   ConnectionOptions connection;
   Action action = Action::kList;
@@ -95,6 +106,8 @@ struct ModelsCommand {
   std::string name;  // For kUnload.
   v1::LoadAdapterRequest load_adapter;
   v1::UnloadAdapterRequest unload_adapter;
+  v1::LoadDraftModelRequest load_draft;
+  v1::UnloadDraftModelRequest unload_draft;
   bool json = false;
 };
 

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 absl::StatusOr<FilePrompt> PromptOf(absl::string_view line) {
   const json object = json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return absl::InvalidArgumentError("begins with { and is no JSON object");
+  if (object.is_discarded()) return absl::InvalidArgumentError("begins with { but is not a JSON object");
   for (const char* key : {"prompt", "text", "question", "chat"}) {
     const auto found = object.find(key);
     if (found == object.end() || !found->is_string()) continue;

@@ -74,8 +74,15 @@ std::string KindOf(const v1::KnownServer& server) {
   const v1::RegisteredDraftModel model = DraftModelOf(server);
   if (model.model().head_kind().empty()) {
     if (model.model().vocabulary_fingerprint() == 0) return "source";
-    const int bridged = model.model().bridged_vocabularies_size();
-    return bridged == 0 ? "draft model" : absl::StrCat("draft model, bridged to ", bridged);
+    int bridged = 0, by_text = 0;
+    for (const v1::BridgedVocabulary& other : model.model().bridged_vocabularies()) {
+      ++(other.by_text() ? by_text : bridged);
+    }
+    std::string kind = "draft model";
+    if (!model.model().version().empty()) absl::StrAppend(&kind, " ", model.model().version());
+    if (bridged > 0) absl::StrAppend(&kind, ", bridged to ", bridged);
+    if (by_text > 0) absl::StrAppend(&kind, ", by text for ", by_text);
+    return kind;
   }
   const std::string kind = absl::StrCat(absl::CHexEscape(model.model().head_kind()), " head");
   if (model.model().target_fingerprint() == 0) return kind;
@@ -119,12 +126,15 @@ json RegistrationJson(const v1::KnownServer& server) {
   if (registration.has_drafter()) {
     const v1::ModelInfo model = DraftModelOf(server).model();
     if (model.has_level_seconds()) result["level_seconds"] = model.level_seconds();
+    result["model_version"] = model.version();
     result["head_kind"] = model.head_kind();
     result["target_fingerprint"] = absl::StrFormat("%016x", model.target_fingerprint());
     result["vocabulary_fingerprint"] = absl::StrFormat("%016x", model.vocabulary_fingerprint());
     result["bridged_vocabularies"] = json::array();
-    for (const v1::BridgedVocabulary& bridged : model.bridged_vocabularies()) {
-      result["bridged_vocabularies"].push_back(absl::StrFormat("%016x", bridged.fingerprint()));
+    result["text_vocabularies"] = json::array();
+    for (const v1::BridgedVocabulary& other : model.bridged_vocabularies()) {
+      result[other.by_text() ? "text_vocabularies" : "bridged_vocabularies"].push_back(
+          absl::StrFormat("%016x", other.fingerprint()));
     }
   }
   return result;

@@ -17,9 +17,9 @@ constexpr size_t kMostToolBytes = size_t{1} << 20;
 }  // namespace
 
 void AddTools(CLI::App* app, ToolOptions* options) {
-  app->add_option(
-         "--tools", options->file,
-         "With --chat: functions that the model may call, a JSON list as OpenAI's API has it, in this file")
+  app->add_option("--tools", options->file,
+                  "With --chat: file with the functions that the model may call, a JSON list in the format "
+                  "of OpenAI's API")
       ->group("Prompt");
   app->add_option("--tool-choice", options->choice,
                   "With --tools: auto, none, required, or the name of the function to call")

@@ -139,7 +139,7 @@ void EtcdStore::SetAway(const absl::Status& reason) {
     was_here = here_;
   }
   if (was_here) {
-    LogError("etcd is out of reach; routing goes on as it was, and cannot be changed",
+    LogError("etcd is out of reach; routing continues unchanged, and changes are refused",
              {{"error", std::string(reason.message())}});
   }
   absl::MutexLock lock(&mutex_);
@@ -463,10 +463,10 @@ absl::StatusOr<uint64_t> EtcdStore::Update(absl::Span<const StoreChange> changes
       &retried, [&](absl::Time deadline) { return client_.Txn(transaction, deadline); });
   if (!response.ok()) {
     if (!IsTransient(response.status())) return response.status();
-    return absl::UnavailableError(absl::StrCat(
-        response.status().message(),
-        retried ? "; whether the change was made is not known: look when it answers again, or make it again"
-                : "; nothing was changed"));
+    return absl::UnavailableError(
+        absl::StrCat(response.status().message(),
+                     retried ? "; the change may have been made: check when etcd answers again, or repeat it"
+                             : "; nothing was changed"));
   }
   uint64_t version = static_cast<uint64_t>(std::max<int64_t>(response->header().revision(), 0));
   if (!response->succeeded()) {

@@ -124,7 +124,7 @@ TEST(EtcdStoreTest, TransactionsGoByRevisions) {
   const auto conflict =
       store->Update({{.key = "b", .value = "4"}, {.key = "a", .value = "5", .expected_version = first}});
   EXPECT_EQ(conflict.status().code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(conflict.status().message(), HasSubstr("\"a\" has been changed meanwhile"));
+  EXPECT_THAT(conflict.status().message(), HasSubstr("\"a\" has changed in the meantime"));
   EXPECT_EQ(store->Get("b").value()->value, "2") << "nothing of a failed transaction is kept";
   EXPECT_TRUE(store->Update({{.key = "a", .expected_version = second}, {.key = "c"}}).ok());
   EXPECT_EQ(store->Get("a").value(), std::nullopt);

@@ -47,7 +47,7 @@ absl::Status CheckResponse(const FeedbackRequest& request, const v1::ScoreRespon
   if (response.prompt_tokens() > request.prompt_length ||
       !std::isfinite(response.prompt_negative_log_likelihood()) ||
       response.prompt_negative_log_likelihood() < 0.0) {
-    return absl::InvalidArgumentError("the prompt's likelihood makes no sense");
+    return absl::InvalidArgumentError("the prompt's likelihood is invalid");
   }
   return absl::OkStatus();
 }
@@ -61,32 +61,32 @@ Feedback::Feedback(Options options, std::unique_ptr<Scorer> scorer, FeedbackSink
       clock_(clock),
       requests_(
           registry->AddCounter({"tandem_router_feedback_requests_total",
-                                "Sampled requests that are over: scored by every candidate, incomplete "
-                                "(a drafter was not asked or did not answer), dropped (no drafter could "
-                                "be asked), skipped (nothing to score, or too long).",
+                                "Sampled requests that have finished: scored by every candidate (scored), "
+                                "incomplete (a drafter was not asked or did not answer), dropped (no drafter "
+                                "could be asked), skipped (nothing to score, or too long).",
                                 {"outcome"}})),
       scores_(registry->AddCounter({"tandem_router_feedback_scores_total",
-                                    "Answers of drafters to requests for a score, by status code.",
+                                    "Drafters' answers to score requests, by status code.",
                                     {"drafter", "outcome"}})),
       withheld_(registry->AddCounter({"tandem_router_feedback_withheld_total",
-                                      "Scores that a drafter was not asked for: as many as it may have were "
-                                      "under way (busy), or it is left alone after failures (backoff).",
+                                      "Scores that the router did not ask a drafter for: all of its slots "
+                                      "were taken (busy), or the router backs off after failures (backoff).",
                                       {"drafter", "reason"}})),
       realised_acceptance_(registry->AddHistogram(
           {"tandem_router_realised_acceptance",
-           "Share of an output's tokens that a drafter would have guessed, by its score.",
+           "Share of an output's tokens that a drafter would have guessed, from its score.",
            {"tenant", "drafter"}},
           ShareBuckets())),
       acceptance_error_(registry->AddHistogram(
           {"tandem_router_acceptance_error",
-           "Distance between predicted and realised acceptance, of every scored candidate.",
+           "Absolute difference of predicted and realised acceptance, for every scored candidate.",
            {"tenant", "drafter"}},
           ShareBuckets())),
-      regret_(registry->AddHistogram(
-          {"tandem_router_regret_ratio",
-           "Share of the best candidate's throughput that the choice gave away, by realised acceptance.",
-           {"tenant"}},
-          ShareBuckets())),
+      regret_(registry->AddHistogram({"tandem_router_regret_ratio",
+                                      "Share of the best candidate's throughput that the choice of drafter "
+                                      "lost, computed from realised acceptance.",
+                                      {"tenant"}},
+                                     ShareBuckets())),
       chosen_(registry->AddCounter({"tandem_router_feedback_chosen_total",
                                     "Scored requests, by the drafter that was chosen.",
                                     {"tenant", "drafter"}})),
@@ -152,9 +152,9 @@ void Feedback::GiveBack(const Asked& asked, const absl::Status& status) {
   // What is cancelled is so because this ends.
   if (change == ScoreSlots::Change::kNone || absl::IsCancelled(status)) return;
   if (change == ScoreSlots::Change::kAnswersAgain) {
-    LogInfo("a drafter scores again", {{"drafter", asked.drafter.name}});
+    LogInfo("a drafter answers score requests again", {{"drafter", asked.drafter.name}});
   } else {
-    LogWarning("a drafter does not score and is left alone for a while",
+    LogWarning("a drafter does not answer score requests; backing off",
                {{"drafter", asked.drafter.name},
                 {"endpoint", asked.drafter.endpoint},
                 {"error", status.ToString(absl::StatusToStringMode::kWithNoExtraData)}});

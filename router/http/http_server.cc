@@ -141,7 +141,7 @@ class HttpServer::Impl {
       tls_ = *std::move(tls);
       stamp_ = std::move(stamp);
     } else {
-      LogWarning("certificates have changed and cannot be used: HTTP goes on with those of before",
+      LogWarning("changed certificates cannot be used: HTTP keeps the previous ones",
                  {{"error", std::string(tls.status().message())}});
     }
     return tls_;

@@ -114,7 +114,7 @@ absl::Status OpenAiApi::Hold(const std::string& tenant, std::shared_ptr<void>& h
   uint32_t& count = connections_->of_tenant[tenant];
   if (count >= options_.connections_per_tenant) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the tenant has ", count, " HTTP connections, expected at most that many"));
+        absl::StrCat("the tenant has ", count, " HTTP connections, which is the limit"));
   }
   ++count;
   // Without the lock, which what was held takes.

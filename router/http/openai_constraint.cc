@@ -86,7 +86,7 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequ
     ReadGuides(body, "", "/structured_outputs", own, constraint);
     fields.Update(own.Finish());
   }
-  fields.Refuse("structural_tag", "not to be had over HTTP");
+  fields.Refuse("structural_tag", "not supported over HTTP");
   if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
 }
 

@@ -79,7 +79,7 @@ absl::Status JsonFields::Finish() {
   for (const auto& [name, value] : object_.items()) {
     if (!known_.contains(name)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path_, PrintableText(name), ": there is no such field; docs/http.md lists those there are"));
+          path_, PrintableText(name), ": there is no such field; docs/http.md lists the supported ones"));
     }
   }
   return absl::OkStatus();

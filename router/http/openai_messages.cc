@@ -36,8 +36,8 @@ absl::Status ReadMessage(const Json& json, const std::string& path, v1::ChatMess
   }
   fields.Ignore("refusal");
   fields.Ignore("annotations");
-  fields.Refuse("audio", "not to be had here");
-  fields.Refuse("function_call", "not to be had here; expected tool_calls");
+  fields.Refuse("audio", "not supported");
+  fields.Refuse("function_call", "not supported; expected tool_calls");
   return fields.Finish();
 }
 
@@ -108,8 +108,8 @@ void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) 
   }
   ReadToolFields(body, fields, chat);
   chat.set_parse_output(true);
-  fields.Refuse("functions", "not to be had here; expected tools", Json::array());
-  fields.Refuse("function_call", "not to be had here; expected tool_choice", "none");
+  fields.Refuse("functions", "not supported; expected tools", Json::array());
+  fields.Refuse("function_call", "not supported; expected tool_choice", "none");
   chat.set_continue_final_message(fields.Flag("continue_final_message").value_or(false));
   OrderedJson variables = ReadTemplateVariables(body, fields);
   if (const auto opens = fields.Flag("add_generation_prompt"); opens.has_value()) {

@@ -44,7 +44,7 @@ void ReadNumOutputs(JsonFields& fields, CompletionRequest& completion, v1::Gener
   const auto number = fields.Integer("n", 1, kMaxOutputs);
   if (number.has_value()) completion.num_outputs = static_cast<uint32_t>(*number);
   if (completion.num_outputs > 1) request.set_num_outputs(completion.num_outputs);
-  fields.Refuse("best_of", "expected 1: all outputs that are made are answered, n of them", 1);
+  fields.Refuse("best_of", "expected 1: the answer contains all n generated outputs", 1);
   fields.Refuse("use_beam_search", "expected false");
 }
 
@@ -56,14 +56,14 @@ void ReadPromptLogprobs(JsonFields& fields, CompletionRequest& completion, v1::G
   request.mutable_output()->set_prompt_logprobs(*completion.prompt_logprobs);
 }
 
-// OpenAI's and vLLM's fields that would change an answer, and are not to be had.
+// Refuses fields of OpenAI and vLLM that would change an answer and are not supported.
 void RefuseOthers(JsonFields& fields) {
-  fields.Refuse("moderation", "not to be had here");
-  fields.Refuse("cache_salt", "not to be had here: no tenant's cache serves another");
-  fields.Refuse("length_penalty", "expected 1: it is of beam search", 1);
-  fields.Refuse("truncate_prompt_tokens", "not to be had here: prompts are never cut");
+  fields.Refuse("moderation", "not supported");
+  fields.Refuse("cache_salt", "not supported: tenants never share a cache");
+  fields.Refuse("length_penalty", "expected 1: it is for beam search, which is not supported", 1);
+  fields.Refuse("truncate_prompt_tokens", "not supported: the server never truncates prompts");
   fields.Refuse("return_tokens_as_token_ids", "expected false; return_token_ids has them");
-  for (const char* name : {"kv_transfer_params", "vllm_xargs"}) fields.Refuse(name, "not to be had here");
+  for (const char* name : {"kv_transfer_params", "vllm_xargs"}) fields.Refuse(name, "not supported");
 }
 
 // What both kinds of request have.
@@ -252,11 +252,11 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
   ReadChat(body, fields, *request.mutable_chat());
   for (const char* name : {"chat_template", "documents", "audio", "web_search_options", "reasoning_effort",
                            "verbosity", "mm_processor_kwargs"}) {
-    fields.Refuse(name, "not to be had here", Json::object());
+    fields.Refuse(name, "not supported", Json::object());
   }
   if (fields.Flag("include_reasoning") == false)
-    fields.Fail("include_reasoning", "expected true: what is generated is answered");
-  fields.Refuse("add_special_tokens", "expected false: the template says which a prompt has");
+    fields.Fail("include_reasoning", "expected true: the answer contains all generated text");
+  fields.Refuse("add_special_tokens", "expected false: the chat template adds them");
   fields.Refuse("modalities", "expected [\"text\"]", Json::array({"text"}));
   fields.Refuse("echo", "expected false");
   TANDEM_RETURN_IF_ERROR(fields.Finish());
@@ -282,7 +282,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body) {
   // As many alternatives as the output's tokens have.
   if (completion.echo && completion.logprobs.has_value() && !completion.prompt_logprobs.has_value())
     request.mutable_output()->set_prompt_logprobs(*completion.logprobs);
-  fields.Refuse("suffix", "not to be had here", "");
+  fields.Refuse("suffix", "not supported", "");
   if (const auto special = fields.Flag("add_special_tokens"); special == false)
     fields.Fail("add_special_tokens", "expected true; send token ids for a prompt without a begin-of-text");
   ReadPrompts(fields, request, completion);

@@ -225,7 +225,7 @@ TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
       {R"("input": "x", "stop": [1])", "stop: expected a string or a list of strings"},
       {R"("input": "x", "include_stop_str_in_output": true)", "include_stop_str_in_output: "},
       {R"("input": "x", "chat_template_kwargs": [])", "chat_template_kwargs: expected an object"},
-      {R"("input": "x", "moderation": {"model": "m"})", "moderation: not to be had here"},
+      {R"("input": "x", "moderation": {"model": "m"})", "moderation: not supported"},
   };
   for (const auto& [fields, problem] : kRefused) {
     const Answer answer = Ask("POST", "/v1/responses", absl::StrCat("{", fields, "}"));

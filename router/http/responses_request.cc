@@ -189,12 +189,12 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
   completion.stream = fields.Flag("stream").value_or(false);
   fields.Refuse("background", "expected false: responses are not kept");
   for (const char* name : {"access_programs", "background_options", "image", "moderation"})
-    fields.Refuse(name, "not to be had here");
+    fields.Refuse(name, "not supported");
   for (const char* name : {"previous_response_id", "conversation", "prompt"})
-    fields.Refuse(name, "not to be had here: nothing is kept from one response to the next");
+    fields.Refuse(name, "not supported: the server stores no responses");
   fields.Refuse("truncation", "expected \"disabled\"", "disabled");
-  fields.Refuse("top_logprobs", "not to be had here; chat completions have them", 0);
-  fields.Refuse("max_tool_calls", "not to be had here");
+  fields.Refuse("top_logprobs", "not supported; chat completions have them", 0);
+  fields.Refuse("max_tool_calls", "not supported");
   for (const char* name : {"store", "metadata", "user", "include", "service_tier", "safety_identifier",
                            "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning",
                            "stream_options", "context_management"}) {

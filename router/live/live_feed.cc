@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<LiveFeed::Watcher>> LiveFeed::Watch(uint64_t seen
   absl::MutexLock lock(&mutex_);
   if (closed_) return absl::UnavailableError("the router is shutting down");
   if (num_watchers() >= options_.max_watchers) {
-    return absl::ResourceExhaustedError(absl::StrCat("as many browsers watch already as may (",
+    return absl::ResourceExhaustedError(absl::StrCat("too many browsers watch already (the limit is ",
                                                      options_.max_watchers,
                                                      "); close one, or raise the limit"));
   }

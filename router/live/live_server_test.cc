@@ -198,7 +198,7 @@ TEST_F(LiveServerTest, OneTooManyIsToldWhy) {
   const std::string third = Ask("/events");
   EXPECT_THAT(third, HasSubstr(" 503 "));
   EXPECT_THAT(third, HasSubstr("Retry-After: 5\r\n"));
-  EXPECT_THAT(third, HasSubstr("as many browsers watch already as may (2)"));
+  EXPECT_THAT(third, HasSubstr("too many browsers watch already (the limit is 2)"));
   EXPECT_THAT(Ask("/"), HasSubstr(" 200 OK")) << "the page itself can be had";
   // A place is free again once the server has noticed that one is gone.
   first->Close();

@@ -66,6 +66,10 @@ absl::Status CheckModel(absl::string_view path, const v1::ModelInfo& model, bool
       model.head_kind().size() > kMaxTextBytes) {
     return Wrong(path, ": weight_type, architecture or head_kind is longer than ", kMaxTextBytes, " bytes");
   }
+  if (!model.version().empty() && !IsGoodName(model.version())) {
+    return Wrong(path, ".version: \"", Shown(model.version()), "\", expected at most ", kMaxNameBytes,
+                 " printable ASCII characters without blanks");
+  }
   if (!is_source && model.vocabulary_fingerprint() == 0) {
     return Wrong(path, ".vocabulary_fingerprint: missing");
   }

@@ -71,20 +71,35 @@ v1::RegisterResponse Registrar::Answer() const {
   return response;
 }
 
-absl::StatusOr<v1::RegisterResponse> Registrar::Register(const v1::RegisterRequest& request) {
+absl::StatusOr<v1::RegisterResponse> Registrar::Register(const v1::RegisterRequest& request,
+                                                         std::optional<PeerAddress> from) {
   v1::ServerRegistration server = request.server();
   // What a later version says is not this one's to keep.
   server.DiscardUnknownFields();
   TANDEM_RETURN_IF_ERROR(CheckRegistration(server));
   absl::MutexLock lock(&mutex_);
   Look();
-  return RegisterLocked(server);
+  return RegisterLocked(server, from);
 }
 
-absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerRegistration& server) {
+absl::Status Registrar::CheckShare(PeerAddress from) {
+  std::erase_if(registered_from_, [this](const auto& one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return list_.Find(one.first) == nullptr;
+  });
+  const auto count = std::count_if(registered_from_.begin(), registered_from_.end(),
+                                   [from](const auto& one) { return one.second == from; });
+  const uint32_t most = options_.servers.registration.max_per_address;
+  if (count < most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      count, " servers have registered from this address, as many as may (registration.max_per_address)"));
+}
+
+absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerRegistration& server,
+                                                               std::optional<PeerAddress> from) {
   const std::string key = RegistrationKey(server.instance(), server.has_verifier());
   // What the store has of it may have ended since.
   if (own_leases_ != nullptr) TANDEM_RETURN_IF_ERROR(Reread());
+  if (from.has_value() && list_.Find(key) == nullptr) TANDEM_RETURN_IF_ERROR(CheckShare(*from));
   absl::Status status;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     status = Write(server, key);
@@ -100,6 +115,7 @@ absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerR
     return status;
   }
   list_.Heard(key, options_.clock->Now());
+  if (from.has_value()) registered_from_.insert_or_assign(key, *from);
   Publish();
   return Answer();
 }

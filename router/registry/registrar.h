@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/rpc/peer_backoff.h"
 #include "router/config.h"
 #include "router/registry/registered_endpoint.h"
 #include "router/registry/server_list.h"
@@ -48,7 +51,10 @@ class Registrar {
   Registrar& operator=(const Registrar&) = delete;
 
   // The errors that v1::Registry documents. Blocks for as long as the store takes.
-  absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
+  // `from`: where the caller is, if that bounds what it may take; it may register `max_per_address` servers
+  // here.
+  absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request,
+                                                std::optional<PeerAddress> from = std::nullopt);
   absl::Status Deregister(const v1::DeregisterRequest& request);
 
   // What is in use now.
@@ -60,7 +66,10 @@ class Registrar {
   void AwaitChange(absl::Duration timeout);
 
  private:
-  absl::StatusOr<v1::RegisterResponse> RegisterLocked(const v1::ServerRegistration& server)
+  // ResourceExhausted when as many servers as may have registered from the address.
+  absl::Status CheckShare(PeerAddress from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<v1::RegisterResponse> RegisterLocked(const v1::ServerRegistration& server,
+                                                      std::optional<PeerAddress> from)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // One try: Aborted and NotFound when the store is not as it was thought to be.
   absl::Status Write(const v1::ServerRegistration& server, const std::string& key)
@@ -85,6 +94,7 @@ class Registrar {
   // Held while the store is asked: one registration at a time.
   mutable absl::Mutex mutex_;
   ServerList list_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, PeerAddress> registered_from_ ABSL_GUARDED_BY(mutex_);  // By key.
   bool away_ ABSL_GUARDED_BY(mutex_) = false;    // The store was out of reach at the last look.
   bool to_read_ ABSL_GUARDED_BY(mutex_) = true;  // The store has changed since it was read.
   absl::Time last_look_ ABSL_GUARDED_BY(mutex_);

@@ -1,8 +1,10 @@
 #include "router/registry/registrar.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "gmock/gmock.h"
@@ -63,6 +65,27 @@ TEST_F(RegistrarTest, AServerIsUsedAsLongAsItIsHeardOf) {
   // And comes back.
   EXPECT_TRUE(router_.Register(verifier).ok());
   EXPECT_THAT(router_.addresses(), ElementsAre("v:1"));
+}
+
+TEST_F(RegistrarTest, OneAddressDoesNotTakeAllTheRoom) {
+  const uint32_t most = Registration().max_per_address;
+  constexpr PeerAddress kFlooder = 1, kOther = 2;
+  const auto come = [this](const std::string& name, std::optional<PeerAddress> from) {
+    v1::RegisterRequest request;
+    *request.mutable_server() = VerifierAt(name, name + ":1", 1);
+    return router_.registrar->Register(request, from).status();
+  };
+  for (uint32_t i = 0; i < most; ++i) ASSERT_TRUE(come(absl::StrCat("f", i), kFlooder).ok());
+  const absl::Status refused = come("more", kFlooder);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("64 servers have registered from this address, as many as may"));
+  EXPECT_TRUE(come("f3", kFlooder).ok()) << "renewed";
+  EXPECT_TRUE(come("other", kOther).ok());
+  EXPECT_TRUE(come("socket", std::nullopt).ok());
+  // What it holds ends like everything else, and then there is room again.
+  Pass(kTtl + 2 * kTick);
+  EXPECT_TRUE(come("more", kFlooder).ok());
 }
 
 TEST_F(RegistrarTest, WhoLeavesIsGoneAtOnceAndDoesNotComeBack) {

@@ -131,7 +131,7 @@ absl::StatusOr<ServerList::Step> ServerList::Decide(
   if (present == nullptr) {
     if (known_.size() < options_.max_servers) return Step::kPut;
     return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", known_.size(), " servers, as many as may register"));
+        absl::StrCat("there are ", known_.size(), " servers, which is the limit"));
   }
   const bool unchanged = present->stored && SameInstance(server, present->server) &&
                          present->server.SerializeAsString() == server.SerializeAsString();

@@ -25,7 +25,7 @@ absl::Status CheckChanges(absl::Span<const StoreChange> changes) {
 
 absl::Status CheckExpectedVersion(const StoreChange& change, uint64_t version) {
   if (!change.expected_version.has_value() || *change.expected_version == version) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("\"", change.key, "\" has been changed meanwhile: its version is ",
+  return absl::AbortedError(absl::StrCat("\"", change.key, "\" has changed in the meantime: its version is ",
                                          version, ", expected ", *change.expected_version));
 }
 

@@ -207,7 +207,7 @@ void RoutingState::Remember(const RoutingStore::Listing& listing, std::map<std::
   for (const auto& [key, version] : damaged) {
     const auto known = damaged_.find(key);
     if (known != damaged_.end() && known->second == version) continue;
-    LogError("a record of the state is damaged; routing goes on with what it was before",
+    LogError("a record of the state is damaged; routing keeps its last good value",
              {{"key", absl::CHexEscape(key)}});
   }
   damaged_ = std::move(damaged);
@@ -227,7 +227,8 @@ std::shared_ptr<const RoutingSnapshot> RoutingState::snapshot() const {
 void RoutingState::Follow() {
   const absl::Status status = Reload();
   if (status.ok()) return;
-  LogError("the state cannot be used; routing goes on as before", {{"error", std::string(status.message())}});
+  LogError("the state cannot be used; routing keeps the previous state",
+           {{"error", std::string(status.message())}});
 }
 
 absl::Status RoutingState::Reload() {

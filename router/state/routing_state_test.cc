@@ -263,7 +263,7 @@ TEST(MemoryStoreTest, TransactionsGoByVersions) {
   const auto conflict =
       store.Update({{.key = "b", .value = "4"}, {.key = "a", .value = "5", .expected_version = 1}});
   EXPECT_EQ(conflict.status().code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(conflict.status().message(), HasSubstr("\"a\" has been changed meanwhile"));
+  EXPECT_THAT(conflict.status().message(), HasSubstr("\"a\" has changed in the meantime"));
   EXPECT_EQ(store.Get("b").value()->value, "2") << "nothing of a failed transaction is kept";
   EXPECT_EQ(store.Update({{.key = "c", .expected_version = 3}}).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(store.Update({{.key = "d"}, {.key = "d", .value = "x"}}).status().code(),

@@ -3,15 +3,20 @@
 #include <sqlite3.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/config/token_digest.h"
 #include "router/state/memory_store.h"
+#include "router/state/sqlite_copies.h"
 
 namespace tandem::router {
 namespace {
@@ -19,6 +24,17 @@ namespace {
 // In the file's header, so that no other program's file is taken for ours: "Tndm".
 constexpr int64_t kApplicationId = 0x546e646d;
 constexpr int64_t kSchemaVersion = 1;
+// Payload of the status of a file that SQLite does not know as its own.
+constexpr absl::string_view kNoDatabase = "tandem/no-database";
+
+// Beside the entries, so that versions of Tandem without seals go on with the file, and ignore it. The row
+// without a key says which version of the store was sealed last; when the store has another one, such a
+// version has written to it, and what it left without a seal is sealed anew.
+constexpr char kCreateSeals[] =
+    "CREATE TABLE IF NOT EXISTS seals(key BLOB PRIMARY KEY NOT NULL, version INTEGER NOT NULL,"
+    " digest BLOB NOT NULL) WITHOUT ROWID;";
+constexpr char kSealedVersion[] = "SELECT coalesce((SELECT version FROM seals WHERE key = x''), -1)";
+constexpr char kStoreVersion[] = "SELECT version FROM store WHERE id = 1";
 
 constexpr char kCreateSchema[] =
     "CREATE TABLE entries(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL)"
@@ -31,6 +47,17 @@ static_assert(kApplicationId == 1416520813);
 
 std::string Text(absl::string_view view) {
   return std::string(view.data(), view.size());
+}
+
+// SHA-256 of the key's size, the key, the version and the value.
+std::string DigestOf(const StoredEntry& entry) {
+  std::string bytes;
+  for (const uint64_t number : {static_cast<uint64_t>(entry.key.size()), entry.version}) {
+    for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(number >> (8 * i)));
+  }
+  absl::StrAppend(&bytes, entry.key, entry.value);
+  const Sha256Digest digest = Sha256(bytes);
+  return std::string(digest.begin(), digest.end());
 }
 
 }  // namespace
@@ -79,6 +106,54 @@ class SqliteStore::Statement {
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path,
                                                                const Options& options) {
+  absl::StatusOr<std::unique_ptr<SqliteStore>> store = OpenWhole(path, options);
+  if (IsDamage(store.status())) {
+    const RestoringLock lock(path);
+    // Another process may have done it.
+    store = OpenWhole(path, options);
+    if (IsDamage(store.status())) store = OpenGoodCopy(path, options, store.status());
+  }
+  TANDEM_RETURN_IF_ERROR(store.status());
+  (*store)->poller_ = std::thread([self = store->get()] { self->Poll(); });
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenWhole(const std::string& path,
+                                                                    const Options& options) {
+  // SQLite would make a new database of it.
+  if (IsCutToNothing(path)) {
+    return absl::DataLossError(absl::StrCat("state file ", path, ": empty, though there is a copy of it"));
+  }
+  return OpenAsItIs(path, options);
+}
+
+bool SqliteStore::IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || status.GetPayload(kNoDatabase).has_value();
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenGoodCopy(const std::string& path,
+                                                                       const Options& options,
+                                                                       const absl::Status& damage) {
+  const absl::StatusOr<std::string> duplicate = DuplicateGoodCopy(path);
+  if (absl::IsNotFound(duplicate.status())) return damage;
+  absl::Status status = duplicate.status();
+  if (status.ok())
+    status = OpenAsItIs(*duplicate, options).status();  // And closed again, with all in one file.
+  if (status.ok()) {
+    const absl::StatusOr<std::string> kept = ReplaceDamaged(path, *duplicate, absl::Now());
+    status = kept.status();
+    if (status.ok()) {
+      LogError("the state file is damaged; its last good copy is in its place, and changes since are lost",
+               {{"error", Text(damage.message())}, {"kept_as", *kept}});
+      return OpenAsItIs(path, options);
+    }
+  }
+  return absl::Status(damage.code(),
+                      absl::StrCat(damage.message(), "; its copy is no better: ", status.message()));
+}
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenAsItIs(const std::string& path,
+                                                                     const Options& options) {
   sqlite3* database = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &database,
                                    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
@@ -89,7 +164,6 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string
   }
   auto store = std::unique_ptr<SqliteStore>(new SqliteStore(path, options, database));
   TANDEM_RETURN_IF_ERROR(store->Prepare());
-  store->poller_ = std::thread([self = store.get()] { self->Poll(); });
   return store;
 }
 
@@ -112,9 +186,12 @@ absl::Status SqliteStore::ErrorOf(int code) const {
   if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE) return absl::OkStatus();
   const std::string message = absl::StrCat("state file ", path_, ": ", sqlite3_errmsg(database_));
   switch (code & 0xff) {
-    case SQLITE_NOTADB:
-      return absl::FailedPreconditionError(
+    case SQLITE_NOTADB: {
+      absl::Status status = absl::FailedPreconditionError(
           absl::StrCat(message, "; it is damaged or no state file, and has been left as it is"));
+      status.SetPayload(kNoDatabase, absl::Cord());
+      return status;
+    }
     case SQLITE_CORRUPT:
       return absl::DataLossError(absl::StrCat(message, "; it has been left as it is"));
     case SQLITE_BUSY:
@@ -176,7 +253,21 @@ absl::StatusOr<bool> SqliteStore::CheckIsOurs() {
 absl::Status SqliteStore::Prepare() {
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(const bool is_ours, CheckIsOurs());
-  if (is_ours) {
+  if (is_ours) TANDEM_RETURN_IF_ERROR(CheckWhole());
+  // Before the transaction, as SQLite demands.
+  TANDEM_RETURN_IF_ERROR(EnterWalMode());
+  TANDEM_RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
+  return InTransaction("BEGIN IMMEDIATE", [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    // Another process may have been faster.
+    TANDEM_ASSIGN_OR_RETURN(const bool created, CheckIsOurs());
+    if (!created) TANDEM_RETURN_IF_ERROR(Execute(kCreateSchema));
+    TANDEM_RETURN_IF_ERROR(Execute(kCreateSeals));
+    return SealWhatIsNot();
+  });
+}
+
+absl::Status SqliteStore::CheckWhole() {
+  {
     Statement check(database_, "PRAGMA quick_check(1)");
     const int code = check.Step();
     TANDEM_RETURN_IF_ERROR(ErrorOf(code));
@@ -186,15 +277,46 @@ absl::Status SqliteStore::Prepare() {
                                               code == SQLITE_ROW ? check.Bytes(0) : "it cannot be checked"));
     }
   }
-  // Before the transaction, as SQLite demands.
-  TANDEM_RETURN_IF_ERROR(EnterWalMode());
-  TANDEM_RETURN_IF_ERROR(Execute("PRAGMA synchronous = FULL"));
-  if (is_ours) return ReadNumber("SELECT version FROM store WHERE id = 1").status();
-  return InTransaction("BEGIN IMMEDIATE", [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    // Another process may have been faster.
-    TANDEM_ASSIGN_OR_RETURN(const bool created, CheckIsOurs());
-    return created ? absl::OkStatus() : Execute(kCreateSchema);
+  TANDEM_ASSIGN_OR_RETURN(const int64_t has_seals,
+                          ReadNumber("SELECT count(*) FROM sqlite_schema WHERE name = 'seals'"));
+  if (has_seals == 0) return ReadNumber(kStoreVersion).status();
+  return InTransaction("BEGIN", [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const Listing listing, ListInTransaction(""));
+    TANDEM_ASSIGN_OR_RETURN(const bool sealed, IsSealed());
+    TANDEM_ASSIGN_OR_RETURN(const int64_t seals, ReadNumber("SELECT count(*) FROM seals WHERE key != x''"));
+    if (!sealed || static_cast<size_t>(seals) == listing.entries.size()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("state file ", path_, ": ", listing.entries.size(), " values of ",
+                                            seals, " are there; it has been left as it is"));
   });
+}
+
+absl::StatusOr<bool> SqliteStore::IsSealed() {
+  TANDEM_ASSIGN_OR_RETURN(const int64_t sealed, ReadNumber(kSealedVersion));
+  TANDEM_ASSIGN_OR_RETURN(const int64_t version, ReadNumber(kStoreVersion));
+  return sealed == version;
+}
+
+absl::Status SqliteStore::SealWhatIsNot() {
+  TANDEM_ASSIGN_OR_RETURN(const bool sealed, IsSealed());
+  if (sealed) return absl::OkStatus();
+  // Those that have seals are checked.
+  TANDEM_ASSIGN_OR_RETURN(const Listing listing, ListInTransaction(""));
+  TANDEM_RETURN_IF_ERROR(Execute("DELETE FROM seals"));
+  for (const StoredEntry& entry : listing.entries) TANDEM_RETURN_IF_ERROR(WriteSeal(entry));
+  return WriteSeal({.version = listing.version});
+}
+
+absl::Status SqliteStore::WriteSeal(const StoredEntry& entry) {
+  Statement statement(database_, "INSERT OR REPLACE INTO seals(key, version, digest) VALUES(?1, ?2, ?3)");
+  const std::string digest = DigestOf(entry);
+  return ErrorOf(statement.Bind(1, entry.key).Bind(2, entry.version).Bind(3, digest).Step());
+}
+
+absl::Status SqliteStore::CheckEntry(const StoredEntry& entry, const std::string& digest, bool sealed) const {
+  if (digest.empty() ? !sealed : digest == DigestOf(entry)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("state file ", path_, ": the value of \"",
+                                          absl::CHexEscape(entry.key.substr(0, 64)),
+                                          "\" is not what was written (SHA-256); it has been left as it is"));
 }
 
 absl::Status SqliteStore::EnterWalMode() {
@@ -210,33 +332,48 @@ absl::Status SqliteStore::EnterWalMode() {
 absl::StatusOr<RoutingStore::Listing> SqliteStore::List(absl::string_view prefix) {
   absl::MutexLock lock(&mutex_);
   Listing listing;
-  const auto read = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-    TANDEM_ASSIGN_OR_RETURN(const int64_t version, ReadNumber("SELECT version FROM store WHERE id = 1"));
-    listing.version = static_cast<uint64_t>(version);
-    Statement select(database_, "SELECT key, value, version FROM entries WHERE key >= ?1 ORDER BY key");
-    select.Bind(1, prefix);
-    int code = select.Step();
-    for (; code == SQLITE_ROW; code = select.Step()) {
-      StoredEntry entry{.key = select.Bytes(0)};
-      if (!absl::StartsWith(entry.key, prefix)) return absl::OkStatus();
-      entry.value = select.Bytes(1);
-      entry.version = static_cast<uint64_t>(select.Number(2));
-      listing.entries.push_back(std::move(entry));
-    }
-    return ErrorOf(code);
-  };
-  TANDEM_RETURN_IF_ERROR(InTransaction("BEGIN", read));
+  TANDEM_RETURN_IF_ERROR(InTransaction("BEGIN", [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(listing, ListInTransaction(prefix));
+    return absl::OkStatus();
+  }));
+  return listing;
+}
+
+absl::StatusOr<RoutingStore::Listing> SqliteStore::ListInTransaction(absl::string_view prefix) {
+  TANDEM_ASSIGN_OR_RETURN(const int64_t version, ReadNumber(kStoreVersion));
+  TANDEM_ASSIGN_OR_RETURN(const bool sealed, IsSealed());
+  Listing listing{.version = static_cast<uint64_t>(version)};
+  Statement select(database_,
+                   "SELECT e.key, e.value, e.version, s.digest FROM entries e LEFT JOIN seals s"
+                   " ON s.key = e.key AND s.version = e.version WHERE e.key >= ?1 ORDER BY e.key");
+  select.Bind(1, prefix);
+  int code = select.Step();
+  for (; code == SQLITE_ROW; code = select.Step()) {
+    StoredEntry entry{.key = select.Bytes(0)};
+    if (!absl::StartsWith(entry.key, prefix)) return listing;
+    entry.value = select.Bytes(1);
+    entry.version = static_cast<uint64_t>(select.Number(2));
+    TANDEM_RETURN_IF_ERROR(CheckEntry(entry, select.Bytes(3), sealed));
+    listing.entries.push_back(std::move(entry));
+  }
+  TANDEM_RETURN_IF_ERROR(ErrorOf(code));
   return listing;
 }
 
 absl::StatusOr<std::optional<StoredEntry>> SqliteStore::Get(absl::string_view key) {
   absl::MutexLock lock(&mutex_);
-  Statement select(database_, "SELECT value, version FROM entries WHERE key = ?1");
+  Statement select(
+      database_,
+      "SELECT e.value, e.version, s.digest,"
+      " (SELECT version FROM store WHERE id = 1) = (SELECT version FROM seals WHERE key = x'')"
+      " FROM entries e LEFT JOIN seals s ON s.key = e.key AND s.version = e.version WHERE e.key = ?1");
   const int code = select.Bind(1, key).Step();
   TANDEM_RETURN_IF_ERROR(ErrorOf(code));
   if (code != SQLITE_ROW) return std::nullopt;
-  return StoredEntry{
+  StoredEntry entry{
       .key = Text(key), .value = select.Bytes(0), .version = static_cast<uint64_t>(select.Number(1))};
+  TANDEM_RETURN_IF_ERROR(CheckEntry(entry, select.Bytes(2), select.Number(3) != 0));
+  return entry;
 }
 
 absl::StatusOr<uint64_t> SqliteStore::VersionOf(absl::string_view key) {
@@ -248,11 +385,16 @@ absl::StatusOr<uint64_t> SqliteStore::VersionOf(absl::string_view key) {
 
 absl::Status SqliteStore::Write(const StoreChange& change, uint64_t version) {
   if (!change.value.has_value()) {
-    Statement statement(database_, "DELETE FROM entries WHERE key = ?1");
-    return ErrorOf(statement.Bind(1, change.key).Step());
+    for (const char* const sql : {"DELETE FROM entries WHERE key = ?1", "DELETE FROM seals WHERE key = ?1"}) {
+      Statement statement(database_, sql);
+      TANDEM_RETURN_IF_ERROR(ErrorOf(statement.Bind(1, change.key).Step()));
+    }
+    return absl::OkStatus();
   }
   Statement statement(database_, "INSERT OR REPLACE INTO entries(key, value, version) VALUES(?1, ?2, ?3)");
-  return ErrorOf(statement.Bind(1, change.key).Bind(2, *change.value).Bind(3, version).Step());
+  TANDEM_RETURN_IF_ERROR(
+      ErrorOf(statement.Bind(1, change.key).Bind(2, *change.value).Bind(3, version).Step()));
+  return WriteSeal({.key = change.key, .value = *change.value, .version = version});
 }
 
 absl::StatusOr<uint64_t> SqliteStore::Update(absl::Span<const StoreChange> changes) {
@@ -267,12 +409,13 @@ absl::StatusOr<uint64_t> SqliteStore::Update(absl::Span<const StoreChange> chang
         TANDEM_ASSIGN_OR_RETURN(const uint64_t found, VersionOf(change.key));
         TANDEM_RETURN_IF_ERROR(CheckExpectedVersion(change, found));
       }
+      TANDEM_RETURN_IF_ERROR(SealWhatIsNot());
       TANDEM_ASSIGN_OR_RETURN(
           const int64_t number,
           ReadNumber("UPDATE store SET version = version + 1 WHERE id = 1 RETURNING version"));
       version = static_cast<uint64_t>(number);
       for (const StoreChange& change : changes) TANDEM_RETURN_IF_ERROR(Write(change, version));
-      return absl::OkStatus();
+      return WriteSeal({.version = version});
     };
     TANDEM_RETURN_IF_ERROR(InTransaction("BEGIN IMMEDIATE", write));
   }
@@ -285,10 +428,21 @@ std::unique_ptr<RoutingStore::Watch> SqliteStore::WatchPrefix(std::string prefix
   return watches_.Add(std::move(prefix), std::move(on_change));
 }
 
+absl::Status SqliteStore::Copy() {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const int64_t version, ReadNumber(kStoreVersion));
+  if (version == copied_version_) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(CheckWhole());
+  TANDEM_RETURN_IF_ERROR(CopyDatabase(database_, path_));
+  copied_version_ = version;
+  return absl::OkStatus();
+}
+
 void SqliteStore::Poll() {
   int64_t seen = -1;
-  bool failing = false;
-  while (true) {
+  bool failing = false, stopping = false;
+  absl::Time next_copy = absl::Now() + options_.copy_interval;
+  while (!stopping) {
     absl::StatusOr<int64_t> found = 0;
     {
       absl::MutexLock lock(&mutex_);
@@ -300,12 +454,19 @@ void SqliteStore::Poll() {
       seen = *found;
       watches_.NotifyAll();
     }
-    if (!found.ok() && !failing) {
-      LogError("the state file cannot be read", {{"error", Text(found.status().message())}});
+    absl::Status status = found.status();
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping = mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.poll_interval);
     }
-    failing = !found.ok();
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), options_.poll_interval)) return;
+    if (options_.copy_interval < absl::InfiniteDuration() && (stopping || absl::Now() >= next_copy)) {
+      next_copy = absl::Now() + options_.copy_interval;
+      status.Update(Copy());
+    }
+    if (!status.ok() && !failing) {
+      LogError("the state file cannot be read or copied", {{"error", Text(status.message())}});
+    }
+    failing = !status.ok();
   }
 }
 

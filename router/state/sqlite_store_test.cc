@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/temporary_folder.h"
@@ -20,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "router/state/open_store.h"
 #include "router/state/routing_state.h"
+#include "router/state/sqlite_copies.h"
 #include "router/testing/test_router.h"
 
 namespace tandem::router {
@@ -40,6 +43,14 @@ class SqliteStoreTest : public ::testing::Test {
     std::ostringstream text;
     text << std::ifstream(Path(), std::ios::binary).rdbuf();
     return text.str();
+  }
+  // By another program.
+  int Sql(const char* statements) const {
+    sqlite3* database = nullptr;
+    int code = sqlite3_open(Path().c_str(), &database);
+    if (code == SQLITE_OK) code = sqlite3_exec(database, statements, nullptr, nullptr, nullptr);
+    sqlite3_close(database);
+    return code;
   }
   void WriteContent(const std::string& content) const { folder_.Write("state.db", content); }
 
@@ -185,6 +196,7 @@ TEST_F(SqliteStoreTest, DamageIsFoundAndLeftAsItIs) {
     for (int i = 0; i < 200; ++i)
       ASSERT_TRUE(Put(*store, absl::StrCat("key", i), std::string(200, 'v')).ok());
   }
+  std::filesystem::remove(GoodCopyOf(Path()));
   const std::string whole = Content();
   ASSERT_GT(whole.size(), 3u * 4096);
   // Cut off, and with a page of the tree overwritten.
@@ -200,6 +212,138 @@ TEST_F(SqliteStoreTest, DamageIsFoundAndLeftAsItIs) {
   }
   WriteContent(whole);
   EXPECT_EQ(Open()->List("key")->entries.size(), 200u);
+}
+
+// Every byte of a file that SQLite itself does not check.
+TEST_F(SqliteStoreTest, AFlippedBitIsFound) {
+  {
+    const auto store = Open();
+    ASSERT_TRUE(Put(*store, "routing/tenants/acme", "weight 3, and a quota").ok());
+    ASSERT_TRUE(Put(*store, "routing/tenants/zeta", "another").ok());
+  }
+  std::filesystem::remove(GoodCopyOf(Path()));
+  const std::string whole = Content();
+  for (const char* const found : {"weight 3", "tenants/zeta"}) {
+    std::string damaged = whole;
+    damaged[damaged.rfind(found) + 7] ^= 1;
+    WriteContent(damaged);
+    const absl::Status status = OpenError();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(status.message(), HasSubstr(Path()));
+    EXPECT_EQ(Content(), damaged);
+  }
+  // While a store has it open.
+  WriteContent(whole);
+  const auto store = Open();
+  ASSERT_EQ(Sql("UPDATE entries SET value = x'00' WHERE key = CAST('routing/tenants/acme' AS BLOB)"),
+            SQLITE_OK);
+  EXPECT_THAT(store->Get("routing/tenants/acme").status().message(),
+              HasSubstr("the value of \"routing/tenants/acme\" is not what was written"));
+  EXPECT_EQ(store->List("routing/").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(store->Get("routing/tenants/zeta").value()->value, "another");
+}
+
+TEST_F(SqliteStoreTest, AValueThatIsGoneIsMissed) {
+  {
+    const auto store = Open();
+    ASSERT_TRUE(Put(*store, "a", "1").ok());
+    ASSERT_TRUE(Put(*store, "b", "2").ok());
+  }
+  std::filesystem::remove(GoodCopyOf(Path()));
+  ASSERT_EQ(Sql("DELETE FROM entries WHERE key = CAST('a' AS BLOB)"), SQLITE_OK);
+  EXPECT_THAT(OpenError().message(), HasSubstr("1 values of 2 are there"));
+}
+
+TEST_F(SqliteStoreTest, TheLastGoodCopyTakesADamagedFilesPlace) {
+  {
+    const auto store = Open();
+    for (int i = 0; i < 200; ++i)
+      ASSERT_TRUE(Put(*store, absl::StrCat("key", i), std::string(200, 'v')).ok());
+  }
+  const std::string whole = Content();
+  std::string flipped = whole;
+  flipped[flipped.rfind("vvvv")] ^= 4;
+  std::string overwritten = whole;
+  overwritten.replace(4096 * 2, 4096, std::string(4096, '\x5a'));
+  const std::string text(5000, 'x');
+  for (const std::string& damaged :
+       {flipped, overwritten, whole.substr(0, whole.size() / 2), text, std::string()}) {
+    WriteContent(damaged);
+    // Nobody leaves a log for it.
+    for (const char* const part : {"-wal", "-shm"}) std::filesystem::remove(Path() + part);
+    const auto store = SqliteStore::Open(Path());
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->List("key")->entries.size(), 200u);
+    EXPECT_TRUE(Put(**store, "key0", "new").ok());
+    EXPECT_TRUE(Put(**store, "key0", std::string(200, 'v')).ok());
+    bool found = false;
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
+      if (file.path().string().find(".damaged-") == std::string::npos) continue;
+      std::ostringstream content;
+      content << std::ifstream(file.path(), std::ios::binary).rdbuf();
+      found |= content.str() == damaged;
+    }
+    EXPECT_TRUE(found) << "the damaged file is kept";
+  }
+  // Another program's file is nobody's damage.
+  Sql("PRAGMA application_id = 5");
+  EXPECT_EQ(OpenError().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SqliteStoreTest, ADamagedFileIsNotCopied) {
+  const auto store = SqliteStore::Open(Path(), {.poll_interval = absl::Milliseconds(1),
+                                                .copy_interval = absl::Milliseconds(1)})
+                         .value();
+  ASSERT_TRUE(Put(*store, "a", "good").ok());
+  const auto copied = [this](absl::string_view text) {
+    std::ostringstream content;
+    content << std::ifstream(GoodCopyOf(Path()), std::ios::binary).rdbuf();
+    return absl::StrContains(content.str(), text);
+  };
+  while (!copied("good")) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_EQ(Sql("UPDATE entries SET value = CAST('evil' AS BLOB)"), SQLITE_OK);
+  // Its version counts up.
+  ASSERT_TRUE(Put(*store, "b", "more").ok());
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_TRUE(copied("good"));
+  EXPECT_FALSE(copied("evil"));
+}
+
+// As versions without seals made it, and wrote to it later beside this one.
+TEST_F(SqliteStoreTest, OlderVersionsGoOnWithTheFile) {
+  for (const char* const sql :
+       {"PRAGMA journal_mode = WAL",
+        "CREATE TABLE entries(key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL)"
+        " WITHOUT ROWID",
+        "CREATE TABLE store(id INTEGER PRIMARY KEY CHECK(id = 1), version INTEGER NOT NULL)",
+        "INSERT INTO store(id, version) VALUES(1, 7)", "PRAGMA application_id = 1416520813",
+        "PRAGMA user_version = 1", "INSERT INTO entries VALUES(x'61', CAST('old' AS BLOB), 7)"}) {
+    ASSERT_EQ(Sql(sql), SQLITE_OK) << sql;
+  }
+  {
+    const auto store = Open();
+    EXPECT_EQ(store->Get("a").value()->value, "old");
+    EXPECT_EQ(store->Update({{.key = "b", .value = "new"}}).value(), 8u);
+  }
+  // What the older version does in a transaction.
+  ASSERT_EQ(Sql("BEGIN; UPDATE store SET version = 9; INSERT OR REPLACE INTO entries VALUES(x'61',"
+                " CAST('older' AS BLOB), 9); DELETE FROM entries WHERE key = x'62'; COMMIT"),
+            SQLITE_OK);
+  {
+    const auto store = Open();
+    EXPECT_EQ(store->Get("a").value()->value, "older");
+    EXPECT_EQ(store->Get("b").value(), std::nullopt);
+    EXPECT_EQ(store->List("")->entries.size(), 1u);
+    EXPECT_EQ(store->Update({{.key = "c", .value = "newer"}}).value(), 10u);
+    // Both at the same time.
+    ASSERT_EQ(Sql("BEGIN; UPDATE store SET version = 11; INSERT OR REPLACE INTO entries VALUES(x'64',"
+                  " CAST('d' AS BLOB), 11); COMMIT"),
+              SQLITE_OK);
+    EXPECT_EQ(store->Get("d").value()->value, "d");
+    EXPECT_EQ(store->Update({{.key = "e", .value = "5"}}).value(), 12u);
+    EXPECT_EQ(store->List("")->entries.size(), 4u);
+  }
+  EXPECT_EQ(Open()->List("")->entries.size(), 4u);
 }
 
 TEST_F(SqliteStoreTest, CannotBeOpened) {

@@ -38,7 +38,7 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers) {
 
 TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder,
                        Feedback* feedback, const VerifierPool::Options& verifiers, const Tracer& tracer,
-                       LiveView* live, absl::Duration write_stall_timeout) {
+                       LiveView* live, absl::Duration write_stall_timeout, Spool* spool) {
   ServedModel model = LetterModel();
   if (encoder != nullptr) model.encoder = std::move(encoder);
   auto next = std::make_shared<std::atomic<uint64_t>>(1000);
@@ -53,6 +53,7 @@ TestRouter::TestRouter(const v1::RouterConfig& config, std::shared_ptr<const Pro
   options.tracer = &tracer;
   options.live = live;
   options.write_stall_timeout = write_stall_timeout;
+  options.spool = spool;
   options.draw = [next] { return next->fetch_add(1); };
   router_ = std::make_unique<Router>(std::move(options));
   service_ = std::make_unique<GenerationService>(*router_);

@@ -26,11 +26,11 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers);
 class TestRouter {
  public:
   // `config` is one that resolves, with one model. Encoding goes through `encoder` when it is given.
-  // `feedback`, `tracer` and `live` outlive this.
+  // `feedback`, `tracer`, `live` and `spool` outlive this.
   explicit TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder = nullptr,
                       Feedback* feedback = nullptr, const VerifierPool::Options& verifiers = {},
                       const Tracer& tracer = Tracer::Off(), LiveView* live = nullptr,
-                      absl::Duration write_stall_timeout = absl::Seconds(30));
+                      absl::Duration write_stall_timeout = absl::Seconds(30), Spool* spool = nullptr);
   ~TestRouter();
 
   const std::string& endpoint() const { return server_->address(); }

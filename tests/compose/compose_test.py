@@ -70,6 +70,23 @@ class SchemaTest(unittest.TestCase):
     def test_it_is_what_the_specification_says(self):
         self.assertEqual(schema_errors(COMPOSE), [])
 
+    def test_the_learning_file_goes_with_it(self):
+        learning = load("compose.learning.yaml")
+        self.assertEqual(schema_errors(learning), [])
+        self.assertEqual(set(learning["services"]) - set(SERVICES), {"learning"})
+        self.assertEqual(learning["services"]["learning"]["profiles"], ["learning"])
+        for name in ("router", "drafter"):
+            # A command is replaced as a whole.
+            command = learning["services"][name]["command"]
+            self.assertEqual(command[: len(SERVICES[name]["command"])], SERVICES[name]["command"])
+            binary = REPOSITORY.joinpath(*{"router": ("router", "spool", "spool_flags.cc"), "drafter": ("drafter", "main.cc")}[name])
+            for argument in command[len(SERVICES[name]["command"]) :]:
+                self.assertIn(f'"{argument[2:].split("=")[0]}"', binary.read_text(), argument)
+        learn = (REPOSITORY / "deploy" / "learning" / "tandem-learn").read_text()
+        for argument in learning["services"]["learning"]["command"]:
+            if argument.startswith("--") and argument not in ("--", "--steps=300"):
+                self.assertIn(f'add("{argument.split("=")[0]}"', learn)
+
     def test_what_the_specification_does_not_say_is_noticed(self):
         for change in ({"comand": ["tandem-router"]}, {"ports": 7001}, {"depends_on": "verifier"}, {"cap_drop": "ALL"}):
             broken = copy.deepcopy(COMPOSE)

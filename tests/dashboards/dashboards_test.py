@@ -37,7 +37,15 @@ EMPTY_WHEN_HEALTHY = {
     "tandem_router_retries_total",
     "tandem_router_canary_rollbacks_total",
     "tandem_router_canary_promotions_total",
+    # Of trials, and of tenants whose traffic is kept.
+    "tandem_router_canary_tokens_per_round",
+    "tandem_router_canary_margin",
+    "tandem_router_canary_requests",
+    "tandem_router_spool_bytes",
+    "tandem_router_spool_records_total",
+    "tandem_router_spool_dropped_total",
     "tandem_drafter_sessions_refused_total",
+    "tandem_drafter_model_changes_total",
     # Of a choice by prediction that was wrong: by chance, there may be none yet.
     "tandem_router_choice_surprises_total",
     # Drafters that hang or are out of time to score, and verifiers that load while requests come.
@@ -46,8 +54,8 @@ EMPTY_WHEN_HEALTHY = {
 }
 NAME = re.compile(r"\b(?:tandem_\w+|process_\w+|vllm:\w+|(?:drafter|instance|model):tandem_\w+:\w+|ALERTS|up)\b")
 # Panels of the acceptance dashboard, and what fires when a drafter earns nothing.
-DRAFTED = "Rounds that the drafter drafted"
-BY_SOURCE = "Accepted tokens, by who guessed them"
+DRAFTED = "Drafted rounds"
+BY_SOURCE = "Accepted tokens by source"
 ACCEPTANCE = "Acceptance rate by drafter"
 DRAFTER_ALERTS = ("TandemDrafterLost", "TandemDrafterWrong", "TandemDrafterSuspended", "TandemDrafterQuarantined")
 # Long enough for drafters to be explored and for windows of rates to fill.

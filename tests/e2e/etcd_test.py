@@ -197,6 +197,31 @@ class EtcdTest(ProcessTest):
         for token in ("secret", "token4"):
             self.assertNotIn(token, etcd.ctl("get", "--prefix", "/tandem/"), "tokens in the clear")
 
+    def refused_tokens(self, router):
+        """Why a request of 50 tokens is refused there; nothing when it has had them."""
+        with router.channel() as channel:
+            try:
+                Generation(channel, request_for(max_tokens=50), token="secret-q").read()
+            except grpc.RpcError as error:
+                self.assertEqual(error.code(), grpc.StatusCode.RESOURCE_EXHAUSTED, error.details())
+                return error.details()
+        return None
+
+    def test_a_quota_is_of_all_routers(self):
+        """What a tenant uses at one router is missing at the other, also after a restart; and without the etcd each gives
+        its part."""
+        etcd = self.add_etcd().start().wait_ready()
+        self.start_pair(etcd.address)
+        self.set_tenant(self.first, "quota", token="secret-q", tokens_per_minute=60)
+        wait_until(lambda: "quota" in self.tenants(self.second), "the tenant at the second router")
+        self.assertIsNone(self.refused_tokens(self.first))
+        wait_until(lambda: self.refused_tokens(self.second), "a quota that is used up at the second router")
+        self.assertIn("of its 60 tokens per minute", self.refused_tokens(self.first) or "")
+        third = self.add_router(etcd.address).wait_ready()
+        self.assertIsNotNone(self.refused_tokens(third), "a router that starts has no quota of its own")
+        etcd.kill()
+        wait_until(lambda: "this router gives its part" in self.second.log, "a router that counts by itself")
+
     def test_etcd_goes_away_and_comes_back(self):
         etcd = self.add_etcd().start().wait_ready()
         self.start_pair(etcd.address)

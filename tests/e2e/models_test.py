@@ -161,7 +161,7 @@ class ModelsTest(ProcessTest):
         command = [BIN_DIR / "tandem-verifier", "--model", MODELS / TARGET]
         for flags, text in (
             (("--model", MODELS / TARGET), "is used twice"),
-            (("--model", f"{SMALL}={SMALL_FOLDER}", "--kv-share", "large=2"), "name of no --model"),
+            (("--model", f"{SMALL}={SMALL_FOLDER}", "--kv-share", "large=2"), "is not the name of a --model"),
             (("--model", f"{SMALL}={SMALL_FOLDER}", "--kv-tokens", "300"), "expected at least 256"),
             (("--model", f"{SMALL}=/nowhere"), "/nowhere"),
         ):

@@ -40,7 +40,7 @@ SERVERS = {"verifier", "drafter"}
 GENERATION_METHODS = ("Generate", "GenerateOnce", "Tokenize", "Detokenize", "ListModels")
 ADMIN_METHODS = ("ListTenants", "GetTenant", "SetTenant", "DeleteTenant", "ListDrafters", "GetDrafter") + (
     *("SetDrafter", "DeleteDrafter", "SwapTenantDrafter", "DrainDrafter", "ListServers", "Watch"),
-    *("ListVerifiers", "AddVerifier", "RemoveVerifier"),
+    *("ListVerifiers", "AddVerifier", "RemoveVerifier", "DeleteRecords"),
 )
 # Who may call which RPC, written down a second time.
 ALLOWED = {
@@ -61,6 +61,7 @@ ALLOWED = {
     "drafter": {
         "/tandem.v1.Drafter/Draft": {"verifier"},
         "/tandem.v1.Drafter/Score": {"router"},
+        **{f"/tandem.v1.Drafter/{method}": {"operator"} for method in ("LoadDraftModel", "UnloadDraftModel")},
         "/tandem.v1.Admin/GetServerInfo": {"router", "verifier", "operator"},
     },
 }

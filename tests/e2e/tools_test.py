@@ -152,7 +152,7 @@ class ToolsTest(HttpStackTest):
         self.assertTrue(seen <= {"get_weather", "stop"})
         with self.assertRaises(openai.BadRequestError) as caught:
             self.ask(tool_choice="auto")
-        self.assertIn("does not tell of tools", str(caught.exception))
+        self.assertIn("does not support tools", str(caught.exception))
         bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
         named = {"type": "function", "function": {"name": "f"}}
         with self.assertRaises(openai.BadRequestError) as caught:

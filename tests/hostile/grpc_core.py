@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the gRPC core inside Python's grpcio does with the attacks that gRPC 1.51 itself does not bound: a bare server in a
-process of its own, limits as Tandem's servers set them. For versions of gRPC that the container image has and this
-machine does not: grpcio has the same core.
+"""Runs the attacks that gRPC 1.51 does not bound against the gRPC core in Python's grpcio: a bare server in its own process,
+with the limits of Tandem's servers. Use it to test versions of gRPC that the container image has and this machine does not,
+because grpcio has the same core.
 
     tests/hostile/grpc_core.py [--seconds 4]
 """
@@ -69,7 +69,7 @@ def run(name, seconds, **options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each attack")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each attack")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes docs/security.md's table: runs each row's attack on a router and a verifier of its own, on loopback, beside calls
-of another tenant, and says what these wait for before, during and after, and what memory the router takes.
+"""Makes the table of docs/security.md. Runs each row's attack on its own router and verifier on loopback, while another
+tenant sends calls. Prints the latency of these calls before, during and after the attack, and the router's memory.
 
     tests/e2e/run_python_test.py --work-dir build/dev/e2e --bin-dir build/dev/bin tests/hostile/table.py -- --seconds 8
 
-The attackers run at nice 19, and a step of the target takes 20 ms without using a core, so that on a machine of few
-cores the figures are of waiting, and not of who gets a core. The short form of all rows is hostile_test.py.
+Attackers run at nice 19, and a step of the target takes 20 ms without using a core. So, even on a machine with few cores,
+the latency is not that of waiting for a core. hostile_test.py is the short form of all rows.
 """
 
 import argparse
@@ -307,7 +307,7 @@ def line(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each phase: before, during and after")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of each phase: before, during and after the attack")
     parser.add_argument("rows", nargs="*", choices=[[], *(row.name for row in ROWS)], metavar="ROW")
     arguments = parser.parse_args()
     print(

@@ -130,9 +130,9 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--tls-ca", default="")
-    parser.add_argument("--server-name", default="", help="what the certificate says, where the target is an address")
-    parser.add_argument("--resume", action="store_true", help="go on after UNAVAILABLE")
-    parser.add_argument("--await-answers", type=float, help="only wait until requests are answered, for so many seconds")
+    parser.add_argument("--server-name", default="", help="name in the certificate, if the target is an address")
+    parser.add_argument("--resume", action="store_true", help="resume after UNAVAILABLE")
+    parser.add_argument("--await-answers", type=float, help="only wait until requests are answered, at most this many seconds")
     load = Load(parser.parse_args())
     if load.args.await_answers is not None:
         load.await_answers(load.args.await_answers)

@@ -9,7 +9,7 @@ import jsonschema
 import kubernetes_validate
 import network_policies
 import yaml
-from manifests import K8S, OVERLAYS, render, seconds, selected
+from manifests import K8S, OVERLAYS, REPOSITORY, render, seconds, selected
 
 KUBERNETES = "1.32"
 NAMESPACE = "tandem"
@@ -454,6 +454,42 @@ class ManifestsTest(unittest.TestCase):
                 with self.subTest(labels=labels, port=port):
                     may = network_policies.allowed(policies, pod, pod_of(router), router.port(port))
                     self.assertEqual(may, expected)
+
+    def test_the_learning_component_fits_the_base(self):
+        manifests = render("../tests/k8s/learning")
+        for item in manifests.objects:
+            with self.subTest(kind=item["kind"], name=item["metadata"]["name"]):
+                is_valid(item)
+        claims = set(manifests.names("PersistentVolumeClaim"))
+        router = next(workload for workload in manifests.workloads if workload.role == "router")
+        drafter = next(workload for workload in manifests.workloads if workload.name == "drafter-learned")
+        pod = manifests.get("CronJob", "learning")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        (job,) = pod["containers"]
+        for volumes in (router.pod["volumes"], drafter.pod["volumes"], pod["volumes"]):
+            claimed = {v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v}
+            self.assertLessEqual(claimed, claims)
+        mounted = {mount["mountPath"]: mount for mount in router.container["volumeMounts"]}
+        self.assertIn(router.flag("spool-keys"), mounted)
+        self.assertEqual(router.flag("spool"), "/spool/$(SPOOL_POD_NAME)")
+        self.assertFalse(mounted["/spool"].get("readOnly", False))
+        self.assertEqual(drafter.flag("models-folder"), "/learned")
+        # What the job is told is what the programs take, and where things are.
+        script = job["args"][0]
+        programs = [(REPOSITORY / "deploy" / "learning" / name).read_text() for name in ("tandem-learn", "tandem-trainer")]
+        for flag in re.findall(r"--[a-z-]+[a-z]", script):
+            self.assertTrue(any(f'add("{flag}"' in program for program in programs), flag)
+        paths = {mount["mountPath"] for mount in job["volumeMounts"]}
+        for path in ("/spool", "/spool-keys", "/learned", "/models"):
+            self.assertIn(path, paths)
+            self.assertIn(path, script)
+        # It reaches routers and drafters, and they let it in.
+        for name in ("router", "drafter-learned"):
+            self.assertIn(f"{name}.tandem.svc:", script)
+        policy = manifests.get("NetworkPolicy", "drafter-learned")["spec"]
+        self.assertTrue(selected(policy["podSelector"], drafter.labels))
+        context = job["securityContext"]
+        self.assertEqual((context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]), (False, True))
+        self.assertTrue(pod["securityContext"]["runAsNonRoot"])
 
     def test_grace_nodes_give_whole_cores(self):
         kubelet = yaml.safe_load(pathlib.Path(K8S / "overlays" / "grace" / "kubelet.yaml").read_text())

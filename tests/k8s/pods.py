@@ -277,7 +277,7 @@ def stall(cluster):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--overlay", choices=OVERLAYS, default="cpu-demo")
-    parser.add_argument("--rounds", type=int, default=1, help="how often to go through the scenarios")
+    parser.add_argument("--rounds", type=int, default=1, help="how often to run the scenarios")
     parser.add_argument("--clients", type=int, default=3, help="requests at a time")
     parser.add_argument(
         "--image", type=lambda folder: pathlib.Path(folder).resolve(), metavar="FOLDER",

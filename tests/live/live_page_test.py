@@ -429,7 +429,7 @@ class LivePageTest(ProcessTest):
         self.addCleanup(context.close)
         second = context.new_page()
         second.goto(f"http://127.0.0.1:{self.router.live_port}/")
-        self.wait_status(second, "the router refused (503)", "as many browsers watch already as may (1)")
+        self.wait_status(second, "the router refused (503)", "too many browsers watch already (the limit is 1)")
 
     def test_is_off_unless_asked_for(self):
         self.start_stack()

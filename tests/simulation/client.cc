@@ -35,15 +35,16 @@ void Client::Expect(bool holds, const std::string& otherwise) const {
   if (!holds) findings_->Expect(false, absl::StrCat("request ", request_.id, ": ", otherwise));
 }
 
-SessionRequest Client::MakeSessionRequest(absl::Time deadline) {
-  verifier_deadline_ = deadline;
+SessionRequest Client::MakeSessionRequest(const MachineClock& clock) {
+  // A deadline is so much from now, whatever the clocks of others say.
+  verifier_deadline_ = clock.FromQueue(request_.deadline);
   SessionRequest request{.prompt = request_.prompt,
                          .emitted = received_,
                          .max_tokens = request_.rules.max_tokens,
                          .sampling = request_.sampling,
                          .output = std::make_unique<OutputAssembler>(tokenizer_, request_.rules),
                          .cache_salt = request_.cache_salt,
-                         .deadline = deadline,
+                         .deadline = verifier_deadline_,
                          .drafter = request_.drafter,
                          .alternates = request_.alternates,
                          .partner = request_.partner,

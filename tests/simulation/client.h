@@ -10,6 +10,7 @@
 #include "common/testing/fake_constraint.h"
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
+#include "tests/simulation/session_owner.h"
 #include "verifier/reference_output.h"
 #include "verifier/session.h"
 
@@ -37,21 +38,19 @@ struct ClientRequest {
 };
 
 // One client: compares what it is sent with what law 2 says the output is, and with law 5.
-class Client {
+class Client final : public SessionOwner {
  public:
   Client(ClientRequest request, std::shared_ptr<const Tokenizer> tokenizer, const FakeEngine& target,
          Findings* findings);
 
   const ClientRequest& request() const { return request_; }
-  // `deadline`: the request's, by the verifier's clock.
-  SessionRequest MakeSessionRequest(absl::Time deadline);
-
-  void OnStarted();
-  void OnTokens(const CommittedTokens& tokens);
-  // The terminal status; `clock` is the verifier's.
-  void OnFinished(const MachineClock& clock, const absl::Status& status, const SessionSummary& summary);
-  // The verifier would not take it.
-  void OnRejected(const absl::Status& status);
+  SessionId session() const override { return request_.id; }
+  SessionRequest MakeSessionRequest(const MachineClock& clock) override;
+  void OnStarted() override;
+  void OnTokens(const CommittedTokens& tokens) override;
+  void OnFinished(const MachineClock& clock, const absl::Status& status,
+                  const SessionSummary& summary) override;
+  void OnRejected(const absl::Status& status) override;
 
   bool finished() const { return status_.has_value(); }
   const std::optional<absl::Status>& status() const { return status_; }

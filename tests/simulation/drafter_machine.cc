@@ -53,10 +53,6 @@ void DrafterMachine::Restart() {
   });
 }
 
-void DrafterMachine::Stall(absl::Duration duration) {
-  Post([this, duration] { clock().Spend(duration); });
-}
-
 void DrafterMachine::OnRequest(uint64_t connection, DraftRequest request) {
   Post([this, connection, request = std::move(request)] {
     last_connection_ = connection;

@@ -49,8 +49,6 @@ class DrafterMachine final : public Machine {
 
   void OnRequest(uint64_t connection, DraftRequest request);
   void OnClosed(uint64_t connection);
-  // Computes nothing for so long.
-  void Stall(absl::Duration duration);
   // Forgets everything, as a new process does.
   void Restart();
 

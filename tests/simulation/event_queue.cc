@@ -19,16 +19,22 @@ bool EventQueue::RunNext() {
 }
 
 absl::Time MachineClock::ReachedAt(absl::Time machine_time) const {
-  absl::Time reached = machine_time;
+  absl::Time reached = WithoutDrift(machine_time);
   for (const Jumped& jump : jumps_) {
     // Before this jump the clock got there by itself.
     if (reached <= jump.when) return reached;
-    reached = std::max(jump.when, machine_time - jump.ahead);
+    reached = std::max(jump.when, WithoutDrift(machine_time - jump.ahead));
   }
   return reached;
 }
 
+void Machine::Kill() {
+  killed_ = true;
+  inbox_.clear();
+}
+
 void Machine::Post(std::function<void()> event) {
+  if (killed_) return;
   inbox_.push_back(std::move(event));
   WakeAt(clock_.queue_now());
 }
@@ -44,9 +50,13 @@ void Machine::WakeAt(absl::Time when) {
 
 void Machine::Run() {
   wake_at_ = absl::InfiniteFuture();
+  if (killed_) return;
   if (clock_.queue_now() > queue_->now()) return WakeAt(clock_.queue_now());
   const std::vector<std::function<void()>> events = std::exchange(inbox_, {});
-  for (const std::function<void()>& event : events) event();
+  for (const std::function<void()>& event : events) {
+    if (!killed_) event();
+  }
+  if (killed_) return;
   Work(events.empty());
   WakeAt(inbox_.empty() ? clock_.ToQueue(NextWork()) : absl::InfinitePast());
 }

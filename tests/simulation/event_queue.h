@@ -38,17 +38,21 @@ class EventQueue {
 
 // One machine's clock. While the machine computes it runs ahead of the queue, which stands still. It has an
 // hour of its own: no two machines agree on the time, and a clock can jump ahead, as that of a machine does
-// which was suspended. It never goes back.
+// which was suspended, and run fast or slow. It never goes back.
 class MachineClock final : public Clock {
  public:
   explicit MachineClock(const EventQueue* queue) : queue_(queue) {}
-  absl::Time Now() const override { return queue_now() + ahead(); }
+  absl::Time Now() const override { return FromQueue(queue_now()); }
   // The same moment as the queue counts.
   absl::Time queue_now() const { return std::max(queue_->now(), busy_until_); }
-  absl::Time ToQueue(absl::Time machine_time) const { return machine_time - ahead(); }
-  absl::Time FromQueue(absl::Time queue_time) const { return queue_time + ahead(); }
+  absl::Time ToQueue(absl::Time machine_time) const { return WithoutDrift(machine_time - ahead()); }
+  absl::Time FromQueue(absl::Time queue_time) const {
+    return queue_time + ahead() + drift_ * (queue_time - absl::UnixEpoch());
+  }
 
   void Spend(absl::Duration duration) { busy_until_ = queue_now() + duration; }
+  // Gains (or loses) such a share of the time from the queue's beginning on; to be set there.
+  void SetDrift(double drift) { drift_ = drift; }
   void Jump(absl::Duration duration) { jumps_.push_back({queue_now(), ahead() + duration}); }
   // When, as the queue counts, this clock reaches `machine_time`, as far as it has jumped until now.
   absl::Time ReachedAt(absl::Time machine_time) const;
@@ -58,9 +62,16 @@ class MachineClock final : public Clock {
     absl::Time when;  // As the queue counts.
     absl::Duration ahead;
   };
+  // When the queue is there, of a clock that has not jumped.
+  absl::Time WithoutDrift(absl::Time machine_time) const {
+    if (drift_ == 0.0) return machine_time;
+    // Rounded up: a clock is not to be behind what it was to reach.
+    return absl::UnixEpoch() + (machine_time - absl::UnixEpoch()) / (1.0 + drift_) + absl::Nanoseconds(1);
+  }
   absl::Duration ahead() const { return jumps_.empty() ? absl::ZeroDuration() : jumps_.back().ahead; }
 
   const EventQueue* queue_;
+  double drift_ = 0.0;
   absl::Time busy_until_ = absl::InfinitePast();
   std::vector<Jumped> jumps_;
 };
@@ -107,8 +118,15 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // `event` runs on the machine's thread.
+  // `event` runs on the machine's thread, unless the process ends before.
   void Post(std::function<void()> event);
+  // The process ends as by SIGKILL: it does nothing any more.
+  void Kill();
+  bool killed() const { return killed_; }
+  // Computes nothing for so long, as by SIGSTOP.
+  void Stop(absl::Duration duration) {
+    Post([this, duration] { clock_.Spend(duration); });
+  }
   void JumpClock(absl::Duration duration) {
     Post([this, duration] { clock_.Jump(duration); });
   }
@@ -127,6 +145,7 @@ class Machine {
   EventQueue* const queue_;
   MachineClock clock_;
   std::vector<std::function<void()>> inbox_;
+  bool killed_ = false;
   absl::Time wake_at_ = absl::InfiniteFuture();
   uint64_t wake_number_ = 0;  // Of the wake-up that counts; earlier ones have been overtaken.
 };

@@ -19,7 +19,7 @@ void Liar::Observe(const DraftRequest& request) {
 }
 
 TokenId Liar::AnyToken() {
-  switch (random_.Between(0, 9)) {
+  switch (random_.Between(0, 5)) {
     case 0:
       return -1;
     case 1:
@@ -40,6 +40,7 @@ void Liar::DamageGrow(Grow* grow) {
   switch (random_.Between(well_formed_ ? 9 : 0, 14)) {
     case 0:
       grow->tokens[at] = AnyToken();
+      grow->scores[at] = 1.0f;  // So that it would be verified.
       break;
     case 1:
       grow->scores[at] = std::numeric_limits<float>::quiet_NaN();

@@ -36,6 +36,7 @@ class Link {
 
   void Connect();
   void Break();
+  bool connected() const { return connection_ != 0; }
   // `departure`: the sender's time, not before the queue's.
   void SendRequest(absl::Time departure, DraftRequest request);
   void SendResponse(absl::Time departure, uint64_t connection, DraftResponse response);

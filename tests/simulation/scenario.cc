@@ -163,9 +163,15 @@ TokenId AnyToken(Random* random) {
 StopRules DrawRules(Random random, const Tokenizer& tokenizer) {
   StopRules rules{.max_tokens = random.Between(1, 60)};
   if (random.Chance(0.4)) rules.stop_tokens.insert(AnyToken(&random));
-  if (random.Chance(0.2)) {
-    const std::string stop = tokenizer.Decode({AnyToken(&random)}, /*skip_special=*/true);
-    if (!stop.empty()) rules.stop.push_back(stop);
+  if (random.Chance(0.3)) {
+    // Of one token, and of several, of which the first ones are held back until the last one has come.
+    const uint32_t num_stops = random.Between(1, 8);
+    for (uint32_t i = 0; i < num_stops; ++i) {
+      TokenIds tokens = {AnyToken(&random)};
+      if (num_stops > 1) tokens.push_back(AnyToken(&random));
+      const std::string stop = tokenizer.Decode(tokens, /*skip_special=*/true);
+      if (!stop.empty()) rules.stop.push_back(stop);
+    }
   }
   return rules;
 }
@@ -246,6 +252,18 @@ void Dry(Random random, Scenario* scenario) {
 }
 
 }  // namespace
+
+VerifierMachine::Options DrawAnyVerifier(Random random) {
+  return DrawVerifier(random, /*calm=*/false);
+}
+
+DrafterScenario DrawAnyDrafter(Random random) {
+  return DrawDrafter(random, Weather::kStorm);
+}
+
+ClientRequest DrawAnyRequest(Random random, uint32_t num_drafters, const Tokenizer& tokenizer) {
+  return DrawRequest(random, /*calm=*/false, num_drafters, tokenizer);
+}
 
 Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer) {
   Random random(seed);

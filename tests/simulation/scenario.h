@@ -37,6 +37,11 @@ struct Scenario {
   std::vector<ClientRequest> requests;  // Of drafters[i], the link is i.
 };
 
+// Parts of one, with everything that can be drawn.
+VerifierMachine::Options DrawAnyVerifier(Random random);
+DrafterScenario DrawAnyDrafter(Random random);
+ClientRequest DrawAnyRequest(Random random, uint32_t num_drafters, const Tokenizer& tokenizer);
+
 Scenario DrawScenario(uint64_t seed, Weather weather, const Tokenizer& tokenizer);
 
 }  // namespace tandem::simulation

@@ -103,7 +103,7 @@ void Simulation::ScheduleFaults(const DrafterScenario& scenario, LinkId link) {
     drafters_[link]->Restart();
   });
   ScheduleFault(scenario.between_stalls, [this, link] {
-    drafters_[link]->Stall(random_.Between(absl::Milliseconds(5), absl::Milliseconds(300)));
+    drafters_[link]->Stop(random_.Between(absl::Milliseconds(5), absl::Milliseconds(300)));
   });
   ScheduleClockJumps(scenario.between_clock_jumps, drafters_[link].get());
 }

@@ -27,17 +27,16 @@ VerifierMachine::VerifierMachine(EventQueue* queue, const Options& options, Send
                                   RoundTimeModel({{1, seconds(1)}, {64, seconds(64)}}), &clock(), listener);
 }
 
-void VerifierMachine::Submit(Client* client) {
-  Post([this, client] {
-    const SessionId id = client->request().id;
-    clients_[id] = client;
-    // A deadline is so much from now, whatever the clocks of others say.
-    SessionRequest request = client->MakeSessionRequest(clock().FromQueue(client->request().deadline));
+void VerifierMachine::Submit(SessionOwner* owner) {
+  Post([this, owner] {
+    const SessionId id = owner->session();
+    owners_[id] = owner;
+    SessionRequest request = owner->MakeSessionRequest(clock());
     pools_.Place(id, &request, clock().Now());
     const absl::Status status = scheduler_->Submit(id, std::move(request));
     if (status.ok()) return;
     pools_.OnFinished(id);
-    client->OnRejected(status);
+    owner->OnRejected(status);
   });
 }
 
@@ -137,11 +136,11 @@ void VerifierMachine::CheckBlocks() {
 
 void VerifierMachine::OnStarted(SessionId session) {
   ++num_happenings_;
-  clients_.at(session)->OnStarted();
+  owners_.at(session)->OnStarted();
 }
 
 void VerifierMachine::OnTokens(SessionId session, CommittedTokens tokens) {
-  clients_.at(session)->OnTokens(tokens);
+  owners_.at(session)->OnTokens(tokens);
 }
 
 void VerifierMachine::OnFinished(SessionId session, const absl::Status& status,
@@ -149,7 +148,7 @@ void VerifierMachine::OnFinished(SessionId session, const absl::Status& status,
   ++num_happenings_;
   pools_.OnFinished(session);
   findings_->Expect(swaps_[session] == 0, "a request ended before its swap");
-  clients_.at(session)->OnFinished(clock(), status, summary);
+  owners_.at(session)->OnFinished(clock(), status, summary);
 }
 
 void VerifierMachine::CheckEmpty() {

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "common/testing/fake_engine.h"
-#include "tests/simulation/client.h"
 #include "tests/simulation/event_queue.h"
+#include "tests/simulation/findings.h"
 #include "tests/simulation/random.h"
+#include "tests/simulation/session_owner.h"
 #include "verifier/drafter_pools.h"
 #include "verifier/scheduler.h"
 
@@ -30,7 +31,8 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   VerifierMachine(EventQueue* queue, const Options& options, Send send, Violation violation,
                   Findings* findings);
 
-  void Submit(Client* client);
+  // `owner` outlives the machine.
+  void Submit(SessionOwner* owner);
   void Cancel(SessionId session);
   void Swap(SessionId session, const DrafterBinding& to);
   void OnLinkUp(LinkId link);
@@ -77,7 +79,7 @@ class VerifierMachine final : public Machine, private SchedulerListener {
   TimedEngine engine_;
   BlockPool pool_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::map<SessionId, Client*> clients_;
+  std::map<SessionId, SessionOwner*> owners_;
   Random chance_;
   DrafterPools pools_;
   uint64_t num_moves_ = 0;          // Between members of a pool.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tries what Tandem promises under load, overload and faults, on real processes; says what it measured, and fails when a
-promise is broken.
+"""Tests Tandem's promises under load, overload and faults, on real processes. Prints measurements, and fails if a promise is
+broken.
 
     tests/soak/run.sh SCENARIO [--minutes N] [--report FILE] [--short] [--old-bin-dir DIR] [--seed N]
 
-The short form, of seconds, is what continuous integration runs: its bounds hold on a machine that does other things as
-well. Figures of the long forms are in docs/failures.md.
+Continuous integration runs the short form, which takes seconds; its bounds hold on a busy machine. Results of the long
+forms are in docs/failures.md.
 """
 
 import argparse
@@ -50,12 +50,12 @@ def run_scenario(name, **options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", choices=SCENARIOS, metavar=f"SCENARIO ({', '.join(SCENARIOS)})")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long, roughly (default 10)")
-    parser.add_argument("--report", type=pathlib.Path, help="write figures and promises to this file, as JSON")
-    parser.add_argument("--short", action="store_true", help="seconds, and bounds for a busy machine")
-    parser.add_argument("--count", type=int, help="so many cancels, connections, kills or rotations, not so many minutes")
-    parser.add_argument("--old-bin-dir", type=pathlib.Path, help="upgrade: binaries to go from and back to")
-    parser.add_argument("--seed", type=int, default=1, help="of arrivals and faults")
+    parser.add_argument("--minutes", type=float, default=10.0, help="approximate duration (default 10)")
+    parser.add_argument("--report", type=pathlib.Path, help="write measurements and promises to this file, as JSON")
+    parser.add_argument("--short", action="store_true", help="run for seconds, with bounds for a busy machine")
+    parser.add_argument("--count", type=int, help="end after this many cancels, connections, kills or rotations")
+    parser.add_argument("--old-bin-dir", type=pathlib.Path, help="upgrade: folder of the old binaries")
+    parser.add_argument("--seed", type=int, default=1, help="seed of arrivals and faults")
     arguments = parser.parse_args()
     options = {key: value for key, value in vars(arguments).items() if key not in ("scenario", "report")}
     try:

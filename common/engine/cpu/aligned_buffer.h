@@ -10,9 +10,9 @@ namespace tandem {
 
 class ThreadTeam;
 
-// A block of zeroed memory that starts on a cache line, and on a huge page when it is large: the weights and
-// the keys and values are read from end to end, where ordinary pages cost address translations. Pages of a
-// large one are taken when they are first touched, on the NUMA node of the thread that does.
+// Zeroed memory that starts on a cache line, or on a huge page if it is large: weights and the KV cache
+// are read from end to end, and with ordinary pages this would cost address translations. Pages of a large
+// buffer are allocated at the first touch, on the NUMA node of the touching thread.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;

@@ -1,48 +1,80 @@
 #include "common/engine/cpu/coded_layouts.h"
 
 #include <cassert>
+#include <cstring>
 
+#include "common/engine/cpu/transpose.h"
 #include "common/model/quantized_grid.h"
 
 namespace tandem {
 namespace {
 
-constexpr uint32_t kInputsPerScale = 16;  // Of a CodedOutput.
+constexpr uint32_t kInputsPerScale = 16;  // Of CodedOutputs.
 
 uint32_t NumCodedGroups(uint32_t depth) {
   return (depth + kCodedGroup - 1) / kCodedGroup;
 }
 
+// Bytes of kTileOutputs outputs, one for each input of a group, or for each two.
+struct ByteBlock {
+  alignas(64) uint8_t rows[kTileOutputs][kCodedGroup];
+};
+
+// [inputs][kTileOutputs], a multiple of 16 inputs.
+void StoreLines(const ByteBlock& block, uint32_t inputs, uint8_t* lines) {
+  for (uint32_t output = 0; output < kTileOutputs; output += 16) {
+    for (uint32_t k = 0; k < inputs; k += 16) {
+      TransposeBytes(&block.rows[output][k], kCodedGroup, lines + k * kTileOutputs + output, kTileOutputs);
+    }
+  }
+}
+
+// The scales or minimums [kTileOutputs][num_all] number `at` of all outputs.
+void StoreScales(const float* all, uint32_t num_all, uint32_t at, float* line) {
+  for (uint32_t output = 0; output < kTileOutputs; ++output) line[output] = all[output * num_all + at];
+}
+
 template <typename Format>
-void PackCodes(const CodedOutput& weights, uint32_t depth, uint32_t output, void* tile) {
+void PackCodes(const CodedOutputs& weights, uint32_t depth, void* tile) {
+  const uint32_t num_scales = (depth + kInputsPerScale - 1) / kInputsPerScale;
+  ByteBlock block = {};
   for (uint32_t begin = 0; begin < depth; begin += kCodedGroup) {
     char* const to = static_cast<char*>(tile) + begin / kCodedGroup * Format::kGroupBytes;
     auto* const scales = reinterpret_cast<float*>(to);
     for (uint32_t part = 0; part < Format::kNumScales; ++part) {
       const uint32_t from = begin / kInputsPerScale + part;
-      if (from * kInputsPerScale >= depth) break;
-      scales[part * kTileOutputs + output] = weights.scales[from];
+      if (from >= num_scales) break;
+      StoreScales(weights.scales, num_scales, from, scales + part * kTileOutputs);
       if constexpr (Format::kMinimums) {
-        scales[(Format::kNumScales + part) * kTileOutputs + output] = weights.minimums[from];
+        StoreScales(weights.minimums, num_scales, from, scales + (Format::kNumScales + part) * kTileOutputs);
       }
     }
     auto* const values = reinterpret_cast<uint8_t*>(to + Format::kValuesOffset);
     const uint32_t count = depth - begin < kCodedGroup ? depth - begin : kCodedGroup;
-    if constexpr (Format::kValueBits == 8) {
-      for (uint32_t k = 0; k < count; ++k) {
-        values[k * kTileOutputs + output] = static_cast<uint8_t>(weights.values[begin + k]);
-      }
-    } else {
-      const int8_t zero = weights.zeros[begin / kInputsPerScale];
-      values[output] = static_cast<uint8_t>(zero);
-      uint8_t* const codes = values + Format::kZeroBytes;
-      for (uint32_t k = 0; k < count; ++k) {
-        const int code = weights.values[begin + k] + zero;
-        assert(code >= 0 && code < 16);
-        uint8_t& place = codes[k % (kCodedGroup / 2) * kTileOutputs + output];
-        place |= static_cast<uint8_t>(k < kCodedGroup / 2 ? code : code << 4);
+    if (count < kCodedGroup) block = {};
+    for (uint32_t output = 0; output < kTileOutputs; ++output) {
+      const int8_t* const from = weights.values + size_t{output} * depth + begin;
+      uint8_t* const row = block.rows[output];
+      // Of a size that is known the faster way.
+      count == kCodedGroup ? std::memcpy(row, from, kCodedGroup) : std::memcpy(row, from, count);
+      if constexpr (Format::kValueBits == 4) {
+        const int8_t zero = weights.zeros[output * num_scales + begin / kInputsPerScale];
+        values[output] = static_cast<uint8_t>(zero);
+        uint8_t bits = 0;
+        const auto make_codes = [&](uint32_t size) {
+          for (uint32_t k = 0; k < size; ++k) {
+            row[k] = static_cast<uint8_t>(row[k] + zero);
+            bits |= row[k];
+          }
+        };
+        count == kCodedGroup ? make_codes(kCodedGroup) : make_codes(count);
+        assert(bits < 16);
+        for (uint32_t k = 0; k < kCodedGroup / 2; ++k) {
+          row[k] = static_cast<uint8_t>(row[k] | row[k + kCodedGroup / 2] << 4);
+        }
       }
     }
+    StoreLines(block, kCodedGroup * Format::kValueBits / 8, values + Format::kZeroBytes);
   }
 }
 

@@ -27,55 +27,173 @@ TANDEM_INLINE void DecodeFloats(const char* values, float* numbers) {
   __builtin_memcpy(numbers, bits, sizeof(bits));
 }
 
-// The first `count` lines of a group: [count][kTileOutputs].
-template <typename V, typename Format>
-TANDEM_INLINE void DecodeGroup(const char* group, uint32_t count, float* lines) {
-  constexpr uint32_t kHalf = kCodedGroup / 2;
-  alignas(64) int8_t bytes[kCodedGroup * kTileOutputs];
-  const int8_t* values = reinterpret_cast<const int8_t*>(group + Format::kValuesOffset);
-  if constexpr (Format::kValueBits == 4) {
-    const int8_t* zeros = values;
-    const auto* codes = reinterpret_cast<const uint8_t*>(zeros + Format::kZeroBytes);
+// The values of a group, [kCodedGroup][kTileOutputs], one by one: the group's own, or made of it in a buffer.
+template <typename Format>
+class GroupValues {
+ public:
+  GroupValues() = default;
+  GroupValues(const GroupValues&) = delete;
+  GroupValues& operator=(const GroupValues&) = delete;
+
+  TANDEM_INLINE void Read(const char* group) {
+    bytes_ = reinterpret_cast<const int8_t*>(group + Format::kValuesOffset);
+    if constexpr (Format::kFloats) DecodeFloats(group + Format::kValuesOffset, floats_);
+    if constexpr (Format::kValueBits == 4) Unpair();
+  }
+
+  // kLanes values from `at` on, as floats.
+  template <typename V>
+  TANDEM_INLINE V Load(uint32_t at) const {
+    if constexpr (Format::kFloats) return V::Multiply(V::Load(floats_ + at), V::Broadcast(kFloat8Scale));
+    return V::LoadInt8(bytes_ + at);
+  }
+
+ private:
+  TANDEM_INLINE void Unpair() {
+    constexpr uint32_t kHalf = kCodedGroup / 2;
+    const int8_t* const zeros = bytes_;
+    const auto* const codes = reinterpret_cast<const uint8_t*>(zeros + Format::kZeroBytes);
     for (uint32_t k = 0; k < kHalf; ++k) {
       for (uint32_t i = 0; i < kTileOutputs; ++i) {
         const uint8_t pair = codes[k * kTileOutputs + i];
-        bytes[k * kTileOutputs + i] = static_cast<int8_t>((pair & 0xf) - zeros[i]);
-        bytes[(kHalf + k) * kTileOutputs + i] = static_cast<int8_t>((pair >> 4) - zeros[i]);
+        unpaired_[k * kTileOutputs + i] = static_cast<int8_t>((pair & 0xf) - zeros[i]);
+        unpaired_[(kHalf + k) * kTileOutputs + i] = static_cast<int8_t>((pair >> 4) - zeros[i]);
       }
     }
-    values = bytes;
+    bytes_ = unpaired_;
   }
-  alignas(64) float floats[Format::kFloats ? kCodedGroup * kTileOutputs : 1];
-  if constexpr (Format::kFloats) DecodeFloats(group + Format::kValuesOffset, floats);
-  const auto* scales = reinterpret_cast<const float*>(group);
+
+  const int8_t* bytes_ = nullptr;
+  alignas(64) int8_t unpaired_[Format::kValueBits == 4 ? kCodedGroup * kTileOutputs : 1];
+  alignas(64) float floats_[Format::kFloats ? kCodedGroup * kTileOutputs : 1];
+};
+
+// What the values of kLanes outputs and the inputs of one scale are multiplied with, and what is subtracted.
+template <typename V, typename Format>
+struct GroupScales {
+  TANDEM_INLINE void Read(const char* group, uint32_t part, uint32_t output) {
+    const auto* const scales = reinterpret_cast<const float*>(group);
+    scale = V::Load(scales + part * kTileOutputs + output);
+    minimum = Format::kMinimums ? V::Load(scales + (Format::kNumScales + part) * kTileOutputs + output)
+                                : V::Broadcast(0.0f);
+  }
+  TANDEM_INLINE V Number(V value) const {
+    const V number = V::Multiply(value, scale);
+    return Format::kMinimums ? V::Subtract(number, minimum) : number;
+  }
+
+  V scale;
+  V minimum;
+};
+
+// The first `count` lines of a group: [count][kTileOutputs].
+template <typename V, typename Format>
+TANDEM_INLINE void DecodeGroup(const char* group, uint32_t count, float* lines) {
+  GroupValues<Format> values;
+  values.Read(group);
   for (uint32_t part = 0; part < Format::kNumScales; ++part) {
     const uint32_t end = (part + 1) * kCodedGroup / Format::kNumScales;
 #pragma GCC unroll 2
     for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t output = half * kLanes;
-      const V scale = V::Load(scales + part * kTileOutputs + output);
-      const V minimum = Format::kMinimums
-                            ? V::Load(scales + (Format::kNumScales + part) * kTileOutputs + output)
-                            : V::Broadcast(0.0f);
+      GroupScales<V, Format> scales;
+      scales.Read(group, part, half * kLanes);
       for (uint32_t k = part * kCodedGroup / Format::kNumScales; k < (end < count ? end : count); ++k) {
-        const uint32_t at = k * kTileOutputs + output;
-        V number;
-        if constexpr (Format::kFloats) {
-          number = V::Multiply(V::Multiply(V::Load(floats + at), V::Broadcast(kFloat8Scale)), scale);
-        } else {
-          number = V::Multiply(V::LoadInt8(values + at), scale);
-        }
-        if constexpr (Format::kMinimums) number = V::Subtract(number, minimum);
-        V::Store(number, lines + at);
+        const uint32_t at = k * kTileOutputs + half * kLanes;
+        V::Store(scales.Number(values.template Load<V>(at)), lines + at);
       }
     }
   }
 }
 
+// How many groups ahead of their use weights are asked for.
+inline constexpr size_t kPrefetchGroups = 4;
+
+template <typename Format>
+TANDEM_INLINE void PrefetchGroup(const char* group) {
+  for (size_t at = 0; at < Format::kGroupBytes; at += 64) {
+    __builtin_prefetch(group + kPrefetchGroups * Format::kGroupBytes + at);
+  }
+}
+
+// The first `count` inputs of a group, of `kTiles` tiles `tile_bytes` apart, times one row: numbers and sums
+// stay in registers.
+template <typename V, typename Format, int kTiles>
+TANDEM_INLINE void AddGroups(const char* group, size_t tile_bytes, const float* inputs, uint32_t count,
+                             V (*sums)[2]) {
+  GroupValues<Format> values[kTiles];
+#pragma GCC unroll 2
+  for (int tile = 0; tile < kTiles; ++tile) {
+    values[tile].Read(group + tile * tile_bytes);
+  }
+#pragma GCC unroll 2
+  for (uint32_t part = 0; part < Format::kNumScales; ++part) {
+    const uint32_t end = (part + 1) * kCodedGroup / Format::kNumScales;
+    GroupScales<V, Format> scales[kTiles][2];
+#pragma GCC unroll 2
+    for (int tile = 0; tile < kTiles; ++tile) {
+      scales[tile][0].Read(group + tile * tile_bytes, part, 0);
+      scales[tile][1].Read(group + tile * tile_bytes, part, kLanes);
+    }
+#pragma GCC unroll 4
+    for (uint32_t k = part * kCodedGroup / Format::kNumScales; k < (end < count ? end : count); ++k) {
+      const V input = V::Broadcast(inputs[k]);
+#pragma GCC unroll 2
+      for (int tile = 0; tile < kTiles; ++tile) {
+        // Evenly, as no more than a few reads of memory can be under way.
+        __builtin_prefetch(group + tile * tile_bytes + kPrefetchGroups * Format::kGroupBytes +
+                           k * (Format::kGroupBytes / kCodedGroup));
+#pragma GCC unroll 2
+        for (uint32_t half = 0; half < 2; ++half) {
+          const V value = values[tile].template Load<V>(k * kTileOutputs + half * kLanes);
+          sums[tile][half] = V::Fma(input, scales[tile][half].Number(value), sums[tile][half]);
+        }
+      }
+    }
+  }
+}
+
+template <typename V, typename Format, int kTiles>
+TANDEM_INLINE void MultiplyRowOfTiles(const char* tiles, size_t tile_bytes, const ProductArgs& args,
+                                      uint32_t first_output) {
+  V sums[kTiles][2];
+#pragma GCC unroll 2
+  for (int tile = 0; tile < kTiles; ++tile) sums[tile][0] = sums[tile][1] = V::Broadcast(0.0f);
+  const uint32_t whole = args.depth / kCodedGroup * kCodedGroup;
+  for (uint32_t begin = 0; begin < whole; begin += kCodedGroup, tiles += Format::kGroupBytes) {
+    AddGroups<V, Format, kTiles>(tiles, tile_bytes, args.inputs + begin, kCodedGroup, sums);
+  }
+  if (whole < args.depth) {
+    AddGroups<V, Format, kTiles>(tiles, tile_bytes, args.inputs + whole, args.depth - whole, sums);
+  }
+#pragma GCC unroll 2
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const uint32_t output = first_output + static_cast<uint32_t>(tile) * kTileOutputs;
+    StorePiece(sums[tile][0], kLanes, output, args.end_output, args.outputs[0]);
+    StorePiece(sums[tile][1], kLanes, output + kLanes, args.end_output, args.outputs[0]);
+  }
+}
+
+template <typename V, typename Format>
+void MultiplyRow(const ProductArgs& args) {
+  // A chain of multiply-adds waits for itself: as many as there are registers for.
+  constexpr uint32_t kTiles = V::kPieces == 1 ? 2 : 1;
+  const size_t tile_bytes = size_t{(args.depth + kCodedGroup - 1) / kCodedGroup} * Format::kGroupBytes;
+  const auto* const tiles = static_cast<const char*>(args.tiles);
+  uint32_t tile = 0;
+  for (; tile + kTiles <= args.num_tiles; tile += kTiles) {
+    MultiplyRowOfTiles<V, Format, kTiles>(tiles + tile * tile_bytes, tile_bytes, args,
+                                          args.first_output + tile * kTileOutputs);
+  }
+  for (; tile < args.num_tiles; ++tile) {
+    MultiplyRowOfTiles<V, Format, 1>(tiles + tile * tile_bytes, tile_bytes, args,
+                                     args.first_output + tile * kTileOutputs);
+  }
+}
+
 template <typename V, typename Format>
 void MultiplyCoded(const ProductArgs& args) {
+  if (args.num_rows == 1) return MultiplyRow<V, Format>(args);
   constexpr uint32_t kTilesAtOnce = 4;  // Their numbers take 16 KiB.
-  constexpr size_t kPrefetchGroups = 4;
   alignas(64) float lines[kTilesAtOnce * kCodedGroup * kTileOutputs];
   const size_t tile_bytes = size_t{(args.depth + kCodedGroup - 1) / kCodedGroup} * Format::kGroupBytes;
   for (uint32_t first = 0; first < args.num_tiles; first += kTilesAtOnce) {
@@ -96,9 +214,7 @@ void MultiplyCoded(const ProductArgs& args) {
       part.depth = args.depth - begin < kCodedGroup ? args.depth - begin : kCodedGroup;
       for (uint32_t tile = 0; tile < num_tiles; ++tile) {
         const char* group = tiles + tile * tile_bytes;
-        for (size_t at = 0; at < Format::kGroupBytes; at += 64) {
-          __builtin_prefetch(group + kPrefetchGroups * Format::kGroupBytes + at);
-        }
+        PrefetchGroup<Format>(group);
         DecodeGroup<V, Format>(group, part.depth, lines + size_t{tile} * part.depth * kTileOutputs);
       }
       MultiplyOnto<V>(part);

@@ -64,11 +64,11 @@ class RandomCodes final : public QuantizedMatrix {
     }
   }
   Coding coding() const override { return coding_; }
-  void ReadCodes(int64_t first, int64_t count, CodedRows* rows) const override {
+  void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const override {
     const auto copy = [&](const auto& from, auto* to) {
       const size_t width = from.size() / static_cast<size_t>(num_outputs());
       std::copy_n(from.begin() + static_cast<int64_t>(static_cast<size_t>(first) * width),
-                  static_cast<size_t>(count) * width, to->begin());
+                  static_cast<size_t>(count) * width, to->begin() + place * static_cast<int64_t>(width));
     };
     copy(rows_.values, &rows->values);
     copy(rows_.zeros, &rows->zeros);

@@ -27,12 +27,11 @@ struct ActiveRow {
   SlotId slot = 0;
 };
 
-// The attention of a CpuEngine: the keys and values of all slots, and what it takes to write and to read
-// them.
+// Attention of a CpuEngine: holds the KV cache of all slots, and writes and reads it.
 //
-// For each layer of a step every thread of the team calls Prepare, passes a barrier, calls Attend, and passes
-// a barrier. Before that, and whenever the rows have changed, one thread calls Plan, with a barrier before
-// Prepare.
+// For each layer of a step, every thread of the team calls Prepare, passes a barrier, calls Attend, and
+// passes a barrier. Before that, and whenever the rows have changed, one thread calls Plan, with a barrier
+// before Prepare.
 class CpuAttention {
  public:
   struct Options {

@@ -26,8 +26,8 @@
 
 namespace tandem {
 
-// The engine of cpu_engine.h: cpu_engine.cc makes it and begins steps, cpu_forward.cc is what every thread of
-// its team computes in one.
+// The engine of cpu_engine.h. cpu_engine.cc creates it and begins steps; cpu_forward.cc is what every
+// thread of its team computes in a step.
 class CpuEngine final : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Model> model,

@@ -9,15 +9,15 @@
 
 namespace tandem {
 
-// One expert that a row takes.
+// An expert chosen for a row.
 struct ExpertChoice {
   uint32_t expert = 0;
   uint32_t slot = 0;  // The row's place among gathered ones.
   float weight = 0.0f;
 };
 
-// Which experts a row takes, by what the router says (ExpertsDescription has the equations). One for each
-// thread: it holds scratch.
+// Chooses a row's experts from the router's logits (equations: ExpertsDescription). One per thread,
+// because it holds scratch memory.
 class ExpertChooser {
  public:
   // Both outlive this.

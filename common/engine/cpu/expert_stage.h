@@ -18,13 +18,13 @@
 
 namespace tandem {
 
-// The experts of a CpuEngine's layers (ExpertsDescription has the equations). Rows are gathered by the
-// experts they take, so that the weights of each expert that any row takes are read once, and those of the
-// others not at all.
+// Computes the experts of a CpuEngine's layers (equations: ExpertsDescription). Rows are grouped by
+// expert, so that the weights of each chosen expert are read once, and those of the others are not read at
+// all.
 //
-// Law 1: a product's outputs do not depend on the other rows, the router is held and multiplied in float32
-// whatever the weights' type, equal scores go to the expert of the lower number, and a row adds up its
-// experts in the order of their numbers, not in that in which they were computed.
+// Law 1: the outputs of a product do not depend on the other rows; the router is stored and multiplied in
+// float32, whatever the weights' type; equal scores go to the expert with the lower number; and a row sums
+// its experts in the order of their numbers, not in the order of computation.
 class ExpertStage {
  public:
   // Everything that is pointed to outlives this. ResourceExhausted without memory.

@@ -16,12 +16,13 @@
 
 namespace tandem {
 
-// What a draft head computes otherwise than a language model: how a row begins, what attention reads, and for
-// which tokens there are logits (HeadConfig has the equations). Law 1 holds as for everything else: the
-// projection's outputs are sums in one order, whatever the rows.
+// The parts of a draft head that differ from a language model: the beginning of a row, what attention
+// reads, and which tokens have logits (equations: HeadConfig). Law 1 holds as elsewhere: the projection
+// sums in one order, whatever the rows.
 //
-// Each step: one thread calls Plan, then every thread of the team calls Begin, passes a barrier, and calls
-// ReadForAttention. Spread takes the place of logits that stand in the draft vocabulary's order.
+// In each step, one thread calls Plan. Then every thread of the team calls Begin, passes a barrier, and
+// calls ReadForAttention. Spread moves logits from the order of the draft vocabulary to that of the
+// target's.
 class HeadStage {
  public:
   // Everything that is pointed to outlives this. ResourceExhausted without memory.

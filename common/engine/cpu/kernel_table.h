@@ -86,24 +86,37 @@ enum class WeightFormat : uint8_t {
 };
 inline constexpr uint32_t kNumWeightFormats = 13;
 
-// The numbers of an output as integers or small floats, common/model/coded_rows.h: for every 16 of them a
-// scale, a minimum, and what makes values of four bits 0 to 15.
-struct CodedOutput {
-  const int8_t* values = nullptr;  // [depth]
-  const int8_t* zeros = nullptr;   // [depth / 16], rounded up, as the others.
+// The numbers of a tile's outputs as integers or small floats, common/model/coded_rows.h: for every 16 of an
+// output a scale, a minimum, and what makes values of four bits 0 to 15. Of outputs that are not there all
+// are zeros.
+struct CodedOutputs {
+  const int8_t* values = nullptr;  // [kTileOutputs][depth]
+  const int8_t* zeros = nullptr;   // [kTileOutputs][depth / 16], rounded up, as the others.
   const float* scales = nullptr;
   const float* minimums = nullptr;
 };
 
-// How a tile of kTileOutputs outputs lies in memory. Plain code: it runs once per weight, when a model is
-// loaded, and for the embedding of a token.
+// The numbers of a tile's outputs as they lie in files: [depth] of each, at any address.
+struct PlainOutputs {
+  enum class Kind : uint8_t { kF32, kF16, kBF16 };
+  Kind kind = Kind::kF32;
+  const char* outputs[kTileOutputs] = {};
+};
+// Whole tiles of plain numbers are packed by so many inputs.
+inline constexpr uint32_t kPackedInputs = 32;
+
+// How a tile of kTileOutputs outputs lies in memory. Code for every processor: it runs once per weight, when
+// a model is loaded, and for the embedding of a token.
 struct WeightLayout {
   uint64_t (*tile_bytes)(uint32_t depth) = nullptr;
   // Writes the weights [depth] of output `output` of the tile, which were zero, or reads them back. Reading
   // gives what a product multiplies with.
   void (*pack)(const float* weights, uint32_t depth, uint32_t output, void* tile) = nullptr;
-  // In its place for the formats kCoded....
-  void (*pack_codes)(const CodedOutput& weights, uint32_t depth, uint32_t output, void* tile) = nullptr;
+  // The same for all outputs at once, inputs [begin, end), multiples of kPackedInputs; null where there is
+  // none. Formats of bfloat16 take numbers that it holds, in bfloat16 or float32.
+  void (*pack_tile)(const PlainOutputs& weights, uint32_t begin, uint32_t end, void* tile) = nullptr;
+  // In place of both for the formats kCoded....
+  void (*pack_codes)(const CodedOutputs& weights, uint32_t depth, void* tile) = nullptr;
   void (*unpack)(const void* tile, uint32_t depth, uint32_t output, float* weights) = nullptr;
 };
 

@@ -17,12 +17,12 @@
 
 namespace tandem {
 
-// Latent attention's side of a CpuEngine (LatentDescription has the equations): from what a layer's first
-// product gives to what CpuAttention reads, queries against latents, and from the weighted sums of latents
-// that this gives to the inputs of the attention's output matrix.
+// Latent attention in a CpuEngine (equations: LatentDescription). Before attention, it turns the output of
+// a layer's first product into what CpuAttention reads: queries against latents. After attention, it turns
+// the weighted sums of latents into the inputs of the attention's output matrix.
 //
-// The matrices of each head are multiplied by themselves, with the rows of one head side by side: row r of
-// head h is number h * room + r of buffers that are called [heads, rows, ..] here.
+// Each head's matrices are multiplied separately, with the rows of one head next to each other: row r of
+// head h is row h * room + r of the buffers that are called [heads, rows, ..] here.
 //
 // Law 1: all sums are those of products and norms, which do not depend on the other rows.
 class LatentStage {

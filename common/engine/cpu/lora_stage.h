@@ -26,18 +26,17 @@ namespace tandem {
 // in one. kGate and kUp have the same inputs.
 enum class LoraProduct : uint8_t { kQueryKeyValue, kAttentionOut, kGate, kUp, kDown };
 
-// The adapters of a CpuEngine, and their part in its steps. A step's rows lie in the order of their adapters,
-// those without first, so that the rows of one adapter go through its matrices together and nothing is copied
-// for it:
+// The adapters of a CpuEngine, and their part in a step. A step's rows are sorted by adapter, rows without
+// one first, so that the rows of an adapter go through its matrices together and nothing is copied:
 //
 //   reduced = a * input                                    Reduce, for all products with that input
 //   output  = output + scale * (b * reduced)               Add, once the product and its bias are there
 //
-// Law 1: every sum is one chain of multiply-adds in float32 over inputs ascending, whatever type the model's
-// own matrices have and whatever instruction set this is, and no row's depends on another's.
+// Law 1: every sum is one chain of multiply-adds in float32 over ascending inputs, whatever the type of
+// the model's matrices and the instruction set, and no row's sum depends on other rows.
 //
-// Thread rule: AddAdapter, DropAdapter and Plan by one thread between steps, or between two barriers; Reduce
-// and Add by every thread of the team.
+// Thread rule: one thread calls AddAdapter, DropAdapter and Plan, between steps or between two barriers.
+// Every thread of the team calls Reduce and Add.
 class LoraStage {
  public:
   // Everything that is pointed to outlives this. ResourceExhausted without memory.

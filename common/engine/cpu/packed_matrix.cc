@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
 #include "common/model/quantized_matrix.h"
 #include "common/model/tensor_convert.h"
@@ -13,6 +14,35 @@ namespace {
 
 bool IsQuantized(const TensorView& part) {
   return part.dtype == TensorView::DType::kQuantized;
+}
+
+// Of numbers that a tile can be packed from as they lie in files.
+std::optional<PlainOutputs::Kind> KindOf(TensorView::DType dtype) {
+  switch (dtype) {
+    case TensorView::DType::kF32:
+      return PlainOutputs::Kind::kF32;
+    case TensorView::DType::kF16:
+      return PlainOutputs::Kind::kF16;
+    case TensorView::DType::kBF16:
+      return PlainOutputs::Kind::kBF16;
+    case TensorView::DType::kMxFp4:
+    case TensorView::DType::kQuantized:
+      break;
+  }
+  return std::nullopt;
+}
+
+// Has the system read a tensor from its file, if it is not in memory.
+void Fetch(const TensorView& part) {
+  IsQuantized(part) ? part.quantized->Fetch() : FetchMappedPages(part.data, part.num_bytes());
+}
+
+// Has the system and the processor fetch these bytes.
+void Touch(const char* begin, size_t num_bytes) {
+  constexpr size_t kLine = 64;
+  for (size_t at = 0; at < num_bytes; at += kLine) {
+    (void)*static_cast<const volatile char*>(begin + at);
+  }
 }
 
 WeightFormat CodedFormatOf(const Coding& coding) {
@@ -51,69 +81,113 @@ absl::StatusOr<PackedMatrix> PackedMatrix::Pack(absl::Span<const TensorView> par
   for (const TensorView& part : parts) {
     matrix.num_outputs_ += static_cast<uint32_t>(part.shape.at(0));
   }
+  for (const TensorView& part : parts) Fetch(part);
   matrix.kernel_ = &kernels.products[static_cast<size_t>(matrix.format_)];
   matrix.tile_bytes_ = matrix.kernel_->layout.tile_bytes(matrix.depth_);
   TANDEM_ASSIGN_OR_RETURN(matrix.data_,
                           AlignedBuffer::Allocate(matrix.num_tiles(), matrix.tile_bytes_, "weights"));
   team->Run([&](int thread) {
     const Share share = ShareOf(matrix.num_tiles(), thread, team->num_threads());
-    for (uint32_t tile = share.begin; tile < share.end; ++tile) matrix.PackTile(parts, tile);
+    Scratch scratch;
+    for (uint32_t tile = share.begin; tile < share.end; ++tile) matrix.PackTile(parts, tile, &scratch);
   });
   return matrix;
 }
 
-void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile) {
-  char* const to = data_.data<char>() + tile * tile_bytes_;
+void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile, Scratch* scratch) {
   const uint32_t begin = tile * kTileOutputs;
   const uint32_t end = std::min(begin + kTileOutputs, num_outputs_);
+  std::vector<Piece> pieces;
   uint32_t part_begin = 0;
   for (const TensorView& part : parts) {
     const uint32_t part_end = part_begin + static_cast<uint32_t>(part.shape[0]);
     const uint32_t first = std::max(begin, part_begin), last = std::min(end, part_end);
     if (first < last) {
-      const auto pack =
-          kernel_->layout.pack_codes != nullptr ? &PackedMatrix::PackCodes : &PackedMatrix::PackNumbers;
-      (this->*pack)(part, first - part_begin, last - first, first - begin, to);
+      pieces.push_back(
+          {.part = &part, .first = first - part_begin, .count = last - first, .place = first - begin});
     }
     part_begin = part_end;
   }
+  const WeightLayout& layout = kernel_->layout;
+  const bool is_whole = layout.pack_tile != nullptr && depth_ % kPackedInputs == 0;
+  const auto pack = layout.pack_codes != nullptr ? &PackedMatrix::PackCodes
+                    : is_whole                   ? &PackedMatrix::PackWhole
+                                                 : &PackedMatrix::PackEach;
+  (this->*pack)(pieces, scratch, data_.data<char>() + tile * tile_bytes_);
 }
 
-void PackedMatrix::PackNumbers(const TensorView& part, int64_t first, uint32_t count, uint32_t place,
-                               char* tile) const {
-  // Codes of outputs that lie side by side are read together.
-  const uint32_t most = IsQuantized(part) ? kTileOutputs : 1;
-  std::vector<float> weights(size_t{std::min(most, count)} * depth_);
-  for (uint32_t done = 0; done < count;) {
-    const uint32_t now = std::min(most, count - done);
-    ConvertRowsToFloat(part, first + done, now, absl::MakeSpan(weights).first(size_t{now} * depth_));
-    for (uint32_t i = 0; i < now; ++i, ++done) {
-      kernel_->layout.pack(weights.data() + size_t{i} * depth_, depth_, place + done, tile);
+void PackedMatrix::PackEach(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const {
+  for (const Piece& piece : pieces) {
+    // Codes of outputs that lie side by side are read together.
+    const uint32_t most = IsQuantized(*piece.part) ? piece.count : 1;
+    scratch->numbers.resize(size_t{most} * depth_);
+    for (uint32_t done = 0; done < piece.count; done += most) {
+      ConvertRowsToFloat(*piece.part, piece.first + done, most, absl::MakeSpan(scratch->numbers));
+      for (uint32_t i = 0; i < most; ++i) {
+        kernel_->layout.pack(scratch->numbers.data() + size_t{i} * depth_, depth_, piece.place + done + i,
+                             tile);
+      }
     }
   }
 }
 
-void PackedMatrix::PackCodes(const TensorView& part, int64_t first, uint32_t count, uint32_t place,
-                             char* tile) const {
-  const auto pack = [&](const CodedRows& rows, size_t row, uint32_t output) {
-    const auto groups = static_cast<size_t>(rows.num_groups);
-    kernel_->layout.pack_codes({.values = rows.values.data() + row * depth_,
-                                .zeros = rows.zeros.data() + row * groups,
-                                .scales = rows.scales.data() + row * groups,
-                                .minimums = rows.minimums.data() + row * groups},
-                               depth_, output, tile);
-  };
-  if (!part.strides.has_value()) {
-    CodedRows rows(count, depth_);
-    part.quantized->ReadCodes(part.quantized_begin / depth_ + first, count, &rows);
-    for (uint32_t i = 0; i < count; ++i) pack(rows, i, place + i);
-    return;
+void PackedMatrix::PackWhole(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const {
+  const std::optional<PlainOutputs::Kind> kind = KindOf(pieces.front().part->dtype);
+  bool in_place = kind.has_value();
+  for (const Piece& piece : pieces) {
+    in_place = in_place && piece.part->dtype == pieces.front().part->dtype &&
+               (!piece.part->strides.has_value() || piece.part->strides->column_stride == 1);
   }
-  CodedRows rows(1, depth_);
-  for (uint32_t i = 0; i < count; ++i) {
-    part.quantized->ReadCodes(part.row_begin(first + i) / depth_, 1, &rows);
-    pack(rows, 0, place + i);
+  // Zeros, for outputs that are not there, and behind them, where they cannot be read as they lie, the
+  // numbers.
+  scratch->numbers.assign(size_t{depth_} * (in_place ? 1 : 1 + kTileOutputs), 0.0f);
+  PlainOutputs outputs;
+  if (in_place) outputs.kind = *kind;
+  for (const char*& output : outputs.outputs) output = reinterpret_cast<const char*>(scratch->numbers.data());
+  for (const Piece& piece : pieces) {
+    float* const numbers = scratch->numbers.data() + size_t{depth_} * (1 + piece.place);
+    if (!in_place) {
+      ConvertRowsToFloat(*piece.part, piece.first, piece.count,
+                         absl::MakeSpan(numbers, size_t{piece.count} * depth_));
+    }
+    for (uint32_t i = 0; i < piece.count; ++i) {
+      outputs.outputs[piece.place + i] =
+          in_place ? static_cast<const char*>(piece.part->data) +
+                         piece.part->offset_of(piece.part->row_begin(piece.first + i))
+                   : reinterpret_cast<const char*>(numbers + size_t{i} * depth_);
+    }
   }
+  // Some columns at a time: the blocks that outputs are turned in take one cache line of each, which would
+  // come from as many pages of memory; read row by row beforehand, they come from the second level cache.
+  constexpr uint32_t kColumns = 1024;
+  const size_t size = outputs.kind == PlainOutputs::Kind::kF32 ? sizeof(float) : sizeof(uint16_t);
+  for (uint32_t begin = 0; begin < depth_; begin += kColumns) {
+    const uint32_t end = std::min(begin + kColumns, depth_);
+    for (const char* const output : outputs.outputs) Touch(output + begin * size, (end - begin) * size);
+    kernel_->layout.pack_tile(outputs, begin, end, tile);
+  }
+}
+
+void PackedMatrix::PackCodes(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const {
+  uint32_t num_outputs = 0;
+  for (const Piece& piece : pieces) num_outputs += piece.count;
+  if (!scratch->codes.has_value() || num_outputs < kTileOutputs) scratch->codes.emplace(kTileOutputs, depth_);
+  CodedRows& rows = *scratch->codes;
+  for (const Piece& piece : pieces) {
+    const QuantizedMatrix& matrix = *piece.part->quantized;
+    if (!piece.part->strides.has_value()) {
+      matrix.ReadCodes(piece.part->quantized_begin / depth_ + piece.first, piece.count, piece.place, &rows);
+      continue;
+    }
+    for (uint32_t i = 0; i < piece.count; ++i) {
+      matrix.ReadCodes(piece.part->row_begin(piece.first + i) / depth_, 1, piece.place + i, &rows);
+    }
+  }
+  kernel_->layout.pack_codes({.values = rows.values.data(),
+                              .zeros = rows.zeros.data(),
+                              .scales = rows.scales.data(),
+                              .minimums = rows.minimums.data()},
+                             depth_, tile);
 }
 
 void PackedMatrix::Multiply(Share tiles, const ProductInputs& inputs, Share rows,

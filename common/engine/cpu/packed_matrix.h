@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -9,6 +10,7 @@
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/thread_team.h"
+#include "common/model/coded_rows.h"
 #include "common/model/model.h"
 
 namespace tandem {
@@ -56,9 +58,23 @@ class PackedMatrix {
 
  private:
   const char* tile(uint32_t index) const { return data_.data<char>() + index * tile_bytes_; }
-  void PackTile(absl::Span<const TensorView> parts, uint32_t tile);
-  void PackNumbers(const TensorView& part, int64_t first, uint32_t count, uint32_t place, char* tile) const;
-  void PackCodes(const TensorView& part, int64_t first, uint32_t count, uint32_t place, char* tile) const;
+  // Some outputs of a part, and where they stand in a tile.
+  struct Piece {
+    const TensorView* part = nullptr;
+    int64_t first = 0;
+    uint32_t count = 0;
+    uint32_t place = 0;
+  };
+  // What a thread needs while it packs.
+  struct Scratch {
+    std::optional<CodedRows> codes;
+    std::vector<float> numbers;
+  };
+
+  void PackTile(absl::Span<const TensorView> parts, uint32_t tile, Scratch* scratch);
+  void PackEach(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const;
+  void PackWhole(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const;
+  void PackCodes(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const;
 
   WeightFormat format_ = WeightFormat::kF32;
   const ProductKernel* kernel_ = nullptr;

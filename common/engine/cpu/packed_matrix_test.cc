@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/model/tensor_convert.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -72,6 +76,94 @@ TEST(PackedMatrix, KeepsEveryElement) {
           for (uint32_t k = 0; k < 6; ++k) EXPECT_EQ(weights[k], Element(output, k)) << output << " " << k;
         }
       }
+    }
+  }
+}
+
+// Random bits that are numbers, of so many outputs, at an odd address; bfloat16 holds them as float32 too.
+std::string RandomNumbers(PlainOutputs::Kind kind, bool fit_bf16, uint32_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::string bytes = "x";
+  for (uint32_t i = 0; i < count; ++i) {
+    uint32_t bits = random();
+    if (kind == PlainOutputs::Kind::kF32) {
+      if ((bits & 0x7f800000) == 0x7f800000) bits ^= 0x00800000;
+      if (fit_bf16) bits &= 0xffff0000;
+      bytes.append(reinterpret_cast<const char*>(&bits), 4);
+      continue;
+    }
+    const uint32_t exponent = kind == PlainOutputs::Kind::kF16 ? 0x7c00 : 0x7f80;
+    if ((bits & exponent) == exponent) bits ^= exponent / 2 + 1;
+    bytes.append(reinterpret_cast<const char*>(&bits), 2);
+  }
+  return bytes;
+}
+
+// Packing a tile at once writes what packing its outputs one by one does.
+TEST(PackedMatrix, WholeTilesAreThoseOfTheirOutputs) {
+  using Kind = PlainOutputs::Kind;
+  constexpr uint32_t kDepth = 96;
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    const KernelTable& kernels = **SelectKernels(instruction_set);
+    for (const auto& [format, kind, dtype] :
+         {std::tuple(WeightFormat::kF32, Kind::kF32, TensorView::DType::kF32),
+          {WeightFormat::kF32, Kind::kF16, TensorView::DType::kF16},
+          {WeightFormat::kF32, Kind::kBF16, TensorView::DType::kBF16},
+          {WeightFormat::kBf16, Kind::kBF16, TensorView::DType::kBF16},
+          {WeightFormat::kBf16, Kind::kF32, TensorView::DType::kF32}}) {
+      SCOPED_TRACE(
+          absl::StrCat(kernels.name, ", format ", static_cast<int>(format), " of ", static_cast<int>(kind)));
+      const std::string bytes = RandomNumbers(kind, format == WeightFormat::kBf16, kTileOutputs * kDepth, 3);
+      const TensorView view = {.dtype = dtype, .shape = {kTileOutputs, kDepth}, .data = bytes.data() + 1};
+      const WeightLayout& layout = kernels.products[static_cast<size_t>(format)].layout;
+      ASSERT_NE(layout.pack_tile, nullptr);
+      std::string each(layout.tile_bytes(kDepth), '\0'), whole = each;
+      PlainOutputs outputs = {.kind = kind};
+      std::vector<float> numbers(kDepth);
+      for (uint32_t i = 0; i < kTileOutputs; ++i) {
+        ConvertRowsToFloat(view, i, 1, absl::MakeSpan(numbers));
+        layout.pack(numbers.data(), kDepth, i, each.data());
+        outputs.outputs[i] = bytes.data() + 1 + view.offset_of(int64_t{i} * kDepth);
+      }
+      layout.pack_tile(outputs, 0, 32, whole.data());
+      layout.pack_tile(outputs, 32, kDepth, whole.data());
+      EXPECT_TRUE(each == whole);
+    }
+  }
+}
+
+// Matrices of several tiles, the last one not full, and depths that are packed in parts.
+TEST(PackedMatrix, PacksRowsWhereverTheyLie) {
+  const auto team = ThreadTeam::Create(2).value();
+  constexpr int64_t kOutputs = 72, kDepth = 1056;
+  const std::string bytes = RandomNumbers(PlainOutputs::Kind::kBF16, true, kOutputs * kDepth, 4);
+  const TensorView all = {
+      .dtype = TensorView::DType::kBF16, .shape = {kOutputs, kDepth}, .data = bytes.data() + 1};
+  TensorView paired = all;
+  paired.strides = {.group_rows = 1, .group_stride = kDepth, .row_stride = kDepth, .paired_rows = 24};
+  TensorView square = all;
+  square.shape = {64, 64};
+  const std::string floats = RandomNumbers(PlainOutputs::Kind::kF32, true, 40 * kDepth, 5);
+  const TensorView others = {
+      .dtype = TensorView::DType::kF32, .shape = {40, kDepth}, .data = floats.data() + 1};
+  const std::vector<std::vector<TensorView>> cases = {
+      {all}, {paired, all}, {RowsOfGroups(all, 24, 8, 8)}, {TransposeOf(square)}, {all, others}};
+  for (InstructionSet instruction_set : SupportedInstructionSets()) {
+    const KernelTable& kernels = **SelectKernels(instruction_set);
+    for (const std::vector<TensorView>& parts : cases) {
+      SCOPED_TRACE(absl::StrCat(kernels.name, ", ", parts.size(), " of ", parts[0].shape[0], " outputs"));
+      const auto matrix = PackedMatrix::Pack(parts, PackedMatrix::FormatOf(parts), kernels, team.get());
+      ASSERT_TRUE(matrix.ok()) << matrix.status();
+      uint32_t output = 0;
+      for (const TensorView& part : parts) {
+        std::vector<float> expected(matrix->depth()), found(matrix->depth());
+        for (int64_t row = 0; row < part.shape[0]; ++row, ++output) {
+          ConvertRowsToFloat(part, row, 1, absl::MakeSpan(expected));
+          matrix->CopyOutput(output, found.data());
+          EXPECT_TRUE(expected == found) << output;
+        }
+      }
+      EXPECT_EQ(output, matrix->num_outputs());
     }
   }
 }

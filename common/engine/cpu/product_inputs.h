@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// Activations that products read: floats [max_rows, width], and the same as a kernel wants them laid out, for
-// kernels that do. Whoever writes floats calls Prepare for them before the product.
+// Activations that products read: floats [max_rows, width], plus a second copy in the kernel's own layout
+// if the kernel needs one. After writing floats, call Prepare before the product.
 class ProductInputs {
  public:
   ProductInputs() = default;

@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// Activations of the rows of one step, [max_rows, width], reserved once.
+// Activations of one step's rows, [max_rows, width], allocated once.
 class RowBuffer {
  public:
   RowBuffer() = default;

@@ -11,9 +11,10 @@
 
 namespace tandem {
 
-// A fixed set of threads that run one function together, in step: the caller is one of them. Waiting threads
-// spin for some ten microseconds, since the next piece of work usually comes at once, and then sleep: a team
-// takes no processor from other threads for longer, even where it is pinned to the one they need.
+// A fixed set of threads that run one function together, in step; the caller is one of them. Waiting
+// threads spin for about ten microseconds, because the next piece of work usually comes at once, and then
+// sleep. So a team never keeps a processor from other threads for longer, even if it is pinned to the one
+// that they need.
 //
 //   team->Run([&](int thread) {
 //     ...                 // part `thread` of num_threads()
@@ -21,7 +22,7 @@ namespace tandem {
 //     ...
 //   });
 //
-// One thread at a time may call Run, and the function must not throw. Every thread must pass the same
+// Only one thread at a time may call Run, and the function must not throw. Every thread must pass the same
 // barriers.
 class ThreadTeam {
  public:
@@ -79,7 +80,8 @@ class ThreadTeam {
   std::vector<std::thread> workers_;
 };
 
-// The part of `count` items that falls to `thread` of `num_threads`: consecutive, and as equal as possible.
+// The part of `count` items for `thread` of `num_threads`: consecutive items, in parts as equal as
+// possible.
 struct Share {
   uint32_t begin = 0;
   uint32_t end = 0;

@@ -27,32 +27,32 @@ namespace tandem {
 
 class RotaryTable;
 
-// An engine on a GPU, or on several by tensor parallelism. Weights are bfloat16, integers of 8 or 4 bits or
-// floats of 8 bits with scales; products add up in float32, those of integers exactly within each group;
-// keys, values and what goes into a product are bfloat16; everything else is float32. Law 1 holds by
-// construction (ADR 9 for products of bfloat16, ADR 11 for those of integers, ADR 13 for those of floats of 8
-// bits, attention_kernels.h for attention); bits differ from the CPU engine's, and but for weights as
-// integers may differ between kinds of GPU and versions of cuBLASLt.
+// An engine on one GPU, or on several with tensor parallelism. Weights are bfloat16, or 8-bit integers,
+// 4-bit integers or 8-bit floats with scales. Products accumulate in float32; products of integers are
+// exact within each group. Keys, values and inputs of products are bfloat16; everything else is float32.
+// Law 1 holds by construction (ADR 9 for bfloat16 products, ADR 11 for integers, ADR 13 for 8-bit floats,
+// attention_kernels.h for attention). Bits differ from those of the CPU engine. Except for integer
+// weights, they may also differ between kinds of GPU and versions of cuBLASLt.
 //
-// A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs), one
-// download and one wait, that of Finish: Start returns when the device has been told. What comes back is a
-// word for each row that asks for a choice: the seeded choice is made on the device (choice_kernels.h), with
-// several ranks on rank 0, from all ranks' logits. Logits that are asked for come first, 64 rows at a time,
-// each with a download and a wait of its own (which the last shares with the choices when they are of the
-// same 64 rows). Features, in float32, come with the first of them, in a download of their own; the norms
-// that have the states at hand put them aside (row_kernels.h), so that rows that ask for none cost nothing.
-// Copies of keys and values are not waited for, unless two uploads are on their way already.
+// A step is one upload (the step's words), one graph (captured at warm-up, or when a size first occurs),
+// one download and one wait, in Finish: Start returns once the work is queued. The download has one word
+// for each row that asks for a choice: the device makes the seeded choice (choice_kernels.h); with several
+// ranks, rank 0 makes it from the logits of all ranks. Requested logits come first, 64 rows at a time,
+// each with its own download and wait; the last one shares them with the choices if they are of the same
+// 64 rows. Features come with the first of these, in float32 and in their own download. The norms that
+// have the states at hand store them (row_kernels.h), so rows that ask for none cost nothing. The engine
+// does not wait for copies of keys and values, unless two uploads are already in flight.
 //
-// A draft head of one layer (EAGLE's kinds, MTP) reads a state with each row, which goes up with the step.
-// Its logits come down as they are, and are spread over the tokens it does not draft on the host; it makes no
-// choices.
+// A draft head of one layer (EAGLE's kinds, MTP) reads one state per row, which is uploaded with the step.
+// Its logits are downloaded unchanged, and the host spreads them over the target's vocabulary. A draft
+// head makes no choices.
 //
-// Thread rule: one thread at a time, as with every engine. Another may take over between calls (a server
-// warms the engine up before its loop runs); a call during another, or between Start and Finish, is
-// FailedPrecondition.
+// Thread rule: one thread at a time, as with every engine. Another thread may take over between calls: a
+// server warms the engine up before its loop runs. A call during another, or between Start and Finish,
+// returns FailedPrecondition.
 //
-// With several ranks, rank 0 is the engine that others call. Each further rank calls Follow, which does what
-// rank 0 does until that is destroyed.
+// With several ranks, rank 0 is the engine that others call. Every other rank calls Follow, which repeats
+// what rank 0 does until rank 0 is destroyed.
 class CudaEngine final : public Engine {
  public:
   struct Options {

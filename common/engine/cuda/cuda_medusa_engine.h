@@ -16,15 +16,15 @@
 
 namespace tandem {
 
-// Medusa heads on a GPU (HeadConfig has the equations): the products of CudaEngine, and one kernel between
-// them. A row that wants no logits costs nothing, and no row leaves anything behind: blocks are counted as
-// for other models and hold nothing. Law 1 holds as for those products.
+// Medusa heads on a GPU (equations: HeadConfig): the products of CudaEngine, with one kernel between them.
+// A row without wanted logits costs nothing, and rows leave no state behind: blocks are counted as for
+// other models, but hold nothing. Law 1 holds as for those products.
 //
-// A step is one upload, one wait and a download for each output matrix, for every kMostTogether of its rows.
-// Nothing is captured: launches depend on how many rows there are, and each is short beside the output's
-// product.
+// A step is one upload, one wait and a download for each output matrix, for every kMostTogether rows. It
+// uses no captured graph: launches depend on the number of rows, and each is short compared with the
+// output's product.
 //
-// Thread rule: that of CudaEngine.
+// Thread rule: as for CudaEngine.
 class CudaMedusaEngine final : public Engine {
  public:
   // Rows that go through the heads together; each takes room for the logits of all positions.

@@ -81,7 +81,7 @@ class CudaStream {
   CUstream_st* stream_ = nullptr;
 };
 
-// A point in a stream, for measuring what is between two of them. Movable.
+// A point in a stream, to measure the time between two of them. Movable.
 class CudaEvent {
  public:
   static absl::StatusOr<CudaEvent> Create();
@@ -102,7 +102,7 @@ class CudaEvent {
   CUevent_st* event_ = nullptr;
 };
 
-// What was put into a stream between Begin and End, to be done again as a whole. Movable.
+// The work captured from a stream between Begin and End, which can be launched again as a whole. Movable.
 class CudaGraph {
  public:
   static absl::Status Begin(const CudaStream& stream);
@@ -141,8 +141,8 @@ class CudaHostBuffer {
   void* data_ = nullptr;
 };
 
-// Memory of the current device by the piece: pieces are cut from large buffers, since allocations of their
-// own cost a round trip to the driver and up to 2 MiB each, and all are freed together.
+// Device memory for many small pieces. The pool cuts pieces from large buffers, because separate
+// allocations would each cost a round trip to the driver and up to 2 MiB. All pieces are freed together.
 class CudaPool {
  public:
   explicit CudaPool(uint64_t memory_limit) : memory_limit_(memory_limit) {}

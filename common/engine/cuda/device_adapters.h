@@ -14,9 +14,9 @@
 
 namespace tandem {
 
-// The adapters of a CudaEngine, in device memory: each in one block, which is given back when it is dropped.
-// Kernels find them by their places (adapter_kernels.h), which later adapters take over; an id is never given
-// again.
+// The adapters of a CudaEngine in device memory: one block per adapter, freed when the adapter is dropped.
+// Kernels find an adapter by its place (adapter_kernels.h), which a later adapter may reuse; ids are never
+// reused.
 //
 // Thread rule: the engine's.
 class DeviceAdapters {

@@ -28,12 +28,13 @@ struct DeviceMatrix {
   PackedWeights packed;         // Of the others.
 };
 
-// What a CudaEngine asks of a GPU: a CUDA device (cuda_ops.cc), or its emulation on the host
-// (testing/host_ops.h), on which the engine is tested where there is no GPU.
+// The operations that a CudaEngine needs from a GPU: implemented by a CUDA device (cuda_ops.cc), and by an
+// emulation on the host (testing/host_ops.h), with which the engine is tested on machines without a GPU.
 //
-// Everything is put into one stream and happens in that order; Synchronize waits for it. Memory is freed with
-// the object, blocks when they are given back. It belongs to one thread at a time: that which made it, until
-// another calls BindThread. What a thread asks for that it does not belong to is FailedPrecondition.
+// All operations go to one stream and run in that order; Synchronize waits for them. The destructor frees
+// all memory; blocks can be given back earlier. The object belongs to one thread at a time: first the one
+// that created it, then any other that calls BindThread. Calls from other threads return
+// FailedPrecondition.
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;

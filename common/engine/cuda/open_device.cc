@@ -59,7 +59,7 @@ absl::Status CheckCudaModule(const CudaModule& module, absl::string_view path) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "the CUDA module ", path, " is of another build: its interface is ", module.version, "-",
+      "the CUDA module ", path, " is from a different build: its interface is ", module.version, "-",
       absl::Hex(module.fingerprint, absl::kZeroPad16), ", this binary expects ", kCudaModuleVersion, "-",
       absl::Hex(CudaModuleFingerprint(), absl::kZeroPad16), "; build both together"));
 }

@@ -31,7 +31,7 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
 
 absl::Status Leave(const ncclUniqueId& id, const std::string& path) {
   if (std::filesystem::exists(path)) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " is there already: remove what an earlier run left"));
+    return absl::AlreadyExistsError(absl::StrCat(path, " already exists: remove the file of an earlier run"));
   }
   const std::string unfinished = absl::StrCat(path, ".unfinished");
   std::ofstream file(unfinished, std::ios::binary);
@@ -66,7 +66,7 @@ absl::StatusOr<ncclUniqueId> Find(const std::string& path) {
 absl::StatusOr<std::unique_ptr<RankLinks>> RankLinks::Join(const TensorParallel& parallel,
                                                            const std::string& rendezvous) {
   if (rendezvous.empty()) {
-    return absl::InvalidArgumentError("several ranks, and no file through which they find one another");
+    return absl::InvalidArgumentError("several ranks need a rendezvous file (--gpu-rendezvous)");
   }
   ncclUniqueId id;
   if (parallel.rank == 0) {

@@ -13,8 +13,8 @@ struct ncclComm;
 
 namespace tandem {
 
-// What the ranks of tensor parallelism send one another, through NCCL. Only moves bytes: sums are Tandem's
-// own, in the order of ranks.
+// Communication between the ranks of tensor parallelism, through NCCL. It only moves bytes: Tandem
+// computes the sums itself, in the order of ranks.
 class RankLinks {
  public:
   // Waits until all ranks have come, five minutes at most. See CudaDeviceOptions::rendezvous. Unimplemented

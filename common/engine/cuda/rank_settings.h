@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// What the processes that share a model (one for each GPU) have to be started with alike. Nothing of what
-// they exchange later would tell: parts of other weight types have the same sizes, and only rank 0 knows
-// where there is room for keys and values.
+// Settings that all processes of a model (one per GPU) must share. What they exchange later would not
+// reveal a difference: parts in other weight types have the same sizes, and only rank 0 knows where there
+// is room for keys and values.
 struct RankSettings {
   uint64_t model = 0;  // A hash of its shape and of its first weights.
   WeightType weight_type = WeightType::kAsInFile;

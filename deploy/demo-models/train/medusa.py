@@ -174,11 +174,11 @@ def main():
     parser = argparse.ArgumentParser(description="Trains Medusa heads.")
     add = parser.add_argument
     head_training.add_arguments(add)
-    add("--heads", type=int, default=4, help="how many (%(default)s)")
-    add("--blocks", type=int, default=1, help="residual blocks of a head (%(default)s)")
-    add("--start", type=pathlib.Path, help="folder of heads to go on from, of as many blocks or fewer")
-    add("--positions", type=float, default=1.0, help="share of an answer's positions that a step learns from (%(default)s)")
-    add("--own-output", action="store_true", help="an output matrix for each head, instead of the target's for all")
+    add("--heads", type=int, default=4, help="number of heads (%(default)s)")
+    add("--blocks", type=int, default=1, help="residual blocks per head (%(default)s)")
+    add("--start", type=pathlib.Path, help="folder of heads to start from, with at most this many blocks")
+    add("--positions", type=float, default=1.0, help="share of an answer's positions that each step uses (%(default)s)")
+    add("--own-output", action="store_true", help="train an output matrix for each head, not the target's for all")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -95,10 +95,10 @@ def main():
     parser.add_argument("--corpus", required=True, help="the corpus, as a folder or a tar archive")
     parser.add_argument("--output", required=True, type=pathlib.Path, help="folder for the files")
     parser.add_argument("--test", type=int, default=200, help="prompts of each domain for measuring (%(default)s)")
-    parser.add_argument("--train", type=int, default=3000, help="prompts of each domain at most for training (%(default)s)")
-    parser.add_argument("--texts", type=int, default=2000, help="of each domain at most (%(default)s)")
+    parser.add_argument("--train", type=int, default=3000, help="most prompts of each domain for training (%(default)s)")
+    parser.add_argument("--texts", type=int, default=2000, help="most texts of each domain (%(default)s)")
     parser.add_argument("--exclude", type=pathlib.Path, nargs="*", default=[],
-                        help="JSON with cases[].prompt_text, as in tests/golden: prompts for measuring that are not the corpus'")
+                        help="JSON with cases[].prompt_text, as in tests/golden: further prompts for measuring, from outside the corpus")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)

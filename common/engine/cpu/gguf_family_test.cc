@@ -1,0 +1,83 @@
+// Families whose GGUF files are laid out otherwise than their folders are: what an engine makes of a file is
+// what it makes of the same weights in a folder, bit for bit.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/golden_sequences.h"
+#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/model/family_fixture.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+struct GgufCase {
+  const char* name;
+  TensorView::DType dtype;
+};
+
+class GgufFamilyTest : public testing::TestWithParam<GgufCase> {
+ protected:
+  static std::unique_ptr<Engine> OpenEngine(const std::shared_ptr<const Model>& model, InstructionSet set) {
+    auto engine = CreateCpuEngine(model, {.num_blocks = 40, .num_threads = 2, .instruction_set = set});
+    if (!engine.ok()) ADD_FAILURE() << engine.status();
+    return engine.ok() ? *std::move(engine) : nullptr;
+  }
+};
+
+TEST_P(GgufFamilyTest, GivesTheLogitsOfTheFolder) {
+  nlohmann::json golden = FamilyGolden(GetParam().name);
+  // A file has one of the two.
+  nlohmann::json& rope = golden.at("config").at("rope_parameters");
+  const bool is_reference = rope.value("mscale", 0.0) == rope.value("mscale_all_dim", 0.0);
+  if (!is_reference) rope["mscale"] = rope["mscale_all_dim"];
+  const nlohmann::json& reference = golden.at("models").at(0);
+  const auto from_folder = MakeFamilyModel(golden, reference.at("seed").get<uint64_t>(), GetParam().dtype);
+  const auto from_file =
+      Model::Load(absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/gguf/", GetParam().name, ".gguf"));
+  ASSERT_TRUE(from_file.ok()) << from_file.status();
+  ASSERT_NE(from_folder, nullptr);
+  EXPECT_EQ((*from_file)->config().architecture, from_folder->config().architecture);
+  EXPECT_EQ((*from_file)->config().max_context, from_folder->config().max_context);
+  for (InstructionSet instruction_set : TestedInstructionSets()) {
+    SCOPED_TRACE(InstructionSetName(instruction_set));
+    const auto file_engine = OpenEngine(*from_file, instruction_set);
+    const auto folder_engine = OpenEngine(from_folder, instruction_set);
+    ASSERT_TRUE(file_engine != nullptr && folder_engine != nullptr);
+    for (const nlohmann::json& sequence : reference.at("sequences")) {
+      const auto tokens = sequence.at("tokens").get<TokenIds>();
+      const auto found = GoldenText(file_engine.get()).Add(tokens);
+      const auto expected = GoldenText(folder_engine.get()).Add(tokens);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_EQ(std::memcmp(found[i].data(), expected[i].data(), found[i].size() * sizeof(float)), 0) << i;
+      }
+      const KernelTable* const kernels = SelectKernels(instruction_set).value();
+      const bool rounds_inputs = GetParam().dtype == TensorView::DType::kBF16 &&
+                                 kernels->products[static_cast<size_t>(WeightFormat::kBf16)].input_bits < 24;
+      if (is_reference && !rounds_inputs) CompareSequence(file_engine.get(), sequence, kGoldenTolerance);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// With latents' matrices in one tensor, and in two; in groups, by sigmoids, with biases that choose.
+INSTANTIATE_TEST_SUITE_P(DeepSeek, GgufFamilyTest,
+                         testing::Values(GgufCase{"deepseek-v2-lite", TensorView::DType::kBF16},
+                                         GgufCase{"deepseek-v2", TensorView::DType::kBF16},
+                                         GgufCase{"deepseek-v3", TensorView::DType::kF32}),
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           for (char& c : name) {
+                             if (c == '-') c = '_';
+                           }
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace tandem

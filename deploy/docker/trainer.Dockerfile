@@ -1,0 +1,17 @@
+# What the CronJob of k8s/components/learning runs: the learning loop with torch for CPUs, and the command line of tandem:cpu.
+#
+#   docker build -f deploy/docker/Dockerfile -t tandem:cpu .
+#   docker build -f deploy/docker/trainer.Dockerfile -t tandem-trainer .
+FROM tandem:cpu
+USER 0:0
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv libssl3 \
+ && rm -rf /var/lib/apt/lists/* \
+ && python3 -m venv /opt/trainer \
+ && /opt/trainer/bin/pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch \
+ && /opt/trainer/bin/pip install --no-cache-dir numpy safetensors tokenizers
+COPY deploy/demo-models/train /opt/tandem/demo-models/train
+COPY deploy/learning /opt/tandem/learning
+ENV PATH=/opt/tandem/learning:/opt/trainer/bin:$PATH
+USER 65532:65532
+CMD ["tandem-learn", "--help"]

@@ -1,0 +1,227 @@
+"""Reads a router's spool (docs/learning.md has its files byte by byte). Needs no package."""
+
+import dataclasses
+import hashlib
+import math
+import pathlib
+import struct
+import zlib
+
+import aes_gcm
+
+MAGIC = b"TDMSPOOL"
+VERSION = BODY_VERSION = 1
+HEADER = struct.Struct("<8sI16s8sQ16xI")  # magic, version, file id, key id, created (ms), checksum
+HEAD = struct.Struct("<IIQ16s12sI")  # body size, kind, time (ms), request, nonce, checksum
+MOST_BODY_BYTES = 16 << 20
+REQUEST, TOMBSTONE = 1, 2
+OUTPUT_TOKEN = struct.Struct("<IfB")
+CHOICE = struct.Struct("<If")
+
+
+class SpoolError(ValueError):
+    """A file that is none of a spool, or a key that is none."""
+
+
+@dataclasses.dataclass
+class OutputToken:
+    token: int
+    logprob: float
+    top: list  # (token, logprob), most likely first
+
+
+@dataclasses.dataclass
+class Record:
+    """What a request said and got."""
+
+    digest: bytes  # Of its id and tenant; what the split into learned from and held back goes by.
+    time_ms: int
+    request_id: str
+    model: str
+    adapter: str
+    vocabulary_fingerprint: int
+    temperature: float
+    prompt: list
+    output: list
+
+
+@dataclasses.dataclass
+class Damage:
+    """What a reader had to leave out."""
+
+    torn_bytes: int = 0  # Behind the last whole record of files.
+    unreadable_records: int = 0  # Of another key, or changed.
+    unreadable_files: int = 0
+    deleted_records: int = 0
+    notes: list = dataclasses.field(default_factory=list)
+
+
+def folder_name(tenant):
+    """What a tenant's folder and key are called."""
+    name = "".join(
+        chr(byte) if chr(byte).isascii() and (chr(byte).isalnum() or byte in b"-_") else f"%{byte:02x}"
+        for byte in tenant.encode()
+    )
+    return name if name and len(name) <= 200 else "%" + hashlib.sha256(tenant.encode()).hexdigest()
+
+
+def read_key(path):
+    text = pathlib.Path(path).read_text(encoding="ascii", errors="replace").strip()
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != 32 or len(text) != 64:
+        raise SpoolError(f"{path}: no key of a spool, expected 64 hexadecimal digits")
+    return key
+
+
+def key_id(key):
+    return hashlib.sha256(b"tandem spool key " + key).digest()[:8]
+
+
+def request_digest(tenant, request_id):
+    tenant = tenant.encode()
+    return hashlib.sha256(b"tandem spool request " + struct.pack("<I", len(tenant)) + tenant + request_id.encode()).digest()[:16]
+
+
+def parse_header(content, path):
+    """(file id, key id) of a file's first 64 bytes."""
+    if len(content) < HEADER.size:
+        raise SpoolError(f"{path}: {len(content)} bytes, expected a header of {HEADER.size}")
+    magic, version, file_id, key, _, checksum = HEADER.unpack_from(content)
+    if magic != MAGIC:
+        raise SpoolError(f"{path}: no file of a spool: it does not begin with TDMSPOOL")
+    if checksum != zlib.crc32(content[: HEADER.size - 4]):
+        raise SpoolError(f"{path}: the header's checksum is not that of its bytes")
+    if version != VERSION:
+        raise SpoolError(f"{path}: version {version}, expected {VERSION}")
+    return file_id, key
+
+
+def scan(content):
+    """The whole records behind the header, as (kind, time, request, nonce, offset, body size), and where they end."""
+    records, at = [], HEADER.size
+    while at + HEAD.size <= len(content):
+        size, kind, time_ms, request, nonce, checksum = HEAD.unpack_from(content, at)
+        end = at + HEAD.size + size
+        if kind not in (REQUEST, TOMBSTONE) or size > MOST_BODY_BYTES or (kind == TOMBSTONE and size) or end > len(content):
+            break
+        if checksum != zlib.crc32(content[at + HEAD.size : end], zlib.crc32(content[at : at + HEAD.size - 4])):
+            break
+        records.append((kind, time_ms, request, nonce, at, size))
+        at = end
+    return records, at
+
+
+def tombstones(folder):
+    """Digests of the deleted requests of a tenant's folder. A file that is damaged is an error: what was deleted is not to
+    be learned from because nobody knows that it was."""
+    path = folder / "tombstones"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return set()
+    parse_header(content, path)
+    records, end = scan(content)
+    if end != len(content):
+        raise SpoolError(f"{path}: byte {end}: no tombstone, expected one")
+    return {record[2] for record in records}
+
+
+def _text(body, at):
+    (size,) = struct.unpack_from("<H", body, at)
+    if at + 2 + size > len(body):
+        raise struct.error("a text that ends behind the record")
+    return body[at + 2 : at + 2 + size].decode("utf-8", "replace"), at + 2 + size
+
+
+def parse_body(body, digest, time_ms):
+    """A Record; SpoolError for a body whose length is not that of what it announces."""
+    try:
+        (version,) = struct.unpack_from("<I", body)
+        if version != BODY_VERSION:
+            raise SpoolError(f"a body of version {version}, expected {BODY_VERSION}")
+        request_id, at = _text(body, 4)
+        model, at = _text(body, at)
+        adapter, at = _text(body, at)
+        fingerprint, temperature, num_prompt, num_output = struct.unpack_from("<QfII", body, at)
+        at += 20
+        if num_prompt > (len(body) - at) // 4 or num_output > (len(body) - at) // OUTPUT_TOKEN.size:
+            raise SpoolError("a record that is shorter than the tokens that it announces")
+        prompt = list(struct.unpack_from(f"<{num_prompt}I", body, at))
+        at += 4 * num_prompt
+        output = []
+        for _ in range(num_output):
+            token, logprob, num_top = OUTPUT_TOKEN.unpack_from(body, at)
+            at += OUTPUT_TOKEN.size
+            top = [CHOICE.unpack_from(body, at + CHOICE.size * i) for i in range(num_top)]
+            at += CHOICE.size * num_top
+            output.append(OutputToken(token, logprob, top))
+    except struct.error as error:
+        raise SpoolError(f"a record that ends too early: {error}") from error
+    if at != len(body):
+        raise SpoolError("a record that is longer than what it announces")
+    return Record(digest, time_ms, request_id, model, adapter, fingerprint, temperature, prompt, output)
+
+
+def check_tokens(record, vocab_size):
+    """Why the record cannot be learned from, in words; empty if it can."""
+    if not record.prompt or not record.output:
+        return "no prompt or no output"
+    if max(record.prompt) >= vocab_size:
+        return "a token of the prompt that the model has not"
+    for token in record.output:
+        total = 0.0
+        for candidate, logprob in [(token.token, token.logprob), *token.top]:
+            if candidate >= vocab_size:
+                return "a token of the output that the model has not"
+            if math.isnan(logprob) or logprob > 1e-4:
+                return "a log probability that is none"
+        if len({candidate for candidate, _ in token.top}) != len(token.top):
+            return "a token that is twice among the most likely ones"
+        total = sum(math.exp(logprob) for _, logprob in token.top)
+        if not token.top or total > 1.001:
+            return "probabilities that sum to more than 1, or none"
+    return ""
+
+
+def read_tenant(spools, keys, tenant, damage):
+    """Yields the tenant's records in all of the spools (a folder for each router), older ones of a spool first."""
+    try:
+        key = read_key(pathlib.Path(keys) / f"{folder_name(tenant)}.key")
+    except FileNotFoundError:
+        damage.notes.append(f"{tenant}: no key, so nothing of it can be read")
+        return
+    for spool in spools:
+        folder = pathlib.Path(spool) / folder_name(tenant)
+        if not folder.is_dir():
+            continue
+        deleted = tombstones(folder)
+        for path in sorted(folder.glob("*.segment")):
+            try:
+                content = path.read_bytes()
+                file_id, of_key = parse_header(content, path)
+            except FileNotFoundError:
+                continue  # Removed meanwhile.
+            except SpoolError as error:
+                damage.unreadable_files += 1
+                damage.notes.append(str(error))
+                continue
+            records, end = scan(content)
+            damage.torn_bytes += len(content) - end
+            for kind, time_ms, request, nonce, at, size in records:
+                if kind != REQUEST:
+                    continue
+                if request in deleted:
+                    damage.deleted_records += 1
+                    continue
+                if of_key != key_id(key):
+                    damage.unreadable_records += 1
+                    continue
+                try:
+                    associated = file_id + content[at : at + 32]
+                    body = aes_gcm.decrypt(key, nonce, associated, content[at + HEAD.size : at + HEAD.size + size])
+                    yield parse_body(body, request, time_ms)
+                except (aes_gcm.DecryptError, SpoolError):
+                    damage.unreadable_records += 1

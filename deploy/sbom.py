@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Writes a software bill of materials of built programs: CycloneDX 1.5, JSON (docs/security.md).
+
+    deploy/sbom.py build/dev/bin > sbom.json
+
+Components are Tandem itself, the packages of every shared library that the programs load, and what is compiled into them from
+sources or headers, with the version that the build found.
+"""
+
+import argparse
+import datetime
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import uuid
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = ("tandem-router", "tandem-verifier", "tandem-grammar", "tandem-drafter", "tandem", "tandem-cuda.so")
+# Compiled in: by the packages that have their headers, whichever of them is installed.
+HEADERS = (("libeigen3-dev",), ("nlohmann-json3-dev",), ("libcli11-dev",), ("libboost1.81-dev", "libboost-dev"))
+
+
+def run(*command, check=True):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise SystemExit(f"sbom.py: {' '.join(map(str, command))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def libraries(program):
+    """Paths of the shared libraries that the loader takes for it."""
+    output = run("ldd", program)
+    missing = re.findall(r"^\s*(\S+) => not found", output, re.MULTILINE)
+    if missing:
+        raise SystemExit(f"sbom.py: {program}: not found: {', '.join(missing)}")
+    return re.findall(r"=> (/\S+)", output)
+
+
+def package_of(library):
+    """The installed package that has the file; nothing for what comes with the machine, as a GPU's driver does."""
+    real = pathlib.Path(library).resolve()
+    for path in (library, f"/usr{library}", str(real), str(real).removeprefix("/usr")):
+        found = run("dpkg-query", "--search", path, check=False)
+        if found:
+            return found.split(":")[0].split(",")[0]
+    return None
+
+
+def package_component(name):
+    """As dpkg knows it; nothing where it is not installed."""
+    fields = "${Package}\t${Version}\t${Architecture}\t${source:Package}\n"
+    lines = run("dpkg-query", "--show", f"--showformat={fields}", name, check=False).splitlines()
+    if not lines or not lines[0].split("\t")[1]:
+        return None
+    package, version, architecture, source = lines[0].split("\t")
+    system = dict(
+        line.split("=", 1) for line in pathlib.Path("/etc/os-release").read_text().splitlines() if "=" in line
+    )
+    distribution = system.get("ID", "debian").strip('"')
+    return {
+        "type": "library",
+        "name": package,
+        "version": version,
+        "purl": f"pkg:deb/{distribution}/{package}@{version}?arch={architecture}&upstream={source}",
+    }
+
+
+def static_libraries(prefix):
+    """What pkg-config knows of gRPC and what it brings, below `prefix`."""
+    components = {}
+    for name, module in (("grpc", "grpc++"), ("protobuf", "protobuf"), ("abseil-cpp", "absl_base")):
+        files = sorted(prefix.glob(f"lib*/**/pkgconfig/{module}.pc"))
+        version = re.search(r"^Version: *(\S+)", files[0].read_text(), re.MULTILINE) if files else None
+        if version is None:
+            raise SystemExit(f"sbom.py: {prefix}: no {module}.pc with a version")
+        components[name] = {"type": "library", "name": name, "version": version[1], "purl": f"pkg:generic/{name}@{version[1]}"}
+    return components
+
+
+def xgrammar():
+    requirement = (REPOSITORY / "common" / "grammar" / "xgrammar.txt").read_text()
+    version = re.search(r"^xgrammar==(\S+)", requirement, re.MULTILINE)
+    digest = re.search(r"--hash=sha256:([0-9a-f]{64})", requirement)
+    if version is None or digest is None:
+        raise SystemExit("sbom.py: what pins XGrammar does not say its version and SHA-256 any more")
+    return {
+        "type": "library",
+        "name": "xgrammar",
+        "version": version[1],
+        "purl": f"pkg:pypi/xgrammar@{version[1]}",
+        "hashes": [{"alg": "SHA-256", "content": digest[1]}],
+    }
+
+
+def tandem(programs):
+    version = re.search(r"project\(\s*\w+\s+VERSION ([0-9.]+)", (REPOSITORY / "CMakeLists.txt").read_text())
+    if version is None:
+        raise SystemExit("sbom.py: CMakeLists.txt does not say the project's version any more")
+    files = [
+        {
+            "type": "file",
+            "name": program.name,
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(program.read_bytes()).hexdigest()}],
+        }
+        for program in programs
+    ]
+    return {
+        "type": "application",
+        "bom-ref": "tandem",
+        "name": "tandem",
+        "version": version[1],
+        "components": files,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin", type=pathlib.Path, help="folder of the programs, such as build/dev/bin")
+    parser.add_argument(
+        "--grpc-prefix",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="where gRPC, with Abseil and Protocol Buffers, was installed from sources and linked statically",
+    )
+    arguments = parser.parse_args()
+    programs = [arguments.bin / name for name in PROGRAMS if (arguments.bin / name).exists()]
+    if not programs:
+        raise SystemExit(f"sbom.py: {arguments.bin}: none of {', '.join(PROGRAMS)} is there")
+    components, unknown = {}, []
+    for library in sorted({path for program in programs for path in libraries(program)}):
+        name = package_of(library)
+        if name is None:
+            unknown.append(library)
+            components[library] = {"type": "library", "name": pathlib.Path(library).name, "version": "unknown"}
+        elif name not in components:
+            components[name] = package_component(name)
+    for names in HEADERS:
+        found = next(filter(None, map(package_component, names)), None)
+        if found is None:
+            raise SystemExit(f"sbom.py: {' or '.join(names)} is not installed, so its version is not known")
+        components[found["name"]] = found
+    if arguments.grpc_prefix is not None:
+        components |= static_libraries(arguments.grpc_prefix)
+    if (arguments.bin / "tandem-grammar").exists():
+        components["xgrammar"] = xgrammar()
+    bill = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "component": tandem(programs),
+        },
+        "components": [components[name] | {"bom-ref": f"{number}"} for number, name in enumerate(sorted(components))],
+        "dependencies": [{"ref": "tandem", "dependsOn": [f"{number}" for number in range(len(components))]}],
+    }
+    json.dump(bill, sys.stdout, indent=2)
+    print()
+    for library in unknown:
+        print(f"sbom.py: {library} belongs to no package", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""deploy/sbom.py: every library that the loader takes is in the bill, with the version that is installed."""
+
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+
+from processes import BIN_DIR, REPOSITORY  # noqa: E402
+
+SBOM = REPOSITORY / "deploy" / "sbom.py"
+
+
+def bill(*arguments, fails=False):
+    done = subprocess.run([sys.executable, SBOM, *arguments], capture_output=True, text=True, check=False)
+    if (done.returncode != 0) != fails:
+        raise AssertionError(done.stderr)
+    return done.stderr if fails else json.loads(done.stdout)
+
+
+class SbomTest(unittest.TestCase):
+    def test_names_what_is_loaded_and_what_is_compiled_in(self):
+        made = bill(BIN_DIR)
+        self.assertEqual((made["bomFormat"], made["specVersion"]), ("CycloneDX", "1.5"))
+        versions = {component["name"]: component["version"] for component in made["components"]}
+        self.assertEqual(len(versions), len(made["components"]), "listed once")
+        for name in ("libssl3", "libsqlite3-0", "libpcre2-8-0", "nlohmann-json3-dev", "libc6"):
+            installed = subprocess.run(
+                ["dpkg-query", "--show", "--showformat=${Version}\\n", name], capture_output=True, text=True, check=True
+            ).stdout
+            self.assertEqual(versions[name], installed.splitlines()[0])
+        self.assertTrue(any(name.startswith("libgrpc++") for name in versions), versions)
+        files = {file["name"]: file["hashes"][0]["content"] for file in made["metadata"]["component"]["components"]}
+        router = hashlib.sha256((BIN_DIR / "tandem-router").read_bytes()).hexdigest()
+        self.assertEqual(files["tandem-router"], router)
+        self.assertEqual("xgrammar" in versions, "tandem-grammar" in files)
+        refs = [component["bom-ref"] for component in made["components"]]
+        self.assertEqual(made["dependencies"], [{"ref": "tandem", "dependsOn": refs}])
+
+    def test_what_is_linked_statically(self):
+        with tempfile.TemporaryDirectory() as folder:
+            modules = pathlib.Path(folder) / "lib" / "pkgconfig"
+            modules.mkdir(parents=True)
+            for module, version in (("grpc++", "1.85.1"), ("protobuf", "31.1"), ("absl_base", "20250512")):
+                (modules / f"{module}.pc").write_text(f"Name: {module}\nVersion: {version}\n")
+            made = bill(BIN_DIR, "--grpc-prefix", folder)
+            self.assertIn(("grpc", "1.85.1"), {(part["name"], part["version"]) for part in made["components"]})
+            (modules / "protobuf.pc").unlink()
+            self.assertIn("no protobuf.pc with a version", bill(BIN_DIR, "--grpc-prefix", folder, fails=True))
+            self.assertIn("none of tandem-router", bill(folder, fails=True))
+
+
+if __name__ == "__main__":
+    unittest.main()

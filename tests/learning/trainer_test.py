@@ -1,0 +1,178 @@
+"""tandem-trainer with the demo models: what it learns from, that it goes on where it was interrupted, what it refuses.
+
+Needs torch: TANDEM_TRAIN_PYTHON names a Python that has deploy/demo-models/train/requirements.txt; without it the test is
+skipped (status 77). TANDEM_POISON_TRIALS: how many poisoned spools are tried, 2 by default."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PYTHON = os.environ.get("TANDEM_TRAIN_PYTHON", "")
+if __name__ == "__main__" and os.environ.get("TANDEM_IN_TRAIN_PYTHON") != "1":
+    if not PYTHON:
+        print("skipped: TANDEM_TRAIN_PYTHON names no Python that has torch")
+        sys.exit(77)
+    os.execve(PYTHON, [PYTHON, "-B", *sys.argv], os.environ | {"TANDEM_IN_TRAIN_PYTHON": "1"})
+
+sys.path.insert(0, str(HERE))
+
+import target_traffic  # noqa: E402
+import torch  # noqa: E402
+from spool_fixture import SpoolFixture, record_of  # noqa: E402
+from tokenizers import Tokenizer  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import learner  # noqa: E402
+import spool  # noqa: E402
+
+REPOSITORY = HERE.parents[1]
+MODELS = REPOSITORY / "deploy" / "demo-models"
+TRAINER = REPOSITORY / "deploy" / "learning" / "tandem-trainer"
+START = MODELS / "tandem-draft-general-1m"
+POISON_TRIALS = int(os.environ.get("TANDEM_POISON_TRIALS", "2"))
+torch.set_num_threads(2)
+
+
+class PartsTest(unittest.TestCase):
+    def test_the_loss_is_the_divergence(self):
+        generator = torch.Generator().manual_seed(1)
+        logits = torch.randn(5, 12, generator=generator)
+        target = torch.randn(5, 12, generator=generator).softmax(-1)
+        whole = functional.kl_div(logits.log_softmax(-1), target.log(), log_target=True, reduction="batchmean")
+        weights, top = target.topk(11)
+        torch.testing.assert_close(learner.sparse_kl(logits, top, weights), whole, rtol=1e-3, atol=1e-4)
+        # With all but three in one lump it is that of the lumps, which is never more.
+        weights, top = target.topk(3)
+        lumped = learner.sparse_kl(logits, top, weights)
+        guessed = logits.softmax(-1).gather(1, top)
+        p = torch.cat([weights, 1 - weights.sum(1, keepdim=True)], 1)
+        q = torch.cat([guessed, 1 - guessed.sum(1, keepdim=True)], 1)
+        torch.testing.assert_close(lumped, (p * (p / q).log()).sum(1).mean(), rtol=1e-4, atol=1e-5)
+        self.assertLessEqual(lumped, whole + 1e-5)
+        # Padding says nothing.
+        padded = functional.pad(weights, (0, 2)), functional.pad(top, (0, 2), mode="replicate")
+        torch.testing.assert_close(learner.sparse_kl(logits, padded[1], padded[0]), lumped)
+
+    def test_places_are_those_that_output_tokens_follow(self):
+        prompt, output = list(range(10, 30)), list(range(40, 55))
+        for max_length in (100, 34, 33, 20, 15, 14, 8, 2):
+            example = learner.example_of(record_of(prompt=prompt, output=output), max_length)
+            self.assertLessEqual(len(example.tokens), max_length)
+            places = range(example.first, len(example.tokens))
+            self.assertEqual(len(places), len(example.top))
+            whole = prompt + output
+            self.assertEqual(example.tokens, whole[-1 - len(example.tokens) : -1])
+            # Every place's next token is an output token, and all of these have one as far as they fit.
+            follows = [(example.tokens + whole[-1:])[place + 1] for place in places]
+            self.assertEqual(follows, output[-len(follows) :])
+            self.assertEqual(len(follows), min(len(output), len(example.tokens)))
+        self.assertIsNone(learner.example_of(record_of(output=()), 100))
+
+    def test_equal_prompts_are_on_the_same_side(self):
+        sides = {learner.is_held_back(None, [1, 2, 3], 0.5) for _ in range(4)}
+        self.assertEqual(len(sides), 1)
+        held = sum(learner.is_held_back(None, [number], 0.2) for number in range(2000))
+        self.assertTrue(300 < held < 500, held)
+
+    def test_errors_count_requests(self):
+        mean, error = learner.mean_and_error([5, 5, 0, 0], [10, 10, 10, 10])
+        self.assertAlmostEqual(mean, 0.25)
+        self.assertAlmostEqual(error, (4 / 3 * 4 * 2.5**2) ** 0.5 / 40)
+        self.assertEqual(learner.mean_and_error([1], [2])[1], float("inf"))
+
+
+class TrainerTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        tokenizer = Tokenizer.from_file(str(MODELS / "tandem-target-15m" / "tokenizer.json"))
+        target = learner.llama.load_model(MODELS / "tandem-target-15m").eval()
+        stop = [tokenizer.token_to_id(name) for name in ("<|eos|>", "<|end|>")]
+        texts = [f"def add_{i}(a, b):\n    \"\"\"Adds {i} to the sum of" for i in range(96)]
+        prompts = [[tokenizer.token_to_id("<|bos|>"), *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
+        cls.records = target_traffic.records(target, prompts, 32, torch.Generator().manual_seed(1), stop, 0.8)
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-trainer-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.fixture = SpoolFixture(self.folder)
+        self.output = self.folder / "learned"
+
+    def train(self, *flags, status=0, output=None):
+        command = [sys.executable, "-B", TRAINER, "--spool", self.fixture.spool, "--keys", self.fixture.keys, "--tenant", "acme"]
+        command += ["--start", START, "--output", output or self.output, "--tokens-per-step", 1024, "--threads", 2]
+        command += ["--replay-texts", 48, "--min-gain", 0, *flags]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_learns_and_tells(self):
+        self.fixture.write(self.records)
+        self.fixture.delete(self.records[0].request_id)
+        metrics = self.folder / "metrics.prom"
+        said = self.train("--steps", 40, "--metrics-file", metrics, "--version", "acme-7")
+        card = json.loads((self.output / "draft_card.json").read_text())
+        self.assertEqual((card["version"], card["tenants"], card["refused"]), ("acme-7", ["acme"], ""))
+        self.assertEqual(card["data"]["requests"], len(self.records) - 1)
+        self.assertEqual(card["data"]["left_out"], {"deleted": 1})
+        self.assertGreater(card["after"]["greedy"], card["before"]["greedy"])
+        self.assertGreater(card["gain"]["greedy"], 2.5 * card["gain"]["greedy_error"])
+        self.assertIn("step", said)
+        self.assertIn('tandem_trainer_refused{tenant="acme"} 0', metrics.read_text())
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            self.assertTrue((self.output / name).exists(), name)
+        self.assertFalse((self.output.with_name("learned.work")).exists())
+        self.assertIn("is there already", self.train(status=2))
+
+    def test_goes_on_where_it_was_interrupted(self):
+        self.fixture.write(self.records)
+        # A gain that cannot be, so that every run ends with what it found.
+        flags = ("--steps", 6, "--held-back", 0.3, "--min-gain", 1)
+        self.train(*flags, status=3, output=self.folder / "whole")
+        work = self.folder / "work"
+        # Ended by its time before the second step, and saved.
+        self.train(*flags, "--max-seconds", 1e-6, "--work", work, status=3, output=self.folder / "first")
+        state = torch.load(work / "checkpoint.pt", weights_only=True)
+        self.assertLess(state["step"], 6)
+        said = self.train(*flags, "--work", work, status=3, output=self.folder / "second")
+        cards = [json.loads((self.folder / f"{name}.refused.json").read_text()) for name in ("whole", "second")]
+        self.assertEqual(cards[0]["after"], cards[1]["after"])
+        self.assertEqual(cards[1]["training"]["steps"], 6)
+        # Other data is another run.
+        self.fixture.delete(self.records[3].request_id)
+        said = self.train(*flags, "--work", work, status=3, output=self.folder / "third")
+        self.assertIn("not gone on with", said)
+
+    def test_too_little_is_not_learned_from(self):
+        self.fixture.write(self.records[:20])
+        self.assertIn("20 requests, expected at least 64", self.train(status=3))
+        self.assertFalse(self.output.exists())
+
+    def test_poison_is_refused(self):
+        for trial in range(POISON_TRIALS):
+            generator = torch.Generator().manual_seed(100 + trial)
+            for path in self.fixture.folder.glob("*.segment"):
+                path.unlink()
+            self.fixture.write(target_traffic.poisoned(96, 4096, generator))
+            said = self.train("--steps", 30, "--seed", trial + 1, status=3, output=self.folder / f"poison-{trial}")
+            self.assertIn("refused:", said)
+            self.assertFalse((self.folder / f"poison-{trial}").exists())
+            card = json.loads((self.folder / f"poison-{trial}.refused.json").read_text())
+            self.assertEqual(card["refused"] != "", True)
+            print(f"poison {trial}: {card['before']['greedy']:.4f} -> {card['after']['greedy']:.4f}", file=sys.stderr)
+
+    def test_foreign_records_are_left_out(self):
+        foreign = [record_of(f"x{i}", **more) for i, more in enumerate(({"adapter": "a"}, {"prompt": (5000,)}, {"top": ()}))]
+        self.fixture.write([*foreign, *self.records[:10]])
+        said = self.train(status=3)
+        for text in ("1 (another adapter)", "1 (a token of the prompt that the model has not)", "or none)"):
+            self.assertIn(text, said)
+
+
+if __name__ == "__main__":
+    unittest.main()
