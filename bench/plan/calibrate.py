@@ -2,8 +2,8 @@
 """Holds tandem-plan against this machine: measures twelve configurations with real processes, predicts each, and prints both.
 
 Targets and drafters are paced, so that two cores are enough and their other work matters little: what is put to the test
-is what the simulation makes of scheduling, drafting, choosing and waiting, not how long a pass takes. Three probes, which
-are none of the twelve, tell what stands between passes and messages. Needs nothing but the standard library.
+is what the simulation makes of scheduling, drafting, choosing and waiting, not how long a pass takes. Two probes
+of plain decoding tell what stands between passes. Needs nothing but the standard library.
 """
 
 import argparse
@@ -40,12 +40,11 @@ CONFIGURATIONS = (
     Configuration(2, 4, "goodput", 4),
     Configuration(2, 4, "goodput", 16),
 )
-# None of the above. Each tells one figure, which is fitted so that the prediction of the probe is what was measured: the
-# time between passes, what each session adds to it, and how long a message to or from a drafter takes.
+# Runs of their own, of plain decoding. Each tells one figure, which is fitted so that the prediction of the probe is what
+# was measured: the time between passes, and what each session adds to it.
 PROBES = (
     (Configuration(1, 0, "off", 1), "between_steps_ms"),
     (Configuration(1, 0, "off", 8), "between_steps_per_session_ms"),
-    (Configuration(1, 1, "fixed:2", 3), "drafter_ms"),
 )
 MOST_MS = 8.0  # Of any of these.
 FIT_STEPS = 12
@@ -158,7 +157,7 @@ def make_plan(args, folder, configuration, fitted, lengths):
             "between_steps_ms": fitted["between_steps_ms"],
             "between_steps_per_session_ms": fitted["between_steps_per_session_ms"],
         },
-        "network": {"client_ms": args.hop_ms, "verifier_ms": args.hop_ms, "drafter_ms": fitted["drafter_ms"]},
+        "network": {"client_ms": args.hop_ms, "verifier_ms": args.hop_ms, "drafter_ms": args.hop_ms},
         "drafter": "off",
     }
     if policy != "off":
@@ -246,8 +245,8 @@ def parse_arguments():
     add("--target-ms", default="15+0.5", metavar="FIRST[+FURTHER]", help="pace of the target (default %(default)s)")
     add("--draft-ms", default="2+0.1", metavar="FIRST[+FURTHER]", help="pace of the drafter (default %(default)s)")
     add("--hop-ms", type=float, default=0.2, help="of a message from process to process (default %(default)s)")
-    add("--num-prompts", type=int, default=32, help="requests of a configuration (default %(default)s)")
-    add("--max-tokens", type=int, default=48, help="tokens of an output (default %(default)s)")
+    add("--num-prompts", type=int, default=24, help="requests of a configuration (default %(default)s)")
+    add("--max-tokens", type=int, default=32, help="tokens of an output (default %(default)s)")
     add("--temperature", type=float, default=0.8, help="of all requests (default %(default)s)")
     add("--prompts", type=pathlib.Path, default=PROMPTS, help="prompts, as of tandem-bench serve")
     add("--only", type=int, nargs="*", help="numbers of configurations, from 1")

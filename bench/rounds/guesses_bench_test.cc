@@ -9,8 +9,11 @@
 namespace tandem::bench {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::Field;
+using ::testing::Ge;
+using ::testing::Le;
 using ::testing::SizeIs;
 
 constexpr uint32_t kTokens = 200;
@@ -39,7 +42,9 @@ TEST(GuessesTest, ADrafterThatIsTheTargetIsAlwaysRight) {
     ASSERT_TRUE(guesses.ok()) << guesses.status();
     ASSERT_THAT(*guesses, SizeIs(kTokens));
     EXPECT_THAT(*guesses, Each(Field(&GuessedPosition::right, 1u))) << temperature;
-    EXPECT_THAT(*guesses, Each(Field(&GuessedPosition::probabilities, SizeIs(kMostGuessed))));
+    // Guesses that trail by far may be missing.
+    EXPECT_THAT(*guesses,
+                Each(Field(&GuessedPosition::probabilities, SizeIs(AllOf(Ge(1u), Le(kMostGuessed))))));
   }
 }
 
