@@ -120,7 +120,7 @@ TEST(LiveFeedTest, OnlySoManyWatch) {
   auto second = feed.Watch().value();
   const auto third = feed.Watch();
   EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(third.status().message()), HasSubstr("(2)"));
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr("(the limit is 2)"));
   first.reset();
   EXPECT_TRUE(feed.Watch().ok());
 }
