@@ -195,7 +195,7 @@ TEST(CudaModuleTest, RefusesAModuleOfAnotherBuild) {
   EXPECT_TRUE(CheckCudaModule(module, "here").ok());
   ++module.version;
   EXPECT_THAT(CheckCudaModule(module, "here").message(),
-              AllOf(HasSubstr("here"), HasSubstr("another build")));
+              AllOf(HasSubstr("here"), HasSubstr("a different build")));
   module = {};
   ++module.fingerprint;
   EXPECT_EQ(CheckCudaModule(module, "here").code(), absl::StatusCode::kFailedPrecondition);
