@@ -214,9 +214,7 @@ sanitized() {
 selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
-needs=()
-if $sanitizers || [[ $preset == asan ]]; then needs+=(--clang); fi
-stage "packages" deploy/install.sh "${needs[@]}"
+stage "packages" deploy/install.sh
 stage "python environment" python_environment build/python tests/requirements.txt
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"

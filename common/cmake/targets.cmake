@@ -36,12 +36,7 @@ function(tandem_test)
   target_compile_definitions(tandem_${ARG_NAME} PRIVATE
     TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # What is tested is optimised; optimising the tests themselves costs more time than it saves.
-  # With checks in every statement most of all: half a minute for some files.
-  set(optimisation -O1)
-  if("address" IN_LIST TANDEM_SANITIZE)
-    set(optimisation -O0)
-  endif()
-  target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:${optimisation}>)
+  target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
   add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
   # Most of these compute, while scripts mostly wait for the processes that they start: ctest --parallel with twice as

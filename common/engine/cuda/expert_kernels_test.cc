@@ -143,7 +143,8 @@ class ExpertKernelsTest : public testing::Test {
 };
 
 TEST_F(ExpertKernelsTest, RoutesInFloat32AndEachRowByItself) {
-  for (const auto& [hidden, outputs, num_rows] : {std::tuple(5u, 1u, 1u), {70u, 9u, 11u}, {33u, 20u, 8u}}) {
+  for (const auto& sizes : {std::tuple(5u, 1u, 1u), {70u, 9u, 11u}, {33u, 20u, 8u}}) {
+    const uint32_t hidden = std::get<0>(sizes), outputs = std::get<1>(sizes), num_rows = std::get<2>(sizes);
     const std::vector<float> inputs = Normals(num_rows * hidden), weights = Normals(outputs * hidden);
     const std::vector<float> bias = Normals(outputs - 1);
     const auto route = [&](const std::vector<float>& of_rows) {
