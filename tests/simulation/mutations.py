@@ -115,8 +115,6 @@ MUTATIONS = [
      "if ([[epoch_ == 0 || grow.epoch != epoch_]]) return stale();", "epoch_ == 0", STORM),
     ("mirror-old-root", "growth below an older root is taken for growth below the current one", "verifier/draft_mirror.cc",
      "[[if (parent == 0 && !current_commit) return NodeFate::kStale;]]", "", STORM),
-    ("mirror-token-unchecked", "tokens beyond the vocabulary are taken", "verifier/draft_mirror.cc",
-     "if ([[grow.tokens[i] < 0 || grow.tokens[i] >= vocab_size_]]) {", "false", STORM),
     ("mirror-doubles-unnoticed", "a message that comes twice counts as one that breaks the protocol",
      "verifier/draft_mirror.cc", "report.result = [[GrowResult::kDuplicate]];", "GrowResult::kInvalid", STORM),
     # A drafter's session, and blocks of keys and values.
