@@ -33,7 +33,7 @@ std::string Definition() {
 }
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Load() {
-  // Tokenizers are read from folders.
+  // Tokenizers are read from folders. mkdtemp puts random characters in place of the X.
   std::string folder = (std::filesystem::temp_directory_path() / "tandem-plan-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot make a folder ", folder, " for temporary files"));

@@ -113,7 +113,7 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view bytes) {
     target = std::filesystem::canonical(path, ignored).string();
     if (ignored) target = path;
   }
-  std::string name = absl::StrCat(target, ".XXXXXX");
+  std::string name = absl::StrCat(target, ".XXXXXX");  // mkostemp puts random characters in place of the X.
   const absl::Status status = WriteNew(name, info.st_mode & 0777, bytes);
   if (!status.ok()) return status;
   if (std::rename(name.c_str(), target.c_str()) != 0) {
