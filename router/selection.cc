@@ -1,13 +1,11 @@
 #include "router/selection.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "router/verifier_traits.h"
 
@@ -117,36 +115,6 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
     selection.partner = partner;
   }
   return selection;
-}
-
-std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,
-                                   absl::Span<const uint32_t> prompt, uint64_t salt) {
-  uint64_t prefix_hash = HashCombine(kEmptyPrefixHash, salt);
-  for (uint32_t token : prompt.subspan(0, kAffinityTokens)) prefix_hash = HashCombine(prefix_hash, token);
-
-  uint64_t total = 1;  // The request to be placed.
-  uint64_t healthy = 0;
-  for (const VerifierLoad& verifier : verifiers) {
-    if (!verifier.healthy) continue;
-    total += verifier.in_flight;
-    ++healthy;
-  }
-
-  // Rank: unhealthy last, then overloaded ones, then by falling rendezvous hash. The endpoint decides equal
-  // hashes.
-  using Rank = std::tuple<bool, bool, uint64_t, absl::string_view, size_t>;
-  std::vector<Rank> ranks;
-  for (size_t i = 0; i < verifiers.size(); ++i) {
-    const VerifierLoad& verifier = verifiers[i];
-    // One more request would lift it above ceil(1.25 * total / healthy).
-    const bool overloaded = verifier.healthy && uint64_t{verifier.in_flight} * 4 * healthy >= 5 * total;
-    ranks.emplace_back(!verifier.healthy, overloaded, ~HashBytes(verifier.endpoint, prefix_hash),
-                       verifier.endpoint, i);
-  }
-  std::sort(ranks.begin(), ranks.end());
-  std::vector<size_t> order;
-  for (const Rank& rank : ranks) order.push_back(std::get<4>(rank));
-  return order;
 }
 
 }  // namespace tandem::router

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "common/base/token.h"
 #include "router/config.h"
 #include "router/drafter_policy.h"
@@ -55,23 +53,5 @@ absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const 
                                                const v1::SpeculationOptions& options,
                                                absl::string_view request_id = "",
                                                const DrafterFilter& can_draft = nullptr);
-
-// A verifier as the choice sees it.
-struct VerifierLoad {
-  absl::string_view endpoint;
-  bool healthy = true;
-  uint32_t in_flight = 0;  // Requests this router has running there.
-};
-
-// How many leading prompt tokens decide the verifier. Long enough to tell conversations with a common system
-// prompt apart only by load, short enough that a conversation's turns stay together.
-inline constexpr size_t kAffinityTokens = 64;
-
-// The order in which to try verifiers, as indices: by rendezvous hash of the prompt's leading tokens, so that
-// prompts with the same beginning meet the same prefix cache and a verifier's coming or going moves only its
-// own share. `salt` separates tenants, whose caches are separate anyhow. Verifiers loaded beyond 1.25 times
-// their fair share come after the others (consistent hashing with bounded loads), unhealthy ones last.
-std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,
-                                   absl::Span<const uint32_t> prompt, uint64_t salt);
 
 }  // namespace tandem::router

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "router/selection.h"
+#include "router/verifier_order.h"
 
 namespace tandem::router {
 
@@ -32,7 +32,7 @@ std::vector<size_t> VerifierChoice::Order(absl::Span<const uint32_t> prompt, uin
     if (suits && !suits(i)) continue;
     if (any_fit && !is_fit(states_[i])) continue;
     candidates.push_back(i);
-    loads.push_back({.endpoint = states_[i].endpoint, .healthy = true, .in_flight = states_[i].in_flight});
+    loads.push_back({.endpoint = states_[i].endpoint, .in_flight = states_[i].in_flight});
   }
   std::vector<size_t> order;
   for (size_t index : OrderVerifiers(loads, prompt, salt)) order.push_back(candidates[index]);
