@@ -354,7 +354,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
 }
 
 void DeclareLivePageFlags(RouterFlags& options, Flags& flags) {
-  flags.Group("Live page (docs/live.md)")
+  flags.Group("Live page (docs/operate/live.md)")
       .Add("live-listen", &options.live_listen,
            "Address to serve a page on that shows generations as they happen, over plain HTTP; empty for "
            "none. Where other machines can connect it needs --insecure, and asks for an admin's token.")
@@ -366,7 +366,7 @@ void DeclareLivePageFlags(RouterFlags& options, Flags& flags) {
 }
 
 void DeclareHttpFlags(RouterFlags& options, Flags& flags) {
-  flags.Group("HTTP API (docs/http.md)")
+  flags.Group("HTTP API (docs/reference/http.md)")
       .Add("http-listen", &options.http_listen,
            "Address to serve OpenAI's API on, over HTTP, with TLS where there is a certificate; empty for "
            "none.")

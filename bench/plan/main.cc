@@ -1,5 +1,5 @@
 // tandem-plan: how a cluster would serve a traffic, and which layout is the cheapest that is good enough
-// (docs/planning.md). Opens no connection and needs no model.
+// (docs/operate/planning.md). Opens no connection and needs no model.
 
 #include <unistd.h>
 
@@ -93,12 +93,12 @@ int main(int argc, char** argv) {
   CLI::App app("Sizes a cluster: simulates router, verifiers and drafters under a traffic, on virtual time.",
                "tandem-plan");
   tandem::plan::Flags flags;
-  app.add_option("plan", flags.plan, "The plan, in YAML (docs/planning.md).")->required();
+  app.add_option("plan", flags.plan, "The plan, in YAML (docs/operate/planning.md).")->required();
   app.add_option("--json", flags.json, "File to write all figures to.");
   app.add_option("--html", flags.html, "File to write a report with plots to.");
-  app.add_option("--threads", flags.threads, "Simulations at a time.")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  app.add_option("--threads", flags.threads,
+                 "Simulations at a time. Default: as many as the machine has cores.")
+      ->check(CLI::Range(1, 1024));
   app.add_option(
          "--slices", flags.slices,
          "Cut the time of each simulation into so many parts, each with a warm-up and a thread of its own.")

@@ -15,7 +15,8 @@ struct WindowPolicyFile {
 };
 
 // Reads options of window policies from JSON: an object with an object per policy, by its name, and the
-// default policy's name as "policy"; what is left out keeps its default. docs/policies.md lists the keys.
+// default policy's name as "policy"; what is left out keeps its default. docs/reference/policies.md lists the
+// keys.
 //
 //   {"policy": "analytic", "analytic": {"history": 8}, "ema-tiers": {"candidate_steps": [1, 3, 7]}}
 //

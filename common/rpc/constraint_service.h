@@ -27,7 +27,7 @@ struct ConstraintFlags {
 };
 void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags);
 
-// What becomes of constraints, as docs/metrics.md lists it. Safe from any thread.
+// What becomes of constraints, as docs/reference/metrics.md lists it. Safe from any thread.
 class ConstraintMetrics final : public ConstraintCompilerListener {
  public:
   // Names begin with `prefix`, as in tandem_verifier.

@@ -13,9 +13,10 @@
 namespace tandem {
 
 // Servers of one machine that are called over TCP, and by those on the same machine over sockets in a folder
-// that the operator gives to both (--local-sockets; docs/adr/0016-sockets-are-found.md). No peer says where a
-// socket is. A server draws random bytes, its socket's id, and listens in the folder under a name made of
-// them; who has called it over TCP asks for the id and looks whether its own folder has that socket.
+// that the operator gives to both (--local-sockets; docs/inside/decisions/0016-sockets-are-found.md). No peer
+// says where a socket is. A server draws random bytes, its socket's id, and listens in the folder under a
+// name made of them; who has called it over TCP asks for the id and looks whether its own folder has that
+// socket.
 
 inline constexpr size_t kSocketIdBytes = 16;
 

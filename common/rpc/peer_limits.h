@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// What those who connect to a server may cost it (docs/security.md).
+// What those who connect to a server may cost it (docs/operate/security.md).
 struct PeerLimits {
   // Connections at once, roughly (Listener::Options).
   uint32_t max_connections = 4096;

@@ -27,7 +27,7 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.")
       .Add("core-dumps", &options.core_dumps,
            "Let a crash leave the process's memory in a core dump: tokens, prompts and outputs.");
-  flags.Group("What callers may cost (docs/security.md)")
+  flags.Group("What callers may cost (docs/operate/security.md)")
       .Add("max-connections", &options.limits.max_connections,
            "Connections at once, roughly; further ones are closed. Fewer where the process may not have that "
            "many file "

@@ -16,8 +16,8 @@
 namespace tandem {
 
 // Between two vocabularies that have nothing in common but the text that their tokens make: for a draft model
-// that drafts for a target of another vocabulary (docs/drafters.md). Whatever is lost on the way costs
-// acceptance alone. Immutable, and safe to share between threads.
+// that drafts for a target of another vocabulary (docs/operate/drafters.md). Whatever is lost on the way
+// costs acceptance alone. Immutable, and safe to share between threads.
 class TextBridge {
  public:
   TextBridge(std::shared_ptr<const Tokenizer> draft, std::shared_ptr<const Tokenizer> target,

@@ -1,4 +1,4 @@
-"""Reads a router's spool (docs/learning.md has its files byte by byte). Needs no package."""
+"""Reads a router's spool (docs/operate/learning.md has its files byte by byte). Needs no package."""
 
 import dataclasses
 import hashlib

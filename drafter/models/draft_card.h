@@ -6,7 +6,8 @@
 
 namespace tandem {
 
-// What a draft model's folder says of it in draft_card.json, as tandem-trainer writes it (docs/learning.md).
+// What a draft model's folder says of it in draft_card.json, as tandem-trainer writes it
+// (docs/operate/learning.md).
 struct DraftCard {
   std::string version;  // Empty: it does not say.
 };

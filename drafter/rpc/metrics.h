@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// A drafter's metrics, as docs/metrics.md lists them. The methods are called by the engine thread.
+// A drafter's metrics, as docs/reference/metrics.md lists them. The methods are called by the engine thread.
 class DrafterMetrics {
  public:
   explicit DrafterMetrics(MetricsRegistry* registry);

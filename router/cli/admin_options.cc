@@ -20,7 +20,7 @@ constexpr char kTenantExamples[] = R"(Examples:
   tandem tenants set beta --tenant-token "$BETA_TOKEN" --weight 2 --tokens-per-minute 60000
 
 The caller's token (--token or TANDEM_TOKEN) must be of a tenant with `admin: true`. Changes hold for the next
-request on; docs/operations.md has the recipes.)";
+request on; docs/operate/operations.md has the recipes.)";
 
 constexpr char kDrafterExamples[] = R"(Examples:
   tandem drafters list

@@ -20,7 +20,7 @@
 
 namespace tandem::router {
 
-// OpenAI's HTTP API on a router, and what vLLM has beside it (docs/http.md):
+// OpenAI's HTTP API on a router, and what vLLM has beside it (docs/reference/http.md):
 //
 //   POST /v1/chat/completions, /v1/completions      generations
 //   POST /v1/responses                              the same; nothing is kept from one to the next

@@ -36,10 +36,10 @@ struct CompletionRequest {
 inline constexpr size_t kMaxPromptsPerCall = 128;
 
 // Read a body of POST /v1/chat/completions and /v1/completions: OpenAI's fields, vLLM's that mean something
-// here, and `tandem` with SpeculationOptions and more. docs/http.md lists every field with what becomes of
-// it. Nothing that would change an output goes without effect: it is refused by name, as is a field that
-// nobody knows. InvalidArgument names the field. Ranges of sampling parameters are not checked here but where
-// all requests are.
+// here, and `tandem` with SpeculationOptions and more. docs/reference/http.md lists every field with what
+// becomes of it. Nothing that would change an output goes without effect: it is refused by name, as is a
+// field that nobody knows. InvalidArgument names the field. Ranges of sampling parameters are not checked
+// here but where all requests are.
 absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body);
 absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
 

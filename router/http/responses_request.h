@@ -7,7 +7,7 @@
 namespace tandem::router {
 
 // Reads a body of POST /v1/responses: text, functions and the items of a conversation. Nothing is kept from
-// one response to the next: what would need that is refused by name. docs/http.md lists the fields.
+// one response to the next: what would need that is refused by name. docs/reference/http.md lists the fields.
 // InvalidArgument names the one that is wrong.
 absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body);
 

@@ -17,7 +17,7 @@
 
 namespace tandem::router {
 
-// Something that happened, as browsers are told of it (docs/live.md).
+// Something that happened, as browsers are told of it (docs/operate/live.md).
 struct LiveEvent {
   uint64_t id = 0;   // From 1, without gaps.
   std::string type;  // "start", "started", "round", "note" or "end".

@@ -16,9 +16,9 @@
 
 namespace tandem::router {
 
-// What the live page is told, each as one line of JSON; docs/live.md lists the fields. Whatever a verifier, a
-// tenant or a model says, the line is valid JSON of bounded size: bytes that are no UTF-8 become U+FFFD, and
-// what is beyond these limits is left out, and the line says so.
+// What the live page is told, each as one line of JSON; docs/operate/live.md lists the fields. Whatever a
+// verifier, a tenant or a model says, the line is valid JSON of bounded size: bytes that are no UTF-8 become
+// U+FFFD, and what is beyond these limits is left out, and the line says so.
 inline constexpr int kMaxLiveTokens = 256;                // Of a round.
 inline constexpr int kMaxLiveNodes = 256;                 // Of a round's tree.
 inline constexpr size_t kMaxLiveText = size_t{16} << 10;  // Bytes of a round's text, or of a prompt's end.

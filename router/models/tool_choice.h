@@ -9,7 +9,7 @@
 
 namespace tandem::router {
 
-// What a chat's tools mean for its output: docs/structured.md.
+// What a chat's tools mean for its output: docs/reference/structured.md.
 
 inline constexpr int kMaxTools = 128;
 inline constexpr size_t kMaxToolNameBytes = 64;

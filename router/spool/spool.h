@@ -19,7 +19,8 @@
 
 namespace tandem::router {
 
-// A router's spool: what tenants that opted in said and got, for drafters to learn from (docs/learning.md).
+// A router's spool: what tenants that opted in said and got, for drafters to learn from
+// (docs/operate/learning.md).
 //
 //   Offer --queue, bounded--> thread: encrypt, append --> SpoolFolder
 //      '-- full, too fast, no disk: dropped and counted

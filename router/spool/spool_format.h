@@ -13,9 +13,9 @@
 
 namespace tandem::router {
 
-// The files of a spool, byte by byte as docs/learning.md has them, since the trainer reads them too. A file
-// is a header and records, one after the other; numbers are little endian. What a record says is encrypted
-// with the tenant's key, and what finds, ages and deletes it is not.
+// The files of a spool, byte by byte as docs/operate/learning.md has them, since the trainer reads them too.
+// A file is a header and records, one after the other; numbers are little endian. What a record says is
+// encrypted with the tenant's key, and what finds, ages and deletes it is not.
 
 // What a request said and got.
 struct SpoolRecord {

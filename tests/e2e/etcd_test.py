@@ -24,8 +24,8 @@ from security_test import Authority
 from tandem.v1 import admin_pb2, admin_pb2_grpc
 
 SKIPPED = 77
-# What routers that share an etcd have to agree within. docs/operations.md says milliseconds; this is for machines on which
-# etcd's disk, both routers and this test wait for one another. Without watches it would be never.
+# What routers that share an etcd have to agree within. docs/operate/operations.md says milliseconds; this is for machines on
+# which etcd's disk, both routers and this test wait for one another. Without watches it would be never.
 AGREEMENT_SECONDS = 10.0
 PREFIX = "/tandem/v1/routing"
 

@@ -75,7 +75,7 @@ REGEXES = (
 
 
 def random_schema(rng, depth=0):
-    """A schema of what docs/structured.md lists, whose outputs are short."""
+    """A schema of what docs/reference/structured.md lists, whose outputs are short."""
     kinds = ["integer", "string", "boolean", "null", "enum", "number"]
     if depth < 3:
         kinds += ["object", "array", "anyOf", "object"]

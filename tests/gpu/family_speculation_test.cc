@@ -80,7 +80,7 @@ TEST_P(FamilySpeculation, OutputsOfAGpuAreThoseWithoutIt) {
   const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);
   const BlockDescription& block = model->config().block;
-  if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/models.md";
+  if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/reference/models.md";
   ExpectSameWithDrafts({*model, OnEmulatedGpu(*model), OnCpu(model, WeightType::kInt8)},
                        Requests(model->config()), /*least_accepted=*/3);
 }

@@ -17,7 +17,7 @@
 
 namespace tandem {
 
-// A verifier's metrics, as docs/metrics.md lists them. Its methods are called by the engine thread.
+// A verifier's metrics, as docs/reference/metrics.md lists them. Its methods are called by the engine thread.
 class VerifierMetrics {
  public:
   // `vllm_names`: what has a name at vLLM is told under that name as well.

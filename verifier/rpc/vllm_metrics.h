@@ -23,8 +23,8 @@ struct RequestTimes {
 
 // What has a meaning here and a name at vLLM, under that name: for dashboards, autoscalers and gateways that
 // know those. Names, meanings, labels and buckets are as of vLLM 0.11 (vllm/v1/metrics/loggers.py); there is
-// one engine, number 0. docs/metrics.md lists them, and those that have no meaning here. Called by the engine
-// thread.
+// one engine, number 0. docs/reference/metrics.md lists them, and those that have no meaning here. Called by
+// the engine thread.
 class VllmMetrics {
  public:
   VllmMetrics(MetricsRegistry* registry, const std::string& target);

@@ -1,5 +1,5 @@
-// What a Scheduler sends to draft heads: the target's hidden states behind committed text (docs/protocol.md,
-// Features).
+// What a Scheduler sends to draft heads: the target's hidden states behind committed text
+// (docs/reference/protocol.md, Features).
 //
 //   Open --Opened names states--> the store keeps them --rows computed--> in the commit, or in messages of
 //   their own

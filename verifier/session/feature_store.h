@@ -17,7 +17,7 @@ namespace tandem {
 // The target's hidden states of every computed token, beside its keys and values: one row for every slot. So
 // a prompt that the prefix cache has, a session that was preempted or opened anew and a drafter that takes
 // over all find the features of the text where its keys and values are, and nothing is computed for them
-// again (docs/adr/0015-features-beside-keys-and-values.md).
+// again (docs/inside/decisions/0015-features-beside-keys-and-values.md).
 //
 //   plane of a state:  [num_blocks * kBlockTokens, hidden_size] bfloat16, and one bit for each slot
 //

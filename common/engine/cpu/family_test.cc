@@ -1,4 +1,4 @@
-// Every family that there is (common/model/families), on the processor: the reference's logits and greedy
+// Every family that there is (common/model/config), on the processor: the reference's logits and greedy
 // tokens, and law 1 by bits.
 
 #include <algorithm>

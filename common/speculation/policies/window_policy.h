@@ -73,9 +73,9 @@ struct RoundCosts {
 // Of what a policy has learned.
 inline constexpr size_t kMaxPolicyStateBytes = 4096;
 
-// Chooses a session's window from the outcomes of its last rounds (DESIGN section 4; docs/policies.md).
-// The window is the depth of the next trees (On-the-fly adaptation, appendix D.5). Which nodes a tree has
-// depends on the drafter's best-first growth and on the verifier's choice.
+// Chooses a session's window from the outcomes of its last rounds (DESIGN section 4;
+// docs/reference/policies.md). The window is the depth of the next trees (On-the-fly adaptation, appendix
+// D.5). Which nodes a tree has depends on the drafter's best-first growth and on the verifier's choice.
 //
 // One per session. No I/O, no clock, and no randomness except its seed. A session's policy can be replaced
 // between any two rounds; the new one starts from the session's tokens.
