@@ -67,8 +67,6 @@ class FeatureStream {
   // The drafter has used the rows before the position. What it says twice or of rows that it does not have is
   // its own affair: it bounds nobody's memory but its own.
   void OnUsed(uint32_t position) { used_ = std::max(used_, position); }
-  // The position of the first of them.
-  uint32_t next_position() const { return next_; }
   // The next rows, `count` of those that wait, at least one.
   Features Take(const FeatureText& text, uint32_t epoch, uint32_t count);
 

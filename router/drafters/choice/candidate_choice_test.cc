@@ -1,6 +1,7 @@
 #include "router/drafters/choice/candidate_choice.h"
 
 #include "gtest/gtest.h"
+#include "router/drafters/choice/testing/pairwise_test.h"
 
 namespace tandem::router {
 namespace {

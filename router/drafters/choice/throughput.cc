@@ -30,15 +30,4 @@ WindowForecast BestWindow(double acceptance, const DraftCosts& draft, absl::Span
   return best;
 }
 
-bool OtherDrafterPays(const DraftPlan& one, const DraftPlan& other, double answer_tokens) {
-  const auto verifying = [answer_tokens](const DraftPlan& plan) {
-    return plan.verify_seconds * answer_tokens / plan.forecast.tokens;
-  };
-  // a / rho, where rho, of the tokens drafted, are those the answer is made of: tokens / window.
-  const auto drafting = [](const DraftPlan& plan) {
-    return plan.draft_seconds * plan.forecast.window / plan.forecast.tokens;
-  };
-  return verifying(one) - verifying(other) > (drafting(other) - drafting(one)) * answer_tokens;
-}
-
 }  // namespace tandem::router

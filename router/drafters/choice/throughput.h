@@ -36,19 +36,4 @@ WindowForecast ForecastWindow(double acceptance, const DraftCosts& draft, absl::
 // The window with the most tokens per second among 0 .. verify.size() - 1; of equal ones the smallest.
 WindowForecast BestWindow(double acceptance, const DraftCosts& draft, absl::Span<const double> verify);
 
-// Theorem 3 of On-the-fly adaptation, for windows whose rounds differ in time as well. An answer of L tokens
-// takes n = L / tokens rounds, and with L / rho = window * n drafted tokens the time of Theorem 2, b n + a L
-// / rho. The other drafter leads to a higher throughput if what its fewer rounds save is more than what
-// drafting costs more:
-//
-//   b1 n1 - b2 n2 > (a2 / rho2 - a1 / rho1) L
-//
-// `draft_seconds` is a, of one level.
-struct DraftPlan {
-  WindowForecast forecast;
-  double verify_seconds = 0.0;
-  double draft_seconds = 0.0;
-};
-bool OtherDrafterPays(const DraftPlan& one, const DraftPlan& other, double answer_tokens);
-
 }  // namespace tandem::router

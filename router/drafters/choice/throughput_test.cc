@@ -3,6 +3,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
+#include "router/drafters/choice/testing/pairwise_test.h"
 
 namespace tandem::router {
 namespace {
