@@ -26,11 +26,11 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "drafter/constraint_service.h"
-#include "drafter/draft_model_pool.h"
-#include "drafter/metrics.h"
-#include "drafter/model_host.h"
-#include "drafter/service.h"
+#include "drafter/models/model_host.h"
+#include "drafter/rpc/constraint_service.h"
+#include "drafter/rpc/draft_model_pool.h"
+#include "drafter/rpc/metrics.h"
+#include "drafter/rpc/service.h"
 
 namespace tandem {
 namespace {

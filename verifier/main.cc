@@ -19,12 +19,12 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "verifier/main_flags.h"
-#include "verifier/model_plan.h"
-#include "verifier/model_pool.h"
-#include "verifier/model_server.h"
-#include "verifier/policy_file.h"
-#include "verifier/target_engine.h"
+#include "verifier/process/main_flags.h"
+#include "verifier/process/model_plan.h"
+#include "verifier/process/model_pool.h"
+#include "verifier/process/model_server.h"
+#include "verifier/process/policy_file.h"
+#include "verifier/process/target_engine.h"
 
 namespace tandem {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/sequence_kv.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 
 namespace tandem::bench {
 namespace {

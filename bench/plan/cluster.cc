@@ -20,7 +20,7 @@
 #include "bench/plan/plan_router.h"
 #include "bench/plan/tally.h"
 #include "common/base/status_macros.h"
-#include "verifier/output_assembler.h"
+#include "verifier/session/output_assembler.h"
 
 namespace tandem::plan {
 namespace {

@@ -15,9 +15,9 @@
 #include "bench/plan/yaml_section.h"
 #include "common/base/status_macros.h"
 #include "common/config/yaml_document.h"
-#include "common/model/json_fields.h"
-#include "common/model/strict_json.h"
-#include "router/config.h"
+#include "common/model/config/json_fields.h"
+#include "common/model/config/strict_json.h"
+#include "router/config/config.h"
 
 namespace tandem::plan {
 namespace {

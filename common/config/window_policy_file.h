@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/speculation/window_policy_options.h"
+#include "common/speculation/policies/window_policy_options.h"
 
 namespace tandem {
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "common/model/config/model_config.h"
 #include "common/model/lora_adapter.h"
-#include "common/model/model_config.h"
 
 namespace tandem {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/temporary_folder.h"
-#include "common/gguf/gguf_writer.h"
+#include "common/gguf/testing/gguf_writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
 #include "common/grammar/json_schema_check.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {

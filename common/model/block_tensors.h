@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/config/model_config.h"
 #include "common/model/model.h"
-#include "common/model/model_config.h"
 #include "common/model/tensor_source.h"
 
 namespace tandem {

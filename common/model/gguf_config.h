@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/gguf/gguf_file.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "common/gguf/gguf_file.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/model/tensor_source.h"
 
 namespace tandem {

@@ -13,8 +13,8 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "common/model/lora_config.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/lora_config.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/temporary_folder.h"
-#include "common/model/lora_config.h"
-#include "common/model/lora_fixture.h"
-#include "common/model/model_config.h"
-#include "common/model/model_folder_fixture.h"
+#include "common/model/config/lora_config.h"
+#include "common/model/config/model_config.h"
+#include "common/model/testing/lora_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

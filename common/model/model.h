@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/model/tensor_source.h"
 #include "common/model/tensor_view.h"
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "common/model/quantization.h"
+#include "common/model/config/quantization.h"
 #include "common/model/tensor_source.h"
 #include "common/model/weight_files.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/model/model_folder_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -24,13 +24,12 @@ class ReconnectBackoff {
   ReconnectBackoff(const Clock* clock, std::function<double()> uniform)
       : ReconnectBackoff(clock, std::move(uniform), Options()) {}
 
-  // The connection failed or was lost: the time of the next attempt, also kept as next_attempt().
+  // The connection failed or was lost: the time of the next attempt.
   absl::Time Failed();
   // The peer has answered: the next failure starts from the initial delay.
   void Succeeded();
 
-  // InfinitePast before the first failure and after a success.
-  absl::Time next_attempt() const { return next_attempt_; }
+  // Whether it is time for the next attempt.
   bool Ready() const { return clock_->Now() >= next_attempt_; }
 
  private:
@@ -38,7 +37,7 @@ class ReconnectBackoff {
   const std::function<double()> uniform_;
   const Options options_;
   absl::Duration delay_;
-  absl::Time next_attempt_ = absl::InfinitePast();
+  absl::Time next_attempt_ = absl::InfinitePast();  // Also after a success.
 };
 
 }  // namespace tandem

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/speculation/sampling_parameters.h"
 #include "tandem/v1/types.pb.h"
 

@@ -15,11 +15,8 @@ class DraftTimes {
   // round trip and glue included.
   void ObserveFirstGrowth(double seconds);
 
-  // Averages; 0 before the first observation.
+  // Average; 0 before the first observation.
   double level_seconds() const { return level_.value; }
-  double first_growth_seconds() const { return first_growth_.value; }
-  // What of the first growth is not drafting.
-  double round_trip_seconds() const;
   // From a miss to a tree of `depth` levels (at least 1).
   double SecondsTo(uint32_t depth) const;
   bool knows_first_growth() const { return first_growth_.known; }

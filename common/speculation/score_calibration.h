@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
 namespace tandem {
 
@@ -36,15 +35,6 @@ class ScoreCalibration {
   // time.
   double Calibrated(float temperature, uint32_t depth, float score);
 
-  // Reliability curve over all depths and temperatures: bins with observations, by increasing score.
-  struct ReliabilityBin {
-    double predicted = 0.0;   // Mean score.
-    double calibrated = 0.0;  // Mean of what was predicted for them, at the time, with calibration.
-    double realised = 0.0;    // Share that was accepted.
-    double count = 0.0;       // Decayed number of observations.
-  };
-  std::vector<ReliabilityBin> Reliability() const;
-
  private:
   static constexpr uint32_t kBins = 24;
   static constexpr uint32_t kDepthClasses = 4;        // 1, 2, 3 to 4, deeper.
@@ -54,7 +44,6 @@ class ScoreCalibration {
     double count = 0.0;
     double accepted = 0.0;
     double score_sum = 0.0;
-    double calibrated_sum = 0.0;
   };
   struct Table {
     std::array<Bin, kBins> bins;
@@ -73,7 +62,7 @@ class ScoreCalibration {
 
   static uint32_t TemperatureClass(float temperature);
   static uint32_t DepthClass(uint32_t depth);
-  void Count(Table& table, uint32_t bin, double score, double calibrated, bool accepted) const;
+  void Count(Table& table, uint32_t bin, double score, bool accepted) const;
   // `prior` is nullptr for the identity.
   void Fit(Table& table, const Table* prior) const;
   void FitAll(TemperatureTables& tables) const;

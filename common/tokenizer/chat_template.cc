@@ -8,10 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/tokenizer/jinja_interpreter.h"
+#include "common/tokenizer/jinja/jinja_interpreter.h"
+#include "common/tokenizer/jinja/python_text.h"
 #include "common/tokenizer/json_view.h"
-#include "common/tokenizer/python_text.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {

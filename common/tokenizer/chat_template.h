@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/tokenizer/jinja_syntax.h"
+#include "common/tokenizer/jinja/jinja_syntax.h"
 
 namespace tandem {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/temporary_folder.h"
-#include "common/gguf/gguf_writer.h"
+#include "common/gguf/testing/gguf_writer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/tokenizer/unicode_tables.h"
+#include "common/tokenizer/unicode/unicode_tables.h"
 
 namespace tandem {
 

@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/gguf/gguf_file.h"
 #include "common/tokenizer/gguf_tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {

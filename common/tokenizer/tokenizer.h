@@ -99,7 +99,6 @@ class Tokenizer {
   // agree mean the same by every token. Part of the wire protocol.
   uint64_t Fingerprint(int32_t logits_width) const;
 
-  bool has_chat_template() const { return chat_template_.has_value(); }
   // The text of the template that conversations with tools are laid out by; empty without one that can be
   // used.
   absl::string_view chat_template_source() const;

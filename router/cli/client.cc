@@ -13,7 +13,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "router/cli/resumption.h"
 
 namespace tandem::cli {

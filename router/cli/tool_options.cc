@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/file.h"
 #include "nlohmann/json.hpp"
-#include "router/tool_json.h"
+#include "router/models/tool_json.h"
 
 namespace tandem::cli {
 namespace {

@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "router/client_stream.h"
 #include "router/http/http_message.h"
 #include "router/http/openai_request.h"
-#include "router/router.h"
+#include "router/serving/client_stream.h"
+#include "router/serving/router.h"
 
 namespace tandem::router {
 

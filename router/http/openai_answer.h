@@ -12,7 +12,7 @@
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
 #include "router/http/parsed_choice.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {

@@ -12,17 +12,17 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/config/version.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 #include "common/tracing/trace_context.h"
-#include "router/authentication.h"
+#include "router/drafters/selection.h"
 #include "router/http/completion_call.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_request.h"
-#include "router/request.h"
-#include "router/selection.h"
-#include "router/token_calls.h"
+#include "router/serving/request.h"
+#include "router/serving/token_calls.h"
+#include "router/tenants/authentication.h"
 
 namespace tandem::router {
 namespace {

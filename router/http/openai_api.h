@@ -13,10 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
-#include "router/client_stream.h"
 #include "router/http/http_message.h"
 #include "router/http/openai_request.h"
-#include "router/router.h"
+#include "router/serving/client_stream.h"
+#include "router/serving/router.h"
 
 namespace tandem::router {
 

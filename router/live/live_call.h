@@ -10,7 +10,7 @@
 #include "router/live/live_feed.h"
 #include "router/live/live_json.h"
 #include "router/live/tenant_tally.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {

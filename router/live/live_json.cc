@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
-#include "router/source_kind.h"
+#include "router/drafters/source_kind.h"
 
 namespace tandem::router {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "router/live/live_feed.h"
 #include "router/live/tenant_tally.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
 #include "tandem/v1/routing.pb.h"
 

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "tandem/v1/registry.pb.h"
 
 namespace tandem::router {

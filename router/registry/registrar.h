@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/peer_backoff.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "router/registry/registered_endpoint.h"
 #include "router/registry/server_list.h"
 #include "router/state/lease_store.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "router/registry/check_registration.h"
 #include "router/state/lease_store.h"
 #include "tandem/v1/registry.pb.h"

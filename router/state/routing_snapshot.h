@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "router/config.h"
-#include "router/tenants.h"
+#include "router/config/config.h"
+#include "router/tenants/tenants.h"
 
 namespace tandem::router {
 

@@ -39,7 +39,7 @@ struct StoreChange {
 // Optimistic concurrency: read, decide, and write with the versions that were read; a transaction one of
 // whose versions is out of date changes nothing and is to be tried again from the reading.
 //
-// Thread-safe. Implementations: MemoryStore, SqliteStore, and EtcdStore (router/etcd).
+// Thread-safe. Implementations: MemoryStore, SqliteStore, and EtcdStore (router/state/etcd).
 class RoutingStore {
  public:
   struct Listing {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 
 namespace tandem::router::testing {
 

@@ -8,12 +8,12 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "router/admin_service.h"
-#include "router/readiness_watch.h"
-#include "router/registry_service.h"
-#include "router/router.h"
-#include "router/routing_service.h"
-#include "router/service.h"
+#include "router/admin/admin_service.h"
+#include "router/admin/registry_service.h"
+#include "router/admin/routing_service.h"
+#include "router/serving/readiness_watch.h"
+#include "router/serving/router.h"
+#include "router/serving/service.h"
 #include "tandem/v1/config.pb.h"
 
 namespace tandem::router::testing {

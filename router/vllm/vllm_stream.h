@@ -13,10 +13,10 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "router/client_stream.h"
-#include "router/generate_call.h"
-#include "router/outputs_call.h"
-#include "router/router.h"
+#include "router/serving/client_stream.h"
+#include "router/serving/generate_call.h"
+#include "router/serving/outputs_call.h"
+#include "router/serving/router.h"
 #include "router/vllm/vllm_wire.h"
 
 namespace tandem::router {

@@ -11,8 +11,8 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"
-#include "common/model/family_fixture.h"
-#include "common/model/lora_fixture.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/lora_fixture.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/engine_pair.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/registry/testing/registrations.h"
-#include "router/request.h"
+#include "router/serving/request.h"
 
 namespace tandem::simulation {
 namespace {

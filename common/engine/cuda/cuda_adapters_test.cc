@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
-#include "common/model/family_fixture.h"
-#include "common/model/lora_fixture.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/lora_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <algorithm>
+
+#include "absl/types/span.h"
+#include "drafter/drafting/stop_head.h"
+
+namespace tandem {
+
+// For tests: reads the first number of a state, which FakeEngine has in [-1, 1), as an acceptance in (0, 1].
+class FakeStopHead final : public StopHead {
+ public:
+  float Acceptance(absl::Span<const float> state) const override {
+    return std::clamp(0.5f + 0.5f * state[0], 0.01f, 1.0f);
+  }
+};
+
+}  // namespace tandem
