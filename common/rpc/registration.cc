@@ -54,14 +54,13 @@ bool IsWildcard(absl::string_view host) {
 
 void DeclareRegistrationFlags(RegistrationFlags& options, Flags& flags) {
   flags.Group("Registration")
-      .Add(
-          "register", &options.routers,
-          "Routers to register with, as gRPC targets such as router:7001, so that they need not be told of "
-          "this server. Of routers that share an etcd one is enough, and several outlast its end; repeat for "
-          "several. None: others say where this server is.")
+      .Add("register", &options.routers,
+           "Routers to register with, as gRPC targets such as router:7001; their configuration need not list "
+           "this server. Of routers that share an etcd, one is enough; with several, registration goes on "
+           "when one of them is lost. Repeat for several. Empty: do not register.")
       .Add("advertise", &options.advertise,
-           "host:port under which others reach this server, where that is not what it listens on.")
-      .Add("register-name", &options.name, "Name to register under; the advertised address by default.");
+           "host:port at which others reach this server, if it differs from --listen.")
+      .Add("register-name", &options.name, "Name to register under; default: the advertised address.");
 }
 
 absl::Status CheckRegistrationFlags(const RegistrationFlags& options, absl::string_view listen) {

@@ -41,15 +41,15 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const TlsF
 
 void DeclareTracingFlags(TracingFlags& options, Flags& flags) {
   flags.Group("Traces")
-      .Add("otlp-endpoint", &options.endpoint,
-           "host:port of an OpenTelemetry receiver to send spans to with OTLP over gRPC; empty: record no "
-           "spans.")
+      .Add(
+          "otlp-endpoint", &options.endpoint,
+          "host:port of an OpenTelemetry receiver to send spans to (OTLP over gRPC); empty: record no spans.")
       .Add("trace-sample", &options.sample,
-           "Share of the traces that begin here to record. For a trace that a caller began, the caller "
+           "Share of traces to record, of those that begin here. For a trace that a caller began, the caller "
            "decides.")
       .InRange(0, 1)
       .Add("otlp-tls-ca", &options.tls.ca,
-           "PEM file of the certificate authorities of the receiver; if given, spans are sent over TLS.");
+           "PEM file of the receiver's certificate authorities; if given, spans are sent over TLS.");
 }
 
 absl::Status CheckTracingFlags(const TracingFlags& flags) {

@@ -436,7 +436,7 @@ class LivePageTest(ProcessTest):
         self.assertIsNone(self.router.live_port)
         router = self.start_router([self.verifier.address], self.drafter.address, flags=("--live-all",))
         self.assertEqual(router.close(), 2)
-        self.assertIn("expected --live-listen too", router.log)
+        self.assertIn("expected --live-listen as well", router.log)
         self.servers.remove(router)
         router = self.start_router(
             [self.verifier.address], self.drafter.address, flags=(LISTEN, "0.0.0.0:0")
