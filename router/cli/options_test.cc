@@ -146,7 +146,7 @@ TEST_F(OptionsTest, OutputFlags) {
                 .generation.request.output()
                 .logprobs(),
             3u);
-  EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs needs --json"));
+  EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs: expected --json"));
   // Nobody is shown who does not ask for it.
   EXPECT_FALSE(Parse<GenerateCommand>({"generate", "x"}).generation.request.output().live_page());
   EXPECT_TRUE(
@@ -241,8 +241,8 @@ TEST_F(OptionsTest, Explain) {
   EXPECT_EQ(command.request.model(), "m");
   EXPECT_TRUE(command.json);
   EXPECT_EQ(Parse<ExplainCommand>({"explain", "text"}).prompt, "text");
-  EXPECT_THAT(UsageError({"explain"}), HasSubstr("explain needs one prompt"));
-  EXPECT_THAT(UsageError({"explain", "a", "--file", "b"}), HasSubstr("explain needs one prompt"));
+  EXPECT_THAT(UsageError({"explain"}), HasSubstr("explain: expected one prompt"));
+  EXPECT_THAT(UsageError({"explain", "a", "--file", "b"}), HasSubstr("explain: expected one prompt"));
 }
 
 TEST_F(OptionsTest, Calibrate) {
@@ -272,7 +272,7 @@ TEST_F(OptionsTest, WhatOutputsAreMadeOf) {
   EXPECT_THAT(request.sampling().allowed_tokens(), ElementsAre(5, 7));
   EXPECT_THAT(request.sampling().banned_tokens(), ElementsAre(9));
   EXPECT_THAT(UsageError({"generate", "x", "--prompt-logprobs", "2"}),
-              HasSubstr("--prompt-logprobs needs --json"));
+              HasSubstr("--prompt-logprobs: expected --json"));
   EXPECT_THAT(UsageError({"generate", "x", "--num-outputs", "2", "--retry"}), HasSubstr("--num-outputs"));
   EXPECT_THAT(UsageError({"generate", "x", "--allowed-token-ids", "5,b"}), HasSubstr("--allowed-token-ids"));
 }
