@@ -168,11 +168,11 @@ void AddStateMetrics(RoutingState* state, MetricsRegistry* registry) {
   registry->AddGaugeCallback(
       {"tandem_router_state_connected", "1 while the store of tenants and drafters answers.", {}},
       [state] { return state->store().health().ok() ? 1.0 : 0.0; });
-  registry->AddGaugeCallback(
-      {"tandem_router_state_stale",
-       "1 while what is in force is not what the store says, because that cannot be used or read.",
-       {}},
-      [state] { return state->condition().stale ? 1.0 : 0.0; });
+  registry->AddGaugeCallback({"tandem_router_state_stale",
+                              "1 while the configuration in force differs from the store's, because the "
+                              "store's is invalid or cannot be read.",
+                              {}},
+                             [state] { return state->condition().stale ? 1.0 : 0.0; });
   registry->AddGaugeCallback(
       {"tandem_router_state_damaged_records", "Tenants and drafters in the store that cannot be read.", {}},
       [state] { return static_cast<double>(state->condition().damaged_records); });

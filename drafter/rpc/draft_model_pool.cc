@@ -114,12 +114,11 @@ class DraftModelPool::Use {
 DraftModelPool::DraftModelPool(Options options, MetricsRegistry* registry)
     : options_(std::move(options)),
       changes_(registry->AddCounter({"tandem_drafter_model_changes_total",
-                                     "Draft models that were to be loaded or unloaded while the drafter "
-                                     "serves, by status code.",
+                                     "Loads and unloads of draft models at run time, by status code.",
                                      {"change", "outcome"}})) {
   registry->AddGaugeCallback(
       {"tandem_drafter_model_memory_bytes",
-       "Memory of weights, keys and values of all draft models, as reckoned from their configurations.",
+       "Memory of weights, keys and values of all draft models, computed from their configurations.",
        {}},
       [this] {
         absl::MutexLock lock(&mutex_);

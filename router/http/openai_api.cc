@@ -69,13 +69,13 @@ struct OpenAiApi::Held {
 OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
     : options_(std::move(options)),
       router_(*router),
-      requests_(
-          registry == nullptr
-              ? nullptr
-              : &registry->AddCounter({"tandem_router_http_requests_total",
-                                       "HTTP requests by path and by the status they were refused with, or "
-                                       "\"served\"; what became of those is told like of all requests.",
-                                       {"path", "outcome"}})),
+      requests_(registry == nullptr
+                    ? nullptr
+                    : &registry->AddCounter(
+                          {"tandem_router_http_requests_total",
+                           "HTTP requests, by path and by the status with which they were refused, or "
+                           "\"served\"; how served requests end is in the metrics of all requests.",
+                           {"path", "outcome"}})),
       created_(absl::ToUnixSeconds(router->clock().Now())) {
   if (requests_ == nullptr) return;
   // From the start, so that the first request shows as a rise.
