@@ -42,7 +42,7 @@ absl::StatusOr<v1::CalibrationOutcome> Try(const CalibrateCommand& command, cons
   }));
   if (!stats.drafter_lost().empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("drafter \"", drafter, "\" went away: ", stats.drafter_lost()));
+        absl::StrCat("drafter \"", drafter, "\" was lost: ", stats.drafter_lost()));
   }
   v1::CalibrationOutcome outcome;
   outcome.set_drafter(drafter);

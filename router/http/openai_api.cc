@@ -133,8 +133,9 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
   }
   const absl::StatusOr<const Route*> route = Find(head);
   if (absl::IsUnimplemented(route.status())) {
-    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(absl::StrCat(
-        PrintableText(head.method), ": not for ", head.path, ", expected ", route.status().message())));
+    HttpAnswer answer = ErrorAnswer(
+        absl::InvalidArgumentError(absl::StrCat(PrintableText(head.method), ": not allowed for ", head.path,
+                                                ", expected ", route.status().message())));
     answer.status = 405;
     answer.fields.emplace_back("Allow", std::string(route.status().message()));
     return answer;

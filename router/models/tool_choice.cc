@@ -123,7 +123,7 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
   if (!forced && !HoldsCalls(chat)) return std::nullopt;
   if (model.output_format.calls == CallSyntax::kNone) {
     return absl::FailedPreconditionError(
-        "chat.tool_choice: the model's calls have no format that an output can be held to (output_format)");
+        "chat.tool_choice: outputs cannot be forced into the format of this model's calls (output_format)");
   }
   v1::Constraint constraint;
   v1::StructuralTags& tags = *constraint.mutable_structural_tags();

@@ -127,7 +127,8 @@ void Spool::Write(const SpoolRecord& record) {
   dropped_.With({"disk"}).Increment();
   quiet_until_ = now + options_.pause_after_error;
   const std::string error(status.message());
-  if (error != error_) LogWarning("the spool cannot be written to; requests go on", {{"error", error}});
+  if (error != error_)
+    LogWarning("the spool cannot be written; requests are served without it", {{"error", error}});
   error_ = error;
 }
 

@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenWhole(const std::s
                                                                     const Options& options) {
   // SQLite would make a new database of it.
   if (IsCutToNothing(path)) {
-    return absl::DataLossError(absl::StrCat("state file ", path, ": empty, though there is a copy of it"));
+    return absl::DataLossError(absl::StrCat("state file ", path, ": empty, although a copy of it exists"));
   }
   return OpenAsItIs(path, options);
 }
@@ -143,13 +143,13 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenGoodCopy(const std
     const absl::StatusOr<std::string> kept = ReplaceDamaged(path, *duplicate, absl::Now());
     status = kept.status();
     if (status.ok()) {
-      LogError("the state file is damaged; its last good copy is in its place, and changes since are lost",
+      LogError("the state file is damaged; its last good copy replaces it, and later changes are lost",
                {{"error", Text(damage.message())}, {"kept_as", *kept}});
       return OpenAsItIs(path, options);
     }
   }
   return absl::Status(damage.code(),
-                      absl::StrCat(damage.message(), "; its copy is no better: ", status.message()));
+                      absl::StrCat(damage.message(), "; its copy cannot be used either: ", status.message()));
 }
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenAsItIs(const std::string& path,
@@ -188,7 +188,7 @@ absl::Status SqliteStore::ErrorOf(int code) const {
   switch (code & 0xff) {
     case SQLITE_NOTADB: {
       absl::Status status = absl::FailedPreconditionError(
-          absl::StrCat(message, "; it is damaged or no state file, and has been left as it is"));
+          absl::StrCat(message, "; it is damaged or not a state file, and has been left as it is"));
       status.SetPayload(kNoDatabase, absl::Cord());
       return status;
     }

@@ -181,7 +181,7 @@ class RegistrationTest(ProcessTest):
             server.send(signal.SIGTERM)
             self.wait_registered(router, *left)  # Long before the lease ends.
             self.assertEqual(server.wait(), 0, server.log)
-        self.assertEqual(len(words(router.log, "server has left")), 2)
+        self.assertEqual(len(words(router.log, "server left")), 2)
 
         short = self.start_open_router(name="short").wait_ready()
         verifier = self.start_verifier(*self.registering(short)).wait_ready()
@@ -190,7 +190,7 @@ class RegistrationTest(ProcessTest):
         for server in (drafter, verifier):
             server.kill()
         self.wait_registered(short, 0, 0)
-        self.assertEqual(len(words(short.log, "server is gone")), 2)
+        self.assertEqual(len(words(short.log, "server gone")), 2)
 
     def test_a_server_that_stands_still_is_gone_and_comes_back(self):
         router = self.start_open_router().wait_ready()
@@ -255,7 +255,7 @@ class RegistrationTest(ProcessTest):
         # Nobody may where nobody is asked to.
         closed = self.start_router([first.address], "127.0.0.1:1").wait_ready()
         other = self.start_verifier(*self.registering(closed)).wait_ready()
-        refusal(other, "takes no registrations", "registration: {verifiers: true}")
+        refusal(other, "accepts no registrations", "registration: {verifiers: true}")
 
     def other_vocabulary(self, model):
         folder = self.folder / "vocabulary"
@@ -358,7 +358,7 @@ class RegistrationTest(ProcessTest):
         time.sleep(3 * TTL_SECONDS)
         for router in (self.first, self.second):
             self.assertEqual((self.registered(router, "verifier"), self.registered(router, "drafter")), (1, 1))
-            self.assertEqual(words(router.log, "server is gone"), [])
+            self.assertEqual(words(router.log, "server gone"), [])
         # A name is taken on whichever router.
         other = self.start_verifier(*self.registering(self.second), "--register-name", verifier.address).wait_ready()
         entry = wait_until(lambda: words(other.log, "not registered"), "a refusal")[0]
@@ -369,7 +369,7 @@ class RegistrationTest(ProcessTest):
         verifier.kill()
         # And is free again.
         for router in (self.first, self.second):
-            wait_until(lambda r=router: words(r.log, "server is gone") != [], "the end of the lease")
+            wait_until(lambda r=router: words(r.log, "server gone") != [], "the end of the lease")
             self.wait_registered(router, 1, 0)
             self.assertEqual(self.output(router).output, expected)
         self.assertIn("registered", other.log)
@@ -399,7 +399,7 @@ class RegistrationTest(ProcessTest):
         time.sleep(3 * TTL_SECONDS)
         for router in (self.first, self.second):
             self.assertEqual((self.registered(router, "verifier"), self.registered(router, "drafter")), (1, 1))
-            self.assertEqual(words(router.log, "server is gone"), [])
+            self.assertEqual(words(router.log, "server gone"), [])
             self.assertEqual(self.output(router).output, expected)
 
 

@@ -58,7 +58,7 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(absl::string_view uri) {
   if (absl::StrContains(rest, '@')) {
     // Not repeated: it may be a password.
     return absl::InvalidArgumentError(
-        "state: an etcd's address has no user and password; expected --state-username and "
+        "state: etcd's address must not contain a user and password; expected --state-username and "
         "--state-password-file");
   }
   const size_t slash = rest.find('/');
