@@ -60,8 +60,7 @@ absl::StatusOr<YamlSection> YamlSection::Open(const YAML::Node& node, absl::stri
                        ", expected one of ", absl::StrJoin(known, ", ")));
     }
     if (!seen.insert(key).second) {
-      return YamlError(path, entry.first,
-                       absl::StrCat(section.NameOf(key), " stands here a second time, expected it once"));
+      return YamlError(path, entry.first, absl::StrCat(section.NameOf(key), " occurs twice, expected once"));
     }
   }
   return section;

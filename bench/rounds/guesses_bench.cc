@@ -186,7 +186,7 @@ absl::StatusOr<nlohmann::json> RecordGuesses(const GuessesOptions& options) {
                             LoadModel(named.second, options.threads, options.target, weight_type));
     if (model.VocabularyFingerprint() != target.VocabularyFingerprint()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(named.second, ": its vocabulary is not that of ", options.target));
+          absl::StrCat(named.second, ": its vocabulary differs from that of ", options.target));
     }
     for (const KnownOutput& known : outputs) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<GuessedPosition> positions,

@@ -197,7 +197,7 @@ absl::Status Flags::CheckRequired() const {
   for (const Entry& entry : entries_) {
     if (!entry.required || entry.option->count() > 0) continue;
     return absl::InvalidArgumentError(absl::StrCat("--", entry.name, " is required; ",
-                                                   EnvironmentName(role_, entry.name), " sets it, too"));
+                                                   EnvironmentName(role_, entry.name), " also sets it"));
   }
   return absl::OkStatus();
 }

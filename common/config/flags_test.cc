@@ -203,7 +203,7 @@ TEST(FlagsTest, MistakesInTheFileNameTheLine) {
 TEST(FlagsTest, RequiredFlagsMayComeFromAnywhere) {
   const ParsedFlags missing({}, /*required=*/true);
   EXPECT_EQ(missing.exit_code, kExitUsage);
-  EXPECT_THAT(missing.err, HasSubstr("--model is required; TANDEM_DRAFTER_MODEL sets it, too"));
+  EXPECT_THAT(missing.err, HasSubstr("--model is required; TANDEM_DRAFTER_MODEL also sets it"));
   EXPECT_EQ(ParsedFlags({"--model=a"}, true).exit_code, std::nullopt);
   EXPECT_EQ(ParsedFlags({absl::StrCat("--flags-file=", WriteFile("model: a\n"))}, true).exit_code,
             std::nullopt);

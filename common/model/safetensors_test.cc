@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{
             "DuplicateTensor",
             R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-            2, "key \"t\" stands twice in one object, expected once"},
+            2, "key \"t\" occurs twice in one object, expected once"},
         Hostile{"DuplicateField", OneTensor(R"("dtype":"U8","shape":[1],"shape":[2],"data_offsets":[0,2])"),
                 2, "key \"shape\" stands twice"},
         Hostile{"Deep", "{\"t\":" + std::string(100'000, '['), 0,

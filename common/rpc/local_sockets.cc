@@ -149,7 +149,7 @@ absl::StatusOr<std::string> LocalSocketPath(absl::string_view folder, absl::stri
   return absl::InvalidArgumentError(absl::StrCat("--local-sockets: ", folder, ": a path of ", folder.size(),
                                                  " bytes, expected at most ",
                                                  kMaxSocketPath - 1 - (path.size() - folder.size()),
-                                                 ", since a socket's path is bounded by the system"));
+                                                 ", because the system limits the path of a socket"));
 }
 
 absl::Status PrepareLocalSockets(const std::string& folder) {

@@ -66,8 +66,7 @@ void DeclareRegistrationFlags(RegistrationFlags& options, Flags& flags) {
 absl::Status CheckRegistrationFlags(const RegistrationFlags& options, absl::string_view listen) {
   if (!options.any()) {
     if (options.advertise.empty() && options.name.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "--advertise and --register-name say how to register; expected --register too");
+    return absl::InvalidArgumentError("--advertise, --register-name: expected --register as well");
   }
   if (options.routers.size() > kMostRouters) {
     return absl::InvalidArgumentError(
@@ -79,15 +78,14 @@ absl::Status CheckRegistrationFlags(const RegistrationFlags& options, absl::stri
   if (!options.advertise.empty()) {
     const absl::StatusOr<HostPort> parts = Split(options.advertise);
     if (parts.ok() && parts->port > 0 && !IsWildcard(parts->host)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("--advertise: \"", options.advertise,
-                                                   "\", expected host:port under which others reach this "
-                                                   "server"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--advertise: \"", options.advertise, "\", expected host:port at which others reach this server"));
   }
   const absl::StatusOr<HostPort> parts = Split(listen);
   if (parts.ok() && !IsWildcard(parts->host)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--advertise: missing, and --listen=", listen,
-                   " does not say under which address others reach this server; expected host:port"));
+                   " is not an address at which others reach this server; expected host:port"));
 }
 
 v1::ServerRegistration BeginRegistration(const RegistrationFlags& options, const std::string& bound) {
@@ -201,7 +199,7 @@ class RouterRegistration::Link {
                              {"address", server.address()},
                              {"ttl", absl::FormatDuration(absl::Seconds(response->ttl_seconds()))}});
     } else if (!status.ok() && error != error_) {
-      LogWarning("not registered; serving goes on, and it is tried again",
+      LogWarning("registration failed; serving goes on, and the server retries",
                  {{"router", router_}, {"code", absl::StatusCodeToString(status.code())}, {"error", error}});
     }
     error_ = error;
@@ -219,7 +217,7 @@ class RouterRegistration::Link {
     absl::MutexLock lock(&mutex_);
     registered_ = false;
     if (status.ok()) return;
-    LogWarning("the router was not told that this server is leaving",
+    LogWarning("the router could not be told that this server is leaving",
                {{"router", router_}, {"error", std::string(status.message())}});
   }
 

@@ -40,7 +40,7 @@ absl::Status CheckLength(const std::string& path) {
   if (!path.empty() && path.size() <= kMaxSocketPath) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("socket \"", path, "\": a path of ", path.size(),
                                                  " bytes, expected 1 to ", kMaxSocketPath,
-                                                 ", which is as long as a socket's path can be"));
+                                                 ", the system's limit for the path of a socket"));
 }
 
 }  // namespace

@@ -199,9 +199,9 @@ TEST_F(DraftModelPoolTest, RefusesWhatItCannotServe) {
   refused(Load("tandem-draft-code-1m", "general", true).status(), Code::kFailedPrecondition,
           "\"both\" of this drafter is merged from \"general\"");
   refused(Load("../../docs", "x").status(), Code::kInvalidArgument,
-          "nothing below the drafter's --models-folder");
-  refused(Load(outside.path(), "x").status(), Code::kInvalidArgument, "nothing below");
-  refused(Load("", "x").status(), Code::kInvalidArgument, "nothing below");
+          "does not exist below the drafter's --models-folder");
+  refused(Load(outside.path(), "x").status(), Code::kInvalidArgument, "does not exist below");
+  refused(Load("", "x").status(), Code::kInvalidArgument, "does not exist below");
   refused(Load("train", "x").status(), Code::kInvalidArgument, "folder: ");
   refused(Load("tandem-draft-code-1m", "two words").status(), Code::kInvalidArgument, "name: \"two words\"");
   refused(Load("tandem-draft-code-1m", "x", false, "a\nb").status(), Code::kInvalidArgument,

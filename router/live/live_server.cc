@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<LiveServer>> LiveServer::Start(Options options, L
     return absl::InvalidArgumentError(
         absl::StrCat("--live-listen: other machines can reach \"", options.address,
                      "\", and the live page has no TLS; expected a loopback address such as 127.0.0.1, or "
-                     "--insecure if that is meant"));
+                     "--insecure if this is intended"));
   }
   std::unique_ptr<LiveServer> server(new LiveServer(std::move(options), view));
   if (absl::Status status = server->Listen(); !status.ok()) return status;

@@ -154,7 +154,7 @@ class AdaptersTest(ProcessTest):
     def test_adapters_are_loaded_and_unloaded(self):
         self.start_stack(("--adapters-folder", self.adapters, "--max-adapters", "2"))
         (self.adapters / "empty").mkdir()
-        for folder, text in (("../x", "nothing below"), ("nowhere", "nothing below"), ("empty", "adapter_config.json")):
+        for folder, text in (("../x", "does not exist below"), ("nowhere", "does not exist below"), ("empty", "adapter_config.json")):
             self.assertIn(text, self.command(self.verifier, "adapters", "load", folder, fails=True))
         code = grpc.StatusCode.NOT_FOUND
         expected = {}

@@ -106,7 +106,7 @@ class BridgeTest(ProcessTest):
         )
         self.assertEqual(status, 0, output)
         self.assertIn("drafted for by text, for tenants that allow it", output)
-        self.assertIn("the target has not 1 of the draft model's 4090", output)
+        self.assertIn("the target lacks 1 of the draft model's 4090", output)
         self.assertIn("the draft model's \\\"\u0120the\\\"", output)
         status, output = check_config(
             [

@@ -110,7 +110,7 @@ class RegistrationTest(ProcessTest):
         drafter = self.start_drafter([DRAFTER], flags=(*self.registering(router), *sockets)).wait_ready()
         self.wait_registered(router, 1, 1)
         self.drafted_output(router)
-        verifier.wait_logged("a drafter has a socket on this machine")
+        verifier.wait_logged("using a drafter's socket on this machine")
         (socket,) = (self.folder / "sockets").iterdir()
         (listed,) = (server for server in self.listed_servers(router) if server["role"] == "drafter")
         self.assertEqual(listed["address"], drafter.address)
@@ -207,7 +207,7 @@ class RegistrationTest(ProcessTest):
         port = fixed_port()
         address = f"127.0.0.1:{port}"
         verifier = self.start_verifier(*self.registering(address)).wait_ready()
-        wait_until(lambda: words(verifier.log, "not registered"), "a warning")
+        wait_until(lambda: words(verifier.log, "registration failed"), "a warning")
         self.assertEqual(verifier.health(), "SERVING")
         self.assertEqual(verifier.metric("tandem_registered_routers"), 0)
         router = self.start_open_router(port=port).wait_ready()
@@ -225,7 +225,7 @@ class RegistrationTest(ProcessTest):
         router.wait_ready()
 
         def refusal(server, *parts):
-            entry = wait_until(lambda: words(server.log, "not registered"), "a refusal")[0]
+            entry = wait_until(lambda: words(server.log, "registration failed"), "a refusal")[0]
             for part in parts:
                 self.assertIn(part, entry["error"])
             self.assertEqual(server.health(), "SERVING")
@@ -334,7 +334,7 @@ class RegistrationTest(ProcessTest):
             self.assertEqual(len(generation.tokens), 32)
         impostor = self.start(*drafter, *tls("verifier"), "--register-name", "impostor")
         impostor.wait_ready()
-        entry = wait_until(lambda: words(impostor.log, "not registered"), "a refusal")[0]
+        entry = wait_until(lambda: words(impostor.log, "registration failed"), "a refusal")[0]
         self.assertEqual(entry["code"], "PERMISSION_DENIED")
 
     def start_pair(self, etcd, **options):
@@ -361,7 +361,7 @@ class RegistrationTest(ProcessTest):
             self.assertEqual(words(router.log, "server gone"), [])
         # A name is taken on whichever router.
         other = self.start_verifier(*self.registering(self.second), "--register-name", verifier.address).wait_ready()
-        entry = wait_until(lambda: words(other.log, "not registered"), "a refusal")[0]
+        entry = wait_until(lambda: words(other.log, "registration failed"), "a refusal")[0]
         self.assertIn(verifier.address, entry["error"])
         drafter.send(signal.SIGTERM)
         for router in (self.first, self.second):

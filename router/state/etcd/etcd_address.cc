@@ -68,7 +68,7 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(absl::string_view uri) {
     if (!IsEndpoint(endpoint)) return Wrong(uri, "\"", endpoint, "\" is no host and port");
     std::string text(endpoint.data(), endpoint.size());
     if (std::find(address.endpoints.begin(), address.endpoints.end(), text) != address.endpoints.end()) {
-      return Wrong(uri, "\"", endpoint, "\" is there twice");
+      return Wrong(uri, "\"", endpoint, "\" occurs twice");
     }
     address.endpoints.push_back(std::move(text));
   }

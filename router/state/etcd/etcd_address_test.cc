@@ -39,7 +39,7 @@ TEST(EtcdAddressTest, SaysWhatIsWrong) {
       {"etcd://fd00::1:2379/tandem", "is no host and port"},
       {"etcd://[fd00::1:2379/tandem", "is no host and port"},
       {"etcd://a:1,,b:1/tandem", "\"\" is no host and port"},
-      {"etcd://a:1,a:1/tandem", "\"a:1\" is there twice"},
+      {"etcd://a:1,a:1/tandem", "\"a:1\" occurs twice"},
       {"etcd://a b:1/tandem", "is no host and port"},
       {"etcd://a:1/tan dem", "other characters"},
       {"etcd://a:1/tandem//x", "other characters"},
