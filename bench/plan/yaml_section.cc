@@ -173,7 +173,7 @@ absl::Status YamlSection::VisitMap(
   std::set<std::string> seen;
   for (const auto& entry : map) {
     if (!entry.first.IsScalar() || !seen.insert(entry.first.Scalar()).second) {
-      return UnexpectedYaml(path_, entry.first, NameOf(key), "a key that was not there before");
+      return UnexpectedYaml(path_, entry.first, NameOf(key), "a new key");
     }
     TANDEM_RETURN_IF_ERROR(on_entry(entry.first.Scalar(), entry.second));
   }

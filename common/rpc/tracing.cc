@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<Tracing>> Tracing::Start(const TracingFlags& flag
                                .With({});
   CounterFamily& dropped = registry->AddCounter(
       {.name = "tandem_trace_spans_dropped_total",
-       .help = "Spans that were not exported: the queue was full, the receiver rejected them, the process "
-               "ended, or the export failed with this status code.",
+       .help = "Spans that were not exported: the queue was full (queue_full), the receiver rejected them "
+               "(rejected), the process ended (shutdown), or the export failed with this status code.",
        .labels = {"reason"}});
   for (const char* reason : {"queue_full", "rejected", "shutdown"}) dropped.With({reason});
   std::unique_ptr<Tracing> tracing(new Tracing());

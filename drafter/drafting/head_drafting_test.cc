@@ -178,7 +178,7 @@ TEST_F(HeadDraftingTest, AFullWindowBeginsAnew) {
     SendCommit({60}, /*with_features=*/true);
     RunDry();
   }
-  EXPECT_THAT(resyncs_[0], HasSubstr("begins anew"));
+  EXPECT_THAT(resyncs_[0], HasSubstr("starts again"));
   Open(text_);
   const uint32_t window_start = static_cast<uint32_t>(text_.size()) - kHeadContext * 3 / 4;
   EXPECT_EQ(opened_->features->first_position, window_start - 1);

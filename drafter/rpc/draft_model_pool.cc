@@ -59,8 +59,8 @@ void LogVocabularies(const ModelHost::Description& model) {
   for (const OtherVocabulary& other : model.other_vocabularies) {
     const bool bridged = other.bridge != nullptr;
     Log(bridged ? LogLevel::kInfo : LogLevel::kWarning,
-        bridged ? "a target's vocabulary is bridged"
-                : "a target's vocabulary is another one: drafted for by text, for tenants that allow it",
+        bridged ? "bridging a target's vocabulary"
+                : "a target has another vocabulary: drafting by text, for tenants that allow it",
         {{"model", model.name},
          {"target", other.target},
          {"target_fingerprint", absl::StrFormat("%016x", other.fingerprint)},

@@ -115,9 +115,9 @@ absl::Status Calibrate(const CalibrateCommand& command, Terminal& terminal, Inte
     terminal.out << absl::StrFormat("%-16s mean acceptance %.3f, ", drafter,
                                     sum / static_cast<double>(tried));
     if (error == response.held_out_error().end()) {
-      terminal.out << "too few prompts to tell an error\n";
+      terminal.out << "too few prompts to estimate the error\n";
     } else {
-      terminal.out << absl::StrFormat("error on prompts left out %.3f\n", error->second);
+      terminal.out << absl::StrFormat("error on held-out prompts %.3f\n", error->second);
     }
   }
   terminal.out << std::flush;

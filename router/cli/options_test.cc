@@ -133,8 +133,9 @@ TEST_F(OptionsTest, PromptSources) {
   EXPECT_THAT(UsageError({"generate"}), HasSubstr("no prompt"));
   EXPECT_THAT(UsageError({"generate", "x", "--file", "p.txt"}), HasSubstr("several prompts"));
   EXPECT_THAT(UsageError({"generate", "--chat", "--token-ids", "1"}), HasSubstr("--chat"));
-  EXPECT_THAT(UsageError({"generate", "--token-ids", "1,,2"}), HasSubstr("--token-ids: \"\" is no token id"));
-  EXPECT_THAT(UsageError({"generate", "--token-ids", "-1"}), HasSubstr("\"-1\" is no token id"));
+  EXPECT_THAT(UsageError({"generate", "--token-ids", "1,,2"}),
+              HasSubstr("--token-ids: \"\" is not a token id"));
+  EXPECT_THAT(UsageError({"generate", "--token-ids", "-1"}), HasSubstr("\"-1\" is not a token id"));
 }
 
 TEST_F(OptionsTest, OutputFlags) {

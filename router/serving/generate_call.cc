@@ -343,7 +343,7 @@ void GenerateCall::Retry(const absl::Status& reason) {
     return;
   }
   record_.OnRetry(has_output ? "mid-stream" : "no output");
-  live_.OnNote(absl::StrCat("Goes on at another verifier: ", reason.message()));
+  live_.OnNote(absl::StrCat("Continues on another verifier: ", reason.message()));
   LogWarning("verifier lost, trying the next",
              {{"request_id", request_id_},
               {"trace_id", trace_.trace_id()},

@@ -262,7 +262,7 @@ absl::StatusOr<SpoolHeader> ParseSpoolHeader(absl::string_view bytes, absl::stri
   }
   Reader reader(bytes.substr(0, kSpoolHeaderBytes));
   if (reader.Bytes(kMagic.size()) != kMagic)
-    return wrong("no file of a spool: it does not begin with TDMSPOOL");
+    return wrong("not a spool file: it does not begin with TDMSPOOL");
   const auto version = reader.Number<uint32_t>();
   SpoolHeader header;
   header.file_id = reader.Array<16>();
@@ -270,7 +270,7 @@ absl::StatusOr<SpoolHeader> ParseSpoolHeader(absl::string_view bytes, absl::stri
   header.created = TimeOf(reader.Number<uint64_t>());
   Reader crc(bytes.substr(kSpoolHeaderBytes - sizeof(uint32_t), sizeof(uint32_t)));
   if (crc.Number<uint32_t>() != Crc32(bytes.substr(0, kSpoolHeaderBytes - sizeof(uint32_t)))) {
-    return wrong("the header's checksum is not that of its bytes");
+    return wrong("the header's checksum does not match its bytes");
   }
   if (version != kVersion) return wrong(absl::StrCat("version ", version, ", expected ", kVersion));
   return header;

@@ -308,7 +308,7 @@ void Scheduler::Resync(LinkId link, Session& session) {
   // ever.
   CloseDraft(session);
   LoseDraft(session, "the drafter asks for a resync again and again", /*for_good=*/true);
-  RecordViolation(link, "resync after resync without growth in between");
+  RecordViolation(link, "repeated resyncs without growth in between");
 }
 
 void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {

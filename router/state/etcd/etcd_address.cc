@@ -65,7 +65,7 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(absl::string_view uri) {
   if (slash == absl::string_view::npos) return Wrong(uri, "there is no prefix");
   EtcdAddress address;
   for (const absl::string_view endpoint : absl::StrSplit(rest.substr(0, slash), ',')) {
-    if (!IsEndpoint(endpoint)) return Wrong(uri, "\"", endpoint, "\" is no host and port");
+    if (!IsEndpoint(endpoint)) return Wrong(uri, "\"", endpoint, "\" is not host:port");
     std::string text(endpoint.data(), endpoint.size());
     if (std::find(address.endpoints.begin(), address.endpoints.end(), text) != address.endpoints.end()) {
       return Wrong(uri, "\"", endpoint, "\" occurs twice");

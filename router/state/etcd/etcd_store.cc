@@ -451,7 +451,7 @@ absl::StatusOr<uint64_t> EtcdStore::Conflict(absl::Span<const StoreChange> chang
     }
   }
   if (done_before) return written.value_or(static_cast<uint64_t>(response.header().revision()));
-  if (mismatch.ok()) return Nonsense("conditions that hold were found not to");
+  if (mismatch.ok()) return Nonsense("conditions that hold were reported as failed");
   return mismatch;
 }
 
