@@ -409,7 +409,7 @@ class LivePageTest(ProcessTest):
         # Unless the page has just tried again by itself, when the button is gone.
         page.evaluate("() => { const retry = document.getElementById('retry'); if (!retry.hidden) retry.click(); }")
         self.wait_status(page, "Live")
-        self.assertIn("started anew", page.locator("#notice").inner_text())
+        self.assertIn("was restarted", page.locator("#notice").inner_text())
         page.keyboard.press("f")
         self.wait_shown(page, endless.started.request_id, "lost")
         self.show(page, asking(max_tokens=8))
