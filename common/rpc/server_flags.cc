@@ -41,8 +41,8 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
            "Most MiB of messages in transit, over all connections; when they are used up, gRPC ends calls.")
       .InRange(16, 1 << 20)
       .Add("connection-unread", &options.limits.unread_kib,
-           "Most KiB of calls that a peer may send while it reads none of its answers; beyond it, its "
-           "connection is cut. 0: never.")
+           "Cut the connection of a peer that has sent this many KiB of calls while it reads none of its "
+           "answers; 0: never.")
       .InRange(0, 1 << 20)
       .Add("cut-backoff", &options.limits.cut_backoff,
            "Longest time that an address may open no new connection after one of its connections was cut: 1s "

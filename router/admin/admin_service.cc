@@ -296,7 +296,7 @@ void RouterAdminService::Swap(const v1::SwapTenantDrafterRequest& request,
     to.set_trusted(drafter.trusted);
   }
   if (to.name().empty()) {
-    reactor->Finish(ToGrpcStatus(absl::AbortedError("the drafter has gone meanwhile")));
+    reactor->Finish(ToGrpcStatus(absl::AbortedError("the drafter was removed meanwhile")));
     return;
   }
   // Answers when the last swap lets go of it.

@@ -306,7 +306,7 @@ class AdminRun {
     out_ << (command_.json ? MessageJson(response, true) : Table(response));
     if (command_.running && !command_.json) {
       out_ << "running sessions: " << response.num_moved() << " moved, " << response.num_failed()
-           << " go on as before";
+           << " not moved";
       if (!response.failure().empty()) out_ << ": " << response.failure();
       out_ << "\n";
     }

@@ -122,7 +122,7 @@ class AdaptersTest(ProcessTest):
         for flags, text in (
             (("--adapter", f"first={self.adapters}/nowhere"), "adapter_config.json"),
             (("--adapter", "first"), "NAME=FOLDER"),
-            ((*self.flags("first"), *self.flags("first")), "a name of its own"),
+            ((*self.flags("first"), *self.flags("first")), "a unique name"),
             ((*self.flags(*NAMES), "--max-adapters", "1"), "--max-adapters"),
         ):
             code, output = check_config([str(BIN_DIR / "tandem-verifier"), "--model", str(MODELS / TARGET), *flags])
