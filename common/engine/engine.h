@@ -152,7 +152,7 @@ class Engine {
   // ResourceExhausted without memory.
   virtual absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& /*adapter*/) {
     return absl::UnimplementedError(
-        "this engine has no adapters, expected that of a target on a CPU or on one GPU");
+        "this engine does not support adapters, expected a target's engine on a CPU or on one GPU");
   }
   // Gives an adapter's memory back. Between steps; no row names it any more. NotFound for one that it does
   // not hold.

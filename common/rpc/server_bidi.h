@@ -174,7 +174,7 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
   void OnWriteDone(bool ok) override {
     Perform([&] {
       writing_ = false;
-      if (!ok) Abandon(absl::CancelledError("the peer is gone"));
+      if (!ok) Abandon(absl::CancelledError("the peer disconnected"));
     });
   }
 

@@ -165,7 +165,7 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
-      action = ok ? NextAction() : Abandon(absl::CancelledError("the client is gone"));
+      action = ok ? NextAction() : Abandon(absl::CancelledError("the client disconnected"));
     }
     Perform(action);
   }

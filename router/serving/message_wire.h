@@ -20,7 +20,7 @@ namespace tandem::router {
 // read, and then there is nobody whose mistake it could be.
 template <class Message>
 absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuffer& bytes) {
-  if (!bytes.Valid()) return absl::CancelledError("the call ended before its message came");
+  if (!bytes.Valid()) return absl::CancelledError("the call ended before its message arrived");
   auto message = std::make_shared<Message>();
   grpc::ByteBuffer consumed = bytes;  // A reference to the same bytes, which parsing uses up.
   if (grpc::SerializationTraits<Message>::Deserialize(&consumed, message.get()).ok()) {
@@ -34,7 +34,8 @@ absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuff
                                {reinterpret_cast<const char*>(whole.begin()), whole.size()});
   }
   if (field.has_value()) return absl::InvalidArgumentError(absl::StrCat(*field, ": not UTF-8"));
-  return absl::InvalidArgumentError(absl::StrCat("the message is no ", Message::descriptor()->full_name()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the message is not a ", Message::descriptor()->full_name()));
 }
 
 }  // namespace tandem::router
