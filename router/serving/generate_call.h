@@ -48,38 +48,36 @@ namespace tandem::router {
 //   (worker)        |  verifier -> queue_ -> client                       queue_ is delivered
 //                   '-- client cancels, is gone, or the deadline passes: queue_ is dropped, FINISHED at once
 //
-// If a verifier is lost or stalls, the call retries on another one. The next attempt gets the
-// prompt and the output so far and continues with the next token (DESIGN law 2), so that the client
-// sees one stream. Failover decides where and when, within the router's retry budget and the call's
-// deadline. While no verifier of the model serves, the call waits for one, for at most
-// VerifierPool::longest_wait() without a new token, and then tries all of them again.
+// If a verifier is lost or stalls, the call retries on another one. The next attempt gets the prompt and the
+// output so far and continues with the next token (DESIGN law 2), so that the client sees one stream.
+// Failover decides where and when, within the router's retry budget and the call's deadline. While no
+// verifier of the model serves, the call waits for one, for at most VerifierPool::longest_wait() without a
+// new token, and then tries all of them again.
 //
-// The call gives up its place in flight as soon as its status is decided, even if the client has
-// not read the rest. If the client reads nothing for the router's write_stall_timeout, the router
-// cancels the call.
+// The call gives up its place in flight as soon as its status is decided, even if the client has not read the
+// rest. If the client reads nothing for the router's write_stall_timeout, the router cancels the call.
 //
-// Flow control works end to end: the call reads at most kMaxQueuedEvents from the verifier ahead of
-// the client, so a slow client slows its verifier and does not fill memory here.
-// ClientStream::Finish is called exactly once and never while a write is in flight. `status_` is
-// decided once; later events do not change it.
+// Flow control works end to end: the call reads at most kMaxQueuedEvents from the verifier ahead of the
+// client, so a slow client slows its verifier and does not fill memory here. ClientStream::Finish is called
+// exactly once and never while a write is in flight. `status_` is decided once; later events do not change
+// it.
 //
-// Threads: reactions and callbacks come from gRPC's threads, the client's stream and one worker;
-// mutex_ guards everything. No reaction runs inside an operation that this class starts, so it
-// starts them with the mutex held.
+// Threads: reactions and callbacks come from gRPC's threads, the client's stream and one worker; mutex_
+// guards everything. No reaction runs inside an operation that this class starts, so it starts them with the
+// mutex held.
 //
-// Ownership: shared by the client's side of the call (until OnDone), the worker that prepares it
-// and the verifier's stream.
+// Ownership: shared by the client's side of the call (until OnDone), the worker that prepares it and the
+// verifier's stream.
 class GenerateCall final : public RunningCall, public std::enable_shared_from_this<GenerateCall> {
  public:
   static constexpr size_t kMaxQueuedEvents = 8;
 
   using Request = std::shared_ptr<const v1::GenerateRequest>;
 
-  // Creates a call that arrived with `head`. `client` gets nothing before Start and lives until
-  // OnDone.
+  // Creates a call that arrived with `head`. `client` gets nothing before Start and lives until OnDone.
   static std::shared_ptr<GenerateCall> Create(Router& router, const CallHead& head, ClientStream& client);
-  // Serves the call. `read` returns the request or what is wrong with it. It is called before Start
-  // returns, and only if the caller is authenticated.
+  // Serves the call. `read` returns the request or what is wrong with it. It is called before Start returns,
+  // and only if the caller is authenticated.
   void Start(absl::FunctionRef<absl::StatusOr<Request>()> read);
 
   // Callbacks of the client's stream. The write in flight has succeeded (`ok`), or failed for good.
@@ -98,8 +96,8 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   absl::Status Begin(absl::FunctionRef<absl::StatusOr<Request>()> read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Validates the request, selects a drafter and takes a place, or joins the queue for one.
   absl::Status Admit(const v1::GenerateRequest& request, size_t tenant, Admission::OnPlace on_place);
-  // On a worker, once the call has its place, or once `placed` says why it gets none: validates,
-  // tokenizes and starts the first attempt.
+  // On a worker, once the call has its place, or once `placed` says why it gets none: validates, tokenizes
+  // and starts the first attempt.
   void Prepare(const v1::GenerateRequest& request, const absl::Status& placed);
   // Keeps the tools that the constraint was built from, so that errors can name them.
   void KeepTools(const v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -126,8 +124,8 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   void Retry(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RetryAt(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRetryTime(int alarm);
-  // Starts to wait for a verifier that serves. If none does in time, the call ends with `reason`.
-  // False if the call may not wait, or may not wait any longer.
+  // Starts to wait for a verifier that serves. If none does in time, the call ends with `reason`. False if
+  // the call may not wait, or may not wait any longer.
   bool WaitForVerifier(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnVerifierServes();
   void OnWaitOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -143,21 +141,19 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   void OnVerifierDone(int attempt, const absl::Status& status);
   void RecordEvent(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Reserves the tokens that the request may use from its tenant's quota; `tokenized`: those
-  // already used.
+  // Reserves the tokens that the request may use from its tenant's quota; `tokenized`: those already used.
   absl::Status ReserveTokens(uint64_t tokenized) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Decides the terminal status, unless it is decided already, and releases the verifier.
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // If the request was sampled for feedback, lets every drafter that could have drafted for it
-  // score the output.
+  // If the request was sampled for feedback, lets every drafter that could have drafted for it score the
+  // output.
   void OfferFeedback() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Logs one line by which the request can be found. Never logs the prompt or the output.
   void LogEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Ends the call if a write takes too long. Otherwise sets an alarm for when the write in flight
-  // would.
+  // Ends the call if a write takes too long. Otherwise sets an alarm for when the write in flight would.
   void WatchWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnWriteWatch();
   void OnClientGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -184,8 +180,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   absl::Mutex mutex_;
   std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);
   Admission::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
-  // Tokens reserved from the tenant's quota, once they are; and how many of them are used before
-  // any output.
+  // Tokens reserved from the tenant's quota, once they are; and how many of them are used before any output.
   std::optional<uint64_t> reserved_tokens_ ABSL_GUARDED_BY(mutex_);
   uint64_t used_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);

@@ -14,8 +14,8 @@
 
 namespace tandem::router {
 
-// The gRPC side of a Generation.Generate call. gRPC runs no reaction inside the operation that
-// starts it, as ClientStream requires. Owned by gRPC from Start to OnDone.
+// The gRPC side of a Generation.Generate call. gRPC runs no reaction inside the operation that starts it, as
+// ClientStream requires. Owned by gRPC from Start to OnDone.
 class GenerationStream final : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ClientStream {
  public:
   // Serves a call; the result goes to gRPC. `read` is GenerateCall::Start's.

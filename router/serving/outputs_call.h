@@ -26,14 +26,14 @@ namespace tandem::router {
 //   GenerateCall, output 1 ---> OutputsCall --> ClientStream
 //   ...                    --'
 //
-// Output 0 runs the request as it came; output n uses its seed plus n. The others start once output
-// 0 has its first tokens: then the prompt is in the verifier's prefix cache, and the router sends
-// them to that verifier because the prefix is the same, so the prompt is computed once. Each output
-// is admitted, charged, drafted for and retried on its own. The first output that fails ends the
-// stream with its status, and the others are cancelled. A client that is gone cancels all.
+// Output 0 runs the request as it came; output n uses its seed plus n. The others start once output 0 has its
+// first tokens: then the prompt is in the verifier's prefix cache, and the router sends them to that verifier
+// because the prefix is the same, so the prompt is computed once. Each output is admitted, charged, drafted
+// for and retried on its own. The first output that fails ends the stream with its status, and the others are
+// cancelled. A client that is gone cancels all.
 //
-// Lock order: a GenerateCall's mutex before mutex_. No GenerateCall is called with mutex_ held.
-// Ownership: shared by the client's side (until OnDone) and by alarms.
+// Lock order: a GenerateCall's mutex before mutex_. No GenerateCall is called with mutex_ held. Ownership:
+// shared by the client's side (until OnDone) and by alarms.
 class OutputsCall final : public std::enable_shared_from_this<OutputsCall> {
  public:
   // As GenerateCall's methods.

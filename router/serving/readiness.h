@@ -8,10 +8,10 @@
 
 namespace tandem::router {
 
-// Decides whether a router is ready: every model that a tenant may use has a verifier that serves.
-// A model that loses its last verifier still counts as served for `patience`: requests wait that
-// long for a verifier anyhow, and without it one late health answer would take all routers out of
-// their Kubernetes Service at once. Plain logic: time is passed in. Not thread-safe.
+// Decides whether a router is ready: every model that a tenant may use has a verifier that serves. A model
+// that loses its last verifier still counts as served for `patience`: requests wait that long for a verifier
+// anyhow, and without it one late health answer would take all routers out of their Kubernetes Service at
+// once. Plain logic: time is passed in. Not thread-safe.
 class Readiness {
  public:
   struct Options {
@@ -26,8 +26,8 @@ class Readiness {
     bool wanted = false;  // Some tenant may use it.
     bool served = false;  // A verifier of it serves.
   };
-  // Updates the state of all models, the same ones in every call. Returns whether the router is
-  // ready. It is also ready if no tenant may use any model.
+  // Updates the state of all models, the same ones in every call. Returns whether the router is ready. It is
+  // also ready if no tenant may use any model.
   bool Update(absl::Span<const Model> models, absl::Time now);
 
   // Wanted models that do not count as served.

@@ -13,8 +13,7 @@
 
 namespace tandem::router {
 
-// The state of the router's models: whether a tenant may use them, and whether a verifier serves
-// them.
+// The state of the router's models: whether a tenant may use them, and whether a verifier serves them.
 std::vector<Readiness::Model> ModelsOf(Router& router);
 
 // Sets the health of a router's server from Readiness, from construction to destruction:
@@ -23,8 +22,8 @@ std::vector<Readiness::Model> ModelsOf(Router& router);
 //                                                           '--> tandem_router_serving_verifiers{model},
 //                                                                tandem_router_waiting_for_verifier{model}
 //
-// It also sets the number of places of each model in admission to the number that its verifiers
-// have. Once the server drains, the health does not change any more. Runs a thread of its own.
+// It also sets the number of places of each model in admission to the number that its verifiers have. Once
+// the server drains, the health does not change any more. Runs a thread of its own.
 class ReadinessWatch {
  public:
   // All arguments outlive this; the registry may be null.

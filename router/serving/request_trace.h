@@ -21,8 +21,8 @@ namespace tandem::router {
 //     Verifier/Generate (client)  one for each attempt on a verifier, whose own spans are below it
 //     feedback                 follows the call, if its output is scored; each Score is below it
 //
-// If the trace is not sampled, nothing is recorded, but verifiers still get the context. Used by
-// one thread at a time.
+// If the trace is not sampled, nothing is recorded, but verifiers still get the context. Used by one thread
+// at a time.
 class RequestTrace {
  public:
   // The call arrived with `parent`.

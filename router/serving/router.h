@@ -34,9 +34,8 @@ namespace tandem::router {
 // What the choice of drafters needs to know about the models.
 std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>& models);
 
-// What all calls of the router share. Thread-safe. A call may outlive its RPC until a worker or a
-// verifier releases it. The destructor waits for such calls, so destroy the router after its server
-// has shut down.
+// What all calls of the router share. Thread-safe. A call may outlive its RPC until a worker or a verifier
+// releases it. The destructor waits for such calls, so destroy the router after its server has shut down.
 class Router {
  public:
   struct Options {
@@ -75,9 +74,8 @@ class Router {
     Router& router_;
   };
 
-  // Refuses new requests and returns once none is in flight or `deadline` has passed. Shortly
-  // before the deadline, running requests end with UNAVAILABLE, so that clients continue at another
-  // router.
+  // Refuses new requests and returns once none is in flight or `deadline` has passed. Shortly before the
+  // deadline, running requests end with UNAVAILABLE, so that clients continue at another router.
   void Drain(absl::Time deadline);
 
   // The current routing data. A call takes one snapshot and keeps it.
@@ -103,8 +101,7 @@ class Router {
   // The chooser of drafters. Its model indices are those of model().
   DrafterChooser& chooser() { return *chooser_; }
   PolicyMemory& policies() { return *policies_; }
-  // Selects drafters whose vocabulary, as far as it is known, suits the tenant's requests for a
-  // model.
+  // Selects drafters whose vocabulary, as far as it is known, suits the tenant's requests for a model.
   DrafterFilter CanDraft(size_t model, const Tenant& tenant) const {
     return [this, model, by_text = tenant.text_drafting](const Drafter& drafter) {
       const VocabularyFit fit = chooser_->FitOf(model, drafter.name);

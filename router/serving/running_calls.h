@@ -18,15 +18,14 @@ class RunningCall {
  public:
   virtual ~RunningCall() = default;
   virtual const std::string& tenant() const = 0;
-  // If the request is bound to the drafter `from`: binds it to `to` for all later attempts and
-  // returns the verifier on which it runs now. Null if there is none.
+  // If the request is bound to the drafter `from`: binds it to `to` for all later attempts and returns the
+  // verifier on which it runs now. Null if there is none.
   virtual std::shared_ptr<Verifier> Rebind(const std::string& from, const v1::DrafterTarget& to) = 0;
   // Ends the request with this status.
   virtual void Abandon(const absl::Status& status) = 0;
 };
 
-// All requests of the router that run on a verifier. Thread-safe. Destroy it after the last swap's
-// `done`.
+// All requests of the router that run on a verifier. Thread-safe. Destroy it after the last swap's `done`.
 class RunningCalls final : public RunningSwap {
  public:
   ~RunningCalls() override;

@@ -15,8 +15,8 @@
 
 namespace tandem::router {
 
-// The gRPC side of a Generation.GenerateOnce call: combines the events of an OutputsCall into one
-// answer. Owned by gRPC from Start to OnDone.
+// The gRPC side of a Generation.GenerateOnce call: combines the events of an OutputsCall into one answer.
+// Owned by gRPC from Start to OnDone.
 class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
  public:
   // Serves a call; the result goes to gRPC, which keeps `answer` until OnDone. `read` is
@@ -42,8 +42,8 @@ class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
   const std::shared_ptr<OutputsCall> call_;
 };
 
-// Adds an event to the output in `whole` that it belongs to: chunks extend its tokens and text,
-// deltas extend their message parts.
+// Adds an event to the output in `whole` that it belongs to: chunks extend its tokens and text, deltas extend
+// their message parts.
 void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& whole);
 
 }  // namespace tandem::router

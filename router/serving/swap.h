@@ -24,9 +24,9 @@ class RunningSwap {
 
   using Done = std::function<void(const absl::StatusOr<SwapResult>&)>;
 
-  // Moves the requests of `tenant` that are bound to the drafter `from` (its configured name) to
-  // `to`. Calls `done` once, from any thread, within some seconds: with the first error of a
-  // verifier that could not be asked, or with the sums over all verifiers.
+  // Moves the requests of `tenant` that are bound to the drafter `from` (its configured name) to `to`. Calls
+  // `done` once, from any thread, within some seconds: with the first error of a verifier that could not be
+  // asked, or with the sums over all verifiers.
   virtual void SwapRunning(const std::string& tenant, const std::string& from, const v1::DrafterTarget& to,
                            Done done) = 0;
 };
