@@ -7,7 +7,7 @@
 
 namespace tandem::router {
 
-// a_q: what a level of drafting costs, in seconds.
+// a_q: the cost of a level of drafting, in seconds.
 struct DraftCosts {
   double exposed_level_seconds = 0.0;  // Not hidden by verification: added to the round.
   double hidden_level_seconds = 0.0;   // Free until it is more than the round takes.
@@ -16,7 +16,7 @@ struct DraftCosts {
 // b_p: seconds of a round by window, entry 0 being plain decoding's. At least one entry, all positive.
 using VerifySeconds = std::vector<double>;
 
-// What a window is expected to yield.
+// The expected outcome of a window.
 struct WindowForecast {
   uint32_t window = 0;
   double tokens = 1.0;   // Of a round, the bonus token included.
@@ -36,10 +36,10 @@ WindowForecast ForecastWindow(double acceptance, const DraftCosts& draft, absl::
 // The window with the most tokens per second among 0 .. verify.size() - 1; of equal ones the smallest.
 WindowForecast BestWindow(double acceptance, const DraftCosts& draft, absl::Span<const double> verify);
 
-// Theorem 3 of On-the-fly adaptation, for windows whose rounds differ in time as well. An answer of L tokens
-// takes n = L / tokens rounds, and with L / rho = window * n drafted tokens the time of Theorem 2, b n + a L
-// / rho. The other drafter leads to a higher throughput if what its fewer rounds save is more than what
-// drafting costs more:
+// Theorem 3 of On-the-fly adaptation, extended to windows whose rounds also differ in time. An answer of L
+// tokens takes n = L / tokens rounds, and with L / rho = window * n drafted tokens the time of Theorem 2, b n
+// + a L / rho. The other drafter gives a higher throughput if its fewer rounds save more time than its
+// drafting adds:
 //
 //   b1 n1 - b2 n2 > (a2 / rho2 - a1 / rho1) L
 //
