@@ -28,9 +28,8 @@ inline constexpr LinkId kNoLink = UINT64_MAX;
 //                |                                          ^
 //                '---- the member is down or gone ----------'
 //
-// Verifiers that share a pool do not communicate. To keep them from all moving their sessions at once, each
-// moves a random part of the excess, in proportion to its own sessions there, so that together they move
-// about the excess.
+// Verifiers that share a pool do not communicate. So that they do not all move the same excess, each moves a
+// part in proportion to its own sessions there, rounded at random; together they move about the whole excess.
 //
 // Protocol logic: no I/O, no threads; time and chance are passed in (law 4).
 class DrafterPools {

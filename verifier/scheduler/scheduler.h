@@ -171,8 +171,8 @@ class Scheduler {
     return running != running_.end() && running->second->drafting();
   }
 
-  // The policy of requests that name none, those that run included, and the options of all policies that are
-  // made from now on. InvalidArgument if there is no policy of that name.
+  // Sets the policy of requests that name none, including running ones, and the options of all policies
+  // created from now on. InvalidArgument if there is no such policy.
   absl::Status SetWindowPolicy(absl::string_view name, const WindowPolicyOptions& options);
 
   // Expires deadlines, admits sessions, and starts one forward pass if any session has something to compute;
@@ -218,9 +218,9 @@ class Scheduler {
   // Admission and preemption (admission.cc). MayAdmit: whether starting the first waiting session may
   // succeed.
   bool MayAdmit() const;
-  // Appends the session to the queue, and then sorts by priority within its tenant: it takes the position of
-  // the first of the tenant's sessions with a lower priority, and each of these moves to the position of the
-  // next.
+  // Appends the session to the queue, then sorts by priority within its tenant: it takes the position of the
+  // first of the tenant's sessions that it precedes, and each of these moves to the position of the next.
+  // Positions of other tenants do not change.
   void Enqueue(std::unique_ptr<Session> session);
   void Admit();
   void ReserveRoots();
