@@ -54,8 +54,8 @@ struct DraftStats {
 // If there is no memory for a session's keys and values, the session is parked and returns when there is.
 // Sessions that have something to draft come before those whose verifiers have paused them.
 //
-// Scores come last: they get a step when no session drafts (a small one while sessions are open), and one
-// small step in every Options::steps_per_score, however busy the drafter is.
+// Scores come last: they get a step when no session has work (a small one unless all sessions are idle), and
+// one small step in every Options::steps_per_score, however busy the drafter is.
 //
 // Does no I/O and has no threads. Used only by the thread that owns the engines.
 class DraftCore {
@@ -71,8 +71,8 @@ class DraftCore {
     // The seed of sampled drafts: with the same seed, a request gets the same draws.
     uint64_t draw_seed = 0;
     ScoreQueue::Options scores;
-    // Most rows of a score's step: while no session is open, and otherwise, so that it takes no longer than a
-    // step of growth.
+    // Most rows of a score's step: while all sessions are idle, and otherwise, when it should take no longer
+    // than a step of growth.
     uint32_t max_score_rows = 64;
     uint32_t max_score_rows_beside_drafting = 8;
     // While there is always something to draft, one step in this many goes to scores; at least 1.
