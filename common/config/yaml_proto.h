@@ -21,7 +21,7 @@ namespace tandem {
 //   syntax errors, unknown and duplicate keys, wrong types, numbers out of range, two members of a oneof.
 // - Bounded, whatever the text: 1 MiB, 32 levels, 100,000 values after aliases are followed, one document.
 //
-// `path` is used in messages only. On error `out` is left cleared or partly filled.
+// `path`: for messages. After an error, `out` is empty or partly filled.
 absl::Status ParseYaml(absl::string_view text, absl::string_view path, google::protobuf::Message* out);
 
 // ParseYaml of a file's content.

@@ -43,8 +43,8 @@ namespace tandem {
 //   and the call finishes with that status as soon as the write in flight is done. A client that has stopped
 //   reading for good therefore keeps one message and the call itself, until its deadline or disconnection.
 //
-// Callbacks: on_cancelled at most once, and not after Finish; on_done exactly once, last, with the status the
-// call ended with. They run without locks, should only post elsewhere, and are destroyed after on_done, so
+// Callbacks: on_cancelled at most once, and not after Finish; on_done exactly once, last, with the status of
+// the call. They run without locks, and should only post work elsewhere. They are destroyed after on_done, so
 // that they may hold the stream.
 //
 // Lifetime: shared; gRPC's side of the call holds a reference from Start until on_done. Write and Finish are
@@ -70,7 +70,8 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
     return this;
   }
 
-  // Queues a message. False when the stream takes no more: finished, cancelled, or overflowing just now.
+  // Queues a message. False if the stream accepts no more: it is finished or cancelled, or this message
+  // overflows the queue.
   bool Write(Response response) {
     Action action;
     {
@@ -112,7 +113,7 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
   explicit ServerStream(const StreamLimits& limits) : queue_(limits) {}
 
   // Claims the next operation; the caller performs it after releasing the mutex. While a write or a callback
-  // is claimed nothing else is, so the claims cannot overtake one another.
+  // is claimed, nothing else is claimed, so operations cannot overtake one another.
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || notifying_ || finished_) return Action::kNone;
     if (!queue_.empty()) {
