@@ -18,11 +18,13 @@ namespace tandem {
 
 // The client of a server-streaming call, usable from any thread.
 //
-//   auto call = ClientStreamReader<VerifierGenerateRequest,
-//   GenerateResponse>::Create(/*max_unacknowledged=*/8); call->context().set_deadline(...);
+//   using Call = ClientStreamReader<VerifierGenerateRequest, GenerateResponse>;
+//   auto call = Call::Create(/*max_unacknowledged=*/8);
+//   call->context().set_deadline(...);
 //   call->Start(std::move(request),
-//               [&](auto* context, auto* request, auto* reactor) { stub->async()->Generate(context, request,
-//               reactor); },
+//               [&](auto* context, auto* request, auto* reactor) {
+//                 stub->async()->Generate(context, request, reactor);
+//               },
 //               {.on_message = [...](GenerateResponse m) { ... }, .on_done = [...](absl::Status s) { ... }});
 //
 //                  message                    limit reached

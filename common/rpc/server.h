@@ -114,13 +114,15 @@ class ShutdownSignals {
 // per service, and of kLivenessService), the Admin service, reflection and metrics by option.
 //
 //   ShutdownSignals signals;
-//   TANDEM_ASSIGN_OR_RETURN(auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info =
-//   ...})); LogInfo("listening", {{"address", server->address()}}); signals.Wait(); server->Drain({.grace =
-//   grace}, [&](absl::Time deadline) { core.Drain(deadline); });
+//   TANDEM_ASSIGN_OR_RETURN(
+//       auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info = ...}));
+//   LogInfo("listening", {{"address", server->address()}});
+//   signals.Wait();
+//   server->Drain({.grace = grace}, [&](absl::Time deadline) { core.Drain(deadline); });
 //
-//     SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, new calls still taken until `drain`
-//     refuses them
-//     --> calls still running at the deadline are cancelled --> stopped
+//   SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING; accepts calls until `drain` refuses
+//   them
+//     --> at the deadline, running calls are cancelled --> stopped
 //
 // Call Start, Drain and the destructor on one thread. All other methods are thread-safe.
 class ServerRunner {

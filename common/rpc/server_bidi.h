@@ -29,16 +29,13 @@ namespace tandem {
 //                                                            no write in flight
 //
 // - on_message: every message in order, never two at a time, none after the stream left OPEN. By default the
-// next
-//   read starts when it returns; with `max_unacknowledged` above 0, reading pauses while that many messages
-//   have been delivered and not acknowledged, which is how a consumer bounds its own inbox (gRPC's flow
-//   control then holds the peer back).
+//   next read starts when the callback returns; with `max_unacknowledged` above 0, reading pauses while that
+//   many delivered messages are not acknowledged. So a consumer can bound its inbox; gRPC's flow control then
+//   slows the peer.
 // - on_closed: exactly once, after every other callback, with OK after a half-close or Disconnect(OK),
-// CANCELLED
-//   when the client cancelled or vanished, RESOURCE_EXHAUSTED after an overflow.
-// - Overflow of the outbound queue cancels the call at once: a peer that does not read must not keep its
-// sessions.
-//   The peer then sees CANCELLED.
+//   CANCELLED if the client cancelled or is gone, RESOURCE_EXHAUSTED after an overflow.
+// - Overflow of the outbound queue cancels the call at once, because a peer that does not read must not keep
+//   its sessions. The peer gets CANCELLED.
 //
 // Callbacks run on gRPC's threads without locks, and should only post work elsewhere. They are destroyed
 // after on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start

@@ -33,8 +33,7 @@ namespace tandem {
 // The RPC shell of a drafter. Streams post what they receive to an inbox; one engine thread owns the core,
 // empties the inbox between steps, and writes the core's responses to the streams:
 //
-//   gRPC threads --- post ---> inbox ---> engine thread: requests, one step, responses ---> streams' write
-//   queues
+//   gRPC threads --post--> inbox --> engine thread: requests, one step, responses --> streams' write queues
 //
 // Scores take the same path; the engine thread finishes their calls.
 //
