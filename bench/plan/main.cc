@@ -97,9 +97,9 @@ int main(int argc, char** argv) {
   app.add_option("plan", flags.plan, "YAML file of the plan (docs/operate/planning.md).")->required();
   app.add_option("--json", flags.json, "File to write all figures to.");
   app.add_option("--html", flags.html, "File to write a report with plots to.");
-  app.add_option("--threads", flags.threads, "Simulations to run at a time.")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  app.add_option("--threads", flags.threads,
+                 "Simulations to run at a time. Default: as many as the machine has cores.")
+      ->check(CLI::Range(1, 1024));
   app.add_option(
          "--slices", flags.slices,
          "Cut the time of each simulation into this many parts, each with its own warm-up and thread.")

@@ -14,10 +14,10 @@
 
 namespace tandem::router {
 
-// The message of a call that came as bytes: gRPC itself would refuse one whose text is not UTF-8 with
-// UNIMPLEMENTED and no message. InvalidArgument names the field that is not UTF-8, where that is what is
-// wrong. Cancelled when there is no message: gRPC begins a call also when it was reset before its message was
-// read, and then there is nobody whose mistake it could be.
+// Parses the message of a call that came as bytes. gRPC's own parser would answer text that is not UTF-8 with
+// UNIMPLEMENTED and no explanation. Errors: InvalidArgument, which names the field if its text is not UTF-8;
+// Cancelled if there is no message, because gRPC also starts calls that were reset before their message was
+// read.
 template <class Message>
 absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuffer& bytes) {
   if (!bytes.Valid()) return absl::CancelledError("the call ended before its message arrived");
