@@ -1,5 +1,6 @@
 """docs/reference/flags.md: what the binaries print for --help, as tables."""
 
+import math
 import re
 import subprocess
 
@@ -99,6 +100,11 @@ def flag_row(head, text, program):
             raise SystemExit(f"{program} --help: {names[0]} has the variable {variable}, expected {expected}")
     elif variable is not None:
         text = f"{text} Also read from `{variable}`." if text.endswith(".") else f"{text}. Also read from `{variable}`."
+    relation = re.search(r" ?\b(Excludes|Needs): (.*)$", kind)
+    if relation:
+        kind = kind[: relation.start()]
+        others = ", ".join(f"`{name}`" for name in relation[2].split())
+        text = f"{text.rstrip('.')}. {'Not with' if relation[1] == 'Excludes' else 'Only with'} {others}."
     required = kind.endswith("REQUIRED")
     kind = kind.replace("REQUIRED", "").strip()
     choices = re.match(r"^TEXT:\{(.*)\}$", kind)
@@ -115,8 +121,11 @@ def flag_row(head, text, program):
 
 
 def number(text):
-    """As people write it: 65536 and not 6.5536e+04."""
-    return f"{float(text):.0f}" if "e" in text else text
+    """As people write it. Help has six digits: 1.04858e+06 stands for 2^20."""
+    if "e" not in text:
+        return text
+    power = 2 ** round(math.log2(float(text)))
+    return str(power) if f"{power:.6g}" == f"{float(text):.6g}" else f"{float(text):.0f}"
 
 
 def program_part(bin_dir, words, level, written):

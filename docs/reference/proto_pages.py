@@ -86,7 +86,7 @@ value of an enum is one of the names below, in any case: `drafter_policy: auto`.
 list or section. A file has at most 1 MiB, 32 levels and 100,000 values.
 
 Verifiers and drafters have no such file; their [flags](flags.md) are all there is. The window policies' own settings are in the JSON
-file of the verifier's `--policy-config` ([policies](policies.md)).
+file of the verifier's `--window-policy-file` ([policies](policies.md)).
 """
 
 

@@ -66,6 +66,7 @@ Limits (rough):
                                         Be quick.
   --model TEXT,... (Env:TANDEM_ROUTER_MODEL)
                                         Models.
+  --slow Excludes: --fast               Be slow
 """
 
 
@@ -130,6 +131,7 @@ class ReferenceTest(unittest.TestCase):
                         "| `--kind` | one of `a`, `b` | `a` | Which. |",
                         "| `--fast` | switch |  | Be quick. |",
                         "| `--model` | text, list |  | Models. |",
+                        "| `--slow` | switch |  | Be slow. Not with `--fast`. |",
                     ],
                 )
 

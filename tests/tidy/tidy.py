@@ -392,6 +392,19 @@ def check_links(tree):
                     yield Finding(path, number, f"no heading for the anchor: {link}")
 
 
+def check_mentions(tree):
+    """Pages that code, tests, manifests and messages name by their path."""
+    for path in tree.paths:
+        if path.endswith(BINARY_SUFFIXES) or DATA_FOLDERS.search(path) or path.startswith("tests/tidy/"):
+            continue
+        for number, line in tree.lines(path):
+            for page, anchor in re.findall(r"(?<![\w/.-])(docs/[\w./-]+\.md)(?:#([\w-]+))?", line):
+                if not tree.exists(page):
+                    yield Finding(path, number, f"there is no {page}")
+                elif anchor and anchor not in anchors(tree, page):
+                    yield Finding(path, number, f"{page} has no heading for #{anchor}")
+
+
 def check_commands(tree):
     """Scripts and binaries that documents tell a reader to run."""
     binaries = set()
@@ -428,6 +441,7 @@ CHECKS = (
     check_connections,
     check_text,
     check_links,
+    check_mentions,
     check_commands,
 )
 

@@ -167,6 +167,13 @@ class TidyTest(unittest.TestCase):
         bad = {"docs/a.md": "[b](b.md)\n[c](../c.md#none)\n", "c.md": "# C\n"}
         self.assert_finds(tidy.check_links, bad, "broken link: b.md", "no heading")
 
+    def test_mentions(self):
+        pages = {"docs/a/b.md": "# Part two\n"}
+        good = {**pages, "router/a.h": "// See docs/a/b.md and docs/a/b.md#part-two.\n", "x.yml": "url: ../docs/none.md\n"}
+        self.assert_finds(tidy.check_mentions, good)
+        bad = {**pages, "router/a.cc": '// docs/b.md\nText("(docs/a/b.md#none)");\n'}
+        self.assert_finds(tidy.check_mentions, bad, "there is no docs/b.md", "has no heading for #none")
+
     def test_commands(self):
         cmake = "tandem_binary(\n  NAME tandem-router\n  SOURCES main.cc)\n"
         files = {

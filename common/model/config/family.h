@@ -10,7 +10,8 @@
 
 namespace tandem {
 
-// One family of models: what its config.json means. docs/reference/models.md walks through adding one.
+// One family of models: what its config.json means. docs/inside/adding-a-model-family.md walks through adding
+// one.
 struct Family {
   absl::string_view architecture;  // In config.json's `architectures`.
   absl::string_view model_type;
