@@ -117,9 +117,7 @@ int Main(int argc, const char* const* argv) {
   status.Update(plans.status());
   if (plans.ok()) status.Update(PlanAdapters(options.adapters, &*plans));
   if (options.num_gpus > 1 && ServesSeveral(options)) {
-    status.Update(
-        absl::InvalidArgumentError("--gpus: several share one model, expected one --model and no "
-                                   "--models-folder"));
+    status.Update(absl::InvalidArgumentError("--gpus: above 1, expected one --model and no --models-folder"));
   }
   status.Update(rule.status());
   status.Update(security.status());

@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// Whether an adapter is one of such a model: InvalidArgument, naming the layer, for another number of layers
-// or other sizes, and for feed-forward parts of layers that have experts.
+// Checks that an adapter fits a model. InvalidArgument, naming the layer, for another number of layers or
+// other sizes, and for feed-forward parts in layers that have experts.
 absl::Status CheckAdapterFits(const LoraAdapter& adapter, const ModelConfig& config);
 
 }  // namespace tandem

@@ -354,7 +354,7 @@ TEST_F(ModelFolderTest, AnIndexMustHaveAMap) {
   }
   folder_.Write("model.safetensors.index.json",
                 R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})");
-  ExpectError(kUnusable, "model.safetensors.index.json", "key \"a\" stands twice");
+  ExpectError(kUnusable, "model.safetensors.index.json", "key \"a\" occurs twice");
 }
 
 ModelConfig RandomModelConfig() {

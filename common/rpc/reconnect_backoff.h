@@ -7,9 +7,9 @@
 
 namespace tandem {
 
-// When to try again after a connection failed: the n-th delay in a row is
-// min(maximum, initial * multiplier^n) * (1 - jitter + jitter * u), u uniform in [0, 1), so that peers of a
-// lost server do not return all at once. Not thread-safe.
+// The back-off for reconnecting: the n-th consecutive delay is min(maximum, initial * multiplier^n) * (1 -
+// jitter + jitter * u), u uniform in [0, 1). The jitter keeps the peers of a lost server from returning all
+// at once. Not thread-safe.
 class ReconnectBackoff {
  public:
   struct Options {
@@ -24,7 +24,7 @@ class ReconnectBackoff {
   ReconnectBackoff(const Clock* clock, std::function<double()> uniform)
       : ReconnectBackoff(clock, std::move(uniform), Options()) {}
 
-  // The connection failed or was lost: the time of the next attempt.
+  // The connection failed or was lost. Returns the time of the next attempt.
   absl::Time Failed();
   // The peer has answered: the next failure starts from the initial delay.
   void Succeeded();

@@ -440,7 +440,8 @@ TEST(SecurityTest, FilesAreCheckedAtTheStart) {
   EXPECT_THAT(error(files), HasSubstr("--tls-ca: " + good.key));
   EXPECT_THAT(error(good, v1::SERVER_ROLE_VERIFIER, absl::Now() + absl::Hours(1000)),
               HasSubstr("expired at"));
-  EXPECT_THAT(error(good, v1::SERVER_ROLE_VERIFIER, absl::Now() - absl::Hours(1000)), HasSubstr("begins at"));
+  EXPECT_THAT(error(good, v1::SERVER_ROLE_VERIFIER, absl::Now() - absl::Hours(1000)),
+              HasSubstr("valid only from"));
   EXPECT_THAT(error(good, v1::SERVER_ROLE_ROUTER), HasSubstr(kRouterUri));
   EXPECT_FALSE(OpenClientSecurity({.certificate = good.certificate, .key = good.key}, absl::Now()).ok());
 }

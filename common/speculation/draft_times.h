@@ -11,8 +11,8 @@ class DraftTimes {
  public:
   // A step of the drafter, as its growth reports it. Ignored unless positive and finite.
   void ObserveLevel(double seconds);
-  // From a commit (or the opening) that left the drafter without a tree to the first growth below it, whole
-  // round trip and glue included.
+  // From a commit (or the opening) that left the drafter without a tree to the first growth below it,
+  // including the round trip and all overhead.
   void ObserveFirstGrowth(double seconds);
 
   // Average; 0 before the first observation.

@@ -30,9 +30,8 @@ class ScoreCalibration {
 
   // `depth` is the node's below the root, from 1. Scores outside (0, 1) are taken as the nearest inside.
   void Observe(float temperature, uint32_t depth, float score, bool accepted);
-  // In (0, 1). Non-decreasing in the score. Fits anew what was observed since the last time, once that is
-  // more than a few among many: sessions observe in turns, and a fit for each of them would cost a step its
-  // time.
+  // In (0, 1). Non-decreasing in the score. Fits again once there are enough new observations, compared to
+  // the old ones: sessions observe in turns, and a fit for each would delay the step.
   double Calibrated(float temperature, uint32_t depth, float score);
 
  private:

@@ -112,7 +112,7 @@ TEST(GgufTokenizerTest, RefusesByKey) {
   GgufWriter twice;
   twice.AddString("tokenizer.ggml.model", "gpt2");
   twice.AddStrings("tokenizer.ggml.tokens", {"a", "a"});
-  EXPECT_THAT(error_of(twice), HasSubstr("\"a\" is there twice"));
+  EXPECT_THAT(error_of(twice), HasSubstr("\"a\" occurs twice"));
   GgufWriter bytes;
   bytes.AddString("tokenizer.ggml.model", "llama");
   bytes.AddStrings("tokenizer.ggml.tokens", {"\xFF"});

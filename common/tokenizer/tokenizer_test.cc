@@ -236,7 +236,7 @@ TEST_F(HostileDefinitionTest, RefusesOddUnigramModels) {
     const char* message;
   } kCases[] = {
       {json::array({json::array({"a", -1.0}), json::array({"a", -2.0})}), 0,
-       "$.model.vocab[1]: 'a' is there twice"},
+       "$.model.vocab[1]: 'a' occurs twice"},
       {json::array({json::array({"a", "b"})}), 0, "$.model.vocab[0]: expected a content and a score"},
       {json::array({"a"}), 0, "$.model.vocab[0]: expected a content and a score"},
       {json::array({json::array({"a", -1.0})}), 1, "$.model.unk_id: expected an integer between 0 and 0"},

@@ -170,7 +170,7 @@ TEST(BridgedDraftingTest, KnowsTheTargetsIdsAlone) {
   EXPECT_EQ(refusal(kDraftWidth, kDraftFingerprint).code(), absl::StatusCode::kInvalidArgument);
   const absl::Status unknown = refusal(3, 0xabc);
   EXPECT_EQ(unknown.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(unknown.message()), HasSubstr("the target 0000000000000abc: which is that of no"));
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("the target 0000000000000abc: which is not among"));
 }
 
 TEST(BridgedDraftingTest, SaysWhyThereIsNoBridge) {

@@ -28,7 +28,7 @@ absl::Status CheckTarget(const OpenSession& open, const DraftModel& model) {
   if (open.target_hidden_size == 0) {
     return absl::FailedPreconditionError(absl::StrCat("draft model ", model.name,
                                                       " is a head and reads the target's hidden states, ",
-                                                      "of which the verifier says that it has none"));
+                                                      "which this verifier does not offer"));
   }
   if (open.target_hidden_size != static_cast<uint32_t>(head.target_hidden_size)) {
     return absl::FailedPreconditionError(
@@ -186,13 +186,11 @@ absl::Status DraftCore::CheckOpen(const OpenSession& open, const HostedModel& ho
   if (open.sampled_drafts && text != nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "draft model ", model.name,
-        " drafts by text and has no distribution of the target's tokens that sampled drafts could "
-        "be drawn from"));
+        " drafts by text: it has no distribution of the target's tokens, which sampled drafts need"));
   }
   if (open.sampled_drafts && model.engine == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("draft model ", model.name,
-                     " is a source and has no distribution that sampled drafts could be drawn from"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "draft model ", model.name, " is a source: it has no distribution, which sampled drafts need"));
   }
   if (model.engine != nullptr && model.engine->config().head.has_value()) {
     TANDEM_RETURN_IF_ERROR(CheckTarget(open, model));
@@ -232,7 +230,7 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
   if (found == sessions_.end() && sessions_.size() >= options_.max_sessions) {
     return Refuse(
         key, open.epoch,
-        absl::ResourceExhaustedError(absl::StrCat("all ", options_.max_sessions, " sessions are taken")));
+        absl::ResourceExhaustedError(absl::StrCat("all ", options_.max_sessions, " sessions are in use")));
   }
 
   HostedSession& session = sessions_[key];

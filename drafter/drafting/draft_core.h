@@ -25,11 +25,11 @@ using LinkId = uint64_t;
 struct DraftStats {
   DraftCounters counters;
   uint32_t num_sessions = 0;
-  // Nodes sent that wait to be forwarded.
+  // Sent nodes that wait to be forwarded.
   uint32_t backlog_nodes = 0;
   std::map<absl::StatusCode, uint64_t> refused_sessions;
   uint64_t resyncs = 0;  // Asked for.
-  // Tokens of keys and values, over all models: held by sessions, and in all.
+  // Tokens of keys and values, over all models: held by sessions, and in total.
   uint64_t kv_tokens_used = 0;
   uint64_t kv_tokens = 0;
   uint32_t num_scores = 0;  // Waiting or under way.
@@ -47,57 +47,57 @@ struct DraftStats {
 //                     Step ---'                '--> stats
 //                         '------- scores ---------> TakeScores
 //
-// Requests are taken between steps, so none is ever under way when a commit arrives. A step is one forward
-// pass of one model over the rows of many sessions; sessions whose verifier has nothing to verify come
-// first, then those that were served longest ago.
+// Requests are handled between steps, so no step is running when a commit arrives. A step is one forward pass
+// of one model over the rows of many sessions. Sessions whose verifier has nothing to verify come first, then
+// those that were served longest ago.
 //
-// A session for which there are no keys and values is parked and comes back when there are. Sessions that
-// have something to draft come before those whose verifiers have told them to pause.
+// If there is no memory for a session's keys and values, the session is parked and returns when there is.
+// Sessions that have something to draft come before those whose verifiers have paused them.
 //
-// Scores come last: they take a step when nobody drafts, a small one while sessions are open, and, however
-// busy the drafter is, one small step in Options::steps_per_score.
+// Scores come last: they get a step when no session has work (a small one unless all sessions are idle), and
+// one small step in every Options::steps_per_score, however busy the drafter is.
 //
-// Does no I/O and has no threads; belongs to the thread that owns the engines.
+// Does no I/O and has no threads. Used only by the thread that owns the engines.
 class DraftCore {
  public:
   struct Options {
     uint32_t max_sessions = 256;
     // Most nodes of one session that a step forwards.
     uint32_t expand_width = 4;
-    // Whether trees grow by what scores have been worth so far, and not by the scores as they are.
+    // Whether trees grow by calibrated scores instead of raw ones.
     bool calibrated_growth = true;
     // Most rows of a step, prompts and nodes together. While a prompt waits, growth leaves it a quarter.
     uint32_t max_step_rows = 128;
-    // Of sampled drafts: with the same one a request's drafts are drawn alike again.
+    // The seed of sampled drafts: with the same seed, a request gets the same draws.
     uint64_t draw_seed = 0;
     ScoreQueue::Options scores;
-    // Rows of a score's step: while no session could want the engine before it ends, and otherwise, when it
-    // should take no longer than a step of growth does.
+    // Most rows of a score's step: while all sessions are idle, and otherwise, when it should take no longer
+    // than a step of growth.
     uint32_t max_score_rows = 64;
     uint32_t max_score_rows_beside_drafting = 8;
     // While there is always something to draft, one step in this many goes to scores; at least 1.
     uint32_t steps_per_score = 32;
   };
-  // At least one model, with names of their own. The clock outlives this.
+  // At least one model, with distinct names. The clock outlives this.
   DraftCore(const Options& options, std::vector<DraftModel> models, const Clock* clock);
 
-  // One more draft model, for sessions and scores that come from now on, in place of the one of its name, if
-  // there is one: that one is retired. Returns how many sessions go on with it.
+  // Adds a draft model for new sessions and scores. If there is a model of the same name, retires that one,
+  // and returns how many sessions continue with it.
   uint32_t AddModel(DraftModel model);
-  // Whatever comes from now on does not find the model. Sessions that are open go on with it to their end,
-  // those that are opened again too; it is gone when they have ended, and so have the scores that wait for
-  // it. Returns how many sessions those are; nothing if there is no such model.
+  // Retires a model: new sessions and scores do not find it. Open sessions keep it to their end, even if they
+  // are reopened. It is gone when they, and the scores that wait for it, have ended. Returns the number of
+  // these sessions; nullopt if there is no such model.
   std::optional<uint32_t> RetireModel(absl::string_view name);
-  // DraftModel::hold of those that are gone.
+  // The DraftModel::hold of models that are gone.
   std::vector<std::shared_ptr<void>> TakeGone();
 
   void OnRequest(LinkId link, const DraftRequest& request);
-  // A request for the session broke the protocol: refuses it with `status`.
+  // A request for the session broke the protocol: refuses the session with `status`.
   void Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status);
-  // The constraint that the session was opened with in `epoch`, at its beginning; may come at any time, or
+  // The compiled constraint of the session's Open of `epoch`, in its initial state. May come at any time, or
   // never.
   void OnConstraint(LinkId link, SessionId session, uint32_t epoch, std::unique_ptr<ConstraintState> state);
-  // Drops the link's sessions and the responses that are still for it.
+  // Drops the link's sessions and pending responses.
   void OnLinkClosed(LinkId link);
 
   // Drafter.Score; every id gets one answer from TakeScores.
@@ -106,14 +106,14 @@ class DraftCore {
   void CancelScores(const absl::Status& reason) { scores_.CancelAll(reason); }
 
   bool HasWork() const { return HasDrafting() || scores_.CanStep(); }
-  // Does nothing when there is no work. An engine that fails costs the sessions of that step, or the score:
-  // they are refused. Whether it drafted, and did not score.
+  // Runs one step; does nothing if there is no work. If the engine fails, the sessions of the step, or the
+  // score, are refused. Returns whether it drafted (and did not score).
   bool Step();
 
   std::vector<std::pair<LinkId, DraftResponse>> TakeResponses();
   std::vector<ScoreAnswer> TakeScores() { return scores_.TakeAnswers(); }
   DraftStats stats() const;
-  // For tests and simulations: whether all blocks are accounted for.
+  // For tests and simulations: checks that all blocks are accounted for.
   absl::Status CheckBlocks() const;
 
  private:
@@ -130,7 +130,7 @@ class DraftCore {
     HostedModel* hosted = nullptr;
     std::unique_ptr<DraftSession> draft;
     std::unique_ptr<TextTranslation>
-        text;                  // Between it and the verifier; null: they speak of the same tokens.
+        text;                  // Translates between it and the verifier; null: both use the same tokens.
     uint64_t last_served = 0;  // Number of the step.
 
     uint32_t epoch() const { return text != nullptr ? text->epoch() : draft->epoch(); }

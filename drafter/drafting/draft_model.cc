@@ -8,7 +8,7 @@ namespace tandem {
 
 absl::StatusOr<const VocabularyBridge*> BridgeFor(const DraftModel& model, uint64_t vocabulary_fingerprint) {
   if (model.engine == nullptr || vocabulary_fingerprint == model.vocabulary_fingerprint) return nullptr;
-  std::string why = "which is that of no target whose vocabulary the drafter was given";
+  std::string why = "which is not among the vocabularies that the drafter was given";
   for (const OtherVocabulary& other : model.other_vocabularies) {
     if (other.fingerprint != vocabulary_fingerprint) continue;
     if (other.bridge != nullptr) return other.bridge.get();

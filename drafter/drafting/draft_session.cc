@@ -249,10 +249,10 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   const bool reaches_root = path.size() == commit.tokens.size();
   if (fits.ok() && commit.new_root.has_value() && !(reaches_root && path.back() == *commit.new_root)) {
     fits = Lost(absl::StrCat("commit ", commit.commit_no, ": node ", *commit.new_root,
-                             " does not lie at the end of the committed tokens"));
+                             " is not at the end of the committed tokens"));
   }
   if (fits.ok() && is_head() && !is_medusa() && WindowIsFull(kv_.tokens().size() + commit.tokens.size())) {
-    fits = Lost("the draft head's window is full and begins anew");
+    fits = Lost("the draft head's window is full and starts again");
   }
   if (!fits.ok()) {
     // The keys and values stay for the next Open.

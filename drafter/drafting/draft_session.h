@@ -26,13 +26,13 @@
 
 namespace tandem {
 
-// What became of the nodes that were sent, and other totals since the start. Once every session is closed,
-// sent == accepted + pruned + stale.
+// The fate of sent nodes, and other totals since the start. Once every session is closed, sent == accepted +
+// pruned + stale.
 struct DraftCounters {
   uint64_t sent_nodes = 0;
   uint64_t accepted_nodes = 0;  // Their tokens were committed.
   uint64_t pruned_nodes = 0;    // Off the committed path.
-  // Neither: sent again under new ids because they crossed a commit, or dropped with their session or epoch.
+  // Neither: salvaged under new ids because they crossed a commit, or dropped with their session or epoch.
   uint64_t stale_nodes = 0;
   uint64_t parked_sessions = 0;       // Times a session gave its keys and values up for a lack of room.
   uint64_t prefill_tokens = 0;        // Committed tokens that went through a draft model.
@@ -45,15 +45,15 @@ struct DraftCounters {
   uint64_t forbidden_candidates = 0;  // Of sources, and of before the constraint was there.
 };
 
-// The rows of one forward pass, filled by the sessions that take part, and the memory they point into.
+// The rows of one forward pass, filled by the participating sessions, and the memory that they point into.
 class StepBatch {
  public:
   void Clear();
   void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr,
            const InputState* state = nullptr);
-  // Memory that stays where it is until Clear: the slots of a context's tail, so many logits, a request for
-  // the normed state, or for that after the last of so many layers, with room for it, and a state of `size`
-  // numbers to read, to be written by the caller.
+  // Memory that does not move until Clear: the slots of a context's tail; room for logits; a request for the
+  // normed state, or for the state after the last of that many layers, with room for it; and a state of
+  // `size` numbers, which the caller writes, to read.
   absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
   float* NewLogits(size_t size);
   const FeatureRequest* NewStateRequest(int32_t hidden_size);
@@ -64,7 +64,7 @@ class StepBatch {
 
  private:
   std::vector<StepRow> rows_;
-  // The inner vectors' buffers stay in place when the outer ones grow.
+  // The buffers of inner vectors do not move when the outer ones grow.
   std::vector<std::vector<SlotId>> tails_;
   std::vector<std::vector<float>> logits_;  // Kept from step to step, for their memory.
   size_t num_logits_ = 0;
@@ -79,8 +79,8 @@ class StepBatch {
   size_t num_states_ = 0;
 };
 
-// One session of a drafter: the mirrored tree, grown best-first below the last committed token, and its keys
-// and values (DESIGN section 3).
+// One session of a drafter: its tree, grown best-first below the last committed token, and its keys and
+// values (DESIGN section 3).
 //
 //          Open                       rows computed up to the root
 //   new ----------> waiting for root ------------------------------> growing
@@ -89,127 +89,130 @@ class StepBatch {
 //                      '------------------------------------------------'
 //                         a commit that does not fit: lost, until the next Open
 //
-// Parked, for a lack of room, a session holds no keys and values and computes nothing, but follows commits;
-// what the prefix cache keeps of it need not be computed again.
+// A session that is parked for lack of memory holds no keys and values and computes nothing, but follows
+// commits. Its tokens in the prefix cache need not be recomputed.
 //
-// A node is born as a candidate (a child that a forwarded node's distribution suggests). The best candidates
-// become nodes: they get an id, are sent, and wait to be forwarded, which yields their children. The best are
-// those that are likeliest to be on the committed path: by the product of the scores from the root down, each
-// for what such scores have been worth (DraftModel::calibration), which every commit tells of the children of
-// the nodes along its tokens. That is also how likely a node is to be where a round ends if the round does
-// not verify it: growth beyond what is verified goes where the next root will be (DraftBudget::ahead_nodes).
-// What the model's sources propose below the root, anew after each commit, are candidates too, as soon as
-// their parents are nodes; they wait to be forwarded like others, unless there is no engine.
+// Growth: a node begins as a candidate, a child that a forwarded node's distribution suggests. The best
+// candidates become nodes: they get an id, are sent, and wait to be forwarded, which gives their children.
+// The best candidate is the one most likely to be on the committed path: it has the highest product of
+// calibrated scores from the root down (DraftModel::calibration; every commit calibrates with the children of
+// the nodes along its tokens). The same product is the probability that a round ends at a node that it does
+// not verify, so growth beyond the verified nodes goes where the next root will be
+// (DraftBudget::ahead_nodes). After each commit the model's sources propose trees below the root. Their nodes
+// are candidates as soon as their parents are nodes, and wait to be forwarded like others, unless there is no
+// engine.
 //
-// For a verifier whose rule computes with draft distributions, drafts are sampled: a node's children are
-// drawn from the model's distribution below it, without replacement, and the distribution is sent with the
-// first of them. The draws are a function of the drafter's draw seed, the request's seed and the text above,
-// so that a node that has to be forwarded again finds the same children. Neither what becomes of a child nor
-// its score depends on the token that it drew, except below it: the verifier's rule would not be exact
-// otherwise. Sources have no say then.
+// Sampled drafts, for a verifier whose rule uses draft distributions: a node's children are drawn from the
+// model's distribution below it, without replacement, and the distribution is sent with the first of them.
+// The draws are a function of the drafter's draw seed, the request's seed and the text above, so that a node
+// that is forwarded again gets the same children. Neither the fate of a child nor its score depends on the
+// token that was drawn, except below it; otherwise the verifier's rule would not be exact. Sources are not
+// used then.
 //
-// The draft model sees a window of the sequence: all of it while that fits, otherwise the most recent part.
-// The window only moves when it is full, and then to three quarters of the context.
+// Window: the draft model sees all of the sequence while that fits, otherwise the most recent part. The
+// window moves only when it is full, and then to three quarters of the context.
 //
-// A draft head (HeadConfig) reads the target's hidden states beside the tokens, which OnFeatures brings. Row
-// j of its sequence has the token at j + 1, so its window starts at position 1 or later. It computes as far
-// as states have come. Nodes read the output states of the nodes above them instead. After a commit the rows
-// of the accepted nodes are computed again, from the target's states; until these have come the tree grows on
-// from the rows as they are. What the head's prefix cache keeps is from the target's states alone. States are
-// not kept once they have been used: a session that has lost keys and values, or whose window has to move,
-// asks for an Open, after which the verifier sends them again.
+// Draft heads: a head (HeadConfig) reads the target's hidden states, which OnFeatures brings, as well as the
+// tokens. Row j of its sequence has the token at j + 1, so its window starts at position 1 or later. It
+// computes as far as states have arrived. Nodes read the output states of the nodes above them instead. After
+// a commit, the rows of accepted nodes are recomputed from the target's states; until these arrive, the tree
+// grows from the old rows. The head's prefix cache contains only rows computed from the target's states.
+// States are dropped once they are used: a session that has lost keys and values, or whose window must move,
+// asks for an Open, after which the verifier sends the states again.
 //
-// Medusa heads read the states behind the last token but one and nothing else, so their window is the last
-// token. One row gives what every level of the tree is made of: no node is forwarded, and a node's children
-// are those of any other on its level. After a commit what the row gave for later positions still holds,
-// whatever was committed, until the next row takes its place.
+// Medusa heads read only the states behind the last token but one, so their window is the last token. One row
+// gives the candidates of every level of the tree: no node is forwarded, and all nodes of a level have the
+// same children. After a commit, the row's candidates for later positions stay valid, whatever was committed,
+// until the next row replaces them.
 //
-// Where the draft model numbers its tokens differently than the target (VocabularyBridge), the session speaks
-// of the target's ids throughout, for sampling, noise, constraints and its prefix cache as well: ids are
-// translated on the way into the engine, and logits on the way out.
+// Bridges: if the draft model's token ids differ from the target's (VocabularyBridge), the session uses the
+// target's ids everywhere, also for sampling, noise, constraints and its prefix cache. It translates ids on
+// the way into the engine, and logits on the way out.
 //
-// A constraint (Constrain) leaves a chance to what it allows alone: the distribution below a node is masked
-// before anything is guessed or drawn from it, as the target's is, so that both choose alike. It comes some
-// time after Open, as it has to be compiled; until then, and where it never comes, the session drafts freely.
+// Constraints (Constrain): the distribution below a node is masked, like the target's, before tokens are
+// guessed or drawn from it, so that both choose alike. The constraint arrives some time after Open, because
+// it must be compiled; until then, or if it never arrives, the session drafts without it.
 //
-// Protocol logic without I/O; belongs to the thread that owns the engine.
+// Protocol logic without I/O. Used only by the thread that owns the engine.
 class DraftSession {
  public:
-  // `vocabulary_fingerprint`: of the session's tokens, for which there is a BridgeFor. `expand_width`: most
-  // nodes forwarded in a step; small trees take fewer. `draw_seed`: of sampled drafts. All pointers outlive
-  // the session.
+  // `vocabulary_fingerprint`: of the session's tokens; BridgeFor must accept it. `expand_width`: most nodes
+  // forwarded in a step; small trees forward fewer. `draw_seed`: of sampled drafts. All pointers outlive the
+  // session.
   DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
                uint32_t expand_width, uint64_t draw_seed, DraftCounters* counters);
   ~DraftSession();
   DraftSession(const DraftSession&) = delete;
   DraftSession& operator=(const DraftSession&) = delete;
 
-  // Starts, or starts anew (resync): the tree goes, the keys and values of the common prefix stay. The
-  // message has been checked and names this session's model, salt and vocabulary. Parked when there is no
-  // room now; ResourceExhausted when the pool is too small for the window.
+  // Opens or reopens (resync) the session: drops the tree, and keeps the keys and values of the common
+  // prefix. The message must be checked, and name this session's model, salt and vocabulary. Parks the
+  // session if there is no room now; ResourceExhausted if the pool is too small for the window.
   absl::Status Open(const OpenSession& open);
 
-  // Applies a commit. Old and repeated ones are ignored. Aborted: the session has lost the thread and does
-  // nothing until the next Open, and the verifier should be told why. Any other error: it cannot go on.
+  // Applies a commit. Ignores old and repeated ones. Aborted: the session does not match the verifier any
+  // more and does nothing until the next Open; tell the verifier why. After any other error it cannot
+  // continue.
   absl::Status OnCommit(const Commit& commit);
 
-  // The constraint of the request that Open brought, at its beginning: what it allows is drafted from now on.
-  // Of the tree as it is, what it forbids stays, for the verifier to drop. Nothing happens if the output so
-  // far is not in it. `clock`, which times masks, outlives the session.
+  // Sets the compiled constraint of the request, in its initial state: from now on only allowed tokens are
+  // drafted. Forbidden nodes that are already in the tree stay, and the verifier drops them. Does nothing if
+  // the constraint does not allow the output so far. `clock`, which times masks, outlives the session.
   void Constrain(std::unique_ptr<ConstraintState> state, const Clock* clock);
 
-  // Takes the target's states, for a draft head; what is old or comes twice is ignored. Errors are
-  // OnCommit's.
+  // Takes the target's states, for a draft head. Ignores old and repeated ones. Errors as in OnCommit.
   absl::Status OnFeatures(const Features& features);
-  // What a draft head wants to be sent, as of the last Open; nothing for other models.
+  // The features that a draft head needs, as of the last Open; nullopt for other models.
   std::optional<FeatureNeeds> feature_needs() const;
 
-  // Gives up all keys and values until Unpark, which is true when there was room. Between steps.
+  // Park frees all keys and values; Unpark takes them back, and returns whether there was room. Call them
+  // between steps.
   void Park();
   bool Unpark();
   bool parked() const { return parked_; }
-  // It does nothing until the next Open.
+  // Whether it does nothing until the next Open.
   bool lost() const { return lost_; }
-  // It has nothing to draft until the verifier says otherwise: what it holds is of least value.
+  // Whether it has nothing to draft until the verifier's next message. The memory of such a session is taken
+  // first.
   bool idle() const { return lost_ || limits_.nodes == 0; }
   void ListBlocks(std::vector<BlockId>* held) const { kv_.ListBlocks(held); }
 
-  // Rows that a step could add now: committed tokens without keys and values, or nodes.
+  // How many rows a step could add now: committed tokens without keys and values, or nodes.
   uint32_t NumRowsWanted() const;
-  // Whether they are a prompt's and not just what a commit left to compute.
+  // Whether these rows are a prompt's, not just those of a commit.
   bool NeedsPrefill() const;
 
   // Whether the verifier has no candidate yet for its next round: the round may be waiting for one.
   bool OwesFirstNodes() const { return !root_ready_ || tree_.empty(); }
-  // The best value among the nodes that wait to be forwarded: how likely it is that what comes below it will
-  // be needed. 1 without a tree.
+  // The best value among the nodes that wait to be forwarded: the probability that children of it will be
+  // needed. 1 without a tree.
   float BestValue() const;
 
   // Adds up to `max_rows` rows; the caller runs the batch and calls OnStep before anything else.
   void AddRows(uint32_t max_rows, StepBatch* batch);
-  // Reads the logits of this session's rows. Internal when they are not finite: the session cannot go on.
+  // Reads the logits of this session's rows. Internal if they are not finite; then the session cannot
+  // continue.
   absl::Status OnStep();
 
   // Nodes to send, in order, in messages without step_seconds.
   std::vector<Grow> TakeGrowth();
-  // What is to be told of features that have been used, if it is time to.
+  // The report of used features, if one is due.
   std::optional<FeaturesUsed> TakeFeaturesUsed();
 
   uint64_t cache_salt() const { return cache_salt_; }
   uint64_t vocabulary_fingerprint() const { return vocabulary_fingerprint_; }
   uint32_t epoch() const { return epoch_; }
-  // Whether Grow carries the stop head's predictions: they were asked for, and there is one.
+  // Whether Grow carries predictions: the verifier asked for them, and there is a stop head.
   bool predicts_acceptance() const { return predicts_; }
   // Nodes that wait to be forwarded.
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
 
  private:
-  // Tokens that sampled drafts are drawn from, the most likely ones: at least as many as a node may have
-  // children.
+  // Sampled drafts are drawn from this many most likely tokens: at least as many as a node may have children.
   static constexpr size_t kSampledTokens = 32;
   static constexpr int32_t kRootOfProposal = -1;
   static constexpr int32_t kNotProposed = -2;
-  // Children as they were drawn.
+  // The drawn children of a node.
   struct Draws {
     DraftDistribution distribution;
     std::vector<TokenProbability> children;  // In the order of the draws, with their scores.
@@ -235,14 +238,15 @@ class DraftSession {
 
     float merged_score() const { return CombineScores(score, source_score); }
   };
-  // What the budget comes to; depth and nodes are 0 while drafting pauses.
+  // The limits from the budget; depth and nodes are 0 while drafting pauses.
   struct Limits {
     uint32_t depth = 0;
     uint32_t nodes = 0;
     uint32_t branching = 1;  // Keeps its last value in a pause.
-    // Nodes a step forwards. They are chosen before any of their children is known, so small trees take few.
+    // Nodes that a step forwards. They are chosen before their children are known, so small trees forward
+    // few.
     uint32_t step_nodes = 1;
-    // As soon as there are `verified` nodes, what comes is drafted ahead, with these in place of the two
+    // Once there are `verified` nodes, further ones are drafted ahead, with these limits instead of the two
     // above.
     uint32_t verified = UINT32_MAX;
     uint32_t ahead_branching = 1;
@@ -273,7 +277,7 @@ class DraftSession {
   void DropTree(uint64_t* fate);
   void LoseTreeKv();
 
-  // A draft head's (head_drafting.cc).
+  // For draft heads (head_drafting.cc).
   absl::Status OpenHeadWindow(const OpenSession& open);
   absl::Status StartHeadWindow(absl::Span<const TokenId> before, absl::Span<const TokenId> window);
   absl::Status SkipToFeatures();
@@ -287,7 +291,7 @@ class DraftSession {
   void TakeRootOutput();
   void WaitBelow(NodeId parent);
 
-  // Of Medusa heads (medusa_drafting.cc).
+  // For Medusa heads (medusa_drafting.cc).
   absl::Status AppendToMedusa(absl::Span<const TokenId> tokens);
   absl::Status TakeLevels();
   void OfferFromLevels();
@@ -343,7 +347,7 @@ class DraftSession {
   const uint64_t cache_salt_;
   const uint64_t vocabulary_fingerprint_;
   const VocabularyBridge* const bridge_;  // Null: the ids are the draft model's.
-  // Of the prefix cache: the same ids are other text in another vocabulary.
+  // The salt of the prefix cache. It depends on the vocabulary, in which the same ids may be other text.
   const uint64_t kv_salt_;
   const uint32_t expand_width_;
   const uint64_t draw_seed_;
@@ -366,15 +370,15 @@ class DraftSession {
   std::vector<ProposedNode> proposal_;  // Of the sources, below the root as of the last commit.
   SequenceKv kv_;                       // Its tokens are the window; unused without an engine.
   uint32_t window_start_ = 0;
-  // Of a draft head: states that are to be used, the hash of the text before the window, of which its rows
-  // are a function too, and what the root's row gave.
+  // Of a draft head: states that are not used yet; the hash of the text before the window, on which its rows
+  // depend too; and the result of the root's row.
   std::optional<FeatureBuffer> features_;
   uint32_t told_features_ = 0;    // What the verifier knows to be used: positions before this one.
   bool missed_features_ = false;  // Some came while it was parked.
   uint64_t text_before_window_ = 0;
   std::vector<float> root_output_;
-  // Of Medusa heads: what comes below nodes of depth 0, 1, ..., guesses or, where drafts are sampled, what to
-  // draw from.
+  // Of Medusa heads: the candidates below nodes of depth 0, 1, ...: guesses or, for sampled drafts, the
+  // tokens to draw from.
   std::vector<std::vector<TokenProbability>> levels_;
   std::vector<std::vector<float>> level_logits_;  // What they were made of; under a constraint.
   bool root_ready_ = false;                       // The root has been forwarded: its children are known.
@@ -394,7 +398,7 @@ class DraftSession {
   const Clock* mask_clock_ = nullptr;
   std::vector<uint32_t> mask_;
 
-  // Rows of the step under way.
+  // Rows of the step in flight.
   uint32_t computed_after_step_ = 0;
   float* root_logits_ = nullptr;
   const FeatureRequest* root_request_ = nullptr;  // A draft head's.

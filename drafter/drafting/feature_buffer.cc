@@ -54,7 +54,7 @@ absl::Status FeatureBuffer::Add(const Features& features, uint32_t limit) {
   if (num_bytes() + new_bytes > max_bytes_) {
     Restart(begin_);
     return absl::ResourceExhaustedError(
-        absl::StrCat("features: more than ", max_bytes_, " bytes wait to be drafted from"));
+        absl::StrCat("features: more than ", max_bytes_, " bytes wait to be used"));
   }
   rows_.append(features.states, repeated * row_bytes_, new_bytes);
   end_ = static_cast<uint32_t>(after);

@@ -9,20 +9,20 @@
 
 namespace tandem {
 
-// The target's hidden states of one session that a draft head has not used yet, as they came: rows for
-// positions begin() .. end() - 1, without gaps. What comes from a verifier is not trusted.
+// Holds the target's hidden states of one session, in wire format, until a draft head uses them: rows for
+// positions begin() .. end() - 1, without gaps. Checks everything, because verifiers are not trusted.
 class FeatureBuffer {
  public:
-  // `num_states`, `hidden_size`: of a row. `max_bytes`: held at most.
+  // `num_states`, `hidden_size`: of a row. `max_bytes`: the largest size of the buffer.
   FeatureBuffer(uint32_t num_states, uint32_t hidden_size, FeatureType type, size_t max_bytes);
 
-  // Forgets everything; rows are expected from `position` on.
+  // Drops all rows, and expects rows from `position` on.
   void Restart(uint32_t position);
-  // Takes the rows that are new, all of which lie below `limit`. After a gap in front of them it starts over
-  // with them: begin() tells. InvalidArgument, changing nothing, for rows of another type or size or at
-  // positions that cannot have any; ResourceExhausted, having forgotten everything, when they do not fit.
+  // Adds the new rows, which must be below `limit`. If there is a gap before them, drops the old rows and
+  // restarts with the new ones, as begin() shows. InvalidArgument, without a change, for rows of another type
+  // or size, or at impossible positions; ResourceExhausted, after dropping all rows, if they do not fit.
   absl::Status Add(const Features& features, uint32_t limit);
-  // Forgets the rows before `position`.
+  // Drops the rows before `position`.
   void DropBefore(uint32_t position);
 
   uint32_t begin() const { return begin_; }
@@ -31,8 +31,8 @@ class FeatureBuffer {
 
   // Numbers of a row.
   uint32_t row_size() const { return num_states_ * hidden_size_; }
-  // The row of a position in [begin(), end()), into `row`, [row_size()]. InvalidArgument when a number is not
-  // finite: it would spoil keys and values that others may find in the prefix cache.
+  // Reads the row of a position in [begin(), end()) into `row`, [row_size()]. InvalidArgument if a number is
+  // not finite, because it would spoil keys and values that other sessions may find in the prefix cache.
   absl::Status Read(uint32_t position, absl::Span<float> row) const;
 
  private:

@@ -114,7 +114,7 @@ uint32_t DraftSession::NumWithFeatures() const {
 absl::Status DraftSession::OnFeatures(const Features& features) {
   if (!is_head()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("features: draft model ", model_->name, " reads none, expected none"));
+        absl::StrCat("features: draft model ", model_->name, " reads no features, expected none"));
   }
   if (lost_ || parked_ || features.epoch != epoch_) {
     ++counters_->ignored_features;

@@ -178,7 +178,7 @@ TEST_F(HeadDraftingTest, AFullWindowBeginsAnew) {
     SendCommit({60}, /*with_features=*/true);
     RunDry();
   }
-  EXPECT_THAT(resyncs_[0], HasSubstr("begins anew"));
+  EXPECT_THAT(resyncs_[0], HasSubstr("starts again"));
   Open(text_);
   const uint32_t window_start = static_cast<uint32_t>(text_.size()) - kHeadContext * 3 / 4;
   EXPECT_EQ(opened_->features->first_position, window_start - 1);
@@ -223,7 +223,7 @@ TEST_F(HeadDraftingTest, AnotherTargetIsRefused) {
     void (*damage)(OpenSession*);
   };
   const std::vector<Case> cases = {
-      {"the verifier says that it has none", [](OpenSession* open) { open->target_hidden_size = 0; }},
+      {"which this verifier does not offer", [](OpenSession* open) { open->target_hidden_size = 0; }},
       {"for targets of width 8, the target has 16", [](OpenSession* open) { open->target_hidden_size = 16; }},
       {"after 3 layers, the target has 2", [](OpenSession* open) { open->target_layers = 2; }},
       {"fingerprint 000000000000004d, this one has 000000000000004e",

@@ -30,9 +30,8 @@ absl::Status CheckScoreRequest(const ScoreRequest& request, const DraftModel& mo
   TANDEM_ASSIGN_OR_RETURN(const VocabularyBridge* const bridge,
                           BridgeFor(model, request.vocabulary_fingerprint));
   if (model.engine != nullptr && model.engine->config().head.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("draft model ", model.name,
-                     " is a head: without the target's hidden states there is nothing to score with"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "draft model ", model.name, " is a head: it cannot score without the target's hidden states"));
   }
   if (request.tokens.empty()) return absl::InvalidArgumentError("tokens: none, expected at least one");
   if (request.tokens.size() > max_tokens) {

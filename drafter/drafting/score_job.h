@@ -18,10 +18,10 @@
 
 namespace tandem {
 
-// Guesses that a score ranks a token among.
+// A score ranks a token among this many guesses.
 inline constexpr size_t kScoredGuesses = 8;
 
-// proto/tandem/v1/drafter.proto says what the fields mean.
+// The fields are documented in proto/tandem/v1/drafter.proto.
 struct ScoreRequest {
   std::string draft_model;
   uint64_t vocabulary_fingerprint = 0;
@@ -39,47 +39,47 @@ struct ScoreResult {
   bool remembers_outputs = false;
 };
 
-// NOT_FOUND apart, what Drafter.Score answers to a request that cannot be computed.
+// The errors of Drafter.Score for requests that cannot be computed, except NOT_FOUND.
 absl::Status CheckScoreRequest(const ScoreRequest& request, const DraftModel& model, uint32_t max_tokens);
 
-// One score under way: what a drafter of chains of one token would have had accepted of an output, and how
-// well its model predicts the prompt (DESIGN section 5).
+// Computes one score: which tokens of an output would have been accepted from a drafter with chains of one
+// token, and how well its model predicts the prompt (DESIGN section 5).
 //
-// For a model this is one pass over the tokens, in chunks, each row's logits against the token that follows;
-// at temperature above 0 the guesses carry the target's noise (law 2), as they do when drafting. Tokens
-// beyond the model's context are looked at in windows that move as a DraftSession's do. Sources replay the
-// output token by token, and teach nobody. With both, guesses are merged, and the best by merged score is the
-// first.
+// A model makes one pass over the tokens, in chunks, and compares each row's logits to the next token. At a
+// temperature above 0 the guesses carry the target's noise (law 2), as in drafting. Tokens beyond the model's
+// context are scored in windows that move like a DraftSession's. Sources replay the output token by token,
+// without learning from it. With both, guesses are merged, and the best by merged score is the first guess.
 //
-// The keys and values are the job's own: not taken from the prefix cache, since every row's logits are
-// wanted, and not left to it.
+// The job uses its own keys and values. It does not take them from the prefix cache, because it needs every
+// row's logits, and does not add them to it.
 //
 //   [ Reserve -> AddRows -> the engine's pass -> OnStep ]* -> done     with an engine
 //   [ Replay ]* -> done                                               without
 //
-// Logic without I/O; belongs to the thread that owns the engine.
+// Logic without I/O. Used only by the thread that owns the engine.
 class ScoreJob {
  public:
-  // The request has been checked. `model` outlives the job.
+  // The request must be checked. `model` outlives the job.
   ScoreJob(const DraftModel* model, ScoreRequest request);
 
   const DraftModel& model() const { return *model_; }
   bool done() const { return next_target_ >= request_.tokens.size(); }
-  // When done.
+  // Only when done.
   ScoreResult TakeResult() { return std::move(result_); }
 
-  // Whether Reserve would succeed, and the memory for it; the pool keeps blocks to spare for drafting.
+  // CanReserve: whether Reserve, which takes the memory, would succeed. The pool keeps spare blocks for
+  // drafting.
   bool CanReserve() const;
   bool Reserve();
-  // Gives the memory up; what is scored stays so.
+  // Frees the memory; results so far stay.
   void Suspend();
   void ListBlocks(std::vector<BlockId>* held) const { kv_.ListBlocks(held); }
 
-  // Adds up to `max_rows` (> 0) rows, fewer where their logits would take too much memory.
+  // Adds up to `max_rows` (> 0) rows, fewer if their logits would need too much memory.
   void AddRows(uint32_t max_rows, StepBatch* batch);
-  // Internal when logits are not finite.
+  // Internal if logits are not finite.
   absl::Status OnStep();
-  // Looks at up to `max_tokens` output tokens.
+  // Replays up to `max_tokens` output tokens.
   void Replay(uint32_t max_tokens);
 
  private:

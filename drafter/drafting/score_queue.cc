@@ -14,9 +14,10 @@ void ScoreQueue::Submit(ScoreId id, const DraftModel* model, ScoreRequest reques
     return Answer(id, std::move(status), now);
   }
   if (queue_.size() >= options_.max_scores) {
-    return Answer(
-        id, absl::ResourceExhaustedError(absl::StrCat("all ", options_.max_scores, " scores are taken")),
-        now);
+    return Answer(id,
+                  absl::ResourceExhaustedError(
+                      absl::StrCat("all ", options_.max_scores, " places for scores are in use")),
+                  now);
   }
   queue_.push_back({.id = id,
                     .model = model,

@@ -25,18 +25,18 @@ struct ScoreAnswer {
   absl::Duration took;  // Since it was submitted.
 };
 
-// Scores that wait and the one under way: one at a time, first come, first served, so that scoring holds the
-// keys and values of one sequence at most.
+// The scores that wait and the running one. Scores run one at a time, in order of arrival, so that scoring
+// holds the keys and values of at most one sequence.
 //
 //   Submit --> waiting --> under way --Step, Step, ...--> answered
 //                 '-----------'---- Cancel, the deadline --'
 //
-// The owner decides when a step is run and how large it is. Logic without I/O; belongs to the thread that
+// The owner decides when to run a step and how large it is. Logic without I/O. Used only by the thread that
 // owns the engines.
 class ScoreQueue {
  public:
   struct Options {
-    // The one under way included; more are refused with ResourceExhausted.
+    // Including the running one; more are refused with ResourceExhausted.
     uint32_t max_scores = 64;
     // Of one request.
     uint32_t max_tokens = 32768;
@@ -44,29 +44,29 @@ class ScoreQueue {
   // The clock outlives this.
   ScoreQueue(const Options& options, const Clock* clock) : options_(options), clock_(clock) {}
 
-  // `id` is new. The model outlives the score.
+  // `id` must be new. The model outlives the score.
   void Submit(ScoreId id, const DraftModel* model, ScoreRequest request, absl::Time deadline);
   // Answers at once.
   void Refuse(ScoreId id, absl::Status status) { Answer(id, std::move(status), clock_->Now()); }
-  // Nothing happens if it is answered.
+  // Does nothing if the score is answered already.
   void Cancel(ScoreId id, const absl::Status& reason);
   void CancelAll(const absl::Status& reason);
-  // Ends those whose deadline has passed.
+  // Ends scores whose deadline has passed.
   void Expire();
 
   // Whether there is something to compute, and memory for it.
   bool CanStep() const { return !queue_.empty() && queue_.front().CanStep(); }
   // One pass of at most `max_rows` rows, or that many tokens of a replay.
   void Step(uint32_t max_rows);
-  // Gives up the memory that is held of `pool`, for others that need it more.
+  // Frees memory held in `pool`, for sessions that need it more.
   void GiveWay(const BlockPool* pool);
   void ListBlocks(const BlockPool* pool, std::vector<BlockId>* held) const;
-  // Whether a score waits for the model, or is under way with it.
+  // Whether a score waits for the model or runs on it.
   bool Uses(const DraftModel* model) const;
 
   std::vector<ScoreAnswer> TakeAnswers() { return std::exchange(answers_, {}); }
   uint32_t size() const { return static_cast<uint32_t>(queue_.size()); }
-  // How many were answered, by code.
+  // The number of answers, by code.
   const std::map<absl::StatusCode, uint64_t>& answered() const { return answered_; }
 
  private:

@@ -14,24 +14,25 @@ namespace tandem {
 //
 //   x <- x + silu(W x + b), for each layer;  sigmoid(w x + c)
 //
-// A drafter uses what lies beside the model's weights, written by deploy/demo-models/train/stop_head.py.
-// Immutable, so thread-safe.
+// deploy/demo-models/train/stop_head.py writes the file, next to the model's weights. Immutable, so
+// thread-safe.
 class StopHead {
  public:
   static constexpr char kFileName[] = "stop_head.safetensors";
-  // Layers are few; a file that names more is not one of these.
+  // Most layers of a valid file.
   static constexpr int kMaxLayers = 16;
 
   virtual ~StopHead() = default;
 
-  // The folder's, for a model with states of `hidden_size`; nullptr when there is none. Tensors are
-  // layers.N.weight [hidden, hidden], layers.N.bias [hidden], from N = 0 without a gap, output.weight
-  // [1, hidden] and output.bias [1], of any type that weights may have. InvalidArgument names the file, the
+  // Loads the folder's stop head, for a model with states of `hidden_size`; nullptr if there is none. Tensors
+  // are layers.N.weight [hidden, hidden], layers.N.bias [hidden], from N = 0 without a gap, output.weight [1,
+  // hidden] and output.bias [1], of any type that weights may have. InvalidArgument names the file, the
   // tensor and what was expected; NotFound a tensor that is missing.
   static absl::StatusOr<std::unique_ptr<const StopHead>> LoadIfPresent(const std::string& folder,
                                                                        int32_t hidden_size);
 
-  // In (0, 1]; `state` is [hidden_size]. Of states that are not finite, the smallest.
+  // The probability of acceptance, in (0, 1]; `state` is [hidden_size]. For states that are not finite, the
+  // smallest value.
   virtual float Acceptance(absl::Span<const float> state) const = 0;
 };
 

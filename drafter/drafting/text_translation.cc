@@ -127,7 +127,7 @@ absl::Status TextTranslation::CheckCommit(const Commit& commit) const {
   }
   if (at == 0 || at != *commit.new_root) {
     return absl::AbortedError(absl::StrCat("commit ", commit.commit_no, ": node ", *commit.new_root,
-                                           " does not lie at the end of the committed tokens"));
+                                           " is not at the end of the committed tokens"));
   }
   return absl::OkStatus();
 }

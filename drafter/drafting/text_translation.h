@@ -17,16 +17,16 @@
 
 namespace tandem {
 
-// Text-level drafting of one session: stands between a verifier's messages, which speak the target's tokens,
-// and a DraftSession that drafts in the draft model's own vocabulary, whatever that is.
+// Drafting by text of one session: translates between a verifier's messages, which use the target's tokens,
+// and a DraftSession that drafts in the draft model's own vocabulary.
 //
 //   Open    -> the text so far in the draft model's tokens -> the DraftSession's Open
 //   Commit  -> as much more text -> its Commit; its Open, where the last tokens have become others
 //   growth <-  the target's tokens of the text on each path <- its growth
 //
-// The DraftSession guesses its most likely tokens, since the target's noise is drawn for tokens that it has
-// not. A path's tokens are sent as far as more text cannot make others of them, up to its last word, and to
-// its end once the DraftSession is done. Ids, epochs and commit numbers are its own on both sides.
+// The DraftSession guesses its most likely tokens, because the target's noise is drawn for tokens that it
+// does not have. Of a path, only tokens that more text cannot change are sent: those up to its last word, and
+// all once the DraftSession is done. Each side has its own ids, epochs and commit numbers.
 //
 // Protocol logic without I/O; belongs to the thread that owns the engine.
 class TextTranslation {
@@ -38,16 +38,16 @@ class TextTranslation {
   const TextBridge* bridge() const { return &bridge_; }
   uint32_t epoch() const { return epoch_; }
 
-  // The message has been checked.
+  // The message must be checked.
   OpenSession Open(const OpenSession& open);
-  // What the DraftSession is told, if anything. Errors are those of DraftSession::OnCommit.
+  // The message for the DraftSession, if any. Errors are those of DraftSession::OnCommit.
   using Told = std::variant<std::monostate, Commit, OpenSession>;
   absl::StatusOr<Told> OnCommit(const Commit& commit);
-  // What the verifier is told of what the DraftSession has grown.
+  // The messages for the verifier about the DraftSession's growth.
   std::vector<Grow> OnGrowth(absl::Span<const Grow> growth);
 
  private:
-  // Of a node of the DraftSession's tree.
+  // The text of a path in the DraftSession's tree.
   struct PathText {
     std::string text;  // From the end of the translated text.
     bool ended = false;

@@ -6,14 +6,14 @@
 
 namespace tandem {
 
-// What a draft model's folder says of it in draft_card.json, as tandem-trainer writes it
+// The description of a draft model in its folder's draft_card.json, which tandem-trainer writes
 // (docs/operate/learning.md).
 struct DraftCard {
   std::string version;  // Empty: it does not say.
 };
 
-// An empty card where the folder has none. InvalidArgument, naming the file and the field, for one that makes
-// no sense. Fields that are not known are passed over.
+// Reads the card; an empty one if the folder has none. InvalidArgument, naming the file and the field, if it
+// is invalid. Unknown fields are ignored.
 absl::StatusOr<DraftCard> ReadDraftCard(const std::string& folder);
 
 }  // namespace tandem

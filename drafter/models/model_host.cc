@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<MergeSpec>> ParseMergeSpecs(const std::vector<std::st
     TANDEM_ASSIGN_OR_RETURN(MergeSpec spec, ParseMergeSpec(value));
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--merge: the name \"", spec.name, "\" is taken, expected a name of its own"));
+          absl::StrCat("--merge: the name \"", spec.name, "\" is used twice, expected unique names"));
     }
     if (absl::c_none_of(models, [&](const ModelSpec& model) {
           return model.name == spec.model && !NamesSource(model.folder);
@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::st
     }
     if (!names.insert(spec.name).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--model: the name \"", spec.name, "\" is given twice, expected names of their own"));
+          absl::StrCat("--model: the name \"", spec.name, "\" is used twice, expected unique names"));
     }
     specs.push_back(std::move(spec));
   }

@@ -27,23 +27,23 @@
 
 namespace tandem {
 
-// ParseModelSpec of each; where a source is named (NamesSource) in place of a folder, its kind is the default
-// name. InvalidArgument for a name that is given twice, and when there is none.
+// Applies ParseModelSpec to each. A source (NamesSource) may stand in place of a folder; then its kind is the
+// default name. InvalidArgument for a name that is given twice, and if there are no models.
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values);
 
-// A draft model that is another one whose trees are merged with those of sources.
+// A draft model that merges another one's trees with those of sources.
 struct MergeSpec {
   std::string name;
   std::string model;
   std::vector<SourceSpec> sources;  // At least one.
 };
 
-// From NAME=MODEL+SOURCE, with more sources after more plus signs. InvalidArgument for a model that is not
-// one of `models` or has no folder, and for a name that is taken.
+// Parses NAME=MODEL+SOURCE, with more sources after more plus signs. InvalidArgument if the model is not one
+// of `models` or has no folder, or if the name is taken.
 absl::StatusOr<std::vector<MergeSpec>> ParseMergeSpecs(const std::vector<std::string>& values,
                                                        const std::vector<ModelSpec>& models);
 
-// The draft models of a process, with their engines, and the sources that need none.
+// The draft models of a process, with their engines, and the sources, which need no engine.
 //
 //   Open (maps and checks the folders) -> Load (packs the weights: the long part) -> draft_models
 class ModelHost {
@@ -56,51 +56,51 @@ class ModelHost {
     InstructionSet instruction_set = InstructionSet::kAuto;
     WeightType weight_type = WeightType::kAsInFile;  // See WeightTypeOf.
     KvType kv_type = KvType::kAuto;
-    // Where the engines are; on a GPU, threads, CPUs and instruction set do not matter.
+    // The engines' device. On a GPU, threads, CPUs and instruction set do not matter.
     DeviceSpec device;
     uint64_t gpu_memory_limit = 0;  // Bytes of each model: CudaDeviceOptions.
     bool gpu_low_priority = false;
-    // What draft heads ask verifiers for.
+    // The type of the features that draft heads request from verifiers.
     FeatureType feature_type = FeatureType::kBf16;
-    // Makes passes last longer than they need; for measurements.
+    // Makes passes take longer than necessary, for measurements.
     std::optional<Pace> pace;
-    // Asked between tensors, from Load's thread: true ends Load with Cancelled. Unset: never.
+    // Called between tensors, on Load's thread; true ends Load with Cancelled. May be unset.
     std::function<bool()> stopped;
   };
 
-  // What Load keeps the matrices of `model` in: as asked, but where it is left to the drafter and the files
-  // hold 16 bits or fewer, int8 on a CPU. A step reads half of the bytes then, and what is rounded away
-  // decides about one guess in a hundred; no output depends on it (DESIGN law 3).
+  // The weight type in which Load keeps the matrices of `model`: the requested one. If none is requested and
+  // the files hold 16 bits or fewer, int8 on a CPU: a step then reads half of the bytes, and rounding changes
+  // about one guess in a hundred. No output depends on it (DESIGN law 3).
   static WeightType WeightTypeOf(const Model& model, const Options& options);
 
-  // `target_vocabularies`: folders of targets to draft for whose vocabularies may be other ones
-  // (TargetVocabulary). `head_target`: the folder of the target that draft heads among the models read, and
-  // share tensors and vocabulary with; empty without heads, or for heads that bring everything. Errors are
-  // those of Model::Load, Tokenizer::Load, StopHead::LoadIfPresent, ParseSourceSpec and LoadTargetVocabulary,
-  // and InvalidArgument when the tokenizer has ids that the model has no logits for. `merges` come from
-  // ParseMergeSpecs.
+  // `target_vocabularies`: folders of targets whose vocabularies may differ (TargetVocabulary).
+  // `head_target`: the folder of the target whose features draft heads read, and with which they share
+  // tensors and the vocabulary; empty without heads, or for heads that have everything themselves. `merges`:
+  // from ParseMergeSpecs. Errors are those of Model::Load, Tokenizer::Load, StopHead::LoadIfPresent,
+  // ParseSourceSpec and LoadTargetVocabulary, and InvalidArgument if the tokenizer has ids for which the
+  // model has no logits.
   static absl::StatusOr<std::unique_ptr<ModelHost>> Open(
       const std::vector<ModelSpec>& specs, const std::vector<MergeSpec>& merges = {},
       const std::string& head_target = "", const std::vector<std::string>& target_vocabularies = {});
 
-  // Errors are those of the engines, and Cancelled.
+  // Errors of the engines, and Cancelled.
   absl::Status Load(const Options& options);
-  // After Load, and before anybody drafts: how many seconds a level of one session's tree takes, by model, as
-  // the fastest of a few passes of one row. Errors are those of the engines.
+  // Measures how many seconds a level of one session's tree takes, by model: the fastest of a few passes of
+  // one row. Call it after Load, before anything drafts. Errors of the engines.
   absl::StatusOr<std::map<const Model*, double>> MeasureLevels();
-  // Share of all weights that Load has done, in [0, 1]. Safe from any thread.
+  // The share of all weights that Load has loaded, in [0, 1]. Thread-safe.
   double load_progress() const;
 
-  // After Load. They point into the host, or, of one that the host was made to drop, into what Hold gave.
+  // Only after Load. They point into the host or, after Drop, into the result of Hold.
   std::vector<DraftModel> draft_models() const;
-  // What the draft model of that name points to: it lives as long as this or the host does.
+  // Keeps the objects that this draft model points to alive as long as the result or the host exists.
   std::shared_ptr<void> Hold(absl::string_view name) const;
-  // The host forgets the model, which is none that another one is made of.
+  // Removes the model from the host. No merge may use it.
   void Drop(absl::string_view name);
-  // The model that a --merge is made of; empty for what is none.
+  // The model that a --merge uses; empty if `name` is no merge.
   std::string MadeOf(absl::string_view name) const;
-  // Bytes of weights, keys and values that a model takes with these options, reckoned from its
-  // configuration; 0 of sources.
+  // Bytes of weights, keys and values of a model with these options, computed from its configuration; 0 for
+  // sources.
   struct Memory {
     uint64_t weights = 0;
     uint64_t kv = 0;
@@ -111,8 +111,8 @@ class ModelHost {
     std::string name;
     std::shared_ptr<const Model> model;  // None for a source.
     uint64_t vocabulary_fingerprint = 0;
-    // For constraints; none of a source, without end-of-text tokens, or in a build without grammars. Models
-    // that have the same share it.
+    // For constraints. Null for a source, without end-of-text tokens, or in a build without grammars. Shared
+    // by models with the same vocabulary.
     std::shared_ptr<const GrammarVocabulary> grammar_vocabulary;
     std::vector<OtherVocabulary> other_vocabularies;  // As DraftModel has them.
   };
@@ -141,7 +141,7 @@ class ModelHost {
 
   ModelHost() = default;
   Description Describe(const std::string& name, const Hosted& hosted) const;
-  // That of an earlier model, if it is the same, or a new one.
+  // The vocabulary of an earlier model, if it is the same, otherwise a new one.
   std::shared_ptr<const GrammarVocabulary> VocabularyFor(const Tokenizer& tokenizer, const Hosted& hosted,
                                                          const GenerationDefaults& defaults) const;
 

@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// What a target's tokens are, from its folder or GGUF file, of which the weights need not be there.
+// A target's vocabulary, from its folder or GGUF file. The weights need not exist.
 struct TargetVocabulary {
   std::string folder;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -25,8 +25,8 @@ struct TargetVocabulary {
 // Errors are those of Model::ReadSettings and Tokenizer::LoadForModel.
 absl::StatusOr<TargetVocabulary> LoadTargetVocabulary(const std::string& folder);
 
-// What there is between a draft model with this tokenizer and `draft_width` logits and a target whose
-// fingerprint is another one.
+// Compares a draft model, with this tokenizer and `draft_width` logits, to this target, whose fingerprint
+// differs.
 OtherVocabulary Compare(const std::shared_ptr<const Tokenizer>& draft, int32_t draft_width,
                         const TargetVocabulary& target);
 

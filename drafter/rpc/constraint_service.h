@@ -17,12 +17,12 @@
 
 namespace tandem {
 
-// Compiles the constraints of a drafter's sessions, for the vocabularies of its draft models, off the thread
-// that drafts. Safe from any thread.
+// Compiles the constraints of a drafter's sessions, for the vocabularies of its draft models, on another
+// thread than the one that drafts. Thread-safe.
 class DraftConstraints {
  public:
-  // What the tokens of a draft model's sessions are, by its name and their fingerprint; null: it drafts
-  // freely. `clock` and `metrics` outlive it.
+  // The vocabulary of a draft model's sessions, by the model's name and the vocabulary's fingerprint; null:
+  // it drafts without constraints. `clock` and `metrics` outlive it.
   struct Vocabulary {
     std::string draft_model;
     uint64_t fingerprint = 0;
@@ -32,17 +32,17 @@ class DraftConstraints {
   DraftConstraints(const ConstraintFlags& options, const Vocabularies& vocabularies, const Clock* clock,
                    ConstraintMetrics* metrics);
 
-  // Those of a model that is served now, and of one that is not any more: each entry that was added is
-  // removed once. What waits for the last entry of a vocabulary hears that nothing is compiled. Remove waits
-  // for the compiler to end.
+  // Adds the vocabularies of a served model; removes those of one that is no longer served. Remove each added
+  // entry once. Compilations that wait for the last entry of a vocabulary fail. Remove blocks until the
+  // compiler has ended.
   void Add(const Vocabularies& vocabularies);
   void Remove(const Vocabularies& vocabularies);
 
-  // Calls `done` once, perhaps before this returns, with the constraint of a session that has one:
-  // ConstraintCompiler's errors, InvalidArgument for what is beyond this drafter's bounds, FailedPrecondition
-  // for a draft model that has no vocabulary.
+  // Compiles the constraint of a session that has one. Calls `done` once, possibly before this returns.
+  // Errors: those of ConstraintCompiler, InvalidArgument beyond this drafter's bounds, FailedPrecondition if
+  // the draft model has no vocabulary.
   void Compile(const OpenSession& open, ConstraintCompiler::Done done);
-  // From now on nothing is compiled, and whoever waits hears it.
+  // Stops compiling; waiting compilations fail.
   void Stop();
 
  private:

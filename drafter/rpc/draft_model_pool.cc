@@ -59,8 +59,8 @@ void LogVocabularies(const ModelHost::Description& model) {
   for (const OtherVocabulary& other : model.other_vocabularies) {
     const bool bridged = other.bridge != nullptr;
     Log(bridged ? LogLevel::kInfo : LogLevel::kWarning,
-        bridged ? "a target's vocabulary is bridged"
-                : "a target's vocabulary is another one: drafted for by text, for tenants that allow it",
+        bridged ? "bridging a target's vocabulary"
+                : "a target has another vocabulary: drafting by text, for tenants that allow it",
         {{"model", model.name},
          {"target", other.target},
          {"target_fingerprint", absl::StrFormat("%016x", other.fingerprint)},
@@ -97,7 +97,7 @@ class DraftModelPool::Use {
       absl::MutexLock lock(&models_->mutex_);
       models_->memory_bytes_ -= bytes_;
     }
-    LogInfo("a draft model is gone", {{"model", name_}, {"version", version_}, {"memory", Mib(bytes_)}});
+    LogInfo("draft model freed", {{"model", name_}, {"version", version_}, {"memory", Mib(bytes_)}});
   }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
@@ -114,12 +114,11 @@ class DraftModelPool::Use {
 DraftModelPool::DraftModelPool(Options options, MetricsRegistry* registry)
     : options_(std::move(options)),
       changes_(registry->AddCounter({"tandem_drafter_model_changes_total",
-                                     "Draft models that were to be loaded or unloaded while the drafter "
-                                     "serves, by status code.",
+                                     "Loads and unloads of draft models at run time, by status code.",
                                      {"change", "outcome"}})) {
   registry->AddGaugeCallback(
       {"tandem_drafter_model_memory_bytes",
-       "Memory of weights, keys and values of all draft models, as reckoned from their configurations.",
+       "Memory of weights, keys and values of all draft models, computed from their configurations.",
        {}},
       [this] {
         absl::MutexLock lock(&mutex_);
@@ -277,7 +276,7 @@ void DraftModelPool::Work() {
 absl::Status DraftModelPool::Post(std::function<void()> job) {
   absl::MutexLock lock(&jobs_mutex_);
   if (closed_) return EndsNow();
-  if (waiting_ >= kMostJobs) return absl::ResourceExhaustedError("too many loads and unloads wait");
+  if (waiting_ >= kMostJobs) return absl::ResourceExhaustedError("too many loads and unloads are queued");
   ++waiting_;
   jobs_.Push([this, job = std::move(job)] {
     job();
@@ -315,8 +314,8 @@ std::vector<DraftModelPool::Held>::iterator DraftModelPool::Find(const std::stri
 absl::Status DraftModelPool::CheckNotMerged(const std::string& name) const {
   for (const Held& held : held_) {
     if (held.made_of != name) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("name: \"", held.info.name(), "\" of this drafter is made of \"", name, "\" (--merge)"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "name: \"", held.info.name(), "\" of this drafter is merged from \"", name, "\" (--merge)"));
   }
   return absl::OkStatus();
 }
@@ -328,11 +327,11 @@ absl::Status DraftModelPool::CheckPlace(const std::string& name, bool replace) {
   if (present == held_.end()) {
     if (held_.size() < options_.max_models) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        absl::StrCat("this drafter holds ", held_.size(), " models, as many as it may (--max-models)"));
+        absl::StrCat("this drafter holds ", held_.size(), " models, which is the limit (--max-models)"));
   }
   if (replace) return CheckNotMerged(name);
   return absl::AlreadyExistsError(
-      absl::StrCat("name: this drafter holds \"", name, "\" already, and it is not to be replaced"));
+      absl::StrCat("name: this drafter holds \"", name, "\" already, and replace is not set"));
 }
 
 absl::Status DraftModelPool::CheckMemory(const ModelHost::Memory& memory) const {
@@ -344,7 +343,7 @@ absl::Status DraftModelPool::CheckMemory(const ModelHost::Memory& memory) const 
   return absl::ResourceExhaustedError(
       absl::StrCat("memory: the model takes ", Mib(memory.total()), " (weights ", Mib(memory.weights),
                    ", keys and values ", Mib(memory.kv), "), and ", Mib(memory_bytes_), " of the ",
-                   Mib(options_.memory_limit), " of --models-memory are taken"));
+                   Mib(options_.memory_limit), " of --models-memory are in use"));
 }
 
 absl::StatusOr<v1::LoadDraftModelResponse> DraftModelPool::LoadModel(
@@ -376,10 +375,10 @@ absl::StatusOr<v1::LoadDraftModelResponse> DraftModelPool::LoadModel(
   Held held = *std::move(described);
   if (!request.version().empty()) held.info.set_version(request.version());
   TANDEM_RETURN_IF_ERROR(CheckMemory(held.memory));
-  LogInfo("loading a draft model", {{"model", spec.name},
-                                    {"version", held.info.version()},
-                                    {"folder", spec.folder},
-                                    {"memory", Mib(held.memory.total())}});
+  LogInfo("loading draft model", {{"model", spec.name},
+                                  {"version", held.info.version()},
+                                  {"folder", spec.folder},
+                                  {"memory", Mib(held.memory.total())}});
   LogVocabularies(hosted);
   const auto read = [&]() -> absl::Status {
     TANDEM_RETURN_IF_ERROR(host->Load(load));
@@ -413,9 +412,9 @@ absl::StatusOr<v1::LoadDraftModelResponse> DraftModelPool::LoadModel(
       held_.push_back(std::move(held));
     }
   }
-  LogInfo("a draft model is served", {{"model", spec.name},
-                                      {"version", response.model().version()},
-                                      {"sessions_on_the_one_before", absl::StrCat(response.sessions())}});
+  LogInfo("draft model loaded", {{"model", spec.name},
+                                 {"version", response.model().version()},
+                                 {"sessions_on_the_one_before", absl::StrCat(response.sessions())}});
   changed_();
   return response;
 }
@@ -435,7 +434,7 @@ absl::StatusOr<v1::UnloadDraftModelResponse> DraftModelPool::UnloadModel(
   changed_();
   v1::UnloadDraftModelResponse response;
   response.set_sessions(service_->RetireModel(request.name()).value_or(0));
-  LogInfo("a draft model is unloaded",
+  LogInfo("draft model unloaded",
           {{"model", request.name()}, {"sessions_that_go_on", absl::StrCat(response.sessions())}});
   return response;
 }

@@ -22,13 +22,14 @@
 
 namespace tandem {
 
-// The draft models of a drafter process: those that it was started with and, with a folder that models may be
-// loaded from, those that LoadDraftModel and UnloadDraftModel say. These come one after the other, on a
-// thread of their own; a model that is replaced or unloaded keeps its memory until what uses it is over.
+// The draft models of a drafter process: those given at the start and, with a models folder, those added and
+// removed by LoadDraftModel and UnloadDraftModel. A worker thread makes these changes, one at a time. A
+// replaced or unloaded model keeps its memory until nothing uses it any more.
 //
 //   Open (looks at the files) -> Load (of the start) -> Serve --load, unload--> Stop
 //
-// Open, Load, Serve, Stop and destruction belong to one thread, in this order; the rest is safe from any.
+// Call Open, Load, Serve, Stop and the destructor on one thread, in this order. All other methods are
+// thread-safe.
 class DraftModelPool {
  public:
   struct Options {
@@ -42,24 +43,24 @@ class DraftModelPool {
     uint64_t memory_limit = 0;     // Bytes, as ModelHost::MemoryOf counts; 0: none.
     bool digests_weights = false;  // For registrations.
   };
-  // Errors of ModelHost::Open, of weight types that the files do not hold, and ResourceExhausted where the
-  // models of the start exceed the limit.
+  // Errors of ModelHost::Open, errors for weight types that the files do not hold, and ResourceExhausted if
+  // the models exceed the memory limit.
   static absl::StatusOr<std::unique_ptr<DraftModelPool>> Open(Options options, MetricsRegistry* registry);
   ~DraftModelPool();
 
-  // What the service is to do when it is asked for changes; calls that come before Serve wait for it.
+  // The callbacks with which the service changes models. Calls before Serve wait for it.
   DrafterService::Changes Changes();
   absl::Status Load();
-  // Has `service` serve them, and answer what asks for changes. It outlives Stop; `service` is stopped after
-  // Stop and before this is destroyed. `changed` is called after every change.
+  // Lets `service` serve the models and accept changes. `service` outlives Stop; stop it after Stop, before
+  // this is destroyed. `changed` is called after every change.
   void Serve(DrafterService* service, const DraftCore::Options& options, const ConstraintFlags& constraints,
              ConstraintMetrics* metrics, const Clock* clock, std::function<void()> changed);
-  // Models do not change any more; loads under way end with Unavailable.
+  // Ends changes of models; running loads fail with Unavailable.
   void Stop();
 
-  // As ServerInfo has them.
+  // The models, in the form of ServerInfo.
   std::vector<v1::ModelInfo> infos() const;
-  // As registrations have them; after Load, with Options::digests_weights.
+  // The models, in the form of registrations. Only after Load, with Options::digests_weights.
   v1::RegisteredDrafter registered() const;
   uint64_t kv_tokens() const;
   double load_progress() const;
@@ -84,16 +85,16 @@ class DraftModelPool {
   absl::Status Post(std::function<void()> job);
   absl::StatusOr<v1::LoadDraftModelResponse> LoadModel(const v1::LoadDraftModelRequest& request);
   absl::StatusOr<v1::UnloadDraftModelResponse> UnloadModel(const v1::UnloadDraftModelRequest& request);
-  // Whether it may be loaded: checked before its files are read, and again, with its size, before its weights
-  // are.
+  // Whether the model may be loaded. Checked before its files are read, and again, with its size, before its
+  // weights are loaded.
   absl::Status CheckPlace(const std::string& name, bool replace);
   absl::Status CheckMemory(const ModelHost::Memory& memory) const;
   absl::Status CheckNotMerged(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // end() if there is none.
+  // end() if there is no such model.
   std::vector<Held>::iterator Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
-  // Until Serve, after which the uses hold what it held; what it says besides is guarded by mutex_.
+  // Until Serve; after that, Use objects hold its models. Its other data is guarded by mutex_.
   std::unique_ptr<ModelHost> start_;
   CounterFamily& changes_;
   DrafterService* service_ = nullptr;

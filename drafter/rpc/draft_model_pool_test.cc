@@ -197,11 +197,11 @@ TEST_F(DraftModelPoolTest, RefusesWhatItCannotServe) {
   refused(Load("tandem-draft-code-1m", "general").status(), Code::kAlreadyExists,
           "holds \"general\" already");
   refused(Load("tandem-draft-code-1m", "general", true).status(), Code::kFailedPrecondition,
-          "\"both\" of this drafter is made of \"general\"");
+          "\"both\" of this drafter is merged from \"general\"");
   refused(Load("../../docs", "x").status(), Code::kInvalidArgument,
-          "nothing below the drafter's --models-folder");
-  refused(Load(outside.path(), "x").status(), Code::kInvalidArgument, "nothing below");
-  refused(Load("", "x").status(), Code::kInvalidArgument, "nothing below");
+          "does not exist below the drafter's --models-folder");
+  refused(Load(outside.path(), "x").status(), Code::kInvalidArgument, "does not exist below");
+  refused(Load("", "x").status(), Code::kInvalidArgument, "does not exist below");
   refused(Load("train", "x").status(), Code::kInvalidArgument, "folder: ");
   refused(Load("tandem-draft-code-1m", "two words").status(), Code::kInvalidArgument, "name: \"two words\"");
   refused(Load("tandem-draft-code-1m", "x", false, "a\nb").status(), Code::kInvalidArgument,
@@ -233,7 +233,7 @@ TEST_F(DraftModelPoolTest, TheMemoryLimitIsKept) {
   EXPECT_THAT(std::string(status.message()),
               ::testing::ContainsRegex("memory: the model takes [0-9.]+ MiB \\(weights [0-9.]+ MiB, keys and "
                                        "values [0-9.]+ MiB\\), and [0-9.]+ MiB of the [0-9.]+ MiB of "
-                                       "--models-memory are taken"));
+                                       "--models-memory are in use"));
   v1::LoadDraftModelRequest small;
   small.set_folder("tandem-draft-code-1m");
   small.set_kv_tokens(256);

@@ -14,31 +14,30 @@
 
 namespace tandem {
 
-// The spans of a drafter's sessions, from the messages that pass:
+// The spans of a drafter's sessions, made from their messages:
 //
 //   draft session (server)  opened to closed; what was grown is summed up in it
 //     prefill               opened to the first candidates
 //
-// A session that is opened again goes on in its span. Opens that the core passes over in silence, because
-// they are late, leave nothing behind: DropUnanswered. Sessions whose trace is not recorded are known by
-// their ids in logs only. Belongs to the engine thread.
+// A reopened session continues its span. The core ignores late Opens; DropUnanswered removes their entries.
+// For sessions whose trace is not sampled, only the ids for logs are kept. Used by the engine thread only.
 class DraftTraces {
  public:
   // Both outlive this.
   DraftTraces(const Tracer& tracer, const Clock* clock) : tracer_(tracer), clock_(clock) {}
-  // Ends what has not ended.
+  // Ends all open spans.
   ~DraftTraces();
   DraftTraces(const DraftTraces&) = delete;
   DraftTraces& operator=(const DraftTraces&) = delete;
 
-  // In the order in which the core is told and answers.
+  // Call these in the order in which the core gets requests and answers.
   void OnRequest(LinkId link, const DraftRequest& request);
   void OnResponse(LinkId link, const DraftResponse& response);
   void OnLinkClosed(LinkId link);
-  // After all responses to the requests so far.
+  // Call it after all responses to the requests so far.
   void DropUnanswered();
 
-  // For logs; empty for sessions that are not known.
+  // Ids for logs; empty for unknown sessions.
   struct Ids {
     std::string request_id;
     std::string trace_id;

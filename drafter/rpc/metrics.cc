@@ -7,17 +7,17 @@
 namespace tandem {
 
 DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
-    : model_step_seconds_(registry->AddCounter({"tandem_drafter_model_step_seconds_total",
-                                                "Time of the forward passes that draft, by draft model; "
-                                                "sources draft in no time.",
-                                                {"draft_model"}})),
+    : model_step_seconds_(
+          registry->AddCounter({"tandem_drafter_model_step_seconds_total",
+                                "Time of forward passes that draft, by draft model; sources take no time.",
+                                {"draft_model"}})),
       refused_sessions_(
           registry->AddCounter({"tandem_drafter_sessions_refused_total",
-                                "Sessions refused or ended, by status code: failed_precondition "
-                                "is another vocabulary, not_found no such draft model.",
+                                "Sessions refused or ended, by status code; failed_precondition: another "
+                                "vocabulary, not_found: no such draft model.",
                                 {"reason"}})),
       scores_(registry->AddCounter(
-          {"tandem_drafter_scores_total", "Scores of outputs answered, by status code.", {"outcome"}})) {
+          {"tandem_drafter_scores_total", "Answers to score requests, by status code.", {"outcome"}})) {
   const auto counter = [&](const char* name, const char* help) {
     return registry->AddCounter({name, help, {}}).With();
   };
@@ -29,53 +29,54 @@ DrafterMetrics::DrafterMetrics(MetricsRegistry* registry)
           ->AddHistogram({"tandem_drafter_step_seconds", "Time of one forward pass of a draft model.", {}},
                          ExponentialBuckets(0.00005, 2.0, 15))
           .With();
-  score_seconds_ = registry
-                       ->AddHistogram({"tandem_drafter_score_seconds",
-                                       "From the arrival of a score to its result, waiting included.",
-                                       {}},
-                                      LatencyBuckets())
-                       .With();
-  scores_waiting_ = gauge("tandem_drafter_scores_waiting", "Scores that wait or are under way.");
-  CounterFamily& nodes =
-      registry->AddCounter({"tandem_drafter_nodes_total",
-                            "Nodes that left a candidate tree: committed (accepted), off the committed path "
-                            "(pruned), or sent in vain because they crossed a commit or their session ended "
-                            "(stale).",
-                            {"fate"}});
+  score_seconds_ =
+      registry
+          ->AddHistogram({"tandem_drafter_score_seconds",
+                          "Time from the arrival of a score request to its result, including waiting.",
+                          {}},
+                         LatencyBuckets())
+          .With();
+  scores_waiting_ = gauge("tandem_drafter_scores_waiting", "Score requests that wait or run.");
+  CounterFamily& nodes = registry->AddCounter(
+      {"tandem_drafter_nodes_total",
+       "Nodes that left a candidate tree: committed (accepted), off the committed path (pruned), or wasted "
+       "because they crossed a commit or their session ended (stale).",
+       {"fate"}});
   accepted_nodes_ = nodes.With({"accepted"});
   pruned_nodes_ = nodes.With({"pruned"});
   stale_nodes_ = nodes.With({"stale"});
   prefill_tokens_ =
       counter("tandem_drafter_prefill_tokens_total",
-              "Committed tokens computed by a draft model, those of the prefix cache not counted.");
+              "Committed tokens that a draft model computed, without those from the prefix cache.");
   ignored_commits_ =
       counter("tandem_drafter_commits_ignored_total",
-              "Commits that were repeated, of an old epoch, or of a session that waits to be reopened.");
+              "Ignored commits: repeated, of an old epoch, or of a session that waits to be reopened.");
   feature_bytes_ = counter("tandem_drafter_feature_bytes_total",
-                           "Bytes of the target's hidden states that came for draft heads.");
+                           "Bytes of the target's hidden states received for draft heads.");
   ignored_features_ = counter("tandem_drafter_features_ignored_total",
-                              "Messages of hidden states of an old epoch, or of a session that is parked or "
-                              "waits to be reopened.");
-  parked_sessions_ = counter("tandem_drafter_sessions_parked_total",
-                             "Times a session gave up its keys and values for a lack of room.");
-  constrained_sessions_ = counter("tandem_drafter_constrained_sessions_total",
-                                  "Openings of sessions whose constraint was compiled in time to be heeded.");
+                              "Ignored messages with hidden states: of an old epoch, or of a session that is "
+                              "parked or waits to be reopened.");
+  parked_sessions_ =
+      counter("tandem_drafter_sessions_parked_total",
+              "Times that a session was parked: its keys and values were freed for lack of room.");
+  constrained_sessions_ =
+      counter("tandem_drafter_constrained_sessions_total",
+              "Sessions opened with a constraint that was compiled in time to be applied.");
   masked_rows_ = counter("tandem_drafter_masked_rows_total",
-                         "Distributions of draft models that a request's constraint was put on.");
-  mask_seconds_ = counter("tandem_drafter_mask_seconds_total",
-                          "Time to put constraints on distributions of draft models.");
-  forbidden_candidates_ =
-      counter("tandem_drafter_forbidden_candidates_total",
-              "Candidates that a constraint does not allow and that were not sent: of sources, and of draft "
-              "models before the constraint was compiled.");
-  resyncs_ = counter("tandem_drafter_resyncs_total", "Sessions whose verifier was asked to open them again.");
+                         "Distributions of draft models that a request's constraint masked.");
+  mask_seconds_ = counter("tandem_drafter_mask_seconds_total", "Time to mask distributions of draft models.");
+  forbidden_candidates_ = counter("tandem_drafter_forbidden_candidates_total",
+                                  "Candidates not sent because a constraint forbids them: of sources, and of "
+                                  "draft models before the constraint was compiled.");
+  resyncs_ =
+      counter("tandem_drafter_resyncs_total", "Resyncs: the verifier was asked to open a session again.");
   sessions_ = gauge("tandem_drafter_sessions", "Open sessions.");
   backlog_nodes_ = gauge("tandem_drafter_backlog_nodes", "Nodes that wait to be forwarded.");
-  kv_tokens_used_ = gauge("tandem_drafter_kv_tokens_used", "Tokens of keys and values held by sessions.");
-  kv_tokens_capacity_ = gauge("tandem_drafter_kv_tokens_capacity", "Tokens of keys and values in all.");
-  models_ = gauge("tandem_drafter_models", "Draft models that sessions may be opened with.");
+  kv_tokens_used_ = gauge("tandem_drafter_kv_tokens_used", "KV cache used by sessions, in tokens.");
+  kv_tokens_capacity_ = gauge("tandem_drafter_kv_tokens_capacity", "Capacity of the KV cache, in tokens.");
+  models_ = gauge("tandem_drafter_models", "Draft models that sessions can be opened with.");
   retired_models_ = gauge("tandem_drafter_retired_models",
-                          "Draft models that were unloaded or replaced, and that sessions go on with.");
+                          "Unloaded or replaced draft models that open sessions still use.");
 }
 
 void DrafterMetrics::RecordStep(absl::Duration took) {

@@ -10,15 +10,15 @@
 
 namespace tandem {
 
-// A drafter's metrics, as docs/reference/metrics.md lists them. The methods are called by the engine thread.
+// A drafter's metrics, as listed in docs/reference/metrics.md. Only the engine thread calls the methods.
 class DrafterMetrics {
  public:
   explicit DrafterMetrics(MetricsRegistry* registry);
 
   void RecordStep(absl::Duration took);
-  // Of a score that was answered with a result.
+  // Records a score that was answered with a result.
   void RecordScore(absl::Duration took);
-  // Brings counters and gauges up to `stats`.
+  // Sets counters and gauges to `stats`.
   void Update(const DraftStats& stats);
 
  private:

@@ -15,16 +15,16 @@ namespace tandem {
 // The call's deadline; the infinite future without one.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
-// One Score call: gRPC's side of it. It waits for End, which is called once, by whoever computes the score,
-// also after a cancellation. Deletes itself when gRPC has let go of it, which is after End.
+// The gRPC side of one Score call. Whoever computes the score calls End once, even after a cancellation.
+// Deletes itself when gRPC releases it, after End.
 class ScoreCall final : public grpc::ServerUnaryReactor {
  public:
-  // `span` is the call's, and ends with it.
+  // `span`: of the call; ends with it.
   ScoreCall(v1::ScoreResponse* response, Span span) : response_(response), span_(std::move(span)) {}
 
-  // Called at most once, from one of gRPC's threads. Set before the call is handed to gRPC.
+  // `on_cancel` is called at most once, on one of gRPC's threads. Set it before the call is passed to gRPC.
   void SetOnCancel(std::function<void()> on_cancel) { on_cancel_ = std::move(on_cancel); }
-  // To be filled before End(OkStatus()).
+  // Fill it before End(OkStatus()).
   v1::ScoreResponse* response() { return response_; }
   void End(const absl::Status& status);
 

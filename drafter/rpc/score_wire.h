@@ -6,9 +6,8 @@
 
 namespace tandem {
 
-// Drafter.Score's messages between the wire and the drafter. InvalidArgument, naming the field: a token id of
-// 2^31 or above, a model name over 256 bytes, a logit bias that does not decode. The rest is for
-// CheckScoreRequest.
+// Converts messages of Drafter.Score. InvalidArgument, naming the field, for a token id of 2^31 or above, a
+// model name over 256 bytes, or an invalid logit bias. CheckScoreRequest checks the rest.
 absl::StatusOr<ScoreRequest> ScoreRequestFromProto(const v1::ScoreRequest& proto);
 v1::ScoreResponse ScoreResultToProto(const ScoreResult& result);
 

@@ -287,9 +287,9 @@ void DrafterService::CompileConstraint(LinkId link, SessionId session, const Ope
   constraints_->Compile(open, [this, link, session, epoch = open.epoch](
                                   const absl::StatusOr<ConstraintCompiler::Compiled>& compiled) {
     if (!compiled.ok()) {
-      LogDebug("a constraint is not heeded", {{"link", absl::StrCat(link)},
-                                              {"session", absl::StrCat(session)},
-                                              {"reason", compiled.status().ToString()}});
+      LogDebug("constraint ignored", {{"link", absl::StrCat(link)},
+                                      {"session", absl::StrCat(session)},
+                                      {"reason", compiled.status().ToString()}});
       return;
     }
     absl::MutexLock lock(&mutex_);
@@ -314,7 +314,7 @@ void DrafterService::HandleScore(ScoreEvent event) {
     score_calls_.emplace(event.id, arrived->call);
     core_->OnScore(event.id, std::move(arrived->request), arrived->deadline);
   } else {
-    core_->CancelScore(event.id, absl::CancelledError("the caller cancelled the score or is gone"));
+    core_->CancelScore(event.id, absl::CancelledError("the caller cancelled the score or disconnected"));
   }
 }
 

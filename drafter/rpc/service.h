@@ -33,24 +33,23 @@ namespace tandem {
 // The RPC shell of a drafter. Streams post what they receive to an inbox; one engine thread owns the core,
 // empties the inbox between steps, and writes the core's responses to the streams:
 //
-//   gRPC threads --- post ---> inbox ---> engine thread: requests, one step, responses ---> streams' write
-//   queues
+//   gRPC threads --post--> inbox --> engine thread: requests, one step, responses --> streams' write queues
 //
-// Scores take the same way, and their calls are finished by the engine thread.
+// Scores take the same path; the engine thread finishes their calls.
 //
-// A message that breaks the protocol costs the session it names. A verifier that reads too slowly loses its
-// stream, and with it its sessions (ServerBidi says how). While a stream has many messages in the inbox it is
-// not read any further.
+// A message that breaks the protocol ends the session that it names. A verifier that reads too slowly loses
+// its stream and the sessions on it (see ServerBidi). While a stream has many messages in the inbox, the
+// service does not read more from it.
 //
 //   loading ---Serve---> serving ---Drain---> draining ---destruction---> stopped
 //   Draft, Score: UNAVAILABLE                 streams and scores are ended with UNAVAILABLE
 //
-// Destroy after the server has stopped.
+// Destroy it after the server has stopped.
 class DrafterService final : public v1::Drafter::CallbackService {
  public:
   template <class Response>
   using Done = std::function<void(absl::StatusOr<Response>)>;
-  // Each calls `done` once, from any thread; gRPC's threads are not held up.
+  // Each calls `done` once, from any thread, and does not block.
   struct Changes {
     std::function<void(const v1::LoadDraftModelRequest&, Done<v1::LoadDraftModelResponse> done)> load;
     std::function<void(const v1::UnloadDraftModelRequest&, Done<v1::UnloadDraftModelResponse> done)> unload;
@@ -60,20 +59,21 @@ class DrafterService final : public v1::Drafter::CallbackService {
   explicit DrafterService(DrafterMetrics* metrics, const Tracer& tracer = Tracer::Off());
   ~DrafterService() override;
 
-  // Starts to draft; call at most once. What the models point to outlives the service. `constraints` compiles
-  // those of sessions; null: none is heeded.
+  // Starts to draft; call it at most once. Objects that the models point to outlive the service.
+  // `constraints` compiles the constraints of sessions; null: constraints are ignored.
   void Serve(const DraftCore::Options& options, std::vector<DraftModel> models,
              std::unique_ptr<DraftConstraints> constraints = nullptr);
 
-  // What is not set: models do not change while this serves. Before the server starts.
+  // Call it before the server starts. Without it, models do not change at run time.
   void SetChanges(Changes changes) { changes_ = std::move(changes); }
-  // Gets what models held that are gone, on the engine thread; without it that ends there. Before Serve.
+  // Sets the function that gets the holds of models that are gone, on the engine thread; without it, they are
+  // released there. Call it before Serve.
   void SetRelease(std::function<void(std::shared_ptr<void>)> release) { release_ = std::move(release); }
-  // As DraftCore has them; what is gone at once is dropped before they return. Called while this serves, from
-  // any thread but the engine's.
+  // As in DraftCore; a model that is gone at once is dropped before these return. Call them while this
+  // serves, from any thread but the engine's.
   uint32_t AddModel(DraftModel model);
   std::optional<uint32_t> RetireModel(const std::string& name);
-  // Null before Serve, where there are none, and after Stop.
+  // Null before Serve, without constraints, and after Stop.
   DraftConstraints* constraints() { return constraints_.get(); }
 
   grpc::ServerBidiReactor<v1::DraftRequest, v1::DraftResponse>* Draft(
@@ -87,16 +87,16 @@ class DrafterService final : public v1::Drafter::CallbackService {
                                              const v1::UnloadDraftModelRequest* request,
                                              v1::UnloadDraftModelResponse* response) override;
 
-  // Ends all streams, refuses new ones, and returns when none is left or at the deadline.
+  // Ends all streams and refuses new ones. Returns when none is left or at the deadline.
   void Drain(absl::Time deadline);
 
-  // Ends the engine thread, after which the models are no longer used. The server has stopped. Destruction
-  // does the same.
+  // Ends the engine thread; afterwards the models are not used any more. Call it after the server has
+  // stopped. The destructor does the same.
   void Stop();
 
-  // As of the engine thread's last round.
+  // As of the engine thread's last loop.
   DraftStats stats() const;
-  // How long the engine thread has been at its present round.
+  // How long the engine thread has been in its current loop.
   absl::Duration busy_time() const { return busy_time_.At(clock_.Now()); }
 
  private:
@@ -139,7 +139,7 @@ class DrafterService final : public v1::Drafter::CallbackService {
   void OnMessage(LinkId link, const v1::DraftRequest& message);
   void OnClosed(LinkId link, const absl::Status& status);
   void Run();
-  // Has the engine thread do it between two steps, and waits until it has.
+  // Runs `command` on the engine thread between two steps, and waits for it.
   void RunOnEngineThread(const std::function<void(DraftCore&)>& command);
   void Handle(Event event);
   void HandleScore(ScoreEvent event);
@@ -173,7 +173,7 @@ class DrafterService final : public v1::Drafter::CallbackService {
   std::vector<std::function<void()>> commands_ ABSL_GUARDED_BY(mutex_);
   LinkId last_link_ ABSL_GUARDED_BY(mutex_) = 0;
   ScoreId last_score_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Streams that are open, for Drain.
+  // Open streams, for Drain.
   std::map<LinkId, std::shared_ptr<Stream>> open_ ABSL_GUARDED_BY(mutex_);
   DraftStats stats_ ABSL_GUARDED_BY(mutex_);
 };

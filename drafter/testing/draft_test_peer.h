@@ -27,15 +27,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-// What the drafter's tests share: a drafter on a fake engine, and a verifier's side that checks all it is
-// sent.
+// Shared by the drafter's tests: a drafter on a fake engine, and a verifier's side that checks every message.
 namespace tandem::testing_peer {
 
 inline constexpr uint64_t kFingerprint = 0xfeed;
 inline constexpr uint64_t kDraftFingerprint = 0xd4af;  // Of a bridged model itself.
 inline constexpr LinkId kLink = 7;
 
-// A target of FakeEngine's 64 tokens and 8 ids of padding, and what a draft model calls them that has 80 ids.
+// A target of FakeEngine's 64 tokens and 8 ids of padding, and the ids of these tokens in a draft model with
+// 80 ids.
 inline constexpr int32_t kPaddedWidth = 72;
 inline constexpr int32_t kDraftWidth = 80;
 inline TokenIds DraftIds() {
@@ -43,7 +43,7 @@ inline TokenIds DraftIds() {
   for (TokenId token = 0; token < 64; ++token) ids.push_back((token * 37 + 5) % kDraftWidth);
   return ids;
 }
-// To the draft model, tokens that it has not are the target's token 9.
+// The draft model's stand-in for tokens that it does not have: the target's token 9.
 inline constexpr TokenId kStandIn = 9;
 inline std::shared_ptr<const VocabularyBridge> SomeBridge() {
   TokenIds ids = DraftIds();
@@ -58,7 +58,7 @@ inline uint32_t NodeLimit(const DraftBudget& budget) {
   const uint64_t levels = budget.depth + budget.lookahead;
   uint64_t limit = uint64_t{budget.nodes} * levels / budget.depth;
   if (budget.shape == TreeShape::kChain) limit = std::min(limit, levels);
-  // What is drafted ahead takes the place of the levels beyond those that are verified.
+  // Drafting ahead replaces the levels beyond the verified ones.
   if (budget.shape != TreeShape::kEagle2 && budget.ahead_nodes > 0)
     limit = std::max(limit, std::min<uint64_t>(limit, budget.nodes) + budget.ahead_nodes);
   if (budget.shape == TreeShape::kEagle2) limit += budget.branching * levels;
@@ -152,18 +152,18 @@ class Peer {
             .constraint = constraint_.has_value() ? std::make_shared<const std::string>("fake") : nullptr};
   }
 
-  // From the next Open on: there is a constraint, which the drafter gets by GiveConstraint.
+  // From the next Open on there is a constraint, which the drafter gets by GiveConstraint.
   void Constrain() { constraint_.emplace(FakeConstraint::Options{}); }
-  // And nothing is sent that it does not allow, at scores of the masked distribution.
+  // From now on the drafter sends only allowed tokens, with scores of the masked distribution.
   void GiveConstraint() {
     heeded_ = true;
     drafter_->core.OnConstraint(link_, session_, epoch_, std::make_unique<FakeConstraint>(*constraint_));
   }
   const std::optional<FakeConstraint::Options>& constraint() const { return constraint_; }
-  // Scores are not checked from now on.
+  // Stops checking scores.
   void SkipScores() { check_scores_ = false; }
   void set_sampling(const SamplingParameters& sampling) { sampling_ = sampling; }
-  // Of the output, behind which `path` goes on.
+  // The output, followed by `path`.
   TokenIds OutputWith(const TokenIds& path) const {
     TokenIds output(tokens_.begin() + static_cast<ptrdiff_t>(prompt_length_), tokens_.end());
     output.insert(output.end(), path.begin(), path.end());
@@ -185,7 +185,7 @@ class Peer {
     windows_.clear();
     window_start_ = 0;
     MoveWindow();
-    // After a resync the drafter may go on with its old window, which this side does not follow.
+    // After a resync the drafter may keep its old window, which this side does not track.
     if (epoch_ > 1 && window_start_ > 0) check_scores_ = false;
     next_id_ = 1;
     exhausted_ = false;
@@ -232,7 +232,7 @@ class Peer {
     drafter_->core.OnRequest(link_, {session_, std::move(event)});
   }
 
-  // Takes this session's responses out of a batch.
+  // Takes this session's responses from a batch.
   void Collect(const std::vector<std::pair<LinkId, DraftResponse>>& responses) {
     for (const auto& [link, response] : responses) {
       if (link == link_ && response.session == session_) inbox_.push_back(response);
@@ -259,7 +259,7 @@ class Peer {
     }
   }
 
-  // Everything the drafter has to say now.
+  // Runs the drafter dry and delivers all its messages.
   void RunDryAndDeliver() {
     drafter_->RunDry();
     Collect(drafter_->core.TakeResponses());
@@ -282,7 +282,8 @@ class Peer {
   uint64_t num_nodes() const { return num_nodes_; }
 
  private:
-  // The drafter's rule: a window that leaves the tree too little room starts anew at three quarters.
+  // The drafter's rule: if a window leaves the tree too little room, it restarts with three quarters of the
+  // context.
   void MoveWindow() {
     const size_t context = static_cast<size_t>(drafter_->engine.config().max_context);
     const size_t levels = budget_.depth == 0 ? 0 : std::min(budget_.depth + budget_.lookahead, kMaxTreeDepth);
@@ -298,7 +299,7 @@ class Peer {
     ASSERT_EQ(grow.parents.size(), grow.tokens.size());
     ASSERT_EQ(grow.parents.size(), grow.scores.size());
     if (grow.epoch != epoch_) return;
-    // What was gathered when a commit came, and is not sent, has ids too.
+    // Nodes that were collected when a commit came, and were not sent, have ids too.
     ASSERT_GE(grow.first_id, next_id_);
     ASSERT_LE(grow.seen_commit, commit_no_);
     next_id_ = grow.first_id + static_cast<NodeId>(grow.parents.size());
@@ -313,7 +314,7 @@ class Peer {
       ASSERT_LT(grow.parents[i], id);
       const bool stale_root = grow.parents[i] == 0 && grow.seen_commit != commit_no_;
       if (stale_root || !tree_.IsKnownParent(grow.parents[i])) {
-        // Only growth that crossed a commit may hang in the air.
+        // Only growth that crossed a commit may have an unknown parent.
         ASSERT_NE(grow.seen_commit, commit_no_) << "node " << id << " below unknown " << grow.parents[i];
         continue;
       }
@@ -347,7 +348,7 @@ class Peer {
     const auto window = std::find_if(windows_.begin(), windows_.end(),
                                      [&](const Window& w) { return w.commit_no == grow.seen_commit; });
     ASSERT_NE(window, windows_.end());
-    // Of windows that moved with the commits before.
+    // Starts of windows that moved with earlier commits.
     std::set<size_t> starts;
     for (auto at = window;; --at) {
       starts.insert(at->start);
@@ -429,8 +430,8 @@ struct ReferenceNode {
   }
 };
 
-// Best-first growth written down naively: no cache, no heap, every context spelled out. A step forwards an
-// eighth of `nodes`, from 1 to `expand_width` of them.
+// A naive implementation of best-first growth: no cache, no heap, every context spelled out. A step forwards
+// an eighth of `nodes`, from 1 to `expand_width` of them.
 inline std::vector<ReferenceNode> BestFirst(const FakeEngine& engine, const TokenIds& prompt, uint32_t depth,
                                             uint32_t nodes, uint32_t branching, uint32_t expand_width) {
   const size_t width = std::clamp(nodes / 8, 1u, expand_width);
@@ -486,7 +487,7 @@ inline std::vector<ReferenceNode> Nodes(const Peer& peer) {
   return nodes;
 }
 
-// How many tokens a round would find among the nodes if their scores were right: the sum of their paths'
+// How many tokens a round would accept among the nodes if their scores were right: the sum of their path
 // scores.
 inline float Worth(const std::vector<ReferenceNode>& nodes) {
   std::vector<float> path_scores;

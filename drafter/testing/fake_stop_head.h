@@ -7,7 +7,8 @@
 
 namespace tandem {
 
-// For tests: reads the first number of a state, which FakeEngine has in [-1, 1), as an acceptance in (0, 1].
+// For tests: turns the first number of a state, which is in [-1, 1) in FakeEngine, into an acceptance in (0,
+// 1].
 class FakeStopHead final : public StopHead {
  public:
   float Acceptance(absl::Span<const float> state) const override {

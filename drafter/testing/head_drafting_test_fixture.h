@@ -26,8 +26,8 @@ inline constexpr uint64_t kVocabularyOfHead = 0xbeef;
 inline constexpr uint32_t kHeadContext = 64;
 inline constexpr uint32_t kTargetWidth = 8;
 
-// Of an EAGLE-3 head that reads two states of a narrow target, or of a head of that target's width that reads
-// one.
+// The configuration of an EAGLE-3 head that reads two states of a narrow target, or of a head of that
+// target's width that reads one.
 inline ModelConfig HeadModel(HeadConfig::Kind kind) {
   ModelConfig config;
   config.architecture = "LlamaForCausalLM";
@@ -78,7 +78,7 @@ inline std::vector<float> TargetStates(absl::Span<const TokenId> text, uint32_t 
   return states;
 }
 
-// Those of positions [first, end) as they are sent.
+// The features of positions [first, end), as sent.
 inline Features MakeFeatures(const TokenIds& text, uint32_t epoch, uint32_t first, uint32_t end,
                              uint32_t num_states) {
   Features features{.epoch = epoch, .first_position = first};
@@ -98,8 +98,8 @@ class PlainHead {
  public:
   explicit PlainHead(HeadConfig::Kind kind) : engine_(HeadEngine(kind, 64)) {}
 
-  // What it guesses after `text` and then `path`, the target's states being known up to the last token but
-  // one of the text, and the window beginning at `window_start`.
+  // Its guesses after `text` and `path`. The target's states are known up to the last token but one of the
+  // text, and the window begins at `window_start`.
   std::vector<TokenProbability> Guesses(const TokenIds& text, const TokenIds& path, uint32_t window_start,
                                         size_t count,
                                         const SamplingParameters& sampling = {.temperature = 0.0f}) {
@@ -111,7 +111,7 @@ class PlainHead {
                           : sampler.Guess(absl::MakeSpan(logits), position, count);
   }
 
-  // What Medusa heads say of the level below nodes of that depth; nothing below the last one.
+  // The logits of Medusa heads for the level below nodes of that depth; empty below the last one.
   std::vector<float> LevelLogits(const TokenIds& text, size_t depth) {
     const std::vector<float> states =
         TargetStates(absl::MakeConstSpan(text).first(text.size() - 1), head().num_states());
@@ -273,7 +273,8 @@ class HeadDraftingTest : public testing::Test {
     }
   }
 
-  // Every node from `first_id` on is among the plain head's guesses, with its score; how many there are.
+  // Checks that every node from `first_id` on is among the plain head's guesses, with its score. Returns
+  // their number.
   int CheckTree(uint32_t window_start = 1, NodeId first_id = 0) {
     int checked = 0;
     for (const TreeNode& node : tree_.nodes()) {
@@ -291,7 +292,7 @@ class HeadDraftingTest : public testing::Test {
     return checked;
   }
 
-  // Tokens of the best path, and so many more that are not in the tree below it.
+  // The tokens of the best path, extended to `length` by tokens that are not in the tree.
   TokenIds BestPath(size_t length) const {
     TokenIds path;
     NodeId above = 0;

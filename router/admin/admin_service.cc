@@ -98,7 +98,7 @@ class RouterAdminService::Watcher {
   bool Tell() {
     if (!MayWatch()) {
       stream_->Finish(absl::PermissionDeniedError(
-          absl::StrCat("tenant \"", caller_.name, "\" may not administer this router any more")));
+          absl::StrCat("tenant \"", caller_.name, "\" may no longer administer this router")));
       return false;
     }
     absl::StatusOr<std::vector<v1::WatchEvent>> events = feed_.Next(state_);
@@ -146,8 +146,8 @@ absl::StatusOr<Tenant> RouterAdminService::Authorize(const grpc::CallbackServerC
                           AuthenticateCall(routing->tenants(), context.client_metadata()));
   const Tenant& tenant = routing->table().tenants[index];
   if (tenant.admin) return tenant;
-  return absl::PermissionDeniedError(absl::StrCat(
-      "tenant \"", tenant.name, "\" may not administer this router; its configuration would say `admin`"));
+  return absl::PermissionDeniedError(
+      absl::StrCat("tenant \"", tenant.name, "\" may not administer this router; it lacks `admin: true`"));
 }
 
 template <class Response, class Edit>
@@ -296,7 +296,7 @@ void RouterAdminService::Swap(const v1::SwapTenantDrafterRequest& request,
     to.set_trusted(drafter.trusted);
   }
   if (to.name().empty()) {
-    reactor->Finish(ToGrpcStatus(absl::AbortedError("the drafter has gone meanwhile")));
+    reactor->Finish(ToGrpcStatus(absl::AbortedError("the drafter was removed meanwhile")));
     return;
   }
   // Answers when the last swap lets go of it.

@@ -14,11 +14,11 @@
 
 namespace tandem::router {
 
-// tandem.v1.RouterAdmin on a router. Every call is worked on by one thread of its own, since edits wait for
-// the store. Thread-safe; destroyed after the server has shut down.
+// tandem.v1.RouterAdmin on a router. One thread of this service handles all calls, because edits block on the
+// store. Thread-safe. Destroy it after the server has shut down.
 class RouterAdminService final : public v1::RouterAdmin::CallbackService {
  public:
-  // What servers that registered say of themselves.
+  // Returns the registered servers, as they describe themselves.
   using Registered = std::function<std::vector<v1::ServerRegistration>()>;
 
   // Keeps a reference to `router`.
@@ -74,7 +74,7 @@ class RouterAdminService final : public v1::RouterAdmin::CallbackService {
  private:
   class Watcher;
 
-  // The caller, a tenant with `admin`.
+  // The calling tenant, which must have `admin`.
   absl::StatusOr<Tenant> Authorize(const grpc::CallbackServerContext& context) const;
   // Authorizes, runs `edit` on the worker and answers with what it returns.
   template <class Response, class Edit>

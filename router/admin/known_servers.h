@@ -7,9 +7,9 @@
 
 namespace tandem::router {
 
-// The verifiers and drafters that the router uses, as RouterAdmin.ListServers has them. `registered` are
-// those that registered. Each source is asked by itself, so a server that comes or goes meanwhile may be
-// there without its registration.
+// The verifiers and drafters that the router uses, in the form of RouterAdmin.ListServers. `registered`: the
+// registered servers. The sources are read one after the other, so a server that comes or goes meanwhile may
+// be listed without its registration.
 v1::ListServersResponse ListServers(Router& router, absl::Span<const v1::ServerRegistration> registered);
 
 }  // namespace tandem::router

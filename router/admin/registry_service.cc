@@ -103,7 +103,8 @@ grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* c
   waiting_.fetch_add(1);
   worker_->Post([this, context, reactor, work = std::move(work)] {
     // Whoever does not wait any more says so again, perhaps something else.
-    const absl::Status status = context->IsCancelled() ? absl::CancelledError("the caller is gone") : work();
+    const absl::Status status =
+        context->IsCancelled() ? absl::CancelledError("the caller disconnected") : work();
     waiting_.fetch_sub(1);
     reactor->Finish(ToGrpcStatus(status));
   });

@@ -15,15 +15,15 @@
 
 namespace tandem::router {
 
-// tandem.v1.Registry on a router: takes registrations and keeps the router's verifiers and drafters to them.
-// Calls are worked on by one thread of their own, since the store may have to be asked; another one notices
-// what changes in the store and which leases end. Where the configuration lets nobody register every call is
+// tandem.v1.Registry on a router: accepts registrations, and updates the router's verifiers and drafters
+// accordingly. One thread handles calls, because they may block on the store; another one follows changes of
+// the store and ends of leases. If the configuration allows no registration, every call is
 // FailedPrecondition.
 //
-// With TLS a caller registers only what its certificate says it is. Without, as everywhere, whoever can
-// connect is believed.
+// With TLS, a caller can register only the kind of server that its certificate names. Without TLS, everybody
+// who can connect is trusted, as everywhere in Tandem.
 //
-// Thread-safe; destroyed after the server has shut down.
+// Thread-safe. Destroy it after the server has shut down.
 class RegistryService final : public v1::Registry::CallbackService {
  public:
   // Keeps a reference to `router`.
@@ -36,7 +36,7 @@ class RegistryService final : public v1::Registry::CallbackService {
                                        const v1::DeregisterRequest* request,
                                        v1::DeregisterResponse* response) override;
 
-  // Those in use now, as they describe themselves. May wait for the store.
+  // The servers in use, as they describe themselves. May block on the store.
   std::vector<v1::ServerRegistration> Servers() const { return registrar_.Servers(); }
 
  private:

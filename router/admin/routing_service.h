@@ -7,8 +7,8 @@
 
 namespace tandem::router {
 
-// tandem.v1.Routing on a router: how drafters are chosen, and teaching it. The work is done on the router's
-// workers. Thread-safe.
+// tandem.v1.Routing on a router: explains and calibrates the choice of drafters. The work runs on the
+// router's workers. Thread-safe.
 class RoutingService final : public v1::Routing::CallbackService {
  public:
   // Bounds of a calibration, beyond those of single prompts.

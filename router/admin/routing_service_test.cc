@@ -188,7 +188,7 @@ TEST_F(RoutingServiceTest, WhatWasLearnedOutlivesTheRouter) {
   foreign.mutable_models(0)->set_model("another");
   const absl::Status refused = read(next, CalibrationFile{"foreign", foreign.SerializeAsString()});
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(refused.message(), "foreign: is for model \"another\", and served here is letters");
+  EXPECT_EQ(refused.message(), "foreign: is for model \"another\", but this router serves letters");
   EXPECT_EQ(state(next), file.bytes) << "as it was";
 }
 

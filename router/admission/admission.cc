@@ -99,20 +99,21 @@ absl::Status Admission::QueueFull(const Tenant& tenant, const ModelState& model)
   std::string what;
   if (!HasRoom(tenant.name)) {
     what = absl::StrCat("tenant \"", tenant.name, "\" has ", state.in_flight, " requests in flight, ",
-                        state.in_flight_elsewhere > 0
-                            ? absl::StrCat("and ", state.in_flight_elsewhere, " at other routers, its limit")
-                            : "its limit");
+                        state.in_flight_elsewhere > 0 ? absl::StrCat("and ", state.in_flight_elsewhere,
+                                                                     " at other routers, which is its limit")
+                                                      : "its limit");
   } else if (!HasRoom(model)) {
-    what =
-        absl::StrCat("the model has ", model.in_flight, " requests in flight, as many as its verifiers take");
+    what = absl::StrCat("the model has ", model.in_flight,
+                        " requests in flight, which is all that its verifiers take");
   } else if (total_ < total_limit_) {
     what = absl::StrCat("the model has ", model.in_flight,
-                        " requests in flight, and the places that are left are kept for other tenants");
+                        " requests in flight, and the remaining places are kept for other tenants");
   } else {
     what = absl::StrCat("the router has ", total_, " requests in flight, its limit");
   }
   if (tenant.max_queued_requests > 0) {
-    absl::StrAppend(&what, ", and ", NumQueued(tenant.name), " of the tenant's wait, their limit");
+    absl::StrAppend(&what, ", and ", NumQueued(tenant.name),
+                    " of the tenant's requests wait, which is the limit");
   }
   const absl::Duration delay = turn_ * static_cast<double>(NumQueued() + 1);
   return WithRetryAfter(absl::ResourceExhaustedError(absl::StrCat(what, "; retry later")),

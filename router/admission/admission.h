@@ -22,27 +22,27 @@
 
 namespace tandem::router {
 
-// Bounds the requests in flight, per tenant, per model and in all, so that overload waits or is refused at
-// the door and does not pile up behind it: what waits at a verifier is served in the order of its arrival,
-// whoever sent it. Where no place is free a request waits in its tenant's bounded queue; places that become
-// free go to tenants in proportion to their weights (one FairQueue for each model), past those that are at a
-// limit of their own. Where only the limit in all is short, models take turns.
+// Bounds the requests in flight: per tenant, per model and in all. Under overload, requests wait or are
+// refused here instead of piling up at verifiers, which serve in order of arrival and do not share fairly
+// among tenants. If no place is free, a request waits in its tenant's bounded queue. Free places go to
+// tenants in proportion to their weights (one FairQueue for each model), skipping tenants that have reached a
+// limit of their own. If only the total limit is reached, models take turns.
 //
-// Some of a model's places are kept for those who come next: `spare_percent` of them go only to tenants that
-// have fewer than so many of them, and than their share by weight among the tenants that are there, or none.
-// So whoever comes while another tenant has all it could get starts at once, and does not wait for the end of
-// somebody's long output. A router of one tenant keeps none.
+// Some places of a model are kept spare for tenants that come next: `spare_percent` of them go only to
+// tenants that hold none, or fewer than that number and fewer than their share by weight among the tenants
+// present. So a tenant that arrives while another one uses all it can get starts at once, and need not wait
+// for the end of a long output. A router with one tenant keeps no places spare.
 //
-// Thread-safe; outlives its tickets. What is kept of a tenant is kept for good, a few bytes each.
+// Thread-safe. Outlives its tickets. The state of a tenant, a few bytes, is never freed.
 class Admission {
  public:
-  // Called once for a request that had to wait: OK when its ticket holds a place from now on; Unavailable
-  // when the router shuts down, the ticket being void then. On a thread that gave a place back, which may
-  // hold locks of its own: it may only post elsewhere. Not called, or without effect, once the ticket is
-  // given back.
+  // Called once for a request that had to wait: OK if its ticket holds a place from now on; Unavailable if
+  // the router shuts down, and then the ticket is void. It runs on the thread that gave a place back, which
+  // may hold locks, so it may only post work elsewhere. Once the ticket is given back, it is not called, or
+  // has no effect.
   using OnPlace = std::function<void(absl::Status)>;
 
-  // A place among the requests in flight, or one in the queue for it, given back on destruction.
+  // A place in flight, or a position in the queue for one. Given back on destruction.
   class Ticket {
    public:
     Ticket() = default;
@@ -55,10 +55,10 @@ class Admission {
     Ticket& operator=(const Ticket&) = delete;
     ~Ticket() { Release(); }
 
-    // Whether the request had to queue when it came, so that OnPlace is what starts it.
+    // Whether the request had to queue when it came, so that OnPlace starts it.
     bool waits_at_first() const { return waits_at_first_; }
-    // What is left of the request is to deliver its output: the place may go to another one, and Drain still
-    // waits for this ticket. At most once.
+    // Only the delivery of the output is left: gives the place to another request, but Drain still waits for
+    // this ticket. Call it at most once.
     void GiveBackPlace();
 
    private:
@@ -78,44 +78,44 @@ class Admission {
   explicit Admission(const Clock* clock, uint32_t spare_percent = 0)
       : clock_(*clock), spare_percent_(spare_percent) {}
 
-  // A request that no verifier is asked for has no model.
+  // The model of a request that needs no verifier.
   static constexpr size_t kNoModel = static_cast<size_t>(-1);
 
-  // A place, or one in the queue. `tenant` indexes the tenants of `table`, whose limits and weights hold from
-  // now on; counting goes by the tenant's name, across tables. ResourceExhausted, naming the limit and with
-  // google.rpc.RetryInfo, when the tenant has used up its tokens or its queue is full; Unavailable while
+  // Takes a place, or a position in the queue. `tenant` is an index into the tenants of `table`, whose limits
+  // and weights apply from now on; counts belong to the tenant's name, across tables. `priority` orders the
+  // tenant's own requests in the queue (FairQueue). ResourceExhausted, with the limit's name and
+  // google.rpc.RetryInfo, if the tenant has used up its tokens or its queue is full; Unavailable while
   // shutting down.
-  // `priority` orders the tenant's own requests in the queue (FairQueue).
   absl::StatusOr<Ticket> Admit(const RoutingTable& table, size_t tenant, OnPlace on_place = nullptr,
                                size_t model = kNoModel, int32_t priority = 0);
 
-  // How many requests of a model may be in flight from now on; nothing: as many as in all.
+  // Sets how many requests of a model may be in flight. nullopt: only the total limit applies.
   void SetPlaces(size_t model, std::optional<uint32_t> places);
 
-  // ResourceExhausted with google.rpc.RetryInfo when a tenant has used up its quota of tokens: then nothing
-  // is to be spent on a request of it.
+  // ResourceExhausted with google.rpc.RetryInfo if the tenant has used up its quota of tokens. Then spend no
+  // work on its requests.
   absl::Status CheckQuota(const Tenant& tenant);
-  // Takes what a request may use, prompt and output, out of its tenant's quota: how much was taken, at most a
-  // minute's worth, so that any request runs when its tenant has used nothing for a while. `tenant` is one
-  // that was admitted. ResourceExhausted with google.rpc.RetryInfo when there is not so much left; then
-  // `spent`, what was done for the request already, is charged, and RetryInfo counts it.
+  // Reserves the tokens that a request may use, prompt and output, from its tenant's quota. Returns how many
+  // were reserved: at most a minute's worth, so that any request can run if its tenant has used nothing for a
+  // while. `tenant` must have been admitted. ResourceExhausted with google.rpc.RetryInfo if too few are left;
+  // then `spent`, the tokens already used for the request, is charged, and RetryInfo takes it into account.
   absl::StatusOr<uint64_t> Reserve(const Tenant& tenant, uint64_t tokens, uint64_t spent = 0);
-  // Charges what was done for a request that was refused, at most a minute's worth.
+  // Charges the tokens used for a refused request, at most a minute's worth.
   void Charge(const Tenant& tenant, uint64_t spent);
-  // What became of that: puts back what was not used, or takes what was used beyond it.
+  // Settles a reservation: puts back unused tokens, or charges those used beyond it.
   void Settle(const Tenant& tenant, uint64_t reserved, uint64_t used);
 
-  // What a tenant of this router uses of its limits, for routers that share them (SharedQuotas).
+  // How much of its limits a tenant uses on this router, for routers that share the limits (SharedQuotas).
   struct Use {
     double tokens = 0.0;       // Of its quota, since the router started, less what was put back.
     double tokens_left = 0.0;  // Below 0: owed.
     uint32_t in_flight = 0;
     bool waiting = false;  // Requests are queued.
   };
-  // By name, of the tenants with a limit that have had requests here.
+  // The use of tenants with a limit that have had requests here, by name.
   std::map<std::string, Use> Uses(const RoutingTable& table);
 
-  // What all other routers say of a tenant.
+  // The sum of what the other routers report about a tenant.
   struct ElsewhereUse {
     double tokens = 0.0;                // That were used since the call before.
     std::optional<double> tokens_left;  // No more than that, where what was used is not known.
@@ -123,13 +123,14 @@ class Admission {
     uint32_t routers = 0;  // That have requests of the tenant, in flight or queued.
   };
   using Elsewhere = std::map<std::string, ElsewhereUse>;
-  // Limits hold for this router and the others together from now on. A tenant may have requests in flight
-  // here as long as there are fewer in all, and always its share of the limit among the routers that have any
-  // of it. `part`: of every limit that this router gives by itself, 1 where it knows of the others.
+  // Applies limits to this router and the others together. A tenant may have requests in flight here while
+  // there are fewer than its limit on all routers, and in any case its share of the limit among the routers
+  // that have requests of it. `part`: the share of every limit that this router grants; 1 if it knows what
+  // the others use.
   void SetElsewhere(const RoutingTable& table, const Elsewhere& elsewhere, double part);
 
-  // Refuses everybody from now on with Unavailable, those who wait too, and returns once nothing is in flight
-  // and no output is to be delivered, or `deadline` has passed.
+  // Refuses all requests with Unavailable, including those that wait. Returns once nothing is in flight and
+  // all output is delivered, or `deadline` has passed.
   void Drain(absl::Time deadline);
 
   uint32_t in_flight() const;
@@ -165,7 +166,7 @@ class Admission {
     OnPlace on_place;
   };
 
-  // The tokens per minute that this router gives.
+  // The tokens per minute that this router grants.
   double QuotaOf(const Tenant& tenant) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return std::max(tenant.tokens_per_minute * part_, 1.0);
   }
@@ -175,16 +176,16 @@ class Admission {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(uint64_t id);
   void Deliver(uint64_t id);
-  // Takes its place, or its place in the queue, from a request.
+  // Takes away a request's place, or its position in the queue.
   void Displace(uint64_t id, Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool HasRoom(const ModelState& model) {
     return !model.places.has_value() || model.in_flight < *model.places;
   }
-  // Whether a tenant that is present may have the next place of a model.
+  // Whether a present tenant may have the next place of a model.
   bool MayTakePlace(const ModelState& model, const std::string& tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // A request of the tenant comes, is given a place, or goes.
+  // Count a request of the tenant that comes, gets a place, or goes.
   static void Enter(ModelState& model, const Tenant& tenant);
   void TakePlace(ModelState& model, const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Leave(ModelState& model, const std::string& tenant);
@@ -192,7 +193,7 @@ class Admission {
   size_t NumQueued(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives a free place to the next request of a model, if there is one.
   std::optional<OnPlace> FillPlace(ModelState& model) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives free places to those who wait; what is returned is to be called without the mutex.
+  // Gives free places to waiting requests. Call the returned functions without the mutex.
   std::vector<OnPlace> FillPlaces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status QueueFull(const Tenant& tenant, const ModelState& model) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -211,7 +212,7 @@ class Admission {
   uint32_t delivering_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   double part_ ABSL_GUARDED_BY(mutex_) = 1.0;  // SetElsewhere.
-  // How long it takes until a place becomes free while somebody waits, smoothed; and when the last one did.
+  // The time between two places becoming free while requests wait, smoothed; and when the last one did.
   absl::Duration turn_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
   absl::Time last_turn_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
 };

@@ -107,7 +107,7 @@ TEST_F(AdmissionTest, WaitsAndIsGivenAPlace) {
   EXPECT_EQ(admission_.in_flight(), 1u);
   const auto fourth = admission_.Admit(table, 0, waiting(4));
   EXPECT_EQ(fourth.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(fourth.status().message(), HasSubstr("2 of the tenant's wait, their limit"));
+  EXPECT_THAT(fourth.status().message(), HasSubstr("2 of the tenant's requests wait, which is the limit"));
 
   // Leaving the queue frees the place in it at once.
   *second = Admission::Ticket();

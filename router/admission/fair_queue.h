@@ -11,29 +11,29 @@
 
 namespace tandem::router {
 
-// Who is next among waiting requests of many tenants: start-time fair queueing (Goyal, Vin and Cheng, 1996),
-// in which tenants that wait all the time get places in proportion to their weights, whatever the others ask
-// for, and nobody waits for ever.
+// Orders the waiting requests of many tenants by start-time fair queueing (Goyal, Vin and Cheng, 1996).
+// Tenants that always have waiting requests get places in proportion to their weights, whatever the others
+// do, and every request gets its turn.
 //
 // A request gets the start tag max(virtual time, finish tag of its tenant's last request) and the finish tag
-// start + size / weight; the lowest start tag is served next, and becomes the virtual time. Among equal tags
-// the tenant that came first in the alphabet is. A tenant that was idle begins at the virtual time: it
-// neither saves up nor owes.
+// start + size / weight. The request with the lowest start tag is served next, and its tag becomes the
+// virtual time. Ties go to the tenant whose name sorts first. A tenant that was idle starts at the virtual
+// time: idle time neither earns nor costs anything.
 //
-// Plain logic, not thread-safe.
+// Plain logic. Not thread-safe.
 class FairQueue {
  public:
   using Id = uint64_t;
 
-  // Enqueues a request of a tenant; `id` is not in the queue. A weight of 0 counts as 1. `size` says for how
-  // many ordinary requests it counts, below 2^16. Of a tenant's own requests that with the lowest `priority`
-  // is the first, and of equal ones the oldest; between tenants priorities count for nothing.
+  // Enqueues a request of a tenant; `id` must not be in the queue. A weight of 0 counts as 1. `size`: how
+  // many ordinary requests it counts for, below 2^16. Among a tenant's own requests, the lowest `priority`
+  // comes first, then the oldest. Priorities have no effect between tenants.
   void Push(Id id, const std::string& tenant, uint32_t weight, uint32_t size = 1, int32_t priority = 0);
 
-  // Takes out the next request of a tenant that `eligible` lets pass; nothing when there is none.
+  // Removes and returns the next request of a tenant for which `eligible` is true; nullopt if there is none.
   std::optional<Id> Pop(const std::function<bool(const std::string& tenant)>& eligible);
 
-  // Takes out a request that no longer waits. False when it is not in the queue.
+  // Removes a request that no longer waits. False if it is not in the queue.
   bool Remove(Id id);
 
   size_t size() const { return tenant_of_.size(); }
@@ -56,7 +56,8 @@ class FairQueue {
     Order order;
   };
 
-  // Gives the tenant's first request its tag, or forgets the tenant when nothing tells it from a new one.
+  // Gives the tenant's first request its tag, or deletes the tenant's state if it equals that of a new
+  // tenant.
   void Advance(std::map<std::string, Tenant>::iterator tenant);
 
   std::map<std::string, Tenant> tenants_;

@@ -83,7 +83,7 @@ absl::Status SharedQuotas::Exchange() {
     key_ = absl::StrCat(kPrefix, options_.router, "-", ++num_times_alone_);
     written_ = {};
     admission_.SetElsewhere(*options_.table(), {}, 1.0 / static_cast<double>(num_routers_));
-    LogWarning("the state store is out of reach: of tenants' limits this router gives its part",
+    LogWarning("the state store is unreachable: this router applies its share of tenants' limits",
                {{"routers", absl::StrCat(num_routers_)}, {"error", std::string(status.message())}});
   }
   return status;
@@ -152,7 +152,7 @@ absl::Status SharedQuotas::Read() {
     if (entry.key == key_) continue;
     v1::QuotaUsage record;
     if (!record.ParseFromString(entry.value) || !IsFinite(record)) {
-      LogWarning("what another router says of tenants' limits cannot be read", {{"key", entry.key}});
+      LogWarning("another router's record of tenants' limits cannot be read", {{"key", entry.key}});
       continue;
     }
     const auto before = seen_.find(entry.key);

@@ -20,43 +20,44 @@
 
 namespace tandem::router {
 
-// Makes tenants' limits those of all routers that share a store with leases, not of each: every second a
+// Applies tenants' limits to all routers that share a store with leases, not to each of them: every second a
 // router writes what its tenants have used (v1::QuotaUsage, "quotas/ROUTER") and reads what the others wrote.
 //
-// Between two exchanges a router does not know what others admit. So a tenant that floods R routers gets too
-// much by what R - 1 of them admit within a second, once: tokens are then owed, and requests in flight come
-// down to the limit as they end. A router that starts takes over what the others know to be left.
+// Between two exchanges, a router does not know what the others admit. So a tenant that floods R routers can,
+// once, exceed its limit by what R - 1 of them admit within a second. It then owes these tokens, and its
+// requests in flight come down to the limit as they end. A router that starts takes the remaining tokens from
+// the others.
 //
-// When the store has been out of reach for as long as its leases last, every router admits its part: limit
-// and quota divided by the number of routers that there were. One that is cut off alone does so beside the
-// others, who share the whole. Requests never wait for the store.
+// If the store has been out of reach for the ttl of its leases, every router admits its part: limit and quota
+// divided by the last known number of routers. If only one router is cut off, it admits its part while the
+// others share the whole limit. Requests never wait for the store.
 //
 // Thread-safe.
 class SharedQuotas {
  public:
   struct Options {
-    // Names this process among all routers, now and later.
+    // A name of this process that no other router has or will have.
     std::string router;
     // The limits in force.
     std::function<std::shared_ptr<const RoutingTable>()> table;
     const Clock* clock = nullptr;
     absl::Duration interval = absl::Seconds(1);
-    // After which a router that is gone is forgotten, and a store out of reach not waited for.
+    // After this time, a router that is gone is forgotten, and an unreachable store counts as lost.
     absl::Duration ttl = absl::Seconds(10);
   };
 
-  // All outlive the object. The first exchange is made here, and later ones on a thread of the object's own,
-  // unless `options.interval` is infinite.
+  // All arguments outlive the object. The constructor makes the first exchange; a thread of the object makes
+  // the others, unless `options.interval` is infinite.
   SharedQuotas(Options options, Admission* admission, LeaseStore* store);
   ~SharedQuotas();
   SharedQuotas(const SharedQuotas&) = delete;
   SharedQuotas& operator=(const SharedQuotas&) = delete;
 
-  // Errors of the store, after which the limits are as said above.
+  // Makes one exchange. Errors of the store; the limits are then as described above.
   absl::Status Exchange() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Tokens that a tenant has used, by its name, on one other router.
+  // Tokens that tenants have used on one other router, by tenant name.
   using Used = std::map<std::string, double>;
 
   void Run();
@@ -76,7 +77,8 @@ class SharedQuotas {
   absl::Time renewed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // By the keys of the other routers.
   std::map<std::string, Used> seen_ ABSL_GUARDED_BY(mutex_);
-  // What others used until now is not known: they say what is left.
+  // True until the first exchange after a start or an outage: what others have used meanwhile is unknown, so
+  // their figure of what is left counts.
   bool begins_ ABSL_GUARDED_BY(mutex_) = true;
   bool alone_ ABSL_GUARDED_BY(mutex_) = false;  // The store is out of reach.
   absl::Time last_exchange_ ABSL_GUARDED_BY(mutex_);

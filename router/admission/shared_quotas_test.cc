@@ -21,15 +21,15 @@ class FailingStore final : public LeaseStore {
   bool fails = false;
 
   absl::StatusOr<std::vector<LeasedEntry>> ListLeased(absl::string_view prefix) override {
-    if (fails) return absl::UnavailableError("out of reach");
+    if (fails) return absl::UnavailableError("unreachable");
     return store_.ListLeased(prefix);
   }
   absl::StatusOr<LeasedEntry> PutLeased(const Put& put) override {
-    if (fails) return absl::UnavailableError("out of reach");
+    if (fails) return absl::UnavailableError("unreachable");
     return store_.PutLeased(put);
   }
   absl::Status RenewLease(const LeasedEntry& entry) override {
-    if (fails) return absl::UnavailableError("out of reach");
+    if (fails) return absl::UnavailableError("unreachable");
     return store_.RenewLease(entry);
   }
   std::unique_ptr<RoutingStore::Watch> WatchPrefix(std::string prefix,

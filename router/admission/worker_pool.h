@@ -14,13 +14,13 @@
 
 namespace tandem::router {
 
-// Threads for the work that gRPC's threads must not do: tokenizing. They are shared among tenants by their
-// weights, and within a tenant's share by priority and then first come, first served; so a tenant that sends
-// many long prompts has its own wait, and nobody waits for more of them than the threads are at. The queue is
-// unbounded here and bounded by admission, which every request passes first. Thread-safe.
+// Threads for work that gRPC's threads must not do, such as tokenizing. Tenants share them by weight; within
+// a tenant, tasks run by priority and then in order of arrival. So a tenant that sends many long prompts
+// delays itself: others wait at most for the tasks that are running. The queue has no bound of its own,
+// because admission bounds the requests first. Thread-safe.
 class WorkerPool {
  public:
-  // Whose a task is, and what it is to count for beside others'.
+  // The tenant of a task, and how much the task counts against that tenant's share.
   struct Share {
     std::string tenant;
     uint32_t weight = 1;
@@ -29,14 +29,14 @@ class WorkerPool {
   };
 
   explicit WorkerPool(int num_threads);
-  // Runs what is queued, then joins.
+  // Runs all queued tasks, then joins the threads.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Within each tenant's share by priority, then in the order of their posting.
+  // Queues a task. Within a tenant, tasks run by priority, then in the order of posting.
   void Post(const Share& share, std::function<void()> task);
-  // The router's own work, which has a share like a tenant's of weight 1.
+  // Queues a task of the router itself, which has the share of a tenant of weight 1.
   void Post(std::function<void()> task);
 
  private:

@@ -18,8 +18,8 @@ constexpr size_t kMostToolBytes = size_t{1} << 20;
 
 void AddTools(CLI::App* app, ToolOptions* options) {
   app->add_option("--tools", options->file,
-                  "With --chat: file with the functions that the model may call, a JSON list in the format "
-                  "of OpenAI's API")
+                  "With --chat: JSON file with the functions that the model may call, as a list in the "
+                  "OpenAI API's format")
       ->group("Prompt");
   app->add_option("--tool-choice", options->choice,
                   "With --tools: auto, none, required, or the name of the function to call")

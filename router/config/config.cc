@@ -167,7 +167,7 @@ class Resolver {
 
   void ResolveTenants() {
     if (config_.tenants().empty() && !config_.allow_anonymous()) {
-      Error("tenants", "empty, so nobody could call; add a tenant or set allow_anonymous");
+      Error("tenants", "empty, expected at least one tenant, or allow_anonymous");
     }
     for (int i = 0; i < config_.tenants_size(); ++i) ResolveTenant(i);
     if (!config_.allow_anonymous()) return;
@@ -184,7 +184,7 @@ class Resolver {
     const std::string path = absl::StrCat("tenants[", i, "]");
     AddName(path + ".name", tenant.name(), "tenant", i, tenant_names_);
     if (config_.allow_anonymous() && tenant.name() == kAnonymousTenant) {
-      Error(path + ".name", "\"anonymous\" is taken by allow_anonymous");
+      Error(path + ".name", "\"anonymous\" is reserved by allow_anonymous");
     }
     Tenant resolved{.name = tenant.name(),
                     .window_policy = tenant.window_policy(),

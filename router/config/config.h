@@ -34,11 +34,11 @@ struct Drafter {
   std::string draft_model;
   bool trusted = false;
   bool draining = false;  // Takes no new sessions.
-  // Tenants name it, and it would have to register, but has not. Without endpoint, and draining.
+  // Tenants name it, but it has not registered. It then has no endpoint, and counts as draining.
   bool absent = false;
 };
 
-// Which servers may register, and how long they are used after they were last heard of.
+// Which servers may register, and how long they are used after their last sign of life.
 struct Registration {
   bool verifiers = false;
   bool drafters = false;
@@ -68,7 +68,7 @@ struct Tenant {
   std::optional<Canary> canary;          // With policy CANARY.
   std::vector<size_t> allowed_drafters;  // What its requests may name, its default included.
   std::string window_policy;             // Empty: the verifier's.
-  // Those that its requests may name, its own included; empty: all.
+  // Window policies that its requests may name, including its own; empty: all.
   std::vector<std::string> allowed_window_policies;
   std::string adapter;                        // Of requests that name none, with its default model; or none.
   std::vector<std::string> allowed_adapters;  // What its requests may name, its own included; empty: all.
@@ -79,8 +79,8 @@ struct Tenant {
   bool admin = false;
   bool text_drafting = false;   // Whether drafters of an entirely different vocabulary may draft for it.
   bool record_traffic = false;  // Whether its prompts and outputs go to the router's spool.
-  // Separates tenants in the verifiers' prefix caches. A function of the tenant's name, so that router
-  // replicas and restarts agree.
+  // Separates tenants in the verifiers' prefix caches. Derived from the tenant's name, so that replicas and
+  // restarts of the router agree.
   uint64_t cache_salt = 0;
 };
 
@@ -97,17 +97,17 @@ struct RoutingTable {
 inline constexpr absl::string_view kAnonymousTenant = "anonymous";
 inline constexpr uint32_t kDefaultMaxConcurrentRequests = 1024;
 
-// Checks a configuration and resolves its references. InvalidArgument lists every error, one a line, each
-// with the path of its field, as in `tenants[1].drafter: "foo" is not a configured drafter`. Tokens are never
-// repeated in messages.
+// Checks a configuration and resolves its references. InvalidArgument lists every error, one per line, each
+// with the path of its field, as in `tenants[1].drafter: "foo" is not a configured drafter`. Messages never
+// contain tokens.
 //
-// `registered` are drafters that registered, by names of their own; those that are configured go before.
-// Where drafters may register, one that a tenant names and nobody is yet is in the table as absent.
+// `registered`: the registered drafters. If a configured drafter has the same name, it takes precedence. If
+// drafters may register, a drafter that a tenant names and that is unknown is in the table as absent.
 absl::StatusOr<RoutingTable> ResolveConfig(const v1::RouterConfig& config,
                                            absl::Span<const Drafter> registered = {});
 
-// Whether it can be the name of a model, drafter, tenant or server, which becomes a metric label, metadata
-// and a log field: at most kMaxNameBytes printable ASCII characters without blanks, at least one.
+// Whether this can be the name of a model, drafter, tenant or server: 1 to kMaxNameBytes printable ASCII
+// characters without blanks. Names become metric labels, metadata and log fields.
 inline constexpr size_t kMaxNameBytes = 128;
 bool IsGoodName(absl::string_view name);
 

@@ -239,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(
                     c.set_allow_anonymous(true);
                     c.mutable_tenants(0)->set_name("anonymous");
                   },
-                  "tenants[0].name: \"anonymous\" is taken"},
+                  "tenants[0].name: \"anonymous\" is reserved"},
         BadConfig{"NoConcurrency", [](auto& c) { c.set_max_concurrent_requests(0); },
                   "max_concurrent_requests: 0, expected at least 1"}),
     [](const auto& bad) { return bad.param.name; });

@@ -117,7 +117,7 @@ std::optional<CanaryVerdict> CanaryMonitor::OnFinished(const RoutingTable& table
       return verdict(true, "above " + of_share);
     }
   }
-  if (exhausted) return verdict(false, "no verdict by the request that was set as the last");
+  if (exhausted) return verdict(false, "no verdict within max_requests");
   const double longest = std::max(trial.own.rounds(), trial.canary.rounds());
   if (longest > kMaxRounds * canary.min_rounds && trial.own.requests() >= 4 * kMinRequests &&
       trial.canary.requests() >= 4 * kMinRequests) {

@@ -13,12 +13,12 @@
 
 namespace tandem::router {
 
-// Tokens per round of one drafter, over requests, with how sure that figure is. Rounds of one request
-// are alike, so requests and not rounds count as independent: the mean is the ratio of two sums over
-// requests, and its variance the usual one of such a ratio (cluster sampling). Plain logic.
+// Estimates a drafter's tokens per round, and the variance of that estimate. Rounds of one request are alike,
+// so requests, not rounds, count as independent samples: the mean is the ratio of two sums over requests,
+// with the usual variance of such a ratio (cluster sampling). Plain logic.
 class RatioEstimate {
  public:
-  // A request's rounds and the tokens they committed.
+  // Adds a request's rounds and the tokens that they committed.
   void Add(double rounds, double tokens);
   double rounds() const { return sum_rounds_; }
   double requests() const { return requests_; }
@@ -36,21 +36,21 @@ class RatioEstimate {
   double sum_products_ = 0.0;
 };
 
-// How far a figure that was looked at many times may be from what it estimates: with probability 1 - `error`
-// no look, ever, finds it further away. `variance` is the figure's own; `scale`, of the same unit, says where
-// the bound is to be tightest: when the standard error is about a twentieth of it.
+// The margin of an estimate that is looked at many times: with probability 1 - `error`, it is never further
+// from the true value, at any look. `variance` is that of the estimate. `scale`, in the same unit, chooses
+// where the bound is tightest: where the standard error is about a twentieth of it.
 //
 // The bound of a normal mixture (Robbins 1970; for estimated variances Waudby-Smith and others 2021): with
 // the information I = 1 / variance, sqrt((I + r) (log((I + r) / r) + 2 log(1 / error))) / I.
 double SequentialMargin(double variance, double scale, double error);
 
-// What a trial has shown.
+// The outcome of a trial.
 struct CanaryVerdict {
   bool promote = false;  // Else the canary is to be rolled back.
   std::string reason;
 };
 
-// A trial so far: tokens per round of both, and the margin of their difference.
+// The state of a trial: tokens per round of both drafters, and the margin of their difference.
 struct CanaryView {
   double own = 0.0;
   double canary = 0.0;
@@ -58,32 +58,34 @@ struct CanaryView {
   double requests = 0.0;  // Of the canary.
 };
 
-// Watches tenants' canaries: compares what the drafter on trial earns with what the tenant's own does, and
-// says when it is too little, or when it has shown to be enough. Thread-safe.
+// Watches tenants' canaries: compares what the drafter on trial earns with what the tenant's own drafter
+// earns, and returns a verdict when the difference is certain. Thread-safe.
 //
-// The test is a sequential one: it may be asked after every request, and is wrong once in canary.max_error
-// trials at most. A trial that has gone on for long without a verdict begins anew, with half of the error
-// that was left, so that a drafter that gets worse later is noticed.
+// The test is sequential: it may be evaluated after every request, and the probability of a wrong verdict in
+// a trial is at most canary.max_error. A long trial without a verdict starts again, with half of the
+// remaining error, so that it notices a drafter that gets worse later.
 class CanaryMonitor {
  public:
-  // A finished request that the tenant's policy, CANARY, gave one of its two drafters: `drafter` indexes the
-  // table's. A drafter earns one token per round, the target's own, and those of its draft tokens that were
-  // accepted, over all rounds of the request: one that is away, refused or switched off earns nothing more,
-  // and what the verifier guesses by itself is nobody's. What a verifier says is not trusted further than to
-  // be a bad figure. Returns a verdict once, with confidence (SequentialMargin), tokens per round are below
-  // canary.min_share of the tenant's drafter's, or above it where canary.promote is set, and both have
-  // canary.min_rounds rounds and kMinRequests requests; and a bad one after canary.max_requests requests
-  // without. A monitor that has given a verdict begins anew.
+  // Counts a finished request whose drafter was chosen by the tenant's policy CANARY; `drafter` is an index
+  // into the table's. Each round of the request counts one token, the target's own, and the accepted tokens
+  // of the drafter. A drafter that is lost, refused or switched off earns only the target's token; tokens
+  // that the verifier guessed itself count for no drafter. Wrong figures from a verifier make a wrong
+  // estimate and do no other harm.
+  //
+  // Returns a verdict when tokens per round are certainly (SequentialMargin) below canary.min_share of those
+  // of the tenant's drafter, or certainly above if canary.promote is set, and both drafters have
+  // canary.min_rounds rounds and kMinRequests requests. After canary.max_requests requests without a verdict,
+  // returns a rollback. After a verdict the trial starts again.
   std::optional<CanaryVerdict> OnFinished(const RoutingTable& table, const Tenant& tenant, size_t drafter,
                                           const v1::SpeculationStats& stats);
-  // Nothing while the tenant has no trial.
+  // nullopt if the tenant has no trial.
   std::optional<CanaryView> View(const std::string& tenant) const;
 
   static constexpr double kMinRequests = 8;
 
  private:
   struct Trial {
-    // Of the drafters' names: a trial of others begins anew.
+    // The drafters' names. If they change, the trial starts again.
     std::string own_name;
     std::string canary_name;
     RatioEstimate own;

@@ -212,7 +212,7 @@ TEST_F(CanaryMonitorTest, ATrialMayHaveALastRequest) {
   ASSERT_TRUE(verdict.has_value());
   EXPECT_FALSE(verdict->promote);
   EXPECT_EQ(requests, 30);
-  EXPECT_THAT(verdict->reason, HasSubstr("no verdict by the request"));
+  EXPECT_THAT(verdict->reason, HasSubstr("no verdict within max_requests"));
 }
 
 TEST_F(CanaryMonitorTest, ShowsHowATrialStands) {

@@ -10,14 +10,14 @@
 
 namespace tandem::router {
 
-// A prompt's features on their way through feedback, with what the request came to.
+// A prompt's features on their way through feedback, with the outcome of the request.
 class ChoiceFeatures final : public PromptFeatures {
  public:
   ChoiceFeatures(size_t model, PromptHandle prompt) : model_(model), prompt_(std::move(prompt)) {}
 
   size_t model() const { return model_; }
   const PromptHandle& prompt() const { return prompt_; }
-  // What the request's own drafter was accepted at; nothing before the end, and without a drafter.
+  // The acceptance of the request's own drafter; unset before the end, and without a drafter.
   void SetRealised(double acceptance);
   std::optional<double> realised() const;
 
@@ -30,10 +30,10 @@ class ChoiceFeatures final : public PromptFeatures {
 
 // Teaches the choice of drafters from scores (full-information feedback, DESIGN section 5).
 //
-// A score is the share of tokens that were a drafter's first guess; what verification accepts is more, since
-// trees hold several guesses. The difference is averaged over requests whose own drafter was scored too, and
-// added to every score. Until one is known, scores teach nothing. A request's own drafter has been learned
-// from already. Thread-safe.
+// A score is the share of tokens that were a drafter's first guess. Verification accepts more, because trees
+// hold several guesses. So the mean difference, over requests whose own drafter was scored too, is added to
+// every score; until it is known, scores are not used. The score of a request's own drafter is not used
+// either, because the choice has already learned from its verification. Thread-safe.
 class ChoiceFeedback final : public FeedbackSink {
  public:
   // `chooser` outlives this.

@@ -104,11 +104,11 @@ void DrafterSpeedClient::LogFits(const RoutingSnapshot& routing, const std::stri
   for (size_t model = 0; model < models.size(); ++model) {
     const VocabularyFit fit = chooser_.FitOf(model, drafter);
     if (fit == VocabularyFit::kIds) continue;
-    LogInfo(fit == VocabularyFit::kText
-                ? "a drafter drafts by text alone: the automatic choice leaves it out for tenants without "
-                  "text_drafting"
-                : "a drafter has another vocabulary: the automatic choice leaves it out",
-            {{"drafter", drafter}, {"model", models[model].name}});
+    LogInfo(
+        fit == VocabularyFit::kText
+            ? "drafter drafts only by text: the automatic choice skips it for tenants without text_drafting"
+            : "drafter has another vocabulary: the automatic choice skips it",
+        {{"drafter", drafter}, {"model", models[model].name}});
   }
 }
 

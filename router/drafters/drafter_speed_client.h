@@ -16,14 +16,14 @@
 
 namespace tandem::router {
 
-// Asks drafters how fast they are, and for which vocabularies they draft, and tells the chooser, which goes
-// by the former until requests have measured more:
+// Asks drafters for their speed and vocabularies, and passes them to the chooser, which uses the speed until
+// requests have measured it:
 //
 //   RoutingSnapshot --endpoints--> Admin/GetServerInfo --ModelInfo--> DrafterChooser
 //
-// Configured drafters and those that registered alike. One endpoint after the other, by a thread of its own,
-// from construction to destruction: each as soon as routing has it, then every `period`, since a drafter may
-// come back on another machine, and one that did not answer after `retry`.
+// Asks configured and registered drafters, one endpoint at a time, on a thread of its own, from construction
+// to destruction. It asks an endpoint as soon as routing has it and then every `period`, because a drafter
+// may move to another machine; after a failure it retries after `retry`.
 class DrafterSpeedClient {
  public:
   struct Options {
@@ -41,11 +41,11 @@ class DrafterSpeedClient {
 
  private:
   void Watch();
-  // Returns once all that are due were asked, or this is to stop.
+  // Asks all endpoints that are due. Returns early when stopping.
   void AskDue();
   // Whether it answered.
   bool Ask(const std::string& endpoint, const RoutingSnapshot& routing);
-  // For which models the drafter is no ordinary choice.
+  // Logs the models for which the drafter is not an ordinary choice.
   void LogFits(const RoutingSnapshot& routing, const std::string& drafter) const;
   bool stopping();
 

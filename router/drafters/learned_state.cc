@@ -36,7 +36,7 @@ absl::StatusOr<std::optional<Record>> ReadRecord(RoutingStore& store, absl::stri
   absl::StatusOr<absl::string_view> message = Unseal(*bytes);
   Record record;
   if (message.ok() && !record.ParseFromArray(message->data(), static_cast<int>(message->size()))) {
-    message = absl::DataLossError("not the message that is expected there");
+    message = absl::DataLossError("not the expected message");
   }
   if (message.ok()) return record;
   return absl::DataLossError(absl::StrCat("the state's record \"", blob, "\": ", message.status().message()));
@@ -50,8 +50,8 @@ absl::StatusOr<Record> LastGoodRecord(RoutingStore& store, absl::string_view blo
   if (absl::IsDataLoss(record.status())) {
     absl::StatusOr<std::optional<Record>> before = ReadRecord<Record>(store, BlobBefore(blob));
     const bool good = before.ok() && before->has_value();
-    LogError(good ? "what was learned is damaged; what was stored before it is used"
-                  : "what was learned is damaged; learning begins anew",
+    LogError(good ? "the learned state is damaged; using the copy before it"
+                  : "the learned state is damaged; learning starts again",
              {{"error", std::string(record.status().message())}});
     record = good ? std::move(before) : std::optional<Record>();
   }
@@ -94,7 +94,7 @@ absl::Status CheckServed(const v1::LearnedRouting& calibration, const DrafterCho
   }
   return absl::FailedPreconditionError(
       absl::StrCat("is for ", found.empty() ? "no model" : absl::StrCat("model ", absl::StrJoin(found, ", ")),
-                   ", and served here is ", absl::StrJoin(served, ", ")));
+                   ", but this router serves ", absl::StrJoin(served, ", ")));
 }
 
 absl::StatusOr<absl::string_view> UnsealCalibration(const CalibrationFile& file) {
@@ -135,7 +135,7 @@ absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, Rout
         record.set_calibration_sha256(digest);
         TANDEM_RETURN_IF_ERROR(WriteRecord(record, kLearnedBlob, store));
       } else if (absl::IsDataLoss(status) && !record.calibration_sha256().empty()) {
-        LogError("the calibration is damaged; what the state holds of the one before is used",
+        LogError("the calibration is damaged; using the stored state of the previous one",
                  {{"error", std::string(status.message())}});
       } else {
         return status;
@@ -148,7 +148,7 @@ absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, Rout
     one.set_format_version(record.learned().format_version());
     *one.add_models() = std::move(model);
     if (const absl::Status status = chooser.Load(one); !status.ok()) {
-      LogWarning("what was learned of a model does not fit it any more; learning begins anew",
+      LogWarning("the learned state of a model no longer fits it; learning starts again",
                  {{"model", name}, {"error", std::string(status.message())}});
     }
   }
@@ -168,7 +168,7 @@ absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store) {
 absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies) {
   TANDEM_ASSIGN_OR_RETURN(const auto record, LastGoodRecord<v1::WindowPolicyRecord>(store, kPoliciesBlob));
   if (const size_t unreadable = policies.Load(record); unreadable > 0) {
-    LogWarning("some of what window policies have learned is damaged or of another version",
+    LogWarning("parts of the learned state of window policies are damaged or of another version",
                {{"left_out", absl::StrCat(unreadable)}, {"of", absl::StrCat(record.policies_size())}});
   }
   return absl::OkStatus();
@@ -204,7 +204,7 @@ void LearnedStateSaver::Run() {
     absl::Status status = WriteLearned(chooser_, store_);
     status.Update(WritePolicies(policies_, store_));
     if (!status.ok()) {
-      LogError("what was learned could not be stored", {{"error", std::string(status.message())}});
+      LogError("the learned state could not be stored", {{"error", std::string(status.message())}});
     }
   }
 }

@@ -20,30 +20,30 @@ struct CalibrationFile {
   std::string bytes;
 };
 
-// Gives the chooser what the store holds of what was learned. Where `calibration` is not the file that the
-// store's learning began with, the models in it replace the stored ones first. A model whose stored state
-// does not fit, such as one with another vocabulary by now, begins anew, with a warning in the log. Of a
-// damaged record the one before is used, and of a damaged calibration what the store holds of another; the
-// log names both. InvalidArgument, FailedPrecondition or DataLoss, naming the file, for a calibration that
-// cannot be used; errors of the store.
+// Loads the chooser's learned state from the store. If `calibration` is not the file from which the stored
+// state was started, its models replace the stored ones first. A model whose stored state does not fit, for
+// example because its vocabulary has changed, starts without it, with a warning in the log. If a record is
+// damaged, the previous one is used; if the calibration is damaged, the stored state of another one is used;
+// the log names both. InvalidArgument, FailedPrecondition or DataLoss, naming the file, for a calibration
+// that cannot be used; errors of the store.
 absl::Status ReadLearned(const std::optional<CalibrationFile>& calibration, RoutingStore& store,
                          DrafterChooser& chooser);
 
-// Stores what the chooser has learned, sealed (common/config/sealed_bytes.h), unless that is there already;
-// what was there is kept as the record before. Models it knows nothing of keep what is stored of them. Of
-// several routers on one store the last one wins.
+// Stores the chooser's learned state, sealed (common/config/sealed_bytes.h), unless it is unchanged. The old
+// record is kept as the previous one. Models about which the chooser knows nothing keep their stored state.
+// If several routers share the store, the last one wins.
 absl::Status WriteLearned(const DrafterChooser& chooser, RoutingStore& store);
 
-// The same for what window policies have learned (PolicyMemory): of its entries those that can be read are
-// taken, with a warning in the log. Errors of the store.
+// The same for the state of window policies (PolicyMemory). Entries that cannot be read are left out, with a
+// warning in the log. Errors of the store.
 absl::Status ReadPolicies(RoutingStore& store, PolicyMemory& policies);
 absl::Status WritePolicies(const PolicyMemory& policies, RoutingStore& store);
 
-// Calls WriteLearned and WritePolicies every `interval` and at the end, on a thread of its own. What it
-// cannot write is logged, and tried again the next time.
+// Calls WriteLearned and WritePolicies every `interval` and at the end, on a thread of its own. Logs
+// failures, and retries at the next interval.
 class LearnedStateSaver {
  public:
-  // All outlive the object.
+  // All arguments outlive the object.
   LearnedStateSaver(const DrafterChooser* chooser, const PolicyMemory* policies, RoutingStore* store,
                     absl::Duration interval);
   ~LearnedStateSaver();

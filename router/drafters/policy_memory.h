@@ -13,7 +13,8 @@
 
 namespace tandem::router {
 
-// What a window policy's knowledge is of. Nobody but the tenant that it was learned from is given it.
+// The key of a window policy's state. The state is only used for the tenant from whose requests it was
+// learned.
 struct PolicyKey {
   std::string tenant;
   std::string model;
@@ -22,30 +23,31 @@ struct PolicyKey {
   friend auto operator<=>(const PolicyKey&, const PolicyKey&) = default;
 };
 
-// Keeps what window policies that learn across requests have come to (SpeculationStats.policy_state), between
-// one request and the next:
+// Keeps the state of window policies that learn across requests (SpeculationStats.policy_state), from one
+// request to the next:
 //
-//   Find --> VerifierGenerateRequest.policy_state ... the request runs ... SpeculationStats.policy_state -->
-//   Learn
+//   Find --> VerifierGenerateRequest.policy_state
+//              ... the request runs ...
+//            SpeculationStats.policy_state --> Learn
 //
-// Requests that ran at the same time are merged (MergePolicyStates). Of more than `most_entries` keys those
-// that were used longest ago are forgotten. Thread-safe.
+// States from concurrent requests are merged (MergePolicyStates). Beyond `most_entries` keys, the least
+// recently used are dropped. Thread-safe.
 class PolicyMemory {
  public:
-  // With a state of the largest size for each, the record is 1 MiB: what an etcd takes as one value.
+  // If every state has the largest size, the record is 1 MiB, the largest value that an etcd takes.
   static constexpr size_t kMostEntries = 256;
 
   explicit PolicyMemory(size_t most_entries = kMostEntries) : most_entries_(most_entries) {}
 
-  // Empty when nothing was learned.
+  // Empty if nothing was learned.
   std::string Find(const PolicyKey& key);
-  // `newer` is what a request ended with that began with what Find said. Verifiers are not believed further
-  // than MergePolicyStates does: InvalidArgument, without a change, for what cannot be read.
+  // `newer`: the state at the end of a request that began with the result of Find. MergePolicyStates checks
+  // it, because it comes from a verifier: InvalidArgument, without a change, if it cannot be read.
   absl::Status Learn(const PolicyKey& key, absl::string_view newer);
 
-  // Those used longest ago first.
+  // Least recently used entries first.
   v1::WindowPolicyRecord Save() const;
-  // In the place of all that is known. What cannot be read is left out; returns how many entries that were.
+  // Replaces all entries. Leaves out those that cannot be read, and returns their number.
   size_t Load(const v1::WindowPolicyRecord& record);
 
  private:

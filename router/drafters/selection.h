@@ -15,16 +15,16 @@
 
 namespace tandem::router {
 
-// The model a request runs on, as an index into the table's models: the one it names, or its tenant's
-// default. NotFound for an unknown one; one the tenant may not use is indistinguishable from that.
+// The model of a request, as an index into the table's models: the one it names, or its tenant's default.
+// NotFound, with the same message, for an unknown model and for one that the tenant may not use.
 absl::StatusOr<size_t> SelectModel(const RoutingTable& table, const Tenant& tenant, absl::string_view name);
 
-// Whether the tenant's requests may name an adapter of that name.
+// Whether the tenant's requests may name this adapter.
 bool MayUseAdapter(const Tenant& tenant, absl::string_view name);
 
-// The adapter of a request for `model`, one of the table's: that which it names, or else its tenant's if the
-// model is the tenant's default one; empty for none. NotFound for one that the tenant may not use, which is
-// indistinguishable from one that nobody holds.
+// The adapter of a request for `model`, one of the table's: the one it names, otherwise the tenant's if the
+// model is the tenant's default one; empty for none. NotFound for an adapter that the tenant may not use,
+// with the same message as for one that no verifier holds.
 absl::StatusOr<std::string> SelectAdapter(const Tenant& tenant, size_t model,
                                           const v1::GenerateRequest& request);
 
@@ -35,20 +35,21 @@ struct DrafterSelection {
   // sessions), "absent" (it is not registered now), "none" (neither named a drafter). For `candidates`, the
   // choice says why.
   absl::string_view reason;
-  // Drafts along with whichever drafter that will be, unless it is the same: the one that the request names,
-  // or else its tenant's. Index into the table's drafters.
+  // The partner, which drafts at the same time as the drafter, whichever that will be: the one that the
+  // request names, otherwise the tenant's. Ignored if it is the drafter itself. Index into the table's
+  // drafters.
   std::optional<size_t> partner;
-  // Not empty: one of these, or plain decoding, is to be chosen once the prompt is tokenized
-  // (DrafterChooser). Indices into the table's drafters.
+  // If not empty: DrafterChooser must choose one of these, or plain decoding, once the prompt is tokenized.
+  // Indices into the table's drafters.
   std::vector<size_t> candidates;
   std::vector<size_t> unfit;  // As in DrafterCandidates.
 };
 
-// The drafter of a request: its own choice, else its tenant's policy's (NarrowDrafters), which for AUTO
-// leaves candidates to choose from. InvalidArgument for a drafter that is unknown or not allowed, or any
-// under a tenant whose policy is OFF; FailedPrecondition when the request insists on speculation and that is
-// off, or the drafter that it names is away. One that insists and has no drafter goes on: the verifier may
-// draft by itself.
+// The drafter of a request: the one it names, otherwise the one of its tenant's policy (NarrowDrafters); with
+// policy AUTO, candidates to choose from. InvalidArgument if the request names a drafter that is unknown or
+// not allowed, or any if the policy is OFF. FailedPrecondition if the request insists on speculation and
+// speculation is off, or the drafter that it names is away. A request that insists and has no drafter is no
+// error, because the verifier may draft by itself.
 absl::StatusOr<DrafterSelection> SelectDrafter(const RoutingTable& table, const Tenant& tenant,
                                                const v1::SpeculationOptions& options,
                                                absl::string_view request_id = "",

@@ -5,7 +5,7 @@
 
 namespace tandem::router {
 
-// Who guessed, as statistics tell it. What a verifier does not name counts as its drafter's.
+// The source of a draft, as in statistics. A source that a verifier does not name counts as the drafter.
 inline SourceKind KindOf(v1::DraftSource source) {
   switch (source) {
     case v1::DRAFT_SOURCE_LOCAL:

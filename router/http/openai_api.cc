@@ -69,13 +69,13 @@ struct OpenAiApi::Held {
 OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
     : options_(std::move(options)),
       router_(*router),
-      requests_(
-          registry == nullptr
-              ? nullptr
-              : &registry->AddCounter({"tandem_router_http_requests_total",
-                                       "HTTP requests by path and by the status they were refused with, or "
-                                       "\"served\"; what became of those is told like of all requests.",
-                                       {"path", "outcome"}})),
+      requests_(registry == nullptr
+                    ? nullptr
+                    : &registry->AddCounter(
+                          {"tandem_router_http_requests_total",
+                           "HTTP requests, by path and by the status with which they were refused, or "
+                           "\"served\"; how served requests end is in the metrics of all requests.",
+                           {"path", "outcome"}})),
       created_(absl::ToUnixSeconds(router->clock().Now())) {
   if (requests_ == nullptr) return;
   // From the start, so that the first request shows as a rise.
@@ -133,8 +133,9 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
   }
   const absl::StatusOr<const Route*> route = Find(head);
   if (absl::IsUnimplemented(route.status())) {
-    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(absl::StrCat(
-        PrintableText(head.method), ": not for ", head.path, ", expected ", route.status().message())));
+    HttpAnswer answer = ErrorAnswer(
+        absl::InvalidArgumentError(absl::StrCat(PrintableText(head.method), ": not allowed for ", head.path,
+                                                ", expected ", route.status().message())));
     answer.status = 405;
     answer.fields.emplace_back("Allow", std::string(route.status().message()));
     return answer;

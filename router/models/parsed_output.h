@@ -13,22 +13,20 @@
 
 namespace tandem::router {
 
-// Puts deltas into the events of a chat whose output is parsed (GenerationChunk.deltas): once for each call,
-// on its way to the client.
+// Adds deltas (GenerationChunk.deltas) to the events of a chat whose output is parsed. One object per call.
 //
-// What deltas say is a function of prompt, seed and output alone: a stream that is resumed goes on with the
-// deltas that the broken one would have had, calls have the same ids, and it does not matter how the output
-// is cut into chunks. Ids are drawn from prompt, seed and number, so that those of a conversation differ. Not
-// thread-safe.
+// Deltas depend only on prompt, seed and output: a resumed stream continues with the deltas and call ids that
+// the broken one would have had, and it does not matter how the output is cut into chunks. Call ids are
+// derived from prompt, seed and number, so that they differ within a conversation. Not thread-safe.
 class ParsedOutput {
  public:
-  // Nothing for requests whose output is not parsed. Replays what a resumed one has delivered: takes time in
-  // proportion to that.
+  // nullopt for requests whose output is not parsed. If the request resumes a stream, replays the delivered
+  // output, in time proportional to it.
   static std::optional<ParsedOutput> Begin(const v1::GenerateRequest& request,
                                            const v1::VerifierGenerateRequest& prepared,
                                            const ServedModel& model);
 
-  // For every event that is sent on, in order.
+  // Call it for every event to the client, in order.
   void OnEvent(v1::GenerateResponse& event);
 
  private:
@@ -41,8 +39,8 @@ class ParsedOutput {
   OutputParser parser_;
   uint64_t id_seed_;
   bool short_ids_;  // As Mistral's templates want them.
-  // Of a resumed request, until its first event: the text that was delivered, and how much of it before the
-  // last token, whose text was not if it ended the output.
+  // Of a resumed request, until its first event: the delivered text, and its length before the last token. If
+  // the last token ended the output, its text was not delivered.
   std::optional<std::string> delivered_;
   size_t delivered_before_last_ = 0;
 };

@@ -53,8 +53,7 @@ absl::Status ValidateChoice(const v1::ChatPrompt& chat, const std::set<absl::str
   if (choice.single_call() && choice.mode() == v1::ToolChoice::MODE_NONE)
     return InvalidTool("chat.tool_choice.single_call: set, but mode is NONE");
   if (constrained && IsForced(choice))
-    return InvalidTool(
-        "chat.tool_choice: constrains the output, and so does constraint; expected one of them");
+    return InvalidTool("chat.tool_choice: constrains the output, as constraint does; expected one of them");
   return absl::OkStatus();
 }
 
@@ -99,14 +98,14 @@ absl::Status ValidateTools(const v1::ChatPrompt& chat, bool constrained) {
                          kMaxToolNameBytes, " letters, digits, '_' or '-'");
     }
     if (!names.insert(tool.name()).second)
-      return InvalidTool("chat.tools[", i, "].name: ", ShownName(tool.name()), " for the second time");
+      return InvalidTool("chat.tools[", i, "].name: ", ShownName(tool.name()), " a second time");
     if (tool.strict() && constrained && OffersTools(chat)) {
       return InvalidTool("chat.tools[", i,
-                         "].strict: constrains the output, and so does constraint; expected one of them");
+                         "].strict: constrains the output, as constraint does; expected one of them");
     }
   }
   if (constrained && OffersTools(chat) && chat.tool_choice().single_call())
-    return InvalidTool("chat.tool_choice.single_call: constrains the output, and so does constraint");
+    return InvalidTool("chat.tool_choice.single_call: constrains the output, as constraint does");
   return ValidateChoice(chat, names, constrained);
 }
 
@@ -123,7 +122,7 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
   if (!forced && !HoldsCalls(chat)) return std::nullopt;
   if (model.output_format.calls == CallSyntax::kNone) {
     return absl::FailedPreconditionError(
-        "chat.tool_choice: the model's calls have no format that an output can be held to (output_format)");
+        "chat.tool_choice: outputs cannot be forced into the format of this model's calls (output_format)");
   }
   v1::Constraint constraint;
   v1::StructuralTags& tags = *constraint.mutable_structural_tags();

@@ -9,28 +9,28 @@
 
 namespace tandem::router {
 
-// What a chat's tools mean for its output: docs/reference/structured.md.
+// How a chat's tools constrain its output (docs/reference/structured.md).
 
 inline constexpr int kMaxTools = 128;
 inline constexpr size_t kMaxToolNameBytes = 64;
 
-// Whether the target has to call.
+// Whether the target must call a tool.
 bool IsForced(const v1::ToolChoice& choice);
-// Whether calls are looked for in the output.
+// Whether the output may contain calls.
 bool OffersTools(const v1::ChatPrompt& chat);
 
-// The checks that need nothing but the request; `constrained`: it has a constraint of its own.
+// The checks that need only the request. `constrained`: the request has a constraint of its own.
 // InvalidArgument names the field.
 absl::Status ValidateTools(const v1::ChatPrompt& chat, bool constrained);
 
-// What the output is held to because of the tools: structural tags, one for each function that may be called,
-// in the model's format. Nothing where the target calls by itself as it likes. InvalidArgument names the
-// field that is wrong, a schema that is no JSON object among them; FailedPrecondition, when the model's
-// format cannot be held to it, or its template does not tell of tools.
+// The constraint that the tools put on the output: structural tags in the model's format, one for each
+// function that may be called. nullopt if the target may call freely. InvalidArgument names the wrong field,
+// for example a schema that is no JSON object. FailedPrecondition if the model's format cannot be
+// constrained, or its template does not support tools.
 absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPrompt& chat,
                                                                 const ServedModel& model);
 
-// A verifier's complaint about that constraint, in the words of the request that it was made of.
+// Rewrites a verifier's error about that constraint in terms of the request's tools.
 absl::Status ToolError(const v1::ChatPrompt& chat, const absl::Status& status);
 
 }  // namespace tandem::router

@@ -44,7 +44,7 @@ TEST(ToolChoiceTest, NamesTheFieldThatIsWrong) {
               HasSubstr("chat.tools[1].name"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" }
                              tools { name: "f" })pb"),
-              HasSubstr("for the second time"));
+              HasSubstr("a second time"));
   EXPECT_THAT(ProblemOf(R"pb(tool_choice { mode: MODE_REQUIRED })pb"),
               HasSubstr("chat.tool_choice.mode: REQUIRED"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" }

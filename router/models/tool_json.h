@@ -7,7 +7,7 @@
 
 namespace tandem::router {
 
-// Tools and calls as OpenAI's APIs have them in JSON. InvalidArgument names the place, beginning with `path`.
+// Reads tools and calls in the JSON of OpenAI's APIs. InvalidArgument names the place, beginning with `path`.
 
 // A list of {"type": "function", "function": {"name", "description", "parameters", "strict"}}, or of the same
 // without "function" around it. Schemas keep the order of their members.

@@ -6,7 +6,8 @@
 
 namespace tandem::router {
 
-// Ends the trial of the tenant's canary, one way or the other, if it is still on. Waits for the store.
+// If the trial of the tenant's canary is still running, promotes the canary or rolls it back, as the verdict
+// says. Blocks on the store.
 void FollowVerdict(Router& router, const RoutingTable& table, const Tenant& tenant,
                    const CanaryVerdict& verdict);
 

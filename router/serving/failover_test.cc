@@ -379,7 +379,7 @@ TEST(FailoverTest, AClientDoesNotResumeWhereItIsComputedDifferently) {
   ClientCall refused(other, request);
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(status.error_message(), HasSubstr("computes like the one that began the output"));
+  EXPECT_THAT(status.error_message(), HasSubstr("has the arithmetic of the one that began the output"));
   EXPECT_EQ(different.num_calls(), 0);
   request.mutable_resume()->clear_arithmetic();
   EXPECT_TRUE(ClientCall(other, request).Finish().ok()) << "a client that does not ask for it";

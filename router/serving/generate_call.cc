@@ -343,7 +343,7 @@ void GenerateCall::Retry(const absl::Status& reason) {
     return;
   }
   record_.OnRetry(has_output ? "mid-stream" : "no output");
-  live_.OnNote(absl::StrCat("Goes on at another verifier: ", reason.message()));
+  live_.OnNote(absl::StrCat("Continues on another verifier: ", reason.message()));
   LogWarning("verifier lost, trying the next",
              {{"request_id", request_id_},
               {"trace_id", trace_.trace_id()},
@@ -417,7 +417,7 @@ void GenerateCall::RecordEvent(const v1::GenerateResponse& event) {
   }
   if (event.has_finished()) {
     if (!record_.OnFinished(event.finished())) {
-      LogWarning("a verifier's speculation statistics contradict themselves",
+      LogWarning("a verifier's speculation statistics are inconsistent",
                  {{"request_id", request_id_},
                   {"trace_id", trace_.trace_id()},
                   {"model", prepared_.model()},
@@ -435,10 +435,11 @@ void GenerateCall::LearnPolicy(const v1::SpeculationStats& stats, absl::string_v
   if (stats.drafter() != drafter || prepared_.drafter().name() != drafter || !stats.drafter_lost().empty())
     return;
   if (const absl::Status status = router_.policies().Learn(policy_key_, state); !status.ok()) {
-    LogWarning("what a window policy learned cannot be read", {{"request_id", request_id_},
-                                                               {"trace_id", trace_.trace_id()},
-                                                               {"model", prepared_.model()},
-                                                               {"error", std::string(status.message())}});
+    LogWarning("the learned state of a window policy cannot be read",
+               {{"request_id", request_id_},
+                {"trace_id", trace_.trace_id()},
+                {"model", prepared_.model()},
+                {"error", std::string(status.message())}});
   }
 }
 
@@ -569,7 +570,7 @@ void GenerateCall::OnCancel() {
 void GenerateCall::OnClientGone() {
   const bool late = router_.clock().Now() >= deadline_ - kDeadlineTolerance;
   End(late ? absl::DeadlineExceededError("the call's deadline has passed")
-           : absl::CancelledError("the client cancelled the call or is gone"));
+           : absl::CancelledError("the client cancelled the call or disconnected"));
   // Nobody reads what is queued; a message being written stays until gRPC lets go of it.
   queue_.erase(queue_.begin() + (writing_ ? 1 : 0), queue_.end());
 }

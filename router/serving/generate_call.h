@@ -38,8 +38,8 @@
 
 namespace tandem::router {
 
-// One generation, from the arrival of its call to its one terminal status, whichever way the call came:
-// Generation.Generate, or HTTP.
+// One generation, from the arrival of its call to its one terminal status. The call comes from
+// Generation.Generate or over HTTP.
 //
 //   Start -- refused -------------------------------------------------------.
 //     |                                                                     |
@@ -48,25 +48,25 @@ namespace tandem::router {
 //   (worker)        |  verifier -> queue_ -> client                       queue_ is delivered
 //                   '-- client cancels, is gone, or the deadline passes: queue_ is dropped, FINISHED at once
 //
-// A verifier that is lost half way, or stalls, is replaced: the next attempt is given prompt and output so
-// far and goes on with the next token (DESIGN law 2), so that the client sees one stream: where and when,
-// Failover says, within the router's retry budget and the call's deadline. While no verifier of the model
-// serves, the call waits for one, up to VerifierPool::longest_wait() without a new token, and then tries them
-// anew.
+// If a verifier is lost or stalls, the call retries on another one. The next attempt gets the prompt and the
+// output so far and continues with the next token (DESIGN law 2), so that the client sees one stream.
+// Failover decides where and when, within the router's retry budget and the call's deadline. While no
+// verifier of the model serves, the call waits for one, for at most VerifierPool::longest_wait() without a
+// new token, and then tries all of them again.
 //
-// The request's place among those in flight is free as soon as its status is decided, whether or not the
-// client reads the rest; a client that takes nothing of it for the router's write_stall_timeout has its call
-// cancelled.
+// The call gives up its place in flight as soon as its status is decided, even if the client has not read the
+// rest. If the client reads nothing for the router's write_stall_timeout, the router cancels the call.
 //
-// Flow control runs through: a verifier is read no further than kMaxQueuedEvents ahead of the client, so a
-// client that reads slowly holds back its verifier and not memory here. ClientStream::Finish is called
-// exactly once and never while a write is in flight. `status_` is decided once; whatever happens after that
-// changes nothing.
+// Flow control works end to end: the call reads at most kMaxQueuedEvents from the verifier ahead of the
+// client, so a slow client slows its verifier and does not fill memory here. ClientStream::Finish is called
+// exactly once and never while a write is in flight. `status_` is decided once; later events do not change
+// it.
 //
-// Reactions and callbacks come from gRPC's threads, the client's stream and one worker; mutex_ guards
-// everything. No reaction runs inside the operations started here, so they are started with the mutex held.
+// Threads: reactions and callbacks come from gRPC's threads, the client's stream and one worker; mutex_
+// guards everything. No reaction runs inside an operation that this class starts, so it starts them with the
+// mutex held.
 //
-// Lifetime: shared by the client's side of the call (until OnDone), the worker that prepares it and the
+// Ownership: shared by the client's side of the call (until OnDone), the worker that prepares it and the
 // verifier's stream.
 class GenerateCall final : public RunningCall, public std::enable_shared_from_this<GenerateCall> {
  public:
@@ -74,17 +74,17 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
 
   using Request = std::shared_ptr<const v1::GenerateRequest>;
 
-  // A call that has arrived with `head`. `client` is told nothing before Start and lives until OnDone.
+  // Creates a call that arrived with `head`. `client` gets nothing before Start and lives until OnDone.
   static std::shared_ptr<GenerateCall> Create(Router& router, const CallHead& head, ClientStream& client);
-  // Serves it. `read` gives the request, or says what is wrong with it, and is called at once, but only for
-  // callers who are known.
+  // Serves the call. `read` returns the request or what is wrong with it. It is called before Start returns,
+  // and only if the caller is authenticated.
   void Start(absl::FunctionRef<absl::StatusOr<Request>()> read);
 
-  // What becomes of the client's stream. The event that was being written was taken, or will never be.
+  // Callbacks of the client's stream. The write in flight has succeeded (`ok`), or failed for good.
   void OnWriteDone(bool ok);
-  // The client cancelled the call, or is gone. Its stream is finished all the same.
+  // The client cancelled the call, or is gone. The call still finishes its stream.
   void OnCancel();
-  // After Finish, last: the stream is over, and not used any more.
+  // The last callback, after Finish: the stream is not used any more.
   void OnDone();
 
  private:
@@ -92,45 +92,45 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
 
   GenerateCall(Router& router, const CallHead& head, ClientStream& client);
 
-  // Authenticates and admits; what remains is work for Prepare.
+  // Authenticates and admits. Prepare does the rest.
   absl::Status Begin(absl::FunctionRef<absl::StatusOr<Request>()> read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Validates, selects and takes a place, or one in the queue for it.
+  // Validates the request, selects a drafter and takes a place, or joins the queue for one.
   absl::Status Admit(const v1::GenerateRequest& request, size_t tenant, Admission::OnPlace on_place);
-  // On a worker, once the call has its place in flight, or `placed` says why it gets none: validates,
-  // tokenizes and opens the first attempt.
+  // On a worker, once the call has its place, or once `placed` says why it gets none: validates, tokenizes
+  // and starts the first attempt.
   void Prepare(const v1::GenerateRequest& request, const absl::Status& placed);
-  // The tools that the constraint was made of, so that errors are about these.
+  // Keeps the tools that the constraint was built from, so that errors can name them.
   void KeepTools(const v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the worker did since `taken`: `choosing` is when the prompt was tokenized.
+  // Traces what the worker did since `taken`. `choosing`: when the prompt was tokenized.
   void TracePreparation(absl::Time taken, absl::Time choosing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // On a worker: the features of the prompt, and the drafter where that is left to them.
+  // On a worker: computes the prompt's features and, if the drafter depends on them, chooses it.
   void ChooseDrafter(const v1::VerifierGenerateRequest& prepared);
-  // What the choice of drafters learns from the request.
+  // Tells the choice of drafters how the request went.
   void Learn(const v1::GenerationFinished& finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the window policy learned is kept for the next request.
+  // Stores what the window policy learned, for the next request.
   void LearnPolicy(const v1::SpeculationStats& stats, absl::string_view state)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What the drafter did goes to the tenant's canary, if it has one.
+  // Counts the request for the trial of the tenant's canary, if there is one.
   void ObserveCanary(const v1::SpeculationStats& stats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddAlternates(size_t drafter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What a verifier must have to run what is left of the request.
+  // What a verifier must have to run the rest of the request.
   VerifierNeeds Needs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the client how its output is computed, in the first chunk since that is known.
+  // Adds to the first chunk after it is known how the output is computed.
   void TellArithmetic(v1::GenerationChunk& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // No verifier takes the request, for the reason given: waits for one, or ends the call.
+  // No verifier takes the request, for `reason`: waits for one, or ends the call.
   void EndWithoutVerifier(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The current attempt failed: begins another one, now or after a pause, or ends the call.
+  // The current attempt failed: starts another one, now or after a pause, or ends the call.
   void Retry(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RetryAt(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRetryTime(int alarm);
-  // Begins to wait for a verifier that serves, `reason` being what the call ends with if there is none in
-  // time. False if the call may not wait, or not any longer.
+  // Starts to wait for a verifier that serves. If none does in time, the call ends with `reason`. False if
+  // the call may not wait, or may not wait any longer.
   bool WaitForVerifier(const absl::Status& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnVerifierServes();
   void OnWaitOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoVerifier(absl::string_view last) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether what happens to the attempt of this number still matters.
+  // Whether this attempt is the current one, so that its events still count.
   bool IsCurrent(int attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !status_.has_value() && attempt == attempts_ && attempt_ != nullptr;
   }
@@ -141,19 +141,19 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   void OnVerifierDone(int attempt, const absl::Status& status);
   void RecordEvent(const v1::GenerateResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Takes what the request may use out of its tenant's quota; `tokenized` is what it has used.
+  // Reserves the tokens that the request may use from its tenant's quota; `tokenized`: those already used.
   absl::Status ReserveTokens(uint64_t tokenized) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Decides the terminal status, unless it is decided, and lets go of the verifier.
+  // Decides the terminal status, unless it is decided already, and releases the verifier.
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write, or finishes the call when nothing is left to write.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has the output scored by all drafters that could have drafted for it, if the request was sampled for
-  // that.
+  // If the request was sampled for feedback, lets every drafter that could have drafted for it score the
+  // output.
   void OfferFeedback() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One line that finds the request again; never its prompt or output.
+  // Logs one line by which the request can be found. Never logs the prompt or the output.
   void LogEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Ends the call if a write takes too long; looks again when the one that is under way would.
+  // Ends the call if a write takes too long. Otherwise sets an alarm for when the write in flight would.
   void WatchWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnWriteWatch();
   void OnClientGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -180,7 +180,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   absl::Mutex mutex_;
   std::shared_ptr<GenerateCall> self_ ABSL_GUARDED_BY(mutex_);
   Admission::Ticket ticket_ ABSL_GUARDED_BY(mutex_);
-  // Of the tenant's quota, once that has been taken; and what of it is used before any output.
+  // Tokens reserved from the tenant's quota, once they are; and how many of them are used before any output.
   std::optional<uint64_t> reserved_tokens_ ABSL_GUARDED_BY(mutex_);
   uint64_t used_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   RouterMetrics::Request record_ ABSL_GUARDED_BY(mutex_);
@@ -194,7 +194,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   std::optional<FeedbackRequest> feedback_ ABSL_GUARDED_BY(mutex_);  // When sampled, until the end.
   int attempts_ ABSL_GUARDED_BY(mutex_) = 0;  // Begun; the current one has this number.
   Failover failover_ ABSL_GUARDED_BY(mutex_);
-  // How the verifier computes where the output began, once both are known.
+  // How the verifier that began the output computes, once both are known.
   uint64_t arithmetic_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<VerifierPool::Attempt> attempt_ ABSL_GUARDED_BY(mutex_);  // The current one,
   std::shared_ptr<VerifierStream> stream_ ABSL_GUARDED_BY(mutex_);          // and its stream.

@@ -14,8 +14,8 @@
 
 namespace tandem::router {
 
-// The gRPC side of a Generation.Generate call. gRPC runs no reaction inside the operations that it is asked
-// for, as ClientStream wants it. Owned by gRPC from Start to OnDone.
+// The gRPC side of a Generation.Generate call. gRPC runs no reaction inside the operation that starts it, as
+// ClientStream requires. Owned by gRPC from Start to OnDone.
 class GenerationStream final : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ClientStream {
  public:
   // Serves a call; the result goes to gRPC. `read` is GenerateCall::Start's.
@@ -38,7 +38,7 @@ class GenerationStream final : public grpc::ServerWriteReactor<v1::GenerateRespo
   const std::shared_ptr<OutputsCall> call_;
 };
 
-// What a call's context says of it.
+// The head of a call, read from its context.
 CallHead CallHeadOf(const grpc::CallbackServerContext& context);
 
 }  // namespace tandem::router

@@ -11,8 +11,8 @@
 
 namespace tandem::router {
 
-// What the live page says of a request that is about to be sent to a verifier: who asks, and why it gets the
-// drafter it gets. Computes the prompt's features once more: for a worker, and for requests that are shown.
+// Describes a request for the live page before it goes to a verifier: its tenant, and why it gets its
+// drafter. Computes the prompt's features again, so call it on a worker and only for requests that are shown.
 LiveStart DescribeStart(Router& router, const RoutingSnapshot& routing, const Tenant& tenant, size_t model,
                         const DrafterSelection& selection, const v1::VerifierGenerateRequest& prepared,
                         const std::string& request_id);

@@ -14,13 +14,13 @@
 
 namespace tandem::router {
 
-// The message of a call that came as bytes: gRPC itself would refuse one whose text is not UTF-8 with
-// UNIMPLEMENTED and no message. InvalidArgument names the field that is not UTF-8, where that is what is
-// wrong. Cancelled when there is no message: gRPC begins a call also when it was reset before its message was
-// read, and then there is nobody whose mistake it could be.
+// Parses the message of a call that came as bytes. gRPC's own parser would answer text that is not UTF-8 with
+// UNIMPLEMENTED and no explanation. Errors: InvalidArgument, which names the field if its text is not UTF-8;
+// Cancelled if there is no message, because gRPC also starts calls that were reset before their message was
+// read.
 template <class Message>
 absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuffer& bytes) {
-  if (!bytes.Valid()) return absl::CancelledError("the call ended before its message came");
+  if (!bytes.Valid()) return absl::CancelledError("the call ended before its message arrived");
   auto message = std::make_shared<Message>();
   grpc::ByteBuffer consumed = bytes;  // A reference to the same bytes, which parsing uses up.
   if (grpc::SerializationTraits<Message>::Deserialize(&consumed, message.get()).ok()) {
@@ -34,7 +34,8 @@ absl::StatusOr<std::shared_ptr<const Message>> ParseMessage(const grpc::ByteBuff
                                {reinterpret_cast<const char*>(whole.begin()), whole.size()});
   }
   if (field.has_value()) return absl::InvalidArgumentError(absl::StrCat(*field, ": not UTF-8"));
-  return absl::InvalidArgumentError(absl::StrCat("the message is no ", Message::descriptor()->full_name()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the message is not a ", Message::descriptor()->full_name()));
 }
 
 }  // namespace tandem::router

@@ -50,73 +50,74 @@ bool IsPlausible(const v1::SpeculationStats& stats, uint32_t num_tokens) {
 
 RouterMetrics::RouterMetrics(MetricsRegistry* registry)
     : requests_(registry->AddCounter({"tandem_router_requests_total",
-                                      "Requests that got their terminal status, by its code.",
+                                      "Requests that ended, by status code.",
                                       {"tenant", "model", "code"}})),
       queued_(registry->AddGauge({"tandem_router_queued", "Requests that wait for a place.", {}}).With()),
-      queue_seconds_(registry->AddHistogram(
-          {"tandem_router_queue_seconds", "From a request's arrival to its place in flight.", {"tenant"}},
-          ExponentialBuckets(0.0005, 4.0, 10))),
+      queue_seconds_(registry->AddHistogram({"tandem_router_queue_seconds",
+                                             "Time from a request's arrival until it has a place in flight.",
+                                             {"tenant"}},
+                                            ExponentialBuckets(0.0005, 4.0, 10))),
       waiting_(
           registry->AddGauge({"tandem_router_waiting", "Admitted requests that no verifier has started.", {}})
               .With()),
       running_(
           registry->AddGauge({"tandem_router_running", "Requests that a verifier has started.", {}}).With()),
       time_to_first_token_(registry->AddHistogram({"tandem_router_time_to_first_token_seconds",
-                                                   "From a request's arrival to its first token.",
+                                                   "Time from a request's arrival to its first token.",
                                                    {"tenant", "model"}},
                                                   LatencyBuckets())),
-      inter_token_(
-          registry->AddHistogram({"tandem_router_inter_token_seconds",
-                                  "Between tokens of an output; tokens of one chunk share its gap evenly.",
-                                  {"tenant", "model"}},
-                                 ExponentialBuckets(0.0005, 2.0, 14))),
-      request_seconds_(registry->AddHistogram({"tandem_router_request_seconds",
-                                               "From a request's arrival to its terminal status.",
-                                               {"tenant", "model"}},
-                                              ExponentialBuckets(0.005, 2.0, 18))),
+      inter_token_(registry->AddHistogram(
+          {"tandem_router_inter_token_seconds",
+           "Time between tokens of an output; tokens of one chunk share its time evenly.",
+           {"tenant", "model"}},
+          ExponentialBuckets(0.0005, 2.0, 14))),
+      request_seconds_(registry->AddHistogram(
+          {"tandem_router_request_seconds", "Time from a request's arrival to its end.", {"tenant", "model"}},
+          ExponentialBuckets(0.005, 2.0, 18))),
       drafter_selected_(registry->AddCounter({"tandem_router_drafter_selected_total",
-                                              "Requests sent to a verifier, by the drafter chosen and why.",
+                                              "Requests sent to a verifier, by chosen drafter and reason.",
                                               {"tenant", "drafter", "reason"}})),
-      canary_rollbacks_(
-          registry->AddCounter({"tandem_router_canary_rollbacks_total",
-                                "Canaries that were rolled back because they earned too little.",
-                                {"tenant", "drafter"}})),
+      canary_rollbacks_(registry->AddCounter({"tandem_router_canary_rollbacks_total",
+                                              "Canaries rolled back because they earned too little.",
+                                              {"tenant", "drafter"}})),
       canary_promotions_(registry->AddCounter({"tandem_router_canary_promotions_total",
                                                "Canaries that became their tenant's drafter.",
                                                {"tenant", "drafter"}})),
-      canary_tokens_per_round_(registry->AddGauge({"tandem_router_canary_tokens_per_round",
-                                                   "Tokens per round in the trial that a tenant has: of its "
-                                                   "own drafter (own) and of the one on trial (canary).",
-                                                   {"tenant", "drafter"}})),
+      canary_tokens_per_round_(registry->AddGauge(
+          {"tandem_router_canary_tokens_per_round",
+           "Tokens per round in a tenant's trial: of its own drafter (own) and of the canary (canary).",
+           {"tenant", "drafter"}})),
       canary_margin_(registry->AddGauge({"tandem_router_canary_margin",
-                                         "How far the difference of the two may be from what it will be, "
-                                         "with the confidence of a verdict; infinite while there is too "
-                                         "little to say.",
+                                         "Uncertainty of the difference between the two, at the confidence "
+                                         "of a verdict; infinite while there is too little data.",
                                          {"tenant"}})),
       canary_requests_(registry->AddGauge(
-          {"tandem_router_canary_requests", "Requests that the drafter on trial has had.", {"tenant"}})),
+          {"tandem_router_canary_requests", "Requests that were given to the canary.", {"tenant"}})),
       predicted_acceptance_(
           registry->AddHistogram({"tandem_router_choice_predicted_acceptance",
-                                  "Predicted acceptance of the drafter that was chosen by it.",
+                                  "Predicted acceptance of drafters that were chosen by prediction.",
                                   {"tenant", "drafter"}},
                                  AcceptanceBuckets())),
-      realised_acceptance_(registry->AddHistogram({"tandem_router_choice_realised_acceptance",
-                                                   "What that acceptance turned out to be.",
-                                                   {"tenant", "drafter"}},
-                                                  AcceptanceBuckets())),
-      acceptance_error_(registry->AddHistogram(
-          {"tandem_router_choice_acceptance_error", "Absolute difference of the two.", {"tenant", "drafter"}},
-          {0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5})),
+      realised_acceptance_(
+          registry->AddHistogram({"tandem_router_choice_realised_acceptance",
+                                  "Realised acceptance of drafters that were chosen by prediction.",
+                                  {"tenant", "drafter"}},
+                                 AcceptanceBuckets())),
+      acceptance_error_(
+          registry->AddHistogram({"tandem_router_choice_acceptance_error",
+                                  "Absolute difference between that predicted and realised acceptance.",
+                                  {"tenant", "drafter"}},
+                                 {0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5})),
       acceptance_surprises_(
           registry->AddCounter({"tandem_router_choice_surprises_total",
-                                "Requests whose acceptance lay outside of the predicted interval of 90 %.",
+                                "Requests whose acceptance was outside the predicted 90 % interval.",
                                 {"tenant", "drafter"}})),
       retries_(registry->AddCounter({"tandem_router_retries_total",
-                                     "Requests that lost their verifier, by what became of them.",
+                                     "Requests that lost their verifier, by what happened next.",
                                      {"model", "kind"}})),
       verifier_waits_(registry->AddCounter(
           {"tandem_router_verifier_waits_total",
-           "Waits of requests for a verifier that serves, by whether one came (served) or not (timed out).",
+           "Waits for a serving verifier, by outcome: one came (served) or none did (timed out).",
            {"model", "outcome"}})),
       prompt_tokens_(registry->AddCounter(
           {"tandem_router_prompt_tokens_total", "Prompt tokens sent to verifiers.", {"tenant", "model"}})),
@@ -124,7 +125,7 @@ RouterMetrics::RouterMetrics(MetricsRegistry* registry)
           {"tandem_router_output_tokens_total", "Tokens received from verifiers.", {"tenant", "model"}})),
       spec_decode_(registry) {
   GaugeFamily& registered = registry->AddGauge(
-      {"tandem_router_registered_servers", "Verifiers and drafters that have registered.", {"kind"}});
+      {"tandem_router_registered_servers", "Registered verifiers and drafters.", {"kind"}});
   registered_verifiers_ = registered.With({"verifier"});
   registered_drafters_ = registered.With({"drafter"});
 }

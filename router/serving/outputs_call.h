@@ -26,17 +26,17 @@ namespace tandem::router {
 //   GenerateCall, output 1 ---> OutputsCall --> ClientStream
 //   ...                    --'
 //
-// Output 0 is the request as it came. The others have its seed and their number more, and begin once the
-// first tokens of output 0 have come: by then the prompt is in its verifier's prefix cache, and the router
-// sends them there for the same prefix, so that the prompt is computed once. Each is admitted, charged,
-// drafted for and replayed on another verifier by itself. The first that fails ends the stream with its
-// status, and the others are cancelled, as all are by a client that is gone.
+// Output 0 runs the request as it came; output n uses its seed plus n. The others start once output 0 has its
+// first tokens: then the prompt is in the verifier's prefix cache, and the router sends them to that verifier
+// because the prefix is the same, so the prompt is computed once. Each output is admitted, charged, drafted
+// for and retried on its own. The first output that fails ends the stream with its status, and the others are
+// cancelled. A client that is gone cancels all.
 //
-// Locks: a call's before mutex_; calls are never called with mutex_ held. Shared by the client's side (until
-// OnDone) and by alarms.
+// Lock order: a GenerateCall's mutex before mutex_. No GenerateCall is called with mutex_ held. Ownership:
+// shared by the client's side (until OnDone) and by alarms.
 class OutputsCall final : public std::enable_shared_from_this<OutputsCall> {
  public:
-  // As GenerateCall's.
+  // As GenerateCall's methods.
   static std::shared_ptr<OutputsCall> Create(Router& router, const CallHead& head, ClientStream& client);
   void Start(absl::FunctionRef<absl::StatusOr<GenerateCall::Request>()> read);
   void OnWriteDone(bool ok);

@@ -8,14 +8,14 @@
 
 namespace tandem::router {
 
-// Whether a router is ready for requests: every model that a tenant may use has a verifier that serves. One
-// that loses its last verifier counts as served for `patience` longer, since requests wait that long for it
-// anyhow and a verifier that is slow to answer once would otherwise take all routers out of their Service at
-// the same moment. Plain logic: time is passed in, not thread-safe.
+// Decides whether a router is ready: every model that a tenant may use has a verifier that serves. A model
+// that loses its last verifier still counts as served for `patience`: requests wait that long for a verifier
+// anyhow, and without it one late health answer would take all routers out of their Kubernetes Service at
+// once. Plain logic: time is passed in. Not thread-safe.
 class Readiness {
  public:
   struct Options {
-    // Otherwise one such model is enough.
+    // Whether all models must be served. If false, one is enough.
     bool every_model = true;
     absl::Duration patience = absl::Seconds(3);
   };
@@ -26,11 +26,11 @@ class Readiness {
     bool wanted = false;  // Some tenant may use it.
     bool served = false;  // A verifier of it serves.
   };
-  // What is so now, of the same models every time. Returns whether the router is ready, which it is if nobody
-  // wants any model.
+  // Updates the state of all models, the same ones in every call. Returns whether the router is ready. It is
+  // also ready if no tenant may use any model.
   bool Update(absl::Span<const Model> models, absl::Time now);
 
-  // Those wanted that do not count as served.
+  // Wanted models that do not count as served.
   const std::vector<std::string>& unserved() const { return unserved_; }
 
  private:

@@ -34,24 +34,24 @@ ReadinessWatch::ReadinessWatch(const Readiness::Options& options, Router* router
                                MetricsRegistry* registry)
     : router_(*router),
       server_(*server),
-      serving_verifiers_(registry == nullptr
-                             ? nullptr
-                             : &registry->AddGauge({"tandem_router_serving_verifiers",
-                                                    "Verifiers of a model whose health service said, when it "
-                                                    "was last asked, that they serve.",
-                                                    {"model"}})),
-      waiting_(registry == nullptr ? nullptr
-                                   : &registry->AddGauge({"tandem_router_waiting_for_verifier",
-                                                          "Requests that wait for a verifier of a model that "
-                                                          "none serves.",
-                                                          {"model"}})),
-      places_(
+      serving_verifiers_(
           registry == nullptr
               ? nullptr
-              : &registry->AddGauge({"tandem_router_places",
-                                     "Requests of a model that may be in flight, by what its verifiers have "
-                                     "room for; 0 while none serves, when only the router's limit holds.",
-                                     {"model"}})),
+              : &registry->AddGauge(
+                    {"tandem_router_serving_verifiers",
+                     "Verifiers of a model whose health service reported SERVING when it was last asked.",
+                     {"model"}})),
+      waiting_(registry == nullptr
+                   ? nullptr
+                   : &registry->AddGauge({"tandem_router_waiting_for_verifier",
+                                          "Requests that wait because no verifier of their model serves.",
+                                          {"model"}})),
+      places_(registry == nullptr
+                  ? nullptr
+                  : &registry->AddGauge({"tandem_router_places",
+                                         "Places of a model: requests that its verifiers have room for. 0 "
+                                         "while none serves; then only the router's own limit applies.",
+                                         {"model"}})),
       readiness_(options) {
   thread_ = std::thread([this] { Watch(); });
 }

@@ -13,20 +13,20 @@
 
 namespace tandem::router {
 
-// The router's models, which of them tenants may use, and which have a verifier that serves.
+// The state of the router's models: whether a tenant may use them, and whether a verifier serves them.
 std::vector<Readiness::Model> ModelsOf(Router& router);
 
-// Keeps the health of a router's server to Readiness, from construction to destruction:
+// Sets the health of a router's server from Readiness, from construction to destruction:
 //
 //   VerifierPool, RoutingSnapshot --every 50 ms--> Readiness --> ServerRunner::SetServing(NamesOfReadiness())
 //                                                           '--> tandem_router_serving_verifiers{model},
 //                                                                tandem_router_waiting_for_verifier{model}
 //
-// It also gives the router's admission as many places for each model as its verifiers have. What happens
-// during the server's drain changes nothing any more. Its thread is its own.
+// It also sets the number of places of each model in admission to the number that its verifiers have. Once
+// the server drains, the health does not change any more. Runs a thread of its own.
 class ReadinessWatch {
  public:
-  // All outlive this; the registry may be none.
+  // All arguments outlive this; the registry may be null.
   ReadinessWatch(const Readiness::Options& options, Router* router, ServerRunner* server,
                  MetricsRegistry* registry);
   ~ReadinessWatch();

@@ -211,7 +211,7 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
     case absl::StatusCode::kUnavailable:
     // The client did not cancel, or nobody would listen: the verifier gave the request up.
     case absl::StatusCode::kCancelled: {
-      const absl::string_view how = absl::IsCancelled(status) ? " gave the request up" : " was lost";
+      const absl::string_view how = absl::IsCancelled(status) ? " cancelled the request" : " was lost";
       return {.retry = true,
               .status = absl::UnavailableError(
                   absl::StrCat(verifier, how, " after ", num_tokens(), " tokens: ", status.message()))};

@@ -13,39 +13,38 @@
 
 namespace tandem::router {
 
-// What becomes of one request's events on their way from verifiers to the client. Holds no I/O: the call
-// feeds it what a verifier sent and does what it says.
+// Decides which of a verifier's events the client gets, so that several attempts look like one
+// stream. Does no I/O: the call passes it each event and follows its answer.
 //
-//   attempt 1: started, chunk, (lost)       goes on to the client, but for the loss
-//   attempt 2: started, chunk..., finished  is given the tokens so far; started is swallowed, the rest goes
-//   on,
-//                                           finished with the statistics of both
+//   attempt 1: started, chunk, (lost)       the client gets started and the chunk
+//   attempt 2: started, chunk..., finished  begins after the tokens so far; its started is dropped, and
+//                                           finished gets the statistics of both
 //
-// A verifier is trusted no further than needed to keep the client's contract: one `started`, chunks without
-// gaps, one `finished` at the end, and one terminal status. Not thread-safe.
+// Checks every event, so that even a faulty verifier cannot break what clients rely on: one
+// `started`, chunks without gaps, one `finished` at the end, one terminal status. Not thread-safe.
 class Relay {
  public:
-  // What the client is told in `started` that the verifier does not know.
+  // The fields of `started` that the verifier does not know.
   struct Names {
     std::string model;
     std::string drafter;  // Empty for none,
     std::string partner;  // likewise.
   };
 
-  // `emitted`: the output's tokens that the client has already, when it resumes a stream.
-  // `prompt_tokens`: of a prompt that the client is to be told with its log probabilities; 0: it is not.
+  // `emitted`: output tokens that the client already has, if it resumes a stream. `prompt_tokens`:
+  // length of the prompt if the client gets its tokens with log probabilities, otherwise 0.
   explicit Relay(Names names, std::vector<uint32_t> emitted = {}, uint32_t prompt_tokens = 0)
       : names_(std::move(names)),
         num_resumed_(emitted.size()),
         prompt_tokens_(prompt_tokens),
         tokens_(std::move(emitted)) {}
 
-  // A new attempt on the verifier at `endpoint` begins. It is to be given tokens() as emitted.
+  // A new attempt starts on the verifier at `endpoint`. Pass tokens() to it as emitted.
   void OnAttempt(absl::string_view endpoint);
 
-  // An event of the current attempt. True: send it on; it may have been completed in place. False: drop it.
-  // Internal when it breaks the protocol; the attempt is then to be cancelled and the request ends with that
-  // status.
+  // An event of the current attempt. True: send `event`, in which fields may have been filled in.
+  // False: drop it. Internal if it breaks the protocol: cancel the attempt, and end the request
+  // with that status.
   absl::StatusOr<bool> OnEvent(v1::GenerateResponse& event);
 
   struct End {
@@ -53,16 +52,16 @@ class Relay {
     absl::Status status;  // The request's terminal status when there is no retry, or none left to try.
   };
 
-  // The current attempt's call ended with `status`. `in_time`: the request's own deadline has not passed, so
-  // that a verifier that says so has a clock that is wrong.
+  // The current attempt's call ended with `status`. `in_time`: the request's deadline has not
+  // passed. A verifier that claims it has passed has a wrong clock.
   End OnEnd(const absl::Status& status, bool in_time) const;
 
-  // The output so far, what the client resumed with included.
+  // The output so far, including the tokens with which the client resumed.
   absl::Span<const uint32_t> tokens() const { return tokens_; }
-  // Tokens sent on so far.
+  // Tokens sent to the client so far.
   uint32_t num_tokens() const { return static_cast<uint32_t>(tokens_.size() - num_resumed_); }
   bool finished() const { return finished_; }
-  // Whether all of the prompt has been told that is to be.
+  // Whether the client has all prompt tokens that it asked for.
   bool prompt_told() const { return prompt_told_ == prompt_tokens_; }
 
  private:
@@ -83,8 +82,8 @@ class Relay {
   bool attempt_started_ = false;  // The current attempt has sent `started`.
   bool started_ = false;          // The client has been sent it.
   bool finished_ = false;
-  // What the rounds of attempts were, by their chunks: those of the current one, and of those that were lost,
-  // which will never tell themselves.
+  // Statistics of rounds, computed from chunks: of the current attempt, and of lost attempts, which
+  // never send their own.
   v1::SpeculationStats current_;
   v1::SpeculationStats lost_;
 };

@@ -25,18 +25,18 @@ inline constexpr int kMaxPredictionTokens = 262'144;
 inline constexpr uint32_t kMaxOutputs = 16;
 inline constexpr int32_t kMostPriority = 100;
 
-// The checks that need nothing but the request: request id, that there is a prompt and how long it is, stop
-// conditions' shape, output options. Cheap, so done before anything is spent on the request. InvalidArgument
-// names the field.
+// The checks that need only the request: request id, presence and length of the prompt, stop conditions,
+// output options. They are cheap and come before any other work on the request. InvalidArgument names the
+// field.
 absl::Status ValidateRequest(const v1::GenerateRequest& request);
 
-// Turns a request that ValidateRequest accepts into what the verifier is asked: tokenizes the prompt,
-// completes the sampling parameters with the model's defaults and, by `draw`, a seed. InvalidArgument names
-// the field. Takes time in proportion to the prompt: not for threads that serve the network.
+// Turns a request that ValidateRequest accepts into the verifier's request: tokenizes the prompt, and
+// completes the sampling parameters with the model's defaults and a seed from `draw`. InvalidArgument names
+// the field. Takes time proportional to the prompt, so do not call it on network threads.
 //
-// `tokenized` is set to the number of tokens that were made of the prompt's text, also when the request is
-// refused: what it cost, to be charged to its tenant. Of a text that does not fit into the model's context it
-// is as many as that has; no more are made.
+// Sets `tokenized` to the number of tokens made from the prompt's text, even if the request is refused; the
+// tenant is charged for them. Tokenizing stops at the length of the model's context, so this is the most that
+// a text can cost.
 absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                            const ServedModel& model,
                                                            const std::function<uint64_t()>& draw,

@@ -8,10 +8,10 @@
 
 namespace tandem::router {
 
-// What the choice of drafters learns from a request that ended with `stats`, after `num_tokens` tokens of
-// output were seen, with `drafter` (empty: none). How fast it went is the verifier's own figure: when tokens
-// get to the client is up to the client. What a verifier says is believed as far as it can be true:
-// acceptance of a drafter that is not the one that was chosen, or of more tokens than there are, is not.
+// What the choice of drafters learns from a request that ended with `stats`, after `num_tokens` output
+// tokens, with `drafter` (empty: none). The speed is the verifier's own figure, because the client decides
+// when it reads its tokens. Figures that cannot be true are ignored: acceptance of a drafter other than the
+// chosen one, or of more tokens than there are.
 RequestOutcome OutcomeOf(absl::string_view drafter, const v1::SpeculationStats& stats, uint32_t num_tokens);
 
 }  // namespace tandem::router

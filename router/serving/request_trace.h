@@ -12,7 +12,7 @@
 
 namespace tandem::router {
 
-// The spans of one request at the router, from what happens to its call:
+// The spans of one request at the router. The call reports each event:
 //
 //   Generate (server)          the whole call
 //     queue                    arrival until a worker has it: the wait for a place and for a thread
@@ -21,23 +21,23 @@ namespace tandem::router {
 //     Verifier/Generate (client)  one for each attempt on a verifier, whose own spans are below it
 //     feedback                 follows the call, if its output is scored; each Score is below it
 //
-// Where the trace is not recorded nothing is kept, and verifiers are told the context all the same. Belongs
-// to one thread at a time.
+// If the trace is not sampled, nothing is recorded, but verifiers still get the context. Used by one thread
+// at a time.
 class RequestTrace {
  public:
-  // The call has just arrived, with `parent`.
+  // The call arrived with `parent`.
   RequestTrace(const Tracer& tracer, const TraceContext& parent, absl::Time now);
 
-  // As in logs.
+  // The id as it appears in logs.
   std::string trace_id() const { return TraceIdText(call_.context()); }
 
-  // The caller is known.
+  // The caller is authenticated.
   void Describe(const v1::GenerateRequest& request, absl::string_view tenant);
   void SetRequest(absl::string_view request_id, absl::string_view model);
-  // A worker has the request.
+  // A worker took the request.
   void OnTaken(absl::Time now);
 
-  // What the worker did and when it began with it, in this order.
+  // What the worker did, and when each step began, in this order.
   struct Preparation {
     absl::Time tokenizing;
     absl::Time choosing;
@@ -50,17 +50,17 @@ class RequestTrace {
   };
   void OnPrepared(const Preparation& preparation);
 
-  // An attempt begins; what it is to be told. The one before has ended.
+  // An attempt starts, after the one before has ended. Returns the context to send to the verifier.
   const TraceContext& OnAttempt(int number, absl::string_view endpoint, size_t emitted_tokens,
                                 absl::Time now);
-  // Nothing happens when none is under way.
+  // Does nothing if no attempt is running.
   void OnAttemptEnd(absl::StatusCode code, absl::Time now);
-  // Tokens have come; only the first time counts.
+  // Tokens arrived. Only the first call counts.
   void OnTokens(absl::Time now);
   void OnFinished(const v1::GenerationFinished& finished);
-  // The span of what scoring the output will take.
+  // The span for scoring the output.
   Span StartFeedback(absl::Time now) const { return call_.Child("feedback", SpanKind::kInternal, now); }
-  // The end of the call. Without it nothing of it is told but the spans that have ended.
+  // The call ended. Without it, only spans that have already ended are exported.
   void OnEnd(absl::StatusCode code, uint32_t tokens, absl::Time now);
 
  private:

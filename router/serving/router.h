@@ -31,12 +31,11 @@
 
 namespace tandem::router {
 
-// What the choice of drafters has to know of the models.
+// What the choice of drafters needs to know about the models.
 std::vector<DrafterChooser::Model> ChooserModels(const std::vector<ServedModel>& models);
 
-// What the router's calls share. Thread-safe. Calls may outlive their RPC by the time a worker or a verifier
-// takes to let go of them; the destructor waits for them, so destroy the router after its server has shut
-// down.
+// What all calls of the router share. Thread-safe. A call may outlive its RPC until a worker or a verifier
+// releases it. The destructor waits for such calls, so destroy the router after its server has shut down.
 class Router {
  public:
   struct Options {
@@ -48,13 +47,13 @@ class Router {
     uint32_t spare_percent = 0;    // Of Admission.
     const Clock* clock = nullptr;  // Outlives the router.
     VerifierPool::Options verifiers;
-    // For how long a client may take nothing of what it is sent before its call ends.
+    // How long a client may read nothing before the router ends its call.
     absl::Duration write_stall_timeout = absl::Seconds(30);
     RouterMetrics* metrics = nullptr;  // Outlives the router.
     Feedback* feedback = nullptr;      // Outlives the router; none: no request is scored.
     LiveView* live = nullptr;          // Outlives the router; none: no live page.
     Spool* spool = nullptr;            // Outlives the router; none: nothing is kept of requests.
-    // Hears where known callers call from; none: nobody does.
+    // Learns the addresses of authenticated callers. May be null.
     std::shared_ptr<PeerBackoff> backoff;
     std::function<uint64_t()> draw;         // Random bits for seeds and request ids. Thread-safe.
     const Tracer* tracer = &Tracer::Off();  // Outlives the router.
@@ -63,7 +62,7 @@ class Router {
   explicit Router(Options options);
   ~Router();
 
-  // Held by everything that uses the router after its RPC may be over.
+  // Held by code that uses the router and may run after its RPC has ended.
   class Lease {
    public:
     explicit Lease(Router& router) : router_(router) { router_.ChangeLeases(1); }
@@ -75,11 +74,11 @@ class Router {
     Router& router_;
   };
 
-  // Refuses new requests and returns once none is in flight or `deadline` has passed. Shortly before that,
-  // those that run end with UNAVAILABLE, by which clients know to go on at another router.
+  // Refuses new requests and returns once none is in flight or `deadline` has passed. Shortly before the
+  // deadline, running requests end with UNAVAILABLE, so that clients continue at another router.
   void Drain(absl::Time deadline);
 
-  // What routing goes by now. A call takes it once and keeps it.
+  // The current routing data. A call takes one snapshot and keeps it.
   std::shared_ptr<const RoutingSnapshot> snapshot() const { return options_.routing->snapshot(); }
   RoutingState& routing() { return *options_.routing; }
   const ServedModel& model(size_t index) const { return options_.models[index]; }
@@ -94,16 +93,15 @@ class Router {
   Feedback* feedback() { return options_.feedback; }
   LiveView* live() { return options_.live; }
   Spool* spool() { return options_.spool; }
-  // A known caller called from there, by gRPC's name of it.
+  // An authenticated caller called from `peer`, gRPC's name of the address.
   void OnKnownCaller(const std::string& peer);
   VerifierPool& verifiers() { return verifiers_; }
   RunningCalls& running_calls() { return running_calls_; }
   WorkerPool& workers() { return workers_; }
-  // Its models are those of model().
+  // The chooser of drafters. Its model indices are those of model().
   DrafterChooser& chooser() { return *chooser_; }
   PolicyMemory& policies() { return *policies_; }
-  // Whether a drafter's vocabulary, as far as it has said, lets it draft for the tenant's requests of a
-  // model.
+  // Selects drafters whose vocabulary, as far as it is known, suits the tenant's requests for a model.
   DrafterFilter CanDraft(size_t model, const Tenant& tenant) const {
     return [this, model, by_text = tenant.text_drafting](const Drafter& drafter) {
       const VocabularyFit fit = chooser_->FitOf(model, drafter.name);

@@ -13,19 +13,19 @@
 
 namespace tandem::router {
 
-// A request that is generating, as a swap sees it. Thread-safe.
+// A generating request, as a swap uses it. Thread-safe.
 class RunningCall {
  public:
   virtual ~RunningCall() = default;
   virtual const std::string& tenant() const = 0;
-  // If it is bound to the drafter `from`: whatever is asked of a verifier from now on names `to`, and the
-  // verifier it runs on is returned. Null if there is none.
+  // If the request is bound to the drafter `from`: binds it to `to` for all later attempts and returns the
+  // verifier on which it runs now. Null if there is none.
   virtual std::shared_ptr<Verifier> Rebind(const std::string& from, const v1::DrafterTarget& to) = 0;
-  // Ends it with this status.
+  // Ends the request with this status.
   virtual void Abandon(const absl::Status& status) = 0;
 };
 
-// The router's requests that run on a verifier. Thread-safe; destroy it after the last swap's `done`.
+// All requests of the router that run on a verifier. Thread-safe. Destroy it after the last swap's `done`.
 class RunningCalls final : public RunningSwap {
  public:
   ~RunningCalls() override;
@@ -33,7 +33,7 @@ class RunningCalls final : public RunningSwap {
   void Add(const std::shared_ptr<RunningCall>& call);
   void Remove(const RunningCall* call);
 
-  // Ends all of them.
+  // Ends all requests with this status.
   void EndAll(const absl::Status& status);
 
   void SwapRunning(const std::string& tenant, const std::string& from, const v1::DrafterTarget& to,

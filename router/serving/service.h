@@ -15,8 +15,8 @@ namespace tandem::router {
 
 // tandem.v1.Generation on a router. Thread-safe.
 //
-// Requests to generate come as bytes and are parsed here, once their caller is known: gRPC would refuse a
-// message whose text is not UTF-8 with UNIMPLEMENTED and no message, while here INVALID_ARGUMENT names the
+// Generate requests arrive as bytes and are parsed here, after the caller is authenticated. gRPC's own parser
+// would answer text that is not UTF-8 with UNIMPLEMENTED and no explanation; here INVALID_ARGUMENT names the
 // field.
 class GenerationService final
     : public v1::Generation::WithCallbackMethod_Tokenize<v1::Generation::WithCallbackMethod_Detokenize<
@@ -38,13 +38,14 @@ class GenerationService final
   Router& router_;
 };
 
-// The names under which health is not to say SERVING before a ReadinessWatch does: the server as a whole, and
-// what clients call. The others serve from the start: verifiers have to register before any is there.
+// The health names that must not be SERVING before ReadinessWatch says so: the server as a whole, and the
+// services that clients call. The other services serve from the start, because verifiers must be able to
+// register first.
 std::vector<std::string> NamesOfReadiness();
 
-// How the router's Admin service answers: to callers with a tenant's token, with every model and the drafters
-// that the tenant may use; to those who may administer it, with all drafters and where they are. Keeps a
-// reference to `router`.
+// The answers of the router's Admin service. A caller with a tenant's token gets every model and the drafters
+// that the tenant may use; an administrator gets all drafters and their addresses. Keeps a reference to
+// `router`.
 AdminCallbacks MakeAdminCallbacks(Router& router, absl::Time started_at);
 
 }  // namespace tandem::router

@@ -305,7 +305,7 @@ TEST(ServiceTest, CallsThatEndBeforeTheirMessageAreCancelled) {
   while (queue.Next(&tag, &ok)) {
   }
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << status.error_message();
-  EXPECT_EQ(status.error_message(), "the call ended before its message came");
+  EXPECT_EQ(status.error_message(), "the call ended before its message arrived");
   EXPECT_EQ(router.MetricValue(R"(tandem_router_requests_total{code="CANCELLED",model="",tenant="zeta"})"),
             1);
 }

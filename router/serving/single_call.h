@@ -15,7 +15,7 @@
 
 namespace tandem::router {
 
-// The gRPC side of a Generation.GenerateOnce call: the events of an OutputsCall, put together in one answer.
+// The gRPC side of a Generation.GenerateOnce call: combines the events of an OutputsCall into one answer.
 // Owned by gRPC from Start to OnDone.
 class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
  public:
@@ -37,13 +37,13 @@ class SingleCall final : public grpc::ServerUnaryReactor, public ClientStream {
 
   grpc::CallbackServerContext& context_;  // Until gRPC's Finish.
   v1::GenerateResult& answer_;            // The same.
-  // An event is taken at once, and the call is told so from elsewhere.
+  // Calls OnWriteDone from another thread; the event itself is taken at once.
   grpc::Alarm taken_;
   const std::shared_ptr<OutputsCall> call_;
 };
 
-// Adds an event to an answer, or to the one of its others that the event is of: chunks to the output's tokens
-// and text, deltas to what they are parts of.
+// Adds an event to the output in `whole` that it belongs to: chunks extend its tokens and text, deltas extend
+// their message parts.
 void AddEvent(const v1::GenerateResponse& event, v1::GenerateResult& whole);
 
 }  // namespace tandem::router

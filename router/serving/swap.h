@@ -9,7 +9,7 @@
 
 namespace tandem::router {
 
-// What became of the generating requests that were to go over to another drafter.
+// The outcome of moving generating requests to another drafter.
 struct SwapResult {
   uint32_t swapped = 0;  // Are bound to it now.
   uint32_t refused = 0;  // Keep the old one, because the new one refused them or did not answer in time.
@@ -17,16 +17,16 @@ struct SwapResult {
   std::string refusal;   // Why the first of the refused ones was.
 };
 
-// Moves requests that are generating to another drafter. Thread-safe.
+// Moves generating requests to another drafter. Thread-safe.
 class RunningSwap {
  public:
   virtual ~RunningSwap() = default;
 
   using Done = std::function<void(const absl::StatusOr<SwapResult>&)>;
 
-  // Those of `tenant` that are bound to the drafter `from` (by configured name) go over to `to`. `done` is
-  // called once, from any thread, some seconds later at most: with the first error of a verifier that could
-  // not be asked, or with the sums over all of them.
+  // Moves the requests of `tenant` that are bound to the drafter `from` (its configured name) to `to`. Calls
+  // `done` once, from any thread, within some seconds: with the first error of a verifier that could not be
+  // asked, or with the sums over all verifiers.
   virtual void SwapRunning(const std::string& tenant, const std::string& from, const v1::DrafterTarget& to,
                            Done done) = 0;
 };

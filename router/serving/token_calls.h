@@ -8,10 +8,10 @@
 
 namespace tandem::router {
 
-// What Generation answers about tokens and models; errors as the protocol says. Tokens are charged to the
-// tenant like those of requests that come to nothing.
+// The calls of Generation about tokens and models; the protocol defines the errors. The tenant is charged for
+// the tokens as for those of a request without output.
 
-// Tokens of one Detokenize: as many as a message has room for.
+// Most tokens of one Detokenize: as many as fit into a message.
 inline constexpr size_t kMaxDetokenized = size_t{1} << 20;
 
 absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, size_t tenant,
@@ -21,11 +21,11 @@ absl::Status Detokenize(Router& router, const RoutingSnapshot& routing, size_t t
 absl::Status ListModels(Router& router, const RoutingSnapshot& routing, size_t tenant,
                         v1::ListModelsResponse& response);
 
-// What a router knows of a model that it serves, with the adapters that the tenant may name.
+// Describes a model that the router serves, with the adapters that the tenant may use.
 v1::ModelInfo DescribeModel(Router& router, const Tenant& tenant, size_t model);
 
-// A request that names an adapter of one of the tenant's models as its model, and no adapter, as OpenAI's
-// clients do: becomes one for that model, with the adapter.
+// If `request` has no adapter and names one in place of a model, as OpenAI's clients do: sets the model that
+// the adapter belongs to, and the adapter.
 void TakeAdapterForModel(Router& router, const RoutingTable& table, const Tenant& tenant,
                          v1::GenerateRequest& request);
 

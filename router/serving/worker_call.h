@@ -14,9 +14,9 @@
 
 namespace tandem::router {
 
-// Serves a unary call of a tenant's: runs work(routing, tenant's index) on a worker and answers with its
-// status. It takes a place among the requests in flight, like any other, but does not queue for one. `bytes`
-// are those of the request, by which workers are shared.
+// Serves a unary call of a tenant: runs work(routing, tenant's index) on a worker and answers with its
+// status. The call needs a place like any request, but does not wait in the queue for one. `bytes`: the size
+// of the request, by which workers are shared fairly.
 template <class Work>
 grpc::ServerUnaryReactor* AnswerOnWorker(Router& router, grpc::CallbackServerContext* context, size_t bytes,
                                          Work work) {

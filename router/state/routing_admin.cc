@@ -387,7 +387,7 @@ absl::Status RemoveVerifier(RoutingState& state, const v1::VerifierConfig& verif
     if (said == nullptr ? !in_file : said->removed()) {
       return absl::NotFoundError(absl::StrCat(
           "model \"", verifier.model(), "\" has no verifier \"", absl::CHexEscape(verifier.endpoint()),
-          "\" of the configuration or of AddVerifier; one that registered leaves by itself"));
+          "\" from the configuration or AddVerifier; a registered verifier leaves by itself"));
     }
     if (!in_file) return std::vector<StoreChange>{{.key = VerifierKey(verifier)}};
     v1::VerifierRecord record;

@@ -14,8 +14,8 @@
 
 namespace tandem::router {
 
-// What v1::RouterAdmin does, on a RoutingState: each function is one edit, with the errors that the service
-// documents. Thread-safe; blocks for as long as the store takes to write.
+// The edits of v1::RouterAdmin on a RoutingState, one function each, with the errors that the service
+// documents. Thread-safe. They block while the store writes.
 
 absl::StatusOr<v1::ListTenantsResponse> ListTenants(RoutingState& state);
 absl::StatusOr<v1::TenantInfo> GetTenant(RoutingState& state, const std::string& name);
@@ -32,29 +32,29 @@ absl::StatusOr<v1::ListVerifiersResponse> ListVerifiers(RoutingState& state);
 absl::StatusOr<v1::VerifierInfo> AddVerifier(RoutingState& state, const v1::VerifierConfig& verifier);
 absl::Status RemoveVerifier(RoutingState& state, const v1::VerifierConfig& verifier);
 
-// Pins the tenant to the drafter. The answer has the tenant and the drafter before.
+// Pins the tenant to the drafter. The answer holds the tenant and its previous drafter.
 absl::StatusOr<v1::SwapTenantDrafterResponse> SwapTenantDrafter(RoutingState& state,
                                                                 const std::string& tenant,
                                                                 const std::string& drafter);
 
-// Ends the tenant's trial of `canary` against `own`, both by name. Rolled back, the tenant is pinned to
-// `own`, and `reason` is kept with the time for whoever asks; promoted, it is pinned to `canary`. False when
-// that trial is over already.
+// Ends the tenant's trial of `canary` against `own`, both by name. A rollback pins the tenant to `own` and
+// stores `reason` and the time, for display. A promotion pins the tenant to `canary`. False if the trial is
+// over already.
 enum class CanaryEnd { kRolledBack, kPromoted };
 absl::StatusOr<bool> EndCanary(RoutingState& state, const std::string& tenant, const std::string& own,
                                const std::string& canary, CanaryEnd end, absl::string_view reason,
                                absl::Time now);
 
-// Turns the state, read again and again, into events. Not thread-safe.
+// Reads the state repeatedly and turns differences into events. Not thread-safe.
 class ChangeFeed {
  public:
-  // What changed since the call before; the first time everything, and `synced`. Verifiers come before
-  // drafters, and these before tenants; of verifiers, those of which something was said at run time.
+  // The changes since the previous call; the first call returns everything, and `synced`. Verifiers come
+  // first, then drafters, then tenants. Only verifiers that were added or removed at run time are included.
   absl::StatusOr<std::vector<v1::WatchEvent>> Next(RoutingState& state);
 
  private:
   bool synced_ = false;
-  // Of what was told, serialized, by name.
+  // What was sent, serialized, by name.
   std::map<std::string, std::string> tenants_;
   std::map<std::string, std::string> drafters_;
   std::map<std::string, v1::VerifierInfo> verifiers_;  // By key.

@@ -61,7 +61,7 @@ TenantsFileFollower::TenantsFileFollower(Options options, std::string applied, R
                                      {"outcome"}})),
       refused_(registry
                    ->AddGauge({"tandem_router_tenants_file_refused",
-                               "1 while the tenants file is refused: an older version is in force.",
+                               "1 while the tenants file is refused and an older version is in force.",
                                {}})
                    .With()),
       applied_(std::move(applied)) {

@@ -16,21 +16,22 @@
 
 namespace tandem::router {
 
-// `config` with the drafters and tenants of a tenants file added: YAML of tandem.v1.RouterConfig that says
-// nothing else. InvalidArgument, naming the file, when it cannot be read, says something else, or when the
-// two together do not resolve.
+// Adds to `config` the drafters and tenants of a tenants file: YAML of tandem.v1.RouterConfig with no other
+// fields. InvalidArgument, naming the file, if it cannot be read or has other fields, or if the two together
+// do not resolve.
 absl::StatusOr<v1::RouterConfig> AddTenants(const v1::RouterConfig& config, absl::string_view text,
                                             const std::string& path);
 absl::StatusOr<v1::RouterConfig> AddTenantsFile(const v1::RouterConfig& config, const std::string& path);
 
-// Brings the state up to date when the tenants file changes, by the rules of RoutingState. A thread reads the
-// file every `interval`, whatever has become of it: written anew, moved into place, or behind a symbolic link
-// that was switched, as Kubernetes does with a mounted ConfigMap; what it finds twice in a row counts. A file
-// that cannot be used changes nothing; that is logged once, and it is tried again as long as it is there,
-// since it may depend on the state or on a store that is out of reach.
+// Applies changes of the tenants file to the state, by the rules of RoutingState. A thread reads the file
+// every `interval`, so it does not matter how the file changes: it may be rewritten, moved into place, or
+// switched behind a symbolic link, as Kubernetes does with a mounted ConfigMap. New content counts once two
+// reads in a row have found it. A file that cannot be used changes nothing: the error is logged once, and the
+// file is tried again as long as it is there, because the error may depend on the state or on a store that is
+// out of reach.
 //
 // tandem_router_tenants_file_reloads_total{outcome} counts "applied" and "refused" contents;
-// tandem_router_tenants_file_refused is 1 while what the file says is not in force.
+// tandem_router_tenants_file_refused is 1 while the file's content is not in force.
 class TenantsFileFollower {
  public:
   struct Options {
@@ -38,7 +39,7 @@ class TenantsFileFollower {
     v1::RouterConfig config;  // What the tenants are added to.
     absl::Duration interval = absl::Seconds(1);
   };
-  // `applied`: the content that is in force. `state` and `registry` outlive this.
+  // `applied`: the file's content that is in force. `state` and `registry` outlive this.
   TenantsFileFollower(Options options, std::string applied, RoutingState* state, MetricsRegistry* registry);
   ~TenantsFileFollower();
   TenantsFileFollower(const TenantsFileFollower&) = delete;
@@ -54,7 +55,7 @@ class TenantsFileFollower {
   RoutingState& state_;
   CounterFamily& reloads_;
   const Gauge refused_;
-  // The thread's.
+  // Used by the thread only.
   std::string applied_;
   std::string seen_;    // What the last look found.
   std::string logged_;  // The error that was logged last; empty: none since a content was applied.
@@ -63,7 +64,7 @@ class TenantsFileFollower {
   std::thread thread_;
 };
 
-// The file as it is. Errors name it.
+// The file's content. Errors name the file.
 absl::StatusOr<std::string> ReadTenantsFile(const std::string& path);
 
 }  // namespace tandem::router

@@ -10,16 +10,16 @@
 
 namespace tandem::router {
 
-// What a call's metadata says of who calls. Several entries count as a malformed one, which is empty: there
-// is no telling which was meant.
+// The `authorization` entry of a call's metadata. Several entries return an empty one, which is malformed,
+// because it is unclear which was meant.
 std::optional<std::string> AuthorizationOf(const CallMetadata& metadata);
 
-// The tenant that this authenticates, as an index into the table's tenants. Unauthenticated otherwise, with
-// one message for every reason.
+// The tenant that this entry authenticates, as an index into the table's tenants. Otherwise Unauthenticated,
+// with the same message for every reason.
 absl::StatusOr<size_t> Authenticate(const Tenants& tenants, const std::optional<std::string>& authorization);
 
-// The tenant that a call's metadata authenticates, as an index into the table's tenants. Unauthenticated
-// otherwise, with one message for every reason.
+// The tenant that a call's metadata authenticates, as an index into the table's tenants. Otherwise
+// Unauthenticated, with the same message for every reason.
 absl::StatusOr<size_t> AuthenticateCall(const Tenants& tenants, const CallMetadata& metadata);
 
 }  // namespace tandem::router

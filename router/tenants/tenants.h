@@ -14,40 +14,40 @@
 
 namespace tandem::router {
 
-// Who is calling. Safe to use from any thread.
+// Finds the tenant of a call by its token. Thread-safe.
 //
-// A presented token is hashed once, and looked up by that: among the digests without a salt, and among the
-// tokens of salted digests that were presented before. Only a token that is new here is tried against every
-// salt, one hash each. What was found is remembered: a token that somebody has for good, which are no more
-// than there are tenants, and the latest of those that nobody has.
+// A token is hashed once, and the hash is looked up among the digests without a salt and among earlier tokens
+// of salted digests. Only a token that is new here is tried against every salt, one hash each. Results are
+// cached: valid tokens for good, of which there are at most as many as tenants, and the latest invalid ones.
 class Tenants {
  public:
-  // How many tokens that nobody has are remembered at least, and at most twice as many.
+  // How many invalid tokens are cached: at least this many, at most twice as many.
   static constexpr size_t kRememberedStrangers = 512;
 
-  // Keeps a reference to `table`. What `before` remembers holds on if the tenants' digests are the same, in
-  // the same order: then a change elsewhere in the configuration makes nobody's token new.
+  // Keeps a reference to `table`. Shares the cache of `before` if the tenants' digests are the same, in the
+  // same order, so that other changes of the configuration keep the cache.
   explicit Tenants(const RoutingTable& table, const Tenants* before = nullptr);
 
-  // The tenant of a call whose `authorization` metadata was given; nothing for callers that must be refused,
-  // without saying why: an absent, malformed and unknown token look the same from outside. A call without the
-  // metadata is the anonymous tenant's, if there is one. A token that several tenants have is nobody's.
+  // The tenant of a call with this `authorization` metadata. nullopt if the call must be refused, without a
+  // reason, so that a caller cannot tell an absent, a malformed and an unknown token apart. A call without
+  // the metadata belongs to the anonymous tenant, if there is one. A token that several tenants have is
+  // invalid.
   //
-  // Salted digests are compared in constant time, and lookups go by a hash of what was presented, which no
-  // caller can steer: how long an answer takes tells whether the token was presented before, and no more.
+  // Salted digests are compared in constant time, and lookups use a hash of the token, which no caller can
+  // control. So the time of an answer reveals only whether the token was presented before.
   std::optional<size_t> Authenticate(std::optional<absl::string_view> authorization) const;
 
-  // How many hashes with a salt were computed for calls so far, over all that share what is remembered.
+  // How many salted hashes were computed for calls so far, over all objects that share the cache.
   size_t num_salted_hashes() const;
 
  private:
   // A tenant and its digest.
   using Entry = std::pair<size_t, TokenDigest>;
-  // What was found, shared by all with the same digests.
+  // The cache, shared by all objects with the same digests.
   struct Memory {
     mutable absl::Mutex mutex;
     absl::flat_hash_map<Sha256Digest, std::vector<size_t>> found ABSL_GUARDED_BY(mutex);
-    // Nobody's: when the first is full it becomes the second, which is forgotten.
+    // Invalid tokens. When the first set is full, it replaces the second.
     absl::flat_hash_map<Sha256Digest, bool> strangers[2] ABSL_GUARDED_BY(mutex);
     size_t num_salted_hashes ABSL_GUARDED_BY(mutex) = 0;
   };

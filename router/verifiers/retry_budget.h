@@ -4,8 +4,9 @@
 
 namespace tandem::router {
 
-// Bounds how much work retries add to verifiers that have troubles already: retries are a share of requests,
-// and a few per second, with a reserve that a lost verifier's requests may use up at once. A token bucket:
+// Bounds the work that retries add to verifiers that are already in trouble. Retries may be a share of
+// requests plus a few per second; a reserve covers the requests of a lost verifier, which all retry at once.
+// A token bucket:
 //
 //   level += share (each request) + per_second * elapsed, at most `reserve`;  a retry takes 1
 //
@@ -21,7 +22,7 @@ class RetryBudget {
       : options_(options), level_(options.reserve), refilled_(now) {}
 
   void OnRequest(absl::Time now);
-  // Whether one more retry may be made; it then counts as made.
+  // Whether one more retry is allowed. If so, counts it.
   bool Take(absl::Time now);
   double level() const { return level_; }
 

@@ -11,19 +11,17 @@
 
 namespace tandem::router {
 
-// Which of a model's verifiers a request goes to. Those behind a name come and go: one that is not listed any
-// more gets no requests at all, and its index may be given to another. Prefix affinity bounded by load
-// (OrderVerifiers), among those that are fit to take it:
+// Chooses the verifier for a request among those of a model. Verifiers come and go: one that is not listed
+// any more gets no requests, and its index may be reused. The order is prefix affinity bounded by load
+// (OrderVerifiers), among the verifiers that pass three checks:
 //
-//   serving?   what its health service says; one that drains or cannot be reached is left out
-//   not ejected?   after some failures in a row it is left out for a while, each time longer (outlier
-//              ejection), but never more than a share of all, so that a fault of the requests
-//              does not take the whole model away
-//   not full?  at most so many requests of this router at once (circuit breaker)
+//   serving?      what its health service says; one that drains or cannot be reached is left out
+//   not ejected?  consecutive failures eject it for a while, each time longer (outlier ejection); only a
+//                 share of all may be ejected, so that faulty requests cannot take the whole model away
+//   not full?     at most max_in_flight requests of this router at once (circuit breaker)
 //
-// When none is serving and not ejected, all that are not full are tried after all: what is known may be out
-// of date, and a refused request would be lost for certain. Protocol logic: not thread-safe, time is passed
-// in.
+// If no verifier is serving and not ejected, all that are not full are tried: the router's view may be out of
+// date, and a refused request would be lost for certain. Protocol logic: time is passed in. Not thread-safe.
 class VerifierChoice {
  public:
   struct Options {
@@ -35,27 +33,28 @@ class VerifierChoice {
   };
   VerifierChoice(const Options& options, std::vector<std::string> endpoints);
 
-  // Fit verifiers, best first, as indices into the endpoints; those in `tried` come last. Those that are not
-  // `suits` are left out, as if they were not there; without a function all do. Empty: all are full.
+  // The verifiers that may take the request, best first, as indices into the endpoints; those in `tried` come
+  // last. Verifiers for which `suits` is false are left out; without the function, all suit. Empty: all are
+  // full.
   std::vector<size_t> Order(absl::Span<const uint32_t> prompt, uint64_t salt, absl::Span<const size_t> tried,
                             absl::Time now, const std::function<bool(size_t)>& suits = nullptr) const;
 
-  // A request begins and ends there.
+  // A request begins or ends at this verifier.
   void OnBegin(size_t verifier) { ++states_[verifier].in_flight; }
   void OnEnd(size_t verifier) { --states_[verifier].in_flight; }
-  // It answered as it should, or was lost.
+  // The verifier answered as it should, or was lost.
   void OnSuccess(size_t verifier, absl::Time now);
   void OnFailure(size_t verifier, absl::Time now);
-  // Makes `verifier`, which may be the next after the last, this one: listed, and not serving until its
-  // health service has said so. No request is on it.
+  // Replaces the verifier at this index, which may be one past the last. The new one is listed, and not
+  // serving until its health service says so. No request may run on the index.
   void Replace(size_t verifier, std::string endpoint);
-  // Requests at once, in place of the options'. Until it is replaced.
+  // Overrides the options' limit of concurrent requests, until Replace.
   void SetMaxInFlight(size_t verifier, uint32_t most) { states_[verifier].max_in_flight = most; }
   void SetListed(size_t verifier, bool listed) { states_[verifier].listed = listed; }
   bool listed(size_t verifier) const { return states_[verifier].listed; }
   size_t num_listed() const;
 
-  // As its health service says, or the lack of an answer.
+  // As the health service says; false without an answer.
   void SetServing(size_t verifier, bool serving) { states_[verifier].serving = serving; }
 
   size_t size() const { return states_.size(); }

@@ -15,14 +15,14 @@ struct VerifierLoad {
   uint32_t in_flight = 0;  // Requests this router has running there.
 };
 
-// How many leading prompt tokens decide the verifier. Long enough to tell conversations with a common system
-// prompt apart only by load, short enough that a conversation's turns stay together.
+// How many leading prompt tokens decide the verifier. Short enough that the turns of a conversation, and
+// conversations with the same system prompt, go to the same verifier unless it is loaded.
 inline constexpr size_t kAffinityTokens = 64;
 
-// The order in which to try verifiers, as indices: by rendezvous hash of the prompt's leading tokens, so that
-// prompts with the same beginning meet the same prefix cache and a verifier's coming or going moves only its
-// own share. `salt` separates tenants, whose caches are separate anyhow. Verifiers loaded beyond 1.25 times
-// their fair share come after the others (consistent hashing with bounded loads).
+// The order in which to try verifiers, as indices. Sorted by rendezvous hash of the prompt's leading tokens,
+// so that prompts with the same beginning use the same prefix cache, and adding or removing a verifier moves
+// only that verifier's share. `salt` separates tenants, whose caches are separate anyhow. Verifiers with more
+// than 1.25 times their fair share of requests come last (consistent hashing with bounded loads).
 std::vector<size_t> OrderVerifiers(absl::Span<const VerifierLoad> verifiers,
                                    absl::Span<const uint32_t> prompt, uint64_t salt);
 

@@ -51,7 +51,8 @@ grpc::ByteBuffer HealthRequest(absl::string_view service) {
 
 absl::Status NoneKnown() {
   return absl::UnavailableError(
-      "no verifier of the model is known: none has registered, and no name of one has an address");
+      "no verifier of the model is known: none has registered, and no configured name resolves to an "
+      "address");
 }
 
 std::string Content(const grpc::ByteBuffer& buffer) {
@@ -519,7 +520,7 @@ void VerifierPool::OnProbed(Attempt::Entry& entry, const absl::Status& status, b
   if (to_ask != nullptr) Question::Send(*this, entry, std::move(to_ask), first);
   if (to_look_up != nullptr) grpc::experimental::ChannelResetConnectionBackoff(to_look_up.get());
   const absl::Status reason = absl::UnavailableError(
-      absl::StrCat("the verifier has stalled: nothing came from it, and its health service says ",
+      absl::StrCat("the verifier has stalled: it sent nothing, and its health service answers ",
                    absl::StatusCodeToString(status.code())));
   for (const std::shared_ptr<const OnLost>& on_lost : lost) (*on_lost)(reason);
   for (const auto& on_serving : waits) (*on_serving)();

@@ -33,32 +33,33 @@
 
 namespace tandem::router {
 
-// One verifier and the channel to it, which is kept as long as somebody uses it.
+// One verifier and the channel to it. Shared by all that use it.
 struct Verifier {
   std::string endpoint;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::Verifier::Stub> stub;
 };
 
-// The verifiers of every model: who takes the next request, and whether those that have some are still there.
+// The verifiers of every model. Chooses the one for the next request, and detects verifiers that are lost.
 //
-// A thread asks grpc.health.v1 of every verifier once a second, and of one that runs requests and has sent
-// nothing for a quarter of the stall timeout at once. One that has said nothing at all for the stall timeout,
-// no answer and no token, is lost, connected or not (a process that was stopped keeps its connections): its
-// requests are told, so that they can go on elsewhere, if there is another one. A long prompt or a slow step
-// is not a stall, since the health service answers meanwhile. The address of one that does not answer is
-// asked for anew every few seconds. Where requests wait for a verifier, those that do not serve are asked
-// several times a second.
+// Health: a thread probes every verifier by grpc.health.v1 once a second. It probes at once if a verifier
+// with running requests has sent nothing for a quarter of the stall timeout. A verifier that sends neither an
+// answer nor a token for the whole stall timeout is lost, even if it is connected (a stopped process keeps
+// its connections). Its requests are told, so that they can retry on another verifier, if there is one. A
+// long prompt or a slow step is no stall, because the health service answers meanwhile. The address of a
+// verifier that does not answer is resolved again every few seconds. While requests wait for a verifier,
+// those that do not serve are probed several times a second.
 //
-// "dns:///host:port" among a model's verifiers stands for every address of the name. A thread asks for them
-// every `resolve_period`: new ones get requests once their health service says that they serve, and those
-// that are gone get no more; what runs there goes on. A name that cannot be resolved keeps what it had.
+// Names: "dns:///host:port" among a model's verifiers stands for every address of the name. A thread resolves
+// it every `resolve_period`. New addresses get requests once their health service says that they serve;
+// addresses that are gone get no new requests, and running ones continue. If a name cannot be resolved, it
+// keeps its addresses.
 //
-// Those that registered come and go likewise, by SetRegistered, and those that are configured by
-// SetConfigured. One that is several of these counts once. A verifier may serve several models: it is asked
-// for the health of each ("tandem.v1.Verifier/MODEL"), and one that says that it holds other models only gets
-// no requests. What it holds it is asked when it begins to serve and every few seconds after that, and at
-// once when a request has named an adapter in vain: adapters come and go.
+// Other sources: SetRegistered and SetConfigured add and remove verifiers in the same way. A verifier from
+// several sources counts once. A verifier may serve several models: each has its own health
+// ("tandem.v1.Verifier/MODEL"), and a verifier that says it holds only other models gets no requests. The
+// pool asks a verifier what it holds when it begins to serve, every few seconds after that, and at once when
+// a request named an adapter in vain, because adapters come and go.
 //
 // Thread-safe. Destroy it after the last Attempt.
 class VerifierPool {
@@ -70,10 +71,11 @@ class VerifierPool {
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // Null: without TLS.
     Resolve resolve = ResolveBySystem;
     absl::Duration resolve_period = absl::Seconds(5);
-    // How long a request may wait for a verifier that serves; zero: not at all.
+    // How long a request may wait for a verifier that serves. Zero: not at all.
     absl::Duration longest_wait;
     size_t max_waits = 256;  // Of one model at once.
-    // What a verifier that begins to serve says of itself, by the model's index; from gRPC's threads.
+    // Called with what a verifier says about itself when it begins to serve, and the model's index. Runs on
+    // gRPC's threads.
     std::function<void(size_t, const v1::ServerInfo&)> on_info;
   };
   VerifierPool(const RoutingTable& table, const Options& options, const Clock* clock);
@@ -81,7 +83,7 @@ class VerifierPool {
   VerifierPool(const VerifierPool&) = delete;
   VerifierPool& operator=(const VerifierPool&) = delete;
 
-  // What a call is told when its verifier is lost. From the pool's thread or gRPC's.
+  // Called when the verifier is lost, on the pool's thread or one of gRPC's.
   using OnLost = std::function<void(const absl::Status& reason)>;
 
   // A request on a verifier, from Begin until it is destroyed. Thread-safe.
@@ -91,14 +93,15 @@ class VerifierPool {
     Verifier& verifier() const { return *verifier_; }
     const std::shared_ptr<Verifier>& shared_verifier() const { return verifier_; }
     size_t index() const { return index_; }  // Among the model's.
-    // VerifierTraits::ArithmeticWith, as far as is known by now.
+    // VerifierTraits::ArithmeticWith, as far as it is known.
     uint64_t arithmetic() const;
     // Something came from the verifier.
     void OnEvent();
-    // The call has ended: the verifier did what it should (a refusal included), or it did not. Once.
+    // The call has ended: the verifier did what it should (a refusal counts as that), or it failed. Called
+    // once.
     void OnSuccess();
     void OnFailure();
-    // It is not what it was taken for: nothing that it said of itself counts any more, and it is asked anew.
+    // The verifier is not what it said: forgets what it said about itself and asks again.
     void OnChanged();
 
    private:
@@ -113,9 +116,9 @@ class VerifierPool {
     const std::string adapter_;
   };
 
-  // Where to run a request, `tried` being the verifiers (by index) that failed it already: VerifierChoice.
-  // ResourceExhausted if all have as many requests as they may, Unavailable if no name has an address; what
-  // CheckAnySuits says if no verifier has what the request needs.
+  // Starts an attempt on the verifier that VerifierChoice prefers. `tried`: verifiers, by index, on which the
+  // request has failed. ResourceExhausted if all have as many requests as they may, Unavailable if no name
+  // has an address, and the error of CheckAnySuits if no verifier has what the request needs.
   absl::StatusOr<std::unique_ptr<Attempt>> Begin(size_t model, absl::Span<const uint32_t> prompt,
                                                  uint64_t salt, absl::Span<const size_t> tried,
                                                  OnLost on_lost, const VerifierNeeds& needs = {});
@@ -131,26 +134,26 @@ class VerifierPool {
     VerifierPool& pool_;
     const size_t model_;
   };
-  // Calls `on_serving`, from gRPC's threads, whenever a verifier of the model says that it serves. Null if as
-  // many wait as may.
+  // Calls `on_serving`, on gRPC's threads, whenever a verifier of the model says that it serves. Null if
+  // `max_waits` requests of the model wait already.
   std::unique_ptr<Wait> BeginWait(size_t model, std::function<void()> on_serving);
-  // How many requests wait.
+  // How many requests wait for a verifier of the model.
   size_t num_waiting(size_t model) const;
-  // Why there is no verifier for a request while none serves: none may be known at all.
+  // The error while no verifier of the model serves. It says so if none is known at all.
   absl::Status NoneServes(size_t model) const;
   absl::Duration longest_wait() const { return options_.longest_wait; }
 
-  // Whether a verifier of the model serves or, being configured, has not been asked yet.
+  // Whether a verifier of the model serves, or is configured and has not been probed yet.
   bool MayServe(size_t model) const;
-  // How many of a model's verifiers said when they were last asked that they serve.
+  // How many verifiers of a model said at the last probe that they serve.
   size_t num_serving(size_t model) const;
 
-  // How many requests of a model its verifiers that serve can have at once so that none of them waits there
-  // for long: as many as run, and some that are on the way. Nothing while none serves. Of a verifier that
-  // does not tell, as many as it may have.
+  // How many requests the serving verifiers of a model can hold at once without long waits there: as many as
+  // they run, and some on their way. A verifier that does not say how many it runs counts with its limit.
+  // nullopt while none serves.
   std::optional<uint32_t> places(size_t model) const;
 
-  // Where an address is from. One that several have counts for the first.
+  // The source of an address. An address from several sources has the first of them.
   enum class Source { kConfigured, kName, kRegistered };
   struct Status {
     std::string endpoint;
@@ -161,25 +164,24 @@ class VerifierPool {
     uint32_t in_flight = 0;
     uint32_t max_in_flight = 0;
   };
-  // Those of a model, by endpoint.
+  // The verifiers of a model, by endpoint.
   std::vector<Status> List(size_t model) const;
 
-  // Adapters that a verifier of the model holds that is listed, by name. Of adapters of one name that differ,
-  // one.
+  // Adapters that listed verifiers of the model hold, by name. If adapters of one name differ, one of them.
   std::vector<v1::AdapterInfo> Adapters(size_t model) const;
-  // Of the one of that name, as Adapters has it; 0 if there is none.
+  // The fingerprint of the adapter that Adapters returns under this name; 0 if there is none.
   uint64_t FingerprintOf(size_t model, const std::string& adapter) const;
 
   // How many verifiers a model has now.
   size_t size(size_t model) const;
 
-  // Those of a model that are configured, addresses and names, in place of those before. They get requests
-  // once they say that they serve; what runs on those that are gone goes on.
+  // Replaces a model's configured verifiers: addresses and names. New ones get requests once they say that
+  // they serve. Requests on removed ones continue.
   void SetConfigured(size_t model, const std::vector<std::string>& endpoints);
-  // The verifiers of a model that have registered, in place of those before.
+  // Replaces the verifiers of a model that have registered.
   void SetRegistered(size_t model, const std::vector<RegisteredEndpoint>& verifiers);
 
-  // Counts a request, and asks for the right to run one once more.
+  // RetryBudget: counts a request; asks whether one more retry is allowed.
   void CountRequest();
   bool TakeRetry();
 
@@ -188,20 +190,19 @@ class VerifierPool {
   class Probe;
   class Question;
 
-  // The thread that asks for names.
+  // The thread that resolves names.
   void ResolveNames();
-  // With their places among the model's.
+  // The names in use, with their indices among the model's.
   static std::vector<std::pair<size_t, DnsName>> UsedNames(const Model& model);
   void SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses);
-  // What follows is under the model's lock. Lists what the configuration, names and registrations say, each
-  // address once.
+  // The following run under the model's lock. Lists the addresses from the configuration, names and
+  // registrations, each once.
   void ListWanted(Model& model);
-  // Lists these addresses of a name, of those that registered or of those that are configured, and no others
-  // of it.
+  // Makes these the only listed addresses of a name, of registrations or of the configuration.
   void ListOnly(Model& model, size_t name, std::set<std::string> wanted);
   void SetRoom(Model& model, size_t index);
-  // A verifier of the model, in the place of one that is gone or in a new one. `name`: which of its names, or
-  // none of them. Returns its index.
+  // Adds a verifier to the model, at the index of one that is gone or at a new one. `name`: the index of its
+  // name, or one of the special values. Returns the index.
   size_t AddEntry(Model& model, const std::string& endpoint, size_t name);
   void Monitor();
   void ProbeDue(absl::Time now);
@@ -209,7 +210,7 @@ class VerifierPool {
   void OnInfo(Attempt::Entry& entry, const Verifier& verifier, const v1::ServerInfo& told, bool first);
   void OnTold(Attempt::Entry& entry, const Verifier& verifier);
   static bool OtherServes(const Model& model, size_t index);
-  // How often to ask a verifier for its health and, while it does not answer, for its address.
+  // How often to probe a verifier, and to resolve its address while it does not answer.
   static absl::Duration ProbePeriod(const Model& model, const Attempt::Entry& entry);
   static absl::Duration LookUpPeriod(const Model& model);
   absl::Duration Quiet(const Attempt::Entry& entry, absl::Time now) const;

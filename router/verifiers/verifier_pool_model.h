@@ -16,10 +16,10 @@
 #include "common/rpc/dns_name.h"
 #include "router/verifiers/verifier_pool.h"
 
-// What a VerifierPool knows of a model and its verifiers; for its own sources only.
+// VerifierPool's data about a model and its verifiers. Only for its own sources.
 namespace tandem::router {
 
-// In place of a name's index: of those that are configured, and of those that registered.
+// Special values of a name's index: configured verifiers, and registered ones.
 inline constexpr size_t kNoName = static_cast<size_t>(-1);
 inline constexpr size_t kRegistered = static_cast<size_t>(-2);
 
@@ -37,7 +37,7 @@ struct VerifierPool::Attempt::Entry {
   absl::Time asked_at = absl::InfinitePast();  // and when.
   bool told = false;                           // It has said what it holds, or does not, since it was added.
   bool lacks_model = false;                    // It has said that it holds others.
-  // What it said of it; 0 if nothing.
+  // As the verifier says; 0 if it does not.
   uint32_t max_running = 0;
   uint32_t max_waiting = 0;
   VerifierTraits traits;
@@ -54,7 +54,8 @@ struct VerifierPool::Model {
 
   size_t index = 0;
   std::string name;
-  // Guarded by `mutex`, as what follows it is. Never removed: threads and entries go by their places.
+  // Guarded by `mutex`, as are the fields below. Names are never removed, because threads and entries use
+  // their indices.
   std::vector<Name> names;
   std::unique_ptr<absl::Mutex> mutex = std::make_unique<absl::Mutex>();
   // Entries are never removed.

@@ -93,7 +93,7 @@ absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const Ver
   return absl::UnavailableError(
       absl::StrCat("no verifier is known that has room for ", needs.tokens, " tokens",
                    needs.adapter.empty() ? "" : absl::StrCat(", holds the adapter \"", needs.adapter, "\""),
-                   needs.arithmetic == 0 ? "" : " and computes like the one that began the output"));
+                   needs.arithmetic == 0 ? "" : " and has the arithmetic of the one that began the output"));
 }
 
 }  // namespace tandem::router

@@ -12,52 +12,53 @@
 
 namespace tandem::router {
 
-// What a verifier says of itself that decides which requests it can take, learned from its GetServerInfo. One
-// that has said nothing yet has neither.
+// What decides which requests a verifier can take, from its GetServerInfo. Empty until it has answered.
 struct VerifierTraits {
-  // Tokens of one request, prompt and output together: the model's context, or what its keys and values hold
-  // if that is less.
+  // Most tokens of one request, prompt and output together: the model's context, or the room for keys and
+  // values if that is less.
   std::optional<uint64_t> most_tokens;
-  // What decides the bits of its outputs, in words, and its hash: verifiers with the same go on with one
-  // another's.
+  // Describes the arithmetic on which the bits of the outputs depend, and its hash. Verifiers with the same
+  // hash can continue one another's outputs.
   std::string computes;
   uint64_t arithmetic = 0;
   // The adapters of the model that it holds, by name.
   std::map<std::string, v1::AdapterInfo> adapters;
 
-  // As `arithmetic`, of outputs with this adapter, which it holds; empty: without one. 0 if nothing is known.
+  // `arithmetic` for outputs with this adapter, which the verifier must hold. Empty: without an adapter. 0 if
+  // unknown.
   uint64_t ArithmeticWith(const std::string& adapter) const;
 };
 
-// What a server says of itself as the verifier of one model: where it serves several, with what it says of
-// that one in place of what is of all.
+// A server's info as the verifier of one model. If the server holds several, the fields of this model replace
+// the common ones.
 v1::ServerInfo InfoOfModel(v1::ServerInfo info, absl::string_view model);
-// Whether it says which models it holds, and this is none of them.
+// Whether the server says which models it holds, and this is not one of them.
 bool LacksModel(const v1::ServerInfo& info, absl::string_view model);
 
-// `info` is of the model (InfoOfModel).
+// `info`: from InfoOfModel for the same model.
 VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model);
 
-// What a request asks of a verifier.
+// What a request needs from a verifier.
 struct VerifierNeeds {
   uint64_t tokens = 0;  // Prompt and output together: what is asked for, or one of output where nothing is.
   uint64_t arithmetic = 0;  // Of the verifier where the output began; 0 if there is none, or nothing known.
   std::string adapter;      // Empty: none.
 };
 
-// Whether a verifier can take the request, as far as is known. One of which nothing is known may be too
-// small, which it says itself; but it does not go on with an output that began elsewhere, since nobody would
-// notice that it changed, and is given no request with an adapter.
+// Whether a verifier can take the request, as far as is known. A verifier about which nothing is known gets
+// requests, and refuses those that are too large. But it does not continue an output that began elsewhere,
+// because nobody would notice a change of arithmetic, and it gets no request with an adapter.
 bool Suits(const VerifierTraits& traits, const VerifierNeeds& needs);
 
-// OK if one of these suits. Else why none does: InvalidArgument, if all are known to be too small and no
-// output began elsewhere; NotFound, likewise, if none of them holds the adapter; else Unavailable.
+// OK if one of these suits. Otherwise the reason: InvalidArgument if all are known to be too small and no
+// output began elsewhere; NotFound, under the same condition, if none holds the adapter; otherwise
+// Unavailable.
 absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const VerifierNeeds& needs);
 
-// That no verifier has an adapter of the name, or none that the tenant may use: which, is not told.
+// The error for an adapter that no verifier has or that the tenant may not use. It does not say which.
 absl::Status NoAdapter(absl::string_view adapter);
 
-// Whether both are known and compute differently.
+// Whether the arithmetic of both is known and differs.
 bool Differ(const VerifierTraits& a, const VerifierTraits& b);
 
 }  // namespace tandem::router

@@ -58,7 +58,7 @@ TEST(VerifierTraitsTest, EverythingThatChangesOutputsTellsVerifiersApart) {
   }
   const absl::Status none = CheckAnySuits({TraitsOf(others[0], "letters")}, needs);
   EXPECT_TRUE(absl::IsUnavailable(none)) << none;
-  EXPECT_THAT(none.message(), HasSubstr("computes like the one that began the output"));
+  EXPECT_THAT(none.message(), HasSubstr("has the arithmetic of the one that began the output"));
 }
 
 TEST(VerifierTraitsTest, OnesThatAreTooSmallAreNotAsked) {

@@ -240,7 +240,7 @@ class StructuredTest(ProcessTest):
         self.assertIn(tandem("--choice", "left", "--choice", "right")[1].strip(), ("left", "right"))
         code, _, errors = tandem("--regex", "a", "--json-object")
         self.assertEqual(code, 2)
-        self.assertIn("expected one kind", errors)
+        self.assertIn("expected at most one of these", errors)
         code, _, errors = tandem("--json-schema", str(self.folder / "missing.json"))
         self.assertEqual(code, 2)
         self.assertIn("missing.json", errors)

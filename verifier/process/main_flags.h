@@ -15,12 +15,12 @@
 
 namespace tandem {
 
-// What tandem-verifier is told at its start; --help says what each is.
+// The flags of tandem-verifier; --help explains each.
 struct VerifierFlags {
   std::vector<std::string> models;
   ServerFlags server{.listen = "127.0.0.1:7002",
                      .metrics_listen = "127.0.0.1:9102",
-                     // A router has one connection for all its requests.
+                     // A router sends all its requests over one connection.
                      .limits = {.max_streams = 4096},
                      .drain_grace = absl::Seconds(30)};
   std::string metrics_compat = "none";

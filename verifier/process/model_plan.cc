@@ -92,10 +92,11 @@ absl::Status PlanAdapters(absl::Span<const std::string> adapters, std::vector<Mo
       name.erase(0, plan.spec.name.size() + 1);
       break;
     }
-    if (of == nullptr) return refuse("MODEL:NAME=FOLDER, with the name of a --model, as there are several");
+    if (of == nullptr)
+      return refuse("MODEL:NAME=FOLDER with the name of a --model, because there are several models");
     if (name.empty()) return refuse("a name for it");
     for (const ModelSpec& other : of->adapters) {
-      if (other.name == name) return refuse("a name of its own");
+      if (other.name == name) return refuse("a unique name");
     }
     of->adapters.push_back({.name = std::move(name), .folder = adapter.substr(equals + 1)});
   }

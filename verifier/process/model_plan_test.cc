@@ -63,7 +63,7 @@ TEST(ModelPlanTest, AdaptersAreOfTheOneModelOrOfTheOneThatIsNamed) {
   EXPECT_THAT(AdaptersOf({"/m/a"}, {"x=/l/x", "a:y=/l/y"}), ElementsAre("a/x /l/x", "a/y /l/y"));
   EXPECT_THAT(AdaptersOf({"/m/a", "/m/b"}, {"b:x=/l/x", "a:x=/l/y"}), ElementsAre("a/x /l/y", "b/x /l/x"));
   EXPECT_THAT(AdaptersOf({"/m/a", "/m/b"}, {"x=/l/x"}), ElementsAre(HasSubstr("there are several")));
-  EXPECT_THAT(AdaptersOf({"/m/a"}, {"x=/l/x", "x=/l/y"}), ElementsAre(HasSubstr("name of its own")));
+  EXPECT_THAT(AdaptersOf({"/m/a"}, {"x=/l/x", "x=/l/y"}), ElementsAre(HasSubstr("unique name")));
   for (const char* const wrong : {"x", "x=", "=/l/x", "a:=/l/x"}) {
     EXPECT_THAT(AdaptersOf({"/m/a"}, {wrong}), ElementsAre(HasSubstr("--adapter"))) << wrong;
   }

@@ -190,7 +190,7 @@ void ModelPool::Work() {
 absl::Status ModelPool::Post(std::function<void()> job) {
   absl::MutexLock lock(&jobs_mutex_);
   if (closed_) return absl::UnavailableError("the verifier is shutting down");
-  if (waiting_ >= kMostJobs) return absl::ResourceExhaustedError("too many loads and unloads wait");
+  if (waiting_ >= kMostJobs) return absl::ResourceExhaustedError("too many loads and unloads are queued");
   ++waiting_;
   jobs_.Push(std::move(job));
   return absl::OkStatus();
@@ -220,7 +220,7 @@ absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request)
   }
   if (models_.size() >= options.max_models) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("this verifier holds ", models_.size(), " models, as many as it may (--max-models)"));
+        absl::StrCat("this verifier holds ", models_.size(), " models, which is the limit (--max-models)"));
   }
   return plan;
 }
@@ -258,7 +258,7 @@ absl::StatusOr<ModelServer*> ModelPool::FindModel(const std::string& name) const
     if (model->name() == name) return model.get();
   }
   if (name.empty())
-    return absl::InvalidArgumentError("model: expected a name, as this verifier holds several");
+    return absl::InvalidArgumentError("model: expected a name, because this verifier holds several models");
   return absl::NotFoundError(absl::StrCat("model: this verifier holds no model \"",
                                           absl::CHexEscape(name.substr(0, kMostServedNameBytes)), "\""));
 }

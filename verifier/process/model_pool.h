@@ -21,34 +21,34 @@
 
 namespace tandem {
 
-// The models of a verifier process: those that it was started with and, with --models-folder, those that
-// LoadModel and UnloadModel say. These come one after the other, on a thread of their own.
+// The models of a verifier process: those given at the start and, with --models-folder, those added and
+// removed by LoadModel and UnloadModel. A worker thread makes these changes, one at a time.
 //
-// Open, Load, Register, Drain and destruction belong to one thread, in this order; the rest is safe from any.
+// Call Open, Load, Register, Drain and the destructor on one thread, in this order. All other methods are
+// thread-safe.
 class ModelPool {
  public:
-  // Looks at the files of all. `context` is the process', but for `stopped`, to which the pool's end is
-  // added, and `turns`, which are its own.
+  // Opens and checks the files of all models. `context` is the process's; the pool extends `stopped` by its
+  // own end, and uses its own `turns`.
   static absl::StatusOr<std::unique_ptr<ModelPool>> Open(ModelServer::Context context,
                                                          const std::vector<ModelPlan>& plans);
   ~ModelPool();
 
-  // What the server serves.
+  // The service that the server exports.
   ModelsService* directory() { return &directory_; }
-  // What runs here, but for the uptime.
+  // The server's info, without the uptime.
   v1::ServerInfo Describe() const;
-  // Of the engine that has been at its step for the longest time.
+  // The longest time that an engine has been in its current step.
   absl::Duration busy_time() const;
 
-  // Loads those of the start, one after the other; each serves from then on. `server` outlives the pool's
-  // Drain.
+  // Loads the models given at the start, one after the other; each serves as soon as it is loaded. `server`
+  // must exist until Drain has returned.
   absl::Status Load(ServerRunner* server);
-  // Has routers told of them.
+  // Registers the models at routers.
   void Register();
-  // Has routers told that they leave.
+  // Tells routers that the models leave.
   void Leave();
-  // Refuses new requests; returns when nothing runs or the deadline has passed, and models do not change any
-  // more.
+  // Refuses new requests, and stops changes of models. Returns when nothing runs or the deadline has passed.
   void Drain(absl::Time deadline);
 
  private:
@@ -56,13 +56,13 @@ class ModelPool {
 
   void Work();
   void StopWork();
-  // Has the worker do it. ResourceExhausted if too many wait, Unavailable once the process ends.
+  // Runs `job` on the worker. ResourceExhausted if too many jobs wait, Unavailable once the process ends.
   absl::Status Post(std::function<void()> job);
   absl::StatusOr<v1::LoadModelResponse> LoadModel(const v1::LoadModelRequest& request);
   absl::StatusOr<v1::UnloadModelResponse> UnloadModel(const v1::UnloadModelRequest& request);
   absl::StatusOr<v1::LoadAdapterResponse> LoadAdapter(const v1::LoadAdapterRequest& request);
   absl::StatusOr<v1::UnloadAdapterResponse> UnloadAdapter(const v1::UnloadAdapterRequest& request);
-  // The worker's: nobody else takes models away. Empty: the only one.
+  // Called by the worker, because only the worker removes models. An empty name means the only model.
   absl::StatusOr<ModelServer*> FindModel(const std::string& name) const;
   absl::StatusOr<ModelPlan> PlanOf(const v1::LoadModelRequest& request) const;
   void SetServing(const std::string& model, bool serving);

@@ -195,7 +195,8 @@ absl::Status ModelServer::Load() {
 absl::StatusOr<v1::LoadAdapterResponse> ModelServer::LoadAdapter(const std::string& name,
                                                                  const std::string& folder) {
   HeldAdapters* const adapters = target_.served.adapters.get();
-  if (adapters == nullptr) return absl::UnimplementedError("this verifier's device has no adapters");
+  if (adapters == nullptr)
+    return absl::UnimplementedError("this verifier's device does not support adapters");
   TANDEM_RETURN_IF_ERROR(adapters->CheckRoom(name));
   absl::StatusOr<std::shared_ptr<const LoraAdapter>> adapter =
       LoraAdapter::Load(folder, target_.model->config());
@@ -218,7 +219,8 @@ absl::StatusOr<v1::LoadAdapterResponse> ModelServer::LoadAdapter(const std::stri
 
 absl::StatusOr<v1::UnloadAdapterResponse> ModelServer::UnloadAdapter(const std::string& name) {
   HeldAdapters* const adapters = target_.served.adapters.get();
-  if (adapters == nullptr) return absl::UnimplementedError("this verifier's device has no adapters");
+  if (adapters == nullptr)
+    return absl::UnimplementedError("this verifier's device does not support adapters");
   TANDEM_ASSIGN_OR_RETURN(AdapterHandle adapter, adapters->Remove(name));
   v1::UnloadAdapterResponse response;
   response.set_requests(static_cast<uint32_t>(adapter.use_count() - 1));

@@ -23,16 +23,16 @@
 
 namespace tandem {
 
-// One model that a verifier serves, from its files to the end of its last request: an engine and a scheduler
-// of its own, and what is measured and said of it.
+// One model that a verifier serves, from its files to the end of its last request: its engine, scheduler,
+// metrics and registration.
 //
-//   Open --> service() refuses --Load--> it serves, and routers are told --Leave--> they are told otherwise
-//        --> Drain: it refuses, and what runs ends --> destroyed, and its memory with it
+//   Open --> service() refuses --Load--> serves, registered at routers --Leave--> routers know that it leaves
+//        --> Drain: refuses, and running sessions end --> destroyed, which frees its memory
 //
-// Load, Leave, Drain and destruction are called by one thread at a time; the rest from any.
+// Call Load, Leave, Drain and the destructor from one thread at a time. All other methods are thread-safe.
 class ModelServer {
  public:
-  // What the models of a process share. All of it outlives them.
+  // What the models of a process share. It outlives them.
   struct Context {
     const VerifierFlags* options = nullptr;
     std::string flag_policy;  // --window-policy, whatever the file says.
@@ -47,8 +47,8 @@ class ModelServer {
     std::function<bool()> stopped;       // Whether loading should stop.
   };
 
-  // Looks at the files. `registered_as` comes behind the name that the process registers under: each model is
-  // registered by itself.
+  // Opens and checks the files. `registered_as`: appended to the process's registered name, because each
+  // model registers separately.
   static absl::StatusOr<std::unique_ptr<ModelServer>> Open(const Context& context, const ModelPlan& plan,
                                                            std::string registered_as);
   ~ModelServer();
@@ -58,23 +58,23 @@ class ModelServer {
   uint64_t kv_tokens() const { return target_.kv_tokens; }
   VerifierService* service() { return &service_; }
 
-  // What LoadAdapter and UnloadAdapter ask for, once it serves. The folder is one.
+  // LoadAdapter and UnloadAdapter, once the model serves. The folder must exist.
   absl::StatusOr<v1::LoadAdapterResponse> LoadAdapter(const std::string& name, const std::string& folder);
   absl::StatusOr<v1::UnloadAdapterResponse> UnloadAdapter(const std::string& name);
 
-  // Until it serves. Cancelled as Context says.
+  // Loads the model; returns when it serves. Cancelled if Context::stopped says so.
   absl::Status Load();
-  // Has routers told that it is there.
+  // Registers the model at routers.
   void Register();
 
-  // As a verifier of this model alone would tell of itself.
+  // The server info of a verifier with only this model.
   v1::ServerInfo Describe() const;
   absl::Duration busy_time() const;
 
   void Leave();
   // Refuses new requests; returns when nothing runs or the deadline has passed.
   void Drain(absl::Time deadline);
-  // VerifierService::AwaitNoCalls. After Drain, and once nobody can find its service any more.
+  // VerifierService::AwaitNoCalls. Call it after Drain, once nobody can find the service any more.
   bool AwaitNoCalls(absl::Duration timeout) { return service_.AwaitNoCalls(timeout); }
 
  private:
@@ -89,13 +89,13 @@ class ModelServer {
   VerifierMetrics metrics_;
   ConstraintMetrics constraint_metrics_;
   VerifierService service_;
-  // What follows is written before the service has the loop, and read after.
+  // The following are written before the service gets the loop, and read after that.
   uint64_t kv_tokens_total_ = 0;
   google::protobuf::RepeatedPtrField<v1::RoundSeconds> round_seconds_;
   v1::ServerRegistration self_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<PolicyFileWatch> policy_watch_;
-  // Ends before the loop and the service, which it calls.
+  // Destroyed before the loop and the service, which it calls.
   std::unique_ptr<ConstraintCompiler> constraints_;
   std::unique_ptr<RouterRegistration> registration_;
 };

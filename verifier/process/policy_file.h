@@ -12,16 +12,16 @@
 
 namespace tandem {
 
-// Files are at most this long.
+// The largest allowed file.
 inline constexpr size_t kMaxPolicyFileBytes = 64 * 1024;
 
-// Reads a window policy file again every `period` and tells when its content has changed. A file that cannot
-// be read or understood is logged, once, and what was there before stays. Calls back on a thread of its own,
-// which ends with this.
+// Reloads a window policy file: reads it every `period`, and calls back if its content has changed. If the
+// file cannot be read or parsed, logs that once, and the previous content stays in force. Callbacks run on a
+// thread of this object.
 class PolicyFileWatch {
  public:
   using OnChange = std::function<void(const WindowPolicyFile&)>;
-  // `content` is what the caller has read already.
+  // `content`: the content that the caller has already read.
   PolicyFileWatch(std::string path, std::string content, absl::Duration period, OnChange on_change);
   ~PolicyFileWatch();
   PolicyFileWatch(const PolicyFileWatch&) = delete;

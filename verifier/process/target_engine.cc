@@ -36,9 +36,9 @@ absl::Status CheckDeviceFlags(const VerifierFlags& options) {
         absl::StrCat("--gpu-rank: ", options.gpu_rank, ", expected less than --gpus, ", options.num_gpus));
   }
   if (options.num_gpus == 1) return absl::OkStatus();
-  if (!device.is_cuda) return absl::InvalidArgumentError("--gpus: several, expected --device=cuda or cuda:N");
+  if (!device.is_cuda) return absl::InvalidArgumentError("--gpus: above 1, expected --device=cuda or cuda:N");
   if (options.gpu_rendezvous.empty()) {
-    return absl::InvalidArgumentError("--gpu-rendezvous: expected a file, as there are several GPUs");
+    return absl::InvalidArgumentError("--gpu-rendezvous: expected a file, because --gpus is above 1");
   }
   return absl::OkStatus();
 }
@@ -83,9 +83,9 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options,
 absl::Status OpenAdapters(const VerifierFlags& options, const ModelPlan& plan, OpenedTarget* target) {
   if (options.num_gpus > 1) {
     if (plan.adapters.empty() && options.adapters_folder.empty()) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(plan.adapters.empty() ? "--adapters-folder" : "--adapter",
-                                                 ": ", options.num_gpus,
-                                                 " GPUs have no adapters, expected one, or --device=cpu"));
+    return absl::UnimplementedError(
+        absl::StrCat(plan.adapters.empty() ? "--adapters-folder" : "--adapter", ": ", options.num_gpus,
+                     " GPUs do not support adapters, expected one GPU, or --device=cpu"));
   }
   if (plan.adapters.size() > options.max_adapters) {
     return absl::InvalidArgumentError(absl::StrCat("--adapter: ", plan.adapters.size(), " for \"",

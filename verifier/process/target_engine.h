@@ -21,10 +21,10 @@
 #include "verifier/rpc/request_wire.h"
 #include "verifier/session/held_adapters.h"
 
-// From a model's folder to an engine that serves it.
+// Turns a model's folder into an engine that serves it.
 namespace tandem {
 
-// A target as files: what --check-config looks at, and what serving begins with.
+// A target's opened and checked files. --check-config stops here; serving goes on from here.
 struct OpenedTarget {
   std::shared_ptr<const Model> model;
   WeightType weight_type = WeightType::kAsInFile;
@@ -39,28 +39,28 @@ struct OpenedTarget {
   std::vector<Adapter> adapters;  // That it begins with.
 };
 
-// What requests go by, of an adapter that the engine holds by this id.
+// The handle for requests of an adapter that the engine holds under this id.
 AdapterHandle HandleOf(const std::string& name, const LoraAdapter& adapter, AdapterId id);
 
-// Opens and checks what `plan` names. Errors name the flag, or the file.
+// Opens and checks the files that `plan` names. Errors name the flag or the file.
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const ModelPlan& plan);
 
-// A target in memory, warm and measured.
+// A target in memory, warmed up and measured.
 struct TargetEngine {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<BlockPool> pool;
   RoundTimeModel round_time;
 };
 
-// Loads, warms and measures it. Cancelled when `stopped`, which is asked between tensors and forward passes,
-// says so. `turns`: taken for each step, where others compute on the same cores or device; null: there is
-// nobody else.
+// Loads the target, warms it up and measures it. Cancelled if `stopped`, which is called between tensors and
+// forward passes, returns true. `turns`: taken for each step if other engines share the cores or the device;
+// otherwise null.
 absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const OpenedTarget& target,
                                          const std::shared_ptr<EngineTurns>& turns,
                                          const std::function<bool()>& stopped);
 
-// A process of a rank other than 0: it has no server of its own, and ends with that of rank 0. Cancelled when
-// `stopped` says so while it loads.
+// Runs a rank other than 0: it has no server, and ends with rank 0. Cancelled if `stopped` returns true while
+// it loads.
 absl::Status FollowRankZero(const VerifierFlags& options, const ModelPlan& plan,
                             const std::function<bool()>& stopped);
 

@@ -9,10 +9,11 @@
 
 namespace tandem {
 
-// Runs forward passes of 1, 2, 4, ... rows, all with a choice where the engine chooses and else with logits,
-// each over a short and a long context, and takes the fastest of a few of each as the round-time model's
-// grid. Touches every weight, so that the first request finds the engine warm. Uses blocks of `pool` and
-// gives them back. Cancelled when `stopped`, which is asked before each pass, says so; unset, it never does.
+// Measures forward passes of 1, 2, 4, ... rows, each over a short and a long context; the fastest of a few
+// runs of each goes into the grid of the round-time model. All rows ask for choices if the engine chooses,
+// otherwise for logits. This touches every weight, so that the engine is warm for the first request. Uses
+// blocks of `pool` and frees them. Cancelled if `stopped`, which is called before each pass, returns true;
+// `stopped` may be unset.
 absl::StatusOr<RoundTimeModel> MeasureRoundTimes(Engine* engine, BlockPool* pool,
                                                  const std::function<bool()>& stopped = nullptr);
 

@@ -12,15 +12,15 @@
 
 namespace tandem {
 
-// The constraint of a Verifier.Generate call, ready to be compiled; nothing if it has none. InvalidArgument
-// names the field and the place in it, or says what does not go together with a constraint.
+// The constraint of a Verifier.Generate call, ready to compile; nullopt if it has none. InvalidArgument names
+// the field and the place in it, or the option that cannot be combined with a constraint.
 absl::StatusOr<std::optional<ConstraintSource>> ConstraintFromProto(const v1::VerifierGenerateRequest& proto,
                                                                     const ConstraintLimits& limits);
 
-// What the compiler said of it, as an answer to the call.
+// Turns the compiler's error into the answer to the call.
 absl::Status ConstraintError(const absl::Status& compiled);
 
-// Holds the session to the constraint, from where its output stands.
+// Applies the constraint to the session, starting at the end of its output so far.
 absl::Status Constrain(std::shared_ptr<const CompiledConstraint> constraint, const ServedTarget& target,
                        SessionRequest* session);
 

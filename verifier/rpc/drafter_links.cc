@@ -153,7 +153,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
   void OnSearched(std::shared_ptr<grpc::Channel> local) {
     absl::MutexLock lock(&mutex_);
     ReleaseElsewhere(std::exchange(finder_, nullptr));
-    if (local != nullptr) LogInfo("a drafter has a socket on this machine", {{"endpoint", endpoint_}});
+    if (local != nullptr) LogInfo("using a drafter's socket on this machine", {{"endpoint", endpoint_}});
     is_local_ = local != nullptr;
     Start(local != nullptr ? std::move(local) : channel_);
   }

@@ -17,23 +17,23 @@
 
 namespace tandem {
 
-// Keeps up who is behind the names that stand for several drafters: "dns:///host:port", every address of
-// which is a drafter, asked for again and again in a thread of its own, and "ipv4:1.2.3.4:7003,1.2.3.5:7003",
-// a list that stays.
+// Tracks the members of names that stand for several drafters. Every address of "dns:///host:port" is a
+// drafter; a thread of this class resolves the name repeatedly. "ipv4:1.2.3.4:7003,1.2.3.5:7003" is a fixed
+// list.
 class DrafterNames {
  public:
   struct Options {
-    // Between two looks at a name, and the shortest time when a look is called for.
+    // Time between two lookups of a name, and the least time if a lookup is requested.
     absl::Duration interval = absl::Seconds(5);
     absl::Duration least_interval = absl::Seconds(1);
     Resolve resolve = ResolveBySystem;
   };
   struct Callbacks {
-    // The pool's members, when they are first known and with every look after that; from Acquire or the
-    // thread. `server_name`: what a member's certificate names; empty: its address.
+    // The pool's members, when they are first known and after every lookup; called from Acquire or the
+    // thread. `server_name`: the name in a member's certificate; empty: its address.
     std::function<void(PoolId, std::vector<std::string> addresses, const std::string& server_name)>
         on_members;
-    // The name has given its place to another one.
+    // The name was replaced by another one.
     std::function<void(PoolId)> on_gone;
   };
   static constexpr size_t kMostNames = 256;
@@ -43,10 +43,10 @@ class DrafterNames {
   DrafterNames(const DrafterNames&) = delete;
   DrafterNames& operator=(const DrafterNames&) = delete;
 
-  // The pool that `endpoint` stands for; 0: it is one drafter. InvalidArgument: it begins as a name and is
+  // The pool of `endpoint`; 0 if it is a single drafter. InvalidArgument if it begins like a name but is
   // none.
   absl::StatusOr<PoolId> Acquire(const std::string& endpoint);
-  // A drafter was lost: look soon.
+  // A drafter was lost: requests a lookup soon.
   void Hurry();
 
  private:
@@ -59,7 +59,7 @@ class DrafterNames {
   };
 
   void Run();
-  // The pool that is to be looked at next; nothing: none.
+  // The time of the next lookup, and its pool.
   absl::Time NextLook(PoolId* pool) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

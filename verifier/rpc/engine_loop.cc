@@ -76,7 +76,7 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
       if (link.ok()) {
         members.push_back(*link);
       } else {
-        LogWarning("a member of a drafter pool is skipped",
+        LogWarning("skipping a member of a drafter pool",
                    {{"endpoint", address}, {"reason", std::string(link.status().message())}});
       }
     }

@@ -35,7 +35,7 @@ namespace tandem {
 
 using GenerateStream = ServerStream<v1::GenerateResponse>;
 
-// What a call needs besides its session: where to answer, and what to call it.
+// The data of a call besides its session: its stream, and its names in logs, traces and metrics.
 struct GenerateCall {
   std::shared_ptr<GenerateStream> stream;
   v1::GenerateResponse started;  // Sent when the session is admitted.
@@ -54,7 +54,7 @@ struct GenerateCall {
   SessionTrace trace;
 };
 
-// Which sessions are to go over to which drafter.
+// Which sessions to move to which drafter.
 struct DrafterSwap {
   std::vector<std::string> request_ids;  // These,
   std::string tenant;                    // or if there are none, all of this tenant,
@@ -69,11 +69,11 @@ struct DrafterSwapResult {
 };
 using OnSwapped = std::function<void(const absl::StatusOr<DrafterSwapResult>&)>;
 
-// The thread that owns the engine. Everything that happens to sessions is posted to it; when it does not wait
-// for a forward pass it hands the posted events to the scheduler, and carries what the scheduler says to
-// streams, drafters and metrics. What drafters wait for it carries at once; the rest, which no step depends
-// on, once the next forward pass has been started, or when none is due. Stops, cancelling what runs, on
-// destruction. Public methods are safe from any thread.
+// The thread that owns the engine. All events of sessions are posted to it. Between forward passes it passes
+// them to the scheduler, and delivers the scheduler's output to streams, drafters and metrics. Messages that
+// drafters wait for are delivered at once. The rest, on which no step depends, is delivered after the next
+// forward pass has been started, or when none is due. The destructor cancels running sessions and stops the
+// thread. Public methods are thread-safe.
 class EngineLoop final : private SchedulerListener {
  public:
   struct Load {
@@ -83,37 +83,37 @@ class EngineLoop final : private SchedulerListener {
     std::string window_policy;  // Of requests that name none.
   };
 
-  // `metrics` and `clock` outlive the loop. `drafters`: how they are called.
+  // `metrics` and `clock` outlive the loop. `drafters`: options of the links to drafters.
   EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
              std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
              VerifierMetrics* metrics, DrafterLinks::Options drafters = {},
              const DrafterNames::Options& names = {});
   ~EngineLoop() override;
 
-  // Which link or pool an endpoint stands for; connected to if it is not.
+  // Finds the link or pool of an endpoint; connects if there is no connection.
   absl::Status BindEndpoint(const std::string& endpoint, DrafterBinding* binding);
   SessionId NewSession() { return next_session_.fetch_add(1); }
   void Begin(SessionId session, SessionRequest request, GenerateCall call);
   void Cancel(SessionId session, absl::Status reason);
-  // See Scheduler::SwapDrafter. `done` is called once, on the engine thread when the last outcome is known,
-  // or with UNAVAILABLE when the loop ends first.
+  // See Scheduler::SwapDrafter. `done` is called once: on the engine thread when the last outcome is known,
+  // or with UNAVAILABLE if the loop ends before.
   void SwapDrafter(DrafterSwap swap, OnSwapped done);
-  // See Scheduler::SetWindowPolicy; a name that is not known is logged and changes nothing.
+  // See Scheduler::SetWindowPolicy. An unknown name is logged and changes nothing.
   void SetWindowPolicy(std::string name, WindowPolicyOptions options);
 
-  // Takes an adapter in between two steps. `done` is called on the engine thread; not at all if the loop ends
-  // first.
+  // Adds an adapter between two steps. `done` is called on the engine thread, or not at all if the loop ends
+  // before.
   using OnAdapterAdded = std::function<void(absl::StatusOr<AdapterId>)>;
   void AddAdapter(std::shared_ptr<const LoraAdapter> adapter, OnAdapterAdded done);
-  // Gives its memory back as soon as nobody has a handle of it; nobody is given one any more.
+  // Frees the adapter's memory as soon as nobody else has a handle. The caller must not give out new handles.
   void DropAdapter(AdapterHandle adapter);
 
-  // Blocks until nothing runs or waits, or the deadline has passed. Shortly before that, what there still is
-  // ends with UNAVAILABLE, by which routers know to go on with it elsewhere.
+  // Blocks until nothing runs or waits, or the deadline has passed. Shortly before the deadline, the
+  // remaining sessions end with UNAVAILABLE, so that routers continue them elsewhere.
   void Drain(absl::Time deadline);
-  // Of the deadlines of requests.
+  // The clock of request deadlines.
   const Clock& clock() const { return *clock_; }
-  // How long the engine thread has been at its present step, by the clock.
+  // How long the engine thread has been in its current step.
   absl::Duration busy_time() const { return busy_time_.At(clock_->Now()); }
   Load load() const;
 
@@ -155,7 +155,7 @@ class EngineLoop final : private SchedulerListener {
     LinkId link;
     absl::Status reason;
   };
-  // A swap whose outcomes are being counted. Its end is told by whoever holds it last.
+  // A swap whose outcomes are being counted. When the last holder releases it, `done` is called.
   class SwapCount {
    public:
     explicit SwapCount(OnSwapped done) : done_(std::move(done)) {}
@@ -188,7 +188,7 @@ class EngineLoop final : private SchedulerListener {
                              LinkRoomEvent, MembersEvent, PoolGoneEvent, DraftEvent, MalformedEvent,
                              SwapEvent, PolicyEvent, HandOverEvent, AdapterEvent, DropEvent>;
 
-  // What the scheduler said and has not been carried on yet.
+  // Output of the scheduler that is not delivered yet.
   struct Started {};
   struct SwapEnded {
     absl::Status status;
@@ -217,13 +217,13 @@ class EngineLoop final : private SchedulerListener {
   void CountSwap(SessionId session, const absl::Status& outcome);
   void TellEnd(SessionId session, const Ended& ended, absl::Time at);
   void HandleSwap(SwapEvent& event);
-  // False if there is nobody to swap.
+  // False if there is no such session to swap.
   bool Swap(SessionId session, absl::string_view from, const DrafterBinding& to,
             const std::shared_ptr<SwapCount>& count);
   void MoveSessions();
-  // Between steps: takes in what came, and drops what nobody uses.
+  // Between steps: adds new adapters, and drops unused ones.
   void ChangeAdapters();
-  // One line that finds the request again; never its prompt or output.
+  // Logs one line by which the request can be found. Never logs the prompt or the output.
   static void LogEnd(const GenerateCall& call, const absl::Status& status, const SessionSummary& summary);
   // Ends every session with UNAVAILABLE.
   void HandOver();
@@ -257,7 +257,7 @@ class EngineLoop final : private SchedulerListener {
   // Engine thread only.
   absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Until their end has been told.
   std::vector<News> news_;
-  // Oldest first: a new swap of a session ends the one before.
+  // Oldest first: a new swap of a session ends the previous one.
   absl::flat_hash_map<SessionId, std::deque<std::shared_ptr<SwapCount>>> swaps_;
   std::vector<AdapterEvent> new_adapters_;
   std::vector<AdapterHandle> dropped_adapters_;  // Until nobody else has them.

@@ -131,13 +131,12 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                       "Time to make and apply the masks of constrained requests' rows.",
                                       {}})
                         .With()),
-      hidden_mask_seconds_(
-          registry
-              ->AddCounter(
-                  {"tandem_verifier_hidden_mask_seconds_total",
-                   "Part of this time that was hidden behind a device's computation; the rest delayed steps.",
-                   {}})
-              .With()),
+      hidden_mask_seconds_(registry
+                               ->AddCounter({"tandem_verifier_hidden_mask_seconds_total",
+                                             "Part of the mask time that was hidden behind a device's "
+                                             "computation; the rest delayed steps.",
+                                             {}})
+                               .With()),
       drafter_changes_(registry
                            ->AddCounter({"tandem_verifier_drafter_changes_total",
                                          "Swaps of a running request to another drafter.",

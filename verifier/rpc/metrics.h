@@ -17,18 +17,19 @@
 
 namespace tandem {
 
-// A verifier's metrics, as docs/reference/metrics.md lists them. Its methods are called by the engine thread.
+// A verifier's metrics, as listed in docs/reference/metrics.md. Only the engine thread calls its methods.
 class VerifierMetrics {
  public:
-  // `vllm_names`: what has a name at vLLM is told under that name as well.
+  // `vllm_names`: also exports metrics under vLLM's names.
   VerifierMetrics(MetricsRegistry* registry, std::string target, bool vllm_names = false);
 
-  // What drafting brings and costs, of one tenant and drafter; cheap to copy, for a session to keep.
+  // Series about the benefit and cost of drafting, for one tenant and drafter. Cheap to copy; a session keeps
+  // one.
   class DraftSeries {
    public:
     DraftSeries() = default;
     void RecordRound(const RoundReport& report) const;
-    // A request that is over; its rounds by DraftSupply.
+    // A finished request, with its rounds by DraftSupply.
     void RecordRequest(const std::array<uint32_t, kNumDraftSupplies>& rounds) const;
     void RecordSent(size_t bytes) const { sent_bytes_.Increment(static_cast<double>(bytes)); }
     void RecordFeatures(size_t bytes) const { feature_bytes_.Increment(static_cast<double>(bytes)); }
@@ -41,7 +42,7 @@ class VerifierMetrics {
     friend class VerifierMetrics;
     Counter round_seconds_;
     Counter plain_seconds_;
-    // What follows drops everything where there is no drafter.
+    // Without a drafter, the following drop everything.
     std::array<Counter, kNumDraftSupplies> supplies_;
     std::array<Counter, kNumDraftSupplies> requests_;
     Histogram window_;
@@ -56,7 +57,7 @@ class VerifierMetrics {
   CalibrationMetrics::Series CalibrationOf(absl::string_view drafter) {
     return calibration_.With(target_, drafter);
   }
-  // What each origin of drafts does for one tenant, beside certain drafters; cheap to copy.
+  // Series about each origin of drafts, for one tenant and its drafters. Cheap to copy.
   class OriginSeries {
    public:
     OriginSeries() = default;
@@ -75,7 +76,7 @@ class VerifierMetrics {
   void RecordStep(const StepReport& report);
   void RecordRound(const RoundReport& report);
   void RecordStaleNodes(uint32_t count);
-  // `times` change with what happens; they are those before it.
+  // `times`: those before the event; these methods update them.
   void RecordStarted(uint32_t prompt_tokens, RequestTimes* times, absl::Time at);
   void RecordTokens(RequestTimes* times, absl::Time at);
   // `max_tokens`: of the request.
@@ -123,7 +124,7 @@ class VerifierMetrics {
     Counter exposed_draft_seconds;
   };
   std::array<SourceCounters, kNumSourceKinds> sources_;  // By SourceKind.
-  // By outcome and by whose nodes were verified.
+  // By outcome and by the source of the verified nodes.
   static constexpr size_t kNumRoundSources = kNumSourceKinds + 1;  // By SourceKind, and several of them.
   std::array<Counter, kNumRoundSources> rounds_hit_;
   std::array<Counter, kNumRoundSources> rounds_miss_;

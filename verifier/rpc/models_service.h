@@ -16,9 +16,9 @@
 
 namespace tandem {
 
-// The gRPC service of a verifier with one model or several: a call goes to the service of the model that it
-// names, and LoadModel and its like to who does that. With a single model every call goes to it, which
-// says itself what it does not hold.
+// The gRPC service of a verifier with one or several models. Passes each call to the service of the model
+// that it names, and LoadModel and similar calls to the Changes callbacks. If there is only one model, it
+// gets every call, and itself refuses other models.
 //
 //   Add --> calls for the name go to its service --Withdraw--> UNAVAILABLE, so that routers go elsewhere
 //
@@ -27,20 +27,21 @@ class ModelsService final : public v1::Verifier::CallbackService {
  public:
   template <class Response>
   using Done = std::function<void(absl::StatusOr<Response>)>;
-  // Both call `done` once, from any thread; gRPC's threads are not held up.
+  // The callbacks call `done` once, from any thread, and do not block.
   struct Changes {
     std::function<void(const v1::LoadModelRequest&, Done<v1::LoadModelResponse> done)> load;
     std::function<void(const v1::UnloadModelRequest&, Done<v1::UnloadModelResponse> done)> unload;
-    // Likewise.
+    // The same for adapters.
     std::function<void(const v1::LoadAdapterRequest&, Done<v1::LoadAdapterResponse> done)> load_adapter;
     std::function<void(const v1::UnloadAdapterRequest&, Done<v1::UnloadAdapterResponse> done)> unload_adapter;
   };
-  // What is not set: models, or adapters, do not change while this serves. Before the server starts.
+  // Call it before the server starts. If a callback is not set, models, or adapters, do not change at run
+  // time.
   void SetChanges(Changes changes) { changes_ = std::move(changes); }
 
-  // `service` outlives its place here, and then until its AwaitNoCalls.
+  // Adds a model. `service` must exist until Withdraw and its own AwaitNoCalls have returned.
   void Add(const std::string& name, VerifierService* service);
-  // Afterwards no call comes to its service.
+  // Removes a model. Afterwards its service gets no new calls.
   void Withdraw(const std::string& name);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
@@ -62,13 +63,13 @@ class ModelsService final : public v1::Verifier::CallbackService {
                                           v1::UnloadAdapterResponse* response) override;
 
  private:
-  // A model's service, which stays as long as this does.
+  // A model's service, kept alive while this exists.
   struct Held {
     VerifierService* service = nullptr;
     std::shared_ptr<void> hold;
   };
   absl::StatusOr<Held> Find(const std::string& name);
-  // Those that a swap concerns.
+  // The services that a swap concerns.
   absl::StatusOr<std::vector<Held>> FindAll(const std::string& name);
   std::string Names() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 

@@ -86,9 +86,8 @@ absl::Status HoldBack(const v1::VerifierGenerateRequest& proto, const StopRules&
   for (TokenId token = 0; token < vocab_size; ++token) {
     if (sampler.Allows(token, 0)) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("stopping.min_tokens: ", rules.min_tokens,
-                   ", but sampling allows none but tokens that end the output, expected some that do not"));
+  return absl::InvalidArgumentError(absl::StrCat("stopping.min_tokens: ", rules.min_tokens,
+                                                 ", but sampling allows only tokens that end the output"));
 }
 
 // How many tokens the output may have: what was asked for, or what the context holds.
@@ -150,7 +149,7 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
   if (!proto.adapter().empty()) {
     if (target.adapters == nullptr) {
       return absl::UnimplementedError(
-          "adapter: this verifier's device has none, expected one with --device=cpu");
+          "adapter: this verifier's device does not support adapters, expected a verifier with --device=cpu");
     }
     TANDEM_ASSIGN_OR_RETURN(request.adapter, target.adapters->Find(proto.adapter()));
   }

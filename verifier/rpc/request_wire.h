@@ -13,15 +13,15 @@
 
 namespace tandem {
 
-// What a verifier serves, for checking requests against it.
+// What a verifier serves. Requests are checked against it.
 struct ServedTarget {
   std::string name;
   ModelConfig config;
   GenerationDefaults defaults;
   std::shared_ptr<const Tokenizer> tokenizer;
   uint32_t max_window = 0;
-  // Most tokens of a request, prompt and output together: the context, or what the keys and values hold if
-  // less.
+  // Most tokens of a request, prompt and output together: the context, or the room for keys and values if
+  // that is less.
   uint32_t max_length = 0;
   VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
   bool drafts_locally = false;  // Requests that no drafter drafts for are drafted all the same.
@@ -30,20 +30,20 @@ struct ServedTarget {
   uint64_t arithmetic = 0;                 // ArithmeticOf what the verifier says of itself; 0: not known.
 };
 
-// What its tokens are to constraints.
+// Its vocabulary, for constraints.
 inline absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const ServedTarget& target) {
   return VocabularyOf(*target.tokenizer, target.config.vocab_size, target.defaults.eos_tokens);
 }
 
-// A Verifier.Generate call as a session, without its drafter: the service knows the links. InvalidArgument
-// names the field, its value and what was expected, and so does OutOfRange, of what the model has room for
-// but not this verifier; FailedPrecondition when the request is for another model,
-// NotFound or Unimplemented when its adapter is not here, Aborted when its output began where it is computed
-// otherwise.
+// Converts a Verifier.Generate call to a session request, without its drafter, because only the service knows
+// the links. Errors: InvalidArgument, with the field, its value and what was expected; OutOfRange, likewise,
+// if the model has room for the request but this verifier has not; FailedPrecondition if the request is for
+// another model; NotFound or Unimplemented if its adapter is not here; Aborted if its output began on a
+// verifier with other arithmetic.
 absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerateRequest& proto,
                                                        const ServedTarget& target, absl::Time deadline);
 
-// Committed tokens as the event that the client is sent.
+// Committed tokens as an event for the client.
 v1::GenerateResponse ChunkToProto(CommittedTokens tokens, bool with_logprobs);
 v1::GenerateResponse PromptToProto(const PromptPart& part);
 v1::GenerateResponse FinishedToProto(const SessionSummary& summary);

@@ -43,7 +43,7 @@ void EndAtOnce(absl::StatusCode code, Span& span) {
 absl::StatusOr<DrafterBinding> VerifierService::BindingOf(const v1::DrafterTarget& target,
                                                           absl::string_view field) {
   if (target.endpoint().empty() || target.draft_model().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": endpoint and draft_model are expected"));
+    return absl::InvalidArgumentError(absl::StrCat(field, ": expected endpoint and draft_model"));
   }
   DrafterBinding binding{
       .name = target.name(), .draft_model = target.draft_model(), .trusted = target.trusted()};
@@ -67,7 +67,7 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
   TANDEM_ASSIGN_OR_RETURN(SessionRequest session, SessionRequestFromProto(request, *target_, deadline));
   if (!v1::SpeculationMode_IsValid(request.speculation().mode())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("speculation.mode: ", request.speculation().mode(), ", expected OFF, ON or nothing"));
+        absl::StrCat("speculation.mode: ", request.speculation().mode(), ", expected OFF, ON or unset"));
   }
   if (request.speculation().mode() == v1::SPECULATION_MODE_OFF) return session;
   if (!request.has_drafter()) {
@@ -87,10 +87,10 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     const absl::Status untrusted = UntrustedDrafter(target_->verification_rule);
     if (request.speculation().mode() == v1::SPECULATION_MODE_ON) return untrusted;
     // It is bound all the same, so that the request's statistics say why nobody drafted.
-    LogWarning("a request runs undrafted", {{"request_id", request.request_id()},
-                                            {"trace_id", TraceIdText(trace)},
-                                            {"drafter", request.drafter().name()},
-                                            {"reason", std::string(untrusted.message())}});
+    LogWarning("request runs without drafts", {{"request_id", request.request_id()},
+                                               {"trace_id", TraceIdText(trace)},
+                                               {"drafter", request.drafter().name()},
+                                               {"reason", std::string(untrusted.message())}});
   }
   std::vector<DrafterBinding> bindings;
   absl::Status lost;
@@ -99,9 +99,9 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     if (binding.ok()) bindings.push_back(*std::move(binding));
     if (absl::IsInvalidArgument(binding.status())) return binding.status();
     if (!binding.ok()) {  // A drafter's troubles cost speed, never a request (law 3).
-      LogWarning("a request runs without a drafter", {{"request_id", request.request_id()},
-                                                      {"trace_id", TraceIdText(trace)},
-                                                      {"reason", std::string(binding.status().message())}});
+      LogWarning("request runs without a drafter", {{"request_id", request.request_id()},
+                                                    {"trace_id", TraceIdText(trace)},
+                                                    {"reason", std::string(binding.status().message())}});
       lost.Update(binding.status());
     }
     return absl::OkStatus();
@@ -127,9 +127,9 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     if (partner.ok()) {
       session.partner = *std::move(partner);
     } else {
-      LogWarning("a request runs without a partner", {{"request_id", request.request_id()},
-                                                      {"trace_id", TraceIdText(trace)},
-                                                      {"reason", std::string(partner.status().message())}});
+      LogWarning("request runs without a partner", {{"request_id", request.request_id()},
+                                                    {"trace_id", TraceIdText(trace)},
+                                                    {"reason", std::string(partner.status().message())}});
     }
   }
   session.drafter = std::move(bindings.front());
@@ -141,7 +141,7 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
 absl::StatusOr<std::optional<ConstraintSource>> VerifierService::MakeConstraint(
     const v1::VerifierGenerateRequest& request) const {
   if (request.has_constraint() && constraints_ == nullptr) {
-    return absl::FailedPreconditionError("constraint: this verifier has no structured output");
+    return absl::FailedPreconditionError("constraint: this verifier does not support structured output");
   }
   return ConstraintFromProto(request, target_->constraints);
 }
@@ -162,13 +162,13 @@ void VerifierService::BeginConstrained(EngineLoop* loop, SessionId id, SessionRe
   const std::shared_ptr<GenerateStream> stream = call.stream;
   loop->Begin(id, std::move(session), std::move(call));
   // Who cancelled before the loop knew of the session was not heard there.
-  if (stream->closed()) loop->Cancel(id, absl::CancelledError("the caller is gone"));
+  if (stream->closed()) loop->Cancel(id, absl::CancelledError("the caller disconnected"));
 }
 
 absl::StatusOr<DrafterSwap> VerifierService::MakeSwap(const v1::SwapDrafterRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckServing());
   if (request.tenant().empty() == (request.request_ids_size() == 0)) {
-    return absl::InvalidArgumentError("request_ids, tenant: exactly one of the two is expected");
+    return absl::InvalidArgumentError("request_ids, tenant: expected exactly one of the two");
   }
   DrafterSwap swap{.request_ids = {request.request_ids().begin(), request.request_ids().end()},
                    .tenant = request.tenant(),

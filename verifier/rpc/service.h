@@ -19,19 +19,19 @@
 
 namespace tandem {
 
-// The RPC shell of a verifier's model: checks a call, hands it to the engine thread as a session, and relays
-// what comes back. Served by itself, or behind a ModelsService.
+// The RPC shell of a verifier's model: checks a call, passes it to the engine thread as a session, and relays
+// the results. Served directly, or behind a ModelsService.
 class VerifierService final : public v1::Verifier::CallbackService {
  public:
-  // All outlive the service, as the tracer does what it serves. Without a loop calls are refused with
-  // UNAVAILABLE until Serve gives it one.
+  // All arguments outlive the service; the tracer also outlives its calls. Without a loop, calls are refused
+  // with UNAVAILABLE until Serve provides one.
   VerifierService(const ServedTarget* target, EngineLoop* loop, VerifierMetrics* metrics,
                   const Tracer& tracer = Tracer::Off())
       : target_(target), loop_(loop), metrics_(metrics), tracer_(tracer) {}
 
   void Serve(EngineLoop* loop) { loop_ = loop; }
-  // Before Serve, where there are constraints: what compiles them. It outlives the calls and ends before the
-  // service does.
+  // Sets the compiler of constraints. Call it before Serve. The compiler outlives the calls and is destroyed
+  // before the service.
   void ServeConstraints(ConstraintCompiler* constraints) { constraints_ = constraints; }
   const EngineLoop* loop() const { return loop_; }
 
@@ -42,30 +42,32 @@ class VerifierService final : public v1::Verifier::CallbackService {
                                         const v1::SwapDrafterRequest* request,
                                         v1::SwapDrafterResponse* response) override;
 
-  // From now on calls are refused with UNAVAILABLE.
+  // Refuses calls with UNAVAILABLE from now on.
   void StopAdmission() { draining_ = true; }
-  // Returns once nobody calls, or is called back, any more; false if `timeout` has passed before. After
-  // StopAdmission, and when nothing runs: what is left are clients that do not read their last messages.
+  // Waits until no calls and callbacks are left; false if `timeout` has passed before. Call it after
+  // StopAdmission, when no session runs: the remaining calls are those of clients that do not read their last
+  // messages.
   bool AwaitNoCalls(absl::Duration timeout);
 
-  // SwapDrafter without its RPC. `done` is called once, from any thread; what could not be understood is
-  // returned instead.
+  // SwapDrafter without its RPC. `done` is called once, from any thread. An invalid request is returned as an
+  // error instead.
   absl::Status Swap(const v1::SwapDrafterRequest& request, OnSwapped done);
 
-  // Keeps AwaitNoCalls waiting while it lives.
+  // AwaitNoCalls waits while the result exists.
   std::shared_ptr<void> Hold();
 
  private:
-  // A drafter by its address, connected to if it is not. InvalidArgument names `field`.
+  // The binding of a drafter by its address; connects if there is no connection. InvalidArgument names
+  // `field`.
   absl::StatusOr<DrafterBinding> BindingOf(const v1::DrafterTarget& target, absl::string_view field);
-  // Unavailable while the model loads and once the server shuts down.
+  // Unavailable while the model loads, and after shutdown has begun.
   absl::Status CheckServing() const;
   absl::StatusOr<DrafterSwap> MakeSwap(const v1::SwapDrafterRequest& request);
   absl::StatusOr<SessionRequest> MakeSession(const v1::VerifierGenerateRequest& request, absl::Time deadline,
                                              const TraceContext& trace);
   absl::StatusOr<std::optional<ConstraintSource>> MakeConstraint(
       const v1::VerifierGenerateRequest& request) const;
-  // Begins the session once its constraint is compiled, or refuses it.
+  // Starts the session once its constraint is compiled, or refuses it.
   void BeginConstrained(EngineLoop* loop, SessionId id, SessionRequest session, GenerateCall call,
                         absl::StatusOr<ConstraintCompiler::Compiled> constraint);
 
@@ -79,7 +81,7 @@ class VerifierService final : public v1::Verifier::CallbackService {
     absl::Mutex mutex;
     int held ABSL_GUARDED_BY(mutex) = 0;
   };
-  // Shared with what is held: gRPC may let go of a call after the server, and the service, have ended.
+  // Shared with Hold's results: gRPC may release a call after the server and the service were destroyed.
   const std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
 };
 

@@ -14,12 +14,11 @@
 
 namespace tandem {
 
-// Of one request: rounds beyond the first so many have no spans of their own and are counted, and so are the
-// drafter sessions beyond these.
+// Limits per request: further rounds and drafter sessions are only counted and have no spans.
 inline constexpr uint32_t kMaxRoundSpans = 64;
 inline constexpr size_t kMaxDraftSpans = 16;
 
-// The spans of one request at the verifier, from what happens to its session:
+// The spans of one request at the verifier, made from the events of its session:
 //
 //   Generate (server)   the whole call
 //     constraint compile   of requests with a constraint, from arrival: at once if it was known
@@ -30,11 +29,11 @@ inline constexpr size_t kMaxDraftSpans = 16;
 //       draft wait      of rounds that waited
 //       masks           of rounds under a constraint: from the first mask that was made to the last
 //
-// Where the trace is not recorded nothing is kept, and drafters are told the context all the same. Belongs to
-// one thread at a time.
+// If the trace is not sampled, nothing is recorded, but drafters still get the context. Used by one thread at
+// a time.
 class SessionTrace {
  public:
-  // Of no trace.
+  // Not part of a trace.
   SessionTrace() = default;
   // `call` has just begun, at `arrival`.
   SessionTrace(Span call, absl::Time arrival);
@@ -42,20 +41,20 @@ class SessionTrace {
   SessionTrace& operator=(SessionTrace&&) = default;
 
   bool recording() const { return call_.recording(); }
-  // As in logs.
+  // The id as it appears in logs.
   std::string trace_id() const { return TraceIdText(call_.context()); }
 
-  // A request with a constraint, which is compiled from now on; and what became of that.
+  // The request has a constraint, whose compilation starts now; and the result of that.
   void OnConstraint(absl::Time now);
   void OnCompiled(absl::StatusCode code, absl::Time now);
   void OnStarted(absl::Time now);
-  // The round was concluded `now`.
+  // The round ended at `now`.
   void OnRound(const RoundReport& report, absl::Time now);
-  // A message is about to be sent: one that opens a session is told its trace. `endpoint` says whose it is,
-  // if that is asked for.
+  // A message is about to be sent. If it opens a session, adds the trace context. `endpoint` returns the
+  // drafter's address, and is only called if needed.
   void OnDraftRequest(const std::function<std::string()>& endpoint, DraftRequest& request, absl::Time now);
   void OnDraftResponse(const DraftResponse& response, absl::Time now);
-  // The end of the call, and of all spans that are left.
+  // Ends the call and all open spans.
   void OnFinished(const absl::Status& status, const SessionSummary& summary, absl::Time now);
 
  private:

@@ -102,7 +102,8 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
   generation_tokens_ = counter("vllm:generation_tokens_total", "Committed tokens.");
   prefix_cache_queries_ = counter("vllm:prefix_cache_queries_total",
                                   "Prompt tokens of finished requests, all looked up in the prefix cache.");
-  prefix_cache_hits_ = counter("vllm:prefix_cache_hits_total", "Hits: tokens found there.");
+  prefix_cache_hits_ = counter("vllm:prefix_cache_hits_total",
+                               "Prompt tokens of finished requests found in the prefix cache.");
   for (const absl::string_view reason : {"stop", "length", "abort", "error"}) {
     finished_.With({target, kEngine, reason});
   }
@@ -112,30 +113,32 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
       histogram("vllm:request_prompt_tokens", "Prompt tokens of finished requests.", TokenBuckets());
   request_generation_tokens_ =
       histogram("vllm:request_generation_tokens", "Output tokens of finished requests.", TokenBuckets());
-  request_most_generation_tokens_ = histogram("vllm:request_max_num_generation_tokens",
-                                              "The same: every request has one output here.", TokenBuckets());
+  request_most_generation_tokens_ =
+      histogram("vllm:request_max_num_generation_tokens",
+                "Output tokens of finished requests; here every request has one output.", TokenBuckets());
   request_max_tokens_ =
       histogram("vllm:request_params_max_tokens", "max_tokens of finished requests.", TokenBuckets());
   time_to_first_token_ = histogram("vllm:time_to_first_token_seconds",
-                                   "From a request's arrival to its first tokens.", FirstTokenSeconds());
+                                   "Time from a request's arrival to its first tokens.", FirstTokenSeconds());
   inter_token_latency_ =
       histogram("vllm:inter_token_latency_seconds",
                 "Time between two commits of a request, each of one or more tokens.", TokenSeconds());
   time_per_output_token_ =
-      histogram("vllm:time_per_output_token_seconds", "The same, under its older name.", TokenSeconds());
+      histogram("vllm:time_per_output_token_seconds",
+                "vllm:inter_token_latency_seconds under its older name.", TokenSeconds());
   request_time_per_output_token_ =
       histogram("vllm:request_time_per_output_token_seconds",
                 "Decode time of a finished request per token after the first.", TokenSeconds());
-  latency_ =
-      histogram("vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", RequestSeconds());
-  queue_time_ = histogram("vllm:request_queue_time_seconds", "From a request's arrival to its admission.",
-                          RequestSeconds());
+  latency_ = histogram("vllm:e2e_request_latency_seconds", "Time from a request's arrival to its end.",
+                       RequestSeconds());
+  queue_time_ = histogram("vllm:request_queue_time_seconds",
+                          "Time from a request's arrival to its admission.", RequestSeconds());
   prefill_time_ = histogram("vllm:request_prefill_time_seconds",
-                            "From a request's admission to its first tokens.", RequestSeconds());
+                            "Time from a request's admission to its first tokens.", RequestSeconds());
   decode_time_ = histogram("vllm:request_decode_time_seconds",
-                           "From a request's first tokens to its last ones.", RequestSeconds());
+                           "Time from a request's first tokens to its last ones.", RequestSeconds());
   inference_time_ = histogram("vllm:request_inference_time_seconds",
-                              "From a request's admission to its last tokens.", RequestSeconds());
+                              "Time from a request's admission to its last tokens.", RequestSeconds());
 }
 
 void VllmMetrics::RecordRound(const RoundReport& report) {

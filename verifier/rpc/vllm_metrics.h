@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// When what happened to a request, by the engine thread's clock.
+// The times of a request's events, by the engine thread's clock.
 struct RequestTimes {
   absl::Time arrived;
   std::optional<absl::Time> started;       // Admitted: its prefill begins.
@@ -21,10 +21,9 @@ struct RequestTimes {
   std::optional<absl::Time> last_tokens;   // and the latest ones.
 };
 
-// What has a meaning here and a name at vLLM, under that name: for dashboards, autoscalers and gateways that
-// know those. Names, meanings, labels and buckets are as of vLLM 0.11 (vllm/v1/metrics/loggers.py); there is
-// one engine, number 0. docs/reference/metrics.md lists them, and those that have no meaning here. Called by
-// the engine thread.
+// Metrics under vLLM's names, for dashboards, autoscalers and gateways that use those. Names, meanings,
+// labels and buckets are those of vLLM 0.11 (vllm/v1/metrics/loggers.py); there is one engine, number 0.
+// docs/reference/metrics.md lists them, and those that have no meaning here. Called by the engine thread.
 class VllmMetrics {
  public:
   VllmMetrics(MetricsRegistry* registry, const std::string& target);

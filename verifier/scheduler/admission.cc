@@ -76,7 +76,7 @@ void Scheduler::Preempt(Session& session) {
   ClosePartner(session, /*for_good=*/false);
   if (session.drafting()) {
     CloseDraft(session);
-    session.StopDraft("the verifier ran out of keys and values", /*for_good=*/false);
+    session.StopDraft("the verifier ran out of room for keys and values", /*for_good=*/false);
   }
   session.Preempt();
   const auto found = running_.find(session.id());

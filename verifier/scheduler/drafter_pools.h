@@ -14,37 +14,36 @@
 
 namespace tandem {
 
-// Of a name that stands for several drafters; never 0.
+// The id of a pool: a name that stands for several drafters. Never 0.
 using PoolId = uint64_t;
 
-// A link that there never is: of sessions whose pool has no members.
+// A link that never exists, for sessions whose pool has no members.
 inline constexpr LinkId kNoLink = UINT64_MAX;
 
-// Which drafter of a pool each session drafts with. A session goes where the fewest sessions are for the
-// speed that the drafter has; those of other verifiers count too, as drafters report them. Sessions move when
-// drafters come and go, and when some have more than their share.
+// Assigns sessions to the drafters of a pool. A session goes to the drafter with the fewest sessions relative
+// to its speed; sessions of other verifiers count too, as drafters report them. Sessions move when drafters
+// come and go, and when some drafters have more than their share.
 //
 //   Place --> on a member --more there than its share--> on another
 //                |                                          ^
 //                '---- the member is down or gone ----------'
 //
-// Verifiers that share a pool do not speak with one another. That they do not all move their sessions at once
-// is left to chance: each moves its part of what is too much, so that together they move about as much as
-// that.
+// Verifiers that share a pool do not communicate. So that they do not all move the same excess, each moves a
+// part in proportion to its own sessions there, rounded at random; together they move about the whole excess.
 //
 // Protocol logic: no I/O, no threads; time and chance are passed in (law 4).
 class DrafterPools {
  public:
   struct Options {
-    // Between two looks at who has too much, and how old a report may be before another is asked for.
+    // Time between two balancing plans, and the age at which a new report is requested.
     absl::Duration period = absl::Milliseconds(500);
-    // Reports of a drafter with which the verifier has no session count for so long.
+    // How long the report of a drafter without sessions of this verifier stays valid.
     absl::Duration longest_trust = absl::Seconds(5);
-    // Two drafters are left as they are while they are less than so many sessions apart.
+    // Two drafters are not balanced while they differ by fewer sessions than this.
     double tolerance = 2.0;
   };
-  // Why a session moves: its drafter is down or gone, to one that has come and has less than its share, or
-  // from one that has more than its share to another that was there before.
+  // Why a session moves: kLeft, its drafter is down or gone; kJoined, to a new drafter that has less than its
+  // share; kBalanced, from a drafter with more than its share to another old one.
   enum class MoveReason { kLeft, kJoined, kBalanced };
   static constexpr size_t kNumMoveReasons = 3;
   struct Move {
@@ -61,27 +60,27 @@ class DrafterPools {
   DrafterPools(const Options& options, std::function<double()> uniform)
       : options_(options), uniform_(std::move(uniform)) {}
 
-  // The links of a pool, all that were there before and are not among them have gone.
+  // Sets the links of a pool. Earlier links that are not among them are gone.
   void SetMembers(PoolId pool, std::vector<LinkId> members);
-  // The pool is not kept up any more; its sessions stay where they are.
+  // Stops managing the pool; its sessions stay where they are.
   void Forget(PoolId pool) { pools_.erase(pool); }
   void OnLinkUp(LinkId link) { links_[link].up = true; }
   void OnLinkDown(LinkId link);
   void OnLinkGone(LinkId link) { links_.erase(link); }
   void OnResponse(LinkId link, const DraftResponse& response, absl::Time now);
 
-  // A session begins: where its request names pools, members of them take their places, and other members
-  // become alternates of the drafter.
+  // A session starts: replaces pools in its request by members, and adds other members as alternates of the
+  // drafter.
   void Place(SessionId session, SessionRequest* request, absl::Time now);
-  // As Place, for a drafter that a session is to go over to.
+  // As Place, for a drafter to which a session is swapped.
   void PlaceSwap(SessionId session, DrafterBinding* to, absl::Time now) const;
   void OnDrafterChanged(SessionId session, const DrafterBinding& binding);
   void OnFinished(SessionId session) { sessions_.erase(session); }
 
-  // What to do now: nothing before NextPlan. `may_move`: whether the session drafts and is not about to go
-  // over to somebody; those whose drafter is down or gone are moved whatever it says.
+  // What to do now; nothing before NextPlan. `may_move`: whether the session drafts and is not being swapped.
+  // Sessions whose drafter is down or gone move in any case.
   Plan MakePlan(absl::Time now, const std::function<bool(SessionId)>& may_move);
-  // The infinite future while no session is on a pool.
+  // When to call MakePlan next; the infinite future while no session is on a pool.
   absl::Time NextPlan() const { return sessions_.empty() ? absl::InfiniteFuture() : next_plan_; }
 
  private:
@@ -93,7 +92,7 @@ class DrafterPools {
     absl::Time reported_at = absl::InfinitePast();
     double step_seconds = 0.0;  // Of a growth step, recently; 0: not known.
   };
-  // A member that is up, as a plan or a choice sees it.
+  // A member that is up, as input of a plan or a choice.
   struct Member {
     LinkId link = 0;
     double sessions = 0.0;  // Of all verifiers.

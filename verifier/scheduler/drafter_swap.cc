@@ -98,7 +98,7 @@ absl::Status Scheduler::SwapDrafter(SessionId id, absl::string_view from, Drafte
     return absl::FailedPreconditionError(
         absl::StrCat("the request's drafter is \"", bound->name, "\", expected \"", from, "\""));
   }
-  GiveUpSwap(*session, absl::AbortedError("another swap was asked for"), /*close=*/true);
+  GiveUpSwap(*session, absl::AbortedError("another swap was requested"), /*close=*/true);
   if (session->samples_drafts() && !to.trusted) {
     listener_->OnSwapEnded(id, UntrustedDrafter(options_.verification_rule));
     return absl::OkStatus();
@@ -114,7 +114,7 @@ absl::Status Scheduler::SwapDrafter(SessionId id, absl::string_view from, Drafte
     listener_->OnSwapEnded(id, absl::OkStatus());
     if (running_.contains(id) && !suspended) OpenDraft(*session);
   } else if (!LinkUsable(to.link)) {
-    listener_->OnSwapEnded(id, absl::UnavailableError("the drafter is not connected or quarantined"));
+    listener_->OnSwapEnded(id, absl::UnavailableError("the drafter is disconnected or quarantined"));
   } else {
     DrafterRecord* const record = RecordOf(to);
     const LinkId link = to.link;
@@ -236,7 +236,7 @@ void Scheduler::OnStandbyResponse(LinkId link, Session& session, const DraftResp
 void Scheduler::ReopenStandby(LinkId link, Session& session) {
   Session::Standby& standby = *session.standby();
   if (++standby.resyncs > kStandbyResyncs) {
-    GiveUpSwap(session, absl::AbortedError("the drafter asks for a resync again and again"), /*close=*/true);
+    GiveUpSwap(session, absl::AbortedError("the drafter keeps asking for a resync"), /*close=*/true);
     return;
   }
   SendOpen(link, standby.draft_id, session.ReopenStandby(options_.vocabulary_fingerprint), standby.features);

@@ -79,7 +79,7 @@ void Scheduler::OnDraftOpened(LinkId link, Session& session, const SessionOpened
   const absl::Status features = StartFeatures(opened, session.features());
   if (features.ok()) return;
   CloseDraft(session);
-  LoseDraft(session, absl::StrCat("its head cannot be fed: ", features.message()), /*for_good=*/true);
+  LoseDraft(session, absl::StrCat("no hidden states for its head: ", features.message()), /*for_good=*/true);
   if (absl::IsInvalidArgument(features)) RecordViolation(link, features.message());
 }
 

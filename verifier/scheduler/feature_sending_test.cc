@@ -453,7 +453,7 @@ TEST_F(FeatureSendingTest, AHeadForWhichThereIsNoMemoryIsLeftOut) {
   RunToTheEnd([&] { AnswerAll(); });
   ExpectReference(1, ask);
   EXPECT_TRUE(violations_.empty()) << "it is nobody's fault";
-  EXPECT_NE(records_[1].summary.drafter_lost.find("cannot be fed"), std::string::npos);
+  EXPECT_NE(records_[1].summary.drafter_lost.find("no hidden states for its head"), std::string::npos);
   EXPECT_EQ(std::get<OpenSession>(requests_[0].event).target_fingerprint, 77u);
 }
 

@@ -307,8 +307,8 @@ void Scheduler::Resync(LinkId link, Session& session) {
   // Each costs a message with the whole prompt: a drafter that never gets any further is not to be fed for
   // ever.
   CloseDraft(session);
-  LoseDraft(session, "the drafter asks for a resync again and again", /*for_good=*/true);
-  RecordViolation(link, "resync after resync without growth in between");
+  LoseDraft(session, "the drafter keeps asking for a resync", /*for_good=*/true);
+  RecordViolation(link, "repeated resyncs without growth in between");
 }
 
 void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {

@@ -42,95 +42,98 @@ struct StepReport {
   double hidden_mask_seconds = 0.0;  // That masks took while a device went on computing after them.
 };
 
-// What the scheduler tells the world. Called on the thread that drives the scheduler, from within its
-// methods; must not call back into it.
+// Receives the scheduler's output. Called on the thread that drives the scheduler, from within its methods.
+// Must not call the scheduler.
 class SchedulerListener {
  public:
   virtual ~SchedulerListener() = default;
 
   // The session was admitted and its prefill begins.
   virtual void OnStarted(SessionId session) = 0;
-  // A part of the prompt was computed, of a session that wants its log probabilities; before any OnTokens.
+  // A part of the prompt was computed, for a session that wants the prompt's log probabilities. Before any
+  // OnTokens.
   virtual void OnPromptPart(SessionId, PromptPart) {}
   // Tokens were committed.
   virtual void OnTokens(SessionId session, CommittedTokens tokens) = 0;
-  // The session's one terminal event; it is gone when this returns. OK: it ended as `summary` says.
+  // The session's one terminal event; the session is gone when this returns. OK: it ended as `summary` says.
   virtual void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary) = 0;
   // A message for a drafter.
   virtual void OnDraftRequest(LinkId link, DraftRequest request) = 0;
-  // What of the messages for a drafter has not left yet: those of features, and the bytes of all others.
+  // Messages for a drafter that are not sent yet: the number of features messages, and the bytes of all
+  // others.
   struct Backlog {
     uint64_t feature_messages = 0;
     uint64_t feature_bytes = 0;
     uint64_t other_bytes = 0;
   };
   virtual Backlog BacklogOf(LinkId) { return {}; }
-  // A drafter broke the protocol; after the third time its link is quarantined: for a while it drafts for
-  // nobody.
+  // A drafter broke the protocol. After the third time its link is quarantined: it drafts for nobody for a
+  // while.
   virtual void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) = 0;
 
   virtual void OnStep(const StepReport&) {}
   virtual void OnRound(SessionId, const RoundReport&) {}
-  // The session is bound to another drafter than it was, by SwapDrafter or because the one before was lost.
+  // The session is bound to another drafter now, by SwapDrafter or because its drafter was lost.
   virtual void OnDrafterChanged(SessionId, const DrafterBinding&) {}
-  // What became of a SwapDrafter: OK, the session is bound to the new drafter; CANCELLED, it ended before
-  // that was decided; anything else, why it keeps the old one. Once for each SwapDrafter that returned OK.
+  // The outcome of a SwapDrafter: OK, the session is bound to the new drafter; CANCELLED, the session ended
+  // before; any other status says why it keeps the old one. Called once for each SwapDrafter that returned
+  // OK.
   virtual void OnSwapEnded(SessionId, const absl::Status&) {}
-  // Growth that came too late: below something the target did not choose.
+  // Stale growth: it came too late, below a node that the target did not choose.
   virtual void OnStaleNodes(LinkId, uint32_t) {}
 };
 
-// Decides what every forward pass of the target computes, and what comes of it: admission, chunked prefill,
-// verification rounds of many sessions in one batch, commits, deadlines (DESIGN sections 2 and 3).
+// Plans every forward pass of the target and handles its results: admission, chunked prefill, verification
+// rounds of many sessions in one batch, commits, deadlines (DESIGN sections 2 and 3).
 //
 //   Submit -> waiting -> (blocks for its tokens) -> prefill -> rounds -> finished
 //               ^                                        |         |
 //               '--------- preempted: no block left -----'---------'
 //
-// Cancel and the deadline end a session wherever it is.
+// Cancel and the deadline end a session in any state.
 //
-// A session holds the blocks of the tokens it has, and grows block by block. When the pool runs dry the
-// prefix cache goes first, then trees are cut, and then the youngest session is preempted: its blocks go, it
-// returns to the head of the queue, and when it is admitted again it computes its tokens once more, as far as
-// the prefix cache has lost them, and goes on where it was (law 2). The oldest is never preempted.
+// A session holds the blocks of its tokens, and grows block by block. When the pool is empty, the scheduler
+// first evicts blocks of the prefix cache, then cuts trees, and then preempts the youngest session: its
+// blocks are freed, and it returns to the head of the queue. When it is admitted again, it recomputes the
+// tokens that the prefix cache has lost, and continues where it was (law 2). The oldest session is never
+// preempted.
 //
 //   [ events -> Forward -> events -> Await -> events -> Conclude ]*   what the owner does, or Step for all
 //                                                                     but the events
 //
-// Protocol logic: no I/O, no threads, time from the clock it is given (law 4). The owner calls all
-// methods on the thread that owns the engine.
+// Protocol logic: no I/O, no threads, time from an injected clock (law 4). The owner calls all methods on the
+// thread that owns the engine.
 class Scheduler {
  public:
   struct Options {
     uint32_t max_running = 64;
     uint32_t max_waiting = 256;
-    // Rows of prompts in one step: how much a long prompt may delay the others' next tokens.
+    // Most rows of prompts in one step. Bounds the delay of others' tokens by a long prompt.
     uint32_t prefill_chunk = 128;
     WindowLimits limits;
     std::string window_policy = "goodput";
     WindowPolicyOptions policy_options;
-    // The longest a round waits for a drafter, whatever it might gain.
+    // The longest time that a round waits for a drafter, whatever it might gain.
     absl::Duration max_draft_wait = absl::Milliseconds(100);
-    // When a drafter that had no room for a session is asked again, and at most how long after the last time;
-    // twice as long each time.
+    // Back-off of retries at a drafter that had no room for a session: the first and the longest pause; it
+    // doubles each time.
     absl::Duration first_draft_retry = absl::Seconds(1);
     absl::Duration longest_draft_retry = absl::Seconds(30);
-    // How long a drafter that is to take over may take to draft, or at least to answer.
+    // How long a drafter that takes over may need to draft, or at least to answer.
     absl::Duration swap_timeout = absl::Seconds(2);
-    // Most committed tokens in openings that a drafter has not answered, constraints counted by their size;
-    // further sessions are opened there after those. A token takes up to 5 bytes, and a link holds back 8
-    // MiB.
+    // Most committed tokens in openings that a drafter has not answered, with constraints counted by size;
+    // further sessions wait. A token takes up to 5 bytes, and a link queues at most 8 MiB.
     uint64_t max_opening_tokens = 700'000;
     uint64_t vocabulary_fingerprint = 0;
-    // Says which target it is, to draft heads that were trained for one; 0: not known.
+    // Identifies the target, for draft heads that were trained for one. 0: unknown.
     uint64_t target_fingerprint = 0;
-    // Most memory for features, which draft heads read. With less than one state of every slot needs there
-    // are none.
+    // Most memory for features, which draft heads read. If it cannot hold one state of every slot, there are
+    // none.
     uint64_t max_feature_bytes = uint64_t{4} << 30;
     FeatureLimits feature_limits;
-    // Drafts where no drafter has.
+    // Drafts where no drafter has sent candidates.
     std::optional<SourceSpec> local_drafter;
-    // Of requests with a temperature above 0; at 0 all rules are the seeded one.
+    // The rule for requests with a temperature above 0. At 0, all rules equal the seeded one.
     VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
   };
 
@@ -139,52 +142,54 @@ class Scheduler {
             const Clock* clock, SchedulerListener* listener);
   ~Scheduler();
 
-  // Events. Submit: RESOURCE_EXHAUSTED when the queue is full, INVALID_ARGUMENT when the request can never
-  // run, which is when it would not fit the pool alone; then nothing else is said of the session. `session`
-  // has not been used before; the lower of two counts as the older.
+  // Events. Submit queues a session: RESOURCE_EXHAUSTED if the queue is full, INVALID_ARGUMENT if the request
+  // can never run because it does not fit into the whole pool; after an error there are no other events of
+  // the session. `session` must be new; a lower number counts as older.
   absl::Status Submit(SessionId session, SessionRequest request);
-  // Ends the session with `reason`; nothing happens if it is gone.
+  // Ends the session with `reason`. Does nothing if it is gone.
   void Cancel(SessionId session, const absl::Status& reason);
   void OnLinkUp(LinkId link);
   void OnLinkDown(LinkId link, const absl::Status& reason);
-  // Nothing more comes from this link, which is down, and its id is not used again.
+  // The link, which is down, was replaced: nothing more comes from it, and its id is not used again.
   void OnLinkGone(LinkId link) { links_.erase(link); }
   void OnDraftResponse(LinkId link, const DraftResponse& response);
-  // Features that were handed to OnDraftRequest have left: there may be room for more.
+  // Features that were passed to OnDraftRequest have been sent: there may be room for more.
   void OnLinkRoom() { SendFeatures(); }
-  // The drafter sent something that could not even be decoded.
+  // The drafter sent a message that could not be decoded.
   void OnMalformedResponse(LinkId link, absl::string_view what) { RecordViolation(link, what); }
 
-  // Binds the session to the drafter `to`, make before break: `to` is opened while the old drafter still
-  // drafts, and takes over with its first candidates; the old one is closed then. Where nothing drafts at the
-  // moment, `to` is bound at once, and the old one becomes the first of the alternates. OnSwapEnded tells the
-  // outcome, perhaps before this returns. NOT_FOUND if there is no such session; FAILED_PRECONDITION if it
-  // has no drafter, or another than `from` (empty: any). A swap that is under way is given up for this one.
+  // Binds the session to the drafter `to`, make before break: opens the session at `to` while the old drafter
+  // still drafts; `to` takes over with its first candidates, and then the old one is closed. If nothing
+  // drafts at the moment, binds `to` at once, and the old drafter becomes the first alternate. OnSwapEnded
+  // reports the outcome, possibly before this returns. NOT_FOUND if there is no such session;
+  // FAILED_PRECONDITION if it has no drafter, or a drafter other than `from` (empty: any). Replaces a swap
+  // that is in progress.
   absl::Status SwapDrafter(SessionId session, absl::string_view from, DrafterBinding to);
-  // Whether its drafter drafts for the session now.
+  // Whether the session's drafter drafts for it now.
   bool IsDrafting(SessionId session) const {
     const auto running = running_.find(session);
     return running != running_.end() && running->second->drafting();
   }
 
-  // The policy of requests that name none, those that run included, and the options of all policies that are
-  // made from now on. InvalidArgument if there is no policy of that name.
+  // Sets the policy of requests that name none, including running ones, and the options of all policies
+  // created from now on. InvalidArgument if there is no such policy.
   absl::Status SetWindowPolicy(absl::string_view name, const WindowPolicyOptions& options);
 
-  // Expires deadlines, admits, and starts one forward pass if any session has something to compute now; false
-  // if none has. After true comes Conclude, and before it whatever happened during the pass: what a drafter
-  // sent meanwhile lies below the nodes that were verified, and the next round starts from there (DESIGN
-  // section 3: drafting hides behind verification). A session that is cancelled in between ends in Conclude.
+  // Expires deadlines, admits sessions, and starts one forward pass if any session has something to compute;
+  // false if none has. After true, call Conclude, and before it pass in the events that arrived during the
+  // pass: growth that a drafter sent meanwhile is below the nodes being verified, and the next round starts
+  // from it (DESIGN section 3: drafting hides behind verification). A session that is cancelled in between
+  // ends in Conclude.
   bool Forward();
-  // Waits for the end of the pass. What the owner has to do that no step depends on, it does before this: an
-  // engine with a device of its own computes meanwhile.
+  // Waits for the end of the pass. Do work on which no step depends before calling this: an engine with its
+  // own device computes meanwhile.
   void Await();
-  // Walks, commits, and ends what has ended. Awaits the pass if nobody has.
+  // Walks the trees, commits, and ends finished sessions. Calls Await if nobody has.
   void Conclude();
   void Step() {
     if (Forward()) Conclude();
   }
-  // When to call Forward next if no event comes first: the past when there is work, the infinite future when
+  // When to call Forward next if no event comes before: the past if there is work, the infinite future if
   // idle.
   absl::Time NextWake() const;
 
@@ -192,13 +197,13 @@ class Scheduler {
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   const RoundTimeModel& round_time() const { return round_time_; }
   const std::string& window_policy() const { return window_policy_; }
-  // Of features that have been computed, that drafters have asked for, and that have not been sent.
+  // Bytes of features that are computed and requested by drafters, but not sent.
   uint64_t WaitingFeatureBytes();
-  // For tests and simulations: whether all blocks are accounted for, between steps and within.
+  // For tests and simulations: checks that all blocks are accounted for, between steps and within.
   absl::Status CheckBlocks() const;
 
  private:
-  // How long a drafter that broke the protocol three times drafts for nobody; twice as long each time.
+  // The first quarantine of a drafter that broke the protocol three times; it doubles each time.
   static constexpr absl::Duration kFirstQuarantine = absl::Minutes(1);
   static constexpr absl::Duration kLongestQuarantine = absl::Hours(1);
 
@@ -210,11 +215,12 @@ class Scheduler {
     uint64_t num_feature_messages = 0;  // That were sent, ever.
   };
 
-  // Admission and preemption (admission.cc). MayAdmit: whether it is worth trying to start the first of those
-  // that wait.
+  // Admission and preemption (admission.cc). MayAdmit: whether starting the first waiting session may
+  // succeed.
   bool MayAdmit() const;
-  // Behind all others, but for those of its tenant that it goes before by its priority: it takes the place of
-  // the first of them, and each of them that of the next.
+  // Appends the session to the queue, then sorts by priority within its tenant: it takes the position of the
+  // first of the tenant's sessions that it precedes, and each of these moves to the position of the next.
+  // Positions of other tenants do not change.
   void Enqueue(std::unique_ptr<Session> session);
   void Admit();
   void ReserveRoots();
@@ -226,7 +232,7 @@ class Scheduler {
   void RetryDrafts(absl::Time now);
   void OnRefused(Session& session, const absl::Status& reason);
 
-  // Going over to another drafter (drafter_swap.cc).
+  // Swaps of drafters (drafter_swap.cc).
   Session* Find(SessionId id);
   void Bind(Session& session, DrafterBinding to);
   void LoseDraft(Session& session, absl::string_view reason, bool for_good);
@@ -239,14 +245,14 @@ class Scheduler {
   void OnStandbyResponse(LinkId link, Session& session, const DraftResponse& response);
   void ReopenStandby(LinkId link, Session& session);
 
-  // A second drafter that drafts along (draft_partner.cc).
+  // Partners: second drafters (draft_partner.cc).
   void OpenPartner(Session& session);
   void ClosePartner(Session& session, bool for_good);
   void OfferPartner(Session& session);
   void OnPartnerResponse(LinkId link, Session& session, const DraftResponse& response);
   void ReopenPartner(LinkId link, Session& session);
 
-  // What draft heads read (feature_sending.cc).
+  // Features for draft heads (feature_sending.cc).
   void SendOpen(LinkId link, SessionId draft_id, OpenSession open, FeatureStream& features);
   absl::Status StartFeatures(const SessionOpened& opened, FeatureStream& stream);
   void OnFeaturesUsed(const FeaturesUsed& used, uint32_t epoch, FeatureStream& stream);
@@ -264,7 +270,7 @@ class Scheduler {
   DrafterRecord* RecordOf(const DrafterBinding& binding);
   bool IsQuarantined(LinkId link) const;
 
-  // What is worth drafting, verifying and waiting for (round_worth.cc).
+  // Decides what is worth drafting, verifying and waiting for (round_worth.cc).
   absl::StatusOr<std::unique_ptr<WindowPolicy>> MakePolicy(const SessionRequest& request,
                                                            absl::Span<const TokenId> output) const;
   RoundCosts CostsOf(const Session& session) const;
@@ -273,11 +279,11 @@ class Scheduler {
   void ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t prompt_rows);
   void DecideWaits(absl::Time now);
   bool IsHeld(absl::Time now) const;
-  // `seconds`: what the round took; nothing if that is not known.
+  // `seconds`: how long the round took; nullopt if unknown.
   void CountYield(Session& session, const RoundReport& report, std::optional<double> seconds);
   void ObserveYields();
 
-  // One forward pass: which rows, what came out.
+  // One forward pass: its rows, and their results.
   void PlanRounds(absl::Time now);
   void ChooseRounds(absl::Time now, uint32_t max_rounds);
   // Prompts (prefill.cc).

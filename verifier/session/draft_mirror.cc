@@ -84,7 +84,7 @@ std::string DraftMirror::FindViolation(const Grow& grow) const {
 
 std::string DraftMirror::FindDistributionViolation(const Grow& grow) const {
   if (!sampled_ && !grow.distributions.empty()) {
-    return absl::StrCat(grow.distributions.size(), " draft distributions, which were not asked for");
+    return absl::StrCat(grow.distributions.size(), " draft distributions, which were not requested");
   }
   absl::flat_hash_set<NodeId> parents;
   for (const DraftDistribution& distribution : grow.distributions) {
@@ -117,7 +117,7 @@ std::string DraftMirror::JudgeDraw(const Grow& grow, uint32_t index, std::vector
   const NodeId id = grow.first_id + index;
   if (distribution == nullptr) {
     return absl::StrCat("node ", id, " is a child of ", grow.parents[index],
-                        ", which has no draft distribution, and drafts are to be sampled");
+                        ", which has no draft distribution, although drafts are sampled");
   }
   if (std::find(distribution->tokens.begin(), distribution->tokens.end(), grow.tokens[index]) ==
       distribution->tokens.end()) {

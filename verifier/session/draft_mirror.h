@@ -17,10 +17,10 @@
 
 namespace tandem {
 
-// The verifier's half of one session's mirrored tree (DESIGN section 3): takes growth from the drafter,
-// chooses what to verify, prunes to the new root on commit, and fences messages that crossed a commit or
-// belong to an earlier opening. Nothing a drafter sends is trusted; the worst it can do here is to have its
-// growth dropped.
+// The verifier's copy of one session's tree (DESIGN section 3): takes growth from the drafter, selects nodes
+// to verify, prunes to the new root on commit, and fences off messages that crossed a commit or belong to an
+// earlier opening. Every message is checked: the worst that a faulty drafter can cause here is that its
+// growth is dropped.
 //
 //   Open() ---> growing --- Commit() ---> growing below the new root (a hit) or below a fresh root
 //     ^                                       |
@@ -29,12 +29,12 @@ namespace tandem {
 // Plain state, no I/O.
 class DraftMirror {
  public:
-  // `vocab_size`: the logits width that token ids are checked against.
+  // `vocab_size`: the width of the logits, the bound of token ids.
   explicit DraftMirror(int32_t vocab_size) : vocab_size_(vocab_size) {}
 
   // Starts a new epoch at commit `commit_no`, whose committed tokens have `prefix_hash`. Returns the epoch.
-  // With `sampled`, every child must come from a draft distribution that has been sent; without, there is
-  // none.
+  // With `sampled`, every child must be drawn from a draft distribution that the drafter has sent; without,
+  // there are no distributions.
   uint32_t Open(uint32_t commit_no, uint64_t prefix_hash, bool sampled = false);
 
   enum class GrowResult {
@@ -51,15 +51,16 @@ class DraftMirror {
     std::string violation;  // For kInvalid and kResyncNeeded.
   };
   GrowReport OnGrow(const Grow& grow);
-  // The drafter has opened the session, and says whether it predicts acceptance.
+  // The drafter has opened the session. `predicts_acceptance`: whether it sends predictions.
   void OnOpened(bool predicts_acceptance) { predicts_ = predicts_acceptance; }
 
-  // What a node's score is worth: the probability that it is right if its parent is, at most 1.
+  // The worth of a node: the probability, at most 1, that it is right if its parent is.
   using Worth = absl::FunctionRef<double(const TreeNode&)>;
 
-  // The nodes to verify: the best by path score, at most `max_nodes`, not deeper than `max_depth` and the
-  // best `max_children` of each node, parents before children. With every node its parent is selected too.
-  // Path scores are the products of what the nodes are worth; without `worth`, of their scores.
+  // Selects the nodes to verify: the best by path score, at most `max_nodes`, not deeper than `max_depth`,
+  // and at most the best `max_children` of each node. Parents come before children, and the parent of a
+  // selected node is selected. A path score is the product of the nodes' worth; without `worth`, of their
+  // scores.
   struct Selection {
     uint32_t max_nodes = UINT32_MAX;
     uint32_t max_depth = UINT32_MAX;
@@ -67,24 +68,23 @@ class DraftMirror {
   };
   std::vector<TreeNode> Select(const Selection& limits, Worth worth) const;
   std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
-  // Levels of the tree.
+  // The number of levels of the tree.
   uint32_t depth() const;
-  // The first level that is reached with a probability below `least`, on the path that is most likely to be
-  // accepted that far, as the drafter predicts; of a drafter that predicts nothing, as its scores say. None
-  // if there is no such level, or not yet.
+  // The first level whose probability of acceptance, on the most likely path, is below `least`, by the
+  // drafter's predictions or, if it sends none, by its scores. nullopt if there is no such level yet.
   std::optional<uint32_t> StopDepth(double least) const;
-  // How the children of the root and of `selected` were drawn, as far as any is among `selected`, whose ids
-  // increase. None when drafts are not sampled.
+  // The draws of the children of the root and of `selected` nodes, where at least one child is selected.
+  // `selected` is sorted by id. Empty if drafts are not sampled.
   std::vector<DrawGroup> DrawsOf(absl::Span<const TreeNode> selected) const;
 
-  // The round's outcome: the tokens it committed, the last of them the target's own. If they are a path of
-  // the tree, whether or not its nodes were the ones verified, the node at its end becomes the root; else the
-  // root is fresh.
+  // Applies the round's outcome: the committed tokens, of which the last is the target's own. If they are a
+  // path of the tree, even of nodes that were not verified, the node at its end becomes the root. Otherwise
+  // the root is fresh, without children.
   std::optional<NodeId> Commit(absl::Span<const TokenId> tokens, uint32_t commit_no, uint64_t prefix_hash);
 
   const CandidateTree& tree() const { return tree_; }
   uint32_t epoch() const { return epoch_; }
-  // The drafter has said that it sends nothing more until the next commit.
+  // Whether the drafter has said that it sends nothing more before the next commit.
   bool exhausted() const { return exhausted_; }
 
  private:
@@ -93,14 +93,14 @@ class DraftMirror {
     uint64_t prefix_hash = 0;
   };
 
-  // Why the message is not well-formed, whatever the state; empty if it is.
+  // Why the message is malformed, independent of the state; empty if it is well-formed.
   std::string FindViolation(const Grow& grow) const;
   std::string FindDistributionViolation(const Grow& grow) const;
-  // What to do with one node: add it, drop it as stale, or blame the drafter.
+  // What to do with a node: add it, drop it as stale, or report a protocol violation.
   enum class NodeFate { kAdd, kStale, kInvalid };
   NodeFate Judge(NodeId parent, TokenId token, bool current_commit) const;
   NodeId Canonical(NodeId parent) const { return parent == tree_.root_id() ? 0 : parent; }
-  // The distribution of a parent, which it may have got just now, in `grow`.
+  // The draft distribution of a parent, which may be in `grow` itself.
   const DraftDistribution* TakeDistribution(const Grow& grow, NodeId parent, std::vector<NodeId>* added);
   // Why a child may not be added; empty if it may.
   std::string JudgeDraw(const Grow& grow, uint32_t index, std::vector<NodeId>* added);

@@ -16,15 +16,15 @@
 
 namespace tandem {
 
-// What serving has taught about one draft model of one drafter, shared by all its sessions: what its scores
-// are worth, how often it is right, how long it takes, and whether drafting with it pays at all.
+// What was learned about one draft model of one drafter, shared by all its sessions: calibration of its
+// scores, acceptance rate, draft time, and whether drafting with it pays at all.
 struct DrafterRecord {
   ScoreCalibration calibration;
   LevelAcceptance acceptance{{.history = 256.0}};
   DraftTimes times;
   DraftPayoff payoff;
-  // Whether to draft far ahead does as well: where drafter and verifier share cores it may cost more than
-  // misses do. Both ways commit several tokens a round, so that it takes many steps to tell which is better.
+  // Whether drafting far ahead pays as well: if drafter and verifier share cores, it may cost more than
+  // misses do. Both ways commit several tokens per round, so it takes many steps to tell which is better.
   DraftPayoff ahead_payoff{{.probe_steps = 32,
                             .settling_steps = 4,
                             .aftermath_steps = 8,
@@ -32,15 +32,14 @@ struct DrafterRecord {
                             .kept_for_probe = 0.8,
                             .unknown_plain = 0.0,
                             .first_steps = 64}};
-  // Of the step that is being concluded, over the sessions whose policy heeds the payoff.
+  // The yield of the current step, over sessions whose policy uses the payoff.
   DraftPayoff::StepYield yield;
   DraftPayoff::StepYield ahead_yield;
 };
 
-// By pool or link, and draft model: the drafters of a pool run the same models. Requests name draft models,
-// so their number is bounded: one more than kMostRecords takes the place of that which was asked for longest
-// ago and that no session has, and where there is none shares one with others of its kind. Records never
-// move.
+// Records by pool or link, and by draft model; the drafters of a pool run the same models. Requests can name
+// any draft model, so the number of records is bounded: beyond kMostRecords, a new one replaces the least
+// recently used record without sessions; if all have sessions, models share a record. Records never move.
 class DrafterRecords {
  public:
   static constexpr size_t kMostRecords = 256;

@@ -9,22 +9,22 @@
 
 namespace tandem {
 
-// Features of the rows of one step: lets rows ask for what the store keeps, and hands it what they got, of
-// those rows that turn out to be committed text. Of a tree's nodes most are not.
+// The features of one step's rows: makes rows request the states that the store keeps, and stores the results
+// of rows that become committed text. Most nodes of a tree do not.
 //
 //   Plan -> the engine's step -> KeepCommitted, Keep of each accepted node
 class FeatureStep {
  public:
-  // Every row asks for all states that `store` keeps at this moment; for none if there is no store, or if it
-  // keeps none. `rows` do not move until the step has been finished.
+  // Makes every row request all states that `store` keeps now; none if there is no store or it keeps none.
+  // `rows` must not move until the step is finished.
   void Plan(const FeatureStore* store, absl::Span<StepRow> rows);
-  // Of the rows that have no tail: prompts and roots.
+  // Stores the features of rows without a tail: prompts and roots.
   void KeepCommitted(absl::Span<const StepRow> rows, FeatureStore* store) const;
-  // Of one row, into the slot that its keys and values are going to be in.
+  // Stores the features of one row under the slot to which its keys and values will be copied.
   void Keep(uint32_t row, SlotId slot, FeatureStore* store) const;
 
  private:
-  // The store may come to keep more while the step is under way.
+  // A copy, because the store may keep more states before the step ends.
   std::vector<uint32_t> layers_;
   std::vector<float> states_;  // [rows, states, hidden_size]
   std::vector<FeatureRequest> requests_;

@@ -14,18 +14,18 @@
 
 namespace tandem {
 
-// The target's hidden states of every computed token, beside its keys and values: one row for every slot. So
-// a prompt that the prefix cache has, a session that was preempted or opened anew and a drafter that takes
-// over all find the features of the text where its keys and values are, and nothing is computed for them
-// again (docs/inside/decisions/0015-features-beside-keys-and-values.md).
+// Stores the target's hidden states of every computed token next to its keys and values: one row for every
+// slot. So features are available wherever keys and values are, and are never recomputed: for a prompt in the
+// prefix cache, after a preemption or a reopened session, and for a drafter that takes over
+// (docs/inside/decisions/0015-features-beside-keys-and-values.md).
 //
 //   plane of a state:  [num_blocks * kBlockTokens, hidden_size] bfloat16, and one bit for each slot
 //
-// There is one plane for each state that some draft head has asked for: none at first, and never more than
-// kMaxFeatureLayers + 1. A plane is added when it is asked for and stays. What was computed before that has
-// no states there. Memory is reserved, and taken from the system as slots are written.
+// There is one plane for each state that some draft head has requested: none at first, at most
+// kMaxFeatureLayers + 1. A plane is added at the first request and stays. Tokens computed before that have no
+// states in it. Memory is reserved, and the system provides it as slots are written.
 //
-// Plain state, no locks: belongs to the thread that owns the engine.
+// Plain state, no locks: used only by the thread that owns the engine.
 class FeatureStore {
  public:
   struct Options {
@@ -36,35 +36,34 @@ class FeatureStore {
   };
   explicit FeatureStore(const Options& options) : options_(options) {}
   static Options OptionsFor(const Engine& engine, uint64_t max_bytes);
-  // Whether there is memory for a single state at least.
+  // Whether there is memory for at least one state.
   static bool FitsAny(const Options& options);
-  // Of every slot; the greatest number if it is greater still.
+  // Bytes of one state of all slots; the greatest number on overflow.
   static uint64_t BytesPerState(const Options& options);
 
   uint32_t hidden_size() const { return options_.hidden_size; }
   uint32_t num_layers() const { return options_.num_layers; }
 
-  // Keeps the states of `needs` from the next step on; true if some of them were not kept before, and no slot
-  // has them yet. Changes nothing otherwise: InvalidArgument for needs that this target cannot meet,
-  // ResourceExhausted for planes that would be too many or too large.
+  // Keeps the states of `needs` from the next step on. True if some of them are new, so that no slot has them
+  // yet. On an error nothing changes: InvalidArgument for needs that this target cannot meet,
+  // ResourceExhausted if the planes would be too many or too large.
   absl::StatusOr<bool> Keep(const FeatureNeeds& needs);
 
-  // What rows are to ask the engine for.
+  // The layers that rows must request from the engine.
   absl::Span<const uint32_t> layers() const { return layers_; }
   bool final_norm() const { return final_norm_; }
   uint32_t num_states() const { return static_cast<uint32_t>(planes_.size()); }
   bool empty() const { return planes_.empty(); }
 
-  // A row was computed into `slot`: takes over the states that it asked for and got, and forgets others that
-  // the slot had.
+  // A row was computed into `slot`: stores the states that it requested, and clears the slot's other states.
   void Write(SlotId slot, const FeatureRequest& computed);
 
-  // Whether the slot has all that is needed.
+  // Whether the slot has all states of `needs`.
   bool Has(SlotId slot, const FeatureNeeds& needs) const;
-  // Appends the slot's row as the wire has it, FeatureRowBytes long. Needs Has.
+  // Appends the slot's row in wire format, FeatureRowBytes long. Has must be true.
   void AppendRow(SlotId slot, const FeatureNeeds& needs, std::string* states) const;
 
-  // Of all planes, whether they have been written to or not.
+  // Bytes of all planes, written or not.
   uint64_t reserved_bytes() const;
 
  private:
@@ -91,7 +90,7 @@ class FeatureStore {
   bool final_norm_ = false;
 };
 
-// To the nearest bfloat16, ties to even. `to` has room for from.size() numbers.
+// Rounds to the nearest bfloat16, ties to even. `to` has room for from.size() numbers.
 void RoundToBf16(absl::Span<const float> from, uint16_t* to);
 
 }  // namespace tandem

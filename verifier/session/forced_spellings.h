@@ -13,14 +13,13 @@
 
 namespace tandem {
 
-// How the target has spelled bytes that constraints force. The bytes are given, and how they are cut into
-// tokens is the target's choice: a model that is new to such text has ways of its own, and the same ones for
-// the same bytes.
+// Remembers how the target has spelled bytes that constraints force. The bytes are given, but the target
+// chooses how to cut them into tokens. A model may not choose the tokenizer's usual way, but it tends to
+// choose the same way for the same bytes.
 //
 //   [ Learn(bytes that must come, the token that came) ... Likely(bytes) ]*
 //
-// Bounded: of many texts, those that came last. Texts with different salts know nothing of one another. Not
-// thread-safe.
+// Bounded: only the most recent texts are kept. Texts with different salts are independent. Not thread-safe.
 class ForcedSpellings {
  public:
   struct Options {
@@ -32,14 +31,14 @@ class ForcedSpellings {
   ForcedSpellings(const ForcedSpellings&) = delete;
   ForcedSpellings& operator=(const ForcedSpellings&) = delete;
 
-  // Where `forced` had to come, at least one byte, the target chose `token`.
+  // Where the bytes `forced`, at least one, had to come, the target chose `token`.
   void Learn(uint64_t salt, absl::string_view forced, TokenId token);
 
   struct Guess {
     TokenId token = 0;
     float score = 0.0f;  // How often it was chosen, as a share below 1.
   };
-  // The tokens that `forced` began with, the most frequent first. Empty if it never came.
+  // The tokens with which `forced` has begun, most frequent first. Empty if it never came.
   std::vector<Guess> Likely(uint64_t salt, absl::string_view forced) const;
 
   size_t num_texts() const { return by_text_.size(); }

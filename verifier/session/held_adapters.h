@@ -14,8 +14,8 @@
 
 namespace tandem {
 
-// An adapter that the target's engine holds. Whoever has a handle may compute with it: the engine drops it
-// once nobody but the engine's thread has one.
+// An adapter that the target's engine holds. A holder of a handle may compute with it. The engine drops the
+// adapter once only the engine's thread has a handle.
 struct HeldAdapter {
   std::string name;
   AdapterId id = kNoAdapter;
@@ -32,14 +32,14 @@ using AdapterHandle = std::shared_ptr<const HeldAdapter>;
 // Thread-safe.
 class HeldAdapters {
  public:
-  // `most` adapters, over all that are here at once.
+  // `most`: the bound on adapters held at once.
   explicit HeldAdapters(size_t most) : most_(most) {}
 
-  // Whether one of the name could be added now: AlreadyExists, ResourceExhausted.
+  // Whether an adapter of this name could be added now. AlreadyExists or ResourceExhausted if not.
   absl::Status CheckRoom(const std::string& name) const;
-  // Errors likewise.
+  // Adds an adapter. Errors as in CheckRoom.
   absl::Status Add(AdapterHandle adapter);
-  // NotFound names those that there are.
+  // NotFound lists the adapters that exist.
   absl::StatusOr<AdapterHandle> Find(const std::string& name) const;
   absl::StatusOr<AdapterHandle> Remove(const std::string& name);
   // By name.

@@ -16,17 +16,17 @@
 
 namespace tandem {
 
-// When an output ends, and what its text holds.
+// When an output ends, and what its text contains.
 struct StopRules {
   // UTF-8. The output ends where the first of these is complete; empty ones never match.
   std::vector<std::string> stop;
-  // End-of-text tokens included, unless they are to be ignored.
+  // Includes end-of-text tokens, unless they are ignored.
   absl::flat_hash_set<TokenId> stop_tokens;
   uint32_t max_tokens = 0;  // At least 1.
-  // As long as there are fewer tokens, a stop string that is complete ends nothing; nor does it later. That
-  // stop tokens do not come by then is the sampler's part.
+  // While there are fewer tokens than this, a complete stop string does not end the output, and it does not
+  // do so later either. The sampler keeps stop tokens from being chosen before.
   uint32_t min_tokens = 0;
-  // Special tokens have text. A stop token never has.
+  // Whether special tokens have text. A stop token never has.
   bool include_special_tokens = false;
 };
 
@@ -42,27 +42,26 @@ struct OutputPiece {
   std::optional<OutputEnd> end;
 };
 
-// Turns committed tokens into what the client is sent, and decides where the output ends. Texts of pieces and
-// end add up to the output: whole characters, without the stop string and what follows it. Where it ends is a
-// function of the tokens' whole text, never of where token borders or pieces fall: of all occurrences of stop
-// strings the first to be complete counts, and of those complete at the same byte the longest.
+// Turns committed tokens into text for the client, and decides where the output ends. The texts of all pieces
+// and of the end add up to the output: whole characters, without the stop string and anything after it. The
+// end depends only on the tokens' whole text, not on borders of tokens or pieces: the first stop string to be
+// complete counts, and of several complete at the same byte, the longest.
 //
-// Held back is only what may still become part of a stop string, less than the longest of them, and up to
-// three bytes of a character. The work per byte of text is amortised O(stop strings). Not thread-safe.
+// It holds back only text that may become part of a stop string, which is less than the longest of them, and
+// up to three bytes of a character. The work per byte of text is amortised O(stop strings). Not thread-safe.
 class OutputAssembler {
  public:
   OutputAssembler(std::shared_ptr<const Tokenizer> tokenizer, StopRules rules);
 
-  // Adds the next token. Not to be called once the output has ended.
+  // Adds the next token. Do not call it after the output has ended.
   OutputPiece Push(TokenId token);
 
-  // Takes in tokens whose pieces were delivered before, by another assembler with the same rules, and goes on
-  // from there. Returns the end when they hold it, whose text was not delivered with them; tokens after it
-  // are ignored.
+  // Adds tokens whose pieces another assembler with the same rules has delivered, and continues after them.
+  // Returns the end if they contain it, with its text, which was not delivered; ignores tokens after it.
   std::optional<OutputEnd> Replay(absl::Span<const TokenId> tokens);
 
   bool ended() const { return ended_; }
-  // Tokens generated, one that ended the output included.
+  // Number of generated tokens, including the one that ended the output.
   uint32_t num_tokens() const { return num_tokens_; }
 
  private:
@@ -75,8 +74,7 @@ class OutputAssembler {
 
   static Matcher MakeMatcher(std::string stop);
   static void Advance(Matcher& matcher, char byte);
-  // Appends text to held_ up to the first stop string that counts, which is then returned; held_ ends before
-  // it.
+  // Appends text to held_. If a stop string that counts is complete, cuts held_ before it and returns it.
   std::optional<std::string> Scan(absl::string_view text);
   OutputPiece End(OutputEnd::Reason reason);
 

@@ -12,9 +12,9 @@
 
 namespace tandem {
 
-// The seeded choices that a round asks of an engine that chooses: one after the root and one after every node
-// of its tree, whose penalties count the path to the node as well. The walk needs only those on its way;
-// which they are is known when they have been made.
+// The seeded choices that a round requests from an engine that chooses: one after the root and one after
+// every node of its tree. Penalties count the path to the node as well. The walk uses only the choices on its
+// path, but the path is known only after the choices are made.
 class RoundChoices {
  public:
   struct Round {
@@ -22,20 +22,20 @@ class RoundChoices {
     const TargetSampler* sampler = nullptr;  // Of the tokens up to the root.
     uint32_t position = 0;                   // Of the token after the root.
     absl::Span<const TreeNode> nodes;        // By id, parents before children.
-    // What may be chosen after the root and after every node (SeededChoice::allowed); none: anything that the
-    // sampler allows.
+    // The tokens that may be chosen after the root and after every node (SeededChoice::allowed). Empty: all
+    // that the sampler allows.
     absl::Span<const std::vector<uint32_t>> allowed = {};
   };
 
-  // Lets `rows`, those of the root and of the nodes, ask for their choices. They point into this, into
-  // `round.sampling` and into `round.allowed`, until the next call.
+  // Makes `rows`, those of the root and of the nodes, request their choices. Until the next call, they point
+  // into this object, `round.sampling` and `round.allowed`.
   void Plan(const Round& round, absl::Span<StepRow> rows);
-  // After the step: the choices in the order of the rows. None before the first Plan.
+  // After the step: the choices, in the order of the rows. Empty before the first Plan.
   absl::Span<const TokenId> tokens() const { return tokens_; }
 
  private:
   void PlanOwnCounts(const Round& round);
-  // What may be chosen after row `row`, by the sampler and by the round.
+  // The tokens that may be chosen after `row`, by the sampler and by the round.
   absl::Span<const uint32_t> AllowedAfter(const Round& round, size_t row);
 
   std::vector<TokenCount> counts_;

@@ -14,7 +14,7 @@ namespace tandem {
 
 enum class RoundKind { kHit, kMiss, kUndrafted };
 
-// What a round of a request with a drafter got from it.
+// What a round got from its request's drafter.
 enum class DraftSupply {
   kDrafted,   // Candidates that were verified.
   kUnwanted,  // None were wanted: the window is 0, or what was there was not worth a row.
@@ -24,15 +24,15 @@ enum class DraftSupply {
 };
 inline constexpr size_t kNumDraftSupplies = 5;
 
-// A candidate that the target judged: a verified node below one that was right, or below the root.
+// A candidate that the target judged: a verified node below an accepted one, or below the root.
 struct JudgedNode {
   float score = 0.0f;       // The drafter's.
   double calibrated = 0.0;  // The probability of acceptance that was made of it.
   bool accepted = false;
 };
 
-// What one origin of drafts had in a round, each node counting for the one that it is credited to: over all
-// origins these add up to the round's own figures.
+// The share of one origin of drafts in a round. Each node counts for the origin that it is credited to, so
+// that the shares add up to the round's figures.
 struct OriginShare {
   uint32_t depth = 0;  // Deepest level it guessed.
   uint32_t nodes = 0;
@@ -44,13 +44,13 @@ struct OriginShare {
   bool empty() const { return nodes == 0 && wait_seconds <= 0.0; }
 };
 
-// Whom a round's request was bound to when the round was planned. Empty: nobody.
+// The drafters to which the request was bound when the round was planned. Empty: none.
 struct RoundDrafters {
   std::string drafter;
   std::string partner;
 
-  // Under whose name an origin's share is told: what the verifier guesses counts beside the drafter that is
-  // bound.
+  // The name under which an origin's share is reported. Guesses of the verifier itself are reported under the
+  // bound drafter's name.
   const std::string& NameOf(DraftOrigin origin) const {
     return origin == DraftOrigin::kPartner ? partner : drafter;
   }
@@ -74,13 +74,13 @@ struct RoundReport {
   std::array<OriginShare, kNumDraftOrigins> shares;  // By DraftOrigin.
   std::vector<DraftOrigin> accepted_by;              // Of each position, whose the accepted node was.
   std::optional<DraftSupply> supply;                 // Of requests that have a drafter.
-  // From the end of the round before to the end of this one, waiting included; and what the committed tokens
-  // would have taken one by one: as many rounds without trees and waits, by the round-time model. 0 of a
-  // request's first round.
+  // From the end of the previous round to the end of this one, including waiting; and the time for the same
+  // tokens without drafts: as many rounds without trees and waits, by the round-time model. 0 for a request's
+  // first round.
   double round_seconds = 0.0;
   double plain_seconds = 0.0;
   std::vector<JudgedNode> judged;  // Of the drafter's candidates; none of what was drafted locally.
-  // The forward pass, and whether it computed the last of the request's prompt as well.
+  // The forward pass, and whether it also computed the end of the request's prompt.
   absl::Time forward_start;
   absl::Duration forward_time;
   bool with_prefill = false;

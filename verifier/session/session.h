@@ -39,24 +39,24 @@ namespace tandem {
 struct DrafterRecord;
 class ScoreCalibration;
 
-// Rounds over which the exposed draft time is averaged, as many as acceptance is estimated from.
+// Rounds over which the exposed draft time is averaged; acceptance is estimated from as many.
 inline constexpr size_t kDraftSecondsHistory = 6;
-// And over which the breadth of what is verified is averaged.
+// Rounds over which the breadth of verified trees is averaged.
 inline constexpr size_t kBreadthHistory = 16;
 
 // One running generation: its committed tokens and their keys and values, the mirrored tree, the target's
-// sampler and the window. The scheduler plans its rows into a batch and hands back logits:
+// sampler and the window. The scheduler plans its rows into a batch and passes back logits:
 //
 //   Start -> PlanPrefill rows -> [ wait for drafts -> PrepareRound -> PlanRound -> forward -> ConcludeRound
 //     ^                            -> SettleKv ]*                                                    |
 //     '-------------------------------------------- Preempt --------------------------------------------'
 //
-// A round verifies the root (the last committed token) and the chosen nodes of the tree in one forward pass,
-// then walks: take the target's choice, descend while it is a child (law 2). A rule that samples drafts takes
-// the place of the walk where it is set.
+// A round verifies the root (the last committed token) and the selected nodes of the tree in one forward
+// pass, and then walks: take the target's choice, and descend while it is a child (law 2). A rule that
+// samples drafts, if set, replaces the walk.
 class Session {
  public:
-  // `record` is that of the request's drafter, and outlives the session; nullptr if there is none.
+  // `record`: of the request's drafter; outlives the session; nullptr without a drafter.
   Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
           const WindowLimits& limits, DrafterRecord* record, BlockPool* pool, int32_t vocab_size);
 
@@ -65,33 +65,34 @@ class Session {
   const SequenceKv& kv() const { return kv_; }
   const SessionSummary& summary() const { return summary_; }
   bool finished() const { return finished_; }
-  // Of a session that is finished: what it ends with. Not OK when the constraint left nothing to choose.
+  // The status of a finished session. Not OK if the constraint left nothing to choose.
   const absl::Status& end_status() const { return end_status_; }
-  // Writes what rounds cost now to the summary.
+  // Writes the current costs of rounds to the summary.
   void SummariseCosts(const RoundCosts& costs);
 
-  // Takes the blocks that the tokens up to now need, and what the prefix cache has of them.
-  // ResourceExhausted, holding nothing, if the pool cannot give them now and have `blocks_to_spare` left.
+  // Takes the blocks for the tokens so far, including those that the prefix cache has. ResourceExhausted, and
+  // then holds nothing, if the pool cannot give them now and keep `blocks_to_spare` free.
   absl::Status Start(uint32_t blocks_to_spare);
-  // Gives every block back; Start goes on from the same tokens. Between steps, and not while drafting.
+  // Gives all blocks back; Start continues with the same tokens. Call it between steps, and not while
+  // drafting.
   void Preempt();
-  // Whether the root has a block, or could be given one: what a round cannot do without.
+  // Reserves the root's slot, which every round needs. False if there is no block for it.
   bool ReserveRoot() { return kv_.Reserve(static_cast<uint32_t>(kv_.tokens().size())).ok(); }
 
-  // Prefill: rows for at most `max_rows` uncomputed tokens before the root are added to `rows`; returns how
-  // many. Of a prompt whose log probabilities are wanted at most `max_logit_rows` are to have logits, and
-  // stand in prompt_rows() of these.
+  // Prefill: adds rows for at most `max_rows` uncomputed tokens before the root to `rows`; returns how many.
+  // If the prompt's log probabilities are wanted, at most `max_logit_rows` of these rows get logits;
+  // prompt_rows() is their range.
   uint32_t PlanPrefill(uint32_t max_rows, uint32_t max_logit_rows, std::vector<StepRow>& rows);
   struct RowRange {
     uint32_t first = 0;
     uint32_t count = 0;
   };
   RowRange prompt_rows() const { return prompt_rows_; }
-  // After the step, before what the round commits: what there is to tell of the prompt. Reads and overwrites
-  // the logits of prompt_rows().
+  // After the step, before the round's commit: the new parts of the prompt. Reads and overwrites the logits
+  // of prompt_rows().
   std::vector<PromptPart> DescribePrompt(absl::Span<const StepRow> rows);
   bool prefilled() const { return planned_ + 1 >= kv_.tokens().size(); }
-  // Before it is prefilled: tokens in front of the root that are neither computed nor planned.
+  // Before the end of prefill: tokens before the root that are neither computed nor planned.
   uint32_t num_unplanned() const { return static_cast<uint32_t>(kv_.tokens().size()) - 1 - planned_; }
   // The number of this session's last round among all rounds of the scheduler.
   uint64_t last_served() const { return last_served_; }
@@ -99,28 +100,30 @@ class Session {
 
   // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
   OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
-  // Instead of StartDraft, or to end it, while there is nothing to draft: every commit would cost a message
-  // on both sides. Whether that is so at the start; then ConcludeRound tells when to start.
+  // SuspendDraft is called instead of StartDraft, or to end drafting, while there is nothing to draft,
+  // because every commit would cost a message on both sides. At the start WantsDrafts tells whether there is
+  // something to draft; later ConcludeRound tells when.
   bool WantsDrafts(const RoundCosts& costs);
   void SuspendDraft();
   bool draft_suspended() const { return draft_suspended_; }
   void StopDraft(absl::string_view reason, bool for_good);
-  // After StopDraft: the drafter has no room now. It is asked again after `first`, and if that is in vain,
-  // after twice as long each time, up to `longest`.
+  // After StopDraft: the drafter has no room now. Retries after `first`, with a pause that doubles up to
+  // `longest`.
   void PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest);
-  // When to ask again; nothing while it drafts, or when it is not for a lack of room that it does not.
+  // The time of the next retry; nullopt while it drafts, or if a lack of room is not the reason that it does
+  // not.
   std::optional<absl::Time> draft_retry_at() const { return draft_retry_at_; }
   void RetryDraftAt(absl::Time at) { draft_retry_at_ = at; }
   void OnDraftOpened(const SessionOpened& opened);
   DraftMirror::GrowReport OnGrow(const Grow& grow, absl::Time received);
-  // The drafter asks to be opened again: how many times in a row, without growth in between.
+  // Counts a resync that the drafter requests; returns how many there were in a row without growth.
   uint32_t CountResync() { return ++resyncs_in_a_row_; }
   bool drafting() const { return drafting_; }
   bool draft_opened() const { return draft_opened_; }
-  // Whether it has drafted anything since it was opened.
+  // Whether the drafter has drafted anything since it was opened.
   bool draft_grown() const { return draft_grown_; }
   size_t num_committed() const { return kv_.tokens().size(); }
-  // What its opening takes of a link, in tokens of up to kMostTokenBytes.
+  // The size of its opening on a link, in tokens of up to kMostTokenBytes.
   static constexpr size_t kMostTokenBytes = 5;
   size_t opening_tokens() const {
     const size_t constraint = request_.wire_constraint == nullptr ? 0 : request_.wire_constraint->size();
@@ -128,19 +131,19 @@ class Session {
   }
   bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
   uint32_t draft_epoch() const { return mirror_.epoch(); }
-  // What drafters know the session by: its id, and in the highest byte how often it was bound to another
-  // drafter, so that two that are one process tell old and new apart.
+  // The session's id at drafters: its own id, with the number of rebinds in the highest byte, so that one
+  // process behind two drafters can distinguish the old from the new.
   SessionId draft_id() const { return DraftId(generation_); }
   static SessionId IdOfDraft(SessionId draft_id) { return draft_id & kIdMask; }
 
   // Another drafter (drafter_swap.cc). Rebind, while nothing drafts: `to` may from now on.
   void Rebind(DrafterBinding to, DrafterRecord* record);
   std::vector<DrafterBinding>& alternates() { return request_.alternates; }
-  // How often in a row, without growth in between, it went over to an alternate.
+  // Counts a switch to an alternate; returns how many there were in a row without growth.
   uint32_t CountRebind() { return ++rebinds_in_a_row_; }
   void ForgetRebinds() { rebinds_in_a_row_ = 0; }
 
-  // A drafter that is to take over, and drafts along until it has something to offer.
+  // A drafter that will take over; until then it drafts at the same time as the old one.
   struct Standby {
     DrafterBinding binding;
     DrafterRecord* record = nullptr;
@@ -162,7 +165,7 @@ class Session {
                           absl::Time deadline);
   OpenSession ReopenStandby(uint64_t vocabulary_fingerprint);
   void DropStandby() { standby_.reset(); }
-  // The standby is the drafter from now on; nobody is told here.
+  // Makes the standby the drafter. Sends no messages.
   void PromoteStandby();
 
   // A second drafter, whose tree is merged with the first one's (draft_partner.cc). Only while drafting.
@@ -180,11 +183,12 @@ class Session {
   // Returns the message that opens the session there; ReopenPartner after a resync.
   OpenSession OpenPartner(DrafterRecord* record, uint64_t vocabulary_fingerprint);
   OpenSession ReopenPartner(uint64_t vocabulary_fingerprint);
-  // Nobody is told here. `for_good`: the request has none from now on.
+  // Sends no messages. `for_good`: the request has no partner from now on.
   void DropPartner(bool for_good);
-  // Whether it is worth its trouble, as far as that is known.
+  // Whether the partner is worth its cost, as far as is known.
   bool partner_adds() const;
-  // Those that may read features: the drafter, while it drafts, and those beside it (feature_sending.cc).
+  // A drafter that may read features: the drafter itself, while it drafts, the standby and the partner
+  // (feature_sending.cc).
   struct FeatureReader {
     FeatureStream* stream = nullptr;
     LinkId link = 0;
@@ -199,58 +203,57 @@ class Session {
   DrafterRecord* record() const { return record_; }
   bool Holds(const DrafterRecord* record) const;
   const WindowPolicy& policy() const { return *policy_; }
-  // From the next commit on.
+  // Takes effect at the next commit.
   void set_policy(std::unique_ptr<WindowPolicy> policy) { policy_ = std::move(policy); }
   // Prompt and output so far.
   absl::Span<const TokenId> tokens() const { return kv_.tokens(); }
 
-  // Verifies by a rule that needs drafts to be drawn from distributions that are told. Before Start; `rule`
-  // outlives the session.
+  // Verifies by a rule that needs sampled drafts. Call it before Start; `rule` outlives the session.
   void SampleDrafts(const VerificationRule* rule) { sampling_rule_ = rule; }
-  // Its drafter must be trusted then.
+  // If true, the drafter must be trusted.
   bool samples_drafts() const { return sampling_rule_ != nullptr; }
 
-  // Lets its rounds ask the engine for the choices. Before Start; not with a rule that samples drafts, nor
-  // for log probabilities, all of which need logits.
+  // Lets the engine make the choices. Call it before Start. Not with sampled drafts or log probabilities,
+  // which need logits.
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 
-  // A source that guesses without a drafter: beside one where the policy weighs candidates by their worth,
-  // else where the drafter has sent none. Before Start. `calibration` is what its scores have been worth to
-  // all sessions; `clock` times its guesses. Both outlive this session.
+  // Sets a source that guesses without a drafter. If the policy weighs candidates by their worth, it guesses
+  // in addition to the drafter, otherwise only if the drafter has sent nothing. Call it before Start.
+  // `calibration`: of its scores, over all sessions; `clock` times its guesses. Both outlive the session.
   void SetLocalDrafter(std::unique_ptr<DraftSource> source, ScoreCalibration* calibration,
                        const Clock* clock) {
     local_drafter_ = std::move(source);
     local_calibration_ = calibration;
     local_clock_ = clock;
   }
-  // Lets it draft what its constraint leaves no choice about, in the same rounds. Before Start.
+  // Also drafts the forced tokens of the constraint. Call it before Start.
   void DraftForced(ScoreCalibration* calibration, const Clock* clock) {
     forced_calibration_ = calibration;
     local_clock_ = clock;
   }
-  // And what its request predicts. Before Start.
+  // Also drafts the request's prediction. Call it before Start.
   void DraftPredicted(ScoreCalibration* calibration, const Clock* clock) {
     prediction_calibration_ = calibration;
     local_clock_ = clock;
   }
-  // What these propose for the next round, at no wait: nodes that are likely enough for a row, and how many
-  // of them are expected to be accepted. Each is asked once for every round.
+  // The local proposals for the next round, which cost no waiting: the number of nodes that are likely enough
+  // for a row, and how many of them are expected to be accepted. Each local source is asked once per round.
   struct LocalGuess {
     uint32_t nodes = 0;
     double expected_accepted = 0.0;
   };
   LocalGuess GuessLocally();
 
-  // Between rounds: whether there is no candidate for the next one, but the drafter may send some. Then
-  // WaitFor says how long the round waits if nobody else has anything to do, and how long the others' step is
-  // held for it (no longer); for a tree of `depth` levels, or as many nodes as the budget has.
+  // Between rounds: whether there is no candidate for the next round, but the drafter may send some. Then use
+  // WaitFor to set how long the round waits if no other session has work, and how long the others' step is
+  // held for it (at most as long), for a tree of `depth` levels or as many nodes as the budget has.
   bool LacksDrafts() const;
   void WaitFor(absl::Time now, absl::Duration alone, absl::Duration held, uint32_t depth);
-  // Whether the next round can start now, and if not, until when it waits for the drafter.
+  // Whether the next round can start now; and until when it waits for the drafter.
   bool ReadyForRound(absl::Time now) const;
   absl::Time wait_until() const { return wait_until_; }
-  // Until when the others wait as well; the past when they do not.
+  // Until when the others wait as well; the past if they do not.
   absl::Time hold_until(absl::Time now) const {
     return ReadyForRound(now) ? absl::InfinitePast() : hold_until_;
   }
@@ -260,21 +263,22 @@ class Session {
   double FirstLevelAcceptance() const;
   const DraftBudget& budget() const { return budget_; }
 
-  // Chooses what to verify in the coming round: the best nodes by calibrated path score, at most `max_nodes`.
-  // KeepNodes reduces them to those at `indices` (increasing, parents with their children).
+  // Selects the nodes to verify in the next round: the best by calibrated path score, at most `max_nodes`.
+  // KeepNodes reduces them to those at `indices` (increasing; with a node its parent).
   void PrepareRound(uint32_t max_nodes);
   absl::Span<const TreeNode> selected() const { return selected_; }
   ChoiceSession Choice() const;
   void KeepNodes(absl::Span<const uint32_t> indices);
-  // Adds the rows of the root and of the nodes that PrepareRound chose, without their logits' places or with
-  // their choices: those are rows[first_row()], rows[first_row() + 1], ... num_rows() in all.
+  // Adds the rows of the root and of the nodes that PrepareRound selected: rows[first_row()],
+  // rows[first_row() + 1], ..., num_rows() in all. They have choices, or the caller sets where their logits
+  // go.
   void PlanRound(absl::Time now, std::vector<StepRow>& rows);
   uint32_t first_row() const { return first_row_; }
   uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
-  // Of the round that was concluded last: which of its nodes were accepted, from the root's child down. Node
-  // i is rows[first_row() + 1 + i].
+  // The accepted nodes of the last concluded round, from the root's child down. Node i is rows[first_row() +
+  // 1 + i].
   absl::Span<const uint32_t> accepted() const { return accepted_; }
-  // Tokens that are computed, or planned in the coming step.
+  // Tokens that are computed, or planned in the next step.
   uint32_t num_planned() const { return planned_; }
 
   struct RoundResult {
@@ -286,32 +290,32 @@ class Session {
     bool suspend_draft = false;            // No commit: nothing has been drafted for a while.
     bool resume_draft = false;             // There is something to draft again.
   };
-  // Walks the tree over the rows' logits or choices, commits, and chooses the next window. Adds to `copies`
-  // what has to be copied before the next step.
+  // Walks the tree with the rows' logits or choices, commits, and chooses the next window. Adds to `copies`
+  // the copies that the engine must make before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
                             std::vector<KvCopy>* copies);
-  // The tree that the last concluded round verified, with what was accepted of it.
+  // The tree that the last concluded round verified, and which nodes were accepted.
   std::vector<TracedNode> TraceTree() const;
-  // What the constraint forbade of that round's candidates, as far as its parent was verified.
+  // The candidates of that round that the constraint forbade, if their parent was verified.
   std::vector<TracedNode> TraceMasked() const;
-  // What the drafter sent since the last call; empty unless the request asks for traces.
+  // The growth that the drafter sent since the last call; empty unless the request asks for traces.
   std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
-  // Seconds since the round before was concluded, if this has been asked after it as well: what this round
-  // took, waiting included.
+  // The time of this round, including waiting: since the previous call, which must have been after the
+  // previous round; otherwise nullopt.
   std::optional<double> TakeRoundSeconds(absl::Time now, uint32_t committed);
   // How long the round in flight waited for drafts.
   double round_wait_seconds() const { return round_wait_seconds_; }
-  // Whether the window of the round that was just concluded was chosen while its drafter was thought to pay.
+  // Whether drafting was expected to pay when the window of the last concluded round was chosen.
   bool round_was_drafted() const { return round_drafts_pay_; }
-  // Likewise, drafting far ahead.
+  // The same for drafting far ahead.
   bool round_was_ahead() const { return round_ahead_pays_; }
-  // After the step, and the round's copies if there was one: releases the tree's slots and the blocks that
-  // nothing was committed to, and publishes what was computed to the prefix cache.
+  // After the step and the round's copies: releases the tree's slots and the blocks without committed tokens,
+  // and publishes computed blocks to the prefix cache.
   void SettleKv();
 
-  // a_q of the paper as verification sees it: draft time per level that was waited for, over the last rounds.
+  // The paper's a_q as verification sees it: exposed draft time per level, over the last rounds.
   double draft_seconds_per_level() const { return draft_seconds_per_level_.value(); }
-  // Nodes that the last drafted rounds verified, for each level; 0 before the first.
+  // Verified nodes per level, over the last drafted rounds; 0 before the first.
   double verified_per_level() const { return verified_per_level_.value(); }
   const WindowLimits& limits() const { return limits_; }
 
@@ -319,8 +323,9 @@ class Session {
   static constexpr int kGenerationShift = 56;
   static constexpr SessionId kIdMask = (SessionId{1} << kGenerationShift) - 1;
 
-  // As likely as this a local candidate must be to be right, all nodes above it included: where it stands in
-  // for a drafter, and where it competes with one and the choice over the batch says what is worth a row.
+  // The least probability at which a local candidate, with all nodes above it, is used: where it replaces a
+  // drafter, and where it competes with one and the selection over the batch decides which nodes are worth a
+  // row.
   static constexpr float kLeastLocalScore = 0.3f;
   static constexpr float kLeastMergedScore = 0.05f;
 
@@ -335,8 +340,8 @@ class Session {
   bool wants_prompt_logits() const {
     return request_.num_prompt_logprobs >= 0 && num_described_ < request_.prompt.size();
   }
-  // Of rows for the tokens from planned_ to `end`, the first of them at place `first_row`, chooses those that
-  // give logits; returns where the rows have to end so that there are at most `most`.
+  // Among rows for the tokens from planned_ to `end`, of which the first has index `first_row`, selects those
+  // that give logits. Returns where the rows must end so that at most `most` do.
   uint32_t PlanPromptLogits(uint32_t first_row, uint32_t most, uint32_t end);
   std::vector<TreeNode> SelectDrafted(const DraftMirror& mirror, DrafterRecord& record,
                                       uint32_t max_nodes) const;
@@ -346,8 +351,8 @@ class Session {
   const std::vector<ProposedNode>& PredictedProposal();
   ProposalLimits OwnLimits() const;
   void CountGuess(DraftOrigin origin, absl::Time start);
-  // Gives the local source the next tokens that it has not seen, a bounded number: to index the whole of a
-  // long prompt at once (0.4 us a token) would keep every session's next step waiting.
+  // Gives the local source the next tokens that it has not seen. Their number is bounded, because indexing a
+  // whole long prompt at once (0.4 us per token) would delay every session's next step.
   void ReadLocally();
   std::vector<TreeNode> LikelyNodes(absl::Span<const ProposedNode> proposal, ScoreCalibration* calibration,
                                     float least_path_score) const;
@@ -357,7 +362,7 @@ class Session {
   // All of the above.
   void AddOwnNodes(float least_path_score, MergedTree* tree);
   void DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted);
-  // Takes out what the sampler bans at its place, with all below it, and returns how many.
+  // Removes nodes that the sampler bans at their position, with all nodes below, and returns how many.
   uint32_t DropBanned(std::vector<TreeNode>* nodes) const;
   bool MergesOrigins() const;
   std::array<OriginOutcome, kNumDraftOrigins> OutcomesOfRound() const;
@@ -365,7 +370,8 @@ class Session {
   OriginSummary& SummaryOf(DraftOrigin origin, const std::string& drafter);
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
-  // The output goes on with `token`, unless that may not come: then no token had a chance.
+  // Appends the target's choice to the output. An error if the constraint forbids `token`; then it allowed no
+  // token.
   absl::Status TakeChoice(TokenId token, uint32_t position);
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
   std::optional<DraftSupply> SupplyOfRound() const;
@@ -421,17 +427,18 @@ class Session {
   absl::Time wait_until_ = absl::InfinitePast();
   absl::Time hold_until_ = absl::InfinitePast();
   uint32_t awaited_depth_ = 0;
-  // Commits that left no tree, and when they were sent: what growth after them tells how long it takes.
+  // Commits that left no tree, and when they were sent. The growth that answers them shows how long drafting
+  // takes.
   std::deque<std::pair<uint32_t, absl::Time>> awaited_commits_;
   std::optional<absl::Time> last_round_;
-  // Whether the drafter was thought to pay when this round's window was chosen, and the next one's.
+  // Whether drafting was expected to pay when this round's window was chosen, and the next one's.
   bool round_drafts_pay_ = true;
   bool drafts_pay_ = true;
   bool round_ahead_pays_ = true;
   bool ahead_pays_ = true;
 
-  // Where the prompt's log probabilities are wanted: rows of the coming step that give some, how many tokens
-  // are described, and those of them that have not been told.
+  // If the prompt's log probabilities are wanted: the rows of the next step that give some, the number of
+  // tokens described, and those that were not reported yet.
   RowRange prompt_rows_;
   uint32_t num_described_ = 0;
   PromptPart prompt_part_;
@@ -467,7 +474,8 @@ class Session {
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;
   std::vector<uint32_t> accepted_;  // Places in selected_ of the accepted nodes, from the root's child down.
-  // Whether the target's choice is known at the walk's end: not when the output ended with an accepted node.
+  // Whether the target's choice at the walk's end is known. It is not if the output ended with an accepted
+  // node.
   bool walked_to_the_end_ = false;
 };
 

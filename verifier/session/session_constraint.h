@@ -29,18 +29,17 @@ struct ForbiddenNode {
   float score = 0.0f;
 };
 
-// What the masks of one round's rows took.
+// The cost of the masks of one round's rows.
 struct MaskWork {
   absl::Duration time;  // To make them, and to apply them.
   uint32_t masks = 0;   // That were made.
-  // From the first to the last that was made: where the walk makes them, choices lie in between.
+  // From the first mask to the last. If the walk makes them, this includes the choices between them.
   absl::Time start;
   absl::Time end;
 };
 
-// The constraint of one request, as its session needs it: where the output stands, which candidates may come
-// below there, and what a row of the target's logits may be chosen from. What a round commits depends on the
-// output's tokens alone (law 2).
+// The constraint of one request: follows the output, drops forbidden candidates from trees, and masks the
+// target's logits. The tokens that a round commits depend only on the output's tokens (law 2).
 //
 //   Replay -> [ DropForbidden, Forced ... -> (MaskAhead) -> BeginWalk -> Mask ... -> EndWalk -> Commit ... ]*
 //
@@ -51,48 +50,48 @@ class SessionConstraint {
   SessionConstraint(std::unique_ptr<ConstraintState> state, std::shared_ptr<const Tokenizer> tokenizer,
                     int32_t vocab_size);
 
-  // Takes in the output that was generated elsewhere. InvalidArgument says which token is not allowed.
+  // Advances over output that was generated elsewhere. InvalidArgument names the token that is not allowed.
   absl::Status Replay(absl::Span<const TokenId> emitted);
 
-  // Times masks by this clock, which outlives the constraint; without one they count as no time.
+  // Measures the time of masks by this clock, which outlives the constraint. Without a clock it counts as
+  // zero.
   void TimeBy(const Clock* clock) { clock_ = clock; }
-  // Spells what is forced as the target has done before, for constraints with this salt, and takes down how
-  // it does. `spellings` outlive the constraint.
+  // Spells forced bytes as the target did before under constraints with this salt, and records how it spells
+  // them now. `spellings` outlive the constraint.
   void SpellBy(ForcedSpellings* spellings, uint64_t salt) {
     spellings_ = spellings;
     salt_ = salt;
   }
 
-  // Takes out of a tree, a parent before its children, the nodes that the constraint forbids, with all that
-  // is below them, and returns how many. Ids stay. `forbidden`, unless null, gets those of them below the
-  // root or below what is allowed.
+  // Removes from a tree, in which parents come before children, the nodes that the constraint forbids and all
+  // nodes below them. Returns how many. Ids stay. `forbidden`, unless null, gets those of them whose parent
+  // is the root or an allowed node.
   uint32_t DropForbidden(std::vector<TreeNode>* nodes, std::vector<ForbiddenNode>* forbidden = nullptr);
-  // The same of a proposal.
+  // The same for a proposal.
   uint32_t DropForbidden(std::vector<ProposedNode>* nodes);
-  // What the constraint leaves no choice about: the bytes that must come, as the target spelled them before
-  // or, where they never came, as the tokenizer does after the output so far, each token at the score that a
-  // guess of the target's spelling is worth.
+  // The forced tokens: the bytes that must come, spelled as the target spelled them before or, if they never
+  // came, as the tokenizer does after the output so far. Each token has as score the probability that the
+  // target spells the bytes so.
   std::vector<ProposedNode> Forced(const ProposalLimits& limits);
 
-  // Makes the masks of all rows of the round's tree, which Mask then takes: while a device computes this
-  // costs nobody any time. Without it each is made when the walk comes by, which is at fewer rows.
+  // Makes the masks of all rows of the round's tree, for Mask to use. This is free while a device computes.
+  // Without it, each mask is made when the walk reaches its row, which needs fewer masks.
   void MaskAhead(absl::Span<const TreeNode> nodes);
-  // These masks, of the root and of each node, until EndWalk; none without MaskAhead.
+  // These masks, for the root and each node, until EndWalk; empty without MaskAhead.
   absl::Span<const std::vector<uint32_t>> masks_ahead() const {
     return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
   }
-  // Of the round's tree, until EndWalk. `nodes` stay.
+  // Starts the walk over the round's tree. `nodes` must exist until EndWalk.
   void BeginWalk(absl::Span<const TreeNode> nodes);
-  // Leaves a chance, of the tokens after a node or after the root, to those that may come there.
-  // `logits` [vocab_size].
+  // Masks the logits after a node, or after the root, to the tokens allowed there. `logits`: [vocab_size].
   void Mask(std::optional<uint32_t> node, absl::Span<float> logits);
   void EndWalk();
-  // The output goes on with `token`. False if it may not: then no token had a chance.
+  // Appends `token` to the output. False if it is forbidden; then no token was allowed.
   bool Commit(TokenId token);
 
   // Candidates dropped so far.
   uint32_t num_dropped() const { return num_dropped_; }
-  // What the masks of rows have taken since it was asked last.
+  // The cost of masks since the last call.
   MaskWork TakeMaskWork() { return std::exchange(mask_work_, {}); }
 
  private:
@@ -102,19 +101,19 @@ class SessionConstraint {
     TokenId token = 0;
   };
 
-  // How far a spelling of forced bytes has come.
+  // The progress of a spelling of forced bytes.
   struct Spelled {
     size_t bytes = 0;
     TokenIds path;
     TokenIds rest;  // The tokenizer's spelling of what is left, if it is known.
   };
-  // What may come next of `forced`, as the constraint allows it.
+  // The tokens that may come next in `forced`, as far as the constraint allows them.
   std::vector<GrowthBranch<Spelled>> NextForced(absl::string_view forced, const Spelled& spelled);
   void LearnSpelling(TokenId token);
 
   // The tokens from the root's child down to `place`.
   TokenIds PathTo(int32_t place) const;
-  // For every link whether the constraint allows it and what is above it.
+  // For every link, whether the constraint allows it and all links above it.
   std::vector<bool> Allowed();
   void SetLinks(absl::Span<const TreeNode> nodes);
   absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }

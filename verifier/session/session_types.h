@@ -34,7 +34,7 @@ struct DrafterBinding {
   uint64_t pool = 0;        // That the link is one of (drafter_pool.h); 0: none.
 };
 
-// A request as the scheduler takes it: checked, and with defaults filled in.
+// A request for the scheduler: checked, with defaults filled in.
 struct SessionRequest {
   TokenIds prompt;          // At least one token.
   TokenIds emitted;         // Already generated and delivered elsewhere.
@@ -67,8 +67,8 @@ struct SessionRequest {
   bool trace_trees = false;  // With trace_rounds.
 };
 
-// What keeps texts apart in what drafters and sources remember: of tenants, and of one tenant's adapters,
-// whose outputs differ, as do the features that heads are fed with.
+// The salt that separates texts in the memory of drafters and sources: by tenant, and by the tenant's
+// adapters, because their outputs and features differ.
 inline uint64_t DraftSalt(const SessionRequest& request) {
   return request.adapter == nullptr ? request.cache_salt
                                     : HashCombine(request.cache_salt, request.adapter->fingerprint);
@@ -102,10 +102,10 @@ struct TracedNode {
   TokenId token = 0;
   float score = 0.0f;
   bool accepted = false;
-  DraftOrigin origin = DraftOrigin::kDrafter;  // Whose it is.
+  DraftOrigin origin = DraftOrigin::kDrafter;  // Its origin.
 };
 
-// How a round went, for requests that ask.
+// A record of how a round went, for requests that ask for it.
 struct RoundTrace {
   RoundReport report;
   absl::Time verify_start;
@@ -128,7 +128,7 @@ struct CommittedTokens {
   std::optional<RoundTrace> trace;
 };
 
-// What an origin did for a session while a certain drafter was bound.
+// An origin's statistics in a session, while a certain drafter was bound.
 struct OriginSummary {
   DraftOrigin origin = DraftOrigin::kDrafter;
   std::string drafter;  // RoundDrafters::NameOf.
@@ -139,11 +139,11 @@ struct OriginSummary {
   uint32_t rejections = 0;
   double wait_seconds = 0.0;
 };
-// Beyond these, what drafters that a session is swapped to do is told under kOtherDrafters.
+// If a session is swapped to more drafters than this, the others are reported under kOtherDrafters.
 inline constexpr size_t kMostOriginSummaries = 16;
 inline constexpr char kOtherDrafters[] = "other";
 
-// What a finished session tells about itself.
+// The statistics of a finished session.
 struct SessionSummary {
   OutputEnd end;
   uint32_t prompt_tokens = 0;
@@ -164,20 +164,20 @@ struct SessionSummary {
   std::vector<uint32_t> window_histogram;
   std::vector<OriginSummary> by_origin;
   uint32_t merged_rounds = 0;  // With nodes of several origins.
-  // Of the drafter bound last: accepted tokens, and walks that ended in a rejection of its candidates.
+  // Of the last bound drafter: accepted tokens, and walks that ended with a rejection of its candidates.
   uint32_t drafter_accepted_tokens = 0;
   uint32_t drafter_rejections = 0;
-  // What rounds cost at the end; negative: no drafter.
+  // The costs of rounds at the end; negative without a drafter.
   double exposed_level_seconds = -1.0;
   double hidden_level_seconds = -1.0;
   std::vector<double> verify_seconds;  // By window.
-  // Tokens of rounds that followed another one at once, and what these rounds took.
+  // Tokens of rounds that directly followed another one, and the time of these rounds.
   uint32_t decode_tokens = 0;
   double decode_seconds = 0.0;
   std::string policy_state;  // What the window policy has learned.
 };
 
-// What the guessers of one kind did for a session.
+// Totals of one kind of origin for a session.
 struct DraftTotals {
   uint32_t draft_tokens = 0;
   uint32_t accepted_tokens = 0;

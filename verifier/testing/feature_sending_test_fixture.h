@@ -24,8 +24,8 @@ inline FeatureNeeds ThreeLayers() {
   return {.layers = {1, 3, 5}};
 }
 
-// Heads on two links, which check all that they are sent. A link that is held keeps back features, and lets
-// the other messages pass them, as the transport does.
+// Heads on two links, which check every message. A held link keeps features back and lets other messages pass
+// them, as the transport does.
 class FeatureSendingTest : public SchedulerTest {
  protected:
   struct Lane {
@@ -183,7 +183,7 @@ class FeatureSendingTest : public SchedulerTest {
     if (links.size() > 1 && !partner) request.alternates.push_back(binding(links[1]));
     return scheduler_->Submit(id, std::move(request));
   }
-  // One request, answered at once and drafted for.
+  // Runs one request, which is answered at once and drafted for.
   void Run(SessionId id, const Ask& ask, LinkId link = kLink) {
     ASSERT_TRUE(SubmitTo(id, ask, {link}).ok());
     RunToTheEnd([&] {

@@ -10,16 +10,15 @@
 
 namespace tandem {
 
-// For tests: what a request must come to, whatever drafts, batches and faults it meets.
+// For tests: the output that a request must have, with any drafts, batches and faults.
 struct ReferenceOutput {
   TokenIds tokens;
   std::string text;
   OutputEnd end;
 };
 
-// The plain loop of law 2: one token after the other, each chosen from logits that are computed from nothing
-// but the tokens before it. `output` has taken in no tokens yet. `constraint`: what the output may be; null:
-// anything.
+// The plain loop of law 2: chooses one token after the other, each from logits that are computed from all
+// tokens before it. `output` must be empty. `constraint` may be null.
 inline ReferenceOutput GenerateReference(const FakeEngine& target, const TokenIds& prompt,
                                          const SamplingParameters& sampling, OutputAssembler output,
                                          const FakeConstraint::Options* constraint = nullptr,

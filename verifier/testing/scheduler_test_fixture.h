@@ -85,7 +85,7 @@ struct Ask {
   std::function<std::unique_ptr<ConstraintState>()> constraint;  // None: none.
 };
 
-// What became of one request.
+// The outcome of one request.
 struct Record {
   bool started = false;
   TokenIds tokens;
@@ -95,10 +95,10 @@ struct Record {
   std::vector<RoundReport> rounds;
 };
 
-// A scheduler on a fake model, the world it talks to, and what a drafter would know.
+// A scheduler on a fake model, with its listener and the state of a drafter.
 class SchedulerTest : public ::testing::Test, public SchedulerListener {
  protected:
-  // What a drafter knows of a session.
+  // A drafter's state of a session.
   struct DraftState {
     uint32_t epoch = 0;
     uint32_t commit_no = 0;
@@ -168,7 +168,7 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
     EXPECT_EQ(record.summary.output_tokens, reference.tokens.size());
   }
 
-  // Does what the owner does, until nothing is left to do. `drafter` is called after each step, to answer.
+  // Runs the owner's loop until there is nothing left to do. Calls `drafter` after each step, to answer.
   void RunToTheEnd(const std::function<void()>& drafter = [] {}) {
     for (int turn = 0; turn < 2000; ++turn) {
       drafter();

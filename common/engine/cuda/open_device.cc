@@ -75,9 +75,9 @@ absl::StatusOr<const CudaModule*> LoadCudaModule() {
     return loaded_module;
   }
   return absl::NotFoundError(absl::StrCat("GPUs need the CUDA module ", kCudaModuleFile,
-                                          ", which is not there; looked for ", absl::StrJoin(paths, " and "),
+                                          ", which was not found; looked for ", absl::StrJoin(paths, " and "),
                                           ". It is built with -DTANDEM_CUDA=ON; ", kPathVariable,
-                                          " names another place (docs/operate/gpu.md)"));
+                                          " sets another path (docs/operate/gpu.md)"));
 }
 
 absl::Status PrepareDevice(const DeviceSpec& device) {

@@ -10,8 +10,8 @@ namespace tandem {
 // How rotary frequencies are stretched for long contexts (config.json `rope_scaling`). With d numbers of a
 // head turned, frequency i of d / 2 is theta^(-2 i / d) where nothing is stretched.
 //
-// All of it is fixed when a model is loaded, so that a key once stored stays right (law 1): kDynamic and
-// kLongRope, which other engines choose anew for each length of text, are those of the longest context.
+// All of this is fixed when a model is loaded, so that stored keys stay valid (law 1): kDynamic and
+// kLongRope, which other engines choose for each length of text, are those of the longest context.
 struct RopeScaling {
   enum class Kind {
     kNone,
@@ -52,7 +52,7 @@ enum class Activation {
 };
 inline constexpr int kNumActivations = 4;
 
-// How a token knows where it stands.
+// How a token's position enters the computation.
 enum class PositionKind {
   kRotary,   // Queries and keys are turned.
   kLearned,  // A row of a matrix is added to the embedding.
@@ -66,7 +66,7 @@ enum class QkvLayout {
   kPerHead,   // One: of each head its query, key and value (BLOOM, GPT-NeoX).
 };
 
-// What query and key norms take together.
+// The extent of query and key norms.
 enum class QkNorm {
   kHead,  // Each head (Qwen3, Gemma 3).
   kAll,   // All heads at once (OLMo 2).
@@ -101,14 +101,14 @@ struct LatentDescription {
   int32_t query_dim() const { return unturned_dim + turned_dim; }
 };
 
-// What a router says an expert is worth to a row, of its number r for the expert.
+// The score of an expert for a row, from the router's number r.
 enum class ExpertScore {
   kSoftmax,  // exp(r) / the sum of exp(r) of all experts
   kSigmoid,  // 1 / (1 + exp(-r))
 };
 
-// A feed-forward part made of experts (Shazeer et al., Outrageously large neural networks, 2017; Jiang et
-// al., Mixtral of experts, 2024). With r = router * x, a number for each expert, a row takes the `num_chosen`
+// A feed-forward part with experts (Shazeer et al., Outrageously large neural networks, 2017; Jiang et al.,
+// Mixtral of experts, 2024). With r = router * x, a number for each expert, a row takes the `num_chosen`
 // experts with the greatest score, of equal ones that of the lower number, and adds up in the order of their
 // numbers
 //
@@ -117,9 +117,9 @@ enum class ExpertScore {
 // where the second part is there if shared_size is not 0, and its factor 1 without shared_gate. Each f is a
 // gated feed-forward part as a dense layer has.
 //
-// Where experts are in groups, those of one lie side by side, and a row takes experts of num_chosen_groups of
-// them alone: those with the greatest sums of the group_places greatest scores in each (of kSoftmax one), of
-// equal ones that of the lower number.
+// If experts are in groups of neighbours, a row uses only experts of num_chosen_groups groups: those with the
+// greatest sums of their group_places greatest scores (kSoftmax: one), and of equal ones those of lower
+// numbers.
 struct ExpertsDescription {
   int32_t num_experts = 0;  // 0: all layers are dense.
   int32_t num_chosen = 0;
@@ -154,11 +154,11 @@ struct GateDescription {
   bool is_plain() const { return limit == 0 && alpha == 1 && up_offset == 0; }
 };
 
-// What a model's tensors are called: those of a layer behind `layers`, its number and a dot, all but
-// `outputs` behind one of `roots`. Names of matrices, biases and norms leave out ".weight" and ".bias". An
-// empty name: the family has no such thing.
+// The names of a model's tensors. Those of a layer follow `layers`, its number and a dot; all except
+// `outputs` follow one of `roots`. Names of matrices, biases and norms omit ".weight" and ".bias". An empty
+// name: the family has no such tensor.
 struct TensorNames {
-  // Files have one of these in front of all names, the first if there are none.
+  // Files have one of these before all names; the first is the default.
   std::vector<std::string> roots = {"model."};
   std::string embedding = "embed_tokens";
   std::string positions;       // kLearned
@@ -212,14 +212,14 @@ struct TensorNames {
   std::vector<std::string> buffers;
 };
 
-// How a family's transformer is put together, as data: engines execute it and know no families. What is not
-// set here is a Llama's. With x the stream, f attention or the feed-forward part:
+// The structure of a family's transformer, as data: engines execute it and know no families. Defaults are
+// those of Llama. With x the stream, f attention or the feed-forward part:
 //
 //   x = x + residual_scale * output_norm(f(norm(x)))      where there are such norms
 //   x = norm(x + f(x))                                    norms_follow_sums
 //   x = x + attention(norm(x)) + mlp(norm'(x))            parallel
 //
-// Sizes, biases, window and rotary settings stand in ModelConfig.
+// Sizes, biases, window and rotary settings are in ModelConfig.
 struct BlockDescription {
   NormKind norm = NormKind::kRms;
   // Added to every norm's weight (Gemma's are kept around 0).
@@ -261,16 +261,16 @@ struct BlockDescription {
   bool has_experts(size_t index) const { return experts.exist() && layer(index).is_sparse; }
 };
 
-// By how much a score falls with each position between query and key, of every head.
+// How much a score falls with each position between query and key, for every head.
 std::vector<float> AlibiSlopes(int32_t num_heads);
 
-// The first thing in a description that only the processor runs, in words and with the field of config.json
-// that asks for it; empty if there is none.
+// The first feature of a description that only CPUs support, in words, with its field in config.json; empty
+// if there is none.
 std::string OnlyOnProcessors(const BlockDescription& block);
 
-// The first thing in a description that goes beyond what a Llama block has, with a dense feed-forward part or
-// experts, in words and with the field of config.json that asks for it; empty if there is none. For engines
-// that run only such blocks.
+// The first feature of a description that a Llama block, with a dense feed-forward part or experts, does not
+// have, in words, with its field in config.json; empty if there is none. For engines that run only such
+// blocks.
 std::string BeyondLlama(const BlockDescription& block);
 
 }  // namespace tandem

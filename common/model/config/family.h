@@ -15,14 +15,14 @@ namespace tandem {
 struct Family {
   absl::string_view architecture;  // In config.json's `architectures`.
   absl::string_view model_type;
-  // Fills in everything but `architecture`. Errors are those of ParseModelConfig.
+  // Sets everything except `architecture`. Errors as in ParseModelConfig.
   absl::Status (*read)(const JsonFields& fields, ModelConfig& config) = nullptr;
-  // Whether it looks at quantization_config itself; that of others is Quantization's.
+  // Whether it reads quantization_config itself; otherwise Quantization does.
   bool reads_quantization = false;
 };
 
-// The family that `fields` names. InvalidArgument for a name that is none or that contradicts `model_type`,
-// Unimplemented, with those that are supported, for another one.
+// The family that `fields` names. InvalidArgument for an invalid name or one that contradicts `model_type`;
+// Unimplemented, with the supported ones, for an unknown one.
 absl::StatusOr<Family> FindFamily(const JsonFields& fields);
 
 // All architectures, for messages: "LlamaForCausalLM, MistralForCausalLM, ...".

@@ -11,14 +11,14 @@
 
 namespace tandem {
 
-// What families share in reading a config.json. Errors are those of ParseModelConfig.
+// Functions that families share for reading a config.json. Errors as in ParseModelConfig.
 
 inline constexpr int32_t kMostContext = 1 << 24;
 inline constexpr int32_t kMostHidden = 65536;
 inline constexpr int32_t kMostIntermediate = 1 << 20;
 inline constexpr int32_t kMostExperts = 4096;
 
-// Where a family spells a size its own way, and what its absence means.
+// How a family spells sizes, and their defaults.
 struct SizeFields {
   absl::string_view hidden = "hidden_size";
   absl::string_view layers = "num_hidden_layers";
@@ -35,7 +35,7 @@ struct SizeFields {
 };
 absl::Status ReadSizes(const JsonFields& fields, const SizeFields& names, ModelConfig& config);
 
-// The first of the names that the file has, else the first.
+// The first of the names that the file has; if it has none, the first.
 absl::string_view AnyOf(const JsonFields& fields, std::initializer_list<absl::string_view> names);
 
 // rms_norm_eps, or as the family spells it.
@@ -45,16 +45,16 @@ absl::Status ReadEpsilon(const JsonFields& fields, absl::string_view name, doubl
 // One of transformers' names for an activation.
 absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, absl::string_view name,
                                           absl::string_view absent);
-// hidden_act, which has to be silu.
+// Checks that hidden_act is silu.
 absl::Status ExpectSilu(const JsonFields& fields);
 
-// Fields that change the result where they have another value than this one.
+// A field that would change the result if it had another value.
 struct FixedField {
   absl::string_view name;
   bool value;
 };
 absl::Status ExpectFixed(const JsonFields& fields, std::initializer_list<FixedField> fixed);
-// Fields of which nothing but null is supported.
+// Checks that these fields are absent or null.
 absl::Status ExpectAbsent(const JsonFields& fields, std::initializer_list<absl::string_view> names);
 
 struct RopeFields {
@@ -72,15 +72,15 @@ absl::Status ReadRope(const JsonFields& fields, const RopeFields& names, ModelCo
 absl::Status ReadRopeObject(const JsonFields& fields, const JsonFields& rope, const RopeFields& names,
                             ModelConfig& config);
 
-// Of each layer whether `layer_types` says sliding_attention; nothing where there is no such field.
+// For each layer, whether `layer_types` says sliding_attention; empty if there is no such field.
 absl::StatusOr<std::vector<bool>> ReadLayerTypes(const JsonFields& fields, int32_t num_layers);
-// Gives the layers that slide a window of so many positions, those that do not none.
+// Gives sliding layers a window of this many positions, and the others none.
 void SetWindows(const std::vector<bool>& slides, int32_t window, ModelConfig& config);
 
 // How many experts there are, in the field `name`, and num_experts_per_tok, how many of them a row takes.
 absl::Status ReadExpertCounts(const JsonFields& fields, absl::string_view name, int32_t default_experts,
                               int32_t default_chosen, ModelConfig& config);
-// Says of each layer whether it has experts.
+// Sets for each layer whether it has experts.
 void SetSparseLayers(const std::vector<bool>& sparse, ModelConfig& config);
 
 // tie_word_embeddings and eos_token_id.

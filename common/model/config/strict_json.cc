@@ -43,7 +43,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     auto [position, inserted] = open_.back()->get_ref<Json::object_t&>().emplace(name, nullptr);
     if (!inserted) {
       return Fail(
-          absl::StrCat("key \"", PrintableText(name), "\" stands twice in one object, expected once"));
+          absl::StrCat("key \"", PrintableText(name), "\" occurs twice in one object, expected once"));
     }
     slot_ = &position->second;
     return true;

@@ -12,7 +12,7 @@ class Certificates {
  public:
   Certificates() { MakeCa(); }
 
-  // Another one, in place of the one before.
+  // Makes a new CA, which replaces the current one.
   void MakeCa(int days = 2);
   // A certificate that lasts for `days` from now, in place of one of that name. `uri`: one more alternative
   // name, such as a role.
@@ -20,7 +20,7 @@ class Certificates {
   std::string Path(const std::string& file) const { return folder_.PathOf(file); }
 
  private:
-  // Written aside and moved, as whoever renews certificates does.
+  // Writes files under another name and moves them into place, as tools that renew certificates do.
   void Run(const std::string& name, int days, const std::string& arguments);
 
   const TemporaryFolder folder_;

@@ -29,7 +29,7 @@ inline std::string Header(absl::string_view key, absl::string_view value) {
                       std::string(1, static_cast<char>(value.size())), value);
 }
 
-// A client that does not read. It takes little into its kernel, as one could that wants to.
+// A client that does not read, with a small receive buffer in the kernel, as a hostile client could have.
 class DeafClient {
  public:
   explicit DeafClient(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -43,7 +43,7 @@ bool SamplesDrafts(VerificationRuleKind kind, const SamplingParameters& sampling
 absl::Status UntrustedDrafter(VerificationRuleKind kind) {
   return absl::FailedPreconditionError(
       absl::StrCat("the drafter is not marked as trusted, which verification rule ",
-                   VerificationRuleName(kind), " asks for"));
+                   VerificationRuleName(kind), " requires"));
 }
 
 std::unique_ptr<const VerificationRule> MakeVerificationRule(VerificationRuleKind kind) {

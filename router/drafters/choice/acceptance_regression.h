@@ -15,26 +15,27 @@ namespace tandem::router {
 //
 //   Z = (sum w u u')^-1 sum w u a
 //
-// kept as sums, so that one more prompt costs an outer product and yields exactly what solving anew would
-// (recursive least squares). Older prompts count less with every new one. A ridge on the coefficients makes
-// few prompts safe: without any, the prior is predicted, with a wide interval. When errors of one sign follow
-// one another beyond chance, as when a drafter's model is replaced, most of what came before is forgotten at
-// once. Not thread-safe.
+// The matrices are stored as sums, so that a new prompt costs one outer product and gives exactly the result
+// of solving from scratch (recursive least squares). Older prompts count less with every new one. A ridge on
+// the coefficients makes predictions from few prompts safe; without any prompt the prediction is the prior,
+// with a wide interval. If errors of one sign accumulate beyond chance, for example because a drafter's model
+// was replaced, most of the earlier evidence is dropped at once. Not thread-safe.
 class AcceptanceRegression {
  public:
   struct Options {
-    // Of older samples for every new one of weight 1. 0.998 is a memory of 500 prompts.
+    // Factor on the weight of older samples for every new sample of weight 1. 0.998 is a memory of 500
+    // prompts.
     double forgetting = 0.998;
-    // In samples of weight 1: how much evidence a coefficient needs to be taken at half its size, when its
-    // feature is 1 in size.
+    // In samples of weight 1: the evidence at which a coefficient has half its full size, if its feature has
+    // size 1.
     double ridge = 4.0;
     double intercept_ridge = 0.1;
-    // Of acceptance over all prompts and drafters, before anything is known, and its spread, which counts as
-    // so many samples.
+    // Mean and spread of acceptance over all prompts and drafters, used before anything is known, and how
+    // many samples the spread counts for.
     double prior_mean = 0.6;
     double prior_deviation = 0.15;
     double prior_samples = 4.0;
-    // Predictions lie in [0, highest]; a chain of certain tokens would have no end.
+    // Predictions lie in [0, highest]. At acceptance 1, a chain would never end.
     double highest = 0.98;
   };
 
@@ -46,11 +47,11 @@ class AcceptanceRegression {
 
   AcceptanceRegression(const Options& options, size_t dimension);
 
-  // A prompt and what it came to, in [0, 1]. `weight`, in (0, 1], says how much that figure is worth. Ignored
-  // unless all are finite and in range, and `features` has the dimension. Calibration prompts, whose order
-  // means nothing, are observed without forgetting.
+  // Adds a prompt and its acceptance, in [0, 1]. `weight`, in (0, 1]: how reliable that figure is. Ignored
+  // unless all are finite and in range, and `features` has the right dimension. Observe calibration prompts
+  // without `forgetting`, because their order has no meaning.
   void Observe(absl::Span<const double> features, double acceptance, double weight, bool forget = true);
-  // `features` has the dimension.
+  // `features` must have the right dimension.
   Prediction Predict(absl::Span<const double> features) const;
 
   // Sum of weights, older ones discounted.
@@ -66,8 +67,8 @@ class AcceptanceRegression {
 
  private:
   void Solve();
-  // Before a sample is observed: shifts earlier ones when what was learned does not hold any more. Returns
-  // what they weigh from then on.
+  // Called before a sample is added: if what was learned is no longer true, shifts the earlier samples.
+  // Returns the factor on their weight.
   double Unlearn(const Eigen::VectorXd& x, double y);
 
   Options options_;
@@ -78,7 +79,7 @@ class AcceptanceRegression {
   uint64_t samples_ = 0;
   double recent_error_ = 0.0;  // Averages over recent samples: of errors,
   double surprise_ = 0.0;      // and of errors in standard deviations.
-  // Follow from the sums.
+  // Computed from the sums.
   Eigen::LDLT<Eigen::MatrixXd> factors_;
   Eigen::VectorXd coefficients_;
   double variance_ = 0.0;  // Of single prompts about the prediction.

@@ -13,42 +13,42 @@
 
 namespace tandem::router {
 
-// A drafter as the choice sees it.
+// What the choice knows about a drafter.
 struct Candidate {
   std::string drafter;
   AcceptanceRegression::Prediction acceptance;
   double samples = 0.0;  // How many requests or calibration prompts the prediction rests on.
-  // Requests since the start that were finished with it, and those among them that taught no acceptance,
-  // since nothing was tried: they count as samples, or a drafter that seldom drafts would be explored without
-  // end.
+  // Requests finished with it since the start, and those of them that gave no acceptance, because no draft
+  // was verified. The latter count as samples; otherwise a drafter that seldom drafts would be explored for
+  // ever.
   uint64_t finished = 0;
   uint64_t idle_finished = 0;
   std::optional<DraftCosts> costs;  // Nothing: never measured.
-  // What the drafter says of itself: seconds for a level of one session's tree, all of it hidden at best.
+  // As the drafter reports: seconds for a level of one session's tree, which at best is all hidden.
   std::optional<double> told_level_seconds;
   double correction = 1.0;      // Measured over predicted throughput of its recent requests.
   uint64_t idle_decisions = 0;  // How many decisions ago it was last timed, or tried for that.
-  // Decided upon, and not finished yet.
+  // Requests for which it was chosen and that have not finished.
   uint32_t pending = 0;
-  // Scores teach it, so that it is known whether it was used or not. A draft head scores nothing without the
-  // target's features: all there is to know of it are the requests that it drafted for.
+  // Whether scores of the drafter exist, so that it is known even if it is not used. A draft head cannot
+  // score without the target's features: it is known only from requests for which it drafted.
   bool scored = true;
 };
 
-// Decoding without a drafter, as the choice sees it; fields as in Candidate.
+// What the choice knows about decoding without a drafter; fields as in Candidate.
 struct PlainDecoding {
   double correction = 1.0;
   uint64_t idle_decisions = 0;
 };
 
 struct ChoiceOptions {
-  // A drafter is explored until it has so many samples.
+  // A drafter is explored until it has this many samples.
   double explore_samples = 25.0;
-  // A drafter, or plain decoding, that was not timed for so many decisions is used once, so that a change of
-  // its speed is noticed. 0: never.
+  // If a drafter, or plain decoding, was not timed for this many decisions, it is used once, to notice a
+  // change of its speed. 0: never.
   uint64_t refresh_decisions = 512;
-  // Of the decisions, so many are each candidate's that is not scored, whatever is predicted: a share of all
-  // prompts, since those for which it was chosen say little of the others. 0: none.
+  // The share of decisions that each unscored candidate gets, whatever is predicted. It is a share of all
+  // prompts, because the prompts for which a candidate was chosen say little about the others. 0: none.
   double explore_share = 0.02;
 };
 
@@ -71,14 +71,18 @@ struct CandidateChoice {
   std::vector<CandidateForecast> forecasts;  // One per candidate.
 };
 
-// The candidate with the highest predicted throughput, plain decoding included: Theorem 3's test carried over
-// to any number of candidates. Before that comes exploration: the one with the fewest samples, counting
-// requests on their way, and then one that no request has used yet and whose costs nothing tells, as after a
-// calibration from another machine. Then comes, by `draw`, uniform in [0, 1), a share for each that is not
-// scored. Ties go to plain decoding and then to the candidate that comes first.
-// While `verify` is empty, since nothing has measured it, the highest predicted acceptance wins. A drafter
-// whose costs were not measured is taken for what it says of itself, with the others' exposed seconds; one
-// that says nothing, to cost what the others do on average, or nothing.
+// Chooses the candidate with the highest predicted throughput, including plain decoding: the test of Theorem
+// 3 for any number of candidates. Exploration comes first, in this order:
+//
+// 1. the candidate with the fewest samples, counting requests in flight, if it has too few;
+// 2. a candidate that no request has used and whose costs are unknown, as after a calibration on another
+//    machine;
+// 3. a share for each unscored candidate, by `draw`, uniform in [0, 1).
+//
+// Ties go to plain decoding, then to the first candidate. While `verify` is empty, because nothing was
+// measured, the highest predicted acceptance wins. A drafter without measured costs counts with the speed
+// that it reports and the others' exposed seconds; one that reports none costs as much as the others on
+// average, or nothing.
 CandidateChoice ChooseCandidate(absl::Span<const Candidate> candidates, absl::Span<const double> verify,
                                 const PlainDecoding& plain, const ChoiceOptions& options, double draw);
 

@@ -1,7 +1,7 @@
 #include "router/drafters/choice/candidate_choice.h"
 
 #include "gtest/gtest.h"
-#include "router/drafters/choice/testing/pairwise_test.h"
+#include "router/drafters/choice/testing/theorem_three.h"
 
 namespace tandem::router {
 namespace {

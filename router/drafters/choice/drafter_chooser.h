@@ -25,14 +25,14 @@
 
 namespace tandem::router {
 
-// Drafters that are remembered for one model. They are configured names: no sane configuration reaches this.
+// Most drafters with state for one model. They are configured names: no sane configuration reaches this.
 inline constexpr int kMostDrafters = 256;
 
-// A prompt's features, as long as its request lives. Cheap to copy.
+// A prompt's features, kept as long as its request. Cheap to copy.
 struct PromptHandle {
   std::shared_ptr<const FeatureModel> feature_model;
   std::shared_ptr<const FeatureModel::Extracted> extracted;
-  // The prompt's end, while features are yet to be fitted; nullptr afterwards.
+  // The prompt's end, while features are not fitted yet; then nullptr.
   std::shared_ptr<const TokenIds> tokens;
   std::string tenant;
 };
@@ -40,11 +40,11 @@ struct PromptHandle {
 struct DrafterDecision {
   std::optional<size_t> drafter;  // Index into the drafters that were offered; absent: plain decoding.
   absl::string_view reason;
-  // Of the drafter that was chosen.
+  // The prediction for the chosen drafter.
   std::optional<AcceptanceRegression::Prediction> predicted;
-  // Whether a candidate is little known, so that it is worth asking what all of them would have accepted.
+  // Whether little is known about a candidate, so that it is worth scoring the request with all of them.
   bool learning = false;
-  // Counts the request as on its way, for exploration, until the last copy is gone.
+  // Counts the request as in flight, for exploration, until the last copy is gone.
   std::shared_ptr<void> pending;
 };
 
@@ -55,7 +55,7 @@ enum class VocabularyFit {
   kNone,  // Not at all.
 };
 
-// What a drafter says of vocabularies, by their fingerprints.
+// The vocabularies of a drafter, by their fingerprints.
 struct DraftVocabularies {
   uint64_t own = 0;  // 0: that of any model.
   std::vector<uint64_t> bridged;
@@ -63,7 +63,7 @@ struct DraftVocabularies {
   bool operator==(const DraftVocabularies&) const = default;
 };
 
-// A calibration prompt: what each drafter that was tried came to.
+// A calibration prompt, with the outcome of each drafter that was tried.
 struct CalibrationPrompt {
   struct Outcome {
     std::string drafter;
@@ -74,16 +74,16 @@ struct CalibrationPrompt {
   std::vector<Outcome> outcomes;
 };
 
-// Chooses the drafter of each request of a model, and learns from what became of it:
+// Chooses the drafter of each request of a model, and learns from the outcome:
 //
 //   Prepare (features) -> Decide -> ... the request runs ... -> Learn
 //
-// Starts cold with a random projection, and explores. Once `fit_prompts` requests were learned from, their
-// prompts are used to fit features, by Fit, and then forgotten. Calibrate does both at once, from prompts
-// that each drafter has tried.
+// Starts cold with a random projection, and explores. After `fit_prompts` requests, Fit fits features to
+// their prompts, which are then dropped. Calibrate does both at once, from prompts that every drafter has
+// tried.
 //
-// What is learned is kept per (model, drafter name), whoever the tenant is, but for corrections, which each
-// tenant has its own of. Thread-safe.
+// What is learned is kept per (model, drafter name) and shared by all tenants, except corrections, which each
+// tenant has of its own. Thread-safe.
 class DrafterChooser {
  public:
   struct Model {
@@ -94,11 +94,12 @@ class DrafterChooser {
   struct Options {
     uint32_t dimension = FeatureModel::kDefaultDimension;
     size_t fit_prompts = 64;
-    // A drafter is little known until it has so many samples, or was a candidate so often: one that does not
-    // answer is not asked about every request for ever.
+    // A drafter counts as little known until it has this many samples, or was a candidate this often. The
+    // second bound is for a drafter that does not answer; otherwise it would be asked about every request for
+    // ever.
     uint64_t learn_samples = 100;
     uint64_t learn_decisions = 500;
-    // A drafter that had no score of so many requests in a row is taken for one that scores nothing.
+    // A drafter without a score for this many consecutive requests counts as unscored.
     uint32_t unscored_requests = 8;
     AcceptanceRegression::Options regression;
     ChoiceOptions choice;
@@ -106,7 +107,7 @@ class DrafterChooser {
 
   DrafterChooser(const Options& options, const std::vector<Model>& models);
 
-  // `model` indexes the models throughout.
+  // In all methods, `model` is an index into the models.
   PromptHandle Prepare(size_t model, absl::Span<const TokenId> prompt, absl::string_view tenant) const;
   DrafterDecision Decide(size_t model, const PromptHandle& prompt, absl::Span<const std::string> drafters);
   // A request has finished; `drafter` is empty for plain decoding.
@@ -115,50 +116,50 @@ class DrafterChooser {
   // What `drafter`'s acceptance would have been: full-information feedback. `weight` is in (0, 1].
   void Observe(size_t model, absl::string_view drafter, const PromptHandle& prompt, double acceptance,
                double weight);
-  // A request was to be scored by the drafter: whether there was an answer.
+  // A drafter was asked to score a request. `answered`: whether it did.
   void OnScoreAnswered(size_t model, absl::string_view drafter, bool answered);
-  // What servers say of their own speed, which counts until requests have measured it: seconds that the
-  // drafter takes for a level of one session's tree, and those of a round of so many rows of a verifier, by
-  // rows, increasing. What is not finite or out of range is ignored.
+  // Speeds as servers report them, used until requests have measured them: a drafter's seconds for a level of
+  // one session's tree, and a verifier's seconds for a round, by increasing number of rows. Values that are
+  // not finite or out of range are ignored.
   void TellLevelSeconds(absl::string_view drafter, double seconds);
   struct RoundPoint {
     uint32_t rows = 0;
     double seconds = 0.0;
   };
   void TellRoundSeconds(size_t model, absl::Span<const RoundPoint> rounds);
-  // Likewise what a drafter drafts for, for FitOf. Whether that is news.
+  // The vocabularies that a drafter reports, for FitOf. Returns whether they are new.
   bool TellVocabularies(absl::string_view drafter, DraftVocabularies vocabularies);
-  // kIds too for a drafter that has said nothing yet.
+  // Also kIds for a drafter that has not reported yet.
   VocabularyFit FitOf(size_t model, absl::string_view drafter) const;
-  // What a drafter is predicted to accept, and its throughput, as Decide would have it: for feedback.
+  // The predicted acceptance of a drafter, as Decide uses it. For feedback.
   AcceptanceRegression::Prediction Predict(size_t model, absl::string_view drafter,
                                            const PromptHandle& prompt) const;
 
-  // What a request of `tenant` with this drafter (empty: none) and acceptance would be rated at, in tokens
-  // per second; nothing before costs were measured.
+  // The predicted tokens per second of a request of `tenant` with this drafter (empty: none) and acceptance;
+  // nullopt before costs were measured.
   std::optional<double> Throughput(size_t model, absl::string_view tenant, absl::string_view drafter,
                                    double acceptance) const;
 
-  // Whether enough prompts have come together; then Fit, which takes milliseconds to seconds, is due once.
-  // From any thread but those that serve the network.
+  // Whether there are enough prompts to call Fit, which is due once. Fit takes milliseconds to seconds: do
+  // not call it on network threads.
   bool FitDue(size_t model) const;
   void Fit(size_t model);
 
-  // Replaces what is known of the model. Returns each drafter's mean absolute error over prompts that were
-  // left out of learning, in turns. InvalidArgument, without a change, for fewer than kFewestPrompts prompts.
+  // Replaces what is known about the model. Returns each drafter's mean absolute error by cross-validation.
+  // InvalidArgument, without a change, for fewer than kFewestPrompts prompts.
   static constexpr size_t kFewestPrompts = 10;
   absl::StatusOr<std::map<std::string, double>> Calibrate(size_t model,
                                                           const std::vector<CalibrationPrompt>& prompts);
 
-  // What Decide would do, with all it rests on; nothing changes. `drafters` as there.
+  // What Decide would do, and why. Changes nothing. `drafters` as in Decide.
   v1::ChoiceExplanation Explain(size_t model, absl::Span<const TokenId> prompt, absl::string_view tenant,
                                 absl::Span<const std::string> drafters) const;
 
-  // Of the models served here, by index.
+  // The names of the models served here, by index.
   std::vector<std::string> ModelNames() const;
 
   v1::LearnedRouting Save() const;
-  // Takes over the state of models that are served here; others' is passed over. InvalidArgument or
+  // Loads the state of models that are served here; ignores that of others. InvalidArgument or
   // FailedPrecondition (another vocabulary), naming the model and field, without a change.
   absl::Status Load(const v1::LearnedRouting& state);
 
@@ -174,7 +175,7 @@ class DrafterChooser {
     uint64_t finished = 0;    // As in Candidate.
     uint64_t idle_finished = 0;  // As in Candidate.
     uint32_t unscored = 0;       // Requests in a row that it was to score and did not.
-    // Shared with decisions, which may outlive a new calibration.
+    // Shared with decisions, which may outlive a calibration.
     std::shared_ptr<std::atomic<uint32_t>> pending = std::make_shared<std::atomic<uint32_t>>(0);
   };
   struct ColdSample {
@@ -203,7 +204,7 @@ class DrafterChooser {
   static PlainDecoding PlainOf(const ModelState& model, absl::string_view tenant);
   static const VerifySeconds& VerifyOf(const ModelState& model);
   DrafterState& DrafterOf(ModelState& model, absl::string_view drafter) const;
-  // The same, but nullptr when so many are remembered that there is no room for it.
+  // The same, but nullptr if kMostDrafters drafters have state already.
   DrafterState* RoomFor(ModelState& model, absl::string_view drafter) const;
   std::vector<Candidate> CandidatesOf(const ModelState& model, const FeatureVector& features,
                                       absl::string_view tenant, absl::Span<const std::string> drafters) const
@@ -219,7 +220,8 @@ class DrafterChooser {
   std::map<std::string, DraftVocabularies, std::less<>> told_vocabularies_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What an acceptance from so many trials is worth, in (0, 1): trials are a sample of the prompt's acceptance.
+// The weight, in (0, 1), of an acceptance measured with this many trials, which are a sample of the prompt's
+// acceptance.
 double SampleWeight(uint32_t trials);
 
 }  // namespace tandem::router

@@ -69,12 +69,12 @@ v1::LearnedRouting DrafterChooser::Save() const {
 absl::StatusOr<DrafterChooser::ModelState> DrafterChooser::LoadModel(const Model& model,
                                                                      const v1::LearnedModel& state) const {
   if (state.vocabulary_fingerprint() != model.vocabulary_fingerprint) {
-    return absl::FailedPreconditionError("was learned with another vocabulary than the model's");
+    return absl::FailedPreconditionError("was learned with a vocabulary that is not the model's");
   }
   TANDEM_ASSIGN_OR_RETURN(FeatureModel features, FeatureModel::Load(state.features()));
   if (features.dimension() != options_.dimension) {
-    return absl::FailedPreconditionError(absl::StrCat("was learned with ", features.dimension(),
-                                                      " features, and ", options_.dimension, " are set"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("was learned with ", features.dimension(), " features, expected ", options_.dimension));
   }
   ModelState loaded{.model = model, .features = std::make_shared<const FeatureModel>(std::move(features))};
   if (state.verify_seconds_size() > static_cast<int>(LiveVerifySeconds::kMaxWindows)) {
@@ -108,7 +108,7 @@ absl::StatusOr<DrafterChooser::ModelState> DrafterChooser::LoadModel(const Model
     if (!drafter.has_exposed_level_seconds()) continue;
     loaded_drafter.costs.Observe({drafter.exposed_level_seconds(), drafter.hidden_level_seconds()});
     if (!loaded_drafter.costs.value().has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": its costs are no numbers of seconds"));
+      return absl::InvalidArgumentError(absl::StrCat(where, ": its costs are not numbers of seconds"));
     }
   }
   return loaded;

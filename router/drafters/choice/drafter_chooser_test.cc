@@ -474,7 +474,7 @@ TEST(DrafterChooserTest, StatesThatDoNotFitAreRefused) {
   EXPECT_THAT(error({}), HasSubstr("format_version: 0, expected 1"));
   v1::LearnedRouting state = good;
   state.mutable_models(0)->set_vocabulary_fingerprint(6);
-  EXPECT_THAT(error(state), HasSubstr("model \"target\": was learned with another vocabulary"));
+  EXPECT_THAT(error(state), HasSubstr("model \"target\": was learned with a vocabulary that is not"));
   state = good;
   state.mutable_models(0)->mutable_drafters(0)->mutable_regression()->clear_gram();
   EXPECT_THAT(error(state), HasSubstr("drafter \"code\": regression"));
@@ -489,7 +489,7 @@ TEST(DrafterChooserTest, StatesThatDoNotFitAreRefused) {
   EXPECT_THAT(error(state), HasSubstr("correction: 0.1"));
   state = good;
   state.mutable_models(0)->mutable_drafters(0)->set_exposed_level_seconds(-1.0);
-  EXPECT_THAT(error(state), HasSubstr("no numbers of seconds"));
+  EXPECT_THAT(error(state), HasSubstr("not numbers of seconds"));
   // Another router's models are not ours to judge.
   state = good;
   state.mutable_models(0)->set_model("other");

@@ -8,12 +8,12 @@
 
 namespace tandem::router {
 
-// What a verifier measured while it served one request, and how fast the request went.
+// What a verifier measured while it served one request, and the speed of the request.
 struct RequestOutcome {
   // Single-token acceptance by maximum likelihood: accepted / (accepted + rejections).
   uint32_t accepted = 0;
   uint32_t rejections = 0;
-  // Absent: the verifier did not say.
+  // Absent: the verifier did not report it.
   std::optional<DraftCosts> draft;
   VerifySeconds verify;
   // After the first token.
@@ -24,8 +24,8 @@ struct RequestOutcome {
   double acceptance() const { return trials() == 0 ? 0.0 : static_cast<double>(accepted) / trials(); }
 };
 
-// Averages over recent requests, of figures that verifiers report: they may be anything, so what is not
-// finite or out of range is ignored. Not thread-safe.
+// Averages of figures that verifiers report, over recent requests. Verifiers may report anything, so values
+// that are not finite or out of range are ignored. Not thread-safe.
 class LiveDraftCosts {
  public:
   void Observe(const DraftCosts& costs);
@@ -47,22 +47,22 @@ class LiveVerifySeconds {
   VerifySeconds value_;
 };
 
-// Measured over predicted throughput: what the formula leaves out, such as trees in place of chains. Averaged
-// over the logarithm, so that half and double weigh the same.
+// The ratio of measured to predicted throughput, which corrects for what the formula leaves out, such as
+// trees in place of chains. Averaged in the logarithm, so that half and double weigh the same.
 //
-// Over about fifty requests: single ones scatter by more than drafters of a kind differ, and of several that
-// are as good as equal the best would be whoever was lucky last. When the last ten or so are away from that
-// beyond chance, they are what counts from then on.
+// The average runs over about fifty requests, because single requests scatter more than similar drafters
+// differ; with fewer, luck would decide between equally good drafters. If the last ten or so requests differ
+// from the average beyond chance, the average restarts from them.
 //
-// After a long time without a request, those before it count as a few (Age).
+// After a long time without a request, the earlier requests count only as a few (Age).
 class ThroughputCorrection {
  public:
   static constexpr double kLargest = 4.0;  // And one over it is the smallest.
 
-  // False, and ignored, when too few tokens tell, or a rate is none.
+  // Returns false, and ignores the request, if it has too few tokens or a rate is invalid.
   bool Observe(double predicted_tokens_per_second, const RequestOutcome& outcome);
   void Age();
-  // To an average that was observed for long elsewhere.
+  // Sets the average to one that was measured for long elsewhere.
   void Set(double value);
   // 1 before anything was observed or set.
   double value() const;

@@ -11,23 +11,22 @@
 
 namespace tandem::router {
 
-// A drafter's correction (ThroughputCorrection) for each tenant apart, so that what one tenant's requests
-// come to never changes what another tenant's are given. A tenant that nothing was observed of yet gets the
-// mean of all tenants' corrections over the logarithm, in which each tenant weighs alike, however much it
-// sends, and begins from there. Not thread-safe.
+// A drafter's correction (ThroughputCorrection) for each tenant, so that one tenant's requests do not change
+// another tenant's correction. A new tenant starts with the mean of all tenants' corrections, in the
+// logarithm; each tenant weighs the same, however much it sends. Not thread-safe.
 class TenantCorrections {
  public:
-  // Beyond so many, the one that was observed least recently is forgotten.
+  // Beyond this many, the least recently observed tenant is dropped.
   static constexpr size_t kMostTenants = 64;
 
-  // As ThroughputCorrection::Observe, of a request of `tenant`.
+  // As ThroughputCorrection::Observe, for a request of `tenant`.
   bool Observe(absl::string_view tenant, double predicted_tokens_per_second, const RequestOutcome& outcome);
   // After a long time without a request.
   void Age();
-  // What all tenants begin with: an average that was observed for long elsewhere.
+  // Sets the correction with which all tenants start: an average that was measured for long elsewhere.
   void Set(double value);
   double value(absl::string_view tenant) const;
-  // What a tenant begins with that nothing was observed of.
+  // The correction of a new tenant.
   double mean() const;
   bool known() const { return start_.has_value() || !tenants_.empty(); }
 

@@ -7,7 +7,7 @@
 
 namespace tandem::router {
 
-// a_q: what a level of drafting costs, in seconds.
+// a_q: the cost of a level of drafting, in seconds.
 struct DraftCosts {
   double exposed_level_seconds = 0.0;  // Not hidden by verification: added to the round.
   double hidden_level_seconds = 0.0;   // Free until it is more than the round takes.
@@ -16,7 +16,7 @@ struct DraftCosts {
 // b_p: seconds of a round by window, entry 0 being plain decoding's. At least one entry, all positive.
 using VerifySeconds = std::vector<double>;
 
-// What a window is expected to yield.
+// The expected outcome of a window.
 struct WindowForecast {
   uint32_t window = 0;
   double tokens = 1.0;   // Of a round, the bonus token included.

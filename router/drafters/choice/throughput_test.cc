@@ -3,7 +3,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "router/drafters/choice/testing/pairwise_test.h"
+#include "router/drafters/choice/testing/theorem_three.h"
 
 namespace tandem::router {
 namespace {

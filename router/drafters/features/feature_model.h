@@ -14,8 +14,8 @@
 
 namespace tandem::router {
 
-// A prompt as the regressions see it: [dimension] numbers, each about 0 on average and 1 in size over the
-// prompts that the features were fitted to.
+// A prompt's input to the regressions: [dimension] numbers, each with mean about 0 and size about 1 over the
+// prompts to which the features were fitted.
 using FeatureVector = std::vector<double>;
 
 // Prompt length, perplexity and TF-IDF as one vector (On-the-fly adaptation, section 5):
@@ -24,33 +24,33 @@ using FeatureVector = std::vector<double>;
 //   1    mean negative log probability per token, in nats
 //   2..  TF-IDF, projected
 //
-// The first two are standardised each, the others with one scale for all of them, so that directions in which
-// prompts differ little stay small. Entries are kept within kBound: a prompt unlike all others must not
-// extrapolate without end. Immutable, so thread-safe.
+// The first two are standardised separately, the others with one common scale, so that directions in which
+// prompts differ little stay small. Entries are clamped to kBound, to limit extrapolation for a prompt unlike
+// all others. Immutable, so thread-safe.
 class FeatureModel {
  public:
   static constexpr uint32_t kDefaultDimension = 16;
   static constexpr uint32_t kLeastDimension = 3;
   static constexpr uint32_t kMaxDimension = 128;
   static constexpr double kBound = 4.0;
-  // Perplexity and TF-IDF are those of a prompt's last tokens, so many at most: what a prompt costs here is
-  // bounded, and its end says most about what follows.
+  // Perplexity and TF-IDF use at most this many of a prompt's last tokens. This bounds the cost, and the end
+  // of a prompt says most about what follows.
   static constexpr size_t kPerplexityTokens = 1024;
   static constexpr size_t kTfidfTokens = 4096;
 
-  // Not fitted to anything: a random projection, and a perplexity that is the same for every prompt.
+  // An unfitted model: a random projection, and the same perplexity for every prompt.
   FeatureModel(uint32_t dimension, uint32_t vocab_size);
 
   struct Fitted;
-  // Learns from prompts. `dimension` is in [kLeastDimension, kMaxDimension].
+  // Fits a model to prompts. `dimension` is in [kLeastDimension, kMaxDimension].
   static Fitted Fit(absl::Span<const TokenIds> prompts, uint32_t dimension, uint32_t vocab_size);
 
   struct Extracted {
     FeatureVector features;
     double nats_per_token = 0.0;
   };
-  // `nats_per_token` replaces the n-gram model's figure, for instance by what a drafter's Score says; it is
-  // then to replace it for every prompt.
+  // `nats_per_token` replaces the n-gram model's figure, for instance by that of a drafter's Score. If you
+  // replace it for one prompt, replace it for all.
   Extracted Extract(absl::Span<const TokenId> prompt,
                     std::optional<double> nats_per_token = std::nullopt) const;
 
@@ -80,8 +80,8 @@ class FeatureModel {
 
 struct FeatureModel::Fitted {
   FeatureModel model;
-  // Of the prompts that were learned from. Their perplexity is that under models which have not seen them
-  // (cross-fitting), as it will be for prompts to come.
+  // The features of the prompts used for fitting. Their perplexity comes from models that have not seen them
+  // (cross-fitting), as it does for later prompts.
   std::vector<FeatureVector> features;
 };
 

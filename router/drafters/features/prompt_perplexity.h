@@ -5,7 +5,7 @@
 
 namespace tandem::router {
 
-// How surprising a prompt is to some language model. Thread-safe.
+// A language model that measures how surprising a prompt is. Thread-safe.
 class PromptPerplexity {
  public:
   virtual ~PromptPerplexity() = default;

@@ -11,18 +11,18 @@
 
 namespace tandem::router {
 
-// A prompt's TF-IDF vector over its tokens, projected to a few dimensions. Tokens are counted in buckets: one
-// for each token of a small vocabulary, a hash of the token for a large one. A term weighs
-// (1 + log count) * idf, the vector has length 1, and the projection is onto the leading right singular
-// vectors of the training prompts' vectors (latent semantic analysis). Where the prompts do not span that
-// many dimensions, and without any, the rest is a fixed random projection. Immutable, so thread-safe.
+// Projects a prompt's TF-IDF vector to a few dimensions. Tokens are counted in buckets: one for each token of
+// a small vocabulary, a hash of the token for a large one. A term weighs (1 + log count) * idf, and the
+// vector has length 1. The projection is onto the leading right singular vectors of the training prompts'
+// vectors (latent semantic analysis). If the prompts span fewer dimensions, or there are none, a fixed random
+// projection fills the rest. Immutable, so thread-safe.
 class TfidfProjection {
  public:
   static constexpr uint32_t kMaxBuckets = 8192;
   // Singular vectors are computed from at most this many texts, evenly spaced.
   static constexpr size_t kMaxTexts = 512;
 
-  // Random, all terms alike.
+  // A random projection, in which all terms weigh the same.
   TfidfProjection(uint32_t num_dimensions, uint32_t vocab_size);
   static TfidfProjection Fit(absl::Span<const absl::Span<const TokenId>> texts, uint32_t num_dimensions,
                              uint32_t vocab_size);
@@ -43,7 +43,7 @@ class TfidfProjection {
   };
   TfidfProjection() = default;
   uint32_t BucketOf(TokenId token) const;
-  // Terms of a text, in the order of their first occurrence. Their weights have length 1.
+  // The terms of a text, in the order of their first occurrence. The vector of their weights has length 1.
   std::vector<Term> TermsOf(absl::Span<const TokenId> tokens) const;
   void LearnDirections(absl::Span<const absl::Span<const TokenId>> texts);
 

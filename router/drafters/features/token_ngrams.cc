@@ -218,7 +218,7 @@ absl::StatusOr<TokenNgrams> TokenNgrams::Load(const v1::TokenNgramsState& state)
       CheckKeys("trigrams", state.trigrams(), state.trigram_log_probs_size(), 3 * kTokenBits));
   if (state.unigram_backoffs_size() != state.unigrams_size() ||
       state.bigram_backoffs_size() != state.bigrams_size()) {
-    return absl::InvalidArgumentError("ngrams: as many backoffs as unigrams and bigrams are expected");
+    return absl::InvalidArgumentError("ngrams: expected as many backoffs as unigrams and bigrams");
   }
   TANDEM_RETURN_IF_ERROR(CheckLogs("unigram_log_probs", state.unigram_log_probs()));
   TANDEM_RETURN_IF_ERROR(CheckLogs("unigram_backoffs", state.unigram_backoffs()));

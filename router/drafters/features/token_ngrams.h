@@ -13,14 +13,14 @@
 namespace tandem::router {
 
 // A trigram model over tokens with interpolated Kneser-Ney smoothing (Chen and Goodman, "An Empirical Study
-// of Smoothing Techniques for Language Modeling", 1998, section 3), held in backoff form: one lookup for a
+// of Smoothing Techniques for Language Modeling", 1998, section 3), stored in backoff form: one lookup for a
 // trigram that occurred in training, at most five for one that did not. Immutable, so thread-safe.
 class TokenNgrams final : public PromptPerplexity {
  public:
   // Training reads this many tokens at most, and a state file may not hold more n-grams.
   static constexpr size_t kMaxTrainingTokens = size_t{1} << 20;
 
-  // A model that knows nothing: every token is as likely as any other of `vocab_size` (at least 1).
+  // An untrained model: all `vocab_size` tokens (at least 1) are equally likely.
   explicit TokenNgrams(uint32_t vocab_size);
   // Trained on `texts`, each on its own.
   static TokenNgrams Train(absl::Span<const absl::Span<const TokenId>> texts, uint32_t vocab_size);

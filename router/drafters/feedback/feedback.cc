@@ -59,18 +59,17 @@ Feedback::Feedback(Options options, std::unique_ptr<Scorer> scorer, FeedbackSink
     : options_(std::move(options)),
       sink_(sink),
       clock_(clock),
-      requests_(
-          registry->AddCounter({"tandem_router_feedback_requests_total",
-                                "Sampled requests that have finished: scored by every candidate (scored), "
-                                "incomplete (a drafter was not asked or did not answer), dropped (no drafter "
-                                "could be asked), skipped (nothing to score, or too long).",
-                                {"outcome"}})),
+      requests_(registry->AddCounter({"tandem_router_feedback_requests_total",
+                                      "Sampled finished requests: scored by every candidate (scored), a "
+                                      "drafter was not asked or did not answer (incomplete), no drafter "
+                                      "could be asked (dropped), nothing to score or too long (skipped).",
+                                      {"outcome"}})),
       scores_(registry->AddCounter({"tandem_router_feedback_scores_total",
                                     "Drafters' answers to score requests, by status code.",
                                     {"drafter", "outcome"}})),
       withheld_(registry->AddCounter({"tandem_router_feedback_withheld_total",
-                                      "Scores that the router did not ask a drafter for: all of its slots "
-                                      "were taken (busy), or the router backs off after failures (backoff).",
+                                      "Score requests not sent to a drafter: all of its slots were taken "
+                                      "(busy), or the router backs off after failures (backoff).",
                                       {"drafter", "reason"}})),
       realised_acceptance_(registry->AddHistogram(
           {"tandem_router_realised_acceptance",

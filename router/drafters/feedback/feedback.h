@@ -21,16 +21,17 @@
 
 namespace tandem::router {
 
-// Full-information feedback (DESIGN section 5): a share of the finished requests is scored by every drafter
-// that could have drafted for them, so that each tells what its acceptance would have been. The sink learns
-// from it, and regret is measured instead of guessed:
+// Full-information feedback (DESIGN section 5): for a share of the finished requests, every drafter that
+// could have drafted scores the output, which tells what its acceptance would have been. The sink learns from
+// the scores, and regret is measured instead of guessed:
 //
 //   Sample at the start --> tokens are kept --> Offer at the end --> Score to every candidate --> sink
 //                     '-- not sampled              |                 that has a slot (ScoreSlots)
-//                                                  '-- dropped: no candidate has one, nothing to score
+//                                                  '-- dropped: no candidate has a slot
+//                                                  '-- skipped: nothing to score, or too long
 //
-// A drafter that has nothing to score with, such as a draft head, is asked as one that fails is, less and
-// less often; what it is worth is known of the requests that it drafted for, by what verification accepted.
+// A drafter that cannot score, such as a draft head, is treated like one that fails: it is asked less and
+// less often. Its acceptance is known only from requests for which it drafted.
 //
 //   tandem_router_feedback_requests_total{outcome}          sampled requests: scored, incomplete (a drafter
 //                                                           was not asked or did not answer), dropped,
@@ -38,18 +39,18 @@ namespace tandem::router {
 //   tandem_router_feedback_scores_total{drafter,outcome}    answers of drafters, by status code
 //   tandem_router_feedback_withheld_total{drafter,reason}   scores that a drafter was not asked for
 //   tandem_router_realised_acceptance{tenant,drafter}       by scores
-//   tandem_router_acceptance_error{tenant,drafter}          |predicted - realised|, before it was learned
-//   from tandem_router_regret_ratio{tenant}                      throughput lost by the choice, as a share of
-//   the
+//   tandem_router_acceptance_error{tenant,drafter}          |predicted - realised|, predicted before
+//                                                           learning from the scores
+//   tandem_router_regret_ratio{tenant}                      throughput lost by the choice, as a share of the
 //                                                           best candidate's, both by realised acceptance
 //   tandem_router_feedback_chosen_total{tenant,drafter}     what was chosen for scored requests,
 //   tandem_router_feedback_best_total{tenant,drafter}       and what would have been best
 //
-// Nothing waits for it: what would have to wait is not done, and counted. A drafter that has no slot is left
-// out of a request's scores, and the others teach all the same; one that does not answer in time holds up
-// the requests that it was asked about, as many as it has slots, and no others. Prompts and outputs are kept
-// until their scores are in: of no more requests than drafters have slots, beside those still running.
-// Thread-safe.
+// Feedback never makes anything wait: work that would have to wait is dropped and counted. A drafter without
+// a free slot is left out of a request's scores, and the other scores are still used. A drafter that does not
+// answer in time delays only the requests that it was asked about, at most as many as it has slots. Prompts
+// and outputs are kept until their scores have arrived: of at most as many requests as drafters have slots,
+// plus the running ones. Thread-safe.
 class Feedback {
  public:
   struct Options {
@@ -59,22 +60,22 @@ class Feedback {
     std::function<uint64_t()> draw;  // Random bits. Thread-safe.
   };
 
-  // All that is pointed to outlives this, the metrics registry included. Once per registry.
+  // All pointers outlive this, including the metrics registry. One per registry.
   Feedback(Options options, std::unique_ptr<Scorer> scorer, FeedbackSink* sink, const Clock* clock,
            MetricsRegistry* registry);
-  // Returns when no score is under way any more.
+  // Waits until no score is in flight.
   ~Feedback();
 
-  // Whether this request is to be scored when it is over, as a share of all requests is, and all from which
-  // whoever chose the drafter is still `learning`; then the prompt and parameters of it. Its output is to be
-  // added to `tokens`.
+  // Decides whether this request is to be scored when it is over: a share of all requests is, and every
+  // request from which the choice of drafters is still `learning`. If so, returns its prompt and parameters;
+  // add the output to `tokens`.
   std::optional<FeedbackRequest> Sample(const v1::VerifierGenerateRequest& request,
                                         uint64_t vocabulary_fingerprint, bool learning);
 
-  // A sampled request is over. `candidates` could have drafted for it.
+  // A sampled request is over. `candidates`: the drafters that could have drafted for it.
   void Offer(FeedbackRequest request, const std::vector<FeedbackDrafter>& candidates);
 
-  // Requests being scored.
+  // The number of requests that are being scored.
   uint32_t in_flight() const;
 
  private:
@@ -86,17 +87,17 @@ class Feedback {
     std::vector<DrafterScore> scores ABSL_GUARDED_BY(mutex);
   };
 
-  // A drafter that is asked for a score of a request.
+  // A drafter that is asked to score a request.
   struct Asked {
     FeedbackDrafter drafter;
     ScoreSlots::Slot slot;
   };
 
-  // Those of the candidates that have a slot; the request is in flight if there are any.
+  // Takes a slot at every candidate that has one. The request is in flight if there is any.
   std::vector<Asked> TakeSlots(const FeedbackRequest& request,
                                const std::vector<FeedbackDrafter>& candidates);
   void GiveBack(const Asked& asked, const absl::Status& status);
-  // Of one drafter's score; records nothing where the request is not traced.
+  // Starts the span of one drafter's score; records nothing if the request is not traced.
   std::shared_ptr<Span> StartScore(const FeedbackRequest& request, const FeedbackDrafter& drafter) const;
   void OnAnswer(const std::shared_ptr<Pending>& pending, const Asked& asked,
                 const absl::StatusOr<v1::ScoreResponse>& response);
@@ -117,7 +118,7 @@ class Feedback {
   mutable absl::Mutex mutex_;
   uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   ScoreSlots slots_ ABSL_GUARDED_BY(mutex_);
-  // Destroyed first: nothing is called back after that.
+  // Destroyed first, so that no callback runs after that.
   std::unique_ptr<Scorer> scorer_;
 };
 

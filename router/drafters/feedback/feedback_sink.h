@@ -13,13 +13,14 @@
 
 namespace tandem::router {
 
-// What whoever chose the drafter computed of the prompt. Handed back with the scores, opaque in between.
+// What the chooser of the drafter computed from the prompt. Feedback returns it with the scores and does not
+// look inside.
 class PromptFeatures {
  public:
   virtual ~PromptFeatures() = default;
 };
 
-// A request that was sampled to be scored. Lives until its scores are in.
+// A request that was sampled for scoring. Lives until its scores have arrived.
 struct FeedbackRequest {
   std::string tenant;
   std::string model;
@@ -33,43 +34,44 @@ struct FeedbackRequest {
   std::shared_ptr<Span> trace;  // Of the scoring, and ended with it. May be none.
 };
 
-// What a drafter would have had accepted of the output.
+// A drafter's score: how much of the output would have been accepted from it.
 struct DrafterScore {
   std::string drafter;
   double acceptance = 0.0;     // Share of the output's tokens that were its first guess.
   uint32_t output_tokens = 0;  // What that was measured on: the sample's weight.
-  // Per token, and how many tokens; 0 for a source without a model.
+  // Per token, and the number of tokens; 0 for a source without a model.
   double prompt_negative_log_likelihood = 0.0;
   uint32_t prompt_tokens = 0;
 };
 
-// Learns from scores, and says what it had expected. Thread-safe: called from any thread, for several
+// Learns from scores, and returns what it expected before. Thread-safe: called from any thread, for several
 // requests at a time.
 class FeedbackSink {
  public:
   virtual ~FeedbackSink() = default;
 
-  // What it expects of a drafter for this prompt, before it has learned this request's scores; nothing if it
-  // cannot tell.
+  // The acceptance that it expects of a drafter for this prompt, before it learns this request's scores;
+  // nullopt if it has no prediction.
   virtual std::optional<double> PredictAcceptance(const FeedbackRequest&,
                                                   absl::string_view /*drafter*/) const {
     return std::nullopt;
   }
 
-  // The throughput with a drafter of this acceptance, as the choice rates it, in any unit; with none if
-  // `drafter` is empty. By default the tokens of a round with a chain of kDefaultDepth, drafting free of
-  // charge: (1 - A^(g+1)) / (1 - A).
+  // The throughput with a drafter of this acceptance, as the choice rates it, in any unit; without a drafter
+  // if `drafter` is empty. By default the tokens of a round with a chain of kDefaultDepth, ignoring the cost
+  // of drafting: (1 - A^(g+1)) / (1 - A).
   virtual double Throughput(const FeedbackRequest&, absl::string_view drafter, double acceptance) const {
     return drafter.empty() ? 1.0 : TokensPerRound(acceptance);
   }
 
-  // Throughput with the request's own drafter as it was verified, in the same unit; nothing if nobody knows.
+  // Throughput with the request's own drafter, from verification, in the same unit; nullopt if unknown.
   virtual std::optional<double> RealisedThroughput(const FeedbackRequest&) const { return std::nullopt; }
 
-  // Whether the drafter, which was to score the request, has answered. One that is only busy is not told of.
+  // Reports whether a drafter that was asked to score the request has answered. Not called for a drafter that
+  // was busy.
   virtual void OnScoreAnswered(const FeedbackRequest&, absl::string_view /*drafter*/, bool /*answered*/) {}
 
-  // One drafter's score; those of one request come right after one another.
+  // One drafter's score. All scores of a request come one after the other.
   virtual void OnScored(const FeedbackRequest& request, const DrafterScore& score) = 0;
 
   static constexpr int kDefaultDepth = 8;

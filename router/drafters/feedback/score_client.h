@@ -15,7 +15,7 @@
 
 namespace tandem::router {
 
-// Scores over gRPC: Drafter.Score, with one channel for each endpoint.
+// Asks for scores over gRPC (Drafter.Score), with one channel for each endpoint.
 class ScoreClient final : public Scorer {
  public:
   // Null `credentials`: without TLS.

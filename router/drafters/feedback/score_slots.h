@@ -12,8 +12,8 @@
 
 namespace tandem::router {
 
-// When a drafter is asked for a score, and how long it may take, so that one that hangs, fails or is slow
-// costs nobody but itself:
+// Decides when to ask a drafter for a score and how long it may take, so that a drafter that hangs, fails or
+// is slow only affects its own scores:
 //
 //            Take                          Give back: answered
 //   UNKNOWN ------> one score under way ------------------------> ANSWERS: `per_drafter` scores at a time,
@@ -24,8 +24,9 @@ namespace tandem::router {
 //                             LEFT ALONE for a pause <----------------------'
 //                             that doubles with each failure in a row, as does the patience with the probe
 //
-// Drafters are told apart by name and endpoint: one that moves is another one. Failures of scores that were
-// under way when the first of them failed count once. Plain logic: time is passed in, not thread-safe.
+// A drafter is identified by name and endpoint; after a move it counts as a new one. Scores that were in
+// flight when one of them failed count as one failure together. Plain logic: time is passed in. Not
+// thread-safe.
 class ScoreSlots {
  public:
   struct Options {
@@ -38,27 +39,28 @@ class ScoreSlots {
   };
   explicit ScoreSlots(const Options& options) : options_(options) {}
 
-  // The right to one score, to be given back once.
+  // The right to ask for one score. Give it back once.
   struct Slot {
     std::pair<std::string, std::string> drafter;  // Name and endpoint.
     uint32_t num_tokens = 0;
     absl::Time begun;
     absl::Duration timeout;  // From `begun` on.
   };
-  // Why there is none.
+  // Why there is no slot.
   enum class Refusal { kNone, kBusy, kLeftAlone };
   struct Taken {
     std::optional<Slot> slot;
     Refusal refusal = Refusal::kNone;
   };
-  // For a score over `num_tokens`, prompt included.
+  // Takes a slot for a score over `num_tokens`, including the prompt.
   Taken Take(const FeedbackDrafter& drafter, uint32_t num_tokens, absl::Time now);
 
   enum class Change { kNone, kLeftAlone, kAnswersAgain };
-  // What that changed for the drafter: its first failure in a row, or the answer that ends a row of them.
+  // Gives a slot back. Returns what changed for the drafter: the first of consecutive failures, or the answer
+  // that ends them.
   Change GiveBack(const Slot& slot, bool answered, absl::Time now);
 
-  // How many drafters are remembered.
+  // How many drafters have state here.
   size_t size() const { return drafters_.size(); }
 
  private:

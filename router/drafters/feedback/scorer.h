@@ -22,10 +22,10 @@ class Scorer {
  public:
   using Done = std::function<void(absl::StatusOr<v1::ScoreResponse>)>;
 
-  // Cancels what is under way and waits until every Done has been called.
+  // Cancels all scores in flight and waits until every Done has been called.
   virtual ~Scorer() = default;
-  // Returns at once. `done` is called exactly once, from any thread, also from within. The drafter is told
-  // `trace`, if it is valid.
+  // Returns at once. `done` is called exactly once, from any thread, possibly before this returns. The
+  // drafter gets `trace`, if it is valid.
   virtual void Score(const FeedbackDrafter& drafter, v1::ScoreRequest request, const TraceContext& trace,
                      absl::Time deadline, Done done) = 0;
 };

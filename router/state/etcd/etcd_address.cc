@@ -58,17 +58,17 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(absl::string_view uri) {
   if (absl::StrContains(rest, '@')) {
     // Not repeated: it may be a password.
     return absl::InvalidArgumentError(
-        "state: an etcd's address has no user and password; expected --state-username and "
+        "state: etcd's address must not contain a user and password; expected --state-username and "
         "--state-password-file");
   }
   const size_t slash = rest.find('/');
   if (slash == absl::string_view::npos) return Wrong(uri, "there is no prefix");
   EtcdAddress address;
   for (const absl::string_view endpoint : absl::StrSplit(rest.substr(0, slash), ',')) {
-    if (!IsEndpoint(endpoint)) return Wrong(uri, "\"", endpoint, "\" is no host and port");
+    if (!IsEndpoint(endpoint)) return Wrong(uri, "\"", endpoint, "\" is not host:port");
     std::string text(endpoint.data(), endpoint.size());
     if (std::find(address.endpoints.begin(), address.endpoints.end(), text) != address.endpoints.end()) {
-      return Wrong(uri, "\"", endpoint, "\" is there twice");
+      return Wrong(uri, "\"", endpoint, "\" occurs twice");
     }
     address.endpoints.push_back(std::move(text));
   }

@@ -54,13 +54,12 @@ absl::Status CheckOpenConnection(const std::string& endpoint, const EtcdAccess& 
   if (!access.username.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--state-username: the password would cross the network to the etcd at ", endpoint,
-                     " in the clear; expected --state-tls-ca, or --state-insecure if that is meant"));
+                     " in the clear; expected --state-tls-ca, or --state-insecure if this is intended"));
   }
   if (access.insecure) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--state: the etcd at ", endpoint,
-                   " is on another machine, and there is no TLS; expected --state-tls-ca, or --insecure if "
-                   "that is meant"));
+  return absl::InvalidArgumentError(absl::StrCat("--state: the etcd at ", endpoint,
+                                                 " is on another machine, and there is no TLS; expected "
+                                                 "--state-tls-ca, or --insecure if this is intended"));
 }
 
 }  // namespace

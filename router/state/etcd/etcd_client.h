@@ -18,7 +18,7 @@
 
 namespace tandem::router {
 
-// How to show oneself to an etcd.
+// Credentials for an etcd.
 struct EtcdAccess {
   TlsFiles tls;           // None: without TLS.
   bool insecure = false;  // Without TLS even where other machines are asked, but showing them no password.
@@ -27,9 +27,9 @@ struct EtcdAccess {
   std::string password_file;       // What it holds, without the line's end, is the password.
 };
 
-// Calls to the members of one etcd, of which one at a time is asked. Plain calls that wait for their answer:
-// not for gRPC's threads. Errors name the member; one that does not answer in time is Unavailable, as one
-// that cannot be reached is. Thread-safe.
+// Calls to one etcd, one member at a time. Calls block until they are answered, so do not make them on gRPC's
+// threads. Errors name the member. A member that does not answer in time is Unavailable, like one that cannot
+// be reached. Thread-safe.
 class EtcdClient {
  public:
   struct Options {
@@ -40,17 +40,17 @@ class EtcdClient {
   };
   using WatchStream = ClientBidi<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>;
 
-  // Reads the files of `access`. InvalidArgument, naming the flag, when they cannot be used, or when there is
-  // no TLS to a member that is not on this machine and nobody said that this is meant.
+  // Reads the files of `access`. InvalidArgument, naming the flag, if they cannot be used, or if a member on
+  // another machine would be used without TLS and no flag allows that.
   static absl::StatusOr<Options> MakeOptions(std::vector<std::string> endpoints, const EtcdAccess& access,
                                              absl::Time now);
 
   explicit EtcdClient(Options options);
 
   size_t num_endpoints() const { return members_.size(); }
-  // The member that is asked.
+  // The member in use.
   const std::string& endpoint() const;
-  // Asks the next one from now on.
+  // Switches to the next member.
   void TryNext();
 
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,
@@ -61,12 +61,12 @@ class EtcdClient {
                                                               absl::Time deadline);
   absl::StatusOr<etcdserverpb::LeaseRevokeResponse> RevokeLease(
       const etcdserverpb::LeaseRevokeRequest& request, absl::Time deadline);
-  // Prolongs one lease, once.
+  // Renews one lease, once.
   absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> KeepLeaseAlive(
       const etcdserverpb::LeaseKeepAliveRequest& request, absl::Time deadline);
 
-  // Begins a watch; what comes of it comes to the callbacks, on gRPC's threads. A member that has lost its
-  // leader ends it. Not OK when the member does not take user and password.
+  // Starts a watch. Its events go to the callbacks, on gRPC's threads. A member that has lost its leader ends
+  // the watch. An error if the member refuses user and password.
   absl::StatusOr<std::shared_ptr<WatchStream>> Watch(const etcdserverpb::WatchCreateRequest& request,
                                                      WatchStream::Callbacks callbacks, absl::Time deadline);
 
@@ -80,9 +80,9 @@ class EtcdClient {
   };
 
   Member& member() const;
-  // What calls show; empty without users. Asks for one when there is none.
+  // The token for calls; empty if there is no user name. Asks etcd for a token if there is none yet.
   absl::StatusOr<std::string> Token(const Member& member, absl::Time deadline);
-  // Runs `call(context)`, once more with a new token when etcd refuses the old one.
+  // Runs `call(context)`. If etcd refuses the token, runs it once more with a new one.
   template <class Call>
   absl::Status Perform(const Member& member, absl::Time deadline, const Call& call);
 

@@ -57,7 +57,7 @@ absl::Status Explained(const absl::Status& status) {
 }
 
 absl::Status Nonsense(absl::string_view what) {
-  return absl::InternalError(absl::StrCat("etcd's answer cannot be right: ", what));
+  return absl::InternalError(absl::StrCat("etcd's answer is invalid: ", what));
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ void EtcdStore::SetAway(const absl::Status& reason) {
     was_here = here_;
   }
   if (was_here) {
-    LogError("etcd is out of reach; routing continues unchanged, and changes are refused",
+    LogError("etcd is unreachable; routing continues unchanged, and changes are refused",
              {{"error", std::string(reason.message())}});
   }
   absl::MutexLock lock(&mutex_);
@@ -276,14 +276,14 @@ absl::Status EtcdStore::Take(const std::vector<Event>& events) {
   absl::Status status;
   for (const Event& event : events) {
     if (const auto* ended = std::get_if<Ended>(&event)) {
-      status = ended->status.ok() ? absl::UnavailableError("etcd has ended the watch") : ended->status;
+      status = ended->status.ok() ? absl::UnavailableError("etcd ended the watch") : ended->status;
     }
     const auto* response = std::get_if<etcdserverpb::WatchResponse>(&event);
     if (response == nullptr) continue;
     if (response->canceled()) {
       // Compaction, for one: the next watch begins with reading everything.
       status = absl::UnavailableError(absl::StrCat("etcd at ", client_.endpoint(),
-                                                   " has ended the watch: ", response->cancel_reason(),
+                                                   " ended the watch: ", response->cancel_reason(),
                                                    response->compact_revision() > 0 ? " (compacted)" : ""));
     }
     for (const mvccpb::Event& change : response->events()) {
@@ -305,7 +305,7 @@ absl::StatusOr<uint64_t> EtcdStore::AwaitHere(uint64_t failed, absl::Time deadli
   }
   if (is_here()) return connection_;
   return absl::UnavailableError(
-      absl::StrCat("etcd is out of reach: ", here_ ? "no answer in time" : away_reason_.message()));
+      absl::StrCat("etcd is unreachable: ", here_ ? "no answer in time" : away_reason_.message()));
 }
 
 void EtcdStore::Suspect(uint64_t connection, bool urgent) {
@@ -451,7 +451,7 @@ absl::StatusOr<uint64_t> EtcdStore::Conflict(absl::Span<const StoreChange> chang
     }
   }
   if (done_before) return written.value_or(static_cast<uint64_t>(response.header().revision()));
-  if (mismatch.ok()) return Nonsense("conditions that hold were found not to");
+  if (mismatch.ok()) return Nonsense("conditions that hold were reported as failed");
   return mismatch;
 }
 

@@ -23,30 +23,30 @@
 
 namespace tandem::router {
 
-// A store in an etcd (3.4 or later), which any number of routers share. Versions are etcd's revisions. Keys
-// begin with a prefix, under which nothing else may be.
+// A store in an etcd (3.4 or later), which any number of routers share. Versions are etcd's revisions. All
+// keys begin with a prefix, under which there must be no other keys.
 //
-// Reads ask for what a majority of the members has agreed on, and writes are transactions that compare
-// revisions, so routers cannot overwrite one another's changes. What others change comes by a watch of
-// etcd's. The following thread keeps it, and asks the member every `ping_interval` whether it still answers:
+// Reads are linearizable, and writes are transactions that compare revisions, so routers cannot overwrite one
+// another's changes. Changes of others arrive through an etcd watch. A thread, the following thread,
+// maintains the watch and pings the member every `ping_interval`:
 //
 //             answers, watch begun: every watch is called
-//   AWAY ---------------------------------------------------> HERE --- change ---> watches of the key are
-//   called
+//   AWAY ---------------------------------------------------> HERE --- change ---> the key's watches called
 //    ^  next member, after `retry_interval`                     |
 //    '----- no answer within `ping_timeout`, watch ended -------'
 //
-// While it is AWAY, reads and writes are Unavailable, at once when it has been so for `patience`. Whenever it
-// is HERE again every watch is called, so nothing that was changed meanwhile is missed, compacted away or
-// not; so they are after a read that failed. A write whose answer was lost is made again on another member;
-// whether it had been done is seen by what its keys hold, so it is never done twice.
+// While the etcd is AWAY, reads and writes wait until it has been so for `patience`; after that they fail at
+// once, as Unavailable. When it is HERE again, every watch is called, so that no change is missed, even if
+// etcd has compacted it away. The same happens after a failed read. If the answer to a write is lost, the
+// write is retried on another member; the values of its keys show whether it was already done, so it is never
+// done twice.
 //
-// Watches of the store are called by the telling thread alone, one call after the other: changes that come
-// while one runs make one more. So watches, which read the store, hold up neither who writes nor the
-// following thread, without which nobody would be HERE again. Thread-safe.
+// Only a second thread, the telling thread, calls the store's watches, one call at a time; changes that
+// arrive during a call cause one more. So callbacks, which read the store, block neither writers nor the
+// following thread, which has to bring the store back to HERE. Thread-safe.
 //
-// Leases are etcd's own: each value with one has it for itself, and whoever knows the value may renew it.
-// etcd makes up for the time in which it had no leader, and so could not have been told.
+// Leases are etcd's own. Each leased value has its own lease, which anybody who knows the value may renew.
+// etcd extends leases by the time in which it had no leader and could not have been told.
 class EtcdStore final : public RoutingStore, public LeaseStore {
  public:
   struct Options {
@@ -55,7 +55,7 @@ class EtcdStore final : public RoutingStore, public LeaseStore {
     absl::Duration open_timeout = absl::Seconds(10);
     absl::Duration request_timeout = absl::Seconds(8);  // Of reads and writes, all members tried.
     absl::Duration attempt_timeout = absl::Seconds(2);  // Of one member's answer.
-    // How long reads and writes wait for an etcd that has gone away: longer than an election takes.
+    // How long reads and writes wait for an etcd that is AWAY: longer than an election takes.
     absl::Duration patience = absl::Seconds(6);
     absl::Duration ping_interval = absl::Seconds(1);
     absl::Duration ping_timeout = absl::Milliseconds(1500);
@@ -63,8 +63,8 @@ class EtcdStore final : public RoutingStore, public LeaseStore {
     int64_t page = 256;  // Entries that are asked for at once.
   };
 
-  // Unavailable, saying what each member said, when none answers within the open timeout; PermissionDenied or
-  // Unauthenticated, when they do not let us.
+  // Unavailable, with each member's error, if none answers within the open timeout; PermissionDenied or
+  // Unauthenticated if etcd refuses the credentials.
   static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(Options options);
   ~EtcdStore() override;
 
@@ -88,46 +88,46 @@ class EtcdStore final : public RoutingStore, public LeaseStore {
   using Inbox = Mailbox<Event>;
 
   explicit EtcdStore(Options options);
-  // Waits until the thread has begun a watch.
+  // Waits until the following thread has started a watch.
   absl::Status AwaitFirst(absl::Time deadline) const;
 
-  // The following thread: keeps the watch until `stopping_`.
+  // The following thread: maintains the watch until `stopping_`.
   void Run();
-  // One watch on one member, until it ends; says why.
+  // Follows one watch on one member until it ends. Returns why it ended.
   absl::Status Follow();
   absl::Status Begin(const std::shared_ptr<Inbox>& inbox, std::shared_ptr<EtcdClient::WatchStream>* stream);
-  // Takes what came. Not OK when the watch is over.
+  // Handles events of the watch. An error if the watch is over.
   absl::Status Take(const std::vector<Event>& events);
-  // Whether the member, with a majority of the others, answers.
+  // Whether the member answers and has a majority behind it.
   absl::Status Ping();
-  // Returns whether it has been here before.
+  // Returns whether the store has been HERE before.
   bool SetHere();
   void SetAway(const absl::Status& reason);
   bool Stopping() const;
 
   // The telling thread: calls watches until `stopping_`.
   void RunTelling();
-  // Has the watches of these keys, or all, called.
+  // Lets the telling thread call the watches of these keys, or all watches.
   void Tell(const std::vector<std::string>& keys);
   void TellAll();
 
-  // Waits until it is HERE, on another connection than the `failed` one; returns which. Unavailable
-  // otherwise.
+  // Waits until the store is HERE on a connection other than `failed`, and returns that connection. Otherwise
+  // Unavailable.
   absl::StatusOr<uint64_t> AwaitHere(uint64_t failed, absl::Time deadline) const;
-  // A read or write has failed on this connection. `urgent`: the member is asked at once whether it is there.
+  // A read or write has failed on this connection. `urgent`: ping the member at once.
   void Suspect(uint64_t connection, bool urgent);
-  // Runs `call(deadline)` until it is answered, perhaps by several members; `*retried` says whether an
-  // earlier try may have been done.
+  // Runs `call(deadline)` until it is answered, on several members if needed. Sets `*retried` if an earlier
+  // attempt may have taken effect.
   template <class Response, class Call>
   absl::StatusOr<Response> Perform(bool* retried, const Call& call);
 
-  // The lease ends at once, if etcd answers; otherwise by itself.
+  // Ends the lease at once. If etcd does not answer, the lease ends by itself.
   void RevokeLease(int64_t lease);
   absl::StatusOr<Listing> ListOnce(absl::string_view prefix, absl::Time deadline);
   absl::StatusOr<StoredEntry> ReadEntry(mvccpb::KeyValue& kv) const;
   etcdserverpb::TxnRequest MakeTransaction(absl::Span<const StoreChange> changes) const;
-  // What a transaction whose conditions did not hold comes to: the version of an earlier try that was done,
-  // or Aborted.
+  // The result of a transaction whose conditions did not hold: the version of an earlier attempt that took
+  // effect, or Aborted.
   absl::StatusOr<uint64_t> Conflict(absl::Span<const StoreChange> changes,
                                     const etcdserverpb::TxnResponse& response, bool retried) const;
 
@@ -148,10 +148,10 @@ class EtcdStore final : public RoutingStore, public LeaseStore {
   std::thread telling_;
 };
 
-// The store that "etcd://..." names. InvalidArgument when the address or what `access` names cannot be used,
-// otherwise the errors of EtcdStore::Open.
+// Opens the store that "etcd://..." names. InvalidArgument if the address or the files of `access` cannot be
+// used; otherwise the errors of EtcdStore::Open.
 absl::StatusOr<std::unique_ptr<RoutingStore>> OpenEtcdStore(absl::string_view uri, const EtcdAccess& access);
-// Everything that can be checked without asking anybody. The same errors.
+// Checks everything that can be checked without a connection. The same errors.
 absl::Status CheckEtcdStore(absl::string_view uri, const EtcdAccess& access);
 
 }  // namespace tandem::router

@@ -4,10 +4,10 @@
 
 namespace tandem::router {
 
-// Theorem 3 of On-the-fly adaptation, for windows whose rounds differ in time as well. An answer of L tokens
-// takes n = L / tokens rounds, and with L / rho = window * n drafted tokens the time of Theorem 2, b n + a L
-// / rho. The other drafter leads to a higher throughput if what its fewer rounds save is more than what
-// drafting costs more:
+// Theorem 3 of On-the-fly adaptation, extended to windows whose rounds also differ in time. An answer of L
+// tokens takes n = L / tokens rounds, and with L / rho = window * n drafted tokens the time of Theorem 2, b n
+// + a L / rho. The other drafter gives a higher throughput if its fewer rounds save more time than its
+// drafting adds:
 //
 //   b1 n1 - b2 n2 > (a2 / rho2 - a1 / rho1) L
 //
