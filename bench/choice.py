@@ -65,7 +65,7 @@ class ChoiceStack(serve.Stack):
         return self.run("tandem", *arguments, capture_output=True, text=True, **options)
 
     def generate(self, prompt, configuration, args, seed):
-        """Seconds, tokens and drafter of one request. Only AUTO is seen by the router that chooses."""
+        """Seconds, tokens and drafter of one request. Only AUTO goes to the router that chooses."""
         flags = ["--json", "--max-tokens", args.max_tokens, "--temperature", args.temperature, "--seed", seed]
         if configuration == PLAIN:
             flags.append("--no-speculation")
@@ -195,9 +195,9 @@ def calibrate(stack, prompts, args):
 
 
 def measure(stack, prompts, args):
-    """A record for every prompt: for every configuration, a result for each repetition. Outputs are equal.
+    """A record for each prompt, with a result for each configuration and repetition. All outputs must be equal.
 
-    Interrupted, it hands back the prompts that it had done.
+    If interrupted, returns the records of the prompts so far.
     """
     configurations = [PLAIN, *args.paces, *args.fixed, AUTO]
     records = []
@@ -226,7 +226,7 @@ def measure(stack, prompts, args):
 
 
 def mean_seconds(record, name, without=None):
-    """Of a configuration's repetitions, but for one."""
+    """Mean seconds of a configuration's repetitions, without one of them."""
     times = [r["seconds"] for i, r in enumerate(record["results"][name]) if i != without]
     return statistics.fmean(times)
 
@@ -240,7 +240,7 @@ def tokens_of(records):
 
 
 def rate(records, pick):
-    """Tokens per second over all records and repetitions, of the configuration that `pick` names for each."""
+    """Tokens per second over all records and repetitions, with the configuration that `pick` chooses for each."""
     seconds = 0.0
     for record in records:
         for i in range(len(record["results"][PLAIN])):
@@ -251,10 +251,10 @@ def rate(records, pick):
 def summarise(records, names, fixed=()):
     """Rates of the fixed configurations, of the best for each prompt, and of the router's choice.
 
-    The best for each prompt is known in hindsight, by the mean of its repetitions (`oracle`), and so has the luck of
-    these outputs on its side; found in the other repetitions and held against the one left out (`oracle_blind`), it has
-    their noise against it. An oracle that knew what to expect of a prompt lies between. The choice is rated by what its
-    drafter did when it was pinned, in which it shares its luck with the others, and by its own requests (`auto`).
+    `oracle` is the best drafter for each prompt in hindsight, by the mean of its repetitions, so luck makes it too
+    good. `oracle_blind` is chosen by the other repetitions and rated by the one left out, so noise makes it too bad. A
+    perfect predictor lies between the two. The router's choice is rated twice: by what its drafter did when it was
+    pinned, which has the same luck as the others, and by the router's own requests (`auto`).
     """
     rates = {name: rate(records, lambda _record, _i, name=name: name) for name in (*names, *fixed)}
     single = max(names, key=rates.get)
@@ -263,7 +263,7 @@ def summarise(records, names, fixed=()):
     )
     repetitions = len(records[0]["results"][PLAIN])
     blind = rate(records, lambda record, i: fastest(record, names, without=i)) if repetitions > 1 else None
-    # The mean of the drafter's repetitions, as for the oracle.
+    # The mean of the drafter's repetitions, like the oracle's.
     chosen_seconds = sum(mean_seconds(record, r["drafter"]) for record in records for r in record["results"][AUTO])
     chosen = tokens_of(records) / chosen_seconds
     return {
@@ -287,7 +287,7 @@ def table(header, rows):
 
 
 def table_of_rates(summaries, counts, names):
-    """Tokens per second of everything, and the choice as a share of the best single drafter and of the oracle."""
+    """Tokens per second of all configurations, and the choice relative to the best single drafter and to the oracle."""
     rows = []
     for label, summary in summaries.items():
         blind = summary["oracle_blind"]

@@ -40,7 +40,7 @@ KEYS = {
 
 
 def to_bits(values):
-    """float32 to the bits of bfloat16; exact for values that are bfloat16, else cut off."""
+    """The bits of float32 values as bfloat16: exact for values that are bfloat16, otherwise truncated."""
     return (np.ascontiguousarray(values, dtype="<f4").view("<u4") >> 16).astype("<u2")
 
 
@@ -48,12 +48,12 @@ def from_bits(bits):
     return (bits.astype("<u4") << 16).view("<f4")
 
 
-# What a draft head maps tokens with is copied.
+# Copies a draft head's token map.
 KEPT_TYPES = {"I64": "<i8", "BOOL": "bool"}
 
 
 def read_tensors(folder):
-    """name -> array, float32 of what is bfloat16, of a folder with one safetensors file."""
+    """{name: array} of a folder with one safetensors file; bfloat16 becomes float32."""
     data = (folder / "model.safetensors").read_bytes()
     (header_size,) = struct.unpack_from("<Q", data)
     tensors = {}
@@ -88,7 +88,7 @@ def write_tensors(path, tensors):
 
 
 class Growth:
-    """Old and new sizes, and where old heads go."""
+    """Old and new sizes, and the new places of old heads."""
 
     def __init__(self, config, new):
         self.config = config
@@ -126,13 +126,13 @@ class Growth:
         return np.concatenate([np.arange(self.head_dim) + head * self.head_dim for head in heads])
 
     def reader(self, weight, rows, new_rows):
-        """A projection of the hidden state: new columns meet zeros, new rows lead to zeros."""
+        """A projection of the hidden state: new columns read zeros, and new rows lead to zeros."""
         grown = self.noise(new_rows, self.new["hidden"])
         grown[rows, : self.old["hidden"]] = weight
         return grown
 
     def writer(self, weight, columns, new_columns):
-        """A projection that is added to the hidden state: all that is new in it is zero."""
+        """A projection that is added to the hidden state: all new parts are zero."""
         grown = np.zeros((self.new["hidden"], new_columns), "<f4")
         if weight is not None:
             grown[: self.old["hidden"], columns] = weight
@@ -145,7 +145,7 @@ class Growth:
         return grown
 
     def columns(self, weight):
-        """Embeddings: the new columns of the hidden state begin as zeros."""
+        """Embeddings: the new columns of the hidden state are zeros."""
         grown = np.zeros((weight.shape[0], self.new["hidden"]), "<f4")
         grown[:, : self.old["hidden"]] = weight
         return grown
@@ -206,7 +206,7 @@ def grow(source, folder, new):
 
 
 def grow_head(head, source, folder, hidden):
-    """Writes the folder of an EAGLE-3 head that reads the grown model's states as it read the source's."""
+    """Writes the folder of an EAGLE-3 head that reads the grown model's states instead of the source's."""
     config = json.loads((head / "config.json").read_text())
     if config.get("architectures") != ["LlamaForCausalLMEagle3"]:
         raise ValueError(f"{head}: expected an EAGLE-3 head")
@@ -217,7 +217,7 @@ def grow_head(head, source, folder, hidden):
     grown[:, :, :old] = weight.reshape(weight.shape[0], -1, old)
     tensors["fc.weight"] = grown.reshape(weight.shape[0], -1)
     tensors.setdefault("embed_tokens.weight", read_tensors(source)["model.embed_tokens.weight"])
-    # Of the source, which the grown model is not.
+    # Belongs to the source, not to the grown model.
     config.pop("tandem_target_fingerprint", None)
     config["target_hidden_size"] = hidden
     folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +229,7 @@ def grow_head(head, source, folder, hidden):
 
 
 def verify(source, folder, bin_dir, num_tokens):
-    """Greedy outputs of both models, and what a step costs. True when they agree on nearly all tokens."""
+    """Compares greedy outputs and the cost of a step of both models. True if they agree on nearly all tokens."""
     import serve  # Beside this file.
 
     prompts = [line.strip() for line in (serve.PROMPTS / "story.txt").read_text().splitlines() if line.strip()]
@@ -247,7 +247,7 @@ def verify(source, folder, bin_dir, num_tokens):
                 outputs.append(json.loads(done.stdout)["tokens"])
             same += outputs[0] == outputs[1]
             total += max(map(len, outputs))
-            # A tie that fell the other way changes everything after it.
+            # A tie that is broken differently changes everything after it.
             pairs = list(zip(*outputs))
             agreed += next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
         for name, verifier in stack.verifiers.items():

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What a learned drafter makes of a shift of traffic: tokens per round of every bundled drafter and of the learned one, on the new
-traffic and on the old, all of them on the same requests.
+"""Measures how a learned drafter follows a shift of traffic: tokens per round of every bundled drafter and of the
+learned one, on the new and the old traffic, all on the same requests.
 
     bench/learning.py --bin-dir build/release/bin --train-python build/train/bin/python --new code.jsonl --old story.jsonl \
         --requests 2000 -- --steps 600
 
-Prompts are JSON lines with "prompt", "text" or "question" (one turn of a chat). The last --measure prompts of each file are kept for
-the comparison; the others of --new are sent until there are --requests of them, and what the router's spool has then is learned
-from, beginning with --start. What follows -- goes to tandem-trainer. Needs tests/requirements.txt (run with
-tests/e2e/run_python_test.py) and, in --train-python, torch.
+Prompts are JSON lines with "prompt", "text" or "question" (one turn of a chat). The last --measure prompts of each file
+are kept for the comparison. The script sends the other prompts of --new until there are --requests requests, and trains
+on the router's spool, starting from --start. Arguments after -- go to tandem-trainer. Needs tests/requirements.txt (run
+with tests/e2e/run_python_test.py) and, in --train-python, torch.
 """
 
 import argparse

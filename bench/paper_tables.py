@@ -17,28 +17,28 @@ import serve
 
 PARTS = ("table-1", "table-3", "table-12", "table-13", "figure-2", "figure-4")
 METHODS = ("analytic", "goodput")
-# What table 3 sets beside them, and what it needs beforehand.
+# The other rows of table 3, and what each method needs beforehand.
 TRAINED = {"specdec++": "a stop head for each drafter, trained on the target's answers"}
 FIXED_WINDOWS = (2, 4, 8)
 HISTORIES = (5, 6, 7)
 LARGEST_WINDOWS = (5, 6, 7, 8)
 DIMENSIONS = (4, 8, 10, 12, 16)
-# As in the paper's figures: single-token accuracies, and times of a draft token over those of a verification.
+# As in the paper's figures: single-token accuracies, and the time of a draft token relative to a verification.
 ACCURACIES = tuple(a / 100 for a in (30, 40, 50, 60, 70, 80, 85, 90, 95))
 COST_RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2)
-# Beyond any window that pays at these.
+# Larger than any window that pays at these.
 MOST_WINDOW = 200
-# The drafter alone: what the verifier guesses by itself is no part of the paper.
+# Only the drafter: the paper has no local drafts.
 VERIFIER_FLAGS = "--no-prefix-cache --local-drafter none"
 
 
 def expected_tokens(accuracy, window):
-    """Tokens of a round, the target's own included (the paper's appendix B.1)."""
+    """Tokens of a round, including the target's own (the paper's appendix B.1)."""
     return sum(accuracy**i for i in range(window + 1))
 
 
 def best_window(accuracy, cost_ratio):
-    """The window that maximises objective 1 where a verification takes 1 and a draft token `cost_ratio`."""
+    """The window that maximises objective 1 if a verification takes 1 and a draft token `cost_ratio`."""
     return max(
         range(MOST_WINDOW + 1), key=lambda window: expected_tokens(accuracy, window) / (1 + window * cost_ratio)
     )
@@ -50,15 +50,16 @@ def markdown(header, rows):
 
 
 def figure_4():
-    """The best window by accuracy and cost ratio."""
+    """The best window, by accuracy and cost ratio."""
     rows = [[a, *(best_window(a, c) for c in COST_RATIOS)] for a in ACCURACIES]
     return markdown(["accuracy", *(f"c = {c}" for c in COST_RATIOS)], rows)
 
 
 def figure_2():
-    """With the best window d: the acceptance rate by the paper's formula (tokens of a round over d), and tokens a round.
+    """With the best window d: the acceptance rate by the paper's formula (tokens per round over d), and tokens per
+    round.
 
-    The paper's rate counts the target's own token as accepted, so that it passes 1 where windows are short.
+    The paper's rate counts the target's own token as accepted, so it exceeds 1 for short windows.
     """
     rows = []
     for accuracy in ACCURACIES:
@@ -72,7 +73,7 @@ def figure_2():
 
 
 class Report:
-    """What `tandem-bench serve --json` found, by dataset and configuration."""
+    """The results of `tandem-bench serve --json`, by dataset and configuration."""
 
     def __init__(self, report):
         self.simulated = report["simulated"]
@@ -95,7 +96,7 @@ class Report:
 
 
 def best_fixed(report, drafter, windows):
-    """The fixed window that is best over all datasets, as one would find it by trying: the baseline of SPS."""
+    """The fixed window that is best over all datasets, as found by trial: the baseline of SPS."""
 
     def over_all(window):
         label = report.label(drafter=drafter, policy="fixed", max_window=window)
@@ -105,7 +106,8 @@ def best_fixed(report, drafter, windows):
 
 
 def table_1(report, drafters, windows=FIXED_WINDOWS):
-    """SPS, over speculative decoding with a fixed window, and ARS, over plain decoding, of each method."""
+    """SPS (relative to speculative decoding with a fixed window) and ARS (relative to plain decoding) of each
+    method."""
     rows = []
     for dataset in report.datasets:
         for drafter in drafters:
@@ -211,7 +213,7 @@ def table_13(args):
 
 
 def trigram_errors(output, drafters):
-    """From the table of `tandem-bench acceptance`, the column of the features that the router has."""
+    """The column of the router's features in the table of `tandem-bench acceptance`."""
     found = {}
     for line in output.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -43,7 +43,7 @@ class PredictionStack(serve.Stack):
 
 
 def before_edit(text, every):
-    """Every so many words another one, and every third line but the first missing."""
+    """The text with every few words one replaced, and every third line except the first removed."""
     lines = [line for number, line in enumerate(text.split("\n")) if number % 3 != 2]
     words = "\n".join(lines).split(" ")
     return " ".join("other" if number % every == every - 1 else word for number, word in enumerate(words))
@@ -59,7 +59,7 @@ def flags_of(configuration, outputs, number, args):
 
 
 def tokens_per_second(result):
-    """From the first token to the last, which leaves out the prompt and the client's start."""
+    """Measured from the first token to the last, which excludes the prompt and the client's start."""
     timings = result["timings"]
     return (len(result["tokens"]) - 1) / (timings["total_seconds"] - timings["time_to_first_token_seconds"])
 

@@ -18,13 +18,13 @@ TYPE_CODES = {"BF16": "H", "F16": "H", "F32": "I"}
 
 
 def shuffle_weights(source, folder, seed=1):
-    """Copies the model folder `source` to `folder`, which is made anew, and returns `folder`."""
+    """Copies the model folder `source` to a new folder `folder`, and returns `folder`."""
     folder = pathlib.Path(folder)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     path = folder / "model.safetensors"
     content = bytearray(path.read_bytes())
-    data = 8 + int.from_bytes(content[:8], "little")  # Behind the header and its length.
+    data = 8 + int.from_bytes(content[:8], "little")  # After the header and its length.
     draws = random.Random(seed)
     for name, tensor in sorted(json.loads(content[8:data]).items()):
         if name == "__metadata__":

@@ -31,7 +31,7 @@ STOP_SECONDS = 10
 
 
 class Server:
-    """One server process, pinned to cores. `address` is where it listens, `metrics_port` where its metrics are."""
+    """One server process, pinned to cores. It listens at `address` and serves metrics at `metrics_port`."""
 
     def __init__(self, name, command, cores, log_path, environment):
         self.name = name
@@ -53,7 +53,7 @@ class Server:
         self._reader.start()
 
     def _read(self):
-        """Keeps the log, and finds in it when the server serves."""
+        """Stores the log, and detects in it when the server serves."""
         with open(self._log_path, "w", encoding="utf-8") as log:
             for line in self._process.stderr:
                 log.write(line)
@@ -77,7 +77,7 @@ class Server:
         return self
 
     def metrics(self):
-        """/metrics as text."""
+        """The text of /metrics."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=STOP_SECONDS) as reply:
             return reply.read().decode()
@@ -95,7 +95,7 @@ class Server:
 
 
 class Cores:
-    """Which cores each part may use: one each, and where there are fewer, the verifier alone on the first."""
+    """The cores of each part: one each; with fewer cores, the verifier has the first one to itself."""
 
     def __init__(self, available):
         self._cores = sorted(available)
@@ -115,8 +115,8 @@ class SharedCores(Cores):
 class Stack:
     """A router before verifiers, one for each target, and one drafter process.
 
-    `targets` maps served names to (model folder, flags of the verifier), `drafters` to what tandem-drafter takes as
-    --model: a folder or a source; `merged` to MODEL+SOURCE of these.
+    `targets` maps served names to (model folder, flags of the verifier), `drafters` to a folder or a source, as in
+    tandem-drafter's --model, and `merged` to MODEL+SOURCE of these.
     """
 
     def __init__(self, bin_dir, work_dir, targets, drafters, verifier_flags=(), drafter_flags=(), merged=None,
@@ -195,8 +195,8 @@ class Stack:
 def calibration_curves(expositions):
     """Reliability curves of drafters' scores, from the metrics of verifiers: one for each drafter, over all of them.
 
-    A bin has the candidates of one range of scores that the target judged: their number, mean score, mean of the
-    acceptance that was expected of them, and the share that was accepted.
+    A bin holds the judged candidates of one range of scores: their number, mean score, mean expected acceptance, and
+    the accepted share.
     """
     sums = {}
     for exposition in expositions:
@@ -267,7 +267,7 @@ def simulation_flags(name, value):
 
 
 def make_plots(results, folder):
-    """Plots with the interpreter of build/plots-venv, which is made on first use."""
+    """Plots with the interpreter of build/plots-venv, which is created on first use."""
     environment = REPOSITORY / "build" / "plots-venv"
     python = environment / "bin" / "python"
     requirements = REPOSITORY / "bench" / "plots" / "requirements.txt"

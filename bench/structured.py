@@ -75,7 +75,7 @@ PROMPTS = (
     "It was a dark night, and the two brothers could not find the",
     "List three colours and say why you like them.",
 )
-# Hard to compile, each in its own way, and different every time that it is sent.
+# Hard to compile, each in its own way, and different in every request.
 HOSTILE = (
     lambda i: {"regex": f"(((a{{1,{9000 + i % 90}}}){{1,9000}}){{1,9000}}){{1,9000}}"},
     lambda i: {"grammar": "\n".join([f"root ::= r0 r0 \"{i}\""] + [f"r{k} ::= r{k + 1} r{k + 1} | r{k + 1}" for k in range(40)] + ['r40 ::= "a"'])},
@@ -105,13 +105,13 @@ def flags_of(configuration, schema_file):
 
 
 def decode_seconds(result):
-    """From the first token to the last, which leaves out the prompt and the client's start."""
+    """Measured from the first token to the last, which excludes the prompt and the client's start."""
     timings = result["timings"]
     return timings["total_seconds"] - timings["time_to_first_token_seconds"]
 
 
 def measure(stack, configurations, args):
-    """Seconds and tokens after the first, by schema and configuration, of every turn."""
+    """Seconds and tokens after the first token, by schema and configuration, of every turn."""
     turns = []
     for name, schema in SCHEMAS.items():
         path = args.out / f"{name}.schema.json"
@@ -171,7 +171,7 @@ def print_table(rows):
 
 
 def rate_of_others(stack, seconds, args, clients=2):
-    """Tokens per second of unconstrained requests for so long."""
+    """Tokens per second of unconstrained requests during this time."""
     end = time.monotonic() + seconds
 
     def client(number):
@@ -199,7 +199,7 @@ def send_hostile(stack, number, path):
 
 
 def measure_hostile(stack, args):
-    """Rates of others alone and beside hostile constraints, in turns."""
+    """Rates of other requests alone and with hostile constraints in parallel, in turns."""
     alone, beside, sent = [], [], 0
     for _ in range(args.hostile):
         alone.append(rate_of_others(stack, args.hostile_seconds, args))
@@ -225,7 +225,7 @@ def measure_hostile(stack, args):
 
 
 def measure_masks(stack, args):
-    """What masks take of steps with so many constrained requests at once, by the verifier's metrics."""
+    """The share of masks in steps with this many constrained requests at once, from the verifier's metrics."""
     path = args.out / "orders.schema.json"
     path.write_text(json.dumps(SCHEMAS["orders"]), encoding="utf-8")
     flags = flags_of(stack.drafter_names[0], path)

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs what building and testing Tandem needs on Debian 12. Does nothing, within a second, when all of it is
-# there. docs/inside/dependencies.md says what each library is for.
+# Installs the packages for building and testing Tandem on Debian 12. If all are installed, ends within a second.
+# docs/inside/dependencies.md says what each library is for.
 set -euo pipefail
 
 usage() {
   cat <<'EOF'
 usage: deploy/install.sh [--aarch64] [--clang] [--check] [--help]
 
-Installs the Debian 12 packages Tandem is built and tested with, through sudo when not run as root, and fetches the
-sources of XGrammar (deploy/fetch_xgrammar.sh --help: without network, or by a mirror).
+Installs the Debian 12 packages for building and testing Tandem, with sudo if you are not root, and downloads the
+sources of XGrammar. For a mirror or a machine without network, see deploy/fetch_xgrammar.sh --help.
 
-  --aarch64   also what the preset aarch64 needs: a cross compiler, arm64 libraries beside this machine's, and QEMU
-  --clang     also what the preset fuzz needs: clang with its runtime libraries, and lld
+  --aarch64   also install packages for the preset aarch64: a cross compiler, arm64 libraries, and QEMU
+  --clang     also install packages for the preset fuzz: clang with its runtime libraries, and lld
   --check     install nothing; list what is missing and exit 1 if anything is
 EOF
 }
@@ -67,8 +67,8 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 1
 fi
 
-# Without an architecture after the colon, a package has to be there for this machine; those of other architectures
-# may be installed beside it.
+# A package without an architecture after the colon must be installed for this machine; other architectures of it may
+# be installed too.
 native=$(dpkg --print-architecture)
 missing=()
 for package in "${packages[@]}"; do
@@ -108,7 +108,7 @@ fi
 
 echo "install.sh: installing ${#missing[@]} packages: ${missing[*]}"
 if $aarch64 && [[ $native != arm64 ]]; then
-  # Nothing happens when it is known already.
+  # Does nothing if the architecture is known already.
   "${as_root[@]}" dpkg --add-architecture arm64
 fi
 "${as_root[@]}" apt-get -q update

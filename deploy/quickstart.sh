@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh clone to streamed text: installs, builds, starts one drafter process (four draft models and a draft head), one
-# verifier and one router on loopback, streams generations with drafters that the router chooses, then measures the speed
-# with and without speculation. When it ends, it stops everything that it started.
+# From a fresh clone to streamed text: installs packages, builds, and starts one drafter process (four draft models and a
+# draft head), one verifier and one router on loopback. Streams generations with drafters that the router chooses, then
+# measures the speed with and without speculation. Stops everything that it started when it ends.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -249,7 +249,7 @@ parse_options "$@"
 logs="$build_dir/logs"
 mkdir -p "$logs"
 
-# gRPC would send even loopback calls to a proxy named in the environment.
+# Otherwise gRPC would send even loopback calls to a proxy from the environment.
 export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}"
 export no_grpc_proxy=$no_proxy
 
@@ -258,7 +258,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 scratch=$(mktemp -d)
 token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-# Loopback only, and short enough to type.
+# The server listens on loopback only, so the token may be short enough to type.
 if $serve; then token=quickstart; fi
 
 say "Starting the services"

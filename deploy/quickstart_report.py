@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Shows and measures speculative decoding on a running Tandem stack.
 
-Streams one generation per kind of prompt with the drafter that the router chooses, and says what the choice rests
-on. Then generates every prompt with speculation off and on, on by the draft model trained for it and by the draft head,
-one right after the other so that both see the same machine, and prints a table. Exits with 1 when any pair of outputs differs. Called
-by quickstart.sh; needs nothing but the standard library.
+Streams one generation per kind of prompt, with the drafter that the router chooses, and prints the reasons for the
+choice. Then generates every prompt without speculation, with the draft model trained for it, and with the draft head,
+one right after the other so that the machine is the same for all, and prints a table. Exits with 1 if any pair of
+outputs differs. Called by quickstart.sh; needs only the standard library.
 """
 
 import argparse
@@ -106,13 +106,13 @@ class Stack:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=CALL_TIMEOUT_SECONDS)
 
     def explain(self, prompt, workload):
-        """The predictions behind the choice for this prompt."""
+        """The predictions for this prompt, on which the choice is based."""
         command = self._base("explain", prompt, workload) + ["--json"]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
         return json.loads(done.stdout)
 
     def measure(self, prompt, workload, temperature, drafter):
-        """One generation's JSON, without speculation if there is no drafter."""
+        """The JSON of one generation, without speculation if there is no drafter."""
         flags = ["--drafter", drafter] if drafter else ["--no-speculation"]
         command = self.command(prompt, workload, temperature, "--json", *flags)
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
@@ -126,7 +126,7 @@ class Side:
     tokens: int = 0
     seconds: float = 0.0
     rounds: int = 0
-    # Tokens drafted and accepted: the drafter's, and what the verifier guessed by itself.
+    # Drafted and accepted tokens: the drafter's, and the verifier's local ones.
     drafted: dict = dataclasses.field(default_factory=lambda: {"drafter": 0, "local": 0})
     accepted: dict = dataclasses.field(default_factory=lambda: {"drafter": 0, "local": 0})
     outputs: list = dataclasses.field(default_factory=list)
@@ -171,9 +171,9 @@ def measure_row(stack, workload, temperature, drafter, num_pairs, progress):
         "prompts": workload.kind,
         "drafter": drafter,
         "temperature": temperature,
-        # Of what the drafter drafted; None if nothing of it was verified.
+        # The drafter's acceptance rate; None if none of its tokens was verified.
         "acceptance_rate": accepted["drafter"] / drafted["drafter"] if drafted["drafter"] else None,
-        # Tokens per round beyond the target's own, by who guessed them.
+        # Tokens per round beyond the target's own, by source.
         "drafter_tokens_per_round": accepted["drafter"] / rounds if rounds else 0.0,
         "local_tokens_per_round": accepted["local"] / rounds if rounds else 0.0,
         "tokens_per_second_off": statistics.median(off.tokens_per_second for off, _ in pairs),
@@ -187,7 +187,7 @@ def measure_row(stack, workload, temperature, drafter, num_pairs, progress):
 
 
 def describe_choice(explanation):
-    """One line: what is chosen and why, and the tokens per second and acceptance that each candidate promises."""
+    """One line: the choice, its reason, and the predicted tokens per second and acceptance of each candidate."""
     candidates = []
     for candidate in sorted(explanation["candidates"], key=lambda c: -c["tokens_per_second"]):
         text = f"{candidate['drafter'] or 'none'} {candidate['tokens_per_second']:.0f}"
@@ -228,12 +228,12 @@ def machine():
             names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
         model = names[0] if names else model
     except OSError:
-        pass  # Not Linux: the platform's own name has to do.
+        pass  # Not Linux: use the platform's name.
     return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}
 
 
 def show_progress(text):
-    """Overwrites one line on a terminal, prints a line each elsewhere."""
+    """Overwrites one line on a terminal; otherwise prints a line each time."""
     if sys.stdout.isatty():
         print(f"\r\033[K    {text}", end="", flush=True)
     else:
@@ -258,7 +258,7 @@ def main():
     stack = Stack(args)
 
     for workload in WORKLOADS:
-        # Of every kind, so that each candidate's figures are of the same prompts.
+        # Prompts of every kind, so that all candidates are measured on the same ones.
         stack.time_drafters(workload, args.drafters)
     for workload in WORKLOADS:
         print(f"\n==> {workload.kind}", flush=True)
@@ -266,7 +266,7 @@ def main():
         print(f"    {describe_choice(stack.explain(workload.prompts[0], workload))}\n", flush=True)
         stack.stream(workload.prompts[0], workload, temperature=0.8)
 
-    if pathlib.Path(args.tandem).with_name("tandem-grammar").exists():  # Else a build without structured output.
+    if pathlib.Path(args.tandem).with_name("tandem-grammar").exists():  # Otherwise the build has no structured output.
         print(f"\n==> JSON by {JSON_SCHEMA.name}: tokens that the schema forces are drafted for free", flush=True)
         stack.stream_json(JSON_PROMPT, JSON_SCHEMA)
 

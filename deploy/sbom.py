@@ -3,8 +3,8 @@
 
     deploy/sbom.py build/dev/bin > sbom.json
 
-Components are Tandem itself, the packages of every shared library that the programs load, and what is compiled into them from
-sources or headers, with the version that the build found.
+Components are Tandem itself, the packages of every shared library that the programs load, and libraries that are
+compiled in from sources or headers, with the version that the build found.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import uuid
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = ("tandem-router", "tandem-verifier", "tandem-grammar", "tandem-drafter", "tandem", "tandem-cuda.so")
-# Compiled in: by the packages that have their headers, whichever of them is installed.
+# Compiled-in libraries, by the packages that have their headers; one of each list is installed.
 HEADERS = (("libeigen3-dev",), ("nlohmann-json3-dev",), ("libcli11-dev",), ("libboost1.81-dev", "libboost-dev"))
 
 
@@ -31,7 +31,7 @@ def run(*command, check=True):
 
 
 def libraries(program):
-    """Paths of the shared libraries that the loader takes for it."""
+    """Paths of the shared libraries that the loader uses for the program."""
     output = run("ldd", program)
     missing = re.findall(r"^\s*(\S+) => not found", output, re.MULTILINE)
     if missing:
@@ -40,7 +40,7 @@ def libraries(program):
 
 
 def package_of(library):
-    """The installed package that has the file; nothing for what comes with the machine, as a GPU's driver does."""
+    """The installed package of the file; None for files that come with the machine, such as a GPU's driver."""
     real = pathlib.Path(library).resolve()
     for path in (library, f"/usr{library}", str(real), str(real).removeprefix("/usr")):
         found = run("dpkg-query", "--search", path, check=False)
@@ -50,7 +50,7 @@ def package_of(library):
 
 
 def package_component(name):
-    """As dpkg knows it; nothing where it is not installed."""
+    """A package, as dpkg describes it; None if it is not installed."""
     fields = "${Package}\t${Version}\t${Architecture}\t${source:Package}\n"
     lines = run("dpkg-query", "--show", f"--showformat={fields}", name, check=False).splitlines()
     if not lines or not lines[0].split("\t")[1]:
@@ -69,7 +69,7 @@ def package_component(name):
 
 
 def static_libraries(prefix):
-    """What pkg-config knows of gRPC and what it brings, below `prefix`."""
+    """gRPC and its bundled libraries below `prefix`, from pkg-config."""
     components = {}
     for name, module in (("grpc", "grpc++"), ("protobuf", "protobuf"), ("abseil-cpp", "absl_base")):
         files = sorted(prefix.glob(f"lib*/**/pkgconfig/{module}.pc"))

@@ -14,13 +14,14 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# Tandem's name for a weight type, and llama.cpp's for the nearest one. Of those that have one name, both read the file.
+# Tandem's name for a weight type, and llama.cpp's name for the nearest one. If the names are equal, both read the same
+# file.
 DTYPES = {"bf16": "bf16", "int8": "q8_0", "q8_0": "q8_0", "q4_0": "q4_0", "q4_k_m": "q4_k_m"}
 IN_FILE = ("q8_0", "q4_0", "q4_k_m")
 
 
 class Program:
-    """A program that measures on demand, one JSON line a question."""
+    """A program that measures on request, with one JSON line per question."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -60,8 +61,8 @@ def passes_of(rows, prefill):
 
 
 def take_turns(programs, passes, turns, count):
-    """{title: {name: [seconds per turn]}} and {title: floor seconds}. Each turn has a warm-up of one pass and
-    counts the median of `count`; the order of the programs changes from turn to turn."""
+    """{title: {name: [seconds per turn]}} and {title: floor seconds}. Each turn makes one warm-up pass and then takes
+    the median of `count` passes; the order of the programs changes from turn to turn."""
     seconds = {title: {program.name: [] for program in programs} for title, _ in passes}
     floors = {}
     for turn in range(turns):
@@ -120,7 +121,7 @@ def common_prefix(first, second):
 
 
 def model_of(args):
-    """The folder to measure; a shape is written there first."""
+    """The folder to measure; if a shape is given, writes the folder first."""
     if args.folder:
         return pathlib.Path(args.folder)
     import model_folder
@@ -132,7 +133,8 @@ def model_of(args):
 
 
 def gguf_file(args, folder, kind):
-    """The model as GGUF of that kind, written where it is not there. Mixtures of types are llama.cpp's own work."""
+    """The model as GGUF of this kind; writes the file if it does not exist. llama.cpp itself makes mixtures of
+    types."""
     path = pathlib.Path(args.work) / f"{folder.name}.{kind}.gguf"
     if path.exists():
         return path
@@ -152,7 +154,7 @@ def gguf_file(args, folder, kind):
 
 
 def start(args, folder, dtype):
-    """The programs, Tandem's first; without it where it lacks the weight type."""
+    """Starts the programs, Tandem's first; without Tandem's if it lacks the weight type."""
     sizes = ["--threads", str(args.threads), "--context", str(args.context), "--prefill", str(args.prefill)]
     path = gguf_file(args, folder, DTYPES[dtype])
     tandem = [args.bench, "engine", str(path if dtype in IN_FILE else folder), "--turns", "--tree", "chain"]

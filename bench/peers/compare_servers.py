@@ -31,13 +31,13 @@ import serve  # noqa: E402  In the folder above.
 START_SECONDS = 120
 STOP_SECONDS = 10
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-# What llama.cpp calls the types that Tandem keeps weights in.
+# llama.cpp's names for Tandem's weight types.
 FILE_TYPES = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
 METRICS = ("tokens_per_second", "first_token_ms", "between_tokens_ms")
 
 
 class Configuration(collections.namedtuple("Configuration", "name url key fields")):
-    """Where requests of a configuration go, and the fields that theirs have beside the common ones."""
+    """The address of a configuration, and the fields of its requests in addition to the common ones."""
 
 
 def free_port():
@@ -57,7 +57,7 @@ class HttpServer:
         if os.sep in words[0]:
             words[0] = os.path.abspath(words[0])
         with open(log_path, "w", encoding="utf-8") as log:
-            # Beside its log, since it may leave files where it is started.
+            # In the folder of its log, because a server may leave files in its working directory.
             self._process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=log_path.parent)
 
     def wait_ready(self):
@@ -97,7 +97,7 @@ def read_prompts(folder, number):
 
 
 def rotated(items, turn):
-    """`items` with another one first in every turn, and every other turn backwards."""
+    """`items`, starting with another one in every turn, and reversed in every other turn."""
     first = turn % len(items)
     items = items[first:] + items[:first]
     return items if turn % 2 == 0 else items[::-1]
@@ -109,7 +109,7 @@ def take_turn(configurations, prompts, concurrency, args, turn):
         {"prompt": text, "max_tokens": args.max_tokens, "temperature": args.temperature, "seed": 1 + i}
         for i, text in enumerate(text for texts in prompts.values() for text in texts)
     ]
-    bodies *= -(-concurrency // len(bodies))  # So many at least that all can run at once.
+    bodies *= -(-concurrency // len(bodies))  # At least as many as run at once.
     found, texts = {}, {}
     for one in rotated(configurations, turn):
         done, seconds = completions.run(one.url, one.key, [body | one.fields for body in bodies], concurrency)
@@ -119,12 +119,12 @@ def take_turn(configurations, prompts, concurrency, args, turn):
 
 
 def equal_texts(texts, reference):
-    """{configuration: how many of its texts are those of `reference`}."""
+    """{configuration: how many of its texts are equal to those of `reference`}."""
     return {name: sum(map(str.__eq__, own, texts[reference])) for name, own in texts.items()}
 
 
 def summarise(turns, baseline):
-    """{configuration: medians of its figures, and of its tokens a second over those of `baseline` in the same turn}."""
+    """{configuration: medians of its figures, and of its tokens per second relative to `baseline` in the same turn}."""
     summary = {}
     for name in turns[0]:
         row = {metric: statistics.median(turn[name][metric] for turn in turns) for metric in METRICS}

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what compare.py and compare_servers.py compute, without llama.cpp: a small script plays the programs."""
+"""Tests the computations of compare.py and compare_servers.py without llama.cpp: a small script stands in for the
+programs."""
 
 import contextlib
 import http.server
@@ -70,7 +71,7 @@ class CompareTest(unittest.TestCase):
 
 
 class FakeServer(http.server.BaseHTTPRequestHandler):
-    """Streams "a b c", a word a chunk, and what the class says of the usage."""
+    """Streams "a b c", one word per chunk, and the usage that the class defines."""
 
     usage = {"completion_tokens": 3}
 

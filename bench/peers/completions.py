@@ -1,4 +1,4 @@
-"""One streamed completion of a server that speaks OpenAI's HTTP API, as its client sees it."""
+"""Measures streamed completions of a server with OpenAI's HTTP API, at the client."""
 
 import concurrent.futures
 import dataclasses
@@ -13,7 +13,7 @@ REQUEST_SECONDS = 300
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What came of a request. Times are seconds after the call."""
+    """The result of a request. Times are seconds after the call."""
 
     text: str
     tokens: int
@@ -27,8 +27,8 @@ class Completion:
 
 
 def complete(url, key, body):
-    """A Completion of POST `url`/completions with `body`, streamed. RuntimeError where the server refuses it, ends the
-    connection, or does not say in `usage` how many tokens it made: chunks are no tokens."""
+    """The Completion of POST `url`/completions with `body`, streamed. RuntimeError if the server refuses it, ends the
+    connection, or does not report the number of tokens in `usage`, because chunks are not tokens."""
     parts = urllib.parse.urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=REQUEST_SECONDS)
@@ -70,7 +70,7 @@ def run(url, key, bodies, concurrency):
 
 
 def figures(completions, seconds):
-    """The figures of a run: tokens a second over all, medians of the times in milliseconds."""
+    """The figures of a run: tokens per second in total, and medians of the times in milliseconds."""
     return {
         "tokens_per_second": sum(one.tokens for one in completions) / seconds,
         "first_token_ms": 1e3 * statistics.median(one.first_token for one in completions),

@@ -24,14 +24,14 @@ KINDS = {"bf16": gguf.GGMLQuantizationType.BF16, "f16": gguf.GGMLQuantizationTyp
 
 
 def rotary_order(array, num_heads):
-    """llama.cpp turns neighbours in its llama graph, Hugging Face the halves of a head: the rows of query and
-    key projections change places."""
+    """llama.cpp's llama graph rotates neighbours, Hugging Face the halves of a head, so the rows of query and key
+    projections are permuted."""
     rows = array.reshape(num_heads, 2, array.shape[0] // num_heads // 2, *array.shape[1:])
     return rows.swapaxes(1, 2).reshape(array.shape)
 
 
 def llama3_factors(config):
-    """By how much each rotary frequency is slowed down, as the Llama 3 configuration says."""
+    """The factor by which each rotary frequency is divided, from the Llama 3 configuration."""
     scaling = config["rope_scaling"]
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     factors = []
@@ -44,7 +44,7 @@ def llama3_factors(config):
 
 
 def add_vocabulary(writer, folder):
-    """The tokenizer of `folder`: bytes merged in pairs, split as Llama 3 does; ValueError for another kind."""
+    """Adds the tokenizer of `folder`, which must be byte-level BPE with Llama 3's split rule; ValueError otherwise."""
     tokenizer = json.loads((pathlib.Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
     config = json.loads((pathlib.Path(folder) / "tokenizer_config.json").read_text(encoding="utf-8"))
     split = tokenizer["pre_tokenizer"]["pretokenizers"][0].get("pattern", {}).get("Regex", "")
@@ -88,13 +88,13 @@ def add_tensor(writer, name, array, source_dtype, dtype):
     if array.ndim == 1:
         writer.add_tensor(name, values)
         return
-    # The embedding, which is the output head too where they are tied, keeps 8 bits, as llama.cpp's own files do.
+    # The embedding, which is also the output head if they are tied, keeps 8 bits, as in llama.cpp's own files.
     kind = KINDS["q8_0" if dtype == "q4_0" and name.startswith(("token_embd", "output.")) else dtype]
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
 def export(folder, path, dtype, vocabulary=False):
-    """Writes `path`. KeyError for a configuration or a tensor that this does not know, ValueError for a tokenizer."""
+    """Writes `path`. KeyError for an unknown configuration or tensor, ValueError for an unsupported tokenizer."""
     model = model_folder.ModelFolder(folder)
     config = dict(model.config)
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])

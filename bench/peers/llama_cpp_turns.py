@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures llama.cpp on demand. Answers the same lines as `tandem-bench engine --turns` (README.md)."""
+"""Measures llama.cpp on request. Answers the same lines as `tandem-bench engine --turns` (README.md)."""
 
 import argparse
 import ctypes
@@ -35,15 +35,15 @@ class Runner:
         self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.batch = llama_cpp.llama_batch_init(params.n_batch, 0, 1)
         self.context = args.context
-        self.computed = 0  # Tokens of the context in memory; 0 when something else is.
+        self.computed = 0  # Tokens of the context that are computed; 0 if the memory holds something else.
 
     @staticmethod
     @llama_cpp.llama_log_callback
     def _quiet(level, text, data):
-        """Nothing but the answers goes to the output."""
+        """Only answers go to the output."""
 
     def _decode(self, tokens, first, logits):
-        """One call: `logits` says of which tokens, "all" or "last"."""
+        """One call. `logits`: of which tokens, "all" or "last"."""
         for i, token in enumerate(tokens):
             self.batch.token[i] = token
             self.batch.pos[i] = first + i

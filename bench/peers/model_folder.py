@@ -9,7 +9,7 @@ DTYPES = {"BF16": np.dtype("<u2"), "F16": np.dtype("<f2"), "F32": np.dtype("<f4"
 
 
 def to_float(array, dtype):
-    """As float32, whatever the file holds."""
+    """Converts any stored type to float32."""
     if dtype == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32)
@@ -77,7 +77,7 @@ def random_values(generator, name, shape):
 
 
 def write_random_folder(folder, config_text, seed=1):
-    """Writes config.json and weights of that shape; nothing when the folder holds them already."""
+    """Writes config.json and weights of this shape; does nothing if the folder holds them already."""
     folder = pathlib.Path(folder)
     config_path, weights_path = folder / "config.json", folder / "model.safetensors"
     if weights_path.exists() and config_path.exists() and config_path.read_text() == config_text:

@@ -61,7 +61,7 @@ class Engine:
                 time.sleep(IDLE_SECONDS)
 
     def encode(self, text):
-        """Token ids of `text` after the token that begins a text, which OpenVINO's reader of GGUF leaves out."""
+        """Token ids of `text` after the begin-of-text token, which OpenVINO's GGUF reader omits."""
         ids, bos = self.tokenizer.encode(text).input_ids.data, self.tokenizer.get_bos_token_id()
         if bos >= 0 and ids[0, 0] != bos:
             ids = np.insert(ids, 0, bos, axis=1)
@@ -139,7 +139,7 @@ def main():
     add("--threads", type=int, default=2, help="threads (default %(default)s)")
     add("--port", type=int, required=True)
     Handler.engine = Engine(parser.parse_args())
-    http.server.ThreadingHTTPServer.request_queue_size = 128  # Many may call at once.
+    http.server.ThreadingHTTPServer.request_queue_size = 128  # Many clients may call at once.
     http.server.ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Handler).serve_forever()
 
 

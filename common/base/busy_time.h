@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// For how long a thread has been at one piece of work, as others may ask: what hangs is told by it from what
-// has nothing to do. Begin and End belong to that thread.
+// How long a thread has been busy with one piece of work, for other threads to read. It distinguishes a
+// thread that hangs from an idle one. Only that thread calls Begin and End.
 class BusyTime {
  public:
   void Begin(absl::Time now) { since_.store(absl::ToUnixNanos(now), std::memory_order_relaxed); }

@@ -5,8 +5,8 @@
 
 namespace tandem {
 
-// Arithmetic on sizes that came from a file, a peer or a client. Each returns nothing when the result does
-// not fit, so that the caller has to say what to do about it.
+// Arithmetic on sizes from a file, a peer or a client. Each function returns nullopt if the result does not
+// fit, so that the caller must handle it.
 
 template <std::integral T>
 [[nodiscard]] constexpr std::optional<T> CheckedAdd(T a, T b) {

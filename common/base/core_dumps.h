@@ -2,9 +2,8 @@
 
 namespace tandem {
 
-// From now on a crash of this process, or of one that it starts, leaves no core dump, and where the system
-// pipes dumps to a program whatever the limit is (core(5)), one without memory. Debuggers may attach as
-// before. What the system refuses is logged.
+// Disables core dumps of this process and of processes that it starts. If the system pipes dumps to a program
+// regardless of the limit (core(5)), the dump contains no memory. Debuggers may still attach. Logs failures.
 void KeepMemoryOutOfCoreDumps();
 
 }  // namespace tandem

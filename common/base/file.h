@@ -9,17 +9,16 @@
 
 namespace tandem {
 
-// Reads a whole file that is expected to be at most `max_bytes` long. Errors name the path: NotFound when it
-// is missing, InvalidArgument when it is longer than allowed or not a regular file, Unavailable on a read
-// error.
+// Reads a whole file of at most `max_bytes`. Errors name the path: NotFound if it is missing, InvalidArgument
+// if it is longer or not a regular file, Unavailable on a read error.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
 
-// Puts a file of these bytes in the place of `path`, with its mode, or leaves what is there: it is written
-// beside it, synced to disk and renamed. What is no regular file, such as a pipe, is written to. Errors name
-// the path: NotFound when there is no such folder, PermissionDenied, or Unavailable with the system's words.
+// Replaces the file at `path` atomically, keeping its mode: writes a temporary file in the same folder, syncs
+// it to disk and renames it. If `path` is no regular file, such as a pipe, writes to it. Errors name the
+// path: NotFound if the folder does not exist, PermissionDenied, or Unavailable with the system's message.
 absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
 
-// What was renamed in the folder of `path` is on disk from now on. Errors as of ReplaceFile.
+// Syncs renames in the folder of `path` to disk. Errors as in ReplaceFile.
 absl::Status SyncFolderOf(const std::string& path);
 
 // A regular file mapped read-only. Movable, not copyable; unmapped on destruction.

@@ -15,7 +15,7 @@ namespace tandem {
 // Text format: `2026-11-21T03:25:46.123Z info drafter connected endpoint=... models=4`; values with blanks
 // are quoted. JSON format (`--log-format=json`): one object a line, in UTF-8 whatever the values are. Lines
 // about a request have its `request_id` and `trace_id` (docs/operate/tracing.md). Prompts and outputs are
-// never logged. Every function here is safe to call from any thread.
+// never logged. All functions here are thread-safe.
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };
@@ -30,7 +30,7 @@ void SetLogFormat(LogFormat format);
 // Put in front of every line, such as "verifier".
 void SetLogService(absl::string_view service);
 
-// Whether lines of this level are written: to spare the making of their fields.
+// Whether lines of this level are written. Check it to avoid computing their fields.
 bool LogEnabled(LogLevel level);
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});

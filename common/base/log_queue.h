@@ -16,32 +16,32 @@
 
 namespace tandem {
 
-// Lines on their way to a file descriptor, which a thread of its own writes in their order: whoever reads the
-// other end, such as a log collector, may stall without holding up those who log. What is queued is bounded;
-// lines beyond are dropped, counted, and told of by one line in their place as soon as there is room again.
+// A queue of lines for a file descriptor, written in order by a separate thread, so that a stalled reader,
+// such as a log collector, does not block threads that log. The queue is bounded: further lines are dropped
+// and counted, and one line reports them as soon as there is room again.
 //
-// Push never waits for the reader. A child of fork, which has no such thread, writes by itself. Safe to call
-// from any thread; destruction belongs to one.
+// Push never waits for the reader. A child of fork, which does not have the thread, writes directly.
+// Thread-safe, except for the destructor.
 class LogQueue {
  public:
   struct Options {
     int fd = -1;  // Stays open.
     size_t max_bytes = size_t{1} << 20;
-    // The line, with its line feed, that tells of so many that were dropped.
+    // Makes the line, with its line feed, that reports this many dropped lines.
     std::function<std::string(uint64_t)> describe_dropped;
   };
-  // How long the end of the queue, and that of the process, wait for a reader that does not read.
+  // How long the destructor, and the end of the process, wait for a stalled reader.
   static constexpr absl::Duration kLastPatience = absl::Seconds(1);
 
   explicit LogQueue(Options options);
-  // Writes what is queued, unless that takes longer than kLastPatience.
+  // Writes all queued lines, for at most kLastPatience.
   ~LogQueue();
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  // `line` has its line feed.
+  // `line` must end with a line feed.
   void Push(std::string line);
-  // Waits until all that was pushed is written; false when that takes longer.
+  // Waits until all pushed lines are written; false after `patience`.
   bool Flush(absl::Duration patience);
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
   // Bytes that are not written yet. Safe in a signal handler.
@@ -49,9 +49,9 @@ class LogQueue {
 
  private:
   void Run();
-  // The next lines to write together, whole ones as far as a write takes them at once; empty: to end.
+  // The next lines to write together: whole lines, as many as one write takes. Empty: end the thread.
   std::string Take();
-  // False when the queue ends first, or the descriptor takes nothing any more.
+  // False if the queue ends first, or the descriptor fails.
   bool WriteAll(const std::string& bytes);
   bool stopping() const { return stop_at_ns_.load(std::memory_order_acquire) != 0; }
 
@@ -66,12 +66,12 @@ class LogQueue {
   std::thread thread_;
 };
 
-// From now on lines of common/base/log.h go to standard error through a queue, which is written out at the
-// process' exit and when a signal such as SIGABRT or SIGSEGV ends it. For servers; once.
+// Sends lines of common/base/log.h to standard error through a queue, which is flushed at exit and when a
+// signal such as SIGABRT or SIGSEGV ends the process. For servers. Call it once.
 void QueueLogLines();
-// Waits until all that was logged is written; at once without a queue.
+// Waits until all logged lines are written; returns at once without a queue.
 bool FlushLog(absl::Duration patience);
-// Lines that were dropped because nobody read those before them.
+// The number of lines dropped because the reader was too slow.
 uint64_t DroppedLogLines();
 // Writes a line of a log, or queues it.
 void WriteLogLine(std::string line);

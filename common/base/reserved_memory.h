@@ -6,9 +6,8 @@
 
 namespace tandem {
 
-// A range of zeroed memory that costs nothing until it is written to: a page of it is taken from the system
-// with the first write into that page. For tables whose size is known and of which little may come to be
-// used.
+// A range of zeroed memory that costs nothing until it is written: the system provides a page at the first
+// write to it. For tables of known size that may be little used.
 class ReservedMemory {
  public:
   // ResourceExhausted when the system has no room for `num_bytes` in its address space; 0 bytes are none.

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Leaves the function with the status when it is not OK.
+// Returns the status from the function if it is not OK.
 #define TANDEM_RETURN_IF_ERROR(expression)                                                       \
   do {                                                                                           \
     if (absl::Status tandem_status_ = (expression); !tandem_status_.ok()) return tandem_status_; \

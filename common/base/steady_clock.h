@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// The system's time when it was made, and from then on as much more as has passed: for deadlines and spans,
-// which must not end because somebody sets the system's clock. Safe to share between threads.
+// A clock that starts at the system's time and then advances steadily. For deadlines and spans, which must
+// not change when somebody sets the system's clock. Thread-safe.
 class SteadyClock final : public Clock {
  public:
   absl::Time Now() const override {

@@ -6,9 +6,8 @@
 
 namespace tandem {
 
-// For tests and measuring programs: a folder of its own among the machine's temporary ones, which is removed
-// with its content at the end. Whoever cannot have one, or write to it, can do nothing that is to be done:
-// the process then says why and aborts.
+// For tests and benchmarks: a temporary folder, removed with its content at the end. If it cannot be created
+// or written, the process prints the reason and aborts.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -21,7 +20,7 @@ class TemporaryFolder {
   std::string PathOf(absl::string_view name) const;
   // Replaces the file if there is one. Returns its path.
   std::string Write(absl::string_view name, absl::string_view content) const;
-  // Does nothing where there is no such file.
+  // Does nothing if there is no such file.
   void Remove(absl::string_view name) const;
 
  private:

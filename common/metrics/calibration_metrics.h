@@ -7,20 +7,17 @@
 
 namespace tandem {
 
-// How reliable a drafter's scores are, by {target, drafter, score}, `score` being the upper end of one of
-// kRanges ranges of equal width:
+// Metrics about the calibration of a drafter's scores, by {target, drafter, score}. `score` is the upper end
+// of one of kRanges ranges of equal width:
 //
-//   tandem_spec_decode_calibration_nodes_total            candidates that the target judged: verified below
-//   one
-//                                                         that was right, or below the root
-//   tandem_spec_decode_calibration_accepted_nodes_total   of them, those that were right
+//   tandem_spec_decode_calibration_nodes_total            judged candidates: verified below the root or below
+//                                                         an accepted node
+//   tandem_spec_decode_calibration_accepted_nodes_total   those of them that were accepted
 //   tandem_spec_decode_calibration_score_sum_total        sum of their scores
-//   tandem_spec_decode_calibration_expected_nodes_total   sum of what was made of the scores: probabilities
-//   of
-//                                                         acceptance
+//   tandem_spec_decode_calibration_expected_nodes_total   sum of their calibrated probabilities of acceptance
 //
-// The reliability curve: of each range, accepted / nodes, the share that was right, over score_sum / nodes,
-// what the drafter said; with expected / nodes, what the verifier made of it.
+// The reliability curve plots, for each range, accepted / nodes (the accepted share) over score_sum / nodes
+// (the mean score), with expected / nodes (the mean calibrated probability).
 class CalibrationMetrics {
  public:
   static constexpr int kRanges = 10;
@@ -29,8 +26,8 @@ class CalibrationMetrics {
   class Series {
    public:
     Series() = default;
-    // One candidate that was judged. Ranges hold their upper ends; a score outside (0, 1] counts in the
-    // nearest range, one that is not a number in the lowest.
+    // Records one judged candidate. Ranges include their upper ends. A score outside (0, 1] counts in the
+    // nearest range, NaN in the lowest.
     void Record(float score, double calibrated, bool accepted) const;
 
    private:
@@ -44,7 +41,7 @@ class CalibrationMetrics {
     std::array<Range, kRanges> ranges_;
   };
 
-  // Once per registry, which outlives this.
+  // One per registry, which outlives this.
   explicit CalibrationMetrics(MetricsRegistry* registry);
 
   Series With(absl::string_view target, absl::string_view drafter);

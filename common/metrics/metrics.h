@@ -21,8 +21,8 @@ class Registry;
 
 namespace tandem {
 
-// Handles of single time series: cheap to copy, valid as long as their registry, safe to use from any thread.
-// Resolve them once (With is a locked look-up) and keep them; a default-constructed one drops everything.
+// Handles of single time series: cheap to copy, valid as long as their registry, thread-safe. Look them up
+// once (With takes a lock) and keep them. A default-constructed handle drops everything.
 
 // Only goes up.
 class Counter {
@@ -58,26 +58,26 @@ class Histogram {
   prometheus::Histogram* histogram_ = nullptr;
 };
 
-// What a metric is called and says. Names follow Prometheus: `tandem_` in front, base units, counters end in
-// `_total`; checked by assertion. `labels` are the keys; a series is named by as many values, in their order.
+// A metric's name, help text and label keys. Names follow Prometheus: prefix `tandem_`, base units, `_total`
+// for counters; checked by assertion. A series has one value per key, in the order of `labels`.
 struct MetricDefinition {
   std::string name;
   std::string help;
   std::vector<std::string> labels;
 };
 
-// A label key keeps at most this many values per family, and "other", and a family this many series; what
-// comes after counts under "other", as do values that are not UTF-8 or longer than 128 bytes. Callers can
-// thus use names that clients choose.
+// A label key has at most this many values per family, and a family this many series; further ones count
+// under "other", as do values that are not UTF-8 or longer than 128 bytes. So labels may contain names that
+// clients choose.
 inline constexpr size_t kMaxLabelValues = 999;
 inline constexpr size_t kMaxSeries = 10000;
 inline constexpr absl::string_view kOtherLabel = "other";
 
-// All series of one metric. Owned by the registry; With is safe from any thread.
+// All series of one metric. Owned by the registry. With is thread-safe.
 template <class Handle>
 class MetricFamily {
  public:
-  // The series with these label values, one per key of the definition, made on first use.
+  // The series with these label values, one per key of the definition; created on first use.
   Handle With(std::initializer_list<absl::string_view> values = {}) {
     return With(absl::Span<const absl::string_view>(values.begin(), values.size()));
   }

@@ -1,4 +1,4 @@
-# What the CronJob of k8s/components/learning runs: the learning loop with torch for CPUs, and the command line of tandem:cpu.
+# The image for the CronJob of k8s/components/learning: the learning loop with torch for CPUs, and the client of tandem:cpu.
 #
 #   docker build -f deploy/docker/Dockerfile -t tandem:cpu .
 #   docker build -f deploy/docker/trainer.Dockerfile -t tandem-trainer .

@@ -1,4 +1,4 @@
-"""AES-256-GCM of OpenSSL's libcrypto, which Python itself brings or the system has: no further package."""
+"""AES-256-GCM with OpenSSL's libcrypto, which comes with Python or the system. Needs no package."""
 
 import ctypes
 import ctypes.util
@@ -8,7 +8,7 @@ _GET_TAG, _SET_TAG = 0x10, 0x11
 
 
 class DecryptError(ValueError):
-    """The bytes are not of this key, or were changed."""
+    """The bytes were encrypted with another key, or changed."""
 
 
 def _load():

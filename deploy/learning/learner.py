@@ -1,4 +1,5 @@
-"""Distils a draft model from what a spool has of its target: sparse soft targets, and replay so that little is forgotten.
+"""Distils a target into a draft model, from the records of a spool: sparse soft targets, and replay to limit
+forgetting.
 
 Loss of a step: the mean, over positions that output tokens follow, of KL(target || draft), where the target is known at its
 most likely tokens and as the probability of all others together, plus `replay` times the mean KL(start || draft) over texts
@@ -24,16 +25,16 @@ import recipe  # noqa: E402
 import sample  # noqa: E402
 import train  # noqa: E402
 
-LEAST_OTHERS = 1e-6  # Probability of all other tokens together, at least: its logarithm is taken.
+LEAST_OTHERS = 1e-6  # Least probability of all other tokens together, because its logarithm is taken.
 EVALUATION_ROWS = 32
 
 
 @dataclasses.dataclass
 class Example:
-    """One request as the draft model sees it: tokens, and at the places of `first`, ... what the target said."""
+    """One request as training data: its tokens and, at the positions from `first` on, the target's probabilities."""
 
-    tokens: list  # Without the last one, which nothing is guessed behind.
-    first: int  # Place of the token that the first output token follows.
+    tokens: list  # Without the last one, after which nothing is guessed.
+    first: int  # Position of the token before the first output token.
     top: torch.Tensor  # [outputs, k] token ids, padded by repeating the first,
     weights: torch.Tensor  # [outputs, k] their probabilities, 0 where padded.
     digest: bytes
@@ -58,7 +59,7 @@ def example_of(record, max_length):
 
 
 def is_held_back(example, record_prompt, share):
-    """Requests with the same prompt are on the same side: what is held back was never learned from."""
+    """Requests with the same prompt are on the same side, so held-out requests are never used for training."""
     digest = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in record_prompt)).digest()
     return int.from_bytes(digest[:8], "little") < share * 2**64
 
@@ -69,7 +70,7 @@ def padded(examples, device):
 
 
 def guesses(model, examples, device):
-    """Logits at the places that output tokens follow: [places of all examples, vocab]."""
+    """Logits at the positions before output tokens: [positions of all examples, vocab]."""
     features = model.features(padded(examples, device))
     picked = [features[i, example.first : len(example.tokens)] for i, example in enumerate(examples)]
     return model.logits(torch.cat(picked))
@@ -89,7 +90,8 @@ def sparse_kl(logits, top, weights):
     of_top = guessed.gather(1, top)
     there = weights > 0
     others = (1 - weights.sum(1)).clamp(LEAST_OTHERS, 1)
-    # Of the draft model, without cancellation where nearly all is in the most likely ones.
+    # The draft model's probability of all others, computed without cancellation if nearly all is in the most likely
+    # ones.
     of_others = (1 - (of_top.exp() * there).sum(1)).clamp(LEAST_OTHERS, 1).log()
     known = (torch.where(there, weights * (weights.clamp(min=1e-30).log() - of_top), 0.0)).sum(1)
     return (known + others * (others.log() - of_others)).mean()
@@ -124,7 +126,7 @@ def mean_and_error(values, counts):
 
 
 class Replay:
-    """Texts of a general kind, and what the draft model said of them before it learned."""
+    """General texts, with the draft model's distributions before training."""
 
     def __init__(self, start, texts, rows, length, generator, device):
         self._start, self._device = start, device
@@ -133,7 +135,7 @@ class Replay:
 
     @staticmethod
     def sampled(start, bos, stop_ids, count, length, generator):
-        """What the draft model itself writes, begun with nothing: of that kind of text it forgets nothing."""
+        """Texts that the draft model writes itself, from an empty prompt, so that it does not forget such text."""
         texts = []
         while len(texts) < count:
             batch = sample.continue_batch(start, [[bos]] * min(64, count - len(texts)), length, 1.0, stop_ids, generator)
@@ -174,7 +176,7 @@ def save_checkpoint(work, state):
 
 
 def load_checkpoint(work, identity):
-    """The state of a run with this identity; None if there is none, or of another one."""
+    """The saved state of a run with this identity; None if there is none, or if it belongs to another run."""
     path = checkpoint_path(work)
     if not path.exists():
         return None
@@ -186,8 +188,8 @@ def load_checkpoint(work, identity):
 
 
 def fit(model, examples, replay, args, identity, progress):
-    """Takes the steps that are left. Every step is a function of the run's seed and its number, so that a run that was
-    interrupted ends as one that was not. Returns (steps done, seconds over all runs, why it ended)."""
+    """Takes the remaining steps. Every step is a function of the run's seed and its number, so that an interrupted run
+    ends like one that was not interrupted. Returns (steps done, seconds over all runs, why it ended)."""
     stage = recipe.Stage(args.steps, args.lr, weights={}, teacher="target")
     optimizer = train.optimizer_for(model, stage)
     done, spent = 0, 0.0
@@ -249,7 +251,7 @@ def fit(model, examples, replay, args, identity, progress):
 
 
 def identity_of(args, data_digest):
-    """What a checkpoint has to be of, to be gone on with."""
+    """The identity of a run; it resumes only from a checkpoint with the same one."""
     names = ("steps", "lr", "seed", "tokens_per_step", "max_length", "replay_weight", "warmup", "held_back")
     said = {name: getattr(args, name) for name in names} | {"data": data_digest, "start": folder_digest(args.start)}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Reads a router's spool (docs/operate/learning.md has its files byte by byte). Needs no package."""
+"""Reads a router's spool (docs/operate/learning.md specifies its files). Needs no package."""
 
 import dataclasses
 import hashlib
@@ -20,7 +20,7 @@ CHOICE = struct.Struct("<If")
 
 
 class SpoolError(ValueError):
-    """A file that is none of a spool, or a key that is none."""
+    """A file that does not belong to a spool, or an invalid key."""
 
 
 @dataclasses.dataclass
@@ -32,9 +32,9 @@ class OutputToken:
 
 @dataclasses.dataclass
 class Record:
-    """What a request said and got."""
+    """A request's prompt and output."""
 
-    digest: bytes  # Of its id and tenant; what the split into learned from and held back goes by.
+    digest: bytes  # Of its id and tenant; decides the split into training and held-out requests.
     time_ms: int
     request_id: str
     model: str
@@ -47,17 +47,17 @@ class Record:
 
 @dataclasses.dataclass
 class Damage:
-    """What a reader had to leave out."""
+    """What a reader left out."""
 
-    torn_bytes: int = 0  # Behind the last whole record of files.
-    unreadable_records: int = 0  # Of another key, or changed.
+    torn_bytes: int = 0  # After the last whole record of files.
+    unreadable_records: int = 0  # Encrypted with another key, or changed.
     unreadable_files: int = 0
     deleted_records: int = 0
     notes: list = dataclasses.field(default_factory=list)
 
 
 def folder_name(tenant):
-    """What a tenant's folder and key are called."""
+    """The name of a tenant's folder and key."""
     name = "".join(
         chr(byte) if chr(byte).isascii() and (chr(byte).isalnum() or byte in b"-_") else f"%{byte:02x}"
         for byte in tenant.encode()
@@ -100,7 +100,7 @@ def parse_header(content, path):
 
 
 def scan(content):
-    """The whole records behind the header, as (kind, time, request, nonce, offset, body size), and where they end."""
+    """The whole records after the header, as (kind, time, request, nonce, offset, body size), and where they end."""
     records, at = [], HEADER.size
     while at + HEAD.size <= len(content):
         size, kind, time_ms, request, nonce, checksum = HEAD.unpack_from(content, at)
@@ -115,8 +115,8 @@ def scan(content):
 
 
 def tombstones(folder):
-    """Digests of the deleted requests of a tenant's folder. A file that is damaged is an error: what was deleted is not to
-    be learned from because nobody knows that it was."""
+    """Digests of the deleted requests in a tenant's folder. A damaged file is an error, because otherwise deleted
+    requests would be used for training."""
     path = folder / "tombstones"
     try:
         content = path.read_bytes()
@@ -137,7 +137,7 @@ def _text(body, at):
 
 
 def parse_body(body, digest, time_ms):
-    """A Record; SpoolError for a body whose length is not that of what it announces."""
+    """The Record; SpoolError if the body's length does not match its contents."""
     try:
         (version,) = struct.unpack_from("<I", body)
         if version != BODY_VERSION:
@@ -203,7 +203,7 @@ def read_tenant(spools, keys, tenant, damage):
                 content = path.read_bytes()
                 file_id, of_key = parse_header(content, path)
             except FileNotFoundError:
-                continue  # Removed meanwhile.
+                continue  # Was removed meanwhile.
             except SpoolError as error:
                 damage.unreadable_files += 1
                 damage.notes.append(str(error))

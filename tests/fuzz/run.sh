@@ -86,7 +86,7 @@ if $build; then
   cmake --build "$folder" --parallel "$(nproc)" --target "${targets[@]/#/fuzz_}"
 fi
 
-# Targets write files for every input, which is cheapest in memory.
+# Targets write files for every input; that is fastest in memory.
 if [[ -d /dev/shm && -w /dev/shm ]]; then export TMPDIR=/dev/shm; fi
 export ASAN_OPTIONS="detect_leaks=1:${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Plants defects in protocol code, one at a time, and expects the simulations to find each.
 
-All of them are put into a copy of the sources (build/mutations), where an environment variable chooses one, so that
-one build serves for all. Nothing of this is in the product's sources. A defect that is not found fails the run.
+All defects go into one copy of the sources (build/mutations), where an environment variable selects one, so that one
+build is enough. The product's sources contain none of this. The run fails if a defect is not found.
 
   tests/simulation/mutations.py [--only NAME] [--list] [--report FILE] [--lock FILE]
 """
@@ -19,7 +19,7 @@ import time
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "build" / "mutations"
 TARGETS = ["tandem_cluster_test", "tandem_simulation_test", "tandem_router_registry_test"]
-# What a run may take; what takes longer has no end.
+# The longest run; a longer one counts as endless.
 TIMEOUT = 300
 
 # The runs that look for defects: program, tests, and how many seeds.
@@ -34,7 +34,7 @@ RUNS = {
     LEASES: ("tandem_router_registry_test", "LeaseSimulationTest.*", {}),
 }
 
-# (name, what is wrong then, file, code, what takes the place of the code in [[ ]], run). Code that ends with a semicolon
+# (name, the resulting defect, file, code, the replacement of the code in [[ ]], run). Code that ends with a semicolon
 # is a statement, other code an expression.
 MUTATIONS = [
     # A request on its way between clients, routers and verifiers.
@@ -76,7 +76,7 @@ MUTATIONS = [
      "[[finished.set_text(summary.end.text);]]", "", CLUSTER),
     ("wire-replay-forgotten", "stop rules begin anew after a failover", "verifier/rpc/request_wire.cc",
      "[[request.replayed_end = request.output->Replay(request.emitted);]]", "", CLUSTER),
-    # Who is registered.
+    # Registrations.
     ("registrar-lease-not-renewed", "leases are not prolonged, and nobody notices", "router/registry/registrar.cc",
      "[[if (step == ServerList::Step::kRenew) return leases_->RenewLease(present->entry);]]",
      "if (step == ServerList::Step::kRenew) return absl::OkStatus();", LEASES),
@@ -133,7 +133,7 @@ MUTATIONS = [
     ("pool-match-unheld", "a block of the prefix cache is used without being held", "common/engine/block_pool.cc",
      "[[if (entry.num_holders++ == 0) RemoveFromCached(it->second);]]",
      "if (entry.num_holders == 0) RemoveFromCached(it->second);", STORM),
-    # What the router remembers.
+    # The router's state.
     ("store-not-synced", "transactions are acknowledged before they are on the disk", "router/state/sqlite_store.cc",
      "[[\"PRAGMA synchronous = FULL\"]]", "\"PRAGMA synchronous = OFF\"", DISK),
     ("store-not-rolled-back", "a transaction that failed stays open", "router/state/sqlite_store.cc",
@@ -158,7 +158,7 @@ inline bool IsPlanted(int number) {
 
 
 def planted(number, right, wrong):
-    """The code that does one or the other."""
+    """Code that runs either the original or the defect."""
     if right.endswith(";"):
         return f"if (::tandem::IsPlanted({number})) {{ {wrong} }} else {{ {right} }}"
     return f"(::tandem::IsPlanted({number}) ? ({wrong}) : ({right}))"
@@ -201,13 +201,13 @@ def copy_sources():
 
 def build(source, lock):
     locked = ["flock", lock] if lock else []
-    # The same settings as the build that people have, the compiler's cache included.
+    # The same settings as the user's build, including the compiler cache.
     cache = {}
     for line in (REPOSITORY / "build" / "dev" / "CMakeCache.txt").read_text().splitlines():
         if match := re.match(r"(TANDEM_[A-Z_]+|CMAKE_UNITY_BUILD|CMAKE_UNITY_BUILD_BATCH_SIZE):[A-Z]+=(.*)", line):
             cache[match[1]] = match[2]
     settings = [f"-D{name}={value}" for name, value in cache.items() if not name.endswith("_DIR")]
-    # What builds download or unpack.
+    # Downloaded and unpacked dependencies of builds.
     downloads = source / "build" / "cache"
     if not downloads.exists() and (REPOSITORY / "build" / "cache").exists():
         downloads.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def build(source, lock):
 
 
 def run(binaries, which, number):
-    """What a run says: None if it passes, else the first thing that it found."""
+    """The result of a run: None if it passes, otherwise the first failure that it found."""
     program, tests, settings = RUNS[which]
     environment = dict(os.environ, TANDEM_MUTATION=str(number), **settings)
     try:

@@ -1,4 +1,4 @@
-"""Callers who go away, and one who does not take what it asked for; another tenant calls all the while."""
+"""Callers that go away, and one that does not read its output, while another tenant calls all the time."""
 
 import collections
 import contextlib
@@ -25,18 +25,19 @@ CANCEL = 8  # HTTP/2's code.
 
 
 class CancellingConnection(http2.Connection):
-    """Opens calls and resets them, and takes what comes meanwhile as gRPC's own client would: windows are opened again."""
+    """Opens calls and resets them, and reads answers meanwhile like gRPC's own client, which opens its windows
+    again."""
 
     def __init__(self, address, request):
         super().__init__(address)
-        # As gRPC's clients do, or what is written would wait for the server to acknowledge what was written before.
+        # As in gRPC's clients. Otherwise a write would wait until the server has acknowledged the one before.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._body = http2.message(request)
-        self.open = set()  # Calls that nobody has ended.
+        self.open = set()  # Calls that neither side has ended.
         self.ended = 0  # Calls that the server ended first.
 
     def open_calls(self, count):
-        """So many calls with a tenant's token, in one write."""
+        """Opens this many calls with a tenant's token, in one write."""
         streams, data = [], b""
         for _ in range(count):
             stream, self._next_stream = self._next_stream, self._next_stream + 2
@@ -53,7 +54,7 @@ class CancellingConnection(http2.Connection):
         self.send(b"".join(http2.frame(http2.RST_STREAM, 0, s, struct.pack(">I", CANCEL)) for s in streams))
 
     def take(self, seconds):
-        """What comes in this time. ConnectionError when the server closes the connection."""
+        """Reads what arrives in this time. ConnectionError if the server closes the connection."""
         until, received = time.monotonic() + seconds, 0
         while (left := until - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -117,7 +118,7 @@ def _state(cluster):
 def _served_meanwhile(run, records, unloaded, expected, strict, short):
     run.failures("requests of the other tenant", [record for record in records.all if record.code != "OK"])
     run.report.promise("requests of the other tenant", len(records.ok), ">=", 1)
-    # These callers take cores as well as places, and here servers have no others.
+    # These callers need cores as well as places, and the servers have no other cores here.
     name = f"p{100 * run.tail:.0f} of the other tenant over unloaded"
     run.report.promise(name, records.p(run.tail) / unloaded.p(run.tail), "<=", run.bound(strict, short))
     run.report.figure("the other tenant unloaded, p99", 1e3 * unloaded.p(0.99), "ms")
@@ -186,7 +187,7 @@ def cancels(run):
 
 
 def _drop(address, source, kind, request):
-    """A connection that is opened, says so much, and is gone."""
+    """Opens a connection, sends these bytes, and drops it."""
     host, port = address.rsplit(":", 1)
     with socket.socket() as connection:
         connection.bind((source, 0))
@@ -205,8 +206,8 @@ def _drop(address, source, kind, request):
 
 
 def connections(run):
-    """Connections that are opened and dropped, as fast as it goes: silent ones, some that have said hello, and some with a
-    call that runs."""
+    """Connections that are opened and dropped as fast as possible: silent ones, some after the HTTP/2 preface, and some
+    with a running call."""
     total, num_threads = run.times(3000, 50_000), 4
     asked = requests(TOKENS)
     request = request_for(max_tokens=64).SerializeToString()
@@ -219,7 +220,7 @@ def connections(run):
         def work(number):
             for i in range(total // num_threads):
                 kind = ("silent", "silent", "hello", "hello", "call")[i % 5]
-                # Ports of an address that ended well are not given again for a minute.
+                # The system does not reuse the ports of a normally closed connection for a minute.
                 source = f"127.0.{1 + number}.{1 + i % 200}"
                 try:
                     _drop(cluster.routers[0], source, kind, request)
@@ -237,7 +238,7 @@ def connections(run):
                 most = max(most, resident_mib(cluster.running["router-0"].pid))
                 time.sleep(0.1)
             seconds = time.monotonic() - began
-            time.sleep(0.5)  # A call of the other tenant takes longer than some thousands of connections.
+            time.sleep(0.5)  # One call of the other tenant takes as long as some thousands of connections.
             records = load.end()
         report = run.report
         report.promise("connections", sum(opened.values()), ">=", total // num_threads * num_threads * 0.999)
@@ -253,7 +254,7 @@ def connections(run):
 
 
 def slow_reader(run):
-    """A tenant whose clients take 64 bytes a second of outputs of 1,000 tokens, and one whose client dawdles."""
+    """A tenant whose clients read 64 bytes per second of outputs of 1,000 tokens, and one whose client is slow."""
     asked = requests(TOKENS)
     long = requests(run.bound(200, 60))[:1]
     seconds = run.seconds(4.0)

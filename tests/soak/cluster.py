@@ -1,5 +1,5 @@
-"""Servers of a scenario: routers, verifiers and drafters as processes that are killed and started again, and what is seen
-of them meanwhile."""
+"""The servers of a scenario: routers, verifiers and drafters as processes that are killed and restarted, and their
+measurements."""
 
 import dataclasses
 import json
@@ -15,11 +15,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from processes import BIN_DIR, MODELS, TARGET, Server, fixed_port, wait_until  # noqa: E402
 
 TOKEN = "secret"
-# A tenant who has this as a token too is another one.
+# The token of another tenant.
 OTHER = "other"
 DRAFTERS = ("general-1m", "code-1m")
 MIB = 1024.0
-# Of chart and table alike: how often a process is looked at, in seconds.
+# Seconds between two samples of a process, for chart and table.
 SAMPLE_SECONDS = 0.25
 
 
@@ -34,8 +34,8 @@ def resident_mib(pid):
 
 @dataclasses.dataclass
 class Settings:
-    """What a cluster is made of. Target steps wait without using a core, so that how much it can carry does not depend on
-    the machine."""
+    """The parts of a cluster. Target steps wait without using a core, so that the capacity does not depend on the
+    machine."""
 
     routers: int = 1
     verifiers: int = 1
@@ -118,7 +118,7 @@ class Cluster:
         elif kind == "verifier":
             flags = ["--model", MODELS / TARGET, "--simulate-target-ms", settings.step_ms, "--drain-grace", "200ms"]
             flags += ["--max-running", settings.max_running, *settings.verifier_flags]
-            # Drafts whatever it costs: without that it depends on the machine whether they are wanted.
+            # Drafts regardless of the cost, because otherwise it depends on the machine whether drafts are wanted.
             flags += ["--window-policy", "fixed"] if settings.drafters else ["--local-drafter", "none"]
         else:
             flags = ["--config", self.folder / "router.yaml", "--drain-grace", "200ms", *settings.router_flags]
@@ -137,7 +137,7 @@ class Cluster:
         server.close()
 
     def roll(self, name):
-        """SIGTERM, and started again once it has ended."""
+        """Sends SIGTERM, and restarts the part once it has ended."""
         server = self.running.pop(name)
         server.send(signal.SIGTERM)
         if server.wait() != 0:
@@ -146,14 +146,14 @@ class Cluster:
         self.start(name)
 
     def wait_for_verifiers(self, router):
-        """Until the router knows that all of them serve."""
+        """Waits until the router knows that all of them serve."""
         serving = "tandem_router_serving_verifiers"
         wait_until(
             lambda: self.running[router].metric(serving) == self.settings.verifiers, f"{router} to know every verifier"
         )
 
     def settle(self):
-        """Waits until nothing runs, waits or is held anywhere; how long that took in seconds."""
+        """Waits until nothing runs, waits or is held anywhere. Returns the seconds that this took."""
         began = time.monotonic()
         for name, server in self.running.items():
             for metric in {
@@ -187,7 +187,7 @@ class Cluster:
 
 
 class Memory:
-    """Looks at the resident memory of all processes of a cluster as long as its `with` block lasts."""
+    """Samples the resident memory of all processes of a cluster during its `with` block."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -203,7 +203,7 @@ class Memory:
                     self.samples.setdefault((name, server.pid), []).append((time.monotonic(), mib))
 
     def of(self, name):
-        """Samples of the part's process that was looked at for longest."""
+        """Samples of the part's longest-sampled process."""
         return max((samples for (part, _), samples in self.samples.items() if part == name), key=len, default=[])
 
     def between(self, name, begin, end):
@@ -224,7 +224,7 @@ def series(text):
 
 
 class MetricsWatch:
-    """Scrapes every process: no series of one may go away as long as it lives, and no counter may go down."""
+    """Scrapes every process: while it lives, none of its series may disappear, and no counter may decrease."""
 
     _COUNTER = re.compile(r"_(total|count|bucket)(\{|$)")
 
@@ -242,7 +242,7 @@ class MetricsWatch:
             try:
                 now = series(server.scrape())
             except OSError:
-                # Killed just now, or not up yet; one that lives and does not answer is a finding.
+                # Was just killed, or is not up yet. A live process that does not answer is a finding.
                 if server.running and self._cluster.running.get(name) is server:
                     time.sleep(1.0)
                     if server.running and self._cluster.running.get(name) is server:

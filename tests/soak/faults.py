@@ -15,12 +15,12 @@ from tandem.v1 import admin_pb2, admin_pb2_grpc
 
 TOKENS = 32
 SHARE = 0.7  # Of capacity.
-# These live from the beginning to the end: what leaks in them and what they count can be told.
+# These live from the beginning to the end, so that leaks and lost counts can be found in them.
 KEPT = ("general-1m", "verifier-0", "router-0")
 
 
 def _settings(run, **more):
-    """Steps of twice the time: with drafters' and processes' that start, a machine of two cores has enough to do."""
+    """Steps take twice the time, because drafters and starting processes already load a machine with two cores."""
     return Settings(
         step_ms=f"{2 * run.step_ms}", drafters=DRAFTERS, max_running=8, tenant={"max_queued_requests": 512}, **more
     )
@@ -62,7 +62,7 @@ def _stalls(run, records):
 
 
 def _leaks(run, memory, begin, end):
-    """Of those that lived all the time: what a line through their memory says, the first third left out."""
+    """The slope of memory over time, without the first third, of processes that lived all the time."""
     for name in KEPT:
         points = [(moment, mib) for moment, mib in memory.of(name) if begin + (end - begin) / 3 <= moment < end]
         by_hour = 3600 * slope(points)
@@ -87,7 +87,7 @@ def _no_metric_lost(run, cluster, watch, counted_before, records):
 
 
 def kills(run):
-    """70 % of what can be carried, while drafters, verifiers and routers are killed at random. Clients resume."""
+    """70 % of the capacity, while drafters, verifiers and routers are killed at random. Clients resume."""
     asked = requests(TOKENS)
     with run.cluster(_settings(run, routers=3, verifiers=3)) as cluster, Memory(cluster) as memory, MetricsWatch(cluster) as watch:
         expected = reference(cluster, asked)
@@ -124,7 +124,7 @@ def kills(run):
 
 
 def routers(run):
-    """kill -9 of a router, over and over, in turns; whoever has lost one goes on at the other."""
+    """kill -9 of the routers, repeatedly and in turns. Clients that lose one continue at the other."""
     asked = requests(TOKENS)
     settings = _settings(run, routers=2, verifiers=2)
     with run.cluster(settings) as cluster:
@@ -149,7 +149,8 @@ def routers(run):
 
 
 def etcd_members(run):
-    """kill -9 of each of three members of the routers' etcd in turn, while tenants are changed and outputs are asked for."""
+    """kill -9 of each of three members of the routers' etcd in turn, while tenants are changed and outputs are
+    requested."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         raise Skipped("there is no etcd on this machine (deploy/install.sh)")
     from etcd_test import Etcd  # It needs openssl and etcd, as this scenario does.
@@ -195,7 +196,7 @@ def etcd_members(run):
 
 
 class _Changes:
-    """Changes a tenant's weight at the routers in turn, all the time, and remembers the last one that was acknowledged."""
+    """Changes a tenant's weight at the routers in turn, all the time, and records the last acknowledged change."""
 
     def __init__(self, cluster):
         self._cluster = cluster
@@ -203,7 +204,7 @@ class _Changes:
         self._thread = threading.Thread(target=self._work)
         self.acknowledged = 0
         self.last = 1
-        self.possible = set()  # Refused later than `last`: whether they were made is not known.
+        self.possible = set()  # Failed after `last`: it is unknown whether they were made.
         self.refused = []
         self.unexpected = []
         self.seconds = []
@@ -240,7 +241,7 @@ class _Changes:
         wait_until(lambda: self.acknowledged >= goal, "changes that are acknowledged")
 
     def lost(self):
-        """What either router says is neither the last change that was acknowledged nor a later one."""
+        """Whether a router has neither the last acknowledged change nor a later one."""
         findings = []
         for name in self._cluster.of_kind("router"):
             with self._cluster.running[name].channel() as channel:

@@ -41,9 +41,9 @@ class Spec:
     rate: float = 0.0
     clients: int = 0
     seconds: float = 1e9
-    # A closed loop ends after as many requests; 0: when its time is over.
+    # A closed loop ends after this many requests; 0: when its time is over.
     count: int = 0
-    # Router lost, or queue full: goes on at the next one. Otherwise every failure is one.
+    # If a router is lost or its queue is full, continues at the next one. Otherwise every failure counts.
     resume: bool = False
     # A connection for every request.
     fresh: bool = False
@@ -76,7 +76,7 @@ class Record:
 
 
 class _CountingClient(tandem.AsyncClient):
-    """Notes whom it calls."""
+    """Records the addresses that it calls."""
 
     calls = ()
 
@@ -95,7 +95,7 @@ class Generator:
         self._stop = asyncio.Event()
         self._sent = 0
         self.records = []
-        self.late = []  # How late this loop is, in seconds: what of the latencies is not the servers'.
+        self.late = []  # How late this loop is, in seconds: the part of the latencies that the servers do not cause.
 
     def _client(self, addresses):
         spec = self._spec
@@ -142,7 +142,7 @@ class Generator:
             except tandem.Error as error:
                 record.code, record.message, record.retry_after = error.code.name, error.message, error.retry_after
             except Exception as error:  # pylint: disable=broad-except
-                # A defect of the client is a failure like any other.
+                # A defect of the client counts as a failure.
                 record.code, record.message = type(error).__name__, repr(error)
             record.end = time.monotonic()
             record.calls = list(client.calls)
@@ -184,7 +184,8 @@ class Generator:
     async def run(self):
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin, self._stop.set)
-        gc.disable()  # Pauses of this process are not to be seen as the servers'; an hour of records has room.
+        gc.disable()  # Without garbage collection, whose pauses would look like the servers'. An hour of records fits
+                      # into memory.
         # gRPC shares connections among channels with equal options: these keep them between requests.
         keepers = [] if self._spec.fresh else [self._client([address]) for address in self._spec.addresses]
         for keeper in keepers:
@@ -201,7 +202,7 @@ class Generator:
 
 
 class Records:
-    """What came of a Load."""
+    """The results of a Load."""
 
     def __init__(self, records, late):
         self.all = records
@@ -220,7 +221,7 @@ class Records:
 
     @property
     def failed(self):
-        """What ended badly and was not refused."""
+        """Requests that failed and were not refused."""
         return [record for record in self.all if record.code not in (OK, REFUSED)]
 
     def p(self, share, what=lambda record: record.seconds):
@@ -237,7 +238,8 @@ class Records:
 
 
 class Load:
-    """The process, which has begun to send when this is made. Ends with its `with` block at the latest."""
+    """The process. It has started to send when the constructor returns, and ends with the `with` block at the
+    latest."""
 
     def __init__(self, **spec):
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-load-")
@@ -253,12 +255,12 @@ class Load:
             raise RuntimeError("the load generator does not start; what it said is above")
 
     def end(self, patience=90.0):
-        """Sends nothing more, waits for what runs; Records."""
+        """Stops sending, waits for running requests, and returns the Records."""
         self.process.stdin.close()
         return self.wait(patience)
 
     def wait(self, patience=90.0):
-        """Until it has ended by itself, which takes its `seconds`; Records."""
+        """Waits until it has ended by itself, after its `seconds`, and returns the Records."""
         if self.process.wait(patience) != 0:
             raise RuntimeError("the load generator failed; what it said is above")
         told = json.loads(self._records.read_text())

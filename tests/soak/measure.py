@@ -1,4 +1,4 @@
-"""What a scenario measured, and what of it was promised. No I/O."""
+"""The measurements of a scenario, and its promises. No I/O."""
 
 import dataclasses
 import math
@@ -14,8 +14,8 @@ def quantile(values, share):
 
 
 def slope(points):
-    """The median of the slopes between points (x, y) and those half of all of them further on: what grows for the whole
-    time has one, what jumps once has none. 0 with fewer than 8 points."""
+    """The median of the slopes between each point (x, y) and the one half of the series later. Steady growth has a
+    slope, a single jump has none. 0 with fewer than 8 points."""
     points = sorted(points)
     half = len(points) // 2
     if half < 4:
@@ -46,7 +46,7 @@ def _number(value):
 
 
 class Report:
-    """Figures and promises of one run of a scenario, in the order in which they were told."""
+    """Figures and promises of one run of a scenario, in the order in which they were added."""
 
     def __init__(self, scenario, strict):
         self.scenario = scenario
@@ -62,7 +62,7 @@ class Report:
         self.promises.append(Promise(name, value, comparison, bound, unit))
 
     def note(self, text):
-        """Goes to the report when something is to be looked at, such as the first of the failures."""
+        """Adds something to look at to the report, such as the first of the failures."""
         self.notes.append(text)
 
     @property

@@ -1,4 +1,4 @@
-"""What judges the scenarios finds what it is to find."""
+"""The judges of scenarios find what they must find."""
 
 import math
 import pathlib
@@ -34,7 +34,7 @@ class MeasureTest(unittest.TestCase):
         report.promise("failed requests", 0, "==", 0)
         self.assertEqual(report.broken, [])
         report.promise("p99", 2.5, "<=", 2)
-        # Nothing measured is nothing kept.
+        # Without a measurement, a promise is not kept.
         report.promise("recovery", math.nan, "<=", 10)
         self.assertEqual([promise.name for promise in report.broken], ["p99", "recovery"])
         self.assertFalse(report.as_json()["kept"])

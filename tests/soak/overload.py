@@ -1,4 +1,4 @@
-"""More than can be carried, and who waits for whom.
+"""More load than the capacity, and which tenants wait.
 
 A target step takes 40 ms (10 in the short form) without using a core, and 16 requests run at once: an output of 16 tokens
 takes 640 ms, and a verifier carries 25 requests a second whatever the machine does meanwhile.
@@ -20,12 +20,12 @@ FACTOR = 4
 
 
 def _capacity(run, cluster, asked):
-    """Requests a second that end while as many clients ask as there are places and waiting ones."""
+    """Requests per second that end while there are as many clients as places in flight and in the queue."""
     seconds = run.seconds(2.5) if run.short else min(20.0, run.seconds(0))
     began = time.monotonic()
     records = closed(cluster, asked, RUNNING + QUEUED, seconds)
     run.failures("requests while capacity is measured", records.failed)
-    # Without the first of each, which begin together.
+    # Without the first request of each, because these begin together.
     return records.rate(began + 0.3 * seconds, began + seconds)
 
 
@@ -47,13 +47,13 @@ def _memory(run, memory, names, begin, end, most_mib):
         most = max(memory.between(name, begin, end), default=0.0)
         after = quantile(memory.between(name, end, float("inf"))[-8:], 0.5)
         run.report.promise(f"memory of {name}, most above before", most - before, "<=", most_mib, "MiB")
-        # What an allocator keeps for the next time is not counted as lost.
+        # Memory that the allocator keeps for reuse does not count as lost.
         run.report.promise(f"memory of {name}, afterwards above before", after - before, "<=", 24, "MiB")
         run.report.figure(f"memory of {name} before", before, "MiB")
 
 
 def overload(run):
-    """4 times what can be carried, open loop."""
+    """4 times the capacity, open loop."""
     asked = requests(TOKENS)
     with run.cluster(
         Settings(step_ms=f"{run.step_ms}", max_running=RUNNING, tenant={"max_queued_requests": QUEUED})
@@ -98,7 +98,7 @@ def _in_turns(run, cluster, asked, disturbance, phases):
     meets both. The disturbance is a Load's options; its records are returned too."""
     seconds = run.seconds(6.0) / (2 * phases)
     alone, beside, others = [], [], []
-    lead = 1.0  # Until the disturbance is all there.
+    lead = 1.0  # Until the whole disturbance has arrived.
     for _ in range(phases):
         alone.append(closed(cluster, asked, 3, seconds))
         with Load(addresses=cluster.routers, seconds=seconds + lead, **disturbance) as load:
@@ -132,7 +132,7 @@ def _compare(run, alone, beside, strict, short, why=""):
 
 
 def fairness(run):
-    """A tenant who floods the router, and another one who asks for what it may have."""
+    """One tenant floods the router, and another one requests its fair share."""
     asked = requests(TOKENS)
     settings = Settings(
         step_ms=f"{run.step_ms}",

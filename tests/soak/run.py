@@ -1,4 +1,4 @@
-"""What scenarios share: how long they take, with which bounds, and what every one of them promises."""
+"""Shared by the scenarios: their duration, their bounds, and the promises that all of them make."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ PROMPTS = ("Once upon a time", "The history of", "def add(a, b):", "What is 3 + 
 
 
 class Skipped(Exception):
-    """What the scenario needs is not on this machine."""
+    """The machine lacks something that the scenario needs."""
 
 
 @dataclasses.dataclass
@@ -29,12 +29,12 @@ class Run:
 
     @property
     def step_ms(self):
-        """How long a target step lasts: more than one of a full batch takes a busy machine."""
+        """The duration of a target step: longer than a step of a full batch on a busy machine."""
         return 10.0 if self.short else 40.0
 
     @property
     def tail(self):
-        """The quantile that is promised. What a few requests of a second met on a busy machine tells nothing."""
+        """The promised quantile. A few requests in one second on a busy machine prove nothing."""
         return 0.5 if self.short else 0.99
 
     def seconds(self, short):
@@ -42,7 +42,7 @@ class Run:
         return short if self.short else self.minutes * 60
 
     def bound(self, strict, short):
-        """The strict figure is what is promised; the other one what a busy machine may make of it in seconds."""
+        """`strict` is the promise; the other figure is for short runs on a busy machine."""
         return short if self.short else strict
 
     def times(self, short, long):
@@ -57,7 +57,7 @@ class Run:
             self.report.note(f"{what}: {record.code} after {record.seconds:.2f} s: {record.message}")
 
     def outputs(self, records, expected):
-        """None may differ from the reference."""
+        """No output may differ from the reference."""
         wrong = records.wrong(expected)
         self.report.promise("outputs that differ from the reference", len(wrong), "==", 0)
         self.report.figure("outputs compared", len(records.ok))
@@ -65,12 +65,12 @@ class Run:
             self.report.note(f"request {record.request} by {record.calls}: {record.tokens} tokens, {record.digest}")
 
     def lateness(self, records):
-        """How much of the latencies is the client's own."""
+        """The part of the latencies that the client causes."""
         self.report.figure("the client's event loop is late, p99", 1e3 * quantile(records.late, 0.99), "ms")
 
 
 def requests(max_tokens, **fields):
-    """Seeded ones that go on to their token limit."""
+    """Seeded requests that run to their token limit."""
     common = {"max_tokens": max_tokens, "temperature": 0.8, "seed": 11, "ignore_eos": True}
     return [{"prompt": prompt, **common, **fields} for prompt in PROMPTS]
 
@@ -83,7 +83,8 @@ def closed(cluster, asked, clients, seconds=600.0, **options):
 
 
 def reference(cluster, asked, **options):
-    """The digest of each request's output, with speculation off and nothing happening. Outputs may depend on nothing else."""
+    """The digest of each request's output, without speculation and disturbances. Outputs may not depend on anything
+    else."""
     plain = [{**request, "speculation": False} for request in asked]
     records = closed(cluster, plain, 1, count=len(plain), **options)
     if len(records.ok) != len(plain):

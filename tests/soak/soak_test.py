@@ -1,4 +1,4 @@
-"""Every scenario in its short form, some at a time: what they wait for is mostly the simulated steps of a target."""
+"""Runs every scenario in its short form, some at a time, because they mostly wait for simulated steps of a target."""
 
 import concurrent.futures
 import json
@@ -26,7 +26,7 @@ def record(code, begin=0.0, end=1.0, digest="right"):
 
 
 class JudgeTest(unittest.TestCase):
-    """What looks at processes and clients finds what it is to find."""
+    """The watchers of processes and clients find what they must find."""
 
     def test_lost_metrics(self):
         watch = MetricsWatch(None)

@@ -1,4 +1,4 @@
-"""What is changed while clients ask for outputs that are known: certificates, and the programs themselves."""
+"""Certificates and programs are replaced while clients request outputs that are known."""
 
 import hashlib
 import json
@@ -16,12 +16,12 @@ from processes import BIN_DIR, MODELS, PATIENCE_SECONDS, clean_environment, wait
 from run import PROMPTS, Skipped, reference, requests
 
 TOKENS = 24
-# Files are looked at every ten seconds.
+# Files are checked every ten seconds.
 TAKEN_SECONDS = 25.0
 
 
 def _shown(address):
-    """The certificate that a server shows, or nothing where the connection ends before."""
+    """The certificate that a server shows, or nothing if the connection ends before."""
     host, port = address.rsplit(":", 1)
     try:
         return ssl.get_server_certificate((host, int(port)), timeout=5.0)
@@ -55,7 +55,7 @@ class _Certificates:
         )
 
     def renew(self, name, role):
-        """Certificate and key in place of the part's, one after the other, as cert tools do."""
+        """Replaces the part's certificate and key, one after the other, as certificate tools do."""
         live = self.folder / "live"
         live.mkdir(exist_ok=True)
         pem, key = self.authorities[self.current].sign(name, role)
@@ -75,7 +75,7 @@ class _Certificates:
 
 
 def _await_shown(cluster, certificates):
-    """Until every server shows the certificate that its file has; how long that took in seconds."""
+    """Waits until every server shows the certificate in its file. Returns the seconds that this took."""
     began = time.monotonic()
     for name in cluster.names:
         wait_until(
@@ -108,7 +108,8 @@ def certificates(run):
             for number in range(times):
                 for name, role in names.items():
                     made.renew(name, role)
-                # The last ones of a long run are waited for, and so is every tenth: others are replaced before they are read.
+                # Waits for the last ones of a long run and for every tenth: the others are replaced before servers read
+                # them.
                 if number % 10 == 9 or number + 1 == times:
                     taken.append(_await_shown(cluster, made))
                 time.sleep(0.2)
@@ -121,10 +122,10 @@ def certificates(run):
                     taken.append(_await_shown(cluster, made))
                     made.trust_current()
                     time.sleep(TAKEN_SECONDS / 2)
-                    # Links between servers live on; with these parts they are made anew by what now holds.
+                    # Links between servers stay open; restarting these parts makes new ones with the new certificates.
                     for name in ("verifier-0", "general-1m"):
                         cluster.roll(name)
-            # Everybody has to be able to connect anew by now.
+            # By now, everybody must be able to make new connections.
             cluster.roll("general-1m")
             cluster.wait_for_verifiers("router-0")
             before = _guessed(cluster)
@@ -142,7 +143,7 @@ def certificates(run):
 
 
 def _guessed(cluster):
-    """Tokens that drafters have brought, by the verifiers that live."""
+    """Tokens from drafters, counted by live verifiers."""
     name = "tandem_spec_decode_num_accepted_tokens_total"
     verifiers = (cluster.running[verifier] for verifier in cluster.of_kind("verifier"))
     return sum(verifier.metric(name, source="drafter") or 0 for verifier in verifiers)
@@ -169,7 +170,7 @@ class _Tool:
 
 
 class _Upgrade:
-    """Parts go from one set of binaries to the other, one after the other, while a load runs."""
+    """Switches parts from one set of binaries to the other, one after the other, under load."""
 
     def __init__(self, run, cluster, bin_dirs):
         self._run = run
@@ -194,7 +195,7 @@ class _Upgrade:
         time.sleep(self._pause)
 
     def all_to(self, which, kinds):
-        """Everything, kind by kind; drafts have to come over every mixture."""
+        """Switches everything, kind by kind; drafts must arrive in every mixture."""
         for kind in kinds:
             for name in self._cluster.of_kind(kind):
                 self._roll(name, which)
@@ -212,7 +213,7 @@ class _Upgrade:
         self._written[name] = weight
 
     def _check_state(self, router):
-        """What was written by either set is what the router says, by the words of either set's tool."""
+        """Whether the router returns what either set has written, as read by either set's tool."""
         for tool in self._tools.values():
             for name, weight in self._written.items():
                 told = json.loads(tool(self._cluster.address(router), "tenants", "get", name, "--json"))
@@ -222,7 +223,7 @@ class _Upgrade:
 
 
 def _calibrations(run, cluster, bin_dirs):
-    """What either version's `tandem calibrate` writes is what either version's router begins with."""
+    """A router of either version starts with the calibration of either version's `tandem calibrate`."""
     prompts = run.folder / "prompts"
     prompts.write_text("\n".join(PROMPTS + tuple(f"{prompt} and then" for prompt in PROMPTS)))
     plain_flags = cluster.settings.router_flags

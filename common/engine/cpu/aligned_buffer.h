@@ -17,12 +17,12 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
 
-  // ResourceExhausted when `num_elements` * `element_bytes` overflows or the system has no such memory;
-  // `what` names the purpose in the message.
+  // ResourceExhausted if `num_elements` * `element_bytes` overflows or the system does not have the memory.
+  // `what`: the purpose, for the message.
   static absl::StatusOr<AlignedBuffer> Allocate(uint64_t num_elements, uint64_t element_bytes,
                                                 const char* what);
 
-  // Has each thread of the team touch its part of a buffer that nobody has written yet.
+  // Makes each thread of the team touch its part of a buffer that was not written yet.
   void TouchFirst(ThreadTeam* team);
 
   template <typename T>

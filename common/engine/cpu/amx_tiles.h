@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// What products on AMX tiles share. For sources that are compiled for AMX and AVX-512.
+// Shared by products on AMX tiles. For sources that are compiled for AMX and AVX-512.
 
 namespace tandem {
 namespace {
@@ -15,8 +15,8 @@ constexpr uint32_t kHalfOutputs = 16;
 constexpr size_t kTileBytes = 1024;
 constexpr size_t kTileStride = 64;
 
-// Whatever is written above is in memory below. GCC believes that a tile load reads no memory, and that a
-// configuration is as long as a pointer: it may leave out or move what was written for them.
+// Makes all earlier writes visible in memory. GCC assumes that a tile load reads no memory, and that a
+// configuration is as long as a pointer, so it might omit or move writes for them.
 inline __attribute__((always_inline)) void CompleteWrites() {
   __asm__ volatile("" ::: "memory");
 }
@@ -29,14 +29,14 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows};
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 inputs, both of `num_rows` rows (a tile's at most): fewer cost less to load,
-// to multiply and to store. 6 and 7 are weights.
+// Tiles 0 to 3 are sums, 4 and 5 inputs, both of `num_rows` rows (at most those of a tile): fewer rows cost
+// less to load, multiply and store. 6 and 7 are weights.
 inline void ConfigureTiles(uint32_t num_rows) {
   TileConfig config;
   for (int tile = 0; tile < 6; ++tile) {
     config.rows[tile] = static_cast<uint8_t>(num_rows < kTileRows ? num_rows : kTileRows);
   }
-  // The address is given away, so that the compiler cannot know who reads it.
+  // Exposes the address, so that the compiler must assume that it is read.
   const TileConfig* given = &config;
   __asm__ volatile("" : "+r"(given) : : "memory");
   _tile_loadconfig(given);
@@ -44,8 +44,8 @@ inline void ConfigureTiles(uint32_t num_rows) {
 
 constexpr uint32_t kMostPairs = 16;
 
-// How many pairs of blocks of inputs, each of `block_bytes`, go through the weights together: as many as stay
-// in the second-level cache beside a tile of weights, and at most kMostPairs.
+// How many pairs of blocks of inputs, each of `block_bytes`, go through the weights together: as many as fit
+// into the second-level cache with a tile of weights, and at most kMostPairs.
 inline uint32_t PairsAtOnce(size_t block_bytes) {
   constexpr size_t kInputBytes = size_t{5} << 18;
   constexpr size_t kFewest = 4;

@@ -35,9 +35,9 @@ struct AttentionRow {
   uint32_t num_shared_blocks = 0;
 };
 
-// softmax(score) v, score = scale * q k and what is set below, for rows and `num_heads` query heads, all of
-// which read the keys and values of one KV head. Rows whose neighbours share their blocks go through these
-// blocks together.
+// Arguments of softmax(score) v, with score = scale * q k modified by the fields below, for rows and
+// `num_heads` query heads that all read the keys and values of one KV head. Neighbouring rows with the same
+// blocks go through these blocks together.
 struct AttentionArgs {
   const AttentionRow* rows = nullptr;
   uint32_t num_rows = 0;

@@ -3,14 +3,14 @@
 #include "common/engine/cpu/attention_args.h"
 #include "common/engine/cpu/vector_templates.h"
 
-// What attention_templates.h goes through: the positions of rows, and where their keys and values stand in
-// float32. Of another format, some blocks are made float32 at a time, for all queries, and stay in the
-// first-level cache: all that follows is the same for every format.
+// Positions of rows for attention_templates.h, and their keys and values in float32. If these have another
+// format, a few blocks at a time are converted to float32, for all queries, and stay in the first-level
+// cache, so the rest is the same for every format.
 
 namespace tandem {
 namespace {
 
-// Consecutive rows that share the blocks of the chunk under way, and all have positions in it.
+// Consecutive rows that share the blocks of the current chunk, and all have positions in it.
 struct RowRun {
   uint32_t begin;
   uint32_t end;
@@ -63,21 +63,21 @@ TANDEM_INLINE Positions WantedByRows(const AttentionArgs& args, uint32_t begin, 
   return wanted;
 }
 
-// Asks for a cache line, of the second level: what is on its way to the first takes up one of its few miss
-// buffers until it has come, and memory is far.
+// Prefetches a cache line into the second level. A line on its way to the first level would occupy one of its
+// few miss buffers until it arrives, and memory is slow.
 TANDEM_INLINE void AskFor(const void* line) {
   __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
 }
 
-// A block that is wanted soon, for asking for its cache lines in time: blocks lie anywhere, where the
-// processor cannot guess the next.
+// A block that is needed soon, to prefetch its cache lines in time: the processor cannot predict the next
+// block, because blocks are anywhere in memory.
 TANDEM_INLINE uint32_t BlockAhead(const RowRun& run, uint32_t block) {
   return run.blocks[block + kAttentionBlocks < run.num_blocks ? block + kAttentionBlocks : block];
 }
 
 constexpr size_t kKvScaleBytes = kLanes * sizeof(float);
 
-// Vectors of bfloat16 or integers in float32; asks for as many at `ahead`, a line at a time.
+// Converts vectors of bfloat16 or integers to float32; prefetches as many at `ahead`, one line at a time.
 template <typename V>
 TANDEM_INLINE void WidenBf16(const char* from, const char* ahead, size_t num_vectors, float* to) {
   constexpr size_t kVectorBytes = kLanes * sizeof(uint16_t);
@@ -134,7 +134,7 @@ struct WideBlocks {
   TANDEM_INLINE const float* at(uint32_t block) const { return blocks[block - first]; }
 };
 
-// Of the blocks that hold `cached`, those that the run's rows want.
+// Of the blocks that hold `cached`, those that the run's rows need.
 template <typename V>
 TANDEM_INLINE WideBlocks KeysOf(const AttentionArgs& args, const RowRun& run, Positions cached) {
   WideBlocks keys = {cached.begin / kLanes, {}};

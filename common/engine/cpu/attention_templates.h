@@ -192,7 +192,7 @@ void ScoreRun(const AttentionArgs& args, const RowRun& run) {
   }
 }
 
-// V may have a way of its own.
+// V may have its own implementation.
 template <typename V>
 TANDEM_INLINE float GreatestLane(V value) {
   if constexpr (requires { V::GreatestLane(value); }) return V::GreatestLane(value);
@@ -226,7 +226,7 @@ void BendScores(const AttentionArgs& args, const AttentionRow& row, uint32_t chu
   }
 }
 
-// Turns a query's scores of the chunk, `begin` to `end` of it, into weights.
+// Turns a query's scores in the chunk, from `begin` to `end`, into weights.
 template <typename V>
 TANDEM_INLINE void WeighScores(const AttentionArgs& args, uint32_t query, uint32_t begin, uint32_t end) {
   float* scores = args.scores + query * size_t{kScoreStride};
@@ -241,7 +241,7 @@ TANDEM_INLINE void WeighScores(const AttentionArgs& args, uint32_t query, uint32
   float* totals = args.totals + query * kLanes;
   V total = V::Load(totals);
   if (after != before) {
-    // The first time there is nothing to scale: all are 0.
+    // The first time there is nothing to scale, because all are 0.
     if (before != kNoScore) {
       const V factor = Exponential(V::Broadcast(before - after));
       total = V::Multiply(total, factor);
@@ -436,7 +436,7 @@ TANDEM_INLINE RowRun FindRun(const AttentionArgs& args, uint32_t begin, uint32_t
   for (; run.end < args.num_rows; ++run.end) {
     const AttentionRow& row = args.rows[run.end];
     if (Common(InContext(row), ChunkFrom(chunk)).empty()) break;
-    // As far as the chunk goes, one of the two lists of blocks has to be the beginning of the other.
+    // Within the chunk, one of the two lists of blocks must be a prefix of the other.
     const uint32_t needed = Least(Least(run.num_blocks, NumBlocks(row)), (chunk + kAttentionChunk) / kLanes);
     if (row.num_shared_blocks < needed) break;
     if (NumBlocks(row) > run.num_blocks) {

@@ -63,7 +63,7 @@ struct Avx512 {
   }
 };
 
-// What integers of 8 and 4 bits need of AVX-512, but for multiplying them; see integer_products.h.
+// Operations on 8-bit and 4-bit integers with AVX-512, except products; see integer_products.h.
 struct Avx512Integers {
   static constexpr int kMaxRows = 6;
   static constexpr int Halves(int) { return 2; }

@@ -4,9 +4,9 @@
 
 #include "common/engine/cpu/kernel_table.h"
 
-// Weights as the integers, or floats of 8 bits, of quantised files, which products make numbers of on the
-// way: value * scale - minimum (common/model/coded_rows.h). A tile holds, for each kCodedGroup inputs (the
-// last ones filled up with zeros):
+// Weights as the integers, or 8-bit floats, of quantised files, which products convert to numbers on the fly:
+// value * scale - minimum (common/model/coded_rows.h). A tile holds, for each kCodedGroup inputs (the last
+// group padded with zeros):
 //
 //   scales    float32 [1 or 2][kTileOutputs]: for all these inputs, or, fine, for each half of them
 //   minimums  likewise, where the format has them
@@ -44,7 +44,7 @@ using Coded8FineMinimum = CodedFormat<8, true, true>;
 
 using CodedFloat8 = CodedFormat<8, false, false, true>;
 
-// Of a format kCoded....
+// The layout of a format kCoded....
 WeightLayout CodedLayout(WeightFormat format);
 
 }  // namespace tandem

@@ -5,9 +5,9 @@
 #include "common/engine/cpu/product_templates.h"
 #include "common/engine/cpu/vector_templates.h"
 
-// Products with weights as the integers, or floats of 8 bits, of quantised files. A few tiles' numbers of
-// kCodedGroup inputs are made in the nearest cache, as lines of kF32, and go through all rows, whose sums
-// stand in the outputs meanwhile: one chain of fused multiply-adds, as products with kF32 have.
+// Products with weights as the integers, or 8-bit floats, of quantised files. The numbers of a few tiles for
+// kCodedGroup inputs are computed into the first-level cache, as lines of kF32, and used for all rows, with
+// sums in the outputs meanwhile: one chain of fused multiply-adds, as in products with kF32.
 
 namespace tandem {
 namespace {
@@ -105,7 +105,7 @@ TANDEM_INLINE void DecodeGroup(const char* group, uint32_t count, float* lines) 
   }
 }
 
-// How many groups ahead of their use weights are asked for.
+// How many groups ahead weights are prefetched.
 inline constexpr size_t kPrefetchGroups = 4;
 
 template <typename Format>
@@ -139,7 +139,7 @@ TANDEM_INLINE void AddGroups(const char* group, size_t tile_bytes, const float* 
       const V input = V::Broadcast(inputs[k]);
 #pragma GCC unroll 2
       for (int tile = 0; tile < kTiles; ++tile) {
-        // Evenly, as no more than a few reads of memory can be under way.
+        // Evenly, because only a few reads of memory can be in flight.
         __builtin_prefetch(group + tile * tile_bytes + kPrefetchGroups * Format::kGroupBytes +
                            k * (Format::kGroupBytes / kCodedGroup));
 #pragma GCC unroll 2
@@ -175,7 +175,7 @@ TANDEM_INLINE void MultiplyRowOfTiles(const char* tiles, size_t tile_bytes, cons
 
 template <typename V, typename Format>
 void MultiplyRow(const ProductArgs& args) {
-  // A chain of multiply-adds waits for itself: as many as there are registers for.
+  // A chain of multiply-adds waits for its own results, so use as many chains as there are registers.
   constexpr uint32_t kTiles = V::kPieces == 1 ? 2 : 1;
   const size_t tile_bytes = size_t{(args.depth + kCodedGroup - 1) / kCodedGroup} * Format::kGroupBytes;
   const auto* const tiles = static_cast<const char*>(args.tiles);

@@ -20,7 +20,7 @@
 
 namespace tandem {
 
-// A row of the step under way, in its place in the activations.
+// A row of the current step, with its position in the activations.
 struct ActiveRow {
   const StepRow* row = nullptr;
   uint32_t position = 0;
@@ -44,14 +44,14 @@ class CpuAttention {
     size_t output_stride = 0;
   };
 
-  // `team` does the work later and lays out the memory now: it must outlive this. ResourceExhausted without
+  // `team` does the work later and places the memory now; it must outlive this. ResourceExhausted without
   // memory, InvalidArgument for more blocks than can be numbered.
   static absl::StatusOr<std::unique_ptr<CpuAttention>> Create(const ModelConfig& config,
                                                               const KernelTable& kernels, ThreadTeam* team,
                                                               const Options& options);
 
   // Decides which rows go through shared blocks together. The rows, in the order of their activations
-  // (`query_key_value` and `output`), are looked at until the next Plan.
+  // (`query_key_value` and `output`), are used until the next Plan.
   void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value, const RowBuffer& output);
 
   // `query_key_value` is [rows, query_size + 2 * kv_size]: normalises (where the norms are not empty) and
@@ -60,8 +60,9 @@ class CpuAttention {
                const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                const RowBuffer& query_key_value);
 
-  // Of rows whose queries, keys and values others make (LatentStage), in place of Prepare: every thread calls
-  // BeginLayer, and for its rows the other two. Turn turns the first rotary_dim numbers, in layers that do.
+  // In place of Prepare, for rows whose queries, keys and values LatentStage computes: every thread calls
+  // BeginLayer, and the other two for its rows. Turn rotates the first rotary_dim numbers, in layers that
+  // rotate.
   void BeginLayer(int thread) {
     if (thread == 0) next_item_.store(0, std::memory_order_relaxed);
   }
@@ -79,7 +80,7 @@ class CpuAttention {
   void Copy(SlotId from, SlotId to) { kv_.Copy(from, to); }
 
  private:
-  // What each thread needs for itself: the scratch of AttentionArgs.
+  // The scratch of AttentionArgs, one for each thread.
   struct ThreadScratch {
     AlignedBuffer wide_keys;
     AlignedBuffer wide_values;
@@ -88,7 +89,7 @@ class CpuAttention {
     AlignedBuffer totals;
     AlignedBuffer greatest;
   };
-  // The rows of the plan as layers of one window see them.
+  // The rows of the plan, for layers with one window size.
   struct WindowRows {
     uint32_t window = 0;  // 0: everything.
     std::vector<AttentionRow> rows;

@@ -15,20 +15,20 @@
 namespace tandem {
 
 struct CpuEngineOptions {
-  // Blocks of keys and values: `num_blocks` of them when it is not 0, else as many as `kv_bytes` hold.
+  // Blocks of keys and values: `num_blocks` if that is not 0, otherwise as many as fit into `kv_bytes`.
   uint32_t num_blocks = 0;
   uint64_t kv_bytes = uint64_t{256} << 20;
   uint32_t max_rows = 512;
   int num_threads = 1;
-  // Pins the threads: one CPU for each (cpu_list.h), the thread that calls Step being the first, for as long
-  // as that takes. Empty: they run where the system puts them.
+  // Pins the threads: one CPU for each (cpu_list.h). The first is for the thread that calls Step, during the
+  // call. Empty: no pinning.
   std::vector<int> cpus;
   InstructionSet instruction_set = InstructionSet::kAuto;
-  // Part of the model as far as outputs go: they are the same again only with the same type.
+  // Affects outputs like a part of the model: they are only reproducible with the same type.
   WeightType weight_type = WeightType::kAsInFile;
   // Likewise.
   KvType kv_type = KvType::kAuto;
-  // Told of every tensor while CreateCpuEngine runs; the caller finishes it. Not owned, may be null.
+  // Gets the progress of CreateCpuEngine, tensor by tensor; the caller calls Finish. Not owned, may be null.
   LoadProgress* progress = nullptr;
 };
 
@@ -36,16 +36,16 @@ struct CpuEngineOptions {
 // copied: `model` need not live longer than this call. A context is at most the model's and at most what the
 // blocks hold.
 //
-// The same bits on every instruction set but for what kernel_table.h says of bfloat16 weights on amx, and
-// with any number of threads: they share out outputs, never a sum.
+// The bits are the same on every instruction set, except for bfloat16 weights on amx (see kernel_table.h),
+// and with any number of threads, because threads divide outputs, never a sum.
 //
-// InvalidArgument for options out of range or a weight type that the files do not hold, ResourceExhausted
-// without memory or threads.
+// InvalidArgument for options out of range or a weight type that the files do not hold; ResourceExhausted if
+// there is not enough memory or no threads.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCpuEngine(std::shared_ptr<const Model> model,
                                                         const CpuEngineOptions& options);
 
-// Experts whose weights the last step read, over all layers, each once for all rows of a layer that took it;
-// 0 of a model that has none, or of another engine.
+// The number of experts whose weights the last step read, over all layers; an expert counts once per layer,
+// for all rows. 0 for a model without experts, or for another engine.
 uint64_t ExpertsRead(const Engine& engine);
 
 }  // namespace tandem

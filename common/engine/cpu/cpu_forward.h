@@ -26,8 +26,8 @@
 
 namespace tandem {
 
-// The engine of cpu_engine.h. cpu_engine.cc creates it and begins steps; cpu_forward.cc is what every
-// thread of its team computes in a step.
+// The engine of cpu_engine.h. cpu_engine.cc creates it and starts steps; cpu_forward.cc is the work of every
+// thread of its team in a step.
 class CpuEngine final : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Model> model,
@@ -39,7 +39,7 @@ class CpuEngine final : public Engine {
   bool has_features() const override { return true; }
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
-  // A draft head has none, nor has latent attention.
+  // Not for draft heads or latent attention.
   bool has_adapters() const override { return head_ == nullptr && latent_ == nullptr; }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
   absl::Status DropAdapter(AdapterId adapter) override;
@@ -52,28 +52,28 @@ class CpuEngine final : public Engine {
   absl::Status AllocateScratch();
   absl::Status AllocateFeedForward();
 
-  // The step, as each thread of the team runs it. Functions below end where the others' results are needed
-  // next: the caller puts the barrier.
+  // The step, as each thread of the team runs it. The functions below end where results of other threads are
+  // needed; the caller adds the barrier.
   void RunStep(int thread);
   void Embed(int thread);
   void ProjectEmbedding(int thread);
   void RunLayer(int thread, uint32_t layer);
   // Decides which of the active rows attend together.
   void PlanAttention();
-  // What a row attends with, to where another one's is.
+  // Moves a row's queries to the place of another row's.
   void MoveQueries(uint32_t from, uint32_t to);
-  // Attention's outputs into the stream, then what the feed-forward part makes of it.
+  // Adds attention's outputs to the stream, then those of the feed-forward part.
   void RunSequential(int thread, uint32_t layer);
-  // Both from the same stream, and then both into it.
+  // Computes both from the same stream, then adds both to it.
   void RunParallel(int thread, uint32_t layer);
   // Into normed_, prepared for the product with `next`.
   void Normalise(int thread, const NormWeights& norm, const PackedMatrix& next);
   // Without weights the row stays as it is.
   void NormaliseRow(const NormWeights& norm, const float* row, float* out) const;
-  // Moves the rows that are computed to the end to the front, and there is nothing left of the others.
+  // Moves the rows that are needed to the end to the front, and drops the others.
   void DropFinishedRows(int thread);
   void KeepRowsWithLogits(int thread);
-  // Hands out the states after so many layers, of this thread's rows.
+  // Copies the requested states after `num_layers` layers, for this thread's rows.
   void TakeFeatures(int thread, uint32_t num_layers);
   bool IsComputedToTheEnd(const StepRow& row) const;
   // What a part of a layer ends in.
@@ -86,30 +86,30 @@ class CpuEngine final : public Engine {
     uint32_t layer;
   };
   Addition AttentionOf(uint32_t layer) const;
-  // Before a product, once its inputs are complete: what adapters make of them. Has a barrier of its own if
-  // there are any.
+  // Before a product, once its inputs are complete: computes the adapters' reduced inputs. Has its own
+  // barrier if there are adapters.
   void Reduce(int thread, uint32_t layer, LoraProduct product, const ProductInputs& inputs);
-  // After it.
+  // After the product: adds the adapters' outputs.
   void Adapt(int thread, uint32_t layer, LoraProduct product, Share tiles, float* const* outputs) const {
     if (adapts_) lora_->Add(thread, layer, product, tiles, outputs);
   }
-  // Has barriers of its own where there are norms.
+  // Has its own barriers if there are norms.
   void AddToStream(int thread, const Addition& addition, const ProductInputs& inputs);
   // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
-  // theirs. Whether there was anything to do.
+  // theirs. Returns whether there was anything to do.
   bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
   // The end of it, of one row: norms and adds `addend` to the stream.
   void AddRow(const Addition& addition, uint32_t row, float* addend) const;
-  // The feed-forward part as far as the product with `down`, that of experts to their sums. Has barriers of
-  // its own where there are experts.
+  // The feed-forward part up to the product with `down`; with experts, up to their sums, with its own
+  // barriers.
   void FeedForward(int thread, uint32_t layer);
-  // Its outputs into the stream.
+  // Adds its outputs to the stream.
   void AddFeedForward(int thread, uint32_t layer);
   FeedForwardScratch& ScratchOf(const CpuWeights::Layer& weights) {
     return weights.experts.exist() ? shared_ : middle_;
   }
   void ComputeLogits(int thread);
-  // What a feed-forward part prepares its inputs for. A router takes them as they are.
+  // The first matrix of a feed-forward part, for which inputs are prepared. A router takes them unprepared.
   static const PackedMatrix& FirstOf(const CpuWeights::Layer& weights) {
     return weights.mlp.up.num_outputs() > 0 ? weights.mlp.up : weights.experts.router;
   }

@@ -11,30 +11,30 @@
 
 namespace tandem {
 
-// Of this many CPUs: more than any kernel manages, and more than cpu_set_t holds.
+// More CPUs than any kernel manages, and more than cpu_set_t holds.
 inline constexpr int kMaxCpus = 8192;
 struct CpuSet {
   alignas(cpu_set_t) unsigned char bytes[kMaxCpus / 8] = {};
   cpu_set_t* get() { return reinterpret_cast<cpu_set_t*>(bytes); }
 };
 
-// The CPUs that a list like "0-3,8" names, in its order. InvalidArgument says what is wrong with it: not a
-// number or range, a range that goes down, a CPU twice, a number above 8191.
+// The CPUs in a list like "0-3,8", in its order. InvalidArgument says what is wrong: no number or range, a
+// descending range, a CPU twice, a number above 8191.
 absl::StatusOr<std::vector<int>> ParseCpuList(absl::string_view list);
 
 // CPUs that the calling thread may run on, ascending.
 absl::StatusOr<std::vector<int>> AllowedCpus();
 
-// A CPU for each of `num_threads` threads, as `list` names them; none for the empty list. InvalidArgument
-// also when there are more or fewer CPUs than threads, or when the machine does not have one of them or the
-// calling thread may not run there.
+// A CPU for each of `num_threads` threads, from `list`; empty for the empty list. InvalidArgument also if the
+// number of CPUs differs from that of threads, if the machine does not have one of them, or if the calling
+// thread may not run there.
 absl::StatusOr<std::vector<int>> CpusForThreads(absl::string_view list, int num_threads);
 
-// Lets `thread` run on `cpu` only. InvalidArgument when it may not.
+// Lets `thread` run on `cpu` only. InvalidArgument if it may not run there.
 absl::Status PinThread(pthread_t thread, int cpu);
 
-// Lets the calling thread run on one CPU only for as long as this lives; anywhere when `cpu` is negative. A
-// CPU that has been taken from the process leaves the thread where it is allowed to be. Takes no memory.
+// Pins the calling thread to one CPU while this exists; no pinning if `cpu` is negative. If the process has
+// lost that CPU, the thread runs where it is allowed to. Allocates no memory.
 class CallerPin {
  public:
   explicit CallerPin(int cpu);

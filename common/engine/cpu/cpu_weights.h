@@ -19,7 +19,7 @@ struct NormWeights {
   bool exists() const { return !weight.empty(); }
 };
 
-// A model's weights as the CPU engine uses them. Independent of the files they came from.
+// A model's weights in the CPU engine's form. Independent of the files.
 struct CpuWeights {
   // A feed-forward part: a dense layer's, or one expert's.
   struct Mlp {
@@ -31,7 +31,7 @@ struct CpuWeights {
     std::vector<float> down_bias;
   };
 
-  // What a layer with experts has.
+  // The weights of a layer with experts.
   struct Experts {
     // [num_experts, hidden] in float32, with one output more where a shared expert has a gate: that.
     PackedMatrix router;
@@ -43,7 +43,8 @@ struct CpuWeights {
     bool exist() const { return !each.empty(); }
   };
 
-  // What latent attention has beside query_key_value, which is query or query_down on top of kv_down.
+  // The weights of latent attention in addition to query_key_value, which then is query or query_down stacked
+  // on kv_down.
   struct Latent {
     std::vector<float> query_norm;       // [query_rank]; empty where queries have no latent
     PackedMatrix query_up;               // [num_heads * query_dim, query_rank], likewise
@@ -53,8 +54,8 @@ struct CpuWeights {
   };
 
   struct Layer {
-    // Before attention and before the feed-forward part; over what each of them adds to the stream; and over
-    // the stream behind each sum. Draft heads but MTP have no input norm.
+    // Norms before attention and before the feed-forward part; over what each of them adds to the stream; and
+    // over the stream after each sum. Draft heads except MTP have no input norm.
     NormWeights input_norm;
     NormWeights mlp_norm;
     NormWeights attention_output_norm;
@@ -73,14 +74,14 @@ struct CpuWeights {
     Experts experts;
   };
 
-  // What a draft head has besides its layer.
+  // The weights of a draft head outside of its layer.
   struct Head {
     PackedMatrix projection;  // [hidden, inputs]
     std::vector<float> projection_bias;
     std::vector<float> embedding_norm;  // EAGLE-3, MTP: [hidden], as is the next one
     std::vector<float> state_norm;
     TokenIds draft_tokens;  // As in HeadWeights.
-    // Rows are read where the file is mapped: other processes read the same ones.
+    // Rows are read from the mapped file, whose memory processes share.
     TensorView embedding;  // [vocab, hidden]
     // Medusa: as in HeadWeights. Where all share one output, it is CpuWeights::output.
     struct Position {
@@ -102,7 +103,7 @@ struct CpuWeights {
   bool tied_embeddings = false;
   Head head;
 
-  // Of a model that is no head.
+  // Only for models that are no heads.
   const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
 };
 

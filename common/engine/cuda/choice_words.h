@@ -10,18 +10,18 @@
 
 namespace tandem {
 
-// Appends to a step's words (step_words.h) how tokens are chosen, so that ChoiceKernel chooses as
-// TargetSampler does. Counts and biases that several choices in turn share are written once. `words` outlives
-// the writer.
+// Appends the parameters of choices to a step's words (step_words.h), so that ChoiceKernel chooses like
+// TargetSampler. Counts and biases that consecutive choices share are written once. `words` outlives the
+// writer.
 class ChoiceWriter {
  public:
   explicit ChoiceWriter(std::vector<uint32_t>* words) : words_(*words) {}
 
-  // Returns the place of the choice, which is valid.
+  // Writes a valid choice. Returns its position.
   uint32_t Write(const SeededChoice& choice);
 
  private:
-  // Where pairs stand, and how many.
+  // The position and number of pairs.
   struct Pairs {
     uint32_t at = 0;
     uint32_t size = 0;

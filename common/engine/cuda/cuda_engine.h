@@ -61,8 +61,8 @@ class CudaEngine final : public Engine {
     uint32_t max_rows = 512;
     WeightType weight_type = WeightType::kAsInFile;
     bool use_graphs = true;
-    // States of each row that rows may ask for as features without more room being made for them while
-    // others wait: draft heads have one at least.
+    // States per row for which room for features is allocated at the start, so that no step waits for more.
+    // At least one for draft heads.
     uint32_t feature_states = 0;
     LoadProgress* progress = nullptr;  // Not owned, may be null.
   };
@@ -79,7 +79,7 @@ class CudaEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
   uint32_t max_rows() const override { return options_.max_rows; }
-  // Drafters want guesses and how likely they are.
+  // Drafters need guesses with their probabilities.
   bool chooses() const override { return !is_head(); }
   bool has_features() const override { return true; }
   // FailedPrecondition on a rank other than 0.
@@ -88,7 +88,7 @@ class CudaEngine final : public Engine {
   absl::Status Finish() override;
   bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
-  // Of one GPU, and not of draft heads.
+  // Only on one GPU, and not for draft heads.
   bool has_adapters() const override { return !is_head() && is_alone(); }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
   absl::Status DropAdapter(AdapterId adapter) override;
@@ -96,14 +96,15 @@ class CudaEngine final : public Engine {
   // Experts whose weights the last step read, over all layers. Waits for the device; between steps.
   absl::StatusOr<uint64_t> CountExpertsRead();
 
-  // For ranks other than 0: takes part in what rank 0 does, and returns when that is over.
+  // For ranks other than 0: repeats what rank 0 does, and returns when rank 0 ends.
   absl::Status Follow();
 
   DeviceOps& ops() { return *ops_; }
 
  private:
-  // What is captured: sizes, rows of the step and of those that are wanted, both as BucketOf has them. The
-  // latter are 64 at most: the first tile of logits. And what else depends on what rows ask for.
+  // The key of a captured graph: the numbers of rows of the step and of wanted rows, both rounded by BucketOf
+  // (at most 64 wanted rows: the first tile of logits), and everything else that depends on what rows
+  // request.
   struct Bucket {
     uint32_t rows = 0;
     uint32_t wanted = 0;
@@ -134,13 +135,13 @@ class CudaEngine final : public Engine {
   // The words of a step in device memory, on every rank.
   absl::Status SendWords(uint32_t kind);
   absl::Status EnsureWordCapacity(uint64_t num_words);
-  // Words of what a row of a draft head reads, at most.
+  // The most words of the state that a row of a draft head reads.
   uint64_t StateWords() const;
   absl::Status EnsureFeatureRoom(uint64_t num_states);
-  // Graphs know where they are.
+  // Captured graphs contain their addresses.
   void ForgetGraphs();
   absl::Status Wait();
-  // What a step asks for, as its words say.
+  // The size of a step's requests, as in its words.
   struct StepSize {
     uint32_t rows = 0;
     uint32_t wanted = 0;
@@ -154,59 +155,60 @@ class CudaEngine final : public Engine {
   Bucket FirstBucket(const StepSize& size) const;
   // Rows of logits among the 64 wanted ones from `first` on.
   static uint32_t NumLogits(const StepSize& size, uint32_t first);
-  // Asks for the step, and for what comes down of its first wanted rows; then takes that, and asks for and
-  // takes that of the others, 64 rows at a time.
+  // BeginStep queues the step, and the download for its first wanted rows. EndStep takes these results, and
+  // then queues and takes those of the other rows, 64 at a time.
   absl::Status BeginStep(const StepSize& size);
   absl::Status EndStep(const StepSize& size, absl::Span<const StepRow> rows);
   absl::Status DownloadWanted(const StepSize& size, uint32_t first);
-  // What the device gave, once it is there. Logits of a head that drafts some tokens: minus infinity for the
-  // others.
+  // Copies the device's results, once they are there. For a head that drafts only some tokens, the logits of
+  // the others are minus infinity.
   void HandOutLogits(const float* from, float* to) const;
   void HandOutFeatures(absl::Span<const StepRow> rows) const;
   absl::Status HandOutChoices(absl::Span<const StepRow> rows);
   absl::Status RunCopies(uint32_t num_copies);
 
-  // What a step consists of, put into the stream or recorded.
+  // Puts the work of a step into the stream, or records it.
   absl::Status Compute(const Bucket& bucket);
   absl::Status ComputeLayer(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
-  // How a draft head's rows begin, up to what its layer's attention reads.
+  // The start of a draft head's rows, up to the input of its layer's attention.
   absl::Status BeginHead(const Bucket& bucket);
   absl::Status JoinInputs(const Bucket& bucket);
   absl::Status TakeFinalFeatures(const Bucket& bucket);
   // Logits of a tile of wanted rows, and the choices among them.
   absl::Status ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
-  // The stream, and what the product before gave for it: of every rank's, with `bias`.
+  // The stream, and the addends of the previous product: of every rank, with `bias`.
   Residual Stream(DeviceSpan<const float> bias, bool adds, const Bucket& bucket) const;
-  // The same behind a whole layer.
+  // The same after a whole layer.
   Residual StreamAfter(const DeviceWeights::Layer& weights, const Bucket& bucket) const;
   NormWeight NormOf(const DeviceNorm& norm) const;
   // values = norm(values + addend), [rows, hidden].
   absl::Status NormInPlace(DeviceSpan<float> values, DeviceSpan<const float> addend, const DeviceNorm& norm,
                            const Bucket& bucket);
   absl::Status NormAllHeads(const DeviceWeights::Layer& weights, const Bucket& bucket);
-  // Parts of a layer: keys and values of its rows, the feed-forward part as far as the product with `down`,
-  // and all behind attention of a block that is parallel.
+  // Parts of a layer: keys and values of its rows; the feed-forward part up to the product with `down`; and,
+  // for a parallel block, everything after attention.
   absl::Status PrepareAttention(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeGate(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeParallel(uint32_t layer, const Bucket& bucket);
-  // A feed-forward part that is experts, and the two halves of it: which experts a row takes, and what they
-  // give.
+  // A feed-forward part with experts, and its two halves: the choice of experts for each row, and their
+  // outputs.
   absl::Status ComputeExperts(uint32_t layer, const Bucket& bucket);
   absl::Status ChooseExperts(uint32_t layer, const Bucket& bucket);
   absl::Status MultiplyExperts(const DeviceWeights::Experts& experts, const Bucket& bucket);
-  // Into normed_. Between layers it says how many the stream has been through, for rows that ask for features
-  // of that; none within a layer. `exact`: the same before it is rounded, or empty.
+  // Norms into normed_. Between layers, the argument gives how many layers the stream has passed, for rows
+  // that request these features; nullopt within a layer. `exact`: gets the values before rounding, or is
+  // empty.
   absl::Status Norm(const DeviceNorm& weights, const Residual& stream, std::optional<uint32_t> num_layers,
                     const Bucket& bucket, DeviceSpan<float> exact = {});
   absl::Status Embed(DeviceSpan<float> to, const Bucket& bucket);
-  // Where norms put features; empty for steps without.
+  // Where norms put features; empty for steps without features.
   DeviceSpan<float> FeaturesOf(const Bucket& bucket) const;
-  // `num_rows` is a bucket's. Rows up to a multiple of kRowTile are there, and may be computed.
+  // `num_rows`: of a bucket. Rows up to a multiple of kRowTile exist, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
-  // What a product of a layer is, as far as adapters have a part in it.
+  // Identifies a product of a layer, for adapters.
   struct LayerProduct {
     uint32_t layer = 0;
     uint32_t input = 0;  // kQueryKeyValueInput, ...
@@ -215,16 +217,16 @@ class CudaEngine final : public Engine {
   absl::Status MultiplyAdapted(const LayerProduct& product, const DeviceMatrix& matrix,
                                DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                                const Bucket& bucket);
-  // What kernels read of adapters may have moved, or be wider.
+  // The adapters' table may have moved, or rows may be wider: updates the data for kernels.
   absl::Status FollowAdapters();
   GateLimits Limits() const;
-  // With several ranks, everybody's `size` addends.
+  // With several ranks, gathers the `size` addends of all.
   absl::Status GatherAddends(uint64_t size);
-  // Product and, with several ranks, everybody's: what the next norm adds.
+  // The product and, with several ranks, those of all: what the next norm adds.
   absl::Status MultiplyAndGather(const LayerProduct& product, const DeviceMatrix& matrix,
                                  DeviceSpan<const Bf16> inputs, const Bucket& bucket);
   absl::Status ReplayOrCompute(const Bucket& bucket);
-  // Captured when it is not yet.
+  // Captures the graph if it does not exist yet.
   absl::StatusOr<uint32_t> GraphFor(const Bucket& bucket);
 
   uint64_t LayerKvSize() const;
@@ -249,7 +251,7 @@ class CudaEngine final : public Engine {
   Shard shard_;
   DeviceWeights weights_;
   DeviceAdapters adapters_;
-  // What graphs know of them: where the table is, and how wide reduced rows are.
+  // The values that graphs contain: the address of the table, and the width of reduced rows.
   const void* adapter_table_ = nullptr;
   uint32_t adapter_width_ = 0;
   DeviceSpan<float> reduced_;  // [padded rows, adapter_width_]

@@ -30,9 +30,9 @@ class CudaMedusaEngine final : public Engine {
   // Rows that go through the heads together; each takes room for the logits of all positions.
   static constexpr uint32_t kMostTogether = 16;
 
-  // The weights are copied. Of the options, those of graphs and features mean nothing here; without
-  // `num_blocks` there are as many as many sessions of a few tokens take. Errors: those of UploadMedusa;
-  // InvalidArgument for options out of range, and for several ranks.
+  // The weights are copied. The options for graphs and features have no effect; without `num_blocks`, there
+  // are enough blocks for many sessions of a few tokens. Errors: those of UploadMedusa; InvalidArgument for
+  // options out of range, and for several ranks.
   static absl::StatusOr<std::unique_ptr<CudaMedusaEngine>> Create(const Model& model,
                                                                   const CudaEngine::Options& options,
                                                                   std::unique_ptr<DeviceOps> ops);
@@ -50,7 +50,7 @@ class CudaMedusaEngine final : public Engine {
       : config_(config), max_rows_(max_rows), ops_(std::move(ops)) {}
 
   absl::Status AllocateScratch(WeightType weight_type);
-  // Of rows with logits, at most kMostTogether.
+  // Runs the heads for rows with logits, at most kMostTogether.
   absl::Status RunHeads(absl::Span<const StepRow* const> rows);
   // The states of one position, [rows, hidden], as its output matrix reads them.
   absl::Status RunBlocks(const DevicePosition& position, uint32_t num_rows, DeviceSpan<Bf16> states);

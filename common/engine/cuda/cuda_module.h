@@ -13,24 +13,24 @@
 
 namespace tandem {
 
-// What talks to CUDA is a module of its own, tandem-cuda.so, that open_device.cc loads when a GPU is asked
-// for: cuBLASLt alone has 94 KB of thread-local storage, which the C library takes out of the stack of every
-// thread where the library is linked to the program, and some libraries' threads have stacks of 100 KB.
-// Loaded later, each thread takes it from the heap, and only when it uses it.
+// The code that calls CUDA is a separate module, tandem-cuda.so, which open_device.cc loads when a GPU is
+// requested. The reason: cuBLASLt alone has 94 KB of thread-local storage. If it is linked to the program,
+// the C library takes this out of the stack of every thread, and threads of some libraries have stacks of 100
+// KB. If it is loaded later, a thread takes it from the heap, when it first uses it.
 //
 // Classes of the standard library and of absl cross the border, and memory is allocated on one side and freed
-// on the other: both sides have to be of one build. That is what is checked. Where absl is a static library,
-// each side has its code for itself; nothing that crosses (Status, its message, string_view) refers to state
-// of it.
+// on the other, so both sides must be of one build. The fingerprint checks that. If absl is a static library,
+// each side has its own copy of the code; nothing that crosses (Status, its message, string_view) refers to
+// state in it.
 
-// To be raised whenever CudaModule, DeviceOps, CudaDeviceOptions or a kernel's fields change their meaning or
+// Increase it whenever CudaModule, DeviceOps, CudaDeviceOptions or a kernel's fields change their meaning or
 // order.
 inline constexpr uint32_t kCudaModuleVersion = 7;
 inline constexpr char kCudaModuleFile[] = "tandem-cuda.so";
 inline constexpr char kCudaModuleEntry[] = "tandem_cuda_module";  // Of type CudaModuleEntry.
 
-// What both sides have to agree about, whatever the version says: the size of all that crosses, the order of
-// kernels in DeviceOps, and of which absl and C++ library the classes are.
+// What both sides must agree on, whatever the version: the sizes of everything that crosses, the order of
+// kernels in DeviceOps, and the versions of absl and of the C++ library.
 constexpr uint64_t CudaModuleFingerprint() {
   uint64_t hash = 14695981039346656037u;  // FNV-1a, of whole words.
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
@@ -65,8 +65,8 @@ constexpr uint64_t CudaModuleFingerprint() {
   return hash;
 }
 
-// What the module's entry returns. The first two members stay where they are in every version; nothing else
-// may be looked at before CheckCudaModule is content with them.
+// What the module's entry returns. The first two members have the same position in every version. Do not read
+// anything else before CheckCudaModule has accepted them.
 struct CudaModule {
   uint32_t version = kCudaModuleVersion;
   uint64_t fingerprint = CudaModuleFingerprint();
@@ -79,8 +79,8 @@ using CudaModuleEntry = const CudaModule*();
 // FailedPrecondition, naming `path`, for a module of another build.
 absl::Status CheckCudaModule(const CudaModule& module, absl::string_view path);
 
-// Loads the module at the first call that succeeds, for good. NotFound, saying where it was looked for, when
-// there is none; FailedPrecondition when it cannot be loaded or is of another build.
+// Loads the module, once, for good. NotFound, with the places searched, if there is none; FailedPrecondition
+// if it cannot be loaded or is of another build.
 absl::StatusOr<const CudaModule*> LoadCudaModule();
 
 }  // namespace tandem

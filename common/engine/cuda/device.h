@@ -25,10 +25,10 @@ struct CudaDevice {
   int num_multiprocessors = 0;
 };
 
-// The devices that this process can use. Unavailable, saying why, when there is no driver or no device.
+// The devices that this process can use. Unavailable, with the reason, if there is no driver or no device.
 absl::StatusOr<std::vector<CudaDevice>> ListCudaDevices();
 
-// A CUDA error code as a status; OK for cudaSuccess. `what` says what was being done.
+// A CUDA error code as a status; OK for cudaSuccess. `what`: the operation.
 absl::Status CudaStatus(int code, absl::string_view what);
 
 // Memory of the current device, freed on destruction. Movable, not copyable. Its methods block until done.
@@ -122,7 +122,7 @@ class CudaGraph {
   CUgraphExec_st* executable_ = nullptr;
 };
 
-// Host memory that the device copies from and to by itself.
+// Pinned host memory, from and to which the device copies by itself.
 class CudaHostBuffer {
  public:
   static absl::StatusOr<CudaHostBuffer> Allocate(size_t bytes);
@@ -150,7 +150,7 @@ class CudaPool {
   // Aligned to 256 bytes, not initialised. ResourceExhausted, naming `what`, beyond the limit (0: none) or
   // the device.
   absl::StatusOr<void*> Allocate(uint64_t bytes, absl::string_view what);
-  // The same in a buffer of its own, which FreeBlock gives back.
+  // The same in a separate buffer, which FreeBlock frees.
   absl::StatusOr<void*> AllocateBlock(uint64_t bytes, absl::string_view what);
   void FreeBlock(void* data);
 

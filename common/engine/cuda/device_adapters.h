@@ -24,12 +24,12 @@ class DeviceAdapters {
   // Both outlive it.
   DeviceAdapters(const ModelConfig& config, DeviceOps* ops) : config_(config), ops_(ops) {}
 
-  // Errors are Engine's. Between steps. Table and width may be others afterwards.
+  // Call it between steps. May change table and width. Errors as in Engine.
   absl::StatusOr<AdapterId> Add(const LoraAdapter& adapter);
   absl::Status Drop(AdapterId adapter);
 
   const AdapterPlaces& places() const { return places_; }
-  // What AdapterTable has.
+  // The data of AdapterTable.
   DeviceSpan<const DeviceSpan<const AdapterInput>> table() const { return table_; }
   // Numbers of the widest reduced row.
   uint32_t width() const { return width_; }
@@ -39,7 +39,7 @@ class DeviceAdapters {
     void* memory = nullptr;  // Null where nobody is.
     DeviceSpan<const AdapterInput> inputs;
   };
-  // Of an adapter that is on its way.
+  // The layout of an adapter that is being added.
   struct Layout;
 
   absl::StatusOr<Held> Upload(const Layout& layout);

@@ -10,9 +10,9 @@ namespace tandem {
 //
 //   (1 - A^(g+1)) / ((1 - A) * (g * a_q + b_p(g)))
 //
-// with A from AcceptanceEstimate (equation 2, or 11 or 12). The paper drafts again only when the estimate
-// changes, which it cannot without drafts: here a window of 1 is tried for a few rounds now and then
-// (RoundProbe).
+// with A from AcceptanceEstimate (equation 2, or 11 or 12). In the paper, a window of 0 stays until the
+// estimate changes, which is impossible without drafts. So this policy tries a window of 1 for a few rounds
+// now and then (RoundProbe).
 std::unique_ptr<WindowPolicy> MakeAnalyticPolicy(const AcceptanceEstimate::Options& options = {});
 
 }  // namespace tandem

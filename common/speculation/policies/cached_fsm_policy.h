@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// A counter that leans on which tokens have been seen (On-the-fly adaptation, method 3). The cache holds the
-// tokens of the prompt and every token committed since; per round, with the cache as it was before:
+// A counter that uses the tokens seen so far (On-the-fly adaptation, method 3). The cache holds the tokens of
+// the prompt and every token committed since; per round, with the cache as it was before:
 //
 //   g <- g + 1  when a validated token is in the cache,
 //   g <- g - 1  when none is,

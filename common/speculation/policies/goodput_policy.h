@@ -12,11 +12,11 @@ namespace tandem {
 //
 // a_d is the session's own acceptance at level d, with the drafter's over all sessions as its prior; `hidden`
 // is the drafter's time per level while a round is verified, which costs nothing until it is longer than the
-// round, and `exposed` what rounds have had to wait. 0 when drafting does not pay or when, round after round,
-// no candidate was found worth a row; with probes (RoundProbe), unless it is the drafter as a whole that does
-// not pay (DraftPayoff).
+// round, and `exposed` the time that rounds waited. The window is 0 if drafting does not pay or if, round
+// after round, no candidate was worth a row. A session with window 0 makes probes (RoundProbe), unless the
+// drafter as a whole does not pay (DraftPayoff).
 //
-// This bounds what is drafted. What of it is verified is chosen over the whole batch, by ChooseNodes.
+// The window only bounds drafting. ChooseNodes selects the nodes to verify, over the whole batch.
 std::unique_ptr<WindowPolicy> MakeGoodputPolicy(const GoodputOptions& options = {});
 
 }  // namespace tandem

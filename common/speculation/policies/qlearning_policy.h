@@ -13,13 +13,12 @@ namespace tandem {
 //
 //   Q(s, a) <- Q(s, a) + learning_rate * (r + discount * max_a' Q(a, a') - Q(s, a))
 //
-// A window of 0 has reward 0. Actions are the best known (the smallest of equals), but a random one with
-// probability `exploration` while fewer than `warmup_prompts` prompts were learned from, as many as the paper
-// (appendix D.1) takes before it measures; `seed` decides both whether and which. A round that wanted drafts
-// and got none teaches nothing.
+// A window of 0 has reward 0. The action is the best known one (the smallest of equals). While fewer than
+// `warmup_prompts` prompts were learned from, which is the paper's warm-up (appendix D.1), it is a random one
+// with probability `exploration`; `seed` decides both. A round that wanted drafts and got none is ignored.
 //
-// `learned` (QLearningState) is what earlier sessions have come to. What cannot be read, or lies outside of
-// what these options can lead to, counts as not learned; the exported state goes on from it.
+// `learned` (QLearningState): the state of earlier sessions. Content that cannot be read, or that these
+// options cannot produce, counts as not learned. The exported state continues from it.
 std::unique_ptr<WindowPolicy> MakeQLearningPolicy(const QLearningOptions& options, uint64_t seed,
                                                   absl::string_view learned = {});
 

@@ -23,9 +23,9 @@ namespace tandem {
 // MergePolicyStates uses this to tell sessions that ran at the same time from sessions that ran one after
 // another.
 struct QLearningState {
-  // Of prompts and visits. Reaching it takes years; beyond it they are not counted.
+  // Bound on counts of prompts and visits. Reaching it takes years.
   static constexpr uint32_t kMostVisits = uint32_t{1} << 30;
-  // Values of any sane discount lie far below.
+  // With any sane discount, values are far below this.
   static constexpr float kLargestValue = 1e6F;
   // As many as fit kMaxPolicyStateBytes.
   static constexpr size_t kMostEntries = 291;
@@ -43,19 +43,19 @@ struct QLearningState {
   std::vector<Entry> entries;
   friend bool operator==(const QLearningState&, const QLearningState&) = default;
 
-  // Of more than kMostEntries entries, those that were visited most often.
+  // If there are more than kMostEntries entries, keeps the most visited ones.
   std::string Serialize() const;
   // InvalidArgument, saying where and what was expected, for bytes that Serialize cannot have written. They
   // come from other processes.
   static absl::StatusOr<QLearningState> Parse(absl::string_view bytes);
 };
 
-// A window policy's state that takes up what one more session, `newer`, has learned; nothing in the result is
-// fresh. `stored` may be empty, of another policy or damaged: it then counts as none.
+// Merges what one more session, `newer`, has learned into a window policy's stored state; nothing in the
+// result is fresh. If `stored` is empty, damaged or of another policy, it is ignored.
 //
-// Where nobody else learned between the start of that session and now, the result is what the session ended
-// with. Otherwise each value is the mean of both, weighted by the visits that each has made since the session
-// began: those of the session, and those of the others.
+// If no other session has learned since that session started, the result is the session's final state.
+// Otherwise each value is the mean of both, weighted by the visits since the session started: its own, and
+// those of the others.
 //
 // InvalidArgument if `newer` is no state.
 absl::StatusOr<std::string> MergePolicyStates(absl::string_view stored, absl::string_view newer);

@@ -29,7 +29,7 @@ class RoundProbe {
     rounds_left_ = options_.probe_rounds;
   }
   bool due() const { return rounds_left_ > 0; }
-  // Drafting pays.
+  // Drafting pays: resets the pauses.
   void Reset() {
     pause_ = options_.first_pause;
     idle_rounds_ = 0;

@@ -27,15 +27,15 @@ struct WindowLimits {
   uint32_t branching = 4;
   // Levels that are drafted ahead while a round is verified; 0 is the synchronous loop.
   uint32_t lookahead = 8;
-  // Nodes that are drafted ahead then, of all sessions that share a step, for whatever the round may end
-  // with, and how many of them may be children of one node. 0 nodes: only as many as the levels have, which
-  // is what sessions get whose share would be less. Neither of them is for EAGLE-2 trees.
+  // Nodes that are drafted ahead meanwhile, over all sessions that share a step, for all possible ends of the
+  // round; and the most children of one node among them. 0 nodes: only as many as the levels have, which is
+  // also the least that a session gets. Neither applies to EAGLE-2 trees.
   uint32_t ahead_nodes = 112;
   uint32_t ahead_branching = 8;
   TreeShape shape = TreeShape::kBestFirst;
 
   uint32_t NodesFor(uint32_t depth) const;
-  // `ahead`: whether as much as that is drafted ahead, and not just what the levels have.
+  // `ahead`: whether to draft these nodes ahead, and not only those of the levels.
   DraftBudget BudgetFor(uint32_t depth, uint32_t batch = 1, bool ahead = true) const;
 };
 
@@ -43,7 +43,7 @@ struct WindowLimits {
 absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view name);
 std::vector<std::string> TreeShapeNames();
 
-// Current costs of a round, and what is known of the drafter from other sessions.
+// Current costs of a round, and what is known about the drafter from other sessions.
 struct RoundCosts {
   const RoundTimeModel* round_time = nullptr;
   // Sessions that share a step; each is taken to verify a tree of the same size.
@@ -55,14 +55,13 @@ struct RoundCosts {
   // Seconds the drafter takes for a level while a round is verified. Costs nothing until it is more than the
   // round takes.
   double hidden_draft_seconds_per_level = 0.0;
-  // How the drafter does over all sessions; nullptr: nothing is known.
+  // The drafter's acceptance over all sessions; nullptr if unknown.
   const LevelAcceptance* drafter_acceptance = nullptr;
-  // Whether rounds with this drafter have lately made more tokens per second than rounds without.
+  // Whether rounds with this drafter have recently produced more tokens per second than rounds without.
   bool drafting_pays = true;
-  // Whether rounds of which much is drafted ahead have, and not just a few levels.
+  // The same for drafting many nodes ahead, compared with a few levels.
   bool ahead_pays = true;
-  // Nodes that rounds have verified for each of their levels, where fewer than the limits allow are worth
-  // their rows; 0: not known.
+  // Verified nodes per level, if fewer than the limits allow are worth their rows; 0 if unknown.
   double nodes_per_level = 0.0;
   WindowLimits limits;
 
@@ -70,7 +69,7 @@ struct RoundCosts {
   double VerifySeconds(uint32_t depth) const;
 };
 
-// Of what a policy has learned.
+// The largest exported state.
 inline constexpr size_t kMaxPolicyStateBytes = 4096;
 
 // Chooses a session's window from the outcomes of its last rounds (DESIGN section 4;
@@ -85,22 +84,21 @@ class WindowPolicy {
 
   virtual absl::string_view name() const = 0;
   virtual void Observe(const RoundOutcome& outcome) = 0;
-  // In [0, max_depth of the limits]; 0 does not draft. Only Observe tells that a round was made with
-  // the answer; it may be asked again before.
+  // The depth of the next tree, in [0, max_depth of the limits]; 0: no drafting. May be called several times
+  // per round; only Observe means that a round was made.
   virtual uint32_t NextDepth(const RoundCosts& costs) = 0;
-  // Whether the last answer is there to learn from: its best candidate is verified even if it is not worth
-  // it.
+  // Whether the last answer is a probe: its best candidate is verified even if it is not worth a row.
   virtual bool probing() const { return false; }
-  // What it has learned that sessions to come can begin with (PolicySession::learned): at most
-  // kMaxPolicyStateBytes. Empty: nothing, as of all policies that begin anew with every session.
+  // The learned state, with which later sessions can start (PolicySession::learned): at most
+  // kMaxPolicyStateBytes. Empty for policies that start fresh in every session.
   virtual std::string ExportState() const { return {}; }
-  // Whether what is verified is chosen by worth over the whole batch (ChooseNodes), and drafting stops while
-  // the drafter as a whole does not pay. Otherwise every round verifies as many nodes as its window has, as
-  // long as no other request runs; beside others their worth decides all the same.
+  // Whether nodes are selected by worth over the whole batch (ChooseNodes), and drafting stops while the
+  // drafter as a whole does not pay. Otherwise every round verifies all nodes of its window while no other
+  // request runs; if others run, worth decides as well.
   virtual bool heeds_worth() const { return false; }
-  // A round verifies no deeper than the first level that is reached with less than this probability, as the
-  // drafter's stop head predicts of each node, or by its scores where it has no such head; and it begins as
-  // soon as there is such a level. 0: windows end by depth alone.
+  // A round verifies no deeper than the first level that is reached with less than this probability, by the
+  // predictions of the drafter's stop head or, without one, by its scores. It starts as soon as there is such
+  // a level. 0: only depth ends windows.
   virtual double stop_below() const { return 0.0; }
 };
 
@@ -109,11 +107,11 @@ struct PolicySession {
   absl::Span<const TokenId> tokens;  // Prompt and output so far; holds for the call only.
   uint64_t seed = 0;                 // Of the policy's own random choices.
   // ExportState of an earlier session's policy, or several merged (MergePolicyStates); holds for the call
-  // only. It may come from anywhere: what the policy cannot read counts as none.
+  // only. It is not trusted: a state that the policy cannot read is ignored.
   absl::string_view learned;
 };
 
-// By the names of DESIGN section 4. InvalidArgument lists the known ones.
+// Makes a policy by its name in DESIGN section 4. InvalidArgument lists the known names.
 absl::StatusOr<std::unique_ptr<WindowPolicy>> MakeWindowPolicy(absl::string_view name,
                                                                const WindowPolicyOptions& options = {},
                                                                const PolicySession& session = {});

@@ -7,8 +7,7 @@
 
 namespace tandem {
 
-// What can be set of each window policy, by its name. The defaults are those of the sources that the
-// policies' own headers name.
+// The options of each window policy. The defaults are those of the sources that the policies' headers name.
 
 struct FixedOptions {
   uint32_t depth = 0;  // 0: the largest that the limits allow.
@@ -22,9 +21,9 @@ struct QLearningOptions {
   double learning_rate = 0.3;  // In (0, 1].
   double discount = 0.5;       // Of the next round's value, in [0, 1).
   double exploration = 0.1;    // Share of rounds that try a random window, in [0, 1],
-  // in sessions that begin with what fewer prompts have taught; later ones do what is best known.
+  // in sessions whose state is from fewer prompts than this; later ones use the best known window.
   uint32_t warmup_prompts = 25;
-  // Of windows not tried yet. With the largest possible, 1 / (1 - discount), all are tried soon.
+  // The value of untried windows. With the largest possible value, 1 / (1 - discount), all are tried soon.
   double initial_value = 1.0;
   uint32_t initial_depth = 3;
 };
@@ -40,9 +39,9 @@ struct EmaTiersOptions {
 };
 
 struct GoodputOptions {
-  // Rounds that a session's own acceptance is remembered over (time constant of its decay).
+  // Rounds over which a session's own acceptance decays (the time constant).
   double history = 24.0;
-  // How many trials at each level the drafter's record over all sessions counts for.
+  // The weight of the drafter's record over all sessions, in trials at each level.
   double prior_trials = 2.0;
 };
 

@@ -22,7 +22,7 @@ struct ChainedDraft {
 
 struct BlockVerdict {
   size_t num_accepted = 0;
-  // What the token after the accepted ones is drawn from. Nothing when all are accepted: then it is the
+  // The distribution of the token after the accepted ones. nullopt if all are accepted: then it is the
   // target's own distribution there.
   std::optional<Residual> residual;
 };
@@ -37,7 +37,7 @@ struct BlockVerdict {
 // from norm(max(0, w_i p - q)). Its output has the target's distribution, and no rule that verifies a chain
 // accepts more drafts on average; it accepts at least as many as token by token.
 //
-// `target(i)`: the weights of p after i drafts (see Residual), asked for once each and in order, i < n.
+// `target(i)`: the weights of p after i drafts (see Residual), called once for each i < n, in order.
 // `uniform(i)`, 1 <= i <= n: in [0, 1), independent of all else.
 BlockVerdict VerifyBlock(absl::Span<const ChainedDraft> chain,
                          absl::FunctionRef<std::vector<double>(size_t)> target,

@@ -13,8 +13,8 @@ namespace tandem {
 // How far the sum of a draft distribution's probabilities may be from 1.
 inline constexpr double kDraftSumTolerance = 1e-3;
 
-// Why `distribution` is none over tokens below `vocab_size`: wrong sizes, tokens that repeat or do not exist,
-// probabilities that are not finite and positive, or a sum that is not 1. Empty if it is one.
+// Why `distribution` is no distribution over tokens below `vocab_size`: wrong sizes, repeated or unknown
+// tokens, probabilities that are not finite and positive, or a sum that is not 1. Empty if it is valid.
 std::string FindViolation(const DraftDistribution& distribution, int32_t vocab_size);
 
 // A draft distribution q from which tokens are drawn without replacement: the remaining probabilities,
@@ -27,7 +27,7 @@ class RemainingDraft {
 
   size_t size() const { return distribution_->tokens.size(); }
   TokenId token(size_t index) const { return distribution_->tokens[index]; }
-  // Of the token at `index`; 0 once it has been removed.
+  // The probability of the token at `index`; 0 once it has been removed.
   double probability(size_t index) const { return weights_[index] / total_; }
   // 0 for tokens that q does not have, or that have been removed.
   double Probability(TokenId token) const;

@@ -19,8 +19,8 @@ class Residual {
   explicit Residual(std::vector<double> weights);
 
   double Probability(TokenId token) const { return weights_[static_cast<size_t>(token)] / total_; }
-  // Becomes norm(max(0, scale * p - q)), `scale` in (0, 1]. Where nothing is left, which only rounding can
-  // bring about, it stays as it is.
+  // Becomes norm(max(0, scale * p - q)), `scale` in (0, 1]. If nothing is left, which only rounding can
+  // cause, it stays unchanged.
   void Subtract(const RemainingDraft& draft, double scale = 1.0);
   // The token that `uniform`, in [0, 1), draws.
   TokenId Draw(double uniform) const;
@@ -35,9 +35,9 @@ class Residual {
 // 2024, for several, here without replacement). In the order in which they were drawn, a child x is accepted
 // with probability min(1, p(x) / q(x)); if it is not, p becomes norm(max(0, p - q)) and q loses x.
 //
-// Returns the index of the accepted child. With none, the token is drawn from what is left of `target`.
-// Either way its distribution is p, if the children were drawn from q, and if whether one is verified was
-// settled without regard to which token it is. `uniform(i)`: for child i, in [0, 1), independent of all else.
+// Returns the index of the accepted child. If there is none, draw the token from what is left of `target`. In
+// both cases the token's distribution is p, if the children were drawn from q, and if the decision to verify
+// a child did not depend on its token. `uniform(i)`: for child i, in [0, 1), independent of all else.
 std::optional<size_t> TestChildren(absl::Span<const DrawnChild> children, RemainingDraft draft,
                                    absl::FunctionRef<double(size_t)> uniform, Residual& target);
 

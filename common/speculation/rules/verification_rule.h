@@ -27,13 +27,13 @@ enum class VerificationRuleKind {
 std::vector<std::string> VerificationRuleNames();
 absl::StatusOr<VerificationRuleKind> ParseVerificationRule(absl::string_view name);
 absl::string_view VerificationRuleName(VerificationRuleKind kind);
-// Whether a request's drafts have to be drawn from distributions that the drafter tells, which is then to be
-// trusted. Not at temperature 0, where all rules accept what is the target's best token.
+// Whether a request needs sampled drafts, for which the drafter must be trusted. False at temperature 0,
+// where all rules accept the target's best token.
 bool SamplesDrafts(VerificationRuleKind kind, const SamplingParameters& sampling);
-// FailedPrecondition, for a drafter that is not.
+// The FailedPrecondition for an untrusted drafter.
 absl::Status UntrustedDrafter(VerificationRuleKind kind);
 
-// A child as the drafter drew it.
+// A drawn child.
 struct DrawnChild {
   TokenId token = 0;
   std::optional<uint32_t> node;  // Its index among the round's nodes, if it is one of them.
@@ -54,8 +54,8 @@ struct VerifiedRound {
   int num_logprobs = -1;
   absl::Span<const TreeNode> nodes;    // Parents before children.
   absl::Span<const DrawGroup> groups;  // At most one for each parent.
-  // The target's seeded choices after the root and after each node, [1 + nodes], where the engine has made
-  // them; else none. For the seeded rule without log probabilities, which then asks for no logits.
+  // The target's seeded choices after the root and after each node, [1 + nodes], if the engine has made them;
+  // otherwise empty. Used by the seeded rule without log probabilities, which then needs no logits.
   absl::Span<const TokenId> chosen;
   // The target's logits [vocab_size] after a node, by its index, or after the root. Rules overwrite them.
   absl::FunctionRef<absl::Span<float>(std::optional<uint32_t>)> logits;
@@ -90,10 +90,10 @@ class VerificationNoise {
   explicit VerificationNoise(uint64_t seed) : seed_(seed) {}
   // Whether child `index` becomes the token at `position`.
   double OfChild(uint32_t position, uint32_t index) const { return Uniform(index, position, 1); }
-  // What the token at `position` is when no child was accepted.
+  // For drawing the token at `position` if no child was accepted.
   double OfResidual(uint32_t position) const { return Uniform(0, position, 2); }
-  // Whether `length` drafts are accepted in the round that began at `position`. Not by the draft's own
-  // position: that can come up again in the next round.
+  // Whether `length` drafts are accepted in the round that began at `position`. The draft's own position is
+  // not used, because it can recur in the next round.
   double OfBlock(uint32_t position, uint32_t length) const { return Uniform(length, position, 3); }
 
  private:

@@ -13,8 +13,8 @@
 #include "common/speculation/rules/draft_distribution.h"
 #include "common/speculation/rules/verification_rule.h"
 
-// What the tests of rules share: a world of four tokens, small enough to be enumerated, in which target and
-// drafter have a distribution of their own after every text.
+// Shared by the tests of rules: a world of four tokens, small enough to enumerate, in which target and
+// drafter have their own distributions after every text.
 namespace tandem::testing_world {
 
 inline constexpr int32_t kNumTokens = 4;
@@ -38,9 +38,9 @@ class Random {
 struct World {
   uint64_t seed = 1;
   SamplingParameters sampling = {.temperature = 0.8f};
-  // Of the drafter's tokens, how many it leaves out.
+  // How many tokens the drafter leaves out.
   int num_missing = 1;
-  // What the drafter says its distribution is, when it is not what it draws from.
+  // Whether the drafter reports another distribution than the one it draws from.
   bool lies = false;
 };
 
@@ -181,13 +181,13 @@ class Generator {
   uint64_t num_accepted_ = 0;
 };
 
-// How far counts are from what was expected.
+// The deviation of counts from the expected ones.
 struct Fit {
   double chi_square = 0.0;  // Infinite when something impossible has happened.
   double degrees = 0.0;
   double total_variation = 0.0;
 
-  // Six standard deviations above what chance alone gives.
+  // Within six standard deviations of chance.
   bool IsGood() const { return chi_square < degrees + 6.0 * std::sqrt(2.0 * degrees); }
 };
 

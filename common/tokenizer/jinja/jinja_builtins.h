@@ -33,7 +33,7 @@ bool HasJinjaMethod(const JinjaValue& self, absl::string_view name);
 absl::StatusOr<JinjaValue> CallJinjaMethod(const JinjaValue& self, absl::string_view name,
                                            const JinjaArguments& arguments, JinjaBudget& budget);
 
-// `value.name` (a member or a method) and `value[key]`; an undefined value when there is none.
+// `value.name` (a member or a method) and `value[key]`; an undefined value if there is none.
 absl::StatusOr<JinjaValue> JinjaAttribute(const JinjaValue& value, const std::string& name,
                                           JinjaBudget& budget);
 absl::StatusOr<JinjaValue> JinjaItem(const JinjaValue& value, const JinjaValue& key, JinjaBudget& budget);

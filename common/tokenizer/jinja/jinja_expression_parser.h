@@ -17,9 +17,8 @@
 
 namespace tandem {
 
-// The half of the template parser that reads expressions, by recursive descent with a bounded depth;
-// statements are read by what derives from it (jinja_syntax.cc). Errors are InvalidArgument and name the
-// line.
+// The half of the template parser that reads expressions, by recursive descent with a bounded depth. A
+// derived class (jinja_syntax.cc) reads statements. Errors are InvalidArgument and name the line.
 class JinjaExpressionParser {
  protected:
   using Kind = JinjaToken::Kind;
@@ -87,7 +86,7 @@ class JinjaExpressionParser {
     return node;
   }
 
-  // Closes a node whose children are all there.
+  // Finishes a node whose children are complete.
   ParsedExpression Finish(std::unique_ptr<Expression> node) const {
     for (const JinjaExpressionPtr& operand : node->operands) {
       if (operand != nullptr) node->depth = std::max(node->depth, operand->depth + 1);
@@ -387,7 +386,7 @@ class JinjaExpressionParser {
     return Finish(std::move(node));
   }
 
-  // Behind "(" and up to ")".
+  // From after "(" up to ")".
   absl::Status ParseArguments(Expression& node) {
     bool is_first = true;
     while (!TakeOperator(")")) {

@@ -30,11 +30,11 @@ struct JinjaToken {
   int line = 1;
 };
 
-// Cuts a template into tokens. Blank lines are treated as transformers sets Jinja up: trim_blocks,
-// lstrip_blocks, one newline at the end dropped. InvalidArgument with the line for what is malformed.
+// Cuts a template into tokens. Handles blank lines with transformers' settings of Jinja: trim_blocks,
+// lstrip_blocks, and one newline at the end dropped. InvalidArgument, with the line, for malformed text.
 absl::StatusOr<std::vector<JinjaToken>> TokenizeJinja(absl::string_view source);
 
-// What Python's str.strip() strips.
+// Whether Python's str.strip() strips it.
 bool IsPythonSpace(uint32_t code_point);
 
 }  // namespace tandem

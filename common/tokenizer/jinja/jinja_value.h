@@ -31,13 +31,13 @@ struct JinjaMacro;  // a syntax node, in jinja_syntax.h
 
 using JinjaString = std::shared_ptr<const std::string>;
 
-// What a rendering may still spend. Templates come with models from elsewhere, so every step and every byte
-// made or searched is paid for.
+// The remaining budget of a rendering. Templates come with models from elsewhere, so every step and every
+// byte created or searched is counted.
 class JinjaBudget {
  public:
   JinjaBudget(int64_t max_steps, int64_t max_bytes) : steps_left_(max_steps), bytes_left_(max_bytes) {}
 
-  // ResourceExhausted when nothing is left.
+  // ResourceExhausted if nothing is left.
   absl::Status Step();
   absl::Status Bytes(size_t count);
 

@@ -1,7 +1,7 @@
 """Reads the corpus, cleans it, and cuts it into training and held-out tokens per domain.
 
-A source turns its file into documents: either plain text, or a question and its answer in the chat form. A file
-that the corpus lacks is an error, since a model trained on something else should not carry the same name.
+A source turns its file into documents: either plain text, or a question and its answer in the chat form. A file that
+the corpus lacks is an error, because a model trained on other data should not have the same name.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ MAX_CODE_LINE = 300
 MAX_DIGIT_SHARE = 0.2
 MAX_NON_ASCII_SHARE = 0.05
 SEPARATOR = "<|endoftext|>"
-# Long enough to be no accident, short enough to survive a different ending.
+# Long enough to exclude chance matches, short enough to match in spite of a different ending.
 EXCLUDED_PREFIX = 90
 
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " "})
@@ -84,7 +84,7 @@ def cut(text):
 
 
 def is_readable(text, max_line):
-    """False for tables, generated data and other scripts' text, of which so small a model learns nothing."""
+    """False for tables, generated data and text in other scripts, from which so small a model learns nothing."""
     if not text:
         return False
     digits = sum(c.isdigit() for c in text) / len(text)
@@ -181,14 +181,14 @@ class Documents:
 
 
 def _rank(text):
-    """A pseudo-random number in [0, 1) that depends on the text alone, so that a split never moves."""
+    """A pseudo-random number in [0, 1) that depends only on the text, so that a split never changes."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def read_documents(corpus, domains, share=1.0, excluded=()):
-    """Documents per domain. `share` < 1 keeps that part of every source. `excluded` are texts (benchmark
-    questions) of which no document may hold the beginning."""
+    """Documents per domain. `share` < 1 keeps that part of every source. `excluded`: texts (benchmark questions);
+    documents that contain the beginning of one are left out."""
     prefixes = [clean(text)[:EXCLUDED_PREFIX] for text in excluded]
     result = {domain: Documents([], []) for domain in domains}
     seen = set()
@@ -226,7 +226,7 @@ class TokenStream:
         return TokenStream(np.concatenate([np.array(ids, np.uint16) for ids in encoded]), starts)
 
     def row(self, rng, length):
-        """`length` tokens, from a document's beginning or from anywhere with equal odds."""
+        """`length` tokens, from a document's beginning or from a random position, with equal probability."""
         last = len(self.tokens) - length
         start = rng.choice(self.starts) if rng.random() < 0.5 else rng.integers(last + 1)
         start = min(int(start), last)

@@ -3,12 +3,13 @@
 
     python eagle3.py --target tandem-target-15m --features features --layers 2,5,7 --output head
 
-The head is one decoder layer that reads, at every token, the target's states after three of its layers and the embedding of
-the token that follows, and guesses the token after that. Below the first guess it feeds on its own output; training
-unrolls --depth such steps, so that it learns from inputs of the kind that it has in service. The output is a folder in
-the format of SpecForge and SGLang (LlamaForCausalLMEagle3). Texts held back show how often it is right by position.
+The head is one decoder layer that reads, at every token, the target's states after three of its layers and the
+embedding of the token that follows, and guesses the token after that. Below the first guess it feeds on its own output;
+training unrolls --depth such steps, so that it learns from inputs of the kind that it has in service. The output is a
+folder in the format of SpecForge and SGLang (LlamaForCausalLMEagle3). Held-out texts show how often it is right, by
+position.
 
-A run that was stopped goes on where it was when it is started again with the same arguments and --work.
+A stopped run resumes if you start it again with the same arguments and --work.
 """
 
 import argparse
@@ -23,14 +24,14 @@ import features
 import head_training
 from target_fingerprint import target_fingerprint
 
-# What an error at a step weighs beside one at the step before it (the paper's loss).
+# Weight of an error at a step relative to the step before it (the paper's loss).
 STEP_WEIGHT = 0.8
 LARGEST_DRAFT_VOCABULARY = 32000
 ROWS_A_PASS = 16
 
 
 def draft_vocabulary(store, size, vocab_size):
-    """The ids that texts to learn from hold most often, ascending, and the share of tokens that they are."""
+    """The most frequent ids in training texts, ascending, and their share of the tokens."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for i in store.select(held_back=False):
         counts += torch.bincount(torch.tensor(store.rows[i].tokens), minlength=vocab_size)
@@ -39,18 +40,18 @@ def draft_vocabulary(store, size, vocab_size):
 
 
 def learned_columns(batch):
-    """From which columns there is something to learn, [rows, width]: those whose guess is a token of an answer, or of a text
-    without a prompt, and whose target distribution is stored. A column's guess is the token two places after it."""
+    """Columns with something to learn, [rows, width]: those whose guess is a token of an answer, or of a text without a
+    prompt, and whose target distribution is stored. A column guesses the token two positions after it."""
     at = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
     return (at + 1 < batch.lengths[:, None]) & (at + 2 >= batch.answers[:, None])
 
 
 def chosen_chains(batch, share, generator):
-    """Columns from which chains go on below the first step, [rows, chains], ascending: a share of all."""
+    """Columns from which chains continue below the first step, [rows, chains], ascending: a share of all."""
     rows, width = batch.tokens.shape[0], batch.tokens.shape[1] - 1
     if share >= 1:
         return torch.arange(width).expand(rows, -1).to(batch.tokens.device)
-    # Those that there is something to learn from, and something below them, come first where a text has enough.
+    # Columns with something to learn at them and below them come first, if a text has enough.
     learned = learned_columns(batch).cpu() & (torch.arange(width) < batch.lengths.cpu()[:, None] - 2)
     odds = torch.rand(rows, width, generator=generator) + learned
     return odds.topk(max(1, int(width * share)), -1).indices.sort(-1).values.to(batch.tokens.device)
@@ -68,7 +69,7 @@ def unroll(head, target_embedding, batch, depth, chains):
     hidden = hidden.gather(1, chains[..., None].expand(-1, -1, hidden.shape[-1]))
     columns.mask = columns.mask[chains][:, None, None]
     for step in range(1, depth):
-        # Past a text's end there is nothing to read; those places weigh nothing.
+        # There is nothing to read past a text's end; these positions have no weight.
         token = batch.tokens.gather(1, (chains + 1 + step).clamp(max=width))
         hidden = head.next(head.embed(token, target_embedding), hidden, chains + step, columns)
         yield hidden, chains + 2 + step
@@ -88,7 +89,7 @@ def teacher(target, head, final):
 
 def loss_of(head, target, batch, depth, chains):
     """Weighted mean over the steps of the cross-entropy with the target's distribution, and each step's own."""
-    # The distribution of token t stands with token t - 1. A place that nothing is learned of has no row of `wanted`.
+    # The distribution of token t is stored at token t - 1. A position without a target has no row of `wanted`.
     learned = functional.pad(learned_columns(batch), (1, 0))
     wanted, inside = teacher(target, head, batch.final[learned])
     row_of = torch.zeros(learned.shape, dtype=torch.long, device=learned.device)
@@ -107,10 +108,10 @@ def loss_of(head, target, batch, depth, chains):
 
 
 def training_loss(head, target, args):
-    """What head_training.fit wants."""
+    """The loss in the form that head_training.fit expects."""
 
     def loss(batch, share, step):
-        # Shallow at first: what a step feeds on is worth little before the one above it is.
+        # Shallow at first: a step learns little before the step above it, whose output it reads, is trained.
         depth = min(args.depth, 1 + int(share * args.depth / max(args.deepening, 1e-9)))
         generator = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
         return loss_of(head, target, batch, depth, chosen_chains(batch, args.chains, generator))
@@ -120,7 +121,7 @@ def training_loss(head, target, args):
 
 @torch.no_grad()
 def score(head, target, store, columns, indices, args):
-    """Chains of most likely guesses from every token of answers, compared with what the target itself would say."""
+    """Compares chains of most likely guesses, from every token of answers, with the target's own choices."""
     depth = args.depth + 1
     total = head_training.Score.zero(depth)
     for first in range(0, len(indices), ROWS_A_PASS):
@@ -132,10 +133,10 @@ def score(head, target, store, columns, indices, args):
         for step, (hidden, guessed) in enumerate(unroll(head, target.embedding, batch, depth, chains)):
             logits = head.logits(hidden)
             source = (guessed - 1).clamp(max=width)
-            # Chains as they begin in service: after a token of the answer, or the prompt's last one.
+            # Chains begin as in service: after a token of the answer, or after the prompt's last one.
             counted = (guessed - 1 < batch.lengths[:, None]) & (chains + 2 >= batch.answers[:, None])
             there = wanted.gather(1, source[..., None].expand(-1, -1, wanted.shape[-1]))
-            # The text goes on with the target's choice only while guesses agree with the text.
+            # The text continues with the target's choice only while guesses agree with the text.
             text = batch.tokens.gather(1, guessed.clamp(max=width))
             said = head.draft_ids[logits.argmax(-1)]
             right = said == there.argmax(-1)
@@ -188,7 +189,7 @@ def main():
         progress = head_training.fit(head, training_loss(head, target, args), store, columns, args)
         eagle3_head.save_head(head, args.output, layers, args.target.name, fingerprint=target_fingerprint(args.target))
         print(f"wrote {args.output}: {progress.step} steps, {progress.tokens:,} tokens, {progress.seconds / 60:.1f} minutes")
-    # As it was written, rounded to bfloat16.
+    # As saved, rounded to bfloat16.
     head, layers = eagle3_head.load_head(args.output)
     head.to(args.device)
     columns = [*store.columns(layers), len(store.layers)]

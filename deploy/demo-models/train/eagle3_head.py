@@ -12,7 +12,7 @@ from torch.nn import functional
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of a head, under the names of its config.json."""
+    """The shape of a head, with the names of its config.json."""
 
     hidden_size: int
     target_hidden_size: int
@@ -36,7 +36,7 @@ class Shape:
 
     @staticmethod
     def of_target(config, vocab_size, draft_vocab_size, intermediate_size):
-        """As the target's own layers are, given its transformers configuration."""
+        """The shape of the target's own layers, from its transformers configuration."""
         rope = getattr(config, "rope_parameters", None) or {}
         return Shape(
             hidden_size=config.hidden_size,
@@ -92,7 +92,7 @@ class Attention(nn.Module):
         query = rotate(self.q_proj(x).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2), cos, sin)
         key = rotate(self.k_proj(x).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2), cos, sin)
         value = self.v_proj(x).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
-        # The query heads that share keys as one more dimension: nothing is copied for them.
+        # Query heads that share keys are one more dimension, so nothing is copied for them.
         query = query.unflatten(1, (shape.num_key_value_heads, -1)) * shape.head_dim**-0.5
         if columns.keys is None:
             columns.keys, columns.values = key, value
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         else:
             columns.own.append((key, value))
             weights = [query @ columns.keys[:, :, None].transpose(-1, -2) + columns.mask]
-            # A chain's own columns are its alone: one product for each, instead of a matrix.
+            # Only the chain itself sees its own columns: one product for each, instead of a matrix.
             weights += [(query * key[:, :, None]).sum(-1, keepdim=True) for key, _ in columns.own]
             weights = torch.cat(weights, -1).float().softmax(-1).to(x.dtype)
             width = columns.keys.shape[2]
@@ -114,7 +114,8 @@ class Attention(nn.Module):
 
 @dataclasses.dataclass
 class Columns:
-    """Keys and values of true columns, [batch, kv heads, columns, head_dim], who sees which of them, and the chains' own."""
+    """Keys and values of true columns, [batch, kv heads, columns, head_dim], which chain sees which of them, and the
+    chains' own columns."""
 
     mask: torch.Tensor  # [.., chains, columns], 0 or minus infinity.
     keys: torch.Tensor | None = None
@@ -153,7 +154,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """Parameters as a checkpoint names them. Without an embedding of its own it is given the target's."""
+    """Parameters with the names of a checkpoint. Without an embedding of its own, it uses the target's."""
 
     def __init__(self, shape, draft_ids=None, own_embedding=False):
         super().__init__()
@@ -181,7 +182,7 @@ class Head(nn.Module):
         return self.midlayer(embedded, self.fc(states), positions, columns), columns
 
     def next(self, embedded, hidden, positions, columns):
-        """One column more of every chain, from its own output."""
+        """One more column of every chain, from its own output."""
         return self.midlayer(embedded, hidden, positions, columns)
 
     def logits(self, hidden):
@@ -189,8 +190,8 @@ class Head(nn.Module):
 
 
 def initialise(head, target, seed):
-    """The head begins near the target's last layer where that has its shape: its states, norm and output rows then mean the
-    same as the target's from the first step on. Everything else is drawn."""
+    """Starts from the target's last layer if that has the same shape: then states, norm and output rows mean the same
+    as the target's from the first step on. Everything else is random."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -215,7 +216,7 @@ def initialise(head, target, seed):
 
 
 def copy_weights(start, head):
-    """A trained head's weights; output rows of tokens that it does not guess are left as they are."""
+    """Copies a trained head's weights. Output rows of tokens that it does not guess stay unchanged."""
     if dataclasses.replace(start.shape, draft_vocab_size=head.shape.draft_vocab_size) != head.shape:
         raise ValueError(f"the head to start from has another shape: {start.shape}, expected {head.shape}")
     tensors = start.state_dict()

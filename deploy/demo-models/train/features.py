@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What a drafting head learns from: texts with a target's hidden states at every token, for eagle3.py and medusa.py.
+"""Makes the training data of draft heads: texts with a target's hidden states at every token, for eagle3.py and
+medusa.py.
 
     python features.py --target tandem-target-15m --layers 2,5,7 --output features \
         --prompts story.train.jsonl --held-back story.test.jsonl --text story.text.jsonl
 
-The target, any model that transformers loads, answers every prompt, half of them greedily and half sampled. Then it reads
-all texts, its own and those of --text, and its states are stored: after as many layers as --layers says (0: the embedding),
-and the final normed state, from which its distribution is one product. The part of a file's name before the first dot
-is its domain. Prompts are JSON lines with "prompt" or "question" (one turn of a chat), texts with "text".
+The target, any model that transformers loads, answers every prompt, half of them greedily and half sampled. Then it
+reads all texts, its own and those of --text, and the script stores its states: after the layers of --layers (0: the
+embedding), and the final normed state, from which one product gives its distribution. The part of a file's name before
+the first dot is its domain. Prompts are JSON lines with "prompt" or "question" (one turn of a chat), texts with "text".
 
-A run that was stopped goes on where it was when it is started again with the same arguments.
+A stopped run resumes if you start it again with the same arguments.
 """
 
 import argparse
@@ -25,14 +26,14 @@ import torch
 
 ROWS_A_SHARD = 512
 TOKENS_A_PASS = 8192
-# Shorter ones teach nothing: every chain of guesses would reach past their end.
+# Shorter texts are useless: every chain of guesses would reach past their end.
 FEWEST_TOKENS = 16
 INDEX, STATES, ANSWERS = "index.json", "states.bf16", "answers"
 
 
 def load_target(folder, device="cpu"):
     """A model in float32, without gradients, and its tokenizer."""
-    # Here, since those who read what was stored need neither.
+    # Imported here, because readers of stored features need neither.
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
@@ -61,7 +62,7 @@ def read_lines(path, keys):
 
 
 def encode_prompt(tokenizer, key, text):
-    """Token ids in the layout that a server gives a prompt."""
+    """Token ids of a prompt, laid out as a server does."""
     if key == "question":
         if not tokenizer.chat_template:
             raise ValueError("a line with \"question\" needs a tokenizer with a chat template")
@@ -74,7 +75,7 @@ def encode_prompt(tokenizer, key, text):
 
 @dataclasses.dataclass
 class Row:
-    """A text: where its answer begins, whose it is, and how it was made."""
+    """A text: where its answer begins, its source, and how it was made."""
 
     tokens: list
     prompt: int  # Tokens before the answer; 0 of a text without one.
@@ -96,9 +97,9 @@ class Job:
 
 @torch.no_grad()
 def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False):
-    """The target's answers to prompts of like lengths, each sampled at its temperature (0: greedily). An answer ends with its
-    end token; with `past_end` it goes on, as a server lets it that is asked to ignore the end."""
-    # Here, since those who read what was stored need no transformers.
+    """The target's answers to prompts of similar lengths, each sampled at its temperature (0: greedily). An answer ends
+    with its end token; with `past_end` it continues, as at a server that is asked to ignore the end."""
+    # Imported here, because readers of stored features need no transformers.
     from transformers import StaticCache
 
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -110,7 +111,7 @@ def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False):
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     rates = torch.tensor([1 / t if t else 0.0 for t in temperatures], device=model.device)
     sampled = rates > 0
-    # Room for all of it at once: a cache that grows is copied for every token.
+    # Room for everything at once, because a growing cache is copied for every token.
     cache = StaticCache(config=model.config, max_cache_len=longest + max_tokens)
     chosen, first, end = [], 0, longest
     while len(chosen) < max_tokens:
@@ -134,10 +135,10 @@ def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False):
 
 
 def answer_all(model, tokenizer, jobs, args):
-    """Rows of all jobs; shards that are on the disk are read."""
+    """Rows of all jobs. Reads shards that are on disk already."""
     folder = args.output / ANSWERS
     folder.mkdir(parents=True, exist_ok=True)
-    # Jobs of a batch have like lengths; shards come in random order, so that time left is known early.
+    # Jobs of a batch have similar lengths. Shards come in random order, so that the remaining time is known early.
     jobs = sorted(jobs, key=lambda job: (job.past_end, len(job.prompt)))
     shards = [jobs[first : first + ROWS_A_SHARD] for first in range(0, len(jobs), ROWS_A_SHARD)]
     order = list(range(len(shards)))
@@ -152,7 +153,7 @@ def answer_all(model, tokenizer, jobs, args):
             answers = []
             for first in range(0, len(shard), args.batch):
                 batch = shard[first : first + args.batch]
-                # A shard at the border of the two kinds is cut there.
+                # A shard at the border of the two kinds is split there.
                 for past_end in sorted({job.past_end for job in batch}):
                     part = [job for job in batch if job.past_end == past_end]
                     answers += answer(model, tokenizer, [job.prompt for job in part], [job.temperature for job in part],
@@ -171,10 +172,11 @@ def answer_all(model, tokenizer, jobs, args):
 
 @torch.no_grad()
 def states_of(model, texts, layers, bf16=False):
-    """Of every token: states after `layers` and the final normed one, side by side, [tokens, (layers + 1) * hidden] bf16."""
+    """For every token, the states after `layers` and the final normed one, side by side, [tokens, (layers + 1) *
+    hidden] bf16."""
     longest = max(map(len, texts))
     ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=model.device)
-    # Causal attention: what pads a row on the right changes nothing before it.
+    # Attention is causal, so padding on the right changes nothing before it.
     base = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
     with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
         out = base(input_ids=ids, output_hidden_states=True, use_cache=False)
@@ -183,7 +185,7 @@ def states_of(model, texts, layers, bf16=False):
 
 
 def store_states(model, rows, layers, width, args):
-    """Fills STATES; batches that an earlier run has stored are left as they are."""
+    """Fills STATES; skips batches that an earlier run has stored."""
     rows.sort(key=lambda row: len(row.tokens))
     starts = np.cumsum([0] + [len(row.tokens) for row in rows])
     path, progress_path = args.output / STATES, args.output / "progress.json"
@@ -210,7 +212,7 @@ def store_states(model, rows, layers, width, args):
 
 
 class Store:
-    """What runs of this program have stored, in one folder or several, of one target and the same layers."""
+    """Stored results of this program, in one or several folders, of one target and the same layers."""
 
     def __init__(self, *folders):
         folders = [pathlib.Path(folder) for folder in folders]
@@ -228,7 +230,7 @@ class Store:
             self._states += [stored[begin:end] for begin, end in zip(starts[:-1], starts[1:], strict=True)]
 
     def columns(self, layers):
-        """Where the states after these layers stand; -1 is the final normed state."""
+        """The columns of the states after these layers; -1 is the final normed state."""
         missing = [layer for layer in layers if layer not in self.layers]
         if missing:
             raise ValueError(f"states after layers {missing} are not stored, expected some of {self.layers}")
@@ -252,7 +254,7 @@ def gather(tokenizer, args):
             found = [ids for ids in found if len(ids) <= args.max_prompt_tokens]
             rng.shuffle(found)
             for number, ids in enumerate(found[:most]):
-                # What is held back is answered both ways: acceptance is shown for each.
+                # Held-out prompts are answered both ways, so that acceptance is shown for each.
                 past_end = not held_back and rng.random() < args.past_end
                 for temperature in (0.0, args.temperature) if held_back else ((0.0, args.temperature)[number % 2],):
                     jobs.append(Job(ids, path.name.split(".")[0], temperature, held_back, past_end))

@@ -1,5 +1,5 @@
-"""What the trainers of drafting heads share: the target's parts, batches of stored states, the loss, optimisers with their
-schedule, where a run stands, and how a head's guesses are described."""
+"""Shared by the trainers of draft heads: the target's parts, batches of stored states, the loss, optimisers with their
+schedule, the progress of a run, and the description of a head's guesses."""
 
 import dataclasses
 import json
@@ -18,13 +18,13 @@ GRADIENT_CLIP = 1.0
 WARM_UP_SHARE = 0.03
 ROWS_A_BUCKET = 256
 SAVE_SECONDS = 120
-# Orthogonal updates are scaled to a fifth of the rate, AdamW's come close to the whole of it.
+# Orthogonal updates are scaled to a fifth of the rate; AdamW's are close to the full rate.
 INNER_RATE = 2.5
 SHOWN = 16
 
 
 class Target:
-    """What training needs of the target besides stored states."""
+    """The parts of the target that training needs in addition to stored states."""
 
     def __init__(self, folder, device):
         model, self.tokenizer = features.load_target(folder, device)
@@ -62,7 +62,7 @@ def read_batch(store, indices, columns, device):
 
 
 def epoch_batches(store, text_share, tokens_a_step, rng):
-    """Every answer and a share of the other texts once, in random order, rows of like lengths together."""
+    """Every answer and a share of the other texts once, in random order, with rows of similar lengths together."""
     order = [i for i in store.select(held_back=False) if store.rows[i].kind != "text" or rng.random() < text_share]
     rng.shuffle(order)
     batches = []
@@ -77,9 +77,9 @@ def epoch_batches(store, text_share, tokens_a_step, rng):
 
 
 class SoftTargets(torch.autograd.Function):
-    """sum of weight * cross-entropy of softmax(logits) with wanted, [rows, vocab] both. The gradient is made at once and in
-    the logits' type. The value is only shown: it is less by the entropy of `wanted`, 0 where both agree, and an estimate from
-    every SHOWN-th row."""
+    """sum of weight * cross-entropy of softmax(logits) with wanted, [rows, vocab] both. The gradient is computed at
+    once, in the logits' type. The value is only for display: it excludes the entropy of `wanted`, so it is 0 if both
+    agree, and it is estimated from every SHOWN-th row."""
 
     @staticmethod
     def forward(ctx, logits, wanted, weight):
@@ -96,7 +96,7 @@ class SoftTargets(torch.autograd.Function):
 
 
 def is_vocabulary(name):
-    """Whether a parameter has a row for every token: only these stand outside of a layer or block, besides `fc`."""
+    """Whether a parameter has a row for every token: only these, and `fc`, are outside of a layer or block."""
     return name.startswith(("lm_head.", "embed_tokens.")) or (name.startswith("heads.") and ".linear." not in name)
 
 
@@ -141,7 +141,7 @@ def learning_rate_share(progress):
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands."""
+    """The progress of a run."""
 
     step: int = 0
     tokens: int = 0
@@ -158,7 +158,7 @@ def save_progress(path, progress, head, optimizers):
 
 
 def add_arguments(add):
-    """What both trainers are told."""
+    """The arguments of both trainers."""
     add("--target", required=True, type=pathlib.Path, help="folder of the target model")
     add("--features", required=True, type=pathlib.Path, nargs="+", help="folders that features.py wrote, all with the same layers")
     add("--output", required=True, type=pathlib.Path, help="folder for the trained head")
@@ -177,8 +177,8 @@ def add_arguments(add):
 
 
 def fit(head, loss_of, store, columns, args):
-    """Trains until --steps are taken or --minutes are over, whichever is first; the rate follows the nearer of both.
-    loss_of(batch, share of the run that is over, step) -> (loss, what to show of it)"""
+    """Trains until --steps are done or --minutes are over, whichever comes first; the learning rate follows the nearer
+    of the two. loss_of(batch, share of the run that is over, step) -> (loss, values to show)"""
     optimizers, progress = Optimizers(head.named_parameters(), args.lr), Progress()
     path = args.work / "latest.pt"
     if path.exists():
@@ -211,7 +211,7 @@ def fit(head, loss_of, store, columns, args):
             recent.append(shown)
             now = time.monotonic()
             if now - reported > args.report_seconds:
-                # Steps of another depth show another number of losses.
+                # Steps of another depth have another number of losses.
                 alike = [shown for shown in recent if len(shown) == len(recent[-1])]
                 mean = " ".join(f"{sum(values) / len(values):.3f}" for values in zip(*alike))
                 print(f"  [{'#' * int(20 * share):20}] step {progress.step} epoch {progress.epoch}  loss {mean}  "
@@ -247,7 +247,7 @@ def describe(name, total):
 
 
 def evaluate(score, store, args):
-    """Describes what score(indices of rows) -> Score says of the texts held back, by domain and kind."""
+    """Describes the results of score(indices of rows) -> Score on held-out texts, by domain and kind."""
     print("held back", flush=True)
     groups, results = {}, {}
     for i in store.select(held_back=True):

@@ -8,7 +8,7 @@ x + silu(W x + b), and an output matrix. With --own-output every head has an out
 in the paper; without it they all use the target's, which the checkpoint then leaves out ("original_lm_head" in config.json,
 as vLLM calls it). The output is a folder with the authors' tensor names in medusa_lm_head.safetensors.
 
-A run that was stopped goes on where it was when it is started again with the same arguments and --work.
+A stopped run resumes if you start it again with the same arguments and --work.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import features
 import head_training
 from target_fingerprint import target_fingerprint
 
-# What head i's error weighs beside head i - 1's (the paper's choice).
+# Weight of head i's error relative to head i - 1's (the paper's choice).
 HEAD_WEIGHT = 0.8
 FILE = "medusa_lm_head.safetensors"
 ROWS_A_PASS = 16
@@ -45,7 +45,8 @@ class Block(nn.Module):
 
 
 class Heads(nn.Module):
-    """Parameters as a checkpoint names them: HEAD.BLOCK.linear.weight and .bias, and HEAD.BLOCKS.weight of an own output."""
+    """Parameters with the names of a checkpoint: HEAD.BLOCK.linear.weight and .bias, and HEAD.BLOCKS.weight of an own
+    output."""
 
     def __init__(self, num_heads, num_layers, hidden_size, vocab_size, own_output):
         super().__init__()
@@ -58,7 +59,7 @@ class Heads(nn.Module):
             self.heads.append(nn.ModuleList(parts))
 
     def logits(self, index, x, output):
-        """Of one head. x: [.., hidden], the target's final normed states; output: the target's matrix."""
+        """The logits of one head. x: [.., hidden], the target's final normed states; output: the target's matrix."""
         for block in self.heads[index][: self.num_layers]:
             x = block(x)
         return self.heads[index][self.num_layers](x) if self.own_output else functional.linear(x, output)
@@ -96,8 +97,8 @@ def load_heads(folder):
 
 
 def copy_weights(start, heads):
-    """Trained heads' weights. Blocks that they lack come behind theirs and stay as they are, the identity; heads that they lack
-    begin as their last."""
+    """Copies trained heads' weights. Blocks that they lack follow theirs and stay the identity; heads that they lack
+    start as a copy of their last one."""
     if (start.own_output, start.vocab_size) != (heads.own_output, heads.vocab_size) or start.num_layers > heads.num_layers:
         raise ValueError("the heads to start from have another output or more blocks")
     with torch.no_grad():
@@ -110,13 +111,13 @@ def copy_weights(start, heads):
 
 
 def positions_of(batch, index):
-    """Where head `index` has something to guess, and has its distribution stored, [rows, length]."""
+    """Positions where head `index` has something to guess and its distribution is stored, [rows, length]."""
     at = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return at + 1 + index < batch.lengths[:, None]
 
 
 def begins(batch):
-    """From which positions heads guess in service, [rows, length]: the prompt's last but one, and those after it."""
+    """Positions from which heads guess in service, [rows, length]: the prompt's last but one, and those after it."""
     return torch.arange(batch.tokens.shape[1], device=batch.tokens.device) + 2 >= batch.answers[:, None]
 
 
@@ -126,7 +127,7 @@ def loss_of(heads, output, batch, chosen):
     total, weights, means = 0.0, 0.0, []
     for index in range(len(heads.heads)):
         rows, at = torch.nonzero(positions_of(batch, index) & chosen, as_tuple=True)
-        # The distribution of the token i + 2 places on stands i + 1 places on.
+        # The distribution of the token i + 2 positions later is stored i + 1 positions later.
         there = functional.linear(batch.final[rows, at + 1 + index], output.to(batch.final.dtype)).softmax(-1)
         logits = heads.logits(index, batch.final[rows, at], output)
         weight = torch.full((len(there),), 1 / max(1, len(there)), device=there.device)
@@ -137,7 +138,7 @@ def loss_of(heads, output, batch, chosen):
 
 
 def training_loss(heads, output, args):
-    """What head_training.fit wants."""
+    """The loss in the form that head_training.fit expects."""
 
     def loss(batch, _share, step):
         generator = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
@@ -149,7 +150,8 @@ def training_loss(heads, output, args):
 
 @torch.no_grad()
 def score(heads, target, store, columns, indices, args):
-    """How often each head is right where all before it are, from every token of answers, as a chain of first guesses is."""
+    """How often each head is right where all heads before it are, from every token of answers, like a chain of first
+    guesses."""
     total = head_training.Score.zero(len(heads.heads))
     for first in range(0, len(indices), ROWS_A_PASS):
         batch = head_training.read_batch(store, indices[first : first + ROWS_A_PASS], columns, args.device).float()
@@ -185,7 +187,7 @@ def main():
     torch.manual_seed(args.seed)
     args.work = args.work or args.output.with_suffix(".work")
     store, target = features.Store(*args.features), head_training.Target(args.target, args.device)
-    # The final normed state alone.
+    # Only the final normed state.
     columns = [len(store.layers)]
     if not args.evaluate:
         heads = Heads(args.heads, args.blocks, store.width, target.output.shape[0], args.own_output)

@@ -79,7 +79,7 @@ class Attention(nn.Module):
             key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
             mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
-            # The query heads that share keys as further rows of one head: nothing is copied for them.
+            # Query heads that share keys become further rows of one head, so nothing is copied for them.
             rows = query.unflatten(1, (-1, group)).flatten(2, 3)
             mixed = functional.scaled_dot_product_attention(rows, key, value, mask.repeat(1, 1, group, 1))
             mixed = mixed.unflatten(2, (group, -1)).flatten(1, 2)
@@ -129,7 +129,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def initialise(self, seed):
-        """Normal weights; those that write to the residual stream shrink with depth, to keep its scale."""
+        """Random normal weights; those that write to the residual stream shrink with depth, to keep its scale."""
         generator = torch.Generator().manual_seed(seed)
         residual_std = 0.02 / (2 * self.shape.num_layers) ** 0.5
         with torch.no_grad():
@@ -143,7 +143,7 @@ class Llama(nn.Module):
         return self.logits(self.features(tokens))
 
     def features(self, tokens, positions=None, mask=None, caches=None):
-        """[batch, length] -> [batch, length, hidden]: what the output matrix is applied to.
+        """[batch, length] -> [batch, length, hidden]: the input of the output matrix.
 
         positions: [batch, length], from 0 without. mask: True where a row may look, [batch, 1, length, keys], causal
         without. caches: a KvCache for each layer, whose keys come before these tokens'.

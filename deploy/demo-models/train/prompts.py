@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Prompts of five domains from the corpus, some to train specialists and heads on and others to measure them with.
+"""Extracts prompts of five domains from the corpus, some for training specialists and heads, others for measuring them.
 
     python prompts.py --corpus corpus.tar.xz --output build/prompts
 
-Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt stands in both. Stories, news and code are beginnings of
+Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt is in both. Stories, news and code are beginnings of
 documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}, and chat is
 instructions of several kinds. DOMAIN.text.jsonl, {"text": ...}, are the training documents of the corpus' four domains
-that hold no prompt for measuring. --exclude keeps out other prompts for measuring, and the documents that they come from.
+that hold no prompt for measuring. --exclude keeps out other prompts for measuring, and the documents that they come
+from.
 """
 
 import argparse
@@ -18,15 +19,15 @@ import sys
 import data
 import recipe
 
-# Bytes of a beginning; code needs a few lines to say what it is about.
+# Bytes of a beginning; code needs a few lines to show its topic.
 PROSE_BYTES = (60, 240)
 CODE_BYTES = (150, 600)
-# A text with so much of a prompt for measuring is the document that the prompt comes from.
+# A text that contains this much of a prompt for measuring is the document that the prompt comes from.
 SHARED_CHARACTERS = 60
 
 
 def beginning(text, sizes, rng):
-    """Of a document without its frame of special tokens, cut between characters."""
+    """The beginning of a document without its frame of special tokens, cut between characters."""
     text = text.removeprefix(data.BOS).removesuffix(data.EOS)
     return text.encode()[: rng.randint(*sizes)].decode(errors="ignore")
 
@@ -38,7 +39,7 @@ def functions(text):
 
 
 def opening(prompt):
-    """What tells a document that a prompt for measuring comes from: its beginning, without what frames a chat."""
+    """The text that identifies the document of a prompt for measuring: its beginning, without the frame of a chat."""
     for token in (data.BOS, data.EOS, data.END, "<|user|>", "<|assistant|>"):
         prompt = prompt.replace(token, "")
     return prompt.strip()[:SHARED_CHARACTERS]
@@ -70,10 +71,10 @@ def read(corpus, excluded, rng):
     ]
     found = {"story": stories, "news": news, "code": code, "math": questions, "chat": chat}
     for prompts in found.values():
-        # Once each: beginnings that two documents share would stand on both sides.
+        # Once each: a beginning that two documents share would be on both sides.
         prompts[:] = dict.fromkeys(prompts)
         rng.shuffle(prompts)
-        # Afterwards, so that what is left out changes nothing else.
+        # Afterwards, so that leaving prompts out changes nothing else.
         prompts[:] = [prompt for prompt in prompts if prompt not in left_out and not holds_excluded(prompt)]
     return found
 

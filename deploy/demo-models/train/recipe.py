@@ -50,7 +50,7 @@ class ModelRecipe:
     shape: Shape
     stages: tuple
     start: str = ""
-    # A model that others start from and nobody serves.
+    # A model from which others start, and that is not served.
     intermediate: bool = False
 
 
@@ -107,7 +107,7 @@ def _with_steps(model, steps):
 
 
 def _smoke():
-    """Every kind of step, in about a minute: the outcome is a set of loadable models, not of useful ones."""
+    """Runs every kind of step in about a minute. The models are loadable, but not useful."""
     return Recipe(
         models=tuple(_with_steps(model, 4) for model in _full_models()),
         tokens_per_step=1024,

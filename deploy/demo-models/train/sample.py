@@ -1,4 +1,4 @@
-"""Continues prompts with a model, many at a time: the text that its drafters see in service."""
+"""Continues prompts with a model, many at a time: the kind of text that its drafters see in service."""
 
 import torch
 
@@ -6,7 +6,7 @@ import model as llama
 
 
 def padded(rows, fill):
-    """[len(rows), longest], with `fill` to the left, and how much of it each row has."""
+    """[len(rows), longest], with `fill` on the left, and the number of padding tokens of each row."""
     longest = max(len(row) for row in rows)
     padding = torch.tensor([longest - len(row) for row in rows])
     return torch.tensor([[fill] * (longest - len(row)) + list(row) for row in rows]), padding
@@ -22,7 +22,7 @@ def continue_batch(model, prompts, max_tokens, temperature, stop_ids, generator)
     keys = torch.arange(length + max_tokens)
     seen = keys >= padding[:, None]  # [rows, keys]: not padding.
     causal = keys[None, :length] <= keys[:length, None]
-    # A row of padding looks at itself, since a softmax over nothing is not a number; nobody looks at it.
+    # A row of padding attends to itself, because a softmax over nothing is NaN; nothing attends to it.
     prefill_mask = (seen[:, None, :length] & causal) | torch.eye(length, dtype=torch.bool)
     positions = (keys[:length] - padding[:, None]).clamp(min=0)
     features = model.features(tokens, positions, prefill_mask[:, None], caches)[:, -1]

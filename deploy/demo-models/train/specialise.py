@@ -4,9 +4,9 @@
     python specialise.py --target tandem-target-15m --start tandem-draft-general-1m \
         --prompts prompts.jsonl --output specialist
 
-The target continues every prompt; a drafter that begins as --start then learns the target's distribution at every
-position of these continuations, which are what it has to guess in service. Prompts held back show what it gained.
-Needs no text but the prompts: JSON lines with "prompt" (plain text) or "question" (one turn of a chat).
+The target continues every prompt. Then a drafter, which starts as --start, learns the target's distribution at every
+position of these continuations, which are the kind of text that it must guess in service. Held-out prompts show the
+gain. Needs no text but the prompts: JSON lines with "prompt" (plain text) or "question" (one turn of a chat).
 """
 
 import argparse
@@ -32,7 +32,7 @@ SAMPLING_ROWS = 128
 
 
 def read_prompts(path, tokenizer, max_tokens):
-    """Token ids of every line's prompt, in the layout that a server gives it; no longer than max_tokens."""
+    """Token ids of every line's prompt, laid out as a server does; prompts over max_tokens are skipped."""
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -47,7 +47,7 @@ def read_prompts(path, tokenizer, max_tokens):
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         if len(ids) <= max_tokens:
             prompts.append(tuple(ids))
-    # Once each: a prompt that is held back is not to be learned from.
+    # Once each, so that held-out prompts are not used for training.
     prompts = [list(ids) for ids in dict.fromkeys(prompts)]
     if len(prompts) < 40:
         raise ValueError(f"{path}: {len(prompts)} different prompts of at most {max_tokens} tokens, expected at least 40")
@@ -55,12 +55,12 @@ def read_prompts(path, tokenizer, max_tokens):
 
 
 class Answers:
-    """Prompts with the target's continuations, and the target's features at each position that an output token
-    follows: its distribution there is one product away, and the target need not run again."""
+    """Prompts with the target's continuations, and the target's features at each position before an output token: one
+    product gives its distribution there, so the target need not run again."""
 
     def __init__(self, target, prompts, args, stop_ids, generator):
         self.rows = []  # (token ids without the last, length of the prompt, features [outputs, hidden])
-        # Prompts of like lengths go together, so that little of a batch is padding.
+        # Prompts of similar lengths go together, so that a batch has little padding.
         prompts = sorted(prompts, key=len)
         started, outputs = time.monotonic(), 0
         for first in range(0, len(prompts), SAMPLING_ROWS):

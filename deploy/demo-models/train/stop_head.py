@@ -4,10 +4,10 @@ target accepts the token (SpecDec++, Huang et al., 2024, sections 3.2 and 3.3).
 
     python stop_head.py --target tandem-target-15m --drafter tandem-draft-general-1m --prompts prompts.jsonl
 
-Writes stop_head.safetensors into the drafter's folder (or --output). The target continues every prompt greedily; at each
-position of these texts the drafter's first guess is put beside the text, so that the state behind it is the one that the
-drafter has in service after accepted tokens. This stands in for the paper's token mixing, whose texts hold wrong tokens
-that no round would go on from. Models are those of train.py; prompts as for specialise.py.
+Writes stop_head.safetensors into the drafter's folder (or --output). The target continues every prompt greedily. At
+each position of these texts, the drafter's first guess is appended to the text so far, so that its state is the one
+that the drafter has in service after accepted tokens. This replaces the paper's token mixing, whose texts contain wrong
+tokens from which no round would continue. Models are those of train.py; prompts as for specialise.py.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import specialise
 
 HELD_BACK_SHARE = 0.1
 TEXTS_A_PASS = 16
-# Greedy, as far as a distribution can say it.
+# Practically greedy.
 GREEDY = 1e-4
 
 
@@ -56,7 +56,7 @@ def guesses_beside(drafter, tokens):
     own, guesses = drafter.logits(drafter.features(tokens)).softmax(-1).max(-1)
     at = torch.arange(length)
     text = at[None, :] <= at[:, None]
-    # A guess looks at the text up to its parent, and at itself.
+    # A guess attends to the text up to its parent, and to itself.
     mask = torch.cat((torch.cat((text, torch.zeros(length, length, dtype=torch.bool)), 1),
                       torch.cat((text, torch.eye(length, dtype=torch.bool)), 1)))
     positions = torch.cat((at, at + 1)).expand(tokens.shape[0], -1)
@@ -110,7 +110,7 @@ def area_under_curve(scores, accepted):
 
 @torch.no_grad()
 def describe(head, states, accepted, own):
-    """Of texts held back: what the head says beside what happened, and beside the drafter's own probability."""
+    """On held-out texts: the head's predictions compared with the outcome and with the drafter's own probability."""
     predicted = head(states).sigmoid()
     print(f"held back: {len(states)} guesses, {accepted.mean():.3f} accepted, {predicted.mean():.3f} predicted; area under "
           f"the curve {area_under_curve(predicted, accepted):.3f}, of the drafter's own probability "

@@ -1,8 +1,8 @@
-"""The number by which a drafter tells whether a head was trained for the target that a verifier has.
+"""Computes the number by which a drafter checks that a head was trained for a verifier's target.
 
     python target_fingerprint.py --target ../tandem-target-15m
 
-Prints what belongs into the field "tandem_target_fingerprint" of a head's config.json; the training scripts write it there.
+Prints the value for the field "tandem_target_fingerprint" of a head's config.json; the training scripts write it there.
 It is the number of common/model/target_fingerprint.h.
 """
 
@@ -44,7 +44,7 @@ class Weights:
         self._files = json.loads(index.read_text(encoding="utf-8"))["weight_map"] if index.exists() else None
 
     def read(self, name):
-        """Little-endian float32, or nothing where the model has no such tensor."""
+        """The tensor as little-endian float32, or nothing if the model does not have it."""
         if self._files is not None and name not in self._files:
             return b""
         file = self._files[name] if self._files is not None else "model.safetensors"

@@ -36,7 +36,7 @@ def train_tokenizer(texts, vocab_size):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Special tokens stand between documents' parts and must not become merges.
+    # Special tokens separate the parts of documents and must not become merges.
     tokenizer.train_from_iterator((_without_special_tokens(text) for text in texts), trainer)
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
