@@ -120,8 +120,7 @@ class ShutdownSignals {
 //   signals.Wait();
 //   server->Drain({.grace = grace}, [&](absl::Time deadline) { core.Drain(deadline); });
 //
-//   SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING; accepts calls until `drain` refuses
-//   them
+//   SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, until `drain` refuses new calls
 //     --> at the deadline, running calls are cancelled --> stopped
 //
 // Call Start, Drain and the destructor on one thread. All other methods are thread-safe.

@@ -2,8 +2,8 @@
 // first one's, and it is credited with what it adds. It holds a session of its own at its drafter, opened
 // after the first drafter's and closed with it:
 //
-//   drafting --first drafter opened--> with a partner --refused, lost, useless--> without, for good or until
-//   the link is up
+//   drafting --first drafter opened--> with a partner --refused, lost, useless--> without one, for good or
+//                                            |                                    until the link is up
 //                                            '-- first drafter lost: the partner takes its place
 
 #include <algorithm>

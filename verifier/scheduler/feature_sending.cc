@@ -1,11 +1,9 @@
-// What a Scheduler sends to draft heads: the target's hidden states behind committed text (docs/protocol.md,
-// Features).
+// Sends features to draft heads: the target's hidden states of committed text (docs/protocol.md, Features).
 //
-//   Open --Opened names states--> the store keeps them --rows computed--> in the commit, or in messages of
-//   their own
+//   Open --Opened names states--> the store keeps them --rows computed--> in the commit, or in own messages
 //
-// A drafter that asks for features gets those that the store has, then each round's. What a link has no room
-// for stays in the store, which costs nothing, and goes out when there is room: the engine waits for nobody.
+// A drafter that requests features gets those in the store, then each round's. Features for which a link has
+// no room stay in the store, at no cost, and are sent when there is room, so the engine never waits.
 
 #include <algorithm>
 #include <utility>

@@ -7,9 +7,8 @@
 // Attention over paged keys and values, once per instruction set (kernel_templates.h says how). For each row
 // and head by itself, whatever else is in the call, the result is
 //
-//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), then, where there is a
-//   cap
-//               or a slope, cap * tanh(score / cap), then fma(slope, p - the row's position, score)
+//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending); with a cap, then
+//               cap * tanh(score / cap); with a slope, then fma(slope, p - the row's position, score)
 //   and for each chunk of kAttentionChunk positions, counted from position 0:
 //     greatest = the greatest score so far; if it rose, sums and totals are multiplied by exp(before - after)
 //     weight[p] = exp(score[p] - greatest)

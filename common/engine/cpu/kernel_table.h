@@ -21,8 +21,8 @@
 //
 //   output = output + (sum over even k + sum over odd k), from 0
 //
-// Numbers below the normal range, inputs and weights as well as every result, are zeros with their sign. It
-// is what AMX's TDPBF16PS is documented to do; product_arithmetic.h says which kernels do it on a given
+// Numbers below the normal range, in inputs, weights and results, become zeros with their sign. This is the
+// documented behaviour of AMX's TDPBF16PS; product_arithmetic.h says which kernels have it on a given
 // machine.
 //
 // Those of `amx-split` take an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also add up
