@@ -235,7 +235,7 @@ class Session final : public HttpSessionBase {
     if (state_ == State::kClosed) return;
     if (error) return Shut();
     buffer_.commit(bytes);
-    // What is sent ahead of the answer waits, and whether its client is still there shows by writing.
+    // Requests sent ahead of the answer wait; a write shows whether the client is still there.
     if (state_ == State::kIdle) ReadHead();
   }
 

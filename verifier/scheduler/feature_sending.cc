@@ -59,7 +59,7 @@ void Scheduler::SendOpen(LinkId link, SessionId draft_id, OpenSession open, Feat
   listener_->OnDraftRequest(link, {.session = draft_id, .event = std::move(open)});
 }
 
-// Of the opening that is in force. InvalidArgument: the drafter was told better.
+// For the current opening. InvalidArgument if the drafter's needs contradict what it was told.
 absl::Status Scheduler::StartFeatures(const SessionOpened& opened, FeatureStream& stream) {
   if (!opened.features.has_value() || stream.started()) return absl::OkStatus();
   if (features_ == nullptr) return absl::InvalidArgumentError("features of a target that has none to send");

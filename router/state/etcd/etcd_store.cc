@@ -502,7 +502,8 @@ absl::StatusOr<LeasedEntry> EtcdStore::PutLeased(const Put& put) {
   const StoreChange change{.key = put.key, .value = put.value, .expected_version = put.expected_version};
   etcdserverpb::TxnRequest transaction = MakeTransaction({change});
   transaction.mutable_success(0)->mutable_request_put()->set_lease(granted.id());
-  // A lease id that no other call has identifies this call's own earlier attempt.
+  // The lease is new and only this call uses it, so a value with this lease was written by an earlier
+  // attempt.
   retried = false;
   TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response,
                           Perform<etcdserverpb::TxnResponse>(&retried, [&](absl::Time deadline) {
