@@ -12,7 +12,7 @@ namespace tandem {
 class JsonScanner {
  public:
   enum class Step {
-    kMore,     // The object goes on.
+    kMore,     // The object continues.
     kEnd,      // The byte ends it.
     kInvalid,  // No object has the byte there; nothing may follow.
   };

@@ -108,13 +108,13 @@ class OutputParser {
   void OnMemberValue();
   void Commit(const std::string& name);
   void EndCall();
-  // What was held back is no call; neither is the rest, which is read anew.
+  // The held-back text is no call; it is content, and the rest is parsed again.
   void Fail(char byte);
   void FailWhole();
-  // To content again; what was held back since the call's end is read anew.
+  // Returns to content; text held back since the call's end is parsed again.
   void LeaveCalls(char byte);
   void ReadAgain(const std::string& text);
-  // Behind the last mark of a call.
+  // After the last mark of a call.
   void LeaveToText();
 
   void Emit(OutputDelta::Kind kind, absl::string_view text);

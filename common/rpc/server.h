@@ -193,7 +193,7 @@ class ServerRunner {
   Port health_port_;
   std::string address_;
   absl::Mutex mutex_;
-  std::set<std::string> other_names_ ABSL_GUARDED_BY(mutex_);  // That SetServing was told of.
+  std::set<std::string> other_names_ ABSL_GUARDED_BY(mutex_);  // Introduced by SetServing.
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread liveness_;

@@ -72,7 +72,7 @@ class SharedQuotas {
   absl::Mutex mutex_;
   std::string key_ ABSL_GUARDED_BY(mutex_);
   uint32_t num_times_alone_ ABSL_GUARDED_BY(mutex_) = 0;
-  Used base_ ABSL_GUARDED_BY(mutex_);  // By tenant: used here before what is written begins.
+  Used base_ ABSL_GUARDED_BY(mutex_);  // By tenant: used here before the written counts begin.
   LeasedEntry written_ ABSL_GUARDED_BY(mutex_);
   absl::Time renewed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // By the keys of the other routers.

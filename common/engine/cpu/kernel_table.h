@@ -59,8 +59,8 @@ inline constexpr uint32_t kTileOutputs = 32;
 inline constexpr uint32_t kLanes = 16;
 // Inputs are prepared in whole groups of this many columns, except for the last one.
 inline constexpr uint32_t kInputGroup = 64;
-// Rows of prepared inputs from a multiple of this on lie behind the bytes that so many rows take: products
-// may begin there.
+// Products may begin at a row that is a multiple of this: its prepared inputs follow the bytes of the rows
+// before.
 inline constexpr uint32_t kRowAlignment = 32;
 
 // Of inputs as integers: 127 * 128, so that 128 times one integer of 8 bits and another make the number.

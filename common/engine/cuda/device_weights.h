@@ -22,7 +22,7 @@ struct DeviceNorm {
 // A rank's part of a model in device memory: matrices in one of the device's formats, norms and biases in
 // float32; empty where the model has none.
 struct DeviceWeights {
-  // Of a layer that has experts: matrices and biases of one behind those of the other.
+  // A layer with experts: matrices and biases of all experts, one after the other.
   struct Experts {
     // [experts, hidden] on every rank, with one output more where there is a shared expert: its gate.
     DeviceSpan<const float> router;

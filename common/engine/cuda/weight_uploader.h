@@ -42,8 +42,8 @@ class WeightUploader {
   absl::StatusOr<DeviceMatrix> Rows(DeviceFormat format, std::initializer_list<RowPart> parts);
   // Inputs [begin, end) of every output.
   absl::StatusOr<DeviceMatrix> Columns(DeviceFormat format, const TensorView& tensor, ShardRange columns);
-  // Matrices of one size behind one another, of packed ones each in whole tiles: inputs [begin, end) of parts
-  // on top of one another. What comes back has the outputs of one, and the data of all.
+  // Concatenates matrices of one size (packed ones each in whole tiles): inputs [begin, end) of stacked
+  // parts. The result has the outputs of one, and the data of all.
   absl::StatusOr<DeviceMatrix> Stack(DeviceFormat format, absl::Span<const std::vector<RowPart>> matrices,
                                      ShardRange columns);
 
